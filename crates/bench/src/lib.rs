@@ -1,0 +1,1 @@
+//! Benchmarks, with the rival designs as baselines.

@@ -1,0 +1,1 @@
+//! The connection table of a bucket and the protocol trackers.

@@ -1,0 +1,1 @@
+//! The control API over a unix socket.

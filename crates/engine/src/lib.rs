@@ -1,0 +1,1 @@
+//! Workers, pipeline, rings, bucket moves, statistics.

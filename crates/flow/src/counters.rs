@@ -1,0 +1,145 @@
+//! What a worker counts. Each worker owns one [`Counters`]; nobody else writes
+//! it, and readers get a copy.
+
+use crate::{Class, DropReason};
+
+/// All counters of one worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// Steering, under the names of `/proc/net/softnet_stat`.
+    pub softnet: SoftnetCounters,
+    /// Tracking, under the names of `conntrack -S`.
+    pub conntrack: ConntrackCounters,
+    /// Packets sent.
+    pub transmitted: u64,
+    /// Bytes sent, link header included.
+    pub transmitted_bytes: u64,
+    /// Packets by class: new, established, related, invalid, untracked.
+    pub classes: [u64; 5],
+    drops: [u64; DropReason::COUNT],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            softnet: SoftnetCounters::default(),
+            conntrack: ConntrackCounters::default(),
+            transmitted: 0,
+            transmitted_bytes: 0,
+            classes: [0; 5],
+            drops: [0; DropReason::COUNT],
+        }
+    }
+}
+
+impl Counters {
+    /// Names of the classes, in the order of [`Counters::classes`].
+    pub const CLASS_NAMES: [&'static str; 5] =
+        ["new", "established", "related", "invalid", "untracked"];
+
+    /// Counts a dropped packet.
+    pub fn drop_packet(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// Counts the class of a packet.
+    pub fn classify(&mut self, class: Class) {
+        let index = match class {
+            Class::New => 0,
+            Class::Established => 1,
+            Class::Related => 2,
+            Class::Invalid(_) => 3,
+            Class::Untracked => 4,
+        };
+        self.classes[index] += 1;
+    }
+
+    /// Packets dropped for a reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Packets dropped for any reason.
+    pub fn dropped_total(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+
+    /// Adds another worker's counters, for a total.
+    pub fn add(&mut self, other: &Self) {
+        self.softnet.add(&other.softnet);
+        self.conntrack.add(&other.conntrack);
+        self.transmitted += other.transmitted;
+        self.transmitted_bytes += other.transmitted_bytes;
+        for (sum, value) in self.classes.iter_mut().zip(other.classes) {
+            *sum += value;
+        }
+        for (sum, value) in self.drops.iter_mut().zip(other.drops) {
+            *sum += value;
+        }
+    }
+}
+
+/// Declares a group of counters with their names as operators know them.
+macro_rules! counter_group {
+    ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_meta])* pub $field: u64,)* }
+
+        impl $name {
+            /// Adds another worker's counters.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)*
+            }
+
+            /// Names and values, in the order of the kernel's columns.
+            pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field),)*].into_iter()
+            }
+        }
+    };
+}
+
+counter_group! {
+    /// Steering counters, named after the columns of `/proc/net/softnet_stat`.
+    SoftnetCounters {
+        /// Packets processed by this worker, its own and handed over.
+        processed,
+        /// Packets for this worker that its backlog refused.
+        dropped,
+        /// Turns that ended with work left because the budget was spent.
+        time_squeeze,
+        /// Times that this worker was woken because its backlog became non-empty.
+        received_rps,
+        /// Packets refused by the flow limit.
+        flow_limit_count,
+    }
+}
+
+counter_group! {
+    /// Tracking counters, named after the columns of `conntrack -S`.
+    ConntrackCounters {
+        /// Look-ups that found an entry.
+        found,
+        /// Packets that no flow can own.
+        invalid,
+        /// Entries inserted.
+        insert,
+        /// Insertions refused.
+        insert_failed,
+        /// Packets dropped because no entry could be made.
+        drop,
+        /// Entries evicted to make room.
+        early_drop,
+        /// Packets whose header or checksum was wrong, and bad ICMP errors.
+        error,
+        /// Look-ups begun anew; always 0, because a bucket has one owner.
+        search_restart,
+        /// Insertions that lost a race; always 0, because a bucket has one owner.
+        clash_resolve,
+        /// Insertions that found the place in the index crowded.
+        chaintoolong,
+        /// Entries deleted, by timeout or by their protocol.
+        delete,
+    }
+}

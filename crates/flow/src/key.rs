@@ -1,0 +1,247 @@
+//! Which flow a packet belongs to.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+use wire::{Family, IcmpQuery, Network, Quoted, QuotedTransport, Transport};
+
+/// A tracking zone: flows of different zones never meet, even with equal addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Zone(pub u16);
+
+/// An address with the port or identifier that belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// Address; IPv4 in the IPv4-mapped form.
+    pub address: [u8; 16],
+    /// Port, or what stands in for it (see [`FlowKey`]).
+    pub port: u16,
+}
+
+/// One of the two ends of a flow, in the order of the canonical key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The end whose (address, port) sorts first.
+    Low,
+    /// The other end.
+    High,
+}
+
+impl Side {
+    /// The other end.
+    #[must_use]
+    pub const fn opposite(self) -> Self {
+        match self {
+            Self::Low => Self::High,
+            Self::High => Self::Low,
+        }
+    }
+
+    /// 0 for `Low`, 1 for `High`: an index into per-side pairs.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// The identity of a flow, the same for both of its directions: the two
+/// endpoints are sorted as (address, port) pairs.
+///
+/// What stands in for the ports of protocols without them:
+///
+/// | protocol | `low.port` / `high.port` | `kind` |
+/// | --- | --- | --- |
+/// | ICMP query | identifier / code | query kind and which end asks |
+/// | GRE | low and high half of the key, both ends the same | version |
+/// | any other | 0 / 0 | 0 |
+///
+/// The end that asks is part of an ICMP key because an echo request from A and
+/// one from B with the same identifier are two flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowKey {
+    /// The end that sorts first.
+    pub low: Endpoint,
+    /// The other end.
+    pub high: Endpoint,
+    /// Zone.
+    pub zone: Zone,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// See the table above.
+    pub kind: u8,
+    /// Address family.
+    pub family: Family,
+}
+
+/// A flow key and which end sent the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyedPacket {
+    /// The flow.
+    pub key: FlowKey,
+    /// The sender of this packet. For a key made from the quote of an ICMP
+    /// error: the sender of the quoted packet.
+    pub sender: Side,
+}
+
+impl FlowKey {
+    /// The flow of a packet by its own headers.
+    ///
+    /// `None` for what names no flow of its own: ICMP errors (see
+    /// [`FlowKey::of_quoted`]), other ICMP messages and later fragments.
+    pub fn of_packet(network: &Network, zone: Zone) -> Option<KeyedPacket> {
+        let build = Builder {
+            source: network.source,
+            destination: network.destination,
+            family: network.family,
+            protocol: network.protocol,
+            zone,
+        };
+        match network.transport {
+            Transport::Tcp(tcp) => Some(build.ports(tcp.source_port, tcp.destination_port)),
+            Transport::Udp { source_port, destination_port, .. }
+            | Transport::Sctp { source_port, destination_port, .. }
+            | Transport::Dccp { source_port, destination_port, .. } => {
+                Some(build.ports(source_port, destination_port))
+            }
+            Transport::IcmpQuery(query) => Some(build.query(query)),
+            Transport::Gre { version, key } => Some(build.gre(version, key)),
+            Transport::Other => Some(build.ports(0, 0)),
+            Transport::IcmpError(_) | Transport::IcmpOther { .. } | Transport::LaterFragment => {
+                None
+            }
+        }
+    }
+
+    /// The flow that an ICMP error speaks of.
+    pub fn of_quoted(quoted: &Quoted, family: Family, zone: Zone) -> KeyedPacket {
+        let build = Builder {
+            source: quoted.source,
+            destination: quoted.destination,
+            family,
+            protocol: quoted.protocol,
+            zone,
+        };
+        match quoted.transport {
+            QuotedTransport::Ports { source, destination } => build.ports(source, destination),
+            QuotedTransport::Query(query) => build.query(query),
+            QuotedTransport::Gre { version, key } => build.gre(version, key),
+            QuotedTransport::Other => build.ports(0, 0),
+        }
+    }
+
+    /// A flow by its addresses and ports, as an operator names it.
+    pub fn of_ports(
+        family: Family,
+        protocol: u8,
+        zone: Zone,
+        source: Endpoint,
+        destination: Endpoint,
+    ) -> KeyedPacket {
+        Builder { source: source.address, destination: destination.address, family, protocol, zone }
+            .ports(source.port, destination.port)
+    }
+
+    /// The endpoint of a side.
+    pub const fn endpoint(&self, side: Side) -> Endpoint {
+        match side {
+            Side::Low => self.low,
+            Side::High => self.high,
+        }
+    }
+
+    /// The keyed hash of the flow (SipHash-1-3: an attacker who does not know the
+    /// key can not choose flows that collide). The high half selects the bucket,
+    /// the low half the place in the bucket's table.
+    pub fn hash(&self, key: HashKey) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
+        hasher.write(&self.to_bytes());
+        hasher.finish()
+    }
+
+    /// The key as bytes, injective.
+    fn to_bytes(self) -> [u8; 41] {
+        let mut bytes = [0; 41];
+        bytes[..16].copy_from_slice(&self.low.address);
+        bytes[16..32].copy_from_slice(&self.high.address);
+        bytes[32..34].copy_from_slice(&self.low.port.to_ne_bytes());
+        bytes[34..36].copy_from_slice(&self.high.port.to_ne_bytes());
+        bytes[36..38].copy_from_slice(&self.zone.0.to_ne_bytes());
+        bytes[38] = self.protocol;
+        bytes[39] = self.kind;
+        bytes[40] = self.family as u8;
+        bytes
+    }
+}
+
+/// The secret of a keyed hash, drawn once per process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HashKey(pub u64, pub u64);
+
+impl std::fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HashKey(secret)")
+    }
+}
+
+struct Builder {
+    source: [u8; 16],
+    destination: [u8; 16],
+    family: Family,
+    protocol: u8,
+    zone: Zone,
+}
+
+impl Builder {
+    fn ports(self, source_port: u16, destination_port: u16) -> KeyedPacket {
+        let source = Endpoint { address: self.source, port: source_port };
+        let destination = Endpoint { address: self.destination, port: destination_port };
+        let (low, high, sender) = if source <= destination {
+            (source, destination, Side::Low)
+        } else {
+            (destination, source, Side::High)
+        };
+        self.keyed(low, high, 0, sender)
+    }
+
+    fn query(self, query: IcmpQuery) -> KeyedPacket {
+        let (low, high, mut sender) = self.sorted_addresses();
+        if low == high {
+            // Only the type tells the directions apart.
+            sender = if query.reply { Side::High } else { Side::Low };
+        }
+        let asks = if query.reply { sender.opposite() } else { sender };
+        self.keyed(
+            Endpoint { address: low, port: query.id },
+            Endpoint { address: high, port: u16::from(query.code) },
+            ((query.kind as u8) << 1) | asks as u8,
+            sender,
+        )
+    }
+
+    fn gre(self, version: u8, key: u32) -> KeyedPacket {
+        let (low, high, sender) = self.sorted_addresses();
+        let halves = [(key & 0xffff) as u16, (key >> 16) as u16];
+        self.keyed(
+            Endpoint { address: low, port: halves[0] },
+            Endpoint { address: high, port: halves[1] },
+            version,
+            sender,
+        )
+    }
+
+    fn sorted_addresses(&self) -> ([u8; 16], [u8; 16], Side) {
+        if self.source <= self.destination {
+            (self.source, self.destination, Side::Low)
+        } else {
+            (self.destination, self.source, Side::High)
+        }
+    }
+
+    fn keyed(self, low: Endpoint, high: Endpoint, kind: u8, sender: Side) -> KeyedPacket {
+        let Self { family, protocol, zone, .. } = self;
+        KeyedPacket { key: FlowKey { low, high, zone, protocol, kind, family }, sender }
+    }
+}
+
+#[cfg(test)]
+#[path = "key_tests.rs"]
+mod tests;

@@ -1,0 +1,89 @@
+use super::*;
+use proptest::prelude::*;
+use wire::QueryKind;
+
+fn network(source: [u8; 16], destination: [u8; 16], protocol: u8, transport: Transport) -> Network {
+    Network {
+        family: Family::V4,
+        source,
+        destination,
+        offset: 14,
+        transport_offset: 34,
+        end: 100,
+        protocol,
+        ttl: 64,
+        traffic_class: 0,
+        dont_fragment: false,
+        fragment: None,
+        transport,
+    }
+}
+
+fn address(last: u8) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, last]);
+    bytes
+}
+
+fn echo(from: u8, to: u8, id: u16, reply: bool) -> KeyedPacket {
+    let icmp_type = if reply { 0 } else { 8 };
+    let query = IcmpQuery { kind: QueryKind::Echo, reply, icmp_type, code: 0, id };
+    let packet = network(address(from), address(to), 1, Transport::IcmpQuery(query));
+    FlowKey::of_packet(&packet, Zone(0)).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn both_directions_have_one_key_and_opposite_senders(
+        a: [u8; 16], b: [u8; 16], source_port: u16, destination_port: u16, zone: u16,
+    ) {
+        let udp = |source_port, destination_port| Transport::Udp { source_port, destination_port, length: 8 };
+        let there = network(a, b, 17, udp(source_port, destination_port));
+        let back = network(b, a, 17, udp(destination_port, source_port));
+        let there = FlowKey::of_packet(&there, Zone(zone)).unwrap();
+        let back = FlowKey::of_packet(&back, Zone(zone)).unwrap();
+        prop_assert_eq!(there.key, back.key);
+        if (a, source_port) != (b, destination_port) {
+            prop_assert_eq!(there.sender, back.sender.opposite());
+        }
+        prop_assert_eq!(there.key.endpoint(there.sender), Endpoint { address: a, port: source_port });
+    }
+
+    #[test]
+    fn different_keys_have_different_bytes(a: [u8; 16], b: [u8; 16], p: u16, q: u16) {
+        let key = |s: u16, d: u16| FlowKey::of_ports(
+            Family::V6, 6, Zone(0),
+            Endpoint { address: a, port: s }, Endpoint { address: b, port: d },
+        ).key;
+        prop_assert_eq!(key(p, q) == key(q, p), key(p, q).to_bytes() == key(q, p).to_bytes());
+    }
+}
+
+#[test]
+fn an_echo_and_its_reply_are_one_flow() {
+    let (request, reply) = (echo(1, 2, 77, false), echo(2, 1, 77, true));
+    assert_eq!(request.key, reply.key);
+    assert_eq!(request.sender, reply.sender.opposite());
+}
+
+#[test]
+fn echo_requests_both_ways_with_one_identifier_are_two_flows() {
+    assert_ne!(echo(1, 2, 77, false).key, echo(2, 1, 77, false).key);
+}
+
+#[test]
+fn an_echo_to_oneself_has_two_directions() {
+    let (request, reply) = (echo(1, 1, 77, false), echo(1, 1, 77, true));
+    assert_eq!(request.key, reply.key);
+    assert_ne!(request.sender, reply.sender);
+}
+
+#[test]
+fn zones_keep_flows_apart() {
+    let udp = Transport::Udp { source_port: 1, destination_port: 2, length: 8 };
+    let packet = network(address(1), address(2), 17, udp);
+    let in_zone = |zone| FlowKey::of_packet(&packet, Zone(zone)).unwrap().key;
+    assert_ne!(in_zone(0), in_zone(1));
+    let secret = HashKey(1, 2);
+    assert_ne!(in_zone(0).hash(secret), in_zone(1).hash(secret));
+}

@@ -1,0 +1,175 @@
+//! A global limit, handed out in leases.
+//!
+//! A shared counter that every packet touches halves two workers. So a worker
+//! takes allowance from the pool many units at a time, spends it from its own
+//! pocket, and gives back what it does not need. What is leased counts inside
+//! the cap, so the sum held by all workers can never exceed it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The pool behind the leases; clones share it.
+#[derive(Clone, Debug)]
+pub struct LeasePool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    cap: AtomicU64,
+    leased: AtomicU64,
+}
+
+/// A worker's share of a pool. What it does not spend returns to the pool when
+/// it is dropped; what is spent stays counted until it is released.
+#[derive(Debug)]
+pub struct Lease {
+    pool: LeasePool,
+    /// Units taken from the pool and not spent.
+    spare: u64,
+    /// Units spent.
+    used: u64,
+    /// Units asked for at a time.
+    quantum: u64,
+}
+
+impl LeasePool {
+    /// A pool of `cap` units.
+    pub fn new(cap: u64) -> Self {
+        Self { shared: Arc::new(Shared { cap: AtomicU64::new(cap), leased: AtomicU64::new(0) }) }
+    }
+
+    /// The limit, units.
+    pub fn cap(&self) -> u64 {
+        self.shared.cap.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit. When it falls below what is leased, nothing is taken
+    /// away; new leases are refused until enough has come back.
+    pub fn set_cap(&self, cap: u64) {
+        self.shared.cap.store(cap, Ordering::Relaxed);
+    }
+
+    /// Units that are leased, spent or not.
+    pub fn leased(&self) -> u64 {
+        self.shared.leased.load(Ordering::Relaxed)
+    }
+
+    /// A lease that asks for `quantum` units at a time (at least 1).
+    pub fn lease(&self, quantum: u64) -> Lease {
+        Lease { pool: self.clone(), spare: 0, used: 0, quantum: quantum.max(1) }
+    }
+
+    /// Takes up to `wanted` units, as many as the cap allows.
+    fn take(&self, wanted: u64) -> u64 {
+        let mut granted = 0;
+        // Relaxed: the counter guards no other memory, only its own sum.
+        let _ = self.shared.leased.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |leased| {
+            granted = wanted.min(self.cap().saturating_sub(leased));
+            (granted > 0).then(|| leased + granted)
+        });
+        granted
+    }
+
+    fn give_back(&self, units: u64) {
+        self.shared.leased.fetch_sub(units, Ordering::Relaxed);
+    }
+}
+
+impl Lease {
+    /// Spends `units`; false, with nothing spent, when the pool can not cover them.
+    #[must_use]
+    pub fn spend(&mut self, units: u64) -> bool {
+        if self.spare < units {
+            let short = units - self.spare;
+            self.spare += self.pool.take(short.max(self.quantum));
+            if self.spare < units {
+                return false;
+            }
+        }
+        self.spare -= units;
+        self.used += units;
+        true
+    }
+
+    /// Returns spent units. More than two quanta of spare units go back to the
+    /// pool at once, so that other workers are not starved by a pocket.
+    pub fn release(&mut self, units: u64) {
+        debug_assert!(units <= self.used, "released more than was spent");
+        let units = units.min(self.used);
+        self.used -= units;
+        self.spare += units;
+        if self.spare > 2 * self.quantum {
+            let surplus = self.spare - self.quantum;
+            self.spare -= surplus;
+            self.pool.give_back(surplus);
+        }
+    }
+
+    /// Units spent and not released.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Units held but not spent.
+    pub fn spare(&self) -> u64 {
+        self.spare
+    }
+
+    /// Hands `units` of what is spent to another lease of the same pool: a
+    /// bucket that changes its worker takes its entries' allowance along.
+    pub fn transfer(&mut self, units: u64, to: &mut Self) {
+        debug_assert!(units <= self.used, "transferred more than was spent");
+        let units = units.min(self.used);
+        self.used -= units;
+        to.used += units;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.pool.give_back(self.spare + self.used);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_never_exceed_the_cap() {
+        let pool = LeasePool::new(10);
+        let (mut a, mut b) = (pool.lease(4), pool.lease(4));
+        let spent_a = (0..20).filter(|_| a.spend(1)).count();
+        let spent_b = (0..20).filter(|_| b.spend(1)).count();
+        assert_eq!((spent_a, spent_b), (10, 0));
+        a.release(10);
+        assert!(pool.leased() <= 8, "surplus went back: {}", pool.leased());
+        assert!(b.spend(1));
+        drop((a, b));
+        assert_eq!(pool.leased(), 0);
+    }
+
+    #[test]
+    fn what_two_pockets_hold_is_inside_the_cap() {
+        let pool = LeasePool::new(10);
+        let (mut a, mut b) = (pool.lease(8), pool.lease(8));
+        assert!(a.spend(1) && b.spend(1));
+        assert_eq!((a.spare(), b.spare(), pool.leased()), (7, 1, 10));
+        assert!(!b.spend(3), "only what the pool still has");
+        assert_eq!(b.used(), 1);
+    }
+
+    #[test]
+    fn a_lower_cap_refuses_until_units_return() {
+        let pool = LeasePool::new(4);
+        let mut lease = pool.lease(1);
+        assert!((0..4).all(|_| lease.spend(1)));
+        pool.set_cap(2);
+        lease.release(1);
+        assert_eq!(lease.spare(), 1);
+        lease.release(3);
+        assert!(lease.spend(1));
+        assert!(pool.leased() <= 2);
+    }
+}

@@ -1,0 +1,25 @@
+//! The vocabulary of the gateway.
+//!
+//! Every stage speaks of packets in these words: which flow a packet belongs to
+//! ([`FlowKey`], [`Side`], [`Zone`]), what tracking made of it ([`Class`]), what
+//! is to happen to it ([`Verdict`], [`DropReason`]), what time it is
+//! ([`Timestamp`], [`TimerWheel`]) and how much may be held ([`LeasePool`]).
+//! Nothing here reads a clock or a random source: both are arguments.
+
+mod counters;
+mod key;
+mod lease;
+mod prefetch;
+mod time;
+mod tunable;
+mod verdict;
+mod wheel;
+
+pub use counters::{ConntrackCounters, Counters, SoftnetCounters};
+pub use key::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone};
+pub use lease::{Lease, LeasePool};
+pub use prefetch::{NoPrefetch, Prefetch};
+pub use time::Timestamp;
+pub use tunable::{SetTunableError, Tunable, Unit};
+pub use verdict::{Class, DropReason, Verdict};
+pub use wheel::TimerWheel;

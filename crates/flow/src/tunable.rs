@@ -1,0 +1,94 @@
+//! Settings under the kernel's names.
+
+/// The unit of a tunable's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// 0 or 1.
+    Switch,
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+    /// Packets.
+    Packets,
+    /// Entries of a table.
+    Entries,
+    /// A plain number; the description says of what.
+    Count,
+}
+
+impl Unit {
+    /// The unit as it is printed, empty where there is none.
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            Self::Switch | Self::Count => "",
+            Self::Seconds => "s",
+            Self::Bytes => "bytes",
+            Self::Packets => "packets",
+            Self::Entries => "entries",
+        }
+    }
+}
+
+/// One setting that can be changed while the gateway runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunable {
+    /// The kernel's name without its `net.` prefix, for example
+    /// `nf_conntrack_tcp_timeout_established`.
+    pub name: &'static str,
+    /// Unit of the value.
+    pub unit: Unit,
+    /// Value at the start.
+    pub default: u64,
+    /// Smallest value allowed.
+    pub min: u64,
+    /// Largest value allowed.
+    pub max: u64,
+    /// One sentence for people.
+    pub meaning: &'static str,
+}
+
+impl Tunable {
+    /// Checks a value against the range.
+    ///
+    /// # Errors
+    /// [`SetTunableError::OutOfRange`] with the range.
+    pub fn check(&self, value: u64) -> Result<u64, SetTunableError> {
+        if (self.min..=self.max).contains(&value) {
+            Ok(value)
+        } else {
+            Err(SetTunableError::OutOfRange {
+                name: self.name,
+                value,
+                min: self.min,
+                max: self.max,
+                unit: self.unit.symbol(),
+            })
+        }
+    }
+}
+
+/// Why a setting was refused. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetTunableError {
+    /// There is no such setting.
+    #[error("no tunable is named {name:?}; `stateway tunable list` shows all")]
+    Unknown {
+        /// The name as given.
+        name: String,
+    },
+    /// The value is outside the range.
+    #[error("{name} = {value} is out of range: {min} to {max} {unit}")]
+    OutOfRange {
+        /// The setting.
+        name: &'static str,
+        /// The value as given.
+        value: u64,
+        /// Smallest value allowed.
+        min: u64,
+        /// Largest value allowed.
+        max: u64,
+        /// Symbol of the unit.
+        unit: &'static str,
+    },
+}

@@ -1,0 +1,120 @@
+//! What tracking says of a packet and what happens to it.
+
+/// The relation of a packet to the flows that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Opens a flow, or belongs to one that has been seen in one direction only.
+    New,
+    /// Belongs to a flow that has been seen in both directions.
+    Established,
+    /// Belongs to a flow by way of another: an ICMP error about it, or a flow
+    /// that was expected.
+    Related,
+    /// Can not belong to any flow; the reason says which check decided.
+    Invalid(DropReason),
+    /// Not subject to tracking: not IP, neighbour discovery, multicast listener
+    /// discovery, or excluded by a rule.
+    Untracked,
+}
+
+/// What happens to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Goes on.
+    Accept,
+    /// Ends here.
+    Drop(DropReason),
+}
+
+/// Declares the drop reasons: one list feeds the counters, the listing, the
+/// metrics' label, the trace and the documentation.
+macro_rules! drop_reasons {
+    ($($variant:ident = $name:literal, $meaning:literal;)*) => {
+        /// Why a packet was dropped. One packet has one reason.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $meaning] $variant,)*
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of their discriminants.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The name in counters, metrics and JSON: lower case with underscores.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// One sentence for people.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => $meaning,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    MalformedLink = "malformed_link", "Ethernet, VLAN, PPPoE or MPLS header cut short.";
+    MalformedIpv4 = "malformed_ipv4", "IPv4 header with wrong version, length or checksum.";
+    MalformedIpv6 = "malformed_ipv6", "IPv6 header with wrong version or length.";
+    MalformedExtension = "malformed_extension", "IPv6 extension headers cut short or too many.";
+    MalformedFragment = "malformed_fragment", "Fragment whose length or end is not possible.";
+    MalformedTcp = "malformed_tcp", "TCP header cut short or with a wrong data offset.";
+    MalformedUdp = "malformed_udp", "UDP header cut short or with a wrong length.";
+    MalformedIcmp = "malformed_icmp", "ICMP or ICMPv6 header cut short.";
+    MalformedSctp = "malformed_sctp", "SCTP common header cut short.";
+    MalformedDccp = "malformed_dccp", "DCCP header cut short or with a wrong data offset.";
+    MalformedGre = "malformed_gre", "GRE header cut short or with source routing.";
+    TunnelDepth = "tunnel_depth", "More tunnels inside one another than the limit.";
+    BadChecksum = "bad_checksum", "Transport checksum is wrong.";
+    TcpFlags = "tcp_flags", "TCP control bits that no sender may combine.";
+    TcpState = "tcp_state", "TCP segment that the state of its connection does not allow.";
+    TcpNotSyn = "tcp_not_syn", "First TCP segment of a flow can not open one.";
+    TcpSequence = "tcp_sequence", "TCP sequence number over the receiver's window.";
+    TcpAck = "tcp_ack", "TCP acknowledgment of data that was never sent.";
+    TcpReset = "tcp_reset", "TCP reset whose sequence number does not fit.";
+    IcmpNotQuery = "icmp_not_query", "ICMP message that neither asks nor answers a known query.";
+    IcmpErrorUnknown = "icmp_error_unknown", "ICMP error about a flow that is not known.";
+    IcmpErrorQuote = "icmp_error_quote", "ICMP error whose quote is too short to name a flow.";
+    IcmpErrorDirection = "icmp_error_direction", "ICMP error sent to someone else than the sender of the quoted packet.";
+    ProtocolState = "protocol_state", "Packet that the state of its SCTP or DCCP association does not allow.";
+    VerificationTag = "verification_tag", "SCTP packet with a wrong verification tag.";
+    TableFull = "table_full", "Connection table at its limit and nothing could be evicted early.";
+    BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
+    FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";
+    MoveBufferFull = "move_buffer_full", "Packets that waited for a moving bucket exceeded the backlog limit.";
+    NoBuffer = "no_buffer", "No free frame buffer to copy into.";
+    NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
+    LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
+    OutputFull = "output_full", "Output queue of the interface refused the frame.";
+    OutputTooLong = "output_too_long", "Frame longer than the output interface takes.";
+}
+
+impl From<wire::Malformed> for DropReason {
+    fn from(malformed: wire::Malformed) -> Self {
+        use wire::Malformed;
+        match malformed {
+            Malformed::Link => Self::MalformedLink,
+            Malformed::Ipv4Header => Self::MalformedIpv4,
+            Malformed::Ipv6Header => Self::MalformedIpv6,
+            Malformed::ExtensionHeaders => Self::MalformedExtension,
+            Malformed::Fragment => Self::MalformedFragment,
+            Malformed::Tcp => Self::MalformedTcp,
+            Malformed::Udp => Self::MalformedUdp,
+            Malformed::Icmp => Self::MalformedIcmp,
+            Malformed::Sctp => Self::MalformedSctp,
+            Malformed::Dccp => Self::MalformedDccp,
+            Malformed::Gre => Self::MalformedGre,
+            Malformed::TunnelDepth => Self::TunnelDepth,
+        }
+    }
+}
+
+impl std::fmt::Display for DropReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

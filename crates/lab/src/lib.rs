@@ -1,0 +1,1 @@
+//! Network-namespace labs with real programs and the real kernel as peer.

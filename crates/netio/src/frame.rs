@@ -1,0 +1,98 @@
+//! A frame and where its bytes lie.
+
+use crate::PortId;
+
+/// One frame on its way through the gateway.
+///
+/// The frame owns its buffer; giving the frame away gives the buffer away. Where
+/// the buffer lies (heap today, a registered region for AF_XDP) is private to
+/// this crate, so that the stages above see bytes and nothing else.
+#[derive(Debug)]
+pub struct Frame {
+    pub(crate) buffer: Box<[u8]>,
+    pub(crate) length: u32,
+    /// The port it came from.
+    pub port: PortId,
+    /// Hash supplied by the interface, 0 where there is none.
+    pub supplied_hash: u32,
+    /// What the kernel left undone: partial checksum, segmentation.
+    pub offload: Offload,
+    /// Capture time in nanoseconds since the Unix epoch, 0 where not recorded.
+    pub timestamp: u64,
+    /// Position in the input, counted by the source; order-sensitive tests and
+    /// replays restore the order of the input from it.
+    pub sequence: u64,
+}
+
+/// The state that PACKET_VNET_HDR carries beside a frame (virtio 1.2 section
+/// 5.1.6): frames between local kernels are not yet checksummed or cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Offload {
+    /// State of the transport checksum.
+    pub checksum: Checksum,
+    /// Set for a super-packet that is still to be segmented.
+    pub segmentation: Option<Segmentation>,
+}
+
+/// State of the transport checksum of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Checksum {
+    /// Complete in the packet and not verified.
+    #[default]
+    Complete,
+    /// Verified by the interface (VIRTIO_NET_HDR_F_DATA_VALID).
+    Verified,
+    /// Only the pseudo header is summed; whoever sends the frame out of the
+    /// machine completes it (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+    Partial {
+        /// Frame offset where summing starts.
+        start: u16,
+        /// Offset of the checksum field from `start`.
+        offset: u16,
+    },
+}
+
+/// How a super-packet is to be segmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segmentation {
+    /// `gso_type` of the virtio header, with its ECN bit.
+    pub kind: u8,
+    /// Payload bytes of each segment.
+    pub segment_size: u16,
+    /// Length of all headers up to and including the transport header, bytes.
+    pub header_length: u16,
+}
+
+impl Frame {
+    /// The bytes of the frame, link header first.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.length as usize]
+    }
+
+    /// The bytes, to be edited in place.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.length as usize]
+    }
+
+    /// Length, bytes.
+    pub fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    /// True for a frame without bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// How many packets the frame stands for on a wire: 1, or the number of
+    /// segments of a super-packet.
+    pub fn segments(&self) -> u32 {
+        match self.offload.segmentation {
+            Some(Segmentation { segment_size, header_length, .. }) if segment_size > 0 => {
+                let payload = self.length.saturating_sub(u32::from(header_length));
+                payload.div_ceil(u32::from(segment_size)).max(1)
+            }
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Frames in and out.
+//!
+//! Everything above sees [`Frame`]s that come from an [`RxQueue`] and go to a
+//! [`TxQueue`]; which kind of input and output is behind them is decided when a
+//! port is opened. This is the one crate with unsafe code: system calls and the
+//! prefetch instruction.
+
+mod frame;
+mod pool;
+mod port;
+
+pub use frame::{Checksum, Frame, Offload, Segmentation};
+pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
+pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};

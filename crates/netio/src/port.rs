@@ -1,0 +1,115 @@
+//! What every kind of input and output offers to the engine.
+
+use std::os::fd::BorrowedFd;
+
+use crate::{Frame, FramePool};
+
+/// Number of an interface of the gateway, in the order of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct PortId(pub u16);
+
+/// One receive queue. It belongs to one worker at a time.
+pub trait RxQueue: Send {
+    /// Appends up to `max` frames without blocking and returns how many; 0 means
+    /// that nothing waits. Buffers come from `pool`; when it is empty the frames
+    /// stay where they are.
+    ///
+    /// # Errors
+    /// [`PortError::Gone`] when the interface has disappeared; the queue must be
+    /// opened anew when it returns. [`PortError::Finished`] at the end of a
+    /// source that ends, such as a capture. Frames appended before the error are
+    /// valid.
+    fn receive(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        max: usize,
+        pool: &mut FramePool,
+    ) -> Result<usize, PortError>;
+
+    /// What to wait on for more frames; `None` for a source that never blocks.
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Packets that the source lost before this program saw them, since the
+    /// last call (the kernel's socket buffer was full).
+    fn take_lost(&mut self) -> u64 {
+        0
+    }
+}
+
+/// One transmit queue. It belongs to one worker.
+pub trait TxQueue: Send {
+    /// Sends `frames` in order, empties the vector and returns the buffers to
+    /// `pool`. What could not be sent is counted in the report, never retried
+    /// out of order.
+    ///
+    /// # Errors
+    /// [`PortError::Gone`] when the interface has disappeared; the frames are
+    /// returned to the pool all the same.
+    fn transmit(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        pool: &mut FramePool,
+    ) -> Result<TxReport, PortError>;
+}
+
+/// What became of the frames of one [`TxQueue::transmit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxReport {
+    /// Frames sent.
+    pub sent: u64,
+    /// Bytes sent, link header included.
+    pub sent_bytes: u64,
+    /// Frames that the output queue had no room for.
+    pub refused_full: u64,
+    /// Frames longer than the interface takes.
+    pub refused_long: u64,
+}
+
+/// Why a queue does not work.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The interface has disappeared or was taken down.
+    #[error("interface {interface} has gone or is down; it is opened again when it returns")]
+    Gone {
+        /// Name of the interface.
+        interface: String,
+    },
+    /// The source has come to its end.
+    #[error("end of input")]
+    Finished,
+    /// A capture can not be read on; everything before this point was delivered.
+    #[error("{file}: packet {packet}: {problem}")]
+    Capture {
+        /// The capture.
+        file: String,
+        /// Number of the packet, from 1.
+        packet: u64,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The interface does not exist.
+    #[error("there is no interface {interface:?}; `ip link` lists what there is")]
+    NoInterface {
+        /// Name as configured.
+        interface: String,
+    },
+    /// No permission for raw packet sockets.
+    #[error(
+        "no permission to open {interface}: run as root or give the program CAP_NET_RAW \
+         (setcap cap_net_raw,cap_net_admin+ep)"
+    )]
+    NoPermission {
+        /// Name of the interface.
+        interface: String,
+    },
+    /// Any other failure of a system call.
+    #[error("{what} on {interface}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Name of the interface or file.
+        interface: String,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+}

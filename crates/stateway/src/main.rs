@@ -1,0 +1,2 @@
+//! The `stateway` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Receive packet steering: hash, indirection table, RPS maps, backlog, flow limit, balancer.
