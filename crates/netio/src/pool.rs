@@ -51,6 +51,13 @@ impl FramePool {
         })
     }
 
+    /// Like [`FramePool::take`], but never allocates: `None` when no buffer of
+    /// that size is free.
+    pub fn take_free(&mut self, length: usize) -> Option<Frame> {
+        let free = if length <= SMALL_BUFFER { &self.small } else { &self.large };
+        if free.is_empty() { None } else { self.take(length) }
+    }
+
     /// A frame that holds a copy of `bytes`; `None` when they exceed [`MAX_FRAME`].
     pub fn copy_of(&mut self, bytes: &[u8]) -> Option<Frame> {
         let mut frame = self.take(bytes.len())?;
