@@ -5,10 +5,17 @@
 //! port is opened. This is the one crate with unsafe code: system calls and the
 //! prefetch instruction.
 
+pub mod clock;
+pub mod cpu;
 mod frame;
+pub mod memory;
 mod pool;
 mod port;
+mod prefetch;
+mod wake;
 
 pub use frame::{Checksum, Frame, Offload, Segmentation};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};
+pub use prefetch::prefetch_line;
+pub use wake::{Ready, Waiter, Waker};

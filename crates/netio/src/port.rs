@@ -63,6 +63,9 @@ pub struct TxReport {
     pub refused_full: u64,
     /// Frames longer than the interface takes.
     pub refused_long: u64,
+    /// Frames that the interface takes in no form: shorter than a link header,
+    /// or with an offload that contradicts the packet.
+    pub refused_invalid: u64,
 }
 
 /// Why a queue does not work.
