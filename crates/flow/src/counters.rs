@@ -42,6 +42,11 @@ impl Counters {
         self.drops[reason as usize] += 1;
     }
 
+    /// Counts several packets dropped for the same reason.
+    pub fn drop_packets(&mut self, reason: DropReason, packets: u64) {
+        self.drops[reason as usize] += packets;
+    }
+
     /// Counts the class of a packet.
     pub fn classify(&mut self, class: Class) {
         let index = match class {

@@ -65,6 +65,17 @@ impl FramePool {
         Some(frame)
     }
 
+    /// A copy of a frame with everything that is known about it.
+    pub fn duplicate(&mut self, frame: &Frame) -> Option<Frame> {
+        let mut copy = self.copy_of(frame.bytes())?;
+        copy.port = frame.port;
+        copy.supplied_hash = frame.supplied_hash;
+        copy.offload = frame.offload;
+        copy.timestamp = frame.timestamp;
+        copy.sequence = frame.sequence;
+        Some(copy)
+    }
+
     /// Returns a frame's buffer. Beyond the limit it is freed.
     pub fn give_back(&mut self, frame: Frame) {
         let buffer = frame.buffer;
