@@ -5,9 +5,23 @@
 //! decide about the packet. It never panics, whatever the bytes are; what it can
 //! not make sense of comes back as a [`Malformed`] that names the header.
 
+pub mod checksum;
+mod dissect;
 mod dissected;
+mod extension;
+mod icmp;
+mod ip;
+mod link;
+mod transport;
 
+pub use dissect::dissect;
 pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
+
+/// What follows `offset`; empty if nothing does.
+#[inline]
+fn tail(bytes: &[u8], offset: u16) -> &[u8] {
+    bytes.get(usize::from(offset)..).unwrap_or_default()
+}

@@ -1,0 +1,174 @@
+//! IPv4 and IPv6 headers.
+
+use crate::{
+    Family, FragmentInfo, Malformed, Network, Transport, checksum,
+    extension::{self, HOP_BY_HOP},
+    tail,
+};
+
+/// Longest datagram that the length fields of IPv4 and of IPv6 without a jumbo
+/// option can express, bytes.
+const MAX_DATAGRAM: usize = 65_535;
+
+/// `::ffff:0:0/96` with the IPv4 address in its last four bytes.
+pub(crate) fn mapped(address: [u8; 4]) -> [u8; 16] {
+    let [a, b, c, d] = address;
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+/// Reads the IP header at `offset` with its extension headers, but not the
+/// transport: that is left as [`Transport::Other`] or
+/// [`Transport::LaterFragment`].
+pub(crate) fn read(packet: &[u8], family: Family, offset: u16) -> Result<Network, Malformed> {
+    match family {
+        Family::V4 => ipv4(packet, offset),
+        Family::V6 => ipv6(packet, offset),
+    }
+}
+
+/// RFC 791 section 3.1.
+#[inline]
+fn ipv4(packet: &[u8], offset: u16) -> Result<Network, Malformed> {
+    const BAD: Malformed = Malformed::Ipv4Header;
+    let rest = tail(packet, offset);
+    let fixed: &[u8; 20] = rest.first_chunk().ok_or(BAD)?;
+    let &[
+        version_ihl,
+        traffic_class,
+        l0,
+        l1,
+        i0,
+        i1,
+        f0,
+        f1,
+        ttl,
+        protocol,
+        _,
+        _,
+        s0,
+        s1,
+        s2,
+        s3,
+        d0,
+        d1,
+        d2,
+        d3,
+    ] = fixed;
+    let header_len = u16::from(version_ihl & 0x0f) * 4;
+    let total = u16::from_be_bytes([l0, l1]);
+    if version_ihl >> 4 != 4
+        || header_len < 20
+        || total < header_len
+        || usize::from(total) > rest.len()
+    {
+        return Err(BAD);
+    }
+    let intact = match header_len {
+        20 => checksum::is_intact(fixed),
+        _ => checksum::is_intact(&rest[..usize::from(header_len)]),
+    };
+    if !intact {
+        return Err(BAD);
+    }
+    let transport_offset = offset.checked_add(header_len).ok_or(BAD)?;
+
+    let field = u16::from_be_bytes([f0, f1]);
+    let fragment = if field & 0x3fff == 0 {
+        None
+    } else {
+        let fragment = FragmentInfo {
+            id: u32::from(u16::from_be_bytes([i0, i1])),
+            offset: (field & 0x1fff) * 8,
+            more: field & 0x2000 != 0,
+            payload_offset: transport_offset,
+        };
+        let length = usize::from(total - header_len);
+        check_fragment(&fragment, length, usize::from(header_len))?;
+        Some(fragment)
+    };
+    Ok(Network {
+        family: Family::V4,
+        source: mapped([s0, s1, s2, s3]),
+        destination: mapped([d0, d1, d2, d3]),
+        offset,
+        transport_offset,
+        end: u32::from(offset) + u32::from(total),
+        protocol,
+        ttl,
+        traffic_class,
+        dont_fragment: field & 0x4000 != 0,
+        fragment,
+        transport: without_header(fragment),
+    })
+}
+
+/// RFC 8200 section 3.
+#[inline]
+fn ipv6(packet: &[u8], offset: u16) -> Result<Network, Malformed> {
+    const BAD: Malformed = Malformed::Ipv6Header;
+    let rest = tail(packet, offset);
+    let (fixed, payload) = rest.split_first_chunk::<40>().ok_or(BAD)?;
+    let (head, addresses) = fixed.split_first_chunk::<8>().ok_or(BAD)?;
+    let &[v0, v1, _, _, l0, l1, next, ttl] = head;
+    if v0 >> 4 != 6 {
+        return Err(BAD);
+    }
+    let length = match u16::from_be_bytes([l0, l1]) {
+        0 if next == HOP_BY_HOP => jumbo_length(payload)?,
+        length => u32::from(length),
+    };
+    let payload = usize::try_from(length).ok().and_then(|n| payload.get(..n)).ok_or(BAD)?;
+    let end = usize::from(offset) + 40 + payload.len();
+    let chain_offset = offset.checked_add(40).ok_or(BAD)?;
+    let chain = extension::walk(&packet[..end], chain_offset, next)?;
+    if let Some(fragment) = &chain.fragment {
+        let unfragmentable = usize::from(fragment.payload_offset - chain_offset) - 8;
+        let length = end - usize::from(fragment.payload_offset);
+        check_fragment(fragment, length, unfragmentable)?;
+    }
+    let (source, destination) = addresses.split_first_chunk::<16>().ok_or(BAD)?;
+    Ok(Network {
+        family: Family::V6,
+        source: *source,
+        destination: *destination.first_chunk().ok_or(BAD)?,
+        offset,
+        transport_offset: chain.offset,
+        end: u32::from(offset) + 40 + length,
+        protocol: chain.protocol,
+        ttl,
+        traffic_class: (v0 << 4) | (v1 >> 4),
+        dont_fragment: false,
+        fragment: chain.fragment,
+        transport: without_header(chain.fragment),
+    })
+}
+
+/// The payload length of a jumbogram (RFC 2675 section 2): a super-packet of the
+/// kernel may be one. Only a hop-by-hop header that begins with the option is
+/// understood, which is how the kernel writes it.
+fn jumbo_length(payload: &[u8]) -> Result<u32, Malformed> {
+    match payload.first_chunk() {
+        Some(&[_, _, 0xc2, 4, l0, l1, l2, l3]) => {
+            let length = u32::from_be_bytes([l0, l1, l2, l3]);
+            if length > u32::from(u16::MAX) { Ok(length) } else { Err(Malformed::Ipv6Header) }
+        }
+        _ => Err(Malformed::Ipv6Header),
+    }
+}
+
+/// Checks a piece of `length` bytes whose datagram has `before` bytes that count
+/// against the limit in front of the fragmentable part.
+fn check_fragment(fragment: &FragmentInfo, length: usize, before: usize) -> Result<(), Malformed> {
+    let ragged = fragment.more && !length.is_multiple_of(8);
+    if ragged || before + usize::from(fragment.offset) + length > MAX_DATAGRAM {
+        return Err(Malformed::Fragment);
+    }
+    Ok(())
+}
+
+fn without_header(fragment: Option<FragmentInfo>) -> Transport {
+    match fragment {
+        Some(FragmentInfo { offset: 1.., .. }) => Transport::LaterFragment,
+        _ => Transport::Other,
+    }
+}

@@ -1,0 +1,203 @@
+//! TCP, UDP, SCTP, DCCP and GRE headers.
+
+use crate::{
+    Family, Malformed, Network, TcpFlags, TcpInfo, Transport, icmp,
+    link::{self, IpPlace, ethertype},
+    protocol, tail,
+};
+
+/// Longest UDP datagram that the length field can express, bytes.
+const MAX_UDP: usize = 65_535;
+
+/// Reads the transport header of `network`, which is not a later fragment.
+/// `packet` ends where the IP packet ends.
+#[inline]
+pub(crate) fn read(packet: &[u8], network: &Network) -> Result<Transport, Malformed> {
+    let bytes = tail(packet, network.transport_offset);
+    // A first fragment holds less than the length fields say.
+    let whole = network.fragment.is_none_or(|fragment| !fragment.more);
+    match network.protocol {
+        protocol::TCP => tcp(bytes),
+        protocol::UDP => udp(bytes, whole),
+        protocol::UDPLITE => udp_lite(bytes, whole),
+        protocol::ICMP if network.family == Family::V4 => {
+            icmp::read(packet, network.family, network.transport_offset)
+        }
+        protocol::ICMPV6 if network.family == Family::V6 => {
+            icmp::read(packet, network.family, network.transport_offset)
+        }
+        protocol::SCTP => sctp(bytes),
+        protocol::DCCP => dccp(bytes),
+        protocol::GRE => gre_transport(bytes),
+        _ => Ok(Transport::Other),
+    }
+}
+
+/// RFC 9293 section 3.1.
+#[inline]
+fn tcp(bytes: &[u8]) -> Result<Transport, Malformed> {
+    let header: &[u8; 20] = bytes.first_chunk().ok_or(Malformed::Tcp)?;
+    let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, _, _, _, _] =
+        header;
+    let header_len = (offset >> 4) * 4;
+    if header_len < 20 || usize::from(header_len) > bytes.len() {
+        return Err(Malformed::Tcp);
+    }
+    Ok(Transport::Tcp(TcpInfo {
+        source_port: u16::from_be_bytes([s0, s1]),
+        destination_port: u16::from_be_bytes([d0, d1]),
+        sequence: u32::from_be_bytes([q0, q1, q2, q3]),
+        acknowledgment: u32::from_be_bytes([a0, a1, a2, a3]),
+        window: u16::from_be_bytes([w0, w1]),
+        flags: TcpFlags(flags),
+        header_len,
+    }))
+}
+
+/// RFC 768. A length shorter than the IP payload is legal; what follows is no
+/// part of the datagram (RFC 9868 gives it a use).
+#[inline]
+fn udp(bytes: &[u8], whole: bool) -> Result<Transport, Malformed> {
+    let &[s0, s1, d0, d1, l0, l1, _, _] = bytes.first_chunk().ok_or(Malformed::Udp)?;
+    let length = u16::from_be_bytes([l0, l1]);
+    let fits = match length {
+        // RFC 2675 section 4: the length of a datagram in a jumbogram.
+        0 => bytes.len() > MAX_UDP,
+        1..8 => false,
+        _ => !whole || usize::from(length) <= bytes.len(),
+    };
+    if !fits {
+        return Err(Malformed::Udp);
+    }
+    Ok(Transport::Udp {
+        source_port: u16::from_be_bytes([s0, s1]),
+        destination_port: u16::from_be_bytes([d0, d1]),
+        length,
+    })
+}
+
+/// RFC 3828 section 3.1: the third field is the checksum coverage, 0 for all.
+fn udp_lite(bytes: &[u8], whole: bool) -> Result<Transport, Malformed> {
+    let &[s0, s1, d0, d1, c0, c1, _, _] = bytes.first_chunk().ok_or(Malformed::Udp)?;
+    let length = u16::from_be_bytes([c0, c1]);
+    if (1..8).contains(&length) || (whole && usize::from(length) > bytes.len()) {
+        return Err(Malformed::Udp);
+    }
+    Ok(Transport::Udp {
+        source_port: u16::from_be_bytes([s0, s1]),
+        destination_port: u16::from_be_bytes([d0, d1]),
+        length,
+    })
+}
+
+/// RFC 9260 section 3.1.
+fn sctp(bytes: &[u8]) -> Result<Transport, Malformed> {
+    let &[s0, s1, d0, d1, t0, t1, t2, t3, _, _, _, _] =
+        bytes.first_chunk().ok_or(Malformed::Sctp)?;
+    Ok(Transport::Sctp {
+        source_port: u16::from_be_bytes([s0, s1]),
+        destination_port: u16::from_be_bytes([d0, d1]),
+        verification_tag: u32::from_be_bytes([t0, t1, t2, t3]),
+    })
+}
+
+/// RFC 4340 section 5.1: 12 bytes, or 16 with the X bit.
+fn dccp(bytes: &[u8]) -> Result<Transport, Malformed> {
+    let &[s0, s1, d0, d1, data_offset, _, _, _, type_x, _, _, _] =
+        bytes.first_chunk().ok_or(Malformed::Dccp)?;
+    let minimum = if type_x & 1 != 0 { 16 } else { 12 };
+    let header_len = usize::from(data_offset) * 4;
+    if header_len < minimum || header_len > bytes.len() {
+        return Err(Malformed::Dccp);
+    }
+    Ok(Transport::Dccp {
+        source_port: u16::from_be_bytes([s0, s1]),
+        destination_port: u16::from_be_bytes([d0, d1]),
+        kind: (type_x >> 1) & 0x0f,
+    })
+}
+
+/// The fields of a GRE header.
+pub(crate) struct Gre {
+    pub(crate) version: u8,
+    /// As in [`Transport::Gre`].
+    pub(crate) key: u32,
+    /// EtherType of the payload.
+    pub(crate) ethertype: u16,
+    /// Header length, bytes: 4 to 16.
+    pub(crate) header_len: u16,
+}
+
+/// Reads a GRE header: RFC 2784 and RFC 2890, version 1 RFC 2637 section 4.1.
+///
+/// Only what leads to the key has to be present, so that a header quoted by an
+/// ICMP error can be read too; `header_len` may lie beyond `bytes`.
+pub(crate) fn gre(bytes: &[u8]) -> Result<Gre, Malformed> {
+    const CHECKSUM: u16 = 0x8000;
+    const ROUTING: u16 = 0x4000;
+    const KEY: u16 = 0x2000;
+    const SEQUENCE: u16 = 0x1000;
+    const ACKNOWLEDGMENT: u16 = 0x0080;
+    let &[f0, f1, t0, t1] = bytes.first_chunk().ok_or(Malformed::Gre)?;
+    let flags = u16::from_be_bytes([f0, f1]);
+    if flags & ROUTING != 0 {
+        return Err(Malformed::Gre);
+    }
+    let version = f1 & 0x07;
+    let has = |flag| u16::from(flags & flag != 0);
+    let key_offset = 4 + 4 * has(CHECKSUM);
+    let key = if flags & KEY != 0 {
+        u32::from_be_bytes(*tail(bytes, key_offset).first_chunk().ok_or(Malformed::Gre)?)
+    } else {
+        0
+    };
+    let acknowledged = if version == 1 { has(ACKNOWLEDGMENT) } else { 0 };
+    Ok(Gre {
+        version,
+        key,
+        ethertype: u16::from_be_bytes([t0, t1]),
+        header_len: key_offset + 4 * (has(KEY) + has(SEQUENCE) + acknowledged),
+    })
+}
+
+/// A GRE header that is present in full.
+fn whole_gre(bytes: &[u8]) -> Result<Gre, Malformed> {
+    let header = gre(bytes)?;
+    if usize::from(header.header_len) > bytes.len() {
+        return Err(Malformed::Gre);
+    }
+    Ok(header)
+}
+
+fn gre_transport(bytes: &[u8]) -> Result<Transport, Malformed> {
+    let Gre { version, key, .. } = whole_gre(bytes)?;
+    Ok(if version > 1 { Transport::Other } else { Transport::Gre { version, key } })
+}
+
+/// Where the packet is that `network` carries if that is a tunnel packet that can
+/// be descended into: IPIP (RFC 2003), 6in4 (RFC 4213), 4in6 and 6in6 (RFC 2473),
+/// GRE version 0 with IP or Ethernet inside.
+#[inline]
+pub(crate) fn tunnel(packet: &[u8], network: &Network) -> Result<Option<IpPlace>, Malformed> {
+    if !matches!(network.protocol, protocol::IPIP | protocol::IPV6 | protocol::GRE)
+        || network.fragment.is_some_and(|fragment| !fragment.is_atomic())
+    {
+        return Ok(None);
+    }
+    let start = network.transport_offset;
+    let ip = |family, offset| Some(IpPlace { family, offset, end: packet.len(), guessed: false });
+    match network.protocol {
+        protocol::IPIP => Ok(ip(Family::V4, start)),
+        protocol::IPV6 => Ok(ip(Family::V6, start)),
+        _ => {
+            let header = whole_gre(tail(packet, start))?;
+            let inner = start.checked_add(header.header_len).ok_or(Malformed::Gre)?;
+            match (header.version, header.ethertype) {
+                (0, ethertype::IPV4) => Ok(ip(Family::V4, inner)),
+                (0, ethertype::IPV6) => Ok(ip(Family::V6, inner)),
+                (0, ethertype::BRIDGING) => Ok(link::read(packet, inner)?.ip),
+                _ => Ok(None),
+            }
+        }
+    }
+}
