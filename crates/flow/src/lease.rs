@@ -116,13 +116,17 @@ impl Lease {
         self.spare
     }
 
-    /// Hands `units` of what is spent to another lease of the same pool: a
-    /// bucket that changes its worker takes its entries' allowance along.
-    pub fn transfer(&mut self, units: u64, to: &mut Self) {
-        debug_assert!(units <= self.used, "transferred more than was spent");
-        let units = units.min(self.used);
-        self.used -= units;
-        to.used += units;
+    /// Gives up `units` of what is spent without returning them to the pool: a
+    /// bucket that changes its worker takes its entries' allowance along, and its
+    /// new worker must [`Lease::adopt`] them.
+    pub fn surrender(&mut self, units: u64) {
+        debug_assert!(units <= self.used, "surrendered more than was spent");
+        self.used -= units.min(self.used);
+    }
+
+    /// Takes over units that another lease of the same pool surrendered.
+    pub fn adopt(&mut self, units: u64) {
+        self.used += units;
     }
 }
 
@@ -158,6 +162,20 @@ mod tests {
         assert_eq!((a.spare(), b.spare(), pool.leased()), (7, 1, 10));
         assert!(!b.spend(3), "only what the pool still has");
         assert_eq!(b.used(), 1);
+    }
+
+    #[test]
+    fn units_that_travel_stay_counted() {
+        let pool = LeasePool::new(10);
+        let (mut a, mut b) = (pool.lease(1), pool.lease(1));
+        assert!(a.spend(6));
+        a.surrender(6);
+        b.adopt(6);
+        drop(a);
+        assert_eq!(pool.leased(), 6);
+        assert!(!b.spend(5));
+        drop(b);
+        assert_eq!(pool.leased(), 0);
     }
 
     #[test]
