@@ -1,1 +1,26 @@
-//! Receive packet steering: hash, indirection table, RPS maps, backlog, flow limit, balancer.
+//! Receive packet steering: which worker owns a packet.
+//!
+//! ```text
+//! packet -> SteeringHasher -> bucket -> IndirectionTable -> worker -> Backlog -> ring
+//! ```
+//!
+//! [`SteeringHasher`] maps both directions of a flow, and the ICMP errors about
+//! it, to one bucket. [`IndirectionTable`] says who owns a bucket. [`Backlog`]
+//! bounds what one worker hands to another.
+//!
+//! Everything here is a function or a small owned structure: no clock, no lock,
+//! no thread, no input or output.
+
+mod backlog;
+mod bucket;
+mod hasher;
+mod table;
+mod toeplitz;
+mod worker;
+
+pub use backlog::{Backlog, BacklogCounters, BacklogLimits};
+pub use bucket::{BucketCount, BucketCountError, BucketId};
+pub use hasher::{FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher};
+pub use table::{BucketMove, IndirectionTable, NoWorkers};
+pub use toeplitz::{Toeplitz, ToeplitzKey, symmetric_toeplitz};
+pub use worker::{MAX_WORKERS, WorkerId, WorkerSet};

@@ -1,0 +1,266 @@
+//! From a packet to its bucket.
+//!
+//! # What decides the bucket
+//!
+//! | packet | bucket from |
+//! | --- | --- |
+//! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key |
+//! | ICMP error with a quote | hash of the quoted flow's key |
+//! | fragment, first or later | SipHash of (zone, addresses, identification, protocol) |
+//! | anything else | SipHash of (zone, sorted addresses) |
+//!
+//! The first fragment carries ports and could name its flow, but the others can
+//! not: all of them take the fragment's way, and the whole datagram is steered
+//! again after reassembly. For IPv6 the protocol is left out: RFC 8200 section
+//! 4.5 identifies a datagram by addresses and identification alone, and behind
+//! the fragment header the pieces may name different next headers. An atomic
+//! fragment (RFC 6946) is a whole datagram and is steered as one.
+//!
+//! # Two hashes
+//!
+//! [`HashKind::Sip`] is keyed: nobody outside can aim at a bucket. Its high half
+//! chooses the bucket and its low half the place in the bucket's table, so
+//! that the places of one bucket's flows are still spread.
+//!
+//! [`HashKind::ToeplitzSymmetric`] is what an interface with the symmetric RSS
+//! key computes. It exists for one reason: to take the bucket from the hash that
+//! the interface supplies. Replies, ICMP errors and everything that the
+//! interface hashed differently are computed here by the same function, so it
+//! never matters which of the two computed it. It has 16 bits of entropy, ignores
+//! the zone, and can be aimed at by anyone; the table hash stays SipHash.
+//!
+//! # When a supplied hash counts
+//!
+//! Only where every interface that claims to hash (addresses, ports) with the
+//! symmetric key computes exactly that: TCP and UDP, not fragmented, without
+//! options or extension headers (the home address option and routing headers
+//! replace addresses in some hash types), directly behind an untagged Ethernet
+//! header (behind tags, PPPoE, MPLS and tunnels interfaces differ in what they
+//! descend into). Everything else is computed here at the price of a few
+//! nanoseconds. Zero never counts: interfaces mean "none" by it. A packet whose
+//! hash is zero is computed here, to zero.
+
+use std::hash::Hasher;
+use std::num::NonZeroU32;
+
+use flow::{FlowKey, HashKey, KeyedPacket, Zone};
+use siphasher::sip::SipHasher13;
+use wire::{Family, FragmentInfo, Network, Transport, protocol};
+
+use crate::{BucketCount, BucketId, symmetric_toeplitz};
+
+/// Which hash chooses the bucket of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum HashKind {
+    /// SipHash-1-3 under the secret of the process.
+    #[default]
+    Sip,
+    /// Toeplitz with the symmetric key over addresses and ports; may be supplied
+    /// by the interface.
+    ToeplitzSymmetric,
+}
+
+/// What keeps fragments together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FragmentSteering {
+    /// Each datagram by itself: spreads best; datagrams of one flow that arrive
+    /// in fragments may overtake each other.
+    #[default]
+    ByIdentification,
+    /// All fragments between two addresses together, so that datagrams stay in
+    /// order.
+    ByAddresses,
+}
+
+/// How packets are mapped to buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteeringConfig {
+    /// Which hash chooses the bucket of a flow.
+    pub kind: HashKind,
+    /// Secret of the keyed hash, needed with either kind.
+    pub key: HashKey,
+    /// How many buckets there are.
+    pub buckets: BucketCount,
+    /// What keeps fragments together.
+    pub fragments: FragmentSteering,
+}
+
+/// What steering found out about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steered {
+    /// The packet belongs to the flow that its headers name.
+    Flow {
+        /// The flow and which end sent the packet.
+        keyed: KeyedPacket,
+        /// The table hash of the flow, where choosing the bucket needed it
+        /// ([`HashKind::Sip`]); otherwise the owner computes it
+        /// ([`SteeringHasher::table_hash`]).
+        hash: Option<u64>,
+        /// Its bucket.
+        bucket: BucketId,
+    },
+    /// An ICMP error that belongs to the flow it quotes.
+    Quoted {
+        /// The quoted flow and which end sent the quoted packet.
+        keyed: KeyedPacket,
+        /// As in [`Steered::Flow`].
+        hash: Option<u64>,
+        /// Bucket of the quoted flow.
+        bucket: BucketId,
+    },
+    /// A piece of a datagram that must be reassembled first.
+    Fragment {
+        /// Bucket of all pieces of the datagram.
+        bucket: BucketId,
+    },
+    /// Names no flow; packets between the same two addresses stay in order.
+    Keyless {
+        /// Bucket of the pair of addresses.
+        bucket: BucketId,
+    },
+}
+
+impl Steered {
+    /// The bucket, whatever decided it.
+    pub const fn bucket(&self) -> BucketId {
+        match *self {
+            Self::Flow { bucket, .. }
+            | Self::Quoted { bucket, .. }
+            | Self::Fragment { bucket }
+            | Self::Keyless { bucket } => bucket,
+        }
+    }
+}
+
+/// Maps packets to buckets. Small and cheap to copy: each worker has its own.
+#[derive(Clone, Copy, Debug)]
+pub struct SteeringHasher {
+    config: SteeringConfig,
+}
+
+impl SteeringHasher {
+    /// A hasher; two with equal configurations agree on every packet.
+    pub const fn new(config: SteeringConfig) -> Self {
+        Self { config }
+    }
+
+    /// How packets are mapped.
+    pub const fn config(&self) -> &SteeringConfig {
+        &self.config
+    }
+
+    /// The bucket of a packet.
+    ///
+    /// `supplied` is the hash that the interface delivered with the packet, to be
+    /// passed only if the interface is declared to hash with the symmetric
+    /// Toeplitz key over addresses and ports. It is used only in
+    /// [`HashKind::ToeplitzSymmetric`] and only for packets that every such
+    /// interface hashes alike; see the description of this module.
+    #[inline]
+    pub fn steer(&self, network: &Network, zone: Zone, supplied: Option<NonZeroU32>) -> Steered {
+        if let Some(fragment) = network.fragment.filter(|fragment| !fragment.is_atomic()) {
+            return Steered::Fragment { bucket: self.fragment_bucket(network, zone, fragment) };
+        }
+        if let Some(keyed) = FlowKey::of_packet(network, zone) {
+            let supplied = supplied.filter(|_| may_trust_supplied(network));
+            let (hash, bucket) = self.flow_bucket(&keyed.key, supplied);
+            return Steered::Flow { keyed, hash, bucket };
+        }
+        if let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) =
+            &network.transport
+        {
+            let keyed = FlowKey::of_quoted(quoted, network.family, zone);
+            let (hash, bucket) = self.flow_bucket(&keyed.key, None);
+            return Steered::Quoted { keyed, hash, bucket };
+        }
+        Steered::Keyless { bucket: self.keyless_bucket(network, zone) }
+    }
+
+    /// The bucket of a flow named by an operator or a helper, without a packet.
+    pub fn bucket_of_key(&self, key: &FlowKey) -> BucketId {
+        self.flow_bucket(key, None).1
+    }
+
+    /// The hash of a flow for the table of its bucket: SipHash-1-3 in both kinds.
+    #[inline]
+    pub fn table_hash(&self, key: &FlowKey) -> u64 {
+        key.hash(self.config.key)
+    }
+
+    #[inline]
+    fn flow_bucket(&self, key: &FlowKey, supplied: Option<NonZeroU32>) -> (Option<u64>, BucketId) {
+        match self.config.kind {
+            HashKind::Sip => {
+                let hash = self.table_hash(key);
+                (Some(hash), self.bucket_of_sip(hash))
+            }
+            HashKind::ToeplitzSymmetric => {
+                let hash =
+                    supplied.map_or_else(|| symmetric_toeplitz(folded(key)), NonZeroU32::get);
+                (None, self.config.buckets.bucket_of(hash.wrapping_mul(GOLDEN_RATIO)))
+            }
+        }
+    }
+
+    fn fragment_bucket(&self, network: &Network, zone: Zone, fragment: FragmentInfo) -> BucketId {
+        let mut hasher = self.address_hasher(network, zone);
+        if network.family == Family::V4 {
+            hasher.write_u8(network.protocol);
+        }
+        if self.config.fragments == FragmentSteering::ByIdentification {
+            hasher.write_u32(fragment.id);
+        }
+        self.bucket_of_sip(hasher.finish())
+    }
+
+    fn keyless_bucket(&self, network: &Network, zone: Zone) -> BucketId {
+        self.bucket_of_sip(self.address_hasher(network, zone).finish())
+    }
+
+    /// A keyed hasher that has taken in the zone and the two addresses, sorted.
+    fn address_hasher(&self, network: &Network, zone: Zone) -> SipHasher13 {
+        let mut hasher = SipHasher13::new_with_keys(self.config.key.0, self.config.key.1);
+        hasher.write(&network.source.min(network.destination));
+        hasher.write(&network.source.max(network.destination));
+        hasher.write_u16(zone.0);
+        hasher
+    }
+
+    const fn bucket_of_sip(&self, hash: u64) -> BucketId {
+        self.config.buckets.bucket_of((hash >> 32) as u32)
+    }
+}
+
+/// 2^32 over the golden ratio. The Toeplitz hash is linear, so flows that differ
+/// in few bits, as those of one client network do, can leave half of the buckets
+/// empty; multiplying first (Knuth, "The Art of Computer Programming" 6.4)
+/// spreads them.
+const GOLDEN_RATIO: u32 = 0x9e37_79b1;
+
+/// The exclusive or of all 16-bit words of addresses and ports.
+#[inline]
+fn folded(key: &FlowKey) -> u16 {
+    let sum = u128::from_be_bytes(key.low.address) ^ u128::from_be_bytes(key.high.address);
+    let sum = (sum >> 64) as u64 ^ sum as u64;
+    let sum = (sum >> 32) as u32 ^ sum as u32;
+    (sum >> 16) as u16 ^ sum as u16 ^ key.low.port ^ key.high.port
+}
+
+/// True for packets of which every interface with the symmetric key computes the
+/// same hash as [`symmetric_toeplitz`].
+#[inline]
+fn may_trust_supplied(network: &Network) -> bool {
+    const ETHERNET_HEADER: u16 = 14;
+    let base_header = match network.family {
+        Family::V4 => 20,
+        Family::V6 => 40,
+    };
+    matches!(network.protocol, protocol::TCP | protocol::UDP)
+        && network.fragment.is_none()
+        && network.offset == ETHERNET_HEADER
+        && network.transport_offset == ETHERNET_HEADER + base_header
+}
+
+#[cfg(test)]
+#[path = "hasher_tests.rs"]
+mod tests;
