@@ -5,6 +5,7 @@
 //! port is opened. This is the one crate with unsafe code: system calls and the
 //! prefetch instruction.
 
+pub mod capture;
 pub mod clock;
 pub mod cpu;
 mod frame;

@@ -80,6 +80,14 @@ pub enum PortError {
     /// The source has come to its end.
     #[error("end of input")]
     Finished,
+    /// A file is not a capture, or not one that can be read.
+    #[error("{file} can not be read as a capture: {problem}")]
+    NoCapture {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// A capture can not be read on; everything before this point was delivered.
     #[error("{file}: packet {packet}: {problem}")]
     Capture {

@@ -1,0 +1,332 @@
+use std::borrow::Cow;
+use std::io::Cursor;
+use std::path::Path;
+use std::time::Duration;
+
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{DataLink, Endianness, TsResolution};
+use proptest::prelude::*;
+
+use super::{CaptureReader, CaptureWriter};
+use crate::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue};
+
+const PORT: PortId = PortId(3);
+const SECOND: u64 = 1_000_000_000;
+
+/// A capture by the other implementation.
+fn pcap(order: Endianness, unit: TsResolution, link: u32, packets: &[(u64, &[u8])]) -> Vec<u8> {
+    let header = PcapHeader {
+        endianness: order,
+        ts_resolution: unit,
+        datalink: DataLink::from(link),
+        ..PcapHeader::default()
+    };
+    let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();
+    for &(time, packet) in packets {
+        let time = Duration::from_nanos(time);
+        let length = packet.len() as u32;
+        writer.write_packet(&PcapPacket::new(time, length, packet)).unwrap();
+    }
+    writer.into_writer()
+}
+
+fn open(file: Vec<u8>) -> Result<CaptureReader, PortError> {
+    CaptureReader::new("x.pcap".into(), Cursor::new(file), PORT)
+}
+
+fn error(file: Vec<u8>) -> String {
+    match open(file) {
+        Err(error) => error.to_string(),
+        Ok(reader) => {
+            reader.map(|frame| frame.map(drop)).find_map(Result::err).unwrap().to_string()
+        }
+    }
+}
+
+fn seen(frame: &Frame) -> (u64, u64, &[u8]) {
+    (frame.sequence, frame.timestamp, frame.bytes())
+}
+
+#[test]
+fn both_byte_orders_and_units_of_pcap() {
+    for order in [Endianness::Little, Endianness::Big] {
+        for unit in [TsResolution::MicroSecond, TsResolution::NanoSecond] {
+            let file = pcap(order, unit, 1, &[(SECOND + 5000, b"one"), (2 * SECOND, b"")]);
+            let frames: Vec<_> = open(file).unwrap().map(Result::unwrap).collect();
+            assert_eq!(frames.len(), 2);
+            assert_eq!(seen(&frames[0]), (0, SECOND + 5000, &b"one"[..]));
+            assert_eq!(seen(&frames[1]), (1, 2 * SECOND, &b""[..]));
+            assert_eq!(frames[0].port, PORT);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_ethernet_gets_a_header() {
+    let v4 = [&[0; 12][..], &[0x08, 0x00], b"\x45v4"].concat();
+    let v6 = [&[0; 12][..], &[0x86, 0xdd], b"\x60v6"].concat();
+    let cooked = [&[0; 6][..], &[1, 2, 3, 4, 5, 6, 0x08, 0x06], b"arp"].concat();
+    let sll1 = b"\0\0\0\x01\0\x06\x01\x02\x03\x04\x05\x06\0\0\x08\x06arp";
+    let sll2 = b"\x08\x06\0\0\0\0\0\x02\0\x01\0\x06\x01\x02\x03\x04\x05\x06\0\0arp";
+    for (link, packet, expected) in [
+        (101, &b"\x45v4"[..], &v4),
+        (101, b"\x60v6", &v6),
+        (113, sll1, &cooked),
+        (276, sll2, &cooked),
+    ] {
+        let file = pcap(Endianness::Big, TsResolution::MicroSecond, link, &[(0, packet)]);
+        let frame = open(file).unwrap().next().unwrap().unwrap();
+        assert_eq!(frame.bytes(), expected, "link type {link}");
+    }
+}
+
+#[test]
+fn files_that_are_no_captures_are_named() {
+    let wireless = pcap(Endianness::Little, TsResolution::MicroSecond, 105, &[]);
+    let cases = [
+        (vec![], "the file is empty"),
+        (vec![0xd4, 0xc3], "it has only 2 bytes"),
+        (b"GET / HTTP".to_vec(), "it begins with [47, 45, 54, 20], as neither pcap nor"),
+        (wireless, "link type 105 (IEEE 802.11) can not be read; known are Ethernet (1)"),
+        (vec![0xd4, 0xc3, 0xb2, 0xa1, 2], "19 of 20 bytes of the file header are missing"),
+        (b"\x0a\x0d\x0d\x0a\x1c\0\0\0junk".to_vec(), "is not the byte order mark of a pcapng"),
+        (b"\x0a\x0d\x0d\x0a\x1d\0\0\0\x4d\x3c\x2b\x1a".to_vec(), "block length 29 is not"),
+    ];
+    for (file, expected) in cases {
+        let message = error(file);
+        assert!(message.starts_with("x.pcap can not be read as a capture: "), "{message}");
+        assert!(message.contains(expected), "{message}");
+    }
+    let missing = CaptureReader::open(Path::new("/nonexistent/x.pcap"), PORT).unwrap_err();
+    assert!(missing.to_string().starts_with("opening a capture on /nonexistent/x.pcap: No such"));
+}
+
+#[test]
+fn a_capture_that_is_cut_delivers_what_came_before() {
+    let order = Endianness::Little;
+    let file = pcap(order, TsResolution::MicroSecond, 1, &[(0, b"first"), (0, b"second")]);
+    let second = 24 + 16 + 5;
+    for (length, expected) in [
+        (second + 1, "x.pcap: packet 2: the file ends here: 15 of 16 bytes of the packet header"),
+        (second + 16, "x.pcap: packet 2: the file ends here: 6 of 6 bytes of the packet are"),
+        (file.len() - 1, "x.pcap: packet 2: the file ends here: 1 of 6 bytes of the packet are"),
+    ] {
+        let mut reader = open(file[..length].to_vec()).unwrap();
+        let (mut frames, mut pool) = (Vec::new(), FramePool::new(4, 0));
+        assert_eq!(reader.receive(&mut frames, 64, &mut pool).unwrap(), 1);
+        assert_eq!(frames[0].bytes(), b"first");
+        let problem = reader.receive(&mut frames, 64, &mut pool).unwrap_err().to_string();
+        assert!(problem.starts_with(expected), "{problem}");
+        let end = reader.receive(&mut frames, 64, &mut pool);
+        assert!(matches!(end, Err(PortError::Finished)));
+    }
+    assert_eq!(open(file[..second].to_vec()).unwrap().count(), 1);
+    let mut wild = file;
+    wild[24 + 8..24 + 12].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
+    assert!(error(wild).contains("packet 1: claims 2147483647 bytes"));
+}
+
+#[test]
+fn packets_cut_by_the_snap_length_are_counted() {
+    let mut writer = PcapWriter::new(Vec::new()).unwrap();
+    writer.write_packet(&PcapPacket::new(Duration::ZERO, 1500, b"start")).unwrap();
+    writer.write_packet(&PcapPacket::new(Duration::ZERO, 5, b"whole")).unwrap();
+    let mut reader = open(writer.into_writer()).unwrap();
+    assert_eq!(reader.by_ref().filter(Result::is_ok).count(), 2);
+    assert_eq!((reader.packets(), reader.truncated()), (2, 1));
+}
+
+/// A pcapng block of this byte order.
+fn block(big: bool, kind: u32, body: &[u8]) -> Vec<u8> {
+    let number = |n: u32| if big { n.to_be_bytes() } else { n.to_le_bytes() };
+    let length = number(body.len() as u32 + 12);
+    [&number(kind), &length, body, &length].concat()
+}
+
+/// Fields of 32 bits in this byte order.
+fn words(big: bool, fields: &[u32]) -> Vec<u8> {
+    fields.iter().flat_map(|n| if big { n.to_be_bytes() } else { n.to_le_bytes() }).collect()
+}
+
+fn section(big: bool) -> Vec<u8> {
+    let version = if big { 0x0001_0000 } else { 0x0000_0001 };
+    block(big, 0x0a0d_0d0a, &words(big, &[0x1a2b_3c4d, version, u32::MAX, u32::MAX]))
+}
+
+/// An interface of link type 1 with a snap length and one option.
+fn interface(big: bool, snap_length: u32, option: [u8; 8]) -> Vec<u8> {
+    let link = if big { 1 << 16 } else { 1 };
+    block(big, 1, &[words(big, &[link, snap_length]), option.to_vec()].concat())
+}
+
+#[test]
+fn sections_interfaces_and_kinds_of_blocks_of_pcapng() {
+    let mut file = Vec::new();
+    for big in [false, true] {
+        let code = if big { [0, 9, 0, 1] } else { [9, 0, 1, 0] };
+        let resolution = |value| [&code[..], &[value, 0, 0, 0]].concat().try_into().unwrap();
+        file.extend(section(big));
+        file.extend(interface(big, 6, [0; 8]));
+        file.extend(interface(big, 0, resolution(9)));
+        file.extend(interface(big, 0, resolution(0x80 | 10)));
+        file.extend(block(big, 0x0bad, b"unknown."));
+        let packet = |fields| [words(big, fields), b"packet..".to_vec()].concat();
+        file.extend(block(big, 6, &packet(&[0, 0, 7, 6, 6])));
+        file.extend(block(big, 6, &packet(&[1, 1, 7, 6, 9])));
+        file.extend(block(big, 6, &packet(&[2, 0, 1024 + 512, 8, 8])));
+        file.extend(block(big, 3, &packet(&[1500])));
+    }
+    let mut reader = open(file).unwrap();
+    let mut frames = Vec::new();
+    for frame in reader.by_ref() {
+        frames.push(frame.unwrap());
+    }
+    let expected = [
+        (7000, &b"packet"[..]),
+        ((1 << 32) + 7, b"packet"),
+        (3 * SECOND / 2, b"packet.."),
+        (0, b"packet"),
+    ];
+    assert_eq!(frames.len(), 8);
+    for (frame, (time, bytes)) in frames.iter().zip(expected.iter().cycle()) {
+        assert_eq!((frame.timestamp, frame.bytes()), (*time, *bytes));
+    }
+    assert_eq!(reader.truncated(), 4);
+}
+
+#[test]
+fn damage_in_pcapng_is_named() {
+    let start = [section(false), interface(false, 0, [0; 8])].concat();
+    let ends = |rest: Vec<u8>, expected: &str| {
+        let message = error([start.clone(), rest].concat());
+        assert!(
+            message.starts_with("x.pcap: packet 1: ") && message.contains(expected),
+            "{message}"
+        );
+    };
+    ends(vec![6, 0], "in the middle of a block type");
+    ends(block(false, 6, &[0; 20])[..30].to_vec(), "2 of 24 bytes of the block are missing");
+    ends(block(false, 6, &[0; 8]), "the block is too short for its fields");
+    ends(block(false, 6, &words(false, &[1, 0, 0, 0, 0])), "interface 1, which is not described");
+    ends(block(false, 6, &words(false, &[0, 0, 0, 4, 4])), "claims 4 bytes, and its block holds");
+    ends(block(false, 3, &words(false, &[100_000])), "claims 100000 bytes, and no frame is");
+    let mut uneven = block(false, 6, &[0; 20]);
+    uneven[28] ^= 4;
+    ends(uneven, "differs from the first one");
+    let foreign = [
+        block(false, 1, &[105, 0, 0, 0, 0, 0, 0, 0]),
+        block(false, 6, &{
+            let mut body = words(false, &[1, 0, 0, 4, 4]);
+            body.extend([0; 4]);
+            body
+        }),
+    ];
+    ends(foreign.concat(), "link type 105 (IEEE 802.11)");
+}
+
+fn frame(port: u16, timestamp: u64, bytes: &[u8]) -> Frame {
+    let mut frame = FramePool::new(0, 0).copy_of(bytes).unwrap();
+    (frame.port, frame.timestamp) = (PortId(port), timestamp);
+    frame
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_never_a_panic() {
+    let full = Path::new("/dev/full");
+    if !full.exists() {
+        println!("SKIPPED: there is no /dev/full");
+        return;
+    }
+    let mut writer = CaptureWriter::create(full, &[]).unwrap();
+    writer.write(&frame(0, 0, b"buffered"), "").unwrap();
+    let message = writer.finish().unwrap_err().to_string();
+    assert!(
+        message.starts_with("/dev/full: packet 2: can not write the capture: No space"),
+        "{message}"
+    );
+    let mut writer = CaptureWriter::create(full, &[]).unwrap();
+    let mut pool = FramePool::new(0, 0);
+    let failed = (0..100)
+        .find_map(|_| writer.transmit(&mut vec![frame(0, 0, &[0; 60_000])], &mut pool).err());
+    assert!(matches!(failed, Some(PortError::Capture { .. })));
+    assert!(writer.write(&frame(0, 0, b"more"), "").is_err());
+}
+
+#[test]
+fn comments_and_interfaces_are_readable_by_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.pcapng");
+    let mut writer = CaptureWriter::create(&path, &["lan0", "wan0"]).unwrap();
+    writer.write(&frame(1, SECOND + 1, b"dropped"), "invalid checksum").unwrap();
+    writer.write(&frame(9, 0, b"port without a name"), "").unwrap();
+    assert_eq!(writer.finish().unwrap(), 2);
+    let file = std::fs::read(&path).unwrap();
+    let mut reader = PcapNgReader::new(&file[..]).unwrap();
+    let mut packets = Vec::new();
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.unwrap() {
+            packets.push(packet.into_owned());
+        }
+    }
+    assert_eq!(packets[0].interface_id, 1);
+    let comment = EnhancedPacketOption::Comment(Cow::Borrowed("invalid checksum"));
+    assert_eq!(packets[0].options, [comment]);
+    assert_eq!((packets[1].interface_id, packets[1].options.len()), (1, 0));
+    assert_eq!(reader.interfaces().len(), 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_written_is_read_by_us_and_by_others(
+        packets in prop::collection::vec(
+            (0..u64::from(u32::MAX) * SECOND, prop::collection::vec(any::<u8>(), 0..100), ".{0,9}"),
+            0..20,
+        ),
+        pcapng in any::<bool>(),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(if pcapng { "x.pcapng" } else { "x.pcap" });
+        let mut writer = CaptureWriter::create(&path, &[]).unwrap();
+        for (time, bytes, comment) in &packets {
+            writer.write(&frame(0, *time, bytes), comment).unwrap();
+        }
+        prop_assert_eq!(writer.finish().unwrap(), packets.len() as u64);
+        let ours = CaptureReader::open(&path, PORT).unwrap().map(|frame| {
+            let frame = frame.unwrap();
+            (frame.timestamp, frame.bytes().to_vec())
+        });
+        let expected: Vec<_> = packets.into_iter().map(|(time, bytes, _)| (time, bytes)).collect();
+        prop_assert_eq!(ours.collect::<Vec<_>>(), expected.clone());
+        let file = std::fs::read(&path).unwrap();
+        if pcapng {
+            let mut reader = PcapNgReader::new(&file[..]).unwrap();
+            let mut count = 0;
+            while let Some(block) = reader.next_block() {
+                if let Block::EnhancedPacket(packet) = block.unwrap() {
+                    prop_assert_eq!(&packet.data[..], &expected[count].1[..]);
+                    count += 1;
+                }
+            }
+            prop_assert_eq!(count, expected.len());
+        } else {
+            let mut reader = PcapReader::new(&file[..]).unwrap();
+            for (time, bytes) in expected {
+                let packet = reader.next_packet().unwrap().unwrap();
+                prop_assert_eq!((packet.timestamp.as_nanos(), &packet.data[..]), (time.into(), &bytes[..]));
+            }
+        }
+    }
+
+    #[test]
+    fn no_input_panics(start in 0_usize..3, mut file in prop::collection::vec(any::<u8>(), 0..200)) {
+        let starts = [section(false), pcap(Endianness::Big, TsResolution::NanoSecond, 1, &[]), vec![]];
+        file.splice(0..0, starts[start].iter().copied());
+        if let Ok(reader) = open(file) {
+            reader.for_each(drop);
+        }
+    }
+}

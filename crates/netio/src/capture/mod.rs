@@ -1,0 +1,123 @@
+//! Captures as input and output: pcap and pcapng.
+//!
+//! Formats: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. Read are both
+//! byte orders, micro- and nanoseconds, and several interfaces and sections in a
+//! pcapng file; written are nanoseconds in the byte order of this machine.
+
+mod link;
+mod pcap;
+mod pcapng;
+mod reader;
+mod writer;
+
+pub use reader::CaptureReader;
+pub use writer::CaptureWriter;
+
+use std::io::{self, Read};
+
+/// Longest block of a pcapng file that is believed, bytes. Longer ones are a sign
+/// of a damaged file, and must not make this program allocate what they claim.
+const MAX_BLOCK_BYTES: usize = 16 << 20;
+
+/// Byte order of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Little,
+    Big,
+}
+
+impl Order {
+    fn u16(self, bytes: [u8; 2]) -> u16 {
+        match self {
+            Order::Little => u16::from_le_bytes(bytes),
+            Order::Big => u16::from_be_bytes(bytes),
+        }
+    }
+
+    fn u32(self, bytes: [u8; 4]) -> u32 {
+        match self {
+            Order::Little => u32::from_le_bytes(bytes),
+            Order::Big => u32::from_be_bytes(bytes),
+        }
+    }
+}
+
+/// Fields of a record, read one after the other.
+struct Fields<'a> {
+    order: Order,
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(|bytes| self.order.u16(bytes))
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(|bytes| self.order.u32(bytes))
+    }
+}
+
+/// One packet of a capture; its bytes are `range` of the reader's buffer.
+struct Record {
+    range: std::ops::Range<usize>,
+    link: link::Link,
+    /// Nanoseconds since the Unix epoch.
+    timestamp: u64,
+    /// Bytes that the packet had on the wire.
+    original_length: u32,
+}
+
+/// Why a record can not be read.
+enum Problem {
+    Io(io::Error),
+    Damaged(String),
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        Problem::Io(error)
+    }
+}
+
+fn damaged<T>(problem: impl Into<String>) -> Result<T, Problem> {
+    Err(Problem::Damaged(problem.into()))
+}
+
+/// Reads until `buffer` is full or the input ends; returns the bytes read.
+fn fill(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match input.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Reads the whole of `buffer`, or says how much of `what` is missing.
+fn fill_all(input: &mut impl Read, buffer: &mut [u8], what: &str) -> Result<(), Problem> {
+    let filled = fill(input, buffer)?;
+    if filled == buffer.len() {
+        return Ok(());
+    }
+    let (missing, all) = (buffer.len() - filled, buffer.len());
+    damaged(format!("the file ends here: {missing} of {all} bytes of the {what} are missing"))
+}
+
+#[cfg(test)]
+#[path = "capture_tests.rs"]
+mod tests;

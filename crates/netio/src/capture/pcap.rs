@@ -1,0 +1,106 @@
+//! The pcap format: one header, then records.
+
+use std::io::Read;
+
+use super::link::Link;
+use super::{Fields, Order, Problem, Record, damaged, fill, fill_all};
+use crate::MAX_FRAME;
+
+/// Magic number of files with microseconds.
+const MICROSECONDS: u32 = 0xa1b2_c3d4;
+/// Magic number of files with nanoseconds.
+pub(super) const NANOSECONDS: u32 = 0xa1b2_3c4d;
+/// Bytes of the file header behind the magic number.
+const HEADER_REST: usize = 20;
+/// Bytes of the header of a record.
+pub(super) const RECORD_HEADER: usize = 16;
+
+/// What the file header says.
+pub(super) struct Pcap {
+    order: Order,
+    link: Link,
+    /// Nanoseconds of one unit of the fraction of a second.
+    unit: u64,
+}
+
+impl Pcap {
+    /// `None` when `magic` is not that of a pcap file.
+    pub(super) fn open(magic: [u8; 4], input: &mut impl Read) -> Result<Option<Self>, Problem> {
+        let (order, unit) = match (u32::from_le_bytes(magic), u32::from_be_bytes(magic)) {
+            (MICROSECONDS, _) => (Order::Little, 1000),
+            (NANOSECONDS, _) => (Order::Little, 1),
+            (_, MICROSECONDS) => (Order::Big, 1000),
+            (_, NANOSECONDS) => (Order::Big, 1),
+            _ => return Ok(None),
+        };
+        let mut header = [0; HEADER_REST];
+        fill_all(input, &mut header, "file header")?;
+        let [major_high, major_low, .., a, b, c, d] = header;
+        let major = order.u16([major_high, major_low]);
+        if major != 2 {
+            return damaged(format!("version {major} of the pcap format is not known, only 2"));
+        }
+        // The upper half tells the length of frame check sequences.
+        let number = (order.u32([a, b, c, d]) & 0xffff) as u16;
+        let link = Link::from_number(number).map_err(Problem::Damaged)?;
+        Ok(Some(Self { order, link, unit }))
+    }
+
+    /// The next record, its bytes in `buffer`; `None` at the end.
+    pub(super) fn next(
+        &mut self,
+        input: &mut impl Read,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<Record>, Problem> {
+        let mut header = [0; RECORD_HEADER];
+        match fill(input, &mut header)? {
+            0 => return Ok(None),
+            RECORD_HEADER => {}
+            filled => {
+                let missing = RECORD_HEADER - filled;
+                return damaged(format!(
+                    "the file ends here: {missing} of {RECORD_HEADER} bytes of the packet header \
+                     are missing"
+                ));
+            }
+        }
+        let mut fields = Fields { order: self.order, rest: &header };
+        let (Some(seconds), Some(fraction), Some(length), Some(original_length)) =
+            (fields.u32(), fields.u32(), fields.u32(), fields.u32())
+        else {
+            return damaged("the packet header is too short");
+        };
+        let length = length as usize;
+        if length > MAX_FRAME {
+            return damaged(format!(
+                "claims {length} bytes, and no frame is longer than {MAX_FRAME}; the file is \
+                 damaged here"
+            ));
+        }
+        buffer.resize(length, 0);
+        fill_all(input, buffer, "packet")?;
+        let timestamp = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.unit;
+        Ok(Some(Record { range: 0..length, link: self.link, timestamp, original_length }))
+    }
+}
+
+/// A file header for Ethernet frames with nanoseconds.
+pub(super) fn write_header(output: &mut Vec<u8>) {
+    output.extend(NANOSECONDS.to_ne_bytes());
+    output.extend(2_u16.to_ne_bytes());
+    output.extend(4_u16.to_ne_bytes());
+    output.extend([0; 8]);
+    output.extend((MAX_FRAME as u32).to_ne_bytes());
+    output.extend(1_u32.to_ne_bytes());
+}
+
+/// One packet.
+pub(super) fn write_packet(output: &mut Vec<u8>, timestamp: u64, packet: &[u8]) {
+    let seconds = timestamp / 1_000_000_000;
+    let nanoseconds = timestamp % 1_000_000_000;
+    let length = packet.len() as u32;
+    for field in [seconds as u32, nanoseconds as u32, length, length] {
+        output.extend(field.to_ne_bytes());
+    }
+    output.extend(packet);
+}
