@@ -1,0 +1,27 @@
+//! Which way a packet of a connection travels.
+
+/// The way of a packet, seen from the one that opened the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Direction {
+    /// From the end that sent the first packet.
+    Original = 0,
+    /// To that end.
+    Reply = 1,
+}
+
+impl Direction {
+    /// The other way.
+    #[must_use]
+    pub const fn reversed(self) -> Self {
+        match self {
+            Self::Original => Self::Reply,
+            Self::Reply => Self::Original,
+        }
+    }
+
+    /// 0 for `Original`, 1 for `Reply`: an index into per-direction pairs.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}

@@ -1,0 +1,3 @@
+//! One tracker for each protocol.
+
+pub mod tcp;

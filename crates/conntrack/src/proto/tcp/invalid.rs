@@ -1,0 +1,91 @@
+//! Why a segment can not belong to its connection.
+
+use flow::DropReason;
+use wire::TcpFlags;
+
+use super::{FlagClass, Seq, TcpState};
+use crate::Direction;
+
+/// The check that a segment failed, with the numbers that decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// No TCP sends this set of control bits.
+    Flags {
+        /// The set.
+        flags: TcpFlags,
+    },
+    /// The first segment of a flow can not open one.
+    NotOpening {
+        /// What it was.
+        class: FlagClass,
+    },
+    /// The state does not allow it.
+    State {
+        /// State of the connection.
+        state: TcpState,
+        /// Where the segment came from.
+        direction: Direction,
+        /// What it was.
+        class: FlagClass,
+    },
+    /// Starts past all that the receiver gave room for.
+    SequenceOver {
+        /// Sequence number of the segment.
+        sequence: Seq,
+        /// Highest one allowed.
+        highest: Seq,
+    },
+    /// Acknowledges what was never sent.
+    AckOver {
+        /// The acknowledgment number, or the highest SACK edge if that is higher.
+        acknowledged: Seq,
+        /// Highest one allowed.
+        highest: Seq,
+    },
+    /// A RST below what its receiver has acknowledged.
+    ResetUnder {
+        /// Sequence number of the RST.
+        sequence: Seq,
+        /// Lowest one allowed.
+        lowest: Seq,
+    },
+}
+
+impl Invalid {
+    /// The reason that counters and traces carry.
+    pub const fn reason(self) -> DropReason {
+        match self {
+            Self::Flags { .. } => DropReason::TcpFlags,
+            Self::NotOpening { .. } => DropReason::TcpNotSyn,
+            Self::State { .. } => DropReason::TcpState,
+            Self::SequenceOver { .. } => DropReason::TcpSequence,
+            Self::AckOver { .. } => DropReason::TcpAck,
+            Self::ResetUnder { .. } => DropReason::TcpReset,
+        }
+    }
+}
+
+impl std::fmt::Display for Invalid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::Flags { flags } => write!(f, "control bits {flags:?} are never sent together"),
+            Self::NotOpening { class } => write!(f, "{class:?} does not open a connection"),
+            Self::State { state, direction, class } => {
+                write!(
+                    f,
+                    "{class:?} in {direction:?} direction is not possible in {}",
+                    state.name()
+                )
+            }
+            Self::SequenceOver { sequence, highest } => {
+                write!(f, "sequence number {sequence} is over {highest}, the receiver's window")
+            }
+            Self::AckOver { acknowledged, highest } => {
+                write!(f, "acknowledges {acknowledged}, but only {highest} was sent")
+            }
+            Self::ResetUnder { sequence, lowest } => {
+                write!(f, "reset at {sequence} is under {lowest}, which is acknowledged already")
+            }
+        }
+    }
+}

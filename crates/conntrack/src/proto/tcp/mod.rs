@@ -1,0 +1,32 @@
+//! The TCP tracker: a state machine that watches both ends from the middle.
+//!
+//! It sees segments that may never arrive and misses none that do, so it follows
+//! what the *senders* must believe: a transition table over the control bits
+//! ([`transition`]), and the window rules of Guido van Rooij, "Real Stateful TCP
+//! Packet Filtering in IP Filter" (SANE 2000), which bound the sequence and
+//! acknowledgment numbers that an honest sender can use. States, timers and
+//! exceptions are those of the Linux kernel's tracker, so that operators find
+//! what they know.
+//!
+//! ```text
+//! frame -> Segment::parse -> TcpTracker::open     first segment of a flow
+//!                         -> TcpTracker::advance  every later one -> Step
+//! ```
+//!
+//! The tracker knows neither time nor table: a [`Step`] says what to do with the
+//! timer and the entry, and whoever owns the entry does it.
+
+mod invalid;
+mod segment;
+mod sequence;
+mod settings;
+mod state;
+mod tracker;
+mod window;
+
+pub use invalid::Invalid;
+pub use segment::{Segment, SynOptions};
+pub use sequence::Seq;
+pub use settings::{TUNABLES, TcpSettings};
+pub use state::{FlagClass, TcpState, Transition, opening, transition};
+pub use tracker::{Accepted, Opened, Step, TcpTracker, Timeout};

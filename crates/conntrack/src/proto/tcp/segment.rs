@@ -1,0 +1,131 @@
+//! What the tracker reads of a segment.
+
+use wire::{Network, TcpFlags, TcpInfo};
+
+use super::{FlagClass, Invalid, Seq};
+
+/// Largest shift of a window (RFC 7323 section 2.3).
+pub(super) const MAX_SCALE: u8 = 14;
+
+/// A TCP segment with a legal set of control bits.
+///
+/// Options are read only when a rule asks for them, which for an ordinary data
+/// segment is at most the search for a SACK option.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    pub(super) class: FlagClass,
+    pub(super) has_ack: bool,
+    pub(super) sequence: Seq,
+    /// One past the last number that the segment uses: SYN and FIN count one.
+    pub(super) end: Seq,
+    /// As carried, also where ACK is not set.
+    pub(super) acknowledgment: Seq,
+    /// As carried, unscaled.
+    pub(super) window: u16,
+    options: &'a [u8],
+}
+
+/// What a SYN offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SynOptions {
+    /// Shift of the windows that the sender will announce, at most 14; `None`
+    /// without the option (RFC 7323 section 2.2).
+    pub scale: Option<u8>,
+    /// The sender understands SACK (RFC 2018 section 2).
+    pub sack_permitted: bool,
+}
+
+impl<'a> Segment<'a> {
+    const SACK: u8 = 5;
+    const SACK_PERMITTED: u8 = 4;
+    const WINDOW_SCALE: u8 = 3;
+    /// NOP, NOP, timestamp: what almost every segment carries (RFC 7323
+    /// appendix A).
+    const TIMESTAMP_ONLY: [u8; 4] = [1, 1, 8, 10];
+
+    /// Reads a segment. `tcp` is the transport of `network`, and both are of
+    /// `frame`. A super-packet that the stack will split later (GSO) is one
+    /// segment with a long payload.
+    ///
+    /// # Errors
+    /// [`Invalid::Flags`] for a set of control bits that no TCP sends.
+    pub fn parse(tcp: &TcpInfo, network: &Network, frame: &'a [u8]) -> Result<Self, Invalid> {
+        let class = FlagClass::of(tcp.flags).ok_or(Invalid::Flags { flags: tcp.flags })?;
+        let payload = network.transport_len().saturating_sub(u32::from(tcp.header_len));
+        let sequence = Seq(tcp.sequence);
+        let counted = u32::from(class.is_syn()) + u32::from(class == FlagClass::Fin);
+        let header = usize::from(network.transport_offset);
+        Ok(Self {
+            class,
+            has_ack: tcp.flags.contains(TcpFlags::ACK),
+            sequence,
+            end: sequence.plus(payload).plus(counted),
+            acknowledgment: Seq(tcp.acknowledgment),
+            window: tcp.window,
+            options: frame.get(header + 20..header + usize::from(tcp.header_len)).unwrap_or(&[]),
+        })
+    }
+
+    /// What the control bits mean.
+    pub const fn class(&self) -> FlagClass {
+        self.class
+    }
+
+    /// The options of a SYN that the tracker cares about.
+    pub fn syn_options(&self) -> SynOptions {
+        let mut found = SynOptions::default();
+        for option in Options(self.options) {
+            match option {
+                (Self::WINDOW_SCALE, &[shift]) => found.scale = Some(shift.min(MAX_SCALE)),
+                (Self::SACK_PERMITTED, &[]) => found.sack_permitted = true,
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The acknowledgment number, or the highest right edge of a SACK block if
+    /// that is higher.
+    pub fn highest_ack(&self) -> Seq {
+        if self.options.is_empty()
+            || (self.options.len() == 12 && self.options.starts_with(&Self::TIMESTAMP_ONLY))
+        {
+            return self.acknowledgment;
+        }
+        Options(self.options)
+            .find(|(kind, blocks)| {
+                *kind == Self::SACK && !blocks.is_empty() && blocks.len().is_multiple_of(8)
+            })
+            .map_or(self.acknowledgment, |(_, blocks)| {
+                let (blocks, _) = blocks.as_chunks::<8>();
+                blocks
+                    .iter()
+                    .map(|&[_, _, _, _, a, b, c, d]| Seq(u32::from_be_bytes([a, b, c, d])))
+                    .fold(self.acknowledgment, Seq::max)
+            })
+    }
+}
+
+/// Iterates over (kind, body); ends at the first option that is cut short.
+struct Options<'a>(&'a [u8]);
+
+impl<'a> Iterator for Options<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        const END: u8 = 0;
+        const NO_OPERATION: u8 = 1;
+        loop {
+            match *self.0 {
+                [NO_OPERATION, ref rest @ ..] => self.0 = rest,
+                [kind, length, ..] if kind != END => {
+                    let option = self.0.split_at_checked(usize::from(length));
+                    let (option, rest) = option.filter(|(option, _)| option.len() >= 2)?;
+                    self.0 = rest;
+                    return Some((kind, &option[2..]));
+                }
+                _ => return None,
+            }
+        }
+    }
+}

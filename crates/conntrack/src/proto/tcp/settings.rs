@@ -1,0 +1,185 @@
+//! The switches and timers of the tracker.
+
+use flow::{SetTunableError, Tunable, Unit};
+
+use super::TcpState;
+
+/// Settings of the TCP tracker, with the kernel's defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpSettings {
+    /// Timer of each state, seconds, by discriminant of [`TcpState`].
+    timeouts: [u32; TcpState::ALL.len()],
+    /// Timer at most after `max_retransmissions` repetitions or with a closed
+    /// window, seconds.
+    pub(super) timeout_retransmitted: u32,
+    /// Timer at most while data is unacknowledged, seconds.
+    pub(super) timeout_unacknowledged: u32,
+    /// Repetitions of one ACK segment from which the timer is cut; 0 cuts always.
+    pub max_retransmissions: u8,
+    /// Pick up connections from the middle.
+    pub loose: bool,
+    /// Accept what lies outside the windows, except a RST.
+    pub be_liberal: bool,
+    /// Do not hold a RST against what its receiver has acknowledged.
+    pub ignore_invalid_rst: bool,
+}
+
+impl TcpSettings {
+    /// The kernel's timer for a simultaneous open, seconds; it has no setting.
+    const SYN_SENT2: u32 = 120;
+
+    /// Timer of a state, seconds.
+    pub const fn timeout(&self, state: TcpState) -> u32 {
+        self.timeouts[state as usize]
+    }
+
+    /// The value of a tunable, `None` if there is none of that name.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        Self::position(name).map(|at| (ACCESS[at].get)(self))
+    }
+
+    /// Changes a tunable.
+    ///
+    /// # Errors
+    /// An unknown name or a value out of range; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
+        let at = Self::position(name)
+            .ok_or_else(|| SetTunableError::Unknown { name: name.to_owned() })?;
+        (ACCESS[at].set)(self, TUNABLES[at].check(value)?);
+        Ok(())
+    }
+
+    fn position(name: &str) -> Option<usize> {
+        TUNABLES.iter().position(|tunable| tunable.name == name)
+    }
+}
+
+impl Default for TcpSettings {
+    fn default() -> Self {
+        let mut settings = Self {
+            timeouts: [Self::SYN_SENT2; TcpState::ALL.len()],
+            timeout_retransmitted: 0,
+            timeout_unacknowledged: 0,
+            max_retransmissions: 0,
+            loose: false,
+            be_liberal: false,
+            ignore_invalid_rst: false,
+        };
+        for (access, tunable) in ACCESS.iter().zip(TUNABLES) {
+            (access.set)(&mut settings, tunable.default);
+        }
+        settings
+    }
+}
+
+struct Access {
+    get: fn(&TcpSettings) -> u64,
+    set: fn(&mut TcpSettings, u64),
+}
+
+/// How a field is seen from outside. `restore` gets a value in the tunable's range.
+trait Field: Copy {
+    fn show(self) -> u64;
+    fn restore(value: u64) -> Self;
+}
+
+impl Field for bool {
+    fn show(self) -> u64 {
+        self.into()
+    }
+    fn restore(value: u64) -> Self {
+        value != 0
+    }
+}
+
+impl Field for u8 {
+    fn show(self) -> u64 {
+        self.into()
+    }
+    fn restore(value: u64) -> Self {
+        value as Self
+    }
+}
+
+impl Field for u32 {
+    fn show(self) -> u64 {
+        self.into()
+    }
+    fn restore(value: u64) -> Self {
+        value as Self
+    }
+}
+
+/// Longest timer, seconds: what the kernel takes with a clock of 1000 ticks.
+const LONGEST: u64 = 2_147_483;
+
+/// Declares the tunables and how to reach their fields, in one list.
+macro_rules! tunables {
+    ($($name:literal, $unit:ident, $default:literal, $max:expr, $meaning:literal,
+       [$($place:tt)+];)*) => {
+        /// The tunables of the TCP tracker, under the kernel's names.
+        pub const TUNABLES: &[Tunable] = &[$(Tunable {
+            name: $name,
+            unit: Unit::$unit,
+            default: $default,
+            min: 0,
+            max: $max,
+            meaning: $meaning,
+        },)*];
+
+        /// In the order of [`TUNABLES`].
+        const ACCESS: &[Access] = &[$(Access {
+            get: |settings| settings.$($place)+.show(),
+            set: |settings, value| settings.$($place)+ = Field::restore(value),
+        },)*];
+    };
+}
+
+tunables! {
+    "nf_conntrack_tcp_be_liberal", Switch, 0, 1,
+        "Accept TCP segments outside the windows, except resets.",
+        [be_liberal];
+    "nf_conntrack_tcp_ignore_invalid_rst", Switch, 0, 1,
+        "Accept TCP resets below what their receiver has acknowledged.",
+        [ignore_invalid_rst];
+    "nf_conntrack_tcp_loose", Switch, 1, 1,
+        "Pick up TCP connections whose opening was not seen.",
+        [loose];
+    "nf_conntrack_tcp_max_retrans", Count, 3, 255,
+        "Repetitions of a TCP segment after which its connection is kept for less time.",
+        [max_retransmissions];
+    "nf_conntrack_tcp_timeout_close", Seconds, 10, LONGEST,
+        "How long a reset TCP connection is kept.",
+        [timeouts[TcpState::Close as usize]];
+    "nf_conntrack_tcp_timeout_close_wait", Seconds, 60, LONGEST,
+        "How long a TCP connection with one acknowledged FIN is kept.",
+        [timeouts[TcpState::CloseWait as usize]];
+    "nf_conntrack_tcp_timeout_established", Seconds, 432_000, LONGEST,
+        "How long an idle TCP connection is kept.",
+        [timeouts[TcpState::Established as usize]];
+    "nf_conntrack_tcp_timeout_fin_wait", Seconds, 120, LONGEST,
+        "How long a TCP connection with one FIN is kept.",
+        [timeouts[TcpState::FinWait as usize]];
+    "nf_conntrack_tcp_timeout_last_ack", Seconds, 30, LONGEST,
+        "How long a TCP connection with a FIN of both ends is kept.",
+        [timeouts[TcpState::LastAck as usize]];
+    "nf_conntrack_tcp_timeout_max_retrans", Seconds, 300, LONGEST,
+        "How long a TCP connection is kept at most after repetitions or with a closed window.",
+        [timeout_retransmitted];
+    "nf_conntrack_tcp_timeout_syn_recv", Seconds, 60, LONGEST,
+        "How long a TCP connection with an answered SYN is kept.",
+        [timeouts[TcpState::SynRecv as usize]];
+    "nf_conntrack_tcp_timeout_syn_sent", Seconds, 120, LONGEST,
+        "How long a TCP connection with an unanswered SYN is kept.",
+        [timeouts[TcpState::SynSent as usize]];
+    "nf_conntrack_tcp_timeout_time_wait", Seconds, 120, LONGEST,
+        "How long a closed TCP connection is kept.",
+        [timeouts[TcpState::TimeWait as usize]];
+    "nf_conntrack_tcp_timeout_unacknowledged", Seconds, 300, LONGEST,
+        "How long a TCP connection is kept at most while data is unacknowledged.",
+        [timeout_unacknowledged];
+}
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;

@@ -1,0 +1,406 @@
+//! A tracked connection.
+
+use super::segment::Segment;
+use super::window::{Fit, Half, Mode};
+use super::{FlagClass, Invalid, Seq, TcpSettings, TcpState, Transition, opening, transition};
+use crate::Direction;
+
+/// A timer, seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timeout(pub u32);
+
+/// What the tracker remembers of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpTracker {
+    /// What was sent and allowed, by direction.
+    pub(super) halves: [Half; 2],
+    /// The numbers of the last ACK that fitted, to count its repetitions, or of
+    /// the last ignored segment, to recognise its answer.
+    last_sequence: Seq,
+    last_acknowledgment: Seq,
+    last_end: Seq,
+    last_window: u16,
+    /// What was agreed, by direction.
+    pub(super) modes: [Mode; 2],
+    /// What the last ignored SYN offered.
+    ignored_syn: Mode,
+    /// The last segment that was accepted or ignored.
+    last: Option<(Direction, FlagClass)>,
+    /// How often the last ACK was repeated.
+    repetitions: u8,
+    state: TcpState,
+}
+
+const _: () = assert!(size_of::<TcpTracker>() <= 56);
+
+/// A new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its tracker.
+    pub tracker: TcpTracker,
+    /// Its timer.
+    pub timeout: Timeout,
+}
+
+/// What to do with a segment and the entry of its connection.
+///
+/// An entry has seen a reply once a segment in reply direction came to `Accept`
+/// or `Pass`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Step {
+    /// It belongs to the connection.
+    Accept(Accepted),
+    /// It goes on, and neither timer nor counters of the connection move: a late
+    /// duplicate, a repeated SYN without an answer so far, or one whose receiver
+    /// has to judge it.
+    Pass,
+    /// It can not belong to the connection.
+    Invalid {
+        /// Why.
+        why: Invalid,
+        /// Lower the timer to this if more is left.
+        cap: Option<Timeout>,
+    },
+    /// It goes on, and the connection is forgotten: a RST before any answer.
+    Delete,
+    /// The connection is forgotten, and the segment is the first of a new one.
+    Reopen,
+}
+
+/// What an accepted segment does to the entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The timer starts anew with this.
+    pub timeout: Timeout,
+    /// The connection is assured: it is not evicted early. Stays true.
+    pub assured: bool,
+    /// The state changed.
+    pub state_changed: bool,
+}
+
+/// What the state machine makes of a segment before its numbers are looked at.
+enum Plan {
+    /// Goes to this state if it fits into the windows.
+    Check(TcpState),
+    /// Goes to this state whatever the windows say.
+    Trust(TcpState),
+    /// Nothing more to decide.
+    Done(Step),
+}
+
+impl TcpTracker {
+    /// Begins to track a connection with its first segment.
+    ///
+    /// A SYN opens one. So does an ACK if [`TcpSettings::loose`] is set: its past
+    /// is unknown, the scale of its windows too, and so only its resets are
+    /// checked.
+    ///
+    /// # Errors
+    /// [`Invalid::NotOpening`] for any other segment.
+    pub fn open(segment: &Segment<'_>, settings: &TcpSettings) -> Result<Opened, Invalid> {
+        let class = segment.class;
+        let state = match opening(class) {
+            Transition::To(TcpState::SynSent) => TcpState::SynSent,
+            Transition::To(state) if settings.loose => state,
+            _ => return Err(Invalid::NotOpening { class }),
+        };
+        let mut tracker = Self {
+            halves: [Half::heard(segment.end, segment.window), Half::default()],
+            last_sequence: Seq(0),
+            last_acknowledgment: Seq(0),
+            last_end: Seq(0),
+            last_window: 0,
+            modes: [Mode::default(); 2],
+            ignored_syn: Mode::default(),
+            last: None,
+            repetitions: 0,
+            state,
+        };
+        let mut longest = u32::MAX;
+        if class == FlagClass::Syn {
+            tracker.halves[0].max_end = segment.end;
+            tracker.modes[0].learn(segment.syn_options());
+        } else {
+            tracker.modes = [Mode::with(Mode::SACK | Mode::LIBERAL); 2];
+            longest = settings.timeout_unacknowledged;
+        }
+        // The first segment of a direction fits by what was just learned from it.
+        let _ = tracker.fit(Direction::Original, segment, settings);
+        tracker.last = Some((Direction::Original, class));
+        let timeout = Timeout(tracker.timeout(class, settings).min(longest));
+        Ok(Opened { tracker, timeout })
+    }
+
+    /// Follows the connection with its next segment.
+    ///
+    /// `seen_reply` and `assured` are what the entry knows from earlier segments.
+    pub fn advance(
+        &mut self,
+        direction: Direction,
+        segment: &Segment<'_>,
+        seen_reply: bool,
+        assured: bool,
+        settings: &TcpSettings,
+    ) -> Step {
+        let (from, class) = (self.state, segment.class);
+        let plan = if class == FlagClass::Ack && from == TcpState::Established {
+            Plan::Check(from)
+        } else {
+            self.plan(direction, segment, seen_reply, assured, settings)
+        };
+        let next = match plan {
+            Plan::Done(step) => return step,
+            Plan::Trust(next) => next,
+            Plan::Check(next) => match self.fit(direction, segment, settings) {
+                Fit::Inside => next,
+                Fit::Stale => return Step::Pass,
+                Fit::Over(why) => {
+                    let cap = self.closing_out_of_window(direction, class, assured, settings);
+                    return Step::Invalid { why, cap };
+                }
+            },
+        };
+
+        self.last = Some((direction, class));
+        self.state = next;
+        if from != next && next == TcpState::FinWait {
+            self.modes[direction.index()].set(Mode::CLOSED_FIRST);
+        }
+        let mut timeout = self.timeout(class, settings);
+        if !seen_reply {
+            match class {
+                FlagClass::Rst => return Step::Delete,
+                // Or repeated SYNs to a silent host keep an entry forever.
+                FlagClass::Syn if from == TcpState::SynSent => return Step::Pass,
+                _ if next == TcpState::Established => {
+                    timeout = timeout.min(settings.timeout_unacknowledged);
+                }
+                _ => {}
+            }
+        }
+        let answered = seen_reply
+            && next == TcpState::Established
+            && matches!(from, TcpState::SynRecv | TcpState::Established);
+        Step::Accept(Accepted {
+            timeout: Timeout(timeout),
+            assured: assured || answered,
+            state_changed: from != next,
+        })
+    }
+
+    /// State of the connection.
+    pub const fn state(&self) -> TcpState {
+        self.state
+    }
+
+    /// The transition table and what it can not say.
+    fn plan(
+        &mut self,
+        direction: Direction,
+        segment: &Segment<'_>,
+        seen_reply: bool,
+        assured: bool,
+        settings: &TcpSettings,
+    ) -> Plan {
+        use FlagClass::{Ack, Rst, Syn};
+        use TcpState::{Close, Established, LastAck, SynRecv, SynSent, SynSent2, TimeWait};
+
+        let (state, class) = (self.state, segment.class);
+        let next = match transition(state, direction, class) {
+            Transition::To(next) => next,
+            Transition::Ignore => return self.ignore(direction, segment),
+            Transition::Invalid => {
+                let why = Invalid::State { state, direction, class };
+                return Plan::Done(Step::Invalid { why, cap: None });
+            }
+        };
+        match (class, next) {
+            (Rst, _) => self.reset(direction, segment, seen_reply, assured, settings),
+            (Syn, SynSent) if matches!(state, TimeWait | Close) => {
+                if self.may_reopen(direction) {
+                    Plan::Done(Step::Reopen)
+                } else {
+                    self.ignore(direction, segment)
+                }
+            }
+            (Syn, SynSent2) => {
+                self.ignored_syn.set(Mode::SIMULTANEOUS);
+                Plan::Check(SynSent2)
+            }
+            // Both ends of a simultaneous open send a SYN+ACK, and the ACK of
+            // either completes it.
+            (Ack, SynRecv) if self.ignored_syn.has(Mode::SIMULTANEOUS) => Plan::Check(Established),
+            (Ack, TimeWait) if state == LastAck && self.takes_challenge(direction) => {
+                Plan::Done(Step::Pass)
+            }
+            _ => Plan::Check(next),
+        }
+    }
+
+    /// True if a SYN may open the connection anew: one end closed it, or the end
+    /// that sends the SYN had reset it (RFC 9293 section 3.6.1 has the condition
+    /// of an end; the middle knows less).
+    fn may_reopen(&self, direction: Direction) -> bool {
+        self.modes.iter().any(|mode| mode.has(Mode::CLOSED_FIRST))
+            || self.last == Some((direction, FlagClass::Rst))
+    }
+
+    /// True once for the ACK that challenges an ignored SYN (RFC 5961 section
+    /// 4.2): it must not be taken for the ACK of the last FIN.
+    fn takes_challenge(&mut self, direction: Direction) -> bool {
+        let challenge = self.last == Some((direction.reversed(), FlagClass::Syn))
+            && self.ignored_syn.has(Mode::CHALLENGED);
+        if challenge {
+            self.ignored_syn.clear(Mode::CHALLENGED);
+        }
+        challenge
+    }
+
+    /// Lets a segment pass that may be right where the tracker is wrong, and
+    /// remembers it: the answer will tell.
+    fn ignore(&mut self, direction: Direction, segment: &Segment<'_>) -> Plan {
+        let class = segment.class;
+        let answers = self.last == Some((direction.reversed(), FlagClass::Syn))
+            && segment.acknowledgment == self.last_end;
+        if class == FlagClass::SynAck && answers {
+            self.restart(direction);
+            return Plan::Check(TcpState::SynRecv);
+        }
+        self.last = Some((direction, class));
+        self.last_sequence = segment.sequence;
+        self.last_end = segment.end;
+        self.last_window = segment.window;
+        if class == FlagClass::Syn && direction == Direction::Original {
+            self.ignored_syn = Mode::default();
+            self.ignored_syn.learn(segment.syn_options());
+            if self.state == TcpState::LastAck {
+                self.ignored_syn.set(Mode::CHALLENGED);
+            }
+        }
+        let half_open = class == FlagClass::Ack && direction == Direction::Reply;
+        if half_open && self.state == TcpState::SynSent {
+            self.last_acknowledgment = segment.acknowledgment;
+        }
+        Plan::Done(Step::Pass)
+    }
+
+    /// Starts over from an ignored SYN whose SYN+ACK is now travelling in
+    /// `direction`: both ends agree, so it was the tracker that had lost track.
+    fn restart(&mut self, direction: Direction) {
+        let (from, to) = (direction.index(), direction.reversed().index());
+        self.halves[to] = Half::heard(self.last_end, self.last_window);
+        self.halves[to].max_end = self.last_end;
+        self.ignored_syn.clear(Mode::CHALLENGED);
+        self.modes[to] = self.ignored_syn;
+        self.halves[from] = Half::default();
+        self.modes[from].forget();
+    }
+
+    /// The checks of a RST, stricter than the windows because a forged one is
+    /// cheap (RFC 5961 section 3).
+    fn reset(
+        &self,
+        direction: Direction,
+        segment: &Segment<'_>,
+        seen_reply: bool,
+        assured: bool,
+        settings: &TcpSettings,
+    ) -> Plan {
+        use TcpState::{Close, Established, SynSent};
+
+        let Segment { sequence, acknowledgment, .. } = *segment;
+        let peer = direction.reversed();
+        // On its way out, the ports may be in use by a connection that the
+        // tracker did not see begin.
+        if self.state.is_closing() {
+            return Plan::Trust(Close);
+        }
+        let established = self.state == Established && assured;
+        let mut next = Close;
+        let after_syn = matches!(self.last, Some((_, FlagClass::Syn)));
+        if self.modes[peer.index()].has(Mode::ACKED) && !after_syn {
+            let expected = self.halves[peer.index()].max_ack;
+            if !established && sequence == Seq(0) {
+                return Plan::Check(Close);
+            }
+            if sequence.is_before(expected) && !settings.ignore_invalid_rst {
+                let why = Invalid::ResetUnder { sequence, lowest: expected };
+                return Plan::Done(Step::Invalid { why, cap: None });
+            }
+            // Exact, or the end of what its sender just sent.
+            let follows =
+                self.last == Some((direction, FlagClass::Ack)) && sequence == self.last_end;
+            if !established || sequence == expected || follows {
+                return Plan::Check(Close);
+            }
+            // Its receiver will challenge it instead of closing.
+            next = self.state;
+        }
+        // The answer to what was ignored acknowledges numbers that no window knows.
+        let answers_ignored = acknowledgment == self.last_end
+            && match self.last {
+                Some((sender, FlagClass::Syn)) => seen_reply && sender == peer,
+                Some((_, FlagClass::Ack)) => !assured,
+                _ => false,
+            };
+        let answers_challenge = self.state == SynSent
+            && self.last == Some((Direction::Reply, FlagClass::Ack))
+            && sequence == self.last_acknowledgment;
+        if answers_ignored || answers_challenge { Plan::Trust(next) } else { Plan::Check(next) }
+    }
+
+    /// After a FIN or RST outside the windows in both directions the ends have
+    /// most likely closed and the tracker is out of step: no point in keeping the
+    /// entry for days.
+    fn closing_out_of_window(
+        &mut self,
+        direction: Direction,
+        class: FlagClass,
+        assured: bool,
+        settings: &TcpSettings,
+    ) -> Option<Timeout> {
+        use FlagClass::{Fin, Rst};
+        if !assured || !matches!(class, Fin | Rst) {
+            return None;
+        }
+        if matches!(self.last, Some((sender, Fin | Rst)) if sender != direction) {
+            return Some(Timeout(settings.timeout_unacknowledged));
+        }
+        self.last = Some((direction, class));
+        None
+    }
+
+    /// Counts how often one ACK, with or without data, is repeated unchanged.
+    pub(super) fn count_repetition(&mut self, direction: Direction, segment: &Segment<'_>) {
+        let repeats = matches!(self.last, Some((sender, _)) if sender == direction)
+            && self.last_sequence == segment.sequence
+            && self.last_acknowledgment == segment.acknowledgment
+            && self.last_end == segment.end
+            && self.last_window == segment.window;
+        self.repetitions = if repeats { self.repetitions.saturating_add(1) } else { 0 };
+        self.last_sequence = segment.sequence;
+        self.last_acknowledgment = segment.acknowledgment;
+        self.last_end = segment.end;
+        self.last_window = segment.window;
+    }
+
+    /// Timer after a segment, seconds.
+    fn timeout(&self, class: FlagClass, settings: &TcpSettings) -> u32 {
+        let usual = settings.timeout(self.state);
+        let retransmitted = usual.min(settings.timeout_retransmitted);
+        if self.repetitions >= settings.max_retransmissions && retransmitted < usual {
+            retransmitted
+        } else if class == FlagClass::Rst {
+            settings.timeout(TcpState::Close)
+        } else if self.modes.iter().any(|mode| mode.has(Mode::UNACKNOWLEDGED))
+            && settings.timeout_unacknowledged < usual
+        {
+            settings.timeout_unacknowledged
+        } else if self.last_window == 0 {
+            retransmitted
+        } else {
+            usual
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The window rules.
+//!
+//! For each direction the tracker keeps what its sender has shown and what its
+//! receiver has allowed. A segment then obeys, with `other` the half of the
+//! opposite direction:
+//!
+//! 1. `sequence <= max_end`: it starts inside the room that was given;
+//! 2. `end >= self.end - other.max_window`: it is not older than a window;
+//! 3. `ack <= other.end`: it acknowledges what was sent;
+//! 4. `ack >= other.end - max(66000, max_window)`: and not ages ago;
+//!
+//! where `ack` is the acknowledgment number or the highest SACK edge. A segment
+//! over an upper bound is invalid. One under a lower bound is a late duplicate:
+//! it passes and teaches nothing.
+
+use super::segment::{MAX_SCALE, Segment};
+use super::tracker::TcpTracker;
+use super::{FlagClass, Invalid, Seq, SynOptions, TcpSettings, TcpState};
+use crate::Direction;
+
+/// Rule 4 accepts acknowledgments at least this old, bytes: a full unscaled
+/// window and some.
+const MIN_ACK_WINDOW: u32 = 66_000;
+
+/// One direction, by what its sender sent and its receiver announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Half {
+    /// One past the highest sequence number sent.
+    pub end: Seq,
+    /// Highest sequence number that the receiver gave room for.
+    pub max_end: Seq,
+    /// Largest window that the sender announced, bytes; 0 until it was heard.
+    pub max_window: u32,
+    /// Highest acknowledgment number that the sender sent, with `Mode::ACKED`.
+    pub max_ack: Seq,
+}
+
+impl Half {
+    /// A sender that is first heard with a segment that ends at `end`; it is given
+    /// the room that it gives itself.
+    pub fn heard(end: Seq, window: u16) -> Self {
+        let max_window = u32::from(window).max(1);
+        Self { end, max_end: end.plus(max_window), max_window, max_ack: Seq(0) }
+    }
+}
+
+/// What was agreed with and noted of the sender of a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Mode {
+    /// Shift of the windows that the sender announces.
+    pub scale: u8,
+    flags: u8,
+}
+
+impl Mode {
+    /// The sender understands SACK.
+    pub const SACK: u8 = 1;
+    /// The sender offered window scaling.
+    pub const SCALING: u8 = 1 << 1;
+    /// Picked up midway: the scale is not known, so only resets are checked.
+    pub const LIBERAL: u8 = 1 << 2;
+    /// The sender was the first to send a FIN.
+    pub const CLOSED_FIRST: u8 = 1 << 3;
+    /// Something that the sender sent is unacknowledged.
+    pub const UNACKNOWLEDGED: u8 = 1 << 4;
+    /// The sender has acknowledged something.
+    pub const ACKED: u8 = 1 << 5;
+    /// Of an ignored SYN: the answer may be a challenge ACK.
+    pub const CHALLENGED: u8 = 1 << 6;
+    /// Both ends sent a SYN.
+    pub const SIMULTANEOUS: u8 = 1 << 7;
+
+    pub const fn with(flags: u8) -> Self {
+        Self { scale: 0, flags }
+    }
+
+    pub fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub fn set(&mut self, flag: u8) {
+        self.flags |= flag;
+    }
+
+    pub fn clear(&mut self, flag: u8) {
+        self.flags &= !flag;
+    }
+
+    /// Forgets all but that the connection was picked up midway.
+    pub fn forget(&mut self) {
+        *self = Self::with(self.flags & Self::LIBERAL);
+    }
+
+    pub fn learn(&mut self, options: SynOptions) {
+        self.forget();
+        if let Some(scale) = options.scale {
+            self.set(Self::SCALING);
+            self.scale = scale;
+        }
+        if options.sack_permitted {
+            self.set(Self::SACK);
+        }
+    }
+}
+
+/// What the rules say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// Inside, or accepted although it is not.
+    Inside,
+    /// Passes and teaches nothing.
+    Stale,
+    /// Over an upper bound.
+    Over(Invalid),
+}
+
+/// The numbers of a segment as the rules take them.
+struct Numbers {
+    sequence: Seq,
+    end: Seq,
+    ack: Seq,
+    highest_ack: Seq,
+}
+
+impl TcpTracker {
+    /// Holds a segment against the windows and learns from one that fits.
+    pub(super) fn fit(
+        &mut self,
+        direction: Direction,
+        segment: &Segment<'_>,
+        settings: &TcpSettings,
+    ) -> Fit {
+        let (from, to) = (direction.index(), direction.reversed().index());
+        let highest_ack = if self.modes[to].has(Mode::SACK) {
+            segment.highest_ack()
+        } else {
+            segment.acknowledgment
+        };
+        let Segment { sequence, end, acknowledgment: ack, .. } = *segment;
+        let mut numbers = Numbers { sequence, end, ack, highest_ack };
+
+        let plain = segment.class == FlagClass::Ack && self.halves[from].max_window != 0;
+        if !plain && self.prepare(direction, segment, &mut numbers) {
+            return Fit::Inside;
+        }
+        let verdict = self.judge(from, to, &numbers);
+        if verdict != Fit::Inside {
+            let liberal = settings.be_liberal || self.modes[from].has(Mode::LIBERAL);
+            return if liberal { Fit::Inside } else { verdict };
+        }
+        self.learn(from, to, segment, &numbers);
+        if segment.class == FlagClass::Ack {
+            self.count_repetition(direction, segment);
+        }
+        Fit::Inside
+    }
+
+    /// Whatever an ordinary segment of a known sender does not need: the first
+    /// segment of a sender, SYN, RST. True if that is all there is to check.
+    #[cold]
+    fn prepare(
+        &mut self,
+        direction: Direction,
+        segment: &Segment<'_>,
+        numbers: &mut Numbers,
+    ) -> bool {
+        let (from, to) = (direction.index(), direction.reversed().index());
+        let unheard = self.halves[from].max_window == 0;
+        let syn = segment.class.is_syn();
+        // A SYN with a higher number replaces one that may never have arrived.
+        let anew = syn
+            && matches!(self.state(), TcpState::SynSent | TcpState::SynRecv)
+            && numbers.end.is_after(self.halves[from].end);
+
+        if syn && (unheard || anew) {
+            self.begin(direction, segment);
+            if !segment.has_ack && (unheard || direction == Direction::Reply) {
+                return true;
+            }
+        } else if unheard {
+            self.pick_up(from, to, segment, numbers);
+        }
+
+        // Some stacks set ACK in a RST without a number to go with it.
+        let reset = segment.class == FlagClass::Rst;
+        if !segment.has_ack || (reset && numbers.ack == Seq(0)) {
+            numbers.ack = self.halves[to].end;
+            numbers.highest_ack = numbers.ack;
+        }
+        // A RST that refuses a SYN has no sequence number of its own
+        // (RFC 9293 section 3.5.2).
+        if reset && numbers.sequence == Seq(0) && self.state() == TcpState::SynSent {
+            numbers.sequence = self.halves[from].end;
+            numbers.end = numbers.sequence;
+        }
+        false
+    }
+
+    /// Takes the numbers and options of a SYN.
+    fn begin(&mut self, direction: Direction, segment: &Segment<'_>) {
+        let from = direction.index();
+        let half = &mut self.halves[from];
+        half.end = segment.end;
+        half.max_end = segment.end;
+        half.max_window = u32::from(segment.window).max(1);
+        self.modes[from].learn(segment.syn_options());
+        // Scaling needs the offer of both (RFC 7323 section 2.2).
+        let both = self.modes.iter().all(|mode| mode.has(Mode::SCALING));
+        if direction == Direction::Reply && !both {
+            for mode in &mut self.modes {
+                mode.scale = 0;
+            }
+        }
+    }
+
+    /// Guesses the half of a sender that is first heard amid a connection.
+    fn pick_up(&mut self, from: usize, to: usize, segment: &Segment<'_>, numbers: &Numbers) {
+        let window = (u32::from(segment.window) << self.modes[from].scale).max(1);
+        let half = &mut self.halves[from];
+        half.end = numbers.end;
+        half.max_window = window;
+        half.max_end = numbers.end.plus(window);
+        let other = &mut self.halves[to];
+        // A keep-alive repeats a number, and its answer acknowledges one more.
+        if numbers.highest_ack == other.end.plus(1) {
+            other.end = numbers.highest_ack;
+        }
+    }
+
+    /// The four rules.
+    fn judge(&mut self, from: usize, to: usize, numbers: &Numbers) -> Fit {
+        let Numbers { sequence, end, highest_ack, .. } = *numbers;
+        let (half, other) = (self.halves[from], self.halves[to]);
+        let oldest_ack = other.end.minus(half.max_window.max(MIN_ACK_WINDOW));
+        let stale_ack = highest_ack.is_before(oldest_ack);
+        let ack_over = highest_ack.is_after(other.end);
+        let heard = other.max_window != 0;
+        let stale_data = heard && end.is_before(half.end.minus(other.max_window));
+
+        if sequence.is_after(half.max_end) {
+            // Some receivers take more than they announced. If only this rule
+            // fails, and by less than a window, the answer will tell.
+            let excess = end.since(half.max_end).wrapping_add(1);
+            let tolerable = heard && !stale_data && !stale_ack && !ack_over;
+            if tolerable && excess <= other.max_window {
+                self.halves[from].end = end;
+                self.modes[from].set(Mode::UNACKNOWLEDGED);
+                return Fit::Stale;
+            }
+            return Fit::Over(Invalid::SequenceOver { sequence, highest: half.max_end });
+        }
+        if ack_over {
+            return Fit::Over(Invalid::AckOver { acknowledged: highest_ack, highest: other.end });
+        }
+        if stale_data || stale_ack { Fit::Stale } else { Fit::Inside }
+    }
+
+    /// Moves both halves along with a segment that fits.
+    fn learn(&mut self, from: usize, to: usize, segment: &Segment<'_>, numbers: &Numbers) {
+        let Numbers { end, ack, highest_ack, .. } = *numbers;
+        // The window of a SYN is never scaled (RFC 7323 section 2.2).
+        let scale = if segment.class.is_syn() { 0 } else { self.modes[from].scale };
+        let window = u32::from(segment.window) << scale.min(MAX_SCALE);
+
+        let half = &mut self.halves[from];
+        let previous_max_end = half.max_end;
+        // Data above a hole occupies room that the window no longer counts.
+        half.max_window = half.max_window.max(window.wrapping_add(highest_ack.since(ack)));
+        if end.is_after(half.end) {
+            half.end = end;
+            self.modes[from].set(Mode::UNACKNOWLEDGED);
+        }
+        if segment.has_ack {
+            let known = self.modes[from].has(Mode::ACKED);
+            half.max_ack = if known { half.max_ack.max(ack) } else { ack };
+            self.modes[from].set(Mode::ACKED);
+        }
+
+        let other = &mut self.halves[to];
+        if other.max_window != 0 && end.is_after(previous_max_end) {
+            other.max_window = other.max_window.wrapping_add(end.since(previous_max_end));
+        }
+        let allowed = highest_ack.plus(window);
+        if !allowed.is_before(other.max_end) {
+            // A closed window may still be probed with one byte.
+            other.max_end = allowed.plus(u32::from(window == 0));
+        }
+        if ack == other.end {
+            self.modes[to].clear(Mode::UNACKNOWLEDGED);
+        }
+    }
+}
