@@ -1,1 +1,46 @@
 //! Network-namespace labs with real programs and the real kernel as peer.
+//!
+//! A [`Lab`] is three network namespaces joined by veth pairs: a client, a
+//! gateway and a server. The gateway is Stateway, a kernel bridge or kernel
+//! forwarding ([`Gateway`]), and real programs (`iperf3`, `curl`, `ping`,
+//! `traceroute`, `dig`) talk through it. The same functions serve the tests,
+//! `stateway demo` and `stateway bench io`.
+//!
+//! # What it needs
+//!
+//! Linux with the programs of util-linux, iproute2 and procps. It runs as root,
+//! or as any user where user namespaces are allowed: then every namespace of
+//! the lab is owned by one user namespace in which the user is root. Receive
+//! packet steering ([`Placement`]) needs real root. Where
+//! something is missing, functions fail with [`Error::Unavailable`], which a test
+//! prints as `SKIPPED: why`.
+//!
+//! # What it leaves behind
+//!
+//! Nothing, also if the calling process is killed: see [`Namespace`].
+
+mod clients;
+mod conntrack;
+mod error;
+mod host;
+mod namespace;
+mod placement;
+mod program;
+mod ratio;
+mod stateway;
+mod topology;
+mod traffic;
+
+pub use clients::dns::DnsServer;
+pub use clients::http::{Download, HttpServer};
+pub use clients::iperf::{TcpReport, UdpReport, iperf_tcp, iperf_udp};
+pub use clients::path::{Hop, PingReport, Route, ping, traceroute};
+pub use conntrack::{ConntrackLine, Tuple, kernel_conntrack};
+pub use error::{Error, Result};
+pub use namespace::Namespace;
+pub use placement::{CpuSet, Placement};
+pub use program::{Background, Output, Program, Transport};
+pub use ratio::{RatioReport, RatioSpec, Series, Variant, ratio};
+pub use stateway::{Stateway, StatewaySpec};
+pub use topology::{Family, FarHost, Gateway, Lab, Side, Tracking};
+pub use traffic::{GeneratorSpec, RateReport, packet_rate};

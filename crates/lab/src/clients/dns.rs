@@ -1,0 +1,58 @@
+//! `dnsmasq` and `dig`.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::program::{Background, Transport};
+use crate::topology::{Family, Lab};
+
+const PORT: u16 = 53;
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A name server that knows one name.
+#[derive(Debug)]
+pub struct DnsServer {
+    _background: Background,
+}
+
+impl DnsServer {
+    /// The name that it knows.
+    pub const NAME: &str = "host.lab.example";
+    /// The address of the name.
+    pub const ADDRESS: &str = "192.0.2.53";
+
+    /// Starts `dnsmasq` on the lab's server.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotReady`] if it does not come up, for example if it is not installed.
+    pub fn start(lab: &Lab) -> Result<Self> {
+        let record = format!("--host-record={},{}", Self::NAME, Self::ADDRESS);
+        let mut background = lab
+            .on_server("dnsmasq")
+            .args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file"])
+            .args(["--no-resolv", "--no-hosts", "--user=root", "--group=root", &record])
+            .spawn()?;
+        background.wait_for_port(Transport::Udp, PORT)?;
+        background.wait_for_port(Transport::Tcp, PORT)?;
+        Ok(Self { _background: background })
+    }
+
+    /// Asks for [`DnsServer::NAME`] from the lab's client with `dig` and returns
+    /// the addresses in the answer.
+    ///
+    /// # Errors
+    /// [`crate::Error::Failed`] if no answer came.
+    pub fn resolve(&self, lab: &Lab, family: Family, over: Transport) -> Result<Vec<String>> {
+        let server = format!("@{}", lab.server_address(family));
+        let transport = match over {
+            Transport::Tcp => "+tcp",
+            Transport::Udp => "+notcp",
+        };
+        let answer = lab
+            .on_client("dig")
+            .args([&server, Self::NAME, "A", transport, "+short", "+tries=2", "+time=2"])
+            .limit(LIMIT)
+            .check()?;
+        Ok(answer.lines().map(str::to_owned).collect())
+    }
+}

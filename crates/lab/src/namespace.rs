@@ -1,0 +1,142 @@
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::host::{Holder, Host};
+use crate::program::Program;
+
+/// Runs as first process of the namespace, with its name as `$0`. The private
+/// `/sys` shows the interfaces of the namespace; containers may refuse it, and
+/// only receive packet steering needs it.
+const INIT: &str = "mount -t tmpfs -o size=256m lab /dev/shm \
+    && { mount -t sysfs sysfs /sys 2>/dev/null || true; } \
+    && for conf in all default; do echo 0 >/proc/sys/net/ipv6/conf/$conf/accept_dad || exit 1; done \
+    && ip link set lo up && echo ready && exec cat";
+
+/// A network namespace of our own, with nothing in it but the loopback
+/// interface.
+///
+/// It lives as long as this value and its clones and what was started with
+/// [`Program::spawn`] in it. It is held by a process that is also the
+/// first process of a PID namespace in which all programs of the lab run, and
+/// which ends when its input, a pipe from here, is closed. The kernel closes
+/// the pipe however this process ends and then kills everything in the PID
+/// namespace, so nothing is left: no process, no interface, no entry in
+/// `/run/netns`, and no file, because [`Namespace::scratch`] is a file system
+/// of the namespace.
+#[derive(Clone, Debug)]
+pub struct Namespace(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: &'static str,
+    host: &'static Host,
+    holder: Holder,
+}
+
+impl Namespace {
+    /// Where programs inside see the directory of [`Namespace::scratch`].
+    pub const SCRATCH: &str = "/dev/shm";
+
+    /// Makes a namespace; `name` is for messages only.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where this process may not.
+    pub fn new(name: &'static str) -> Result<Self> {
+        let host = Host::get()?;
+        let mut command = match host {
+            Host::Root => Command::new("unshare"),
+            Host::User(_) => {
+                let mut command = host.enter();
+                command.arg("unshare");
+                command
+            }
+        };
+        command.args(["--net", "--mount", "--pid", "--fork", "--kill-child"]);
+        command.args(["sh", "-c", INIT, name]);
+        let holder = Holder::start(command).map_err(|why| Error::Unavailable {
+            why: format!("can not make the network namespace {name}: {why}"),
+        })?;
+        Ok(Self(Arc::new(Inner { name, host, holder })))
+    }
+
+    /// The name given to [`Namespace::new`].
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// Whether this process is root itself and not only in a user namespace.
+    #[must_use]
+    pub fn is_real_root(&self) -> bool {
+        matches!(self.0.host, Host::Root)
+    }
+
+    /// A program to be run inside.
+    pub fn program(&self, name: &str) -> Program {
+        Program::new(self.clone(), name)
+    }
+
+    /// A directory that only this namespace has, as seen from outside; inside it
+    /// is [`Namespace::SCRATCH`].
+    #[must_use]
+    pub fn scratch(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{}", self.0.holder.pid(), Self::SCRATCH))
+    }
+
+    /// Writes a file into the scratch directory and returns its path inside.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file can not be written (256 MiB are available).
+    pub fn write_file(&self, name: &str, contents: &[u8]) -> Result<String> {
+        std::fs::write(self.scratch().join(name), contents)
+            .map_err(Error::io(format!("writing {name} in namespace {}", self.0.name)))?;
+        Ok(format!("{}/{name}", Self::SCRATCH))
+    }
+
+    /// Runs commands of `ip(8)` as one batch, which stops at the first error.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the number of the line that `ip` refused.
+    pub fn ip(&self, commands: &[&str]) -> Result<()> {
+        let mut batch = commands.join("\n");
+        batch.push('\n');
+        self.program("ip").args(["-batch", "-"]).input(batch).check().map(drop)
+    }
+
+    /// Joins `self` and `other` by a veth pair, both ends up, offloads as the
+    /// kernel sets them.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if an interface of that name exists.
+    pub fn join(&self, name: &str, other: &Self, other_name: &str) -> Result<()> {
+        // Not as a program of the namespace: in its PID namespace the other
+        // holder has no number.
+        let mut command = self.0.host.enter();
+        command.arg(format!("--net=/proc/{}/ns/net", self.0.holder.pid()));
+        command.args(["ip", "link", "add", name, "type", "veth", "peer", "name", other_name]);
+        command.args(["netns", &other.0.holder.pid().to_string()]);
+        let output = command.output().map_err(Error::io(format!("{command:?}")))?;
+        if !output.status.success() {
+            return Err(Error::Failed {
+                command: format!("{command:?}"),
+                status: output.status.to_string(),
+                output: String::from_utf8_lossy(&output.stderr).into_owned(),
+            });
+        }
+        self.ip(&[&format!("link set {name} up")])?;
+        other.ip(&[&format!("link set {other_name} up")])
+    }
+
+    /// `nsenter` into every namespace of this one.
+    pub(crate) fn enter(&self) -> Command {
+        let pid = self.0.holder.pid();
+        let mut command = self.0.host.enter();
+        command.arg(format!("--net=/proc/{pid}/ns/net"));
+        command.arg(format!("--mount=/proc/{pid}/ns/mnt"));
+        command.arg(format!("--pid=/proc/{pid}/ns/pid_for_children"));
+        command.arg("--");
+        command
+    }
+}

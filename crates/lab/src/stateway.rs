@@ -1,0 +1,120 @@
+//! Stateway as a program: configuration, start, commands, stop.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
+use crate::placement::Placement;
+use crate::program::{Background, Output, Program};
+
+/// How to start Stateway.
+#[derive(Clone, Debug)]
+pub struct StatewaySpec {
+    /// The binary.
+    pub binary: PathBuf,
+    /// Number of workers.
+    pub workers: u32,
+    /// More text for the end of the configuration, such as a `[tunables]` table.
+    pub more: String,
+}
+
+/// A Stateway that runs as the gateway of a lab.
+#[derive(Debug)]
+pub struct Stateway {
+    background: Background,
+    namespace: Namespace,
+    binary: PathBuf,
+}
+
+impl StatewaySpec {
+    /// A gateway with this many workers and everything else as is by default.
+    #[must_use]
+    pub fn new(binary: PathBuf, workers: u32) -> Self {
+        Self { binary, workers, more: String::new() }
+    }
+
+    /// The configuration file for a bridge between the named interfaces.
+    #[must_use]
+    pub fn config(&self, interfaces: &[&str]) -> String {
+        let mut text = format!("[gateway]\nmode = \"bridge\"\nworkers = {}\n", self.workers);
+        for name in interfaces {
+            // Writing to a string does not fail.
+            let _ = write!(text, "\n[[interface]]\nname = \"{name}\"\nio = \"afpacket\"\n");
+        }
+        let _ = write!(text, "\n[control]\nsocket = \"{}\"\n\n{}", Stateway::SOCKET, self.more);
+        text
+    }
+}
+
+impl Stateway {
+    /// The control socket, inside the namespace.
+    pub const SOCKET: &str = "/dev/shm/stateway.sock";
+
+    /// Starts the program between `lan0` and `wan0` and waits until its control
+    /// socket answers.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the binary has no command `run`;
+    /// [`Error::NotReady`] with its output if it does not come up.
+    pub fn start(gateway: &Namespace, spec: &StatewaySpec, placement: &Placement) -> Result<Self> {
+        let program = spec.binary.to_string_lossy();
+        let help = gateway.program(&program).args(["run", "--help"]).run()?;
+        if help.code != Some(0) || !help.stdout.contains("-c") {
+            return Err(Error::Unavailable { why: format!("{program} has no command `run -c`") });
+        }
+        let config = spec.config(&["lan0", "wan0"]);
+        let file = gateway.write_file("stateway.toml", config.as_bytes())?;
+        let background = gateway
+            .program(&program)
+            .args(["run", "-c", &file])
+            .cpus(&placement.gateway)
+            .spawn()?;
+        let mut stateway =
+            Self { background, namespace: gateway.clone(), binary: spec.binary.clone() };
+        let probe = stateway.command(&["steer", "show", "--json"]);
+        stateway.background.wait_for("an answer on the control socket", || {
+            Ok(probe.clone().run()?.code == Some(0))
+        })?;
+        Ok(stateway)
+    }
+
+    /// A command for the running gateway, for example `["conntrack", "list"]`.
+    pub fn command(&self, args: &[&str]) -> Program {
+        self.namespace
+            .program(&self.binary.to_string_lossy())
+            .args(args)
+            .env("STATEWAY_SOCKET", Self::SOCKET)
+    }
+
+    /// Runs a read command with `--json` and returns the object that it prints.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the command fails, [`Error::Unexpected`] if it does not
+    /// print JSON.
+    pub fn query(&self, args: &[&str]) -> Result<Value> {
+        let text = self.command(args).args(["--json"]).check()?;
+        serde_json::from_str(&text).map_err(|_| Error::unexpected("stateway", "JSON", &text))
+    }
+
+    /// What it has written to its outputs so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.background.log()
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        self.background.is_running()
+    }
+
+    /// Sends SIGTERM and waits for the end. The exit code of a clean stop is 0.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] if it is still there after 10 s; then it is killed.
+    pub fn stop(self) -> Result<Output> {
+        self.background.terminate()
+    }
+}

@@ -1,0 +1,19 @@
+//! Labs with real traffic: through the kernel's own gateways, which proves the
+//! harness, and through Stateway. One binary, and one lab at a time.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "the modules of a test are tests, which clippy sees in functions marked so only"
+)]
+
+#[path = "live/kernel.rs"]
+mod kernel;
+#[path = "live/lifetime.rs"]
+mod lifetime;
+#[path = "live/operations.rs"]
+mod operations;
+#[path = "live/scenario.rs"]
+mod scenario;
+#[path = "live/stateway.rs"]
+mod stateway;

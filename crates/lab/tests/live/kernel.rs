@@ -1,0 +1,116 @@
+//! The harness against the kernel's own gateways.
+
+use std::time::Duration;
+
+use lab::{
+    Family, Gateway, HttpServer, Lab, Namespace, Placement, RatioSpec, Side, Tracking, Variant,
+    kernel_conntrack, ping, ratio,
+};
+
+use crate::scenario::{SHORT, alone, every_client, routes_show};
+
+fn forwarding(tracking: Tracking) -> lab::Result<Lab> {
+    Lab::new(Gateway::KernelForwarding(tracking), Placement::free())
+}
+
+#[test]
+fn every_client_through_a_kernel_bridge() {
+    alone(|| {
+        let lab = Lab::new(Gateway::KernelBridge, Placement::free())?;
+        every_client(&lab)?;
+        routes_show(&lab, |_| vec![])
+    });
+}
+
+#[test]
+fn every_client_through_kernel_forwarding() {
+    alone(|| {
+        let lab = forwarding(Tracking::Conntrack)?;
+        every_client(&lab)?;
+        routes_show(&lab, |family| {
+            let gateway = match family {
+                Family::V4 => "192.0.2.254",
+                Family::V6 => "2001:db8:1::fe",
+            };
+            vec![gateway.parse().unwrap()]
+        })
+    });
+}
+
+#[test]
+fn masquerade_shows_in_the_kernels_table() {
+    alone(|| {
+        let lab = forwarding(Tracking::Masquerade)?;
+        let got = HttpServer::start(&lab, 1000)?.download(&lab, Family::V4)?;
+        assert!(got.intact);
+        let lines = kernel_conntrack(&lab)?;
+        let line = lines
+            .iter()
+            .find(|line| line.original.ports == Some((got.client_port, 8080)))
+            .unwrap_or_else(|| panic!("{lines:#?}"));
+        assert_eq!(line.original.source, lab.client_address(Family::V4));
+        assert_eq!(line.reply.destination.to_string(), "198.51.100.254");
+        assert_eq!(line.flags, ["ASSURED"]);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_pulled_cable_stops_traffic_until_it_is_back() {
+    alone(|| {
+        let lab = forwarding(Tracking::Off)?;
+        let server = lab.server_address(Family::V4);
+        assert_eq!(ping(lab.on_client("ping"), server, 2)?.received, 2);
+        lab.unplug(Side::Client)?;
+        assert!(ping(lab.on_client("ping"), server, 1).is_err(), "there is no route");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_placement_is_what_the_programs_and_interfaces_have() {
+    alone(|| {
+        let lab = Lab::new(Gateway::KernelBridge, Placement::split())?;
+        let cpus = lab.on_client("nproc").check()?;
+        assert_eq!(cpus, "1\n");
+        for (namespace, interface, mask) in
+            [(lab.gateway(), "lan0", 1_u32), (lab.gateway(), "wan0", 1), (lab.server(), "eth0", 2)]
+        {
+            let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+            let text = namespace.program("cat").args([file]).check()?;
+            assert_eq!(u32::from_str_radix(text.trim(), 16), Ok(mask), "{interface}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn gateways_of_the_kernel_are_compared() {
+    alone(|| {
+        let report = ratio(&RatioSpec {
+            binary: None,
+            workers: 1,
+            rounds: 1,
+            time: SHORT,
+            placement: Placement::free(),
+        })?;
+        println!("{:#}", report.to_json());
+        let ratio = report.ratio(Variant::KernelBridge, Variant::KernelForwarding);
+        assert!(ratio.is_some_and(f64::is_finite));
+        assert_eq!(report.ratio(Variant::Stateway, Variant::KernelBridge), None);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_program_that_does_not_end_is_killed() {
+    alone(|| {
+        let namespace = Namespace::new("one")?;
+        let limit = Duration::from_millis(200);
+        let result = namespace.program("sleep").args(["30"]).limit(limit).run();
+        assert!(matches!(result, Err(lab::Error::TimedOut { .. })), "{result:?}");
+        let result = namespace.program("no-such-program").run();
+        assert!(matches!(result, Err(lab::Error::Unavailable { .. })), "{result:?}");
+        Ok(())
+    });
+}
