@@ -1,6 +1,27 @@
 //! The connection table of a bucket and the protocol trackers.
+//!
+//! A [`Table`] holds the connections of one bucket and belongs to one worker at a
+//! time, so nothing in it is shared or locked. [`Table::track`] says of a packet
+//! how it relates to the known connections; the caller asks for the memory ahead
+//! over a whole batch ([`Table::prefetch_index`], [`Table::prefetch_entry`]).
+//! Outside the packet path connections are seen as [`Connection`]s, which
+//! [`format`] prints as the kernel's `conntrack` tool does.
 
 mod direction;
+mod entry;
+mod event;
+pub mod format;
+mod index;
+mod packet;
 pub mod proto;
+mod settings;
+mod slab;
+mod table;
+mod view;
 
 pub use direction::Direction;
+pub use event::{Event, EventKind, EventSink};
+pub use packet::{Checksum, Context, Tracked, TrackedPacket, class_without_flow};
+pub use settings::{Settings, Timeouts};
+pub use table::{Changes, Cursor, Table};
+pub use view::{Connection, Counts, Tuple, TupleTransport};

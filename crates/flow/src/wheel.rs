@@ -64,6 +64,11 @@ impl TimerWheel {
         self.filed == 0
     }
 
+    /// Memory held, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.heads) + self.links.capacity() * size_of::<Link>()
+    }
+
     /// Files `id` to be looked at no earlier than `deadline`, less than two ticks
     /// after it at the lowest level. An id that is filed already is moved.
     pub fn insert(&mut self, id: u32, deadline: Timestamp) {

@@ -1,3 +1,156 @@
-//! One tracker for each protocol.
+//! The protocols: what each keeps of a connection and what it makes of a packet.
 
+mod gre;
+mod icmp;
 pub mod tcp;
+mod udp;
+
+use flow::{DropReason, Timestamp};
+use wire::{Network, Transport, protocol};
+
+use self::tcp::{Invalid, Segment, TcpTracker};
+use crate::{Context, Direction, Settings, TrackedPacket};
+
+/// What a protocol keeps of a connection.
+#[derive(Debug)]
+pub(crate) enum State {
+    Tcp(TcpTracker),
+    Udp(udp::Udp),
+    Icmp,
+    Gre,
+    /// SCTP and DCCP among them: their own state machines are not there yet, so
+    /// they are tracked by addresses and ports alone.
+    Generic,
+}
+
+/// A packet as its protocol sees it.
+pub(crate) struct Input<'a> {
+    pub now: Timestamp,
+    pub network: &'a Network,
+    pub frame: &'a [u8],
+    pub settings: &'a Settings,
+}
+
+impl<'a> Input<'a> {
+    pub fn of(packet: &'a TrackedPacket<'_>, context: &'a Context<'_>) -> Self {
+        Self {
+            now: context.now,
+            network: packet.network,
+            frame: packet.frame,
+            settings: context.settings,
+        }
+    }
+}
+
+/// What the connection looked like before the packet.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    pub direction: Direction,
+    pub seen_reply: bool,
+    pub assured: bool,
+}
+
+/// What a packet does to its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It belongs.
+    Accept {
+        /// New time to live, seconds.
+        timeout: u32,
+        /// Set the connection assured.
+        assure: bool,
+        /// The state has another name now.
+        changed: bool,
+    },
+    /// It belongs, but neither keeps the connection alive nor counts.
+    Pass,
+    /// It does not belong.
+    Invalid {
+        /// Why.
+        reason: DropReason,
+        /// Lower the time to live to this if more is left, seconds.
+        cap: Option<u32>,
+    },
+    /// It opens a new connection in place of this one.
+    Reopen,
+    /// It belongs, and ends the connection.
+    End,
+}
+
+impl Step {
+    const fn refresh(timeout: u32) -> Self {
+        Self::Accept { timeout, assure: false, changed: false }
+    }
+}
+
+impl State {
+    /// The state after a first packet and how long the connection lives in seconds, or why
+    /// the packet can not open one.
+    pub fn open(input: &Input<'_>) -> Result<(Self, u32), DropReason> {
+        let timeouts = &input.settings.timeouts;
+        match (&input.network.transport, input.network.protocol) {
+            (Transport::Tcp(tcp), _) => {
+                let segment = Segment::parse(tcp, input.network, input.frame);
+                let opened = segment
+                    .and_then(|segment| TcpTracker::open(&segment, &input.settings.tcp))
+                    .map_err(Invalid::reason)?;
+                Ok((Self::Tcp(opened.tracker), opened.timeout.0))
+            }
+            (Transport::Udp { .. }, _) => Ok(udp::open(input)),
+            (Transport::IcmpQuery(query), _) => {
+                icmp::open(*query)?;
+                Ok((Self::Icmp, icmp::timeout(input)))
+            }
+            (_, protocol::GRE) => Ok((Self::Gre, timeouts.gre)),
+            _ => Ok((Self::Generic, timeouts.generic)),
+        }
+    }
+
+    /// What one more packet does.
+    pub fn advance(&mut self, input: &Input<'_>, before: Before) -> Step {
+        match self {
+            Self::Tcp(tcp) => advance_tcp(tcp, input, before),
+            Self::Udp(udp) => udp.advance(input, before),
+            Self::Icmp => Step::refresh(icmp::timeout(input)),
+            Self::Gre => gre::advance(&input.settings.timeouts, before),
+            Self::Generic => Step::refresh(input.settings.timeouts.generic),
+        }
+    }
+
+    /// The name of the state, for protocols that have several.
+    pub fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Tcp(tcp) => Some(tcp.state().name()),
+            Self::Udp(_) | Self::Icmp | Self::Gre | Self::Generic => None,
+        }
+    }
+}
+
+#[inline]
+fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> Step {
+    // The protocol is part of the flow key, so another transport never comes here.
+    let Transport::Tcp(tcp) = &input.network.transport else { return Step::Pass };
+    let segment = match Segment::parse(tcp, input.network, input.frame) {
+        Ok(segment) => segment,
+        Err(why) => return Step::Invalid { reason: why.reason(), cap: None },
+    };
+    let Before { direction, seen_reply, assured } = before;
+    let settings = &input.settings.tcp;
+    match tracker.advance(direction, &segment, seen_reply, assured, settings) {
+        tcp::Step::Accept(accepted) => Step::Accept {
+            timeout: accepted.timeout.0,
+            assure: accepted.assured,
+            changed: accepted.state_changed,
+        },
+        tcp::Step::Pass => Step::Pass,
+        tcp::Step::Invalid { why, cap } => {
+            Step::Invalid { reason: why.reason(), cap: cap.map(|timeout| timeout.0) }
+        }
+        tcp::Step::Delete => Step::End,
+        tcp::Step::Reopen => Step::Reopen,
+    }
+}
+
+#[cfg(test)]
+#[path = "proto_tests.rs"]
+mod tests;

@@ -1,0 +1,155 @@
+//! One connection as it lies in memory: two cache lines.
+
+use flow::{Endpoint, FlowKey, Side, Timestamp, Zone};
+use wire::Family;
+
+use crate::Direction;
+use crate::proto::State;
+
+/// log2 of the unit of [`Head::filed`] in nanoseconds, about a second.
+const FILED_SHIFT: u32 = 30;
+
+/// A connection. The first line holds what every packet reads, the second what
+/// the protocol keeps.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Entry {
+    pub head: Head,
+    pub body: Body,
+}
+
+/// The first line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Head {
+    /// When the connection ends unless a packet comes.
+    pub deadline: Timestamp,
+    /// Low half of the flow hash; the next free slot while the entry is free.
+    pub hash: u32,
+    /// When the timer wheel will look at the entry, in units of 2^30 ns.
+    filed: u32,
+    /// Mark of the connection (`ct mark`).
+    pub mark: u32,
+    pub key: FlowKey,
+    pub status: Status,
+}
+
+/// The second line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Body {
+    pub state: State,
+}
+
+/// The two lines of the yardstick: 200 bytes for a connection, all in, leave 72
+/// for its share of the index and of the timer wheel.
+const _: () = assert!(size_of::<Entry>() == 128 && size_of::<Head>() == 64);
+
+/// Facts about a connection that are one bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Status(u16);
+
+impl Status {
+    /// The slot holds a connection.
+    pub const LIVE: Self = Self(1);
+    /// The originator is the high side of the key.
+    pub const FROM_HIGH: Self = Self(1 << 1);
+    /// A packet in the reply direction was seen.
+    pub const SEEN_REPLY: Self = Self(1 << 2);
+    /// Worth keeping when the table is full.
+    pub const ASSURED: Self = Self(1 << 3);
+    /// Packets and bytes are counted in the side array.
+    pub const ACCOUNTED: Self = Self(1 << 4);
+    /// The start is kept in the side array.
+    pub const STAMPED: Self = Self(1 << 5);
+
+    pub const fn has(self, bit: Self) -> bool {
+        self.0 & bit.0 != 0
+    }
+
+    #[must_use]
+    pub const fn with(self, bit: Self) -> Self {
+        Self(self.0 | bit.0)
+    }
+
+    /// `bit` if `condition` holds, nothing otherwise.
+    pub const fn when(condition: bool, bit: Self) -> Self {
+        if condition { bit } else { Self(0) }
+    }
+
+    pub fn set(&mut self, bit: Self) {
+        self.0 |= bit.0;
+    }
+}
+
+impl Entry {
+    /// A slot that holds nothing and links to the free slot `next`.
+    pub const fn free(next: u32) -> Self {
+        const NOBODY: Endpoint = Endpoint { address: [0; 16], port: 0 };
+        Self {
+            head: Head {
+                deadline: Timestamp::ZERO,
+                hash: next,
+                filed: 0,
+                mark: 0,
+                key: FlowKey {
+                    low: NOBODY,
+                    high: NOBODY,
+                    zone: Zone(0),
+                    protocol: 0,
+                    kind: 0,
+                    family: Family::V4,
+                },
+                status: Status(0),
+            },
+            body: Body { state: State::Generic },
+        }
+    }
+
+    /// A connection opened by `originator` of `key`. It has no deadline yet.
+    pub fn open(key: FlowKey, hash: u32, originator: Side, state: State) -> Self {
+        let from_high = Status::when(originator == Side::High, Status::FROM_HIGH);
+        Self {
+            head: Head {
+                deadline: Timestamp::ZERO,
+                hash,
+                filed: 0,
+                mark: 0,
+                key,
+                status: Status::LIVE.with(from_high),
+            },
+            body: Body { state },
+        }
+    }
+}
+
+impl Head {
+    /// The end that opened the connection.
+    pub fn originator(&self) -> Side {
+        if self.status.has(Status::FROM_HIGH) { Side::High } else { Side::Low }
+    }
+
+    /// The direction of a packet from `sender`.
+    pub fn direction(&self, sender: Side) -> Direction {
+        if sender == self.originator() { Direction::Original } else { Direction::Reply }
+    }
+
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.deadline <= now
+    }
+
+    /// Remembers that the wheel will look at the entry at `deadline`.
+    pub fn note_filed(&mut self, deadline: Timestamp) {
+        self.filed = filed_at(deadline);
+    }
+
+    /// True when the wheel would look at the entry well after its deadline, as
+    /// after the change from a long to a short timeout.
+    pub fn is_filed_late(&self) -> bool {
+        filed_at(self.deadline) < self.filed
+    }
+}
+
+fn filed_at(deadline: Timestamp) -> u32 {
+    u32::try_from(deadline.as_nanos() >> FILED_SHIFT).unwrap_or(u32::MAX)
+}

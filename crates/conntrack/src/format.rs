@@ -1,0 +1,130 @@
+//! Connections and events as the `conntrack` tool (version 1.4.7) prints them.
+
+use std::fmt::{Display, Formatter, Result};
+
+use wire::protocol;
+
+use crate::{Connection, Counts, Event, EventKind, Tuple, TupleTransport};
+
+/// A connection as a line of `conntrack -L`, without the line end.
+pub struct Listed<'a>(pub &'a Connection);
+
+/// An event as a line of `conntrack -E`, without the line end.
+pub struct Reported<'a>(pub &'a Event);
+
+impl Display for Listed<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let connection = self.0;
+        let counters = connection.counters.as_ref();
+        write!(f, "{}", Beginning { connection, timeout_s: Some(connection.timeout_s) })?;
+        write!(f, "{}", Middle { connection, counters })?;
+        write!(f, "mark={} ", connection.mark)?;
+        write!(f, "{}use=1", End { connection, age_s: connection.age_s })
+    }
+}
+
+impl Display for Reported<'_> {
+    /// Counters and age are known at the end only, and a mark is shown where there
+    /// is one; a connection that ended by itself has no time left to show.
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Event { kind, connection } = self.0;
+        let ended = *kind == EventKind::Destroy;
+        let prefix = match kind {
+            EventKind::New => "[NEW]",
+            EventKind::Update => "[UPDATE]",
+            EventKind::Destroy => "[DESTROY]",
+        };
+        let timeout_s = (!ended || connection.timeout_s > 0).then_some(connection.timeout_s);
+        let counters = connection.counters.as_ref().filter(|_| ended);
+        let age_s = connection.age_s.filter(|_| ended);
+        let mut line = format!("{prefix:>9} {}", Beginning { connection, timeout_s });
+        line += &Middle { connection, counters }.to_string();
+        if connection.mark != 0 {
+            line += &format!("mark={} ", connection.mark);
+        }
+        line += &End { connection, age_s }.to_string();
+        f.write_str(line.trim_end())
+    }
+}
+
+/// Protocol, timeout and state.
+struct Beginning<'a> {
+    connection: &'a Connection,
+    timeout_s: Option<u64>,
+}
+
+impl Display for Beginning<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let number = self.connection.protocol;
+        write!(f, "{:<8} {number} ", protocol_name(number))?;
+        if let Some(timeout_s) = self.timeout_s {
+            write!(f, "{timeout_s} ")?;
+        }
+        self.connection.state.map_or(Ok(()), |state| write!(f, "{state} "))
+    }
+}
+
+/// Both tuples and the status.
+struct Middle<'a> {
+    connection: &'a Connection,
+    counters: Option<&'a [Counts; 2]>,
+}
+
+impl Display for Middle<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self { connection, counters } = self;
+        write_tuple(f, &connection.original, counters.map(|counts| counts[0]))?;
+        if !connection.seen_reply {
+            f.write_str("[UNREPLIED] ")?;
+        }
+        write_tuple(f, &connection.reply, counters.map(|counts| counts[1]))?;
+        f.write_str(if connection.assured { "[ASSURED] " } else { "" })
+    }
+}
+
+/// What comes after the mark.
+struct End<'a> {
+    connection: &'a Connection,
+    age_s: Option<u64>,
+}
+
+impl Display for End<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        if self.connection.zone != 0 {
+            write!(f, "zone={} ", self.connection.zone)?;
+        }
+        self.age_s.map_or(Ok(()), |age_s| write!(f, "delta-time={age_s} "))
+    }
+}
+
+fn write_tuple(f: &mut Formatter<'_>, tuple: &Tuple, counts: Option<Counts>) -> Result {
+    write!(f, "src={} dst={} ", tuple.source, tuple.destination)?;
+    match tuple.transport {
+        TupleTransport::Ports { source, destination } => {
+            write!(f, "sport={source} dport={destination} ")?;
+        }
+        TupleTransport::Icmp { kind, code, id } => write!(f, "type={kind} code={code} id={id} ")?,
+        TupleTransport::Gre { key } => write!(f, "srckey=0x{key:x} dstkey=0x{key:x} ")?,
+        TupleTransport::None => {}
+    }
+    counts.map_or(Ok(()), |Counts { packets, bytes }| write!(f, "packets={packets} bytes={bytes} "))
+}
+
+/// The name of a protocol as `conntrack` prints it.
+pub fn protocol_name(number: u8) -> &'static str {
+    match number {
+        protocol::ICMP => "icmp",
+        protocol::TCP => "tcp",
+        protocol::UDP => "udp",
+        protocol::DCCP => "dccp",
+        protocol::GRE => "gre",
+        protocol::ICMPV6 => "icmpv6",
+        protocol::SCTP => "sctp",
+        protocol::UDPLITE => "udplite",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+#[path = "format_tests.rs"]
+mod tests;

@@ -1,0 +1,109 @@
+//! What goes into tracking and what comes out.
+
+use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Lease, Timestamp, Verdict};
+use wire::{Family, IcmpError, Network, Transport};
+
+use crate::{Direction, EventSink, Settings};
+
+/// Whether somebody has verified the transport checksum already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// Nobody has: verify it if `nf_conntrack_checksum` is set.
+    Verify,
+    /// The device has, or the sender is on this host and has not filled it in.
+    Trust,
+}
+
+/// A packet with its flow.
+#[derive(Clone, Copy, Debug)]
+pub struct TrackedPacket<'a> {
+    /// The headers.
+    pub network: &'a Network,
+    /// The frame that the offsets of `network` count in.
+    pub frame: &'a [u8],
+    /// The flow: by [`flow::FlowKey::of_packet`], and for an ICMP error by
+    /// [`flow::FlowKey::of_quoted`].
+    pub keyed: &'a KeyedPacket,
+    /// The hash of the flow's key.
+    pub hash: u64,
+    /// State of the transport checksum.
+    pub checksum: Checksum,
+    /// Packets on the wire that this frame stands for (segmentation offload), at
+    /// least 1. Only accounting looks at it.
+    pub segments: u32,
+}
+
+/// What tracking needs from its worker.
+pub struct Context<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// Tunables.
+    pub settings: &'a Settings,
+    /// Allowance of connections out of `nf_conntrack_max`.
+    pub lease: &'a mut Lease,
+    /// Counters of the worker.
+    pub counters: &'a mut ConntrackCounters,
+    /// Who wants to know of new, changed and ended connections. `None` costs nothing.
+    pub events: Option<&'a mut dyn EventSink>,
+}
+
+/// What tracking says of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tracked {
+    /// The relation of the packet to the known connections.
+    pub class: Class,
+    /// Its direction, where it belongs or is related to a connection.
+    pub direction: Option<Direction>,
+    /// The mark of that connection, 0 where there is none.
+    pub mark: u32,
+    /// Drop only when the table is full: what is invalid is for the rules to drop.
+    pub verdict: Verdict,
+}
+
+impl Tracked {
+    pub(crate) const fn of_connection(class: Class, direction: Direction, mark: u32) -> Self {
+        Self { class, direction: Some(direction), mark, verdict: Verdict::Accept }
+    }
+
+    pub(crate) const fn alone(class: Class) -> Self {
+        Self { class, direction: None, mark: 0, verdict: Verdict::Accept }
+    }
+
+    pub(crate) const fn table_full() -> Self {
+        Self { verdict: Verdict::Drop(DropReason::TableFull), ..Self::alone(Class::New) }
+    }
+}
+
+/// True for a packet of which only a part is here: it is not tracked.
+pub(crate) fn is_fragment(network: &Network) -> bool {
+    network.fragment.is_some_and(|fragment| !fragment.is_atomic())
+}
+
+/// The class of a packet that names no flow (no key by
+/// [`flow::FlowKey::of_packet`], nor by the quote of an ICMP error).
+///
+/// Fragments are untracked, as are neighbour discovery (RFC 4861) and multicast
+/// listener discovery (RFC 2710, RFC 3810), which are talk on the link and not
+/// flows. All other ICMP messages can not belong to a flow.
+pub fn class_without_flow(network: &Network) -> Class {
+    if is_fragment(network) {
+        return Class::Untracked;
+    }
+    match network.transport {
+        Transport::IcmpError(IcmpError { quoted: None, .. }) => {
+            Class::Invalid(DropReason::IcmpErrorQuote)
+        }
+        Transport::IcmpOther { kind, .. } if network.family == Family::V6 && is_link_talk(kind) => {
+            Class::Untracked
+        }
+        Transport::IcmpOther { .. } => Class::Invalid(DropReason::IcmpNotQuery),
+        _ => Class::Untracked,
+    }
+}
+
+/// ICMPv6 types of router and neighbour solicitation and advertisement and of
+/// multicast listener discovery. Redirects are not among them: they may come
+/// from anybody.
+const fn is_link_talk(kind: u8) -> bool {
+    matches!(kind, 130..=136 | 143)
+}

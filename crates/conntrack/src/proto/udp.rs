@@ -1,0 +1,34 @@
+//! UDP and UDP-Lite: a short life until both ends have spoken for two seconds.
+
+use std::time::Duration;
+
+use flow::Timestamp;
+
+use super::{Before, Input, State, Step};
+
+/// An exchange that goes on for this long is a stream and not one question with
+/// its answer.
+const STREAM_AFTER: Duration = Duration::from_secs(2);
+
+/// What is kept of a UDP flow.
+#[derive(Debug)]
+pub(crate) struct Udp {
+    /// From when on traffic both ways makes it a stream.
+    stream_from: Timestamp,
+}
+
+pub(super) fn open(input: &Input<'_>) -> (State, u32) {
+    let udp = Udp { stream_from: input.now.after(STREAM_AFTER) };
+    (State::Udp(udp), input.settings.timeouts.udp)
+}
+
+impl Udp {
+    pub(super) fn advance(&self, input: &Input<'_>, before: Before) -> Step {
+        let timeouts = &input.settings.timeouts;
+        if before.seen_reply && input.now > self.stream_from {
+            Step::Accept { timeout: timeouts.udp_stream, assure: true, changed: false }
+        } else {
+            Step::refresh(timeouts.udp)
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Tunables under the kernel's names.
+
+use flow::{SetTunableError, Tunable, Unit};
+
+use crate::proto::tcp;
+
+/// Everything that can be tuned about tracking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Most connections of the gateway. Tracking itself spends from a
+    /// [`flow::Lease`]; whoever owns the pool sets its cap from this.
+    pub max_entries: u64,
+    /// Count packets and bytes of connections opened from now on.
+    pub accounting: bool,
+    /// Remember the start of connections opened from now on.
+    pub timestamps: bool,
+    /// Verify transport checksums.
+    pub verify_checksums: bool,
+    /// Report events if anybody listens.
+    pub events: bool,
+    /// Timeouts of the protocols with little state.
+    pub timeouts: Timeouts,
+    /// The TCP tracker.
+    pub tcp: tcp::TcpSettings,
+}
+
+/// How long connections live without a packet, seconds.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Timeouts {
+    /// UDP with one end heard, or an exchange of less than two seconds.
+    pub udp: u32,
+    /// UDP with both ends heard for longer.
+    pub udp_stream: u32,
+    /// ICMP queries.
+    pub icmp: u32,
+    /// ICMPv6 queries.
+    pub icmpv6: u32,
+    /// GRE with one end heard.
+    pub gre: u32,
+    /// GRE with both ends heard.
+    pub gre_stream: u32,
+    /// All other protocols.
+    pub generic: u32,
+}
+
+impl Settings {
+    /// All tunables of tracking, those of the protocols among them.
+    pub fn tunables() -> impl Iterator<Item = &'static Tunable> {
+        TUNABLES.iter().chain(tcp::TUNABLES)
+    }
+
+    /// The value of a tunable, `None` if there is none of that name.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        match position(name) {
+            Some(at) => Some((ACCESS[at].get)(self)),
+            None => self.tcp.get(name),
+        }
+    }
+
+    /// Changes a tunable; connections that exist keep their deadlines until their
+    /// next packet.
+    ///
+    /// # Errors
+    /// An unknown name or a value out of range; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
+        let at =
+            position(name).ok_or_else(|| SetTunableError::Unknown { name: name.to_owned() })?;
+        (ACCESS[at].set)(self, TUNABLES[at].check(value)?);
+        Ok(())
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let mut settings = Self {
+            max_entries: 0,
+            accounting: false,
+            timestamps: false,
+            verify_checksums: false,
+            events: false,
+            timeouts: Timeouts::default(),
+            tcp: tcp::TcpSettings::default(),
+        };
+        for (access, tunable) in ACCESS.iter().zip(TUNABLES) {
+            (access.set)(&mut settings, tunable.default);
+        }
+        settings
+    }
+}
+
+fn position(name: &str) -> Option<usize> {
+    TUNABLES.iter().position(|tunable| tunable.name == name)
+}
+
+struct Access {
+    get: fn(&Settings) -> u64,
+    set: fn(&mut Settings, u64),
+}
+
+/// How a field is seen from outside. `restore` gets a value in the tunable's range.
+trait Field: Copy {
+    fn show(self) -> u64;
+    fn restore(value: u64) -> Self;
+}
+
+impl Field for bool {
+    fn show(self) -> u64 {
+        self.into()
+    }
+    fn restore(value: u64) -> Self {
+        value != 0
+    }
+}
+
+impl Field for u32 {
+    fn show(self) -> u64 {
+        self.into()
+    }
+    fn restore(value: u64) -> Self {
+        value as Self
+    }
+}
+
+impl Field for u64 {
+    fn show(self) -> u64 {
+        self
+    }
+    fn restore(value: u64) -> Self {
+        value
+    }
+}
+
+/// Longest timeout, seconds: what the kernel takes with a clock of 1000 ticks.
+const LONGEST: u64 = 2_147_483;
+/// Most connections that can be asked for.
+const MOST_ENTRIES: u64 = 1 << 32;
+
+/// Declares the tunables and how to reach their fields, in one list.
+macro_rules! tunables {
+    ($($name:literal, $unit:ident, $default:literal, $min:literal..=$max:expr, $meaning:literal,
+       [$($place:tt)+];)*) => {
+        const TUNABLES: &[Tunable] = &[$(Tunable {
+            name: $name,
+            unit: Unit::$unit,
+            default: $default,
+            min: $min,
+            max: $max,
+            meaning: $meaning,
+        },)*];
+
+        /// In the order of [`TUNABLES`].
+        const ACCESS: &[Access] = &[$(Access {
+            get: |settings| settings.$($place)+.show(),
+            set: |settings, value| settings.$($place)+ = Field::restore(value),
+        },)*];
+    };
+}
+
+tunables! {
+    "nf_conntrack_max", Entries, 1_048_576, 1..=MOST_ENTRIES,
+        "Most connections of the whole gateway.",
+        [max_entries];
+    "nf_conntrack_acct", Switch, 0, 0..=1,
+        "Count packets and bytes of connections opened from now on.",
+        [accounting];
+    "nf_conntrack_timestamp", Switch, 0, 0..=1,
+        "Remember when connections opened from now on were opened.",
+        [timestamps];
+    "nf_conntrack_checksum", Switch, 1, 0..=1,
+        "Verify transport checksums; packets with a wrong one are invalid.",
+        [verify_checksums];
+    "nf_conntrack_events", Switch, 1, 0..=1,
+        "Report new, changed and ended connections to those who listen.",
+        [events];
+    "nf_conntrack_generic_timeout", Seconds, 600, 0..=LONGEST,
+        "How long a flow of a protocol without a tracker of its own is kept.",
+        [timeouts.generic];
+    "nf_conntrack_gre_timeout", Seconds, 30, 0..=LONGEST,
+        "How long a GRE flow with one end heard is kept.",
+        [timeouts.gre];
+    "nf_conntrack_gre_timeout_stream", Seconds, 180, 0..=LONGEST,
+        "How long a GRE flow with both ends heard is kept.",
+        [timeouts.gre_stream];
+    "nf_conntrack_icmp_timeout", Seconds, 30, 0..=LONGEST,
+        "How long an ICMP query is kept.",
+        [timeouts.icmp];
+    "nf_conntrack_icmpv6_timeout", Seconds, 30, 0..=LONGEST,
+        "How long an ICMPv6 query is kept.",
+        [timeouts.icmpv6];
+    "nf_conntrack_udp_timeout", Seconds, 30, 0..=LONGEST,
+        "How long a UDP flow is kept that has not become a stream.",
+        [timeouts.udp];
+    "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST,
+        "How long a UDP flow with traffic both ways for two seconds is kept.",
+        [timeouts.udp_stream];
+}
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;

@@ -1,0 +1,146 @@
+//! Where the entries lie: chunks that never move, so that growth copies nothing.
+
+use std::ops::{Index, IndexMut};
+
+use flow::Timestamp;
+
+use crate::Counts;
+use crate::entry::{Entry, Status};
+
+/// Entries of a chunk: 16 KiB are added at a time.
+const CHUNK: usize = 128;
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// Entries by slot number. A slot is stable as long as its entry lives.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    chunks: Vec<Box<[Entry; CHUNK]>>,
+    /// First free slot; the others follow through `Head::hash`. Last freed is
+    /// first used, because it is the one most likely in cache.
+    free: u32,
+    len: usize,
+    /// Facts that are kept on demand, by the same slot numbers.
+    sides: Vec<Option<Box<[SideFacts; CHUNK]>>>,
+}
+
+/// What is kept of a connection only if accounting or timestamps are on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SideFacts {
+    /// By [`crate::Direction::index`].
+    pub counts: [Counts; 2],
+    pub opened: Timestamp,
+}
+
+impl SideFacts {
+    /// Forgets the previous connection of the slot.
+    pub fn restart(&mut self, now: Timestamp) {
+        *self = Self { counts: Default::default(), opened: now };
+    }
+}
+
+impl Slab {
+    pub const fn new() -> Self {
+        Self { chunks: Vec::new(), free: NONE, len: 0, sides: Vec::new() }
+    }
+
+    /// Entries that live.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Slots that exist, live or free.
+    pub fn slots(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.chunks.len() * size_of::<[Entry; CHUNK]>()
+            + self.chunks.capacity() * size_of::<usize>()
+            + self.sides.iter().flatten().count() * size_of::<[SideFacts; CHUNK]>()
+            + self.sides.capacity() * size_of::<usize>()
+    }
+
+    /// The entry in a slot, if one lives there.
+    pub fn live(&self, slot: u32) -> Option<&Entry> {
+        let entry = self.chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)?;
+        entry.head.status.has(Status::LIVE).then_some(entry)
+    }
+
+    /// The entry that the next insertion will overwrite, to have it in cache.
+    pub fn next_free(&self) -> Option<&Entry> {
+        (self.free != NONE).then(|| &self[self.free])
+    }
+
+    pub fn insert(&mut self, entry: Entry) -> u32 {
+        if self.free == NONE {
+            self.grow();
+        }
+        let slot = self.free;
+        let place = &mut self[slot];
+        let next = place.head.hash;
+        *place = entry;
+        self.free = next;
+        self.len += 1;
+        slot
+    }
+
+    pub fn remove(&mut self, slot: u32) {
+        let free = self.free;
+        let head = &mut self[slot].head;
+        head.status = Status::default();
+        head.hash = free;
+        self.free = slot;
+        self.len -= 1;
+    }
+
+    /// The facts kept on demand, if any connection of this chunk had them kept.
+    pub fn side(&self, slot: u32) -> Option<&SideFacts> {
+        let chunk = self.sides.get(slot as usize / CHUNK)?.as_ref()?;
+        Some(&chunk[slot as usize % CHUNK])
+    }
+
+    pub fn side_mut(&mut self, slot: u32) -> &mut SideFacts {
+        let at = slot as usize / CHUNK;
+        if self.sides.len() <= at {
+            self.sides.resize_with(at + 1, || None);
+        }
+        let chunk = self.sides[at].get_or_insert_with(|| Box::new([SideFacts::default(); CHUNK]));
+        &mut chunk[slot as usize % CHUNK]
+    }
+
+    /// Gives the memory back if nothing lives.
+    pub fn shrink(&mut self) {
+        if self.len == 0 {
+            *self = Self::new();
+        }
+    }
+
+    fn grow(&mut self) {
+        let first = self.slots();
+        let chunk: Box<[Entry]> = (0..CHUNK as u32)
+            .map(|i| Entry::free(if i + 1 == CHUNK as u32 { NONE } else { first + i + 1 }))
+            .collect();
+        // The length is that of the range above, so the conversion can not fail.
+        if let Ok(chunk) = chunk.try_into() {
+            self.chunks.push(chunk);
+            self.free = first;
+        }
+    }
+}
+
+impl Index<u32> for Slab {
+    type Output = Entry;
+
+    #[inline]
+    fn index(&self, slot: u32) -> &Entry {
+        &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+    }
+}
+
+impl IndexMut<u32> for Slab {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut Entry {
+        &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+    }
+}

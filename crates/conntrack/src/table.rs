@@ -1,0 +1,323 @@
+//! The connections of one bucket.
+
+mod admin;
+
+use flow::{Class, DropReason, FlowKey, Prefetch, TimerWheel, Timestamp};
+use wire::Transport;
+
+use crate::entry::{Entry, Status};
+use crate::index::Index;
+use crate::packet::is_fragment;
+use crate::proto::{Before, Input, State, Step};
+use crate::slab::Slab;
+use crate::{Checksum, Connection, Context, Direction, Event, EventKind, Tracked, TrackedPacket};
+
+pub use admin::{Changes, Cursor};
+
+/// How many entries near a new one are looked at for an early drop.
+const EARLY_DROP_SCAN: usize = 32;
+
+/// The connections of one bucket. It belongs to one worker at a time and can be
+/// given to another as a whole.
+///
+/// Each connection holds one unit of the lease in the [`Context`]: whoever gives
+/// the table away transfers [`Table::len`] units with it, and whoever ends it
+/// flushes it first.
+#[derive(Debug)]
+pub struct Table {
+    index: Index,
+    slab: Slab,
+    wheel: TimerWheel,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(now: Timestamp) -> Self {
+        Self { index: Index::new(), slab: Slab::new(), wheel: TimerWheel::new(now) }
+    }
+
+    /// Connections that hold memory, also those whose time is over but that
+    /// [`Table::expire`] has not come to.
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// True when no connection holds memory.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Memory held, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.index.memory_bytes()
+            + self.slab.memory_bytes()
+            + self.wheel.memory_bytes()
+    }
+
+    /// First stage of a batch: asks for the index line of a flow.
+    #[inline]
+    pub fn prefetch_index(&self, hash: u64, prefetch: impl Prefetch) {
+        self.index.prefetch(hash as u32, prefetch);
+    }
+
+    /// Second stage of a batch, when the index lines have come: asks for the
+    /// entry of a flow, or for the place where a new one will lie.
+    #[inline]
+    pub fn prefetch_entry(&self, hash: u64, prefetch: impl Prefetch) {
+        let entry = match self.index.guess(hash as u32) {
+            Some(slot) => Some(&self.slab[slot]),
+            None => self.slab.next_free(),
+        };
+        if let Some(entry) = entry {
+            prefetch.prefetch(&entry.head);
+            prefetch.prefetch(&entry.body);
+        }
+    }
+
+    /// Says how a packet relates to the connections, and opens, changes or ends one.
+    pub fn track(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
+        if is_fragment(packet.network) {
+            return Tracked::alone(Class::Untracked);
+        }
+        if packet.checksum == Checksum::Verify
+            && context.settings.verify_checksums
+            && !checksum_is_right(packet)
+        {
+            context.counters.error += 1;
+            return invalid(DropReason::BadChecksum, context);
+        }
+        let found = self.find(&packet.keyed.key, packet.hash, context);
+        if matches!(packet.network.transport, Transport::IcmpError(_)) {
+            return self.relate(found, packet, context);
+        }
+        match found {
+            Some(slot) => self.advance(slot, packet, context),
+            None => self.open(packet, context),
+        }
+    }
+
+    /// Gives back the memory of connections whose time is over, looking at no
+    /// more than `budget` entries. Returns how many it has looked at.
+    pub fn expire(&mut self, budget: usize, context: &mut Context<'_>) -> usize {
+        let Self { index, slab, wheel } = self;
+        let looked_at = wheel.advance(context.now, budget, |slot| {
+            let head = &mut slab[slot].head;
+            if head.is_expired(context.now) {
+                retire(index, slab, slot, context);
+                return None;
+            }
+            head.note_filed(head.deadline);
+            Some(head.deadline)
+        });
+        index.shrink(|slot| slab[slot].head.hash);
+        slab.shrink();
+        looked_at
+    }
+
+    /// The slot of a live connection. One whose time is over ends here and now.
+    #[inline]
+    fn find(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> Option<u32> {
+        let slab = &self.slab;
+        let slot = self.index.find(hash as u32, |slot| slab[slot].head.key == *key)?;
+        if slab[slot].head.is_expired(context.now) {
+            self.close(slot, context);
+            return None;
+        }
+        context.counters.found += 1;
+        Some(slot)
+    }
+
+    /// One more packet of a connection.
+    fn advance(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        context: &mut Context<'_>,
+    ) -> Tracked {
+        let Entry { head, body } = &mut self.slab[slot];
+        let before = Before {
+            direction: head.direction(packet.keyed.sender),
+            seen_reply: head.status.has(Status::SEEN_REPLY),
+            assured: head.status.has(Status::ASSURED),
+        };
+        let replied = before.seen_reply || before.direction == Direction::Reply;
+        let class = if replied { Class::Established } else { Class::New };
+        let tracked = Tracked::of_connection(class, before.direction, head.mark);
+        match body.state.advance(&Input::of(packet, context), before) {
+            Step::Accept { timeout, assure, changed } => {
+                let old = head.status;
+                head.status.set(Status::when(replied, Status::SEEN_REPLY));
+                head.status.set(Status::when(assure, Status::ASSURED));
+                let news = changed || head.status != old;
+                head.deadline = deadline(context.now, timeout);
+                self.refile(slot);
+                if old.has(Status::ACCOUNTED) {
+                    self.account(slot, packet, before.direction);
+                }
+                if news {
+                    report(&self.slab, slot, EventKind::Update, context);
+                }
+                tracked
+            }
+            Step::Pass => {
+                if replied && !before.seen_reply {
+                    head.status.set(Status::SEEN_REPLY);
+                    report(&self.slab, slot, EventKind::Update, context);
+                }
+                tracked
+            }
+            Step::End => {
+                self.close(slot, context);
+                tracked
+            }
+            Step::Reopen => {
+                self.close(slot, context);
+                self.open(packet, context)
+            }
+            Step::Invalid { reason, cap } => {
+                if let Some(cap) = cap {
+                    head.deadline = head.deadline.min(deadline(context.now, cap));
+                    self.refile(slot);
+                }
+                invalid(reason, context)
+            }
+        }
+    }
+
+    /// The first packet of a connection.
+    #[cold]
+    #[inline(never)]
+    fn open(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
+        let (state, timeout) = match State::open(&Input::of(packet, context)) {
+            Ok(opened) => opened,
+            Err(reason) => return invalid(reason, context),
+        };
+        let hash = packet.hash as u32;
+        if !context.lease.spend(1) && !self.evict_for(hash, context) {
+            return refuse(context);
+        }
+        let mut entry = Entry::open(packet.keyed.key, hash, packet.keyed.sender, state);
+        entry.head.deadline = deadline(context.now, timeout);
+        entry.head.note_filed(entry.head.deadline);
+        let settings = context.settings;
+        entry.head.status.set(Status::when(settings.accounting, Status::ACCOUNTED));
+        entry.head.status.set(Status::when(settings.timestamps, Status::STAMPED));
+        let deadline = entry.head.deadline;
+        let slot = self.slab.insert(entry);
+        let slab = &self.slab;
+        if self.index.insert(hash, slot, |slot| slab[slot].head.hash).is_err() {
+            self.slab.remove(slot);
+            context.lease.release(1);
+            context.counters.chaintoolong += 1;
+            return refuse(context);
+        }
+        self.wheel.insert(slot, deadline);
+        if settings.accounting || settings.timestamps {
+            self.slab.side_mut(slot).restart(context.now);
+            self.account(slot, packet, Direction::Original);
+        }
+        context.counters.insert += 1;
+        report(&self.slab, slot, EventKind::New, context);
+        Tracked::of_connection(Class::New, Direction::Original, 0)
+    }
+
+    /// An ICMP error: it belongs to the flow that it quotes, and goes to the
+    /// sender of the quoted packet. It changes nothing.
+    fn relate(
+        &self,
+        found: Option<u32>,
+        packet: &TrackedPacket<'_>,
+        context: &mut Context<'_>,
+    ) -> Tracked {
+        let Some(slot) = found else {
+            context.counters.error += 1;
+            return invalid(DropReason::IcmpErrorUnknown, context);
+        };
+        let sender = packet.keyed.sender;
+        if packet.keyed.key.endpoint(sender).address != packet.network.destination {
+            context.counters.error += 1;
+            return invalid(DropReason::IcmpErrorDirection, context);
+        }
+        let head = &self.slab[slot].head;
+        Tracked::of_connection(Class::Related, head.direction(sender).reversed(), head.mark)
+    }
+
+    /// Ends a connection near `hash` that is not assured and takes over its unit
+    /// of the lease.
+    fn evict_for(&mut self, hash: u32, context: &mut Context<'_>) -> bool {
+        let victim = self.index.neighbours(hash, EARLY_DROP_SCAN).find(|&slot| {
+            let head = &self.slab[slot].head;
+            !head.status.has(Status::ASSURED) || head.is_expired(context.now)
+        });
+        let Some(victim) = victim else { return false };
+        self.close(victim, context);
+        context.counters.early_drop += 1;
+        context.lease.spend(1)
+    }
+
+    fn account(&mut self, slot: u32, packet: &TrackedPacket<'_>, direction: Direction) {
+        let counts = &mut self.slab.side_mut(slot).counts[direction.index()];
+        counts.packets += u64::from(packet.segments);
+        counts.bytes += u64::from(packet.network.end) - u64::from(packet.network.offset);
+    }
+
+    /// Tells the wheel of a deadline that has moved to before the time at which
+    /// the wheel would look. Later deadlines it finds out by itself.
+    #[inline]
+    fn refile(&mut self, slot: u32) {
+        let head = &mut self.slab[slot].head;
+        if head.is_filed_late() {
+            head.note_filed(head.deadline);
+            self.wheel.insert(slot, head.deadline);
+        }
+    }
+
+    fn close(&mut self, slot: u32, context: &mut Context<'_>) {
+        self.wheel.remove(slot);
+        retire(&mut self.index, &mut self.slab, slot, context);
+    }
+}
+
+/// Ends a connection that is not in the wheel any more.
+fn retire(index: &mut Index, slab: &mut Slab, slot: u32, context: &mut Context<'_>) {
+    report(slab, slot, EventKind::Destroy, context);
+    let removed = index.remove(slab[slot].head.hash, slot);
+    debug_assert!(removed, "a live entry is in the index");
+    slab.remove(slot);
+    context.lease.release(1);
+    context.counters.delete += 1;
+}
+
+fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
+    if let Some(events) = &mut context.events
+        && context.settings.events
+    {
+        let connection = Connection::of(&slab[slot], slab.side(slot), context.now);
+        events.event(Event { kind, connection });
+    }
+}
+
+fn invalid(reason: DropReason, context: &mut Context<'_>) -> Tracked {
+    context.counters.invalid += 1;
+    Tracked::alone(Class::Invalid(reason))
+}
+
+#[cold]
+fn refuse(context: &mut Context<'_>) -> Tracked {
+    context.counters.insert_failed += 1;
+    context.counters.drop += 1;
+    Tracked::table_full()
+}
+
+fn deadline(now: Timestamp, timeout_s: u32) -> Timestamp {
+    Timestamp::from_nanos(now.as_nanos().saturating_add(u64::from(timeout_s) * 1_000_000_000))
+}
+
+fn checksum_is_right(_packet: &TrackedPacket<'_>) -> bool {
+    true
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

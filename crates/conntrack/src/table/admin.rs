@@ -1,0 +1,97 @@
+//! What operators do to a table: list, look up, change, delete. All of it works
+//! in bounded pieces, so that a large table does not hold up its worker.
+
+use flow::{FlowKey, Timestamp};
+
+use super::{Table, deadline, report};
+use crate::{Connection, Context, EventKind};
+
+/// Where a walk over a table goes on. Connections that are opened or ended
+/// meanwhile may be met or missed; all others are met exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cursor(u32);
+
+/// What to change in a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// New mark.
+    pub mark: Option<u32>,
+    /// New time to live from now on, seconds.
+    pub timeout_s: Option<u32>,
+}
+
+impl Table {
+    /// The connection of a flow.
+    pub fn get(&self, key: &FlowKey, hash: u64, now: Timestamp) -> Option<Connection> {
+        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == *key)?;
+        self.view(slot, now)
+    }
+
+    /// Shows live connections to `each`, looking at no more than `budget` places.
+    /// Returns where to go on, `None` at the end.
+    pub fn list(
+        &self,
+        from: Cursor,
+        budget: u32,
+        now: Timestamp,
+        mut each: impl FnMut(Connection),
+    ) -> Option<Cursor> {
+        let end = from.0.saturating_add(budget).min(self.slab.slots());
+        (from.0..end).filter_map(|slot| self.view(slot, now)).for_each(&mut each);
+        (end < self.slab.slots()).then_some(Cursor(end))
+    }
+
+    /// Changes a connection; false if there is none.
+    pub fn update(
+        &mut self,
+        key: &FlowKey,
+        hash: u64,
+        changes: Changes,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some(slot) = self.find(key, hash, context) else { return false };
+        let head = &mut self.slab[slot].head;
+        if let Some(mark) = changes.mark {
+            head.mark = mark;
+        }
+        if let Some(timeout_s) = changes.timeout_s {
+            head.deadline = deadline(context.now, timeout_s);
+            self.refile(slot);
+        }
+        report(&self.slab, slot, EventKind::Update, context);
+        true
+    }
+
+    /// Ends a connection; false if there is none.
+    pub fn delete(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> bool {
+        let Some(slot) = self.find(key, hash, context) else { return false };
+        self.close(slot, context);
+        true
+    }
+
+    /// Ends the connections that `doomed` picks, looking at no more than `budget`
+    /// places. Returns how many it has ended and where to go on, `None` at the end.
+    pub fn flush(
+        &mut self,
+        from: Cursor,
+        budget: u32,
+        mut doomed: impl FnMut(&Connection) -> bool,
+        context: &mut Context<'_>,
+    ) -> (usize, Option<Cursor>) {
+        let end = from.0.saturating_add(budget).min(self.slab.slots());
+        let before = self.len();
+        for slot in from.0..end {
+            if self.slab.live(slot).is_some_and(|entry| {
+                doomed(&Connection::of(entry, self.slab.side(slot), context.now))
+            }) {
+                self.close(slot, context);
+            }
+        }
+        (before - self.len(), (end < self.slab.slots()).then_some(Cursor(end)))
+    }
+
+    fn view(&self, slot: u32, now: Timestamp) -> Option<Connection> {
+        let entry = self.slab.live(slot).filter(|entry| !entry.head.is_expired(now))?;
+        Some(Connection::of(entry, self.slab.side(slot), now))
+    }
+}

@@ -1,0 +1,164 @@
+//! A connection for people and programs outside the packet path.
+
+use std::net::IpAddr;
+
+use flow::{FlowKey, Side, Timestamp, Zone};
+use wire::{Family, QueryKind, protocol};
+
+use crate::entry::Status;
+use crate::slab::SideFacts;
+use crate::{Direction, entry::Entry};
+
+/// A copy of all there is to know of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Address family.
+    pub family: Family,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Zone.
+    pub zone: u16,
+    /// As the packets of the originator carry it.
+    pub original: Tuple,
+    /// As the packets of the replying end carry it.
+    pub reply: Tuple,
+    /// The key under which it is filed, for deleting and updating it.
+    pub key: FlowKey,
+    /// State of its protocol, as the kernel names it; `None` for those without.
+    pub state: Option<&'static str>,
+    /// Whole seconds until it ends unless a packet comes.
+    pub timeout_s: u64,
+    /// A reply was seen.
+    pub seen_reply: bool,
+    /// Not a candidate for early drop.
+    pub assured: bool,
+    /// Mark.
+    pub mark: u32,
+    /// Packets and bytes in the original and the reply direction; `None` unless
+    /// `nf_conntrack_acct` was on when it was opened.
+    pub counters: Option<[Counts; 2]>,
+    /// Whole seconds since it was opened; `None` unless `nf_conntrack_timestamp`
+    /// was on.
+    pub age_s: Option<u64>,
+}
+
+/// Packets and bytes of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes from the network header on.
+    pub bytes: u64,
+}
+
+/// Addresses and what tells flows between them apart, as packets of one
+/// direction carry it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// Ports or what stands for them.
+    pub transport: TupleTransport,
+}
+
+/// What tells flows between two addresses apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TupleTransport {
+    /// TCP, UDP, UDP-Lite, SCTP, DCCP.
+    Ports {
+        /// Source port.
+        source: u16,
+        /// Destination port.
+        destination: u16,
+    },
+    /// ICMP and ICMPv6 queries.
+    Icmp {
+        /// Type.
+        kind: u8,
+        /// Code.
+        code: u8,
+        /// Identifier.
+        id: u16,
+    },
+    /// GRE.
+    Gre {
+        /// Key, as in [`wire::Transport::Gre`].
+        key: u32,
+    },
+    /// Nothing does.
+    None,
+}
+
+impl Connection {
+    pub(crate) fn of(entry: &Entry, side: Option<&SideFacts>, now: Timestamp) -> Self {
+        let head = &entry.head;
+        let key = &head.key;
+        let has = |bit| head.status.has(bit);
+        Self {
+            family: key.family,
+            protocol: key.protocol,
+            zone: zone_number(key.zone),
+            original: tuple(key, head.originator(), Direction::Original),
+            reply: tuple(key, head.originator(), Direction::Reply),
+            key: *key,
+            state: entry.body.state.name(),
+            timeout_s: head.deadline.since(now).as_secs(),
+            seen_reply: has(Status::SEEN_REPLY),
+            assured: has(Status::ASSURED),
+            mark: head.mark,
+            counters: side.filter(|_| has(Status::ACCOUNTED)).map(|side| side.counts),
+            age_s: side
+                .filter(|_| has(Status::STAMPED))
+                .map(|side| now.since(side.opened).as_secs()),
+        }
+    }
+}
+
+const fn zone_number(Zone(number): Zone) -> u16 {
+    number
+}
+
+fn tuple(key: &FlowKey, originator: Side, direction: Direction) -> Tuple {
+    let sender = match direction {
+        Direction::Original => originator,
+        Direction::Reply => originator.opposite(),
+    };
+    let (source, destination) = (key.endpoint(sender), key.endpoint(sender.opposite()));
+    let transport = match key.protocol {
+        protocol::TCP | protocol::UDP | protocol::UDPLITE | protocol::SCTP | protocol::DCCP => {
+            TupleTransport::Ports { source: source.port, destination: destination.port }
+        }
+        protocol::ICMP | protocol::ICMPV6 => TupleTransport::Icmp {
+            kind: icmp_type(key.kind >> 1, direction),
+            code: (key.high.port & 0xff) as u8,
+            id: key.low.port,
+        },
+        protocol::GRE => {
+            TupleTransport::Gre { key: u32::from(key.high.port) << 16 | u32::from(key.low.port) }
+        }
+        _ => TupleTransport::None,
+    };
+    let address = |bytes: [u8; 16]| match key.family {
+        Family::V4 => IpAddr::from([bytes[12], bytes[13], bytes[14], bytes[15]]),
+        Family::V6 => IpAddr::from(bytes),
+    };
+    Tuple { source: address(source.address), destination: address(destination.address), transport }
+}
+
+/// The ICMP type of a query kind as it stands in a flow key.
+fn icmp_type(kind: u8, direction: Direction) -> u8 {
+    const KINDS: [QueryKind; 6] = [
+        QueryKind::Echo,
+        QueryKind::Timestamp,
+        QueryKind::Information,
+        QueryKind::AddressMask,
+        QueryKind::EchoV6,
+        QueryKind::NodeInformation,
+    ];
+    KINDS.iter().find(|known| **known as u8 == kind).map_or(0, |known| match direction {
+        Direction::Original => known.request_type(),
+        Direction::Reply => known.reply_type(),
+    })
+}
