@@ -1,1 +1,92 @@
-fn main() {}
+//! The workspace's own tasks, started as `cargo xtask TASK`.
+
+mod arrows;
+mod drops;
+mod licences;
+mod problem;
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use cargo_metadata::{Metadata, MetadataCommand};
+use clap::Parser;
+
+use problem::Problem;
+
+/// Tasks of the Stateway workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Task {
+    /// Check the house rules and list every place that breaks one
+    Tidy,
+    /// Check that every dependency has a licence that the project accepts
+    Licences,
+    /// Compare docs/drops.md with the drop reasons in the code
+    Drops {
+        /// Bring the names and meanings up to date; advice is kept
+        #[arg(long)]
+        write: bool,
+    },
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let root = workspace_root()?;
+    let (task, problems) = match Task::parse() {
+        Task::Tidy => ("tidy", tidy(&root)?),
+        Task::Licences => ("licences", licences::check(&metadata(&root, Graph::Full)?)?),
+        Task::Drops { write } => {
+            if write {
+                drops::update(&root)?;
+            }
+            ("drops", drops::check(&root)?)
+        }
+    };
+    for problem in &problems {
+        eprintln!("{problem}");
+    }
+    if problems.is_empty() {
+        eprintln!("{task}: no problems");
+        Ok(ExitCode::SUCCESS)
+    } else {
+        eprintln!("{task}: {} to mend", problems.len());
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+/// All house rules that a program can check.
+fn tidy(root: &Path) -> anyhow::Result<Vec<Problem>> {
+    let mut problems = arrows::check(root, &metadata(root, Graph::Workspace)?)?;
+    problems.extend(source::check(root)?);
+    problems.extend(drops::check(root)?);
+    Ok(problems)
+}
+
+/// How much of the dependency graph to ask Cargo for.
+enum Graph {
+    Workspace,
+    Full,
+}
+
+fn metadata(root: &Path, graph: Graph) -> anyhow::Result<Metadata> {
+    let mut command = MetadataCommand::new();
+    command.current_dir(root).other_options(["--locked".to_owned()]);
+    if matches!(graph, Graph::Workspace) {
+        command.no_deps();
+    }
+    command.exec().context("cargo metadata failed; run it by hand to see why")
+}
+
+fn workspace_root() -> anyhow::Result<PathBuf> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .context("CARGO_MANIFEST_DIR is not set; start this program as `cargo xtask`")?;
+    let root = Path::new(&manifest).parent().context("xtask lies in no workspace")?;
+    Ok(root.to_owned())
+}
+
+/// Reads a file of the workspace, given relative to its root.
+fn read(root: &Path, file: &str) -> anyhow::Result<String> {
+    let path = root.join(file);
+    std::fs::read_to_string(&path).with_context(|| format!("can not read {}", path.display()))
+}

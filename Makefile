@@ -1,0 +1,42 @@
+# `make` or `make help` lists what there is.
+
+CARGO ?= cargo
+STATEWAY = $(CARGO) run --locked --release --quiet --package stateway --
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test build lint model docs bench fmt setup clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: build ## build, run the main job on real traffic, show what happened
+	$(STATEWAY) demo
+
+test: ## install what the tests need and run every check
+	@scripts/test
+
+build: ## release build of the one binary
+	$(CARGO) build --locked --release --package stateway
+
+lint: ## formatting, clippy, house rules, licences
+	@scripts/test format lint tidy licences
+
+model: ## model tests of the lock-free parts
+	@scripts/test model
+
+docs: ## API documentation, with warnings as errors
+	@scripts/test docs
+
+BENCH ?= conntrack
+bench: build ## one benchmark: make bench BENCH=conntrack
+	$(STATEWAY) bench $(BENCH)
+
+fmt: ## format the code and bring docs/drops.md up to date
+	$(CARGO) fmt --all
+	$(CARGO) xtask drops --write
+
+setup: ## only install what the tests need
+	@scripts/setup
+
+clean: ## remove what was built
+	$(CARGO) clean
