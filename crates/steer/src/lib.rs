@@ -5,7 +5,8 @@
 //! ```
 //!
 //! [`SteeringHasher`] maps both directions of a flow, and the ICMP errors about
-//! it, to one bucket. [`IndirectionTable`] says who owns a bucket. [`Backlog`]
+//! it, to one bucket. [`IndirectionTable`] says who owns a bucket; [`place`]
+//! decides from the interfaces' `rps_cpus` who may. [`Backlog`]
 //! bounds what one worker hands to another.
 //!
 //! Everything here is a function or a small owned structure: no clock, no lock,
@@ -13,14 +14,20 @@
 
 mod backlog;
 mod bucket;
+mod cpuset;
 mod hasher;
+mod placement;
+mod settings;
 mod table;
 mod toeplitz;
 mod worker;
 
 pub use backlog::{Backlog, BacklogCounters, BacklogLimits};
 pub use bucket::{BucketCount, BucketCountError, BucketId};
+pub use cpuset::{CpuSet, CpuSetError, CpuSetForm, MAX_CPUS};
 pub use hasher::{FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher};
+pub use placement::{InterfaceCpus, Placement, PlacementError, WorkerCpu, place};
+pub use settings::{SteerSettings, TUNABLES};
 pub use table::{BucketMove, IndirectionTable, NoWorkers};
 pub use toeplitz::{Toeplitz, ToeplitzKey, symmetric_toeplitz};
 pub use worker::{MAX_WORKERS, WorkerId, WorkerSet};
