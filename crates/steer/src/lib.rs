@@ -7,12 +7,13 @@
 //! [`SteeringHasher`] maps both directions of a flow, and the ICMP errors about
 //! it, to one bucket. [`IndirectionTable`] says who owns a bucket; [`place`]
 //! decides from the interfaces' `rps_cpus` who may. [`Backlog`]
-//! bounds what one worker hands to another.
+//! bounds what one worker hands to another, and [`Balancer`] moves buckets when the load is uneven.
 //!
 //! Everything here is a function or a small owned structure: no clock, no lock,
 //! no thread, no input or output.
 
 mod backlog;
+mod balance;
 mod bucket;
 mod cpuset;
 mod hasher;
@@ -23,6 +24,7 @@ mod toeplitz;
 mod worker;
 
 pub use backlog::{Backlog, BacklogCounters, BacklogLimits};
+pub use balance::{BalanceSettings, Balancer, Move, MoveReason, Plan, Sample, Spread};
 pub use bucket::{BucketCount, BucketCountError, BucketId};
 pub use cpuset::{CpuSet, CpuSetError, CpuSetForm, MAX_CPUS};
 pub use hasher::{FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher};

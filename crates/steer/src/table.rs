@@ -83,7 +83,7 @@ impl IndirectionTable {
 
     /// The fewest moves after which only `workers` own buckets and no worker has
     /// two more than another: what a worker that comes or goes needs. Load is not
-    /// looked at; that is the balancer's part.
+    /// looked at; that is the part of [`crate::Balancer`].
     ///
     /// # Errors
     /// [`NoWorkers`] when the set is empty.
