@@ -10,6 +10,8 @@ use crate::PortId;
 #[derive(Debug)]
 pub struct Frame {
     pub(crate) buffer: Box<[u8]>,
+    /// Where the frame begins in `buffer`; what lies before is headroom.
+    pub(crate) start: u32,
     pub(crate) length: u32,
     /// The port it came from.
     pub port: PortId,
@@ -66,12 +68,12 @@ pub struct Segmentation {
 impl Frame {
     /// The bytes of the frame, link header first.
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.length as usize]
+        &self.buffer[self.start as usize..][..self.length as usize]
     }
 
     /// The bytes, to be edited in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[..self.length as usize]
+        &mut self.buffer[self.start as usize..][..self.length as usize]
     }
 
     /// Length, bytes.

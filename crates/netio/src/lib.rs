@@ -5,10 +5,12 @@
 //! port is opened. This is the one crate with unsafe code: system calls and the
 //! prefetch instruction.
 
+pub mod afpacket;
 pub mod capture;
 pub mod clock;
 pub mod cpu;
 mod frame;
+mod interface;
 pub mod memory;
 mod pool;
 mod port;
@@ -16,6 +18,7 @@ mod prefetch;
 mod wake;
 
 pub use frame::{Checksum, Frame, Offload, Segmentation};
+pub use interface::{LinkState, link_state};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};
 pub use prefetch::prefetch_line;

@@ -42,6 +42,7 @@ impl FramePool {
         };
         Some(Frame {
             buffer,
+            start: 0,
             length: length as u32,
             port: PortId::default(),
             supplied_hash: 0,

@@ -108,6 +108,16 @@ impl Waiter {
     }
 }
 
+/// Waits until `socket` can be written to, or until `timeout` has passed. A signal
+/// may end it early, because the caller tries again anyway.
+pub(crate) fn wait_for_room(socket: BorrowedFd<'_>, timeout: Duration) {
+    let mut polled = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    let limit = timespec(timeout);
+    // SAFETY: the list is one entry long and borrowed mutably, `limit` lives
+    // through the call, and no signal mask is passed.
+    unsafe { libc::ppoll(&raw mut polled, 1, &raw const limit, std::ptr::null()) };
+}
+
 fn timespec(duration: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(duration.as_secs()).unwrap_or(libc::time_t::MAX),

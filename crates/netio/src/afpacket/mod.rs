@@ -1,0 +1,181 @@
+//! Frames of a network interface, through packet sockets (packet(7)).
+
+mod receive;
+mod socket;
+mod transmit;
+mod vnet;
+
+pub use receive::AfPacketRx;
+pub use transmit::AfPacketTx;
+
+use std::io;
+
+use crate::{PortError, PortId, link_state};
+use socket::PacketSocket;
+
+/// Messages of one system call.
+const BATCH: usize = 64;
+
+/// How to open an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AfPacketOptions {
+    /// Receive queues, among which the kernel divides packets by flow, the same
+    /// for both directions; at least 1.
+    pub receive_queues: u16,
+    /// Transmit queues: one for each worker.
+    pub transmit_queues: u16,
+    /// Room for frames that wait to be received, bytes of kernel memory per
+    /// queue. A small frame takes about 1 KiB of it.
+    pub receive_buffer_bytes: u32,
+    /// Room for frames on their way out, bytes of kernel memory per queue.
+    pub send_buffer_bytes: u32,
+    /// See frames for other machines, as a bridge must.
+    pub promiscuous: bool,
+    /// Pass by the queueing discipline of the interface when sending: cheaper,
+    /// but without its shaping and without backpressure.
+    pub qdisc_bypass: bool,
+}
+
+impl AfPacketOptions {
+    /// Default of [`receive_buffer_bytes`](Self::receive_buffer_bytes): some 40
+    /// ms of small frames at 1 M/s.
+    pub const RECEIVE_BUFFER_BYTES: u32 = 32 << 20;
+    /// Default of [`send_buffer_bytes`](Self::send_buffer_bytes): a batch of 64
+    /// super-packets.
+    pub const SEND_BUFFER_BYTES: u32 = 8 << 20;
+}
+
+impl Default for AfPacketOptions {
+    fn default() -> Self {
+        Self {
+            receive_queues: 1,
+            transmit_queues: 1,
+            receive_buffer_bytes: Self::RECEIVE_BUFFER_BYTES,
+            send_buffer_bytes: Self::SEND_BUFFER_BYTES,
+            promiscuous: true,
+            qdisc_bypass: false,
+        }
+    }
+}
+
+/// The queues of an interface, and what the kernel granted.
+#[derive(Debug)]
+pub struct AfPacketPort {
+    /// Receive queues, as many as asked for.
+    pub receive: Vec<AfPacketRx>,
+    /// Transmit queues, as many as asked for.
+    pub transmit: Vec<AfPacketTx>,
+    /// Number of the interface when it was opened.
+    pub index: u32,
+    /// What the kernel granted.
+    pub granted: Granted,
+}
+
+/// What the kernel granted of that which makes things faster or more correct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Frames carry their [`Offload`](crate::Offload). Without it, packets of
+    /// programs on this machine have bad checksums and super-packets are lost:
+    /// switch `tx-checksumming` and segmentation of the peer off (ethtool -K).
+    pub offload: bool,
+    /// What the machine itself sends out of the interface is not received.
+    pub ignore_outgoing: bool,
+    /// The queueing discipline is passed by, if that was asked for.
+    pub qdisc_bypass: bool,
+}
+
+impl AfPacketPort {
+    /// Opens `interface` as `port`. Keeps nothing but the sockets, so that it can
+    /// be called again whenever a queue is [`PortError::Gone`], until it succeeds.
+    ///
+    /// # Errors
+    /// [`PortError::NoInterface`] and [`PortError::NoPermission`],
+    /// [`PortError::Gone`] while the interface is down, and
+    /// [`PortError::System`] for anything else.
+    pub fn open(
+        interface: &str,
+        port: PortId,
+        options: &AfPacketOptions,
+    ) -> Result<Self, PortError> {
+        let failed = |what| move |source| system_error(interface, what, source);
+        let missing = || PortError::NoInterface { interface: interface.into() };
+        let state = link_state(interface).map_err(failed("looking at the link"))?;
+        let index = state.ok_or_else(missing)?.index;
+        // What one socket is refused the others are refused too.
+        let mut granted =
+            Granted { offload: true, ignore_outgoing: true, qdisc_bypass: options.qdisc_bypass };
+        let mut transmit = Vec::new();
+        for _ in 0..options.transmit_queues {
+            let socket = transmit_socket(index, options, &mut granted)
+                .map_err(failed("opening a socket to send"))?;
+            transmit.push(AfPacketTx::new(socket, interface, granted.offload));
+        }
+        let mut receive = Vec::new();
+        let mut group = None;
+        for _ in 0..options.receive_queues.max(1) {
+            let socket = receive_socket(index, options, &mut granted, &mut group)
+                .map_err(failed("opening a socket to receive"))?;
+            receive.push(AfPacketRx::new(socket, interface, port, granted.offload));
+        }
+        // A socket of an interface that is down reports it once; here it must not
+        // be mistaken for an interface that has just gone down.
+        let state = link_state(interface).map_err(failed("looking at the link"))?;
+        if !state.is_some_and(|state| state.up && state.index == index) {
+            return Err(PortError::Gone { interface: interface.into() });
+        }
+        Ok(Self { receive, transmit, index, granted })
+    }
+}
+
+fn transmit_socket(
+    index: u32,
+    options: &AfPacketOptions,
+    granted: &mut Granted,
+) -> io::Result<PacketSocket> {
+    let socket = PacketSocket::new()?;
+    socket.enlarge(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes)?;
+    granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
+    if granted.qdisc_bypass {
+        granted.qdisc_bypass = socket.set(libc::PACKET_QDISC_BYPASS, 1).is_ok();
+    }
+    socket.bind(index, false)?;
+    Ok(socket)
+}
+
+/// Opens one receive queue; `group` is the fan-out group of its siblings.
+fn receive_socket(
+    index: u32,
+    options: &AfPacketOptions,
+    granted: &mut Granted,
+    group: &mut Option<u16>,
+) -> io::Result<PacketSocket> {
+    let socket = PacketSocket::new()?;
+    socket.enlarge(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.receive_buffer_bytes)?;
+    granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
+    granted.ignore_outgoing &= socket.set(libc::PACKET_IGNORE_OUTGOING, 1).is_ok();
+    // Without it, the kernel would keep VLAN tags to itself.
+    socket.set(libc::PACKET_AUXDATA, 1)?;
+    if options.promiscuous {
+        socket.be_promiscuous(index)?;
+    }
+    if options.receive_queues <= 1 {
+        socket.bind(index, true)?;
+        return Ok(socket);
+    }
+    // Between binding and joining, a socket receives what its siblings receive.
+    socket.admit_nothing()?;
+    socket.bind(index, true)?;
+    *group = Some(socket.join_fanout(*group)?);
+    socket.admit_all()?;
+    Ok(socket)
+}
+
+/// Sorts the errors that every call on a packet socket can meet.
+fn system_error(interface: &str, what: &'static str, source: io::Error) -> PortError {
+    let interface = interface.into();
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => PortError::NoPermission { interface },
+        Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => PortError::Gone { interface },
+        _ => PortError::System { what, interface, source },
+    }
+}

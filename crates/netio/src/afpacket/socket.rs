@@ -1,0 +1,154 @@
+//! Packet sockets: the system calls that set them up.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Every protocol, in network byte order as the kernel wants it.
+const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
+
+#[derive(Debug)]
+pub(super) struct PacketSocket(OwnedFd);
+
+impl PacketSocket {
+    /// A socket that receives nothing until it is bound.
+    pub(super) fn new() -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no memory is passed.
+        let socket = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if socket < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is open, and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(socket) }))
+    }
+
+    /// Binds to an interface, to receive all protocols or, to send only, none.
+    pub(super) fn bind(&self, index: u32, receive: bool) -> io::Result<()> {
+        // SAFETY: zero is a valid value of every field.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = if receive { ALL_PROTOCOLS } else { 0 };
+        address.sll_ifindex = index.cast_signed();
+        // SAFETY: the kernel reads `size_of_val(&address)` bytes of `address`.
+        done(unsafe {
+            libc::bind(
+                self.0.as_raw_fd(),
+                std::ptr::from_ref(&address).cast(),
+                size_of_val(&address) as libc::socklen_t,
+            )
+        })
+    }
+
+    /// Sets an option of packet sockets.
+    pub(super) fn set(&self, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        self.set_option(libc::SOL_PACKET, option, &value)
+    }
+
+    /// Sees frames for other machines too, as a bridge must.
+    pub(super) fn be_promiscuous(&self, index: u32) -> io::Result<()> {
+        let membership = libc::packet_mreq {
+            mr_ifindex: index.cast_signed(),
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        self.set_option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
+    }
+
+    /// Enlarges a buffer, beyond the limit of the system where that is permitted.
+    /// `force` and `option` are SO_RCVBUFFORCE and SO_RCVBUF, or those for sending.
+    pub(super) fn enlarge(
+        &self,
+        force: libc::c_int,
+        option: libc::c_int,
+        bytes: u32,
+    ) -> io::Result<()> {
+        // The kernel doubles the figure and must not overflow.
+        let bytes = bytes.min(1 << 30).cast_signed();
+        self.set_option(libc::SOL_SOCKET, force, &bytes)
+            .or_else(|_| self.set_option(libc::SOL_SOCKET, option, &bytes))
+    }
+
+    /// Lets nothing in until [`PacketSocket::admit_all`].
+    pub(super) fn admit_nothing(&self) -> io::Result<()> {
+        // One instruction: return 0 bytes of the packet.
+        let mut code = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
+        let program = libc::sock_fprog { len: 1, filter: code.as_mut_ptr() };
+        self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
+    pub(super) fn admit_all(&self) -> io::Result<()> {
+        self.set_option(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
+    }
+
+    /// Joins a group that shares the interface's packets by flow hash: that of
+    /// `group`, or a new one. Returns the group.
+    pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
+        let hash = libc::PACKET_FANOUT_HASH as libc::c_int;
+        let unique = libc::PACKET_FANOUT_FLAG_UNIQUEID as libc::c_int;
+        let argument = match group {
+            Some(group) => libc::c_int::from(group) | hash << 16,
+            None => (hash | unique) << 16,
+        };
+        self.set(libc::PACKET_FANOUT, argument)?;
+        let mut joined: libc::c_int = 0;
+        self.get_option(libc::PACKET_FANOUT, &mut joined)?;
+        Ok((joined & 0xffff) as u16)
+    }
+
+    /// Packets lost for want of room in the receive buffer since the last call.
+    pub(super) fn take_lost(&self) -> io::Result<u32> {
+        let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        self.get_option(libc::PACKET_STATISTICS, &mut statistics)?;
+        Ok(statistics.tp_drops)
+    }
+
+    fn set_option<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+        // SAFETY: the kernel reads at most `size_of::<T>()` bytes of `value`.
+        done(unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                level,
+                option,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>() as libc::socklen_t,
+            )
+        })
+    }
+
+    fn get_option<T: Integers>(&self, option: libc::c_int, value: &mut T) -> io::Result<()> {
+        let mut length = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes to `value`, and any
+        // bytes are a valid `T`.
+        done(unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_PACKET,
+                option,
+                std::ptr::from_mut(value).cast(),
+                &raw mut length,
+            )
+        })
+    }
+}
+
+/// Types of which any bytes are a valid value.
+trait Integers {}
+impl Integers for libc::c_int {}
+impl Integers for libc::tpacket_stats {}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for PacketSocket {
+    fn as_raw_fd(&self) -> libc::c_int {
+        self.0.as_raw_fd()
+    }
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,135 @@
+//! The virtio header that goes with every frame of a PACKET_VNET_HDR socket.
+
+use crate::{Checksum, Offload, Segmentation};
+
+const NEEDS_CHECKSUM: u8 = 1;
+const CHECKSUM_VALID: u8 = 2;
+
+const GSO_NONE: u8 = 0;
+const GSO_TCP4: u8 = 1;
+const GSO_UFO: u8 = 3;
+const GSO_TCP6: u8 = 4;
+const GSO_UDP: u8 = 5;
+/// Set beside the TCP kinds for segments with CWR.
+const GSO_ECN: u8 = 0x80;
+
+/// `struct virtio_net_hdr` (virtio 1.2 section 5.1.6), in the byte order of this
+/// machine, as packet sockets have it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct VnetHeader {
+    flags: u8,
+    gso_type: u8,
+    header_length: u16,
+    gso_size: u16,
+    checksum_start: u16,
+    checksum_offset: u16,
+}
+
+impl VnetHeader {
+    /// The offload that the header describes. `frame` is what follows it, into
+    /// which `inserted` bytes have been put before the network header since.
+    pub(super) fn offload(self, frame: &[u8], inserted: u16) -> Offload {
+        let start = self.checksum_start.saturating_add(inserted);
+        let checksum = if self.flags & NEEDS_CHECKSUM != 0 {
+            Checksum::Partial { start, offset: self.checksum_offset }
+        } else if self.flags & CHECKSUM_VALID != 0 {
+            Checksum::Verified
+        } else {
+            Checksum::Complete
+        };
+        let segmentation = (self.gso_type != GSO_NONE).then(|| Segmentation {
+            kind: self.gso_type,
+            segment_size: self.gso_size,
+            header_length: headers(frame, self.gso_type, checksum)
+                .unwrap_or(self.header_length.saturating_add(inserted)),
+        });
+        Offload { checksum, segmentation }
+    }
+
+    /// The header to send a frame with.
+    pub(super) fn new(offload: Offload) -> Self {
+        let mut header = Self::default();
+        // A verified checksum is a complete one; there is no way to say more.
+        if let Checksum::Partial { start, offset } = offload.checksum {
+            header.flags = NEEDS_CHECKSUM;
+            header.checksum_start = start;
+            header.checksum_offset = offset;
+        }
+        if let Some(segmentation) = offload.segmentation {
+            header.gso_type = segmentation.kind;
+            header.gso_size = segmentation.segment_size;
+            header.header_length = segmentation.header_length;
+        }
+        header
+    }
+}
+
+/// Length of all headers of a super-packet. The kernel's own figure is the length
+/// of what lies in one piece in its memory, which may be much of the payload.
+fn headers(frame: &[u8], gso_type: u8, checksum: Checksum) -> Option<u16> {
+    const UDP_HEADER: u16 = 8;
+    let Checksum::Partial { start, .. } = checksum else { return None };
+    let transport = match gso_type & !GSO_ECN {
+        GSO_TCP4 | GSO_TCP6 => u16::from(frame.get(usize::from(start) + 12)? >> 4) * 4,
+        GSO_UFO | GSO_UDP => UDP_HEADER,
+        _ => return None,
+    };
+    start.checked_add(transport)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_measured_in_the_packet() {
+        let mut frame = [0; 100];
+        frame[34 + 12] = 0x80;
+        frame[38 + 12] = 0x80;
+        let header = VnetHeader {
+            flags: NEEDS_CHECKSUM,
+            gso_type: GSO_TCP4 | GSO_ECN,
+            header_length: 90,
+            gso_size: 1448,
+            checksum_start: 34,
+            checksum_offset: 16,
+        };
+        for inserted in [0, 4] {
+            let offload = header.offload(&frame, inserted);
+            let start = 34 + inserted;
+            assert_eq!(offload.checksum, Checksum::Partial { start, offset: 16 });
+            let expected =
+                Segmentation { kind: 0x81, segment_size: 1448, header_length: start + 32 };
+            assert_eq!(offload.segmentation, Some(expected));
+            let sent = VnetHeader::new(offload);
+            let expected =
+                VnetHeader { header_length: start + 32, checksum_start: start, ..header };
+            assert_eq!(sent, expected);
+        }
+    }
+
+    #[test]
+    fn complete_frames_have_a_zero_header() {
+        assert_eq!(VnetHeader::default().offload(&[], 4), Offload::default());
+        assert_eq!(VnetHeader::new(Offload::default()), VnetHeader::default());
+        let verified = VnetHeader { flags: CHECKSUM_VALID, ..VnetHeader::default() };
+        let offload = verified.offload(&[], 0);
+        assert_eq!(offload, Offload { checksum: Checksum::Verified, segmentation: None });
+        assert_eq!(VnetHeader::new(offload), VnetHeader::default());
+    }
+
+    #[test]
+    fn nonsense_from_outside_does_not_overflow() {
+        let header = VnetHeader {
+            flags: NEEDS_CHECKSUM,
+            gso_type: GSO_TCP6,
+            header_length: u16::MAX,
+            gso_size: 0,
+            checksum_start: u16::MAX,
+            checksum_offset: u16::MAX,
+        };
+        let segmentation = header.offload(&[0; 64], 4).segmentation.unwrap();
+        assert_eq!(segmentation.header_length, u16::MAX);
+    }
+}
