@@ -31,9 +31,10 @@ BENCH ?= conntrack
 bench: build ## one benchmark: make bench BENCH=conntrack
 	$(STATEWAY) bench $(BENCH)
 
-fmt: ## format the code and bring docs/drops.md up to date
+fmt: ## format the code and bring the reference tables in docs/ up to date
 	$(CARGO) fmt --all
 	$(CARGO) xtask drops --write
+	$(CARGO) xtask tunables --write
 
 setup: ## only install what the tests need
 	@scripts/setup

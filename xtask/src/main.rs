@@ -5,6 +5,7 @@ mod drops;
 mod licences;
 mod problem;
 mod source;
+mod tunables;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,6 +30,12 @@ enum Task {
         #[arg(long)]
         write: bool,
     },
+    /// Compare docs/tunables.md with the tunables in the code
+    Tunables {
+        /// Write the document anew
+        #[arg(long)]
+        write: bool,
+    },
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -41,6 +48,12 @@ fn main() -> anyhow::Result<ExitCode> {
                 drops::update(&root)?;
             }
             ("drops", drops::check(&root)?)
+        }
+        Task::Tunables { write } => {
+            if write {
+                tunables::update(&root)?;
+            }
+            ("tunables", tunables::check(&root)?)
         }
     };
     for problem in &problems {
@@ -60,6 +73,7 @@ fn tidy(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut problems = arrows::check(root, &metadata(root, Graph::Workspace)?)?;
     problems.extend(source::check(root)?);
     problems.extend(drops::check(root)?);
+    problems.extend(tunables::check(root)?);
     Ok(problems)
 }
 

@@ -1,0 +1,72 @@
+//! The tunables in docs/tunables.md, which is generated whole from the code.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use flow::{Tunable, Unit};
+
+use crate::problem::Problem;
+
+const DOCUMENT: &str = "docs/tunables.md";
+
+const INTRODUCTION: &str = "\
+# Tunables
+
+Settings that can change while the gateway runs, under the kernel's names without
+their `net.` prefixes. `stateway tunable list` shows their values, `stateway tunable
+set NAME VALUE` changes one until the process ends, and the section `[tunables]` of
+the configuration file sets them at the start. A value out of range is refused and
+changes nothing.
+
+Generated from the code by `cargo xtask tunables --write`.
+";
+
+/// Compares the document with the code.
+pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
+    let document = crate::read(root, DOCUMENT)?;
+    Ok(judge(&document, &in_code()).into_iter().collect())
+}
+
+/// Writes the document anew.
+pub fn update(root: &Path) -> anyhow::Result<()> {
+    Ok(std::fs::write(root.join(DOCUMENT), in_code())?)
+}
+
+fn in_code() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    section(&mut text, "Connection tracking", conntrack::Settings::tunables());
+    text
+}
+
+fn section<'a>(text: &mut String, title: &str, tunables: impl Iterator<Item = &'a Tunable>) {
+    let mut rows = String::new();
+    for Tunable { name, unit, default, min, max, meaning } in tunables {
+        let (unit, range) = match unit {
+            Unit::Switch => ("0 or 1", String::new()),
+            unit => (unit.symbol(), format!("{min} to {max}")),
+        };
+        // Writing to a string can not fail.
+        let _ = writeln!(rows, "| `{name}` | {default} | {unit} | {range} | {meaning} |");
+    }
+    let header = "| name | default | unit | range | meaning |\n| --- | --- | --- | --- | --- |";
+    let _ = write!(text, "\n## {title}\n\n{header}\n{rows}");
+}
+
+/// The first line that differs.
+fn judge(document: &str, code: &str) -> Option<Problem> {
+    if document == code {
+        return None;
+    }
+    let same = document.lines().zip(code.lines()).take_while(|(left, right)| left == right);
+    let line = same.count() + 1;
+    Some(Problem::new(
+        DOCUMENT,
+        line,
+        format!("differs from the code: {}", code.lines().nth(line - 1).unwrap_or("nothing here")),
+        "run `cargo xtask tunables --write`",
+    ))
+}
+
+#[cfg(test)]
+#[path = "tunables_tests.rs"]
+mod tests;
