@@ -35,6 +35,7 @@ pub fn update(root: &Path) -> anyhow::Result<()> {
 fn in_code() -> String {
     let mut text = INTRODUCTION.to_owned();
     section(&mut text, "Connection tracking", conntrack::Settings::tunables());
+    section(&mut text, "Steering", steer::TUNABLES.iter());
     text
 }
 
@@ -43,6 +44,7 @@ fn section<'a>(text: &mut String, title: &str, tunables: impl Iterator<Item = &'
     for Tunable { name, unit, default, min, max, meaning } in tunables {
         let (unit, range) = match unit {
             Unit::Switch => ("0 or 1", String::new()),
+            unit if (*min, *max) == (0, u64::MAX) => (unit.symbol(), "any".to_owned()),
             unit => (unit.symbol(), format!("{min} to {max}")),
         };
         // Writing to a string can not fail.
