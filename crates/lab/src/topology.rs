@@ -73,29 +73,41 @@ const SERVER_BRIDGED: [IpAddr; 2] = addresses([192, 0, 2, 2], [1, 2]);
 const SERVER_ROUTED: [IpAddr; 2] = addresses([198, 51, 100, 2], [2, 2]);
 const FAR: [IpAddr; 2] = addresses([203, 0, 113, 129], [3, 2]);
 
-const BRIDGED_CLIENT: [&str; 4] = [
+// Hardware addresses (RFC 7042, 2.1.1) stay the same when a cable is replaced, as
+// the other side's neighbour entries do not.
+const BRIDGED_CLIENT: [&str; 5] = [
+    "link set eth0 address 00:00:5e:00:53:01",
     "addr add 192.0.2.1/24 dev eth0",
     "addr add 2001:db8:1::1/64 dev eth0 nodad",
     "route add default via 192.0.2.2",
     "route add default via 2001:db8:1::2",
 ];
-const BRIDGED_SERVER: [&str; 2] =
-    ["addr add 192.0.2.2/24 dev eth0", "addr add 2001:db8:1::2/64 dev eth0 nodad"];
-const ROUTED_CLIENT: [&str; 4] = [
+const BRIDGED_SERVER: [&str; 3] = [
+    "link set eth0 address 00:00:5e:00:53:02",
+    "addr add 192.0.2.2/24 dev eth0",
+    "addr add 2001:db8:1::2/64 dev eth0 nodad",
+];
+const ROUTED_CLIENT: [&str; 5] = [
+    "link set eth0 address 00:00:5e:00:53:01",
     "addr add 192.0.2.1/24 dev eth0",
     "addr add 2001:db8:1::1/64 dev eth0 nodad",
     "route add default via 192.0.2.254",
     "route add default via 2001:db8:1::fe",
 ];
-const ROUTED_GATEWAY: [&str; 6] = [
+const ROUTED_LAN: [&str; 3] = [
+    "link set lan0 address 00:00:5e:00:53:03",
     "addr add 192.0.2.254/24 dev lan0",
     "addr add 2001:db8:1::fe/64 dev lan0 nodad",
+];
+const ROUTED_WAN: [&str; 5] = [
+    "link set wan0 address 00:00:5e:00:53:04",
     "addr add 198.51.100.254/24 dev wan0",
     "addr add 2001:db8:2::fe/64 dev wan0 nodad",
     "route add default via 198.51.100.2",
     "route add default via 2001:db8:2::2",
 ];
-const ROUTED_SERVER: [&str; 4] = [
+const ROUTED_SERVER: [&str; 5] = [
+    "link set eth0 address 00:00:5e:00:53:02",
     "addr add 198.51.100.2/24 dev eth0",
     "addr add 2001:db8:2::2/64 dev eth0 nodad",
     "route add 192.0.2.0/24 via 198.51.100.254",
@@ -140,20 +152,18 @@ impl Lab {
             gateway: Namespace::new("gateway")?,
             server: Namespace::new("server")?,
         };
+        match lab.gateway_kind {
+            Gateway::KernelBridge => {
+                lab.gateway.ip(&["link add br0 type bridge", "link set br0 up"])?;
+            }
+            Gateway::KernelForwarding(tracking) => lab.forward(tracking)?,
+            Gateway::Stateway(_) => {}
+        }
         lab.plug(Side::Client)?;
         lab.plug(Side::Server)?;
         lab.server.ip(&[&format!("route add blackhole {}", Self::SINK)])?;
-        match lab.gateway_kind.clone() {
-            Gateway::KernelBridge => lab.gateway.ip(&[
-                "link add br0 type bridge",
-                "link set lan0 master br0",
-                "link set wan0 master br0",
-                "link set br0 up",
-            ])?,
-            Gateway::KernelForwarding(tracking) => lab.forward(tracking)?,
-            Gateway::Stateway(spec) => {
-                lab.stateway = Some(Stateway::start(&lab.gateway, &spec, &lab.placement)?);
-            }
+        if let Gateway::Stateway(spec) = &lab.gateway_kind {
+            lab.stateway = Some(Stateway::start(&lab.gateway, spec, &lab.placement)?);
         }
         Ok(lab)
     }
@@ -239,8 +249,9 @@ impl Lab {
         self.gateway.ip(&[&format!("link del {}", side.gateway_interface())])
     }
 
-    /// Puts a new cable in: interfaces of the same name, with the same addresses
-    /// but other hardware addresses. A bridge of the kernel takes its end in.
+    /// Puts a new cable in: interfaces of the same name, with the same addresses;
+    /// only in a bridge `lan0` and `wan0` get other hardware addresses. A gateway that is the kernel is told,
+    /// Stateway has to find out.
     ///
     /// # Errors
     /// [`Error::Failed`] if the old one was not unplugged.
@@ -249,16 +260,21 @@ impl Lab {
             Side::Client => &self.client,
             Side::Server => &self.server,
         };
-        self.gateway.join(side.gateway_interface(), end, "eth0")?;
-        let commands: &[&str] = match (side, self.is_routed()) {
-            (Side::Client, false) => &BRIDGED_CLIENT,
-            (Side::Client, true) => &ROUTED_CLIENT,
-            (Side::Server, false) => &BRIDGED_SERVER,
-            (Side::Server, true) => &ROUTED_SERVER,
+        let port = side.gateway_interface();
+        self.gateway.join(port, end, "eth0")?;
+        let (at_gateway, at_end): (&[&str], &[&str]) = match (side, self.is_routed()) {
+            (Side::Client, false) => (&[], &BRIDGED_CLIENT),
+            (Side::Server, false) => (&[], &BRIDGED_SERVER),
+            (Side::Client, true) => (&ROUTED_LAN, &ROUTED_CLIENT),
+            (Side::Server, true) => (&ROUTED_WAN, &ROUTED_SERVER),
         };
-        end.ip(commands)?;
+        self.gateway.ip(at_gateway)?;
+        end.ip(at_end)?;
+        if matches!(self.gateway_kind, Gateway::KernelBridge) {
+            self.gateway.ip(&[&format!("link set {port} master br0")])?;
+        }
         if self.placement.steer_softirq {
-            steer_softirq(&self.gateway, side.gateway_interface(), &self.placement.gateway.mask())?;
+            steer_softirq(&self.gateway, port, &self.placement.gateway.mask())?;
             steer_softirq(end, "eth0", &self.placement.endpoints.mask())?;
         }
         Ok(())
@@ -269,7 +285,6 @@ impl Lab {
     }
 
     fn forward(&self, tracking: Tracking) -> Result<()> {
-        self.gateway.ip(&ROUTED_GATEWAY)?;
         enable_forwarding(&self.gateway)?;
         let rules = match tracking {
             Tracking::Off => return Ok(()),

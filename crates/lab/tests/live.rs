@@ -13,6 +13,8 @@ mod kernel;
 mod lifetime;
 #[path = "live/operations.rs"]
 mod operations;
+#[path = "live/rate.rs"]
+mod rate;
 #[path = "live/scenario.rs"]
 mod scenario;
 #[path = "live/stateway.rs"]

@@ -29,8 +29,9 @@ impl DnsServer {
         let record = format!("--host-record={},{}", Self::NAME, Self::ADDRESS);
         let mut background = lab
             .on_server("dnsmasq")
-            .args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file"])
-            .args(["--no-resolv", "--no-hosts", "--user=root", "--group=root", &record])
+            // In its debug mode it does not change its user, which a user namespace refuses.
+            .args(["--no-daemon", "--conf-file=/dev/null", "--pid-file"])
+            .args(["--no-resolv", "--no-hosts", &record])
             .spawn()?;
         background.wait_for_port(Transport::Udp, PORT)?;
         background.wait_for_port(Transport::Tcp, PORT)?;

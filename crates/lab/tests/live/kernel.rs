@@ -7,7 +7,7 @@ use lab::{
     kernel_conntrack, ping, ratio,
 };
 
-use crate::scenario::{SHORT, alone, every_client, routes_show};
+use crate::scenario::{SHORT, alone, every_client, routes_show, wait_for_pings};
 
 fn forwarding(tracking: Tracking) -> lab::Result<Lab> {
     Lab::new(Gateway::KernelForwarding(tracking), Placement::free())
@@ -58,11 +58,18 @@ fn masquerade_shows_in_the_kernels_table() {
 #[test]
 fn a_pulled_cable_stops_traffic_until_it_is_back() {
     alone(|| {
-        let lab = forwarding(Tracking::Off)?;
-        let server = lab.server_address(Family::V4);
-        assert_eq!(ping(lab.on_client("ping"), server, 2)?.received, 2);
-        lab.unplug(Side::Client)?;
-        assert!(ping(lab.on_client("ping"), server, 1).is_err(), "there is no route");
+        for gateway in [Gateway::KernelBridge, Gateway::KernelForwarding(Tracking::Off)] {
+            let lab = Lab::new(gateway, Placement::free())?;
+            for side in [Side::Client, Side::Server] {
+                let server = lab.server_address(Family::V4);
+                assert_eq!(ping(lab.on_client("ping"), server, 2)?.received, 2);
+                lab.unplug(side)?;
+                let cut = ping(lab.on_client("ping"), server, 1);
+                assert!(cut.is_err() || cut.is_ok_and(|report| report.received == 0));
+                lab.plug(side)?;
+                wait_for_pings(&lab)?;
+            }
+        }
         Ok(())
     });
 }

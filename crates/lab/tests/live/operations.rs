@@ -8,7 +8,7 @@ use lab::{
     Stateway, StatewaySpec, Tracking, iperf_tcp, kernel_conntrack, ping,
 };
 
-use crate::scenario::{SHORT, alone, stateway_binary};
+use crate::scenario::{SHORT, alone, stateway_binary, wait_for_pings};
 use crate::stateway::{stateway_lab, stop_cleanly};
 
 /// Runs a Stateway that is expected to end at once.
@@ -73,23 +73,6 @@ fn an_interface_that_comes_back_carries_traffic_again() {
         }
         stop_cleanly(&mut lab)
     });
-}
-
-/// Traffic flows again within some seconds, and then without loss.
-fn wait_for_pings(lab: &Lab) -> Result<()> {
-    let server = lab.server_address(Family::V4);
-    for _ in 0..5 {
-        if ping(lab.on_client("ping"), server, 1)?.received == 1 {
-            break;
-        }
-    }
-    assert_eq!(
-        ping(lab.on_client("ping"), server, 10)?.received,
-        10,
-        "log of stateway:\n{}",
-        lab.stateway().map(Stateway::log).unwrap_or_default()
-    );
-    Ok(())
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lab::{
-    DnsServer, Error, Family, HttpServer, Lab, Result, Transport, iperf_tcp, iperf_udp, ping,
-    traceroute,
+    DnsServer, Error, Family, HttpServer, Lab, Result, Stateway, Transport, iperf_tcp, iperf_udp,
+    ping, traceroute,
 };
 
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -106,5 +106,22 @@ pub fn routes_show(lab: &Lab, first: impl Fn(Family) -> Vec<IpAddr>) -> Result<(
         let route = traceroute(lab.on_client("traceroute"), far.address(family))?;
         assert_eq!(route.addresses(), hops, "{family:?}");
     }
+    Ok(())
+}
+
+/// Traffic flows again within some seconds, and then without loss.
+pub fn wait_for_pings(lab: &Lab) -> Result<()> {
+    let server = lab.server_address(Family::V4);
+    for _ in 0..5 {
+        if ping(lab.on_client("ping"), server, 1)?.received == 1 {
+            break;
+        }
+    }
+    assert_eq!(
+        ping(lab.on_client("ping"), server, 10)?.received,
+        10,
+        "log of stateway:\n{}",
+        lab.stateway().map(Stateway::log).unwrap_or_default()
+    );
     Ok(())
 }
