@@ -240,10 +240,11 @@ const GOLDEN_RATIO: u32 = 0x9e37_79b1;
 /// The exclusive or of all 16-bit words of addresses and ports.
 #[inline]
 fn folded(key: &FlowKey) -> u16 {
-    let sum = u128::from_be_bytes(key.low.address) ^ u128::from_be_bytes(key.high.address);
+    // Adding without carry knows no byte order until the last step.
+    let sum = u128::from_ne_bytes(key.low.address) ^ u128::from_ne_bytes(key.high.address);
     let sum = (sum >> 64) as u64 ^ sum as u64;
     let sum = (sum >> 32) as u32 ^ sum as u32;
-    (sum >> 16) as u16 ^ sum as u16 ^ key.low.port ^ key.high.port
+    u16::from_be((sum >> 16) as u16 ^ sum as u16) ^ key.low.port ^ key.high.port
 }
 
 /// True for packets of which every interface with the symmetric key computes the
