@@ -24,6 +24,11 @@ mod state;
 mod tracker;
 mod window;
 
+#[cfg(test)]
+mod endpoints_tests;
+#[cfg(test)]
+mod watched;
+
 pub use invalid::Invalid;
 pub use segment::{Segment, SynOptions};
 pub use sequence::Seq;

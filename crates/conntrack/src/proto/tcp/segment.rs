@@ -22,7 +22,7 @@ pub struct Segment<'a> {
     pub(super) acknowledgment: Seq,
     /// As carried, unscaled.
     pub(super) window: u16,
-    options: &'a [u8],
+    pub(super) options: &'a [u8],
 }
 
 /// What a SYN offers.
@@ -129,3 +129,7 @@ impl<'a> Iterator for Options<'a> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "segment_tests.rs"]
+mod tests;

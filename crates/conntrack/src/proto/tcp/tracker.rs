@@ -404,3 +404,7 @@ impl TcpTracker {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tracker_tests.rs"]
+mod tests;

@@ -20,7 +20,7 @@ use crate::Direction;
 
 /// Rule 4 accepts acknowledgments at least this old, bytes: a full unscaled
 /// window and some.
-const MIN_ACK_WINDOW: u32 = 66_000;
+pub(super) const MIN_ACK_WINDOW: u32 = 66_000;
 
 /// One direction, by what its sender sent and its receiver announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
