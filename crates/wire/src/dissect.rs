@@ -1,7 +1,8 @@
 //! The one pass over a frame.
 
 use crate::{
-    Dissected, Malformed, Network, Transport, Tunnels, ip,
+    Dissected, Family, Malformed, Network, Transport, Tunnels,
+    ip::{self, Header},
     link::{self, IpPlace},
     transport,
 };
@@ -34,43 +35,81 @@ use crate::{
 /// The first header that is cut short or contradicts itself, see [`Malformed`].
 pub fn dissect(frame: &[u8], tunnels: Tunnels) -> Result<Dissected, Malformed> {
     let link = link::read(frame, 0)?;
-    let network = match link.ip {
-        Some(place) => network(frame, place, tunnels, 0)?,
-        None => None,
-    };
-    Ok(Dissected { network, ethertype: link.ethertype, vlan: link.vlan })
+    let mut dissected = Dissected { network: None, ethertype: link.ethertype, vlan: link.vlan };
+    if let Some(place) = link.ip {
+        network(frame, place, tunnels, 0, &mut dissected.network)?;
+    }
+    Ok(dissected)
 }
 
-/// The innermost packet from `place` on, which lies in `depth` tunnels; `None` if
-/// `place` was guessed and is no IP packet.
+/// Puts the innermost packet from `place` on, which lies in `depth` tunnels, into
+/// `found`; leaves that as it is if `place` was guessed and is no IP packet.
+///
+/// Results go into place, here and in the transport parsers: handed up through
+/// nested `Result`s, copying would cost more than reading the packet.
+#[inline(always)]
 fn network(
     frame: &[u8],
     place: IpPlace,
     tunnels: Tunnels,
     depth: usize,
-) -> Result<Option<Network>, Malformed> {
-    let mut network = match ip::read(&frame[..place.end], place.family, place.offset) {
-        Ok(network) => network,
-        Err(Malformed::Ipv4Header | Malformed::Ipv6Header) if place.guessed => return Ok(None),
-        Err(malformed) => return Err(malformed),
+    found: &mut Option<Network>,
+) -> Result<(), Malformed> {
+    let bytes = &frame[..place.end];
+    let read = match place.family {
+        Family::V4 => match ip::ipv4(bytes, place.offset) {
+            Ok(header) => return above(frame, &header, tunnels, depth, found),
+            Err(malformed) => malformed,
+        },
+        Family::V6 => match ip::ipv6(bytes, place.offset) {
+            Ok(header) => return above(frame, &header, tunnels, depth, found),
+            Err(malformed) => malformed,
+        },
     };
-    if network.transport == Transport::LaterFragment {
-        return Ok(Some(network));
+    match read {
+        Malformed::Ipv4Header | Malformed::Ipv6Header if place.guessed => Ok(()),
+        malformed => Err(malformed),
     }
-    let packet = &frame[..network.end as usize];
-    if tunnels == Tunnels::Inner
-        && let Some(place) = transport::tunnel(packet, &network)?
-    {
-        if depth == Dissected::MAX_TUNNELS {
-            return Err(Malformed::TunnelDepth);
-        }
-        let inner = self::network(frame, place, tunnels, depth + 1)?;
-        if inner.is_some() {
-            return Ok(inner);
-        }
+}
+
+/// What is above an IP header. Called once for each family, so that the compiler
+/// makes a straight path for each.
+#[inline(always)]
+fn above(
+    frame: &[u8],
+    header: &Header<'_>,
+    tunnels: Tunnels,
+    depth: usize,
+    found: &mut Option<Network>,
+) -> Result<(), Malformed> {
+    let packet = &frame[..header.end as usize];
+    let network = found.insert(header.with_transport(Transport::Other));
+    if header.is_later_fragment() {
+        network.transport = Transport::LaterFragment;
+        return Ok(());
     }
-    network.transport = transport::read(packet, &network)?;
-    Ok(Some(network))
+    transport::read(packet, header, &mut network.transport)?;
+    if tunnels == Tunnels::Inner && transport::is_tunnel(header) {
+        descend(packet, header, depth, found)?;
+    }
+    Ok(())
+}
+
+/// Replaces the tunnel packet that was found by the innermost packet inside it,
+/// if there is one.
+#[cold]
+#[inline(never)]
+fn descend(
+    packet: &[u8],
+    outer: &Header<'_>,
+    depth: usize,
+    found: &mut Option<Network>,
+) -> Result<(), Malformed> {
+    match transport::tunnel(packet, outer)? {
+        None => Ok(()),
+        Some(_) if depth == Dissected::MAX_TUNNELS => Err(Malformed::TunnelDepth),
+        Some(place) => network(packet, place, Tunnels::Inner, depth + 1, found),
+    }
 }
 
 #[cfg(test)]

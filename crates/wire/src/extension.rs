@@ -24,7 +24,16 @@ pub(crate) struct Chain {
 /// ESP and "no next header" end the chain like any transport. A second fragment
 /// header is refused: no sender makes one (RFC 8200 section 4.1), and only one
 /// can be described.
-pub(crate) fn walk(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<Chain, Malformed> {
+#[inline]
+pub(crate) fn walk(packet: &[u8], offset: u16, protocol: u8) -> Result<Chain, Malformed> {
+    if is_extension(protocol) {
+        follow(packet, offset, protocol)
+    } else {
+        Ok(Chain { protocol, offset, fragment: None })
+    }
+}
+
+fn follow(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<Chain, Malformed> {
     let mut fragment = None;
     let mut headers = 0;
     while is_extension(protocol) {
@@ -35,7 +44,9 @@ pub(crate) fn walk(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<C
         let rest = tail(packet, offset);
         let header: &[u8; 8] = rest.first_chunk().ok_or(Malformed::ExtensionHeaders)?;
         let length = length(protocol, header[1]);
-        if rest.len() < usize::from(length) {
+        // The fixed fields of an authentication header alone take 12 bytes.
+        let is_short = protocol == AUTHENTICATION && length < 12;
+        if is_short || rest.len() < usize::from(length) {
             return Err(Malformed::ExtensionHeaders);
         }
         offset = offset.checked_add(length).ok_or(Malformed::ExtensionHeaders)?;
@@ -55,6 +66,7 @@ pub(crate) fn walk(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<C
     Ok(Chain { protocol, offset, fragment })
 }
 
+#[inline]
 pub(crate) fn is_extension(protocol: u8) -> bool {
     matches!(
         protocol,
@@ -66,9 +78,8 @@ pub(crate) fn is_extension(protocol: u8) -> bool {
 pub(crate) fn length(protocol: u8, field: u8) -> u16 {
     match protocol {
         FRAGMENT => 8,
-        // RFC 4302 section 2.2: in 4-byte units, minus 2. An IPv6 header has at
-        // least 8 bytes.
-        AUTHENTICATION => ((u16::from(field) + 2) * 4).max(8),
+        // RFC 4302 section 2.2: in 4-byte units, minus 2.
+        AUTHENTICATION => (u16::from(field) + 2) * 4,
         _ => (u16::from(field) + 1) * 8,
     }
 }

@@ -16,44 +16,75 @@ pub(crate) fn mapped(address: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// Reads the IP header at `offset` with its extension headers, but not the
-/// transport: that is left as [`Transport::Other`] or
-/// [`Transport::LaterFragment`].
-pub(crate) fn read(packet: &[u8], family: Family, offset: u16) -> Result<Network, Malformed> {
-    match family {
-        Family::V4 => ipv4(packet, offset),
-        Family::V6 => ipv6(packet, offset),
+/// An IP header with its extension headers; the fields are those of [`Network`].
+///
+/// It is small so that the parsers hand it on in registers; a [`Network`] is
+/// written once, when all of it is known.
+pub(crate) struct Header<'a> {
+    addresses: Addresses<'a>,
+    offset: u16,
+    pub(crate) transport_offset: u16,
+    pub(crate) end: u32,
+    pub(crate) protocol: u8,
+    ttl: u8,
+    traffic_class: u8,
+    dont_fragment: bool,
+    pub(crate) fragment: Option<FragmentInfo>,
+}
+
+enum Addresses<'a> {
+    V4(&'a [u8; 4], &'a [u8; 4]),
+    V6(&'a [u8; 16], &'a [u8; 16]),
+}
+
+impl Header<'_> {
+    pub(crate) fn family(&self) -> Family {
+        match self.addresses {
+            Addresses::V4(..) => Family::V4,
+            Addresses::V6(..) => Family::V6,
+        }
+    }
+
+    /// More pieces of the datagram come after this one.
+    pub(crate) fn more(&self) -> bool {
+        self.fragment.is_some_and(|fragment| fragment.more)
+    }
+
+    /// Another piece holds the transport header.
+    pub(crate) fn is_later_fragment(&self) -> bool {
+        self.fragment.is_some_and(|fragment| fragment.offset != 0)
+    }
+
+    #[inline(always)]
+    pub(crate) fn with_transport(&self, transport: Transport) -> Network {
+        let (source, destination) = match self.addresses {
+            Addresses::V4(source, destination) => (mapped(*source), mapped(*destination)),
+            Addresses::V6(source, destination) => (*source, *destination),
+        };
+        Network {
+            family: self.family(),
+            source,
+            destination,
+            offset: self.offset,
+            transport_offset: self.transport_offset,
+            end: self.end,
+            protocol: self.protocol,
+            ttl: self.ttl,
+            traffic_class: self.traffic_class,
+            dont_fragment: self.dont_fragment,
+            fragment: self.fragment,
+            transport,
+        }
     }
 }
 
-/// RFC 791 section 3.1.
-#[inline]
-fn ipv4(packet: &[u8], offset: u16) -> Result<Network, Malformed> {
+/// Reads the IPv4 header at `offset` (RFC 791 section 3.1).
+#[inline(always)]
+pub(crate) fn ipv4(packet: &[u8], offset: u16) -> Result<Header<'_>, Malformed> {
     const BAD: Malformed = Malformed::Ipv4Header;
     let rest = tail(packet, offset);
     let fixed: &[u8; 20] = rest.first_chunk().ok_or(BAD)?;
-    let &[
-        version_ihl,
-        traffic_class,
-        l0,
-        l1,
-        i0,
-        i1,
-        f0,
-        f1,
-        ttl,
-        protocol,
-        _,
-        _,
-        s0,
-        s1,
-        s2,
-        s3,
-        d0,
-        d1,
-        d2,
-        d3,
-    ] = fixed;
+    let &[version_ihl, traffic_class, l0, l1, i0, i1, f0, f1, ttl, protocol, ..] = fixed;
     let header_len = u16::from(version_ihl & 0x0f) * 4;
     let total = u16::from_be_bytes([l0, l1]);
     if version_ihl >> 4 != 4
@@ -86,10 +117,9 @@ fn ipv4(packet: &[u8], offset: u16) -> Result<Network, Malformed> {
         check_fragment(&fragment, length, usize::from(header_len))?;
         Some(fragment)
     };
-    Ok(Network {
-        family: Family::V4,
-        source: mapped([s0, s1, s2, s3]),
-        destination: mapped([d0, d1, d2, d3]),
+    let (source, destination) = fixed[12..].split_first_chunk().ok_or(BAD)?;
+    Ok(Header {
+        addresses: Addresses::V4(source, destination.first_chunk().ok_or(BAD)?),
         offset,
         transport_offset,
         end: u32::from(offset) + u32::from(total),
@@ -98,13 +128,12 @@ fn ipv4(packet: &[u8], offset: u16) -> Result<Network, Malformed> {
         traffic_class,
         dont_fragment: field & 0x4000 != 0,
         fragment,
-        transport: without_header(fragment),
     })
 }
 
-/// RFC 8200 section 3.
-#[inline]
-fn ipv6(packet: &[u8], offset: u16) -> Result<Network, Malformed> {
+/// Reads the IPv6 header at `offset` with its extension headers (RFC 8200).
+#[inline(always)]
+pub(crate) fn ipv6(packet: &[u8], offset: u16) -> Result<Header<'_>, Malformed> {
     const BAD: Malformed = Malformed::Ipv6Header;
     let rest = tail(packet, offset);
     let (fixed, payload) = rest.split_first_chunk::<40>().ok_or(BAD)?;
@@ -127,10 +156,8 @@ fn ipv6(packet: &[u8], offset: u16) -> Result<Network, Malformed> {
         check_fragment(fragment, length, unfragmentable)?;
     }
     let (source, destination) = addresses.split_first_chunk::<16>().ok_or(BAD)?;
-    Ok(Network {
-        family: Family::V6,
-        source: *source,
-        destination: *destination.first_chunk().ok_or(BAD)?,
+    Ok(Header {
+        addresses: Addresses::V6(source, destination.first_chunk().ok_or(BAD)?),
         offset,
         transport_offset: chain.offset,
         end: u32::from(offset) + 40 + length,
@@ -139,7 +166,6 @@ fn ipv6(packet: &[u8], offset: u16) -> Result<Network, Malformed> {
         traffic_class: (v0 << 4) | (v1 >> 4),
         dont_fragment: false,
         fragment: chain.fragment,
-        transport: without_header(chain.fragment),
     })
 }
 
@@ -164,11 +190,4 @@ fn check_fragment(fragment: &FragmentInfo, length: usize, before: usize) -> Resu
         return Err(Malformed::Fragment);
     }
     Ok(())
-}
-
-fn without_header(fragment: Option<FragmentInfo>) -> Transport {
-    match fragment {
-        Some(FragmentInfo { offset: 1.., .. }) => Transport::LaterFragment,
-        _ => Transport::Other,
-    }
 }

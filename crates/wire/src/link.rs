@@ -26,8 +26,8 @@ pub(crate) mod ethertype {
 pub(crate) const ETHERNET_LEN: u16 = 14;
 /// PPPoE header and PPP protocol number.
 const PPPOE_LEN: u16 = 8;
-const PPP_IPV4: u16 = 0x0021;
-const PPP_IPV6: u16 = 0x0057;
+pub(crate) const PPP_IPV4: u16 = 0x0021;
+pub(crate) const PPP_IPV6: u16 = 0x0057;
 
 /// What lies below the network layer.
 pub(crate) struct Link {
@@ -50,6 +50,7 @@ pub(crate) struct IpPlace {
 }
 
 /// Reads the Ethernet header at `start` and whatever is between it and IP.
+#[inline(always)]
 pub(crate) fn read(frame: &[u8], start: u16) -> Result<Link, Malformed> {
     let header: &[u8; 14] = tail(frame, start).first_chunk().ok_or(Malformed::Link)?;
     let mut ethertype = u16::from_be_bytes([header[12], header[13]]);
@@ -93,8 +94,11 @@ fn advance(offset: u16, by: u16) -> Result<u16, Malformed> {
     offset.checked_add(by).ok_or(Malformed::Link)
 }
 
-/// RFC 2516 section 4. The length field covers the PPP protocol number; what
-/// lies behind it is Ethernet padding.
+/// RFC 2516 section 4. The length field has to fit, but the IP packet may reach
+/// beyond it: access concentrators are seen to send short packets that state a
+/// length of less than they carry.
+#[cold]
+#[inline(never)]
 fn pppoe(frame: &[u8], offset: u16) -> Result<Option<IpPlace>, Malformed> {
     let &[version_type, code, _, _, l0, l1, p0, p1] =
         tail(frame, offset).first_chunk().ok_or(Malformed::Link)?;
@@ -102,19 +106,20 @@ fn pppoe(frame: &[u8], offset: u16) -> Result<Option<IpPlace>, Malformed> {
         return Ok(None);
     }
     let length = usize::from(u16::from_be_bytes([l0, l1]));
-    let end = usize::from(offset) + 6 + length;
-    if length < 2 || end > frame.len() {
+    if length < 2 || usize::from(offset) + 6 + length > frame.len() {
         return Err(Malformed::Link);
     }
     let inner = advance(offset, PPPOE_LEN)?;
     Ok(match u16::from_be_bytes([p0, p1]) {
-        PPP_IPV4 => known(Family::V4, inner, end),
-        PPP_IPV6 => known(Family::V6, inner, end),
+        PPP_IPV4 => known(Family::V4, inner, frame.len()),
+        PPP_IPV6 => known(Family::V6, inner, frame.len()),
         _ => None,
     })
 }
 
 /// RFC 3032 section 2.1. A deeper stack than the limit counts as not IP.
+#[cold]
+#[inline(never)]
 fn mpls(frame: &[u8], mut offset: u16) -> Result<Option<IpPlace>, Malformed> {
     for _ in 0..Dissected::MAX_MPLS_LABELS {
         let &[_, _, bottom, _] = tail(frame, offset).first_chunk().ok_or(Malformed::Link)?;

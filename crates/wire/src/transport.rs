@@ -1,7 +1,8 @@
 //! TCP, UDP, SCTP, DCCP and GRE headers.
 
 use crate::{
-    Family, Malformed, Network, TcpFlags, TcpInfo, Transport, icmp,
+    Family, Malformed, TcpFlags, TcpInfo, Transport, icmp,
+    ip::Header,
     link::{self, IpPlace, ethertype},
     protocol, tail,
 };
@@ -9,33 +10,44 @@ use crate::{
 /// Longest UDP datagram that the length field can express, bytes.
 const MAX_UDP: usize = 65_535;
 
-/// Reads the transport header of `network`, which is not a later fragment.
+/// Reads the transport header behind `header`, which is not a later fragment.
 /// `packet` ends where the IP packet ends.
-#[inline]
-pub(crate) fn read(packet: &[u8], network: &Network) -> Result<Transport, Malformed> {
-    let bytes = tail(packet, network.transport_offset);
-    // A first fragment holds less than the length fields say.
-    let whole = network.fragment.is_none_or(|fragment| !fragment.more);
-    match network.protocol {
-        protocol::TCP => tcp(bytes),
-        protocol::UDP => udp(bytes, whole),
-        protocol::UDPLITE => udp_lite(bytes, whole),
-        protocol::ICMP if network.family == Family::V4 => {
-            icmp::read(packet, network.family, network.transport_offset)
+#[inline(always)]
+pub(crate) fn read(
+    packet: &[u8],
+    header: &Header<'_>,
+    transport: &mut Transport,
+) -> Result<(), Malformed> {
+    let bytes = tail(packet, header.transport_offset);
+    match header.protocol {
+        protocol::TCP => tcp(bytes, transport),
+        protocol::UDP => udp(bytes, !header.more(), transport),
+        _ => {
+            *transport = read_rare(packet, header)?;
+            Ok(())
         }
-        protocol::ICMPV6 if network.family == Family::V6 => {
-            icmp::read(packet, network.family, network.transport_offset)
+    }
+}
+
+/// All but TCP and UDP, kept out of the way of those two.
+#[inline(never)]
+fn read_rare(packet: &[u8], header: &Header<'_>) -> Result<Transport, Malformed> {
+    let bytes = tail(packet, header.transport_offset);
+    match (header.protocol, header.family()) {
+        (protocol::UDPLITE, _) => udp_lite(bytes, !header.more()),
+        (protocol::ICMP, family @ Family::V4) | (protocol::ICMPV6, family @ Family::V6) => {
+            icmp::read(packet, family, header.transport_offset)
         }
-        protocol::SCTP => sctp(bytes),
-        protocol::DCCP => dccp(bytes),
-        protocol::GRE => gre_transport(bytes),
+        (protocol::SCTP, _) => sctp(bytes),
+        (protocol::DCCP, _) => dccp(bytes),
+        (protocol::GRE, _) => gre_transport(bytes),
         _ => Ok(Transport::Other),
     }
 }
 
 /// RFC 9293 section 3.1.
 #[inline]
-fn tcp(bytes: &[u8]) -> Result<Transport, Malformed> {
+fn tcp(bytes: &[u8], transport: &mut Transport) -> Result<(), Malformed> {
     let header: &[u8; 20] = bytes.first_chunk().ok_or(Malformed::Tcp)?;
     let &[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags, w0, w1, _, _, _, _] =
         header;
@@ -43,7 +55,7 @@ fn tcp(bytes: &[u8]) -> Result<Transport, Malformed> {
     if header_len < 20 || usize::from(header_len) > bytes.len() {
         return Err(Malformed::Tcp);
     }
-    Ok(Transport::Tcp(TcpInfo {
+    *transport = Transport::Tcp(TcpInfo {
         source_port: u16::from_be_bytes([s0, s1]),
         destination_port: u16::from_be_bytes([d0, d1]),
         sequence: u32::from_be_bytes([q0, q1, q2, q3]),
@@ -51,13 +63,14 @@ fn tcp(bytes: &[u8]) -> Result<Transport, Malformed> {
         window: u16::from_be_bytes([w0, w1]),
         flags: TcpFlags(flags),
         header_len,
-    }))
+    });
+    Ok(())
 }
 
-/// RFC 768. A length shorter than the IP payload is legal; what follows is no
+/// RFC 768. A first fragment (not `whole`) holds less than the length says. A length shorter than the IP payload is legal; what follows is no
 /// part of the datagram (RFC 9868 gives it a use).
 #[inline]
-fn udp(bytes: &[u8], whole: bool) -> Result<Transport, Malformed> {
+fn udp(bytes: &[u8], whole: bool, transport: &mut Transport) -> Result<(), Malformed> {
     let &[s0, s1, d0, d1, l0, l1, _, _] = bytes.first_chunk().ok_or(Malformed::Udp)?;
     let length = u16::from_be_bytes([l0, l1]);
     let fits = match length {
@@ -69,11 +82,12 @@ fn udp(bytes: &[u8], whole: bool) -> Result<Transport, Malformed> {
     if !fits {
         return Err(Malformed::Udp);
     }
-    Ok(Transport::Udp {
+    *transport = Transport::Udp {
         source_port: u16::from_be_bytes([s0, s1]),
         destination_port: u16::from_be_bytes([d0, d1]),
         length,
-    })
+    };
+    Ok(())
 }
 
 /// RFC 3828 section 3.1: the third field is the checksum coverage, 0 for all.
@@ -174,25 +188,24 @@ fn gre_transport(bytes: &[u8]) -> Result<Transport, Malformed> {
     Ok(if version > 1 { Transport::Other } else { Transport::Gre { version, key } })
 }
 
-/// Where the packet is that `network` carries if that is a tunnel packet that can
-/// be descended into: IPIP (RFC 2003), 6in4 (RFC 4213), 4in6 and 6in6 (RFC 2473),
-/// GRE version 0 with IP or Ethernet inside.
+/// True for what [`tunnel`] may find a packet in: not a piece of a datagram.
 #[inline]
-pub(crate) fn tunnel(packet: &[u8], network: &Network) -> Result<Option<IpPlace>, Malformed> {
-    if !matches!(network.protocol, protocol::IPIP | protocol::IPV6 | protocol::GRE)
-        || network.fragment.is_some_and(|fragment| !fragment.is_atomic())
-    {
-        return Ok(None);
-    }
-    let start = network.transport_offset;
+pub(crate) fn is_tunnel(header: &Header<'_>) -> bool {
+    matches!(header.protocol, protocol::IPIP | protocol::IPV6 | protocol::GRE) && !header.more()
+}
+
+/// Where the packet is that a tunnel packet carries: IPIP (RFC 2003), 6in4
+/// (RFC 4213), 4in6 and 6in6 (RFC 2473), GRE version 0 with IP or Ethernet inside.
+pub(crate) fn tunnel(packet: &[u8], header: &Header<'_>) -> Result<Option<IpPlace>, Malformed> {
+    let start = header.transport_offset;
     let ip = |family, offset| Some(IpPlace { family, offset, end: packet.len(), guessed: false });
-    match network.protocol {
+    match header.protocol {
         protocol::IPIP => Ok(ip(Family::V4, start)),
         protocol::IPV6 => Ok(ip(Family::V6, start)),
         _ => {
-            let header = whole_gre(tail(packet, start))?;
-            let inner = start.checked_add(header.header_len).ok_or(Malformed::Gre)?;
-            match (header.version, header.ethertype) {
+            let gre = whole_gre(tail(packet, start))?;
+            let inner = start.checked_add(gre.header_len).ok_or(Malformed::Gre)?;
+            match (gre.version, gre.ethertype) {
                 (0, ethertype::IPV4) => Ok(ip(Family::V4, inner)),
                 (0, ethertype::IPV6) => Ok(ip(Family::V6, inner)),
                 (0, ethertype::BRIDGING) => Ok(link::read(packet, inner)?.ip),
