@@ -1,4 +1,7 @@
-//! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
+//! The Internet checksum (RFC 1071), its incremental update (RFC 1624), and the
+//! checksums of the transports.
+
+use crate::{Family, Network, Transport, crc32c::crc32c, extension, protocol};
 
 /// A running one's complement sum of 16-bit words in network order.
 ///
@@ -12,7 +15,7 @@ impl Sum {
 
     /// Adds `bytes`; an odd last byte counts as the high half of a word.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         // 32-bit words in the machine's order: the sum does not depend on the
         // order but for a swap of its bytes (RFC 1071 section 2 (B)), and a
@@ -31,6 +34,20 @@ impl Sum {
         Self(self.0 + word as u64)
     }
 
+    /// Adds the pseudo header (RFC 9293 section 3.1, RFC 8200 section 8.1) for a
+    /// transport of `length` bytes.
+    #[must_use]
+    pub fn pseudo_header(self, network: &Network, length: u32) -> Self {
+        let from = match network.family {
+            Family::V4 => 12,
+            Family::V6 => 0,
+        };
+        self.bytes(&network.source[from..])
+            .bytes(&network.destination[from..])
+            .bytes(&length.to_be_bytes())
+            .word(network.protocol.into())
+    }
+
     /// The checksum: the complement of the sum.
     pub const fn finish(self) -> u16 {
         !fold(self.0)
@@ -45,13 +62,184 @@ const fn fold(sum: u64) -> u16 {
 }
 
 /// The checksum of `bytes`.
-#[inline]
+#[inline(always)]
 pub fn checksum(bytes: &[u8]) -> u16 {
     Sum::ZERO.bytes(bytes).finish()
 }
 
 /// True if `bytes`, which contain their checksum, sum up to nothing.
-#[inline]
+#[inline(always)]
 pub fn is_intact(bytes: &[u8]) -> bool {
     checksum(bytes) == 0
 }
+
+/// `checksum` after a 16-bit word that it covers changed from `old` to `new`
+/// (RFC 1624 equation 3).
+///
+/// A UDP checksum of 0 means that there is none and must not be updated; a result
+/// of 0 has to be sent as 0xffff for UDP (RFC 768).
+pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
+    Sum(!checksum as u64).word(!old).word(new).finish()
+}
+
+/// As [`update`] for a run of words, such as an address. `old` and `new` have the
+/// same even length and begin at an even offset of what is covered.
+pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
+    // The complement of the sum is the sum of the complements.
+    Sum(u64::from(!checksum)).word(Sum::ZERO.bytes(old).finish()).bytes(new).finish()
+}
+
+/// Writes the checksum of the IPv4 header that begins `header`. A header that is
+/// cut short is left as it is.
+pub fn fill_ipv4_header(header: &mut [u8]) {
+    let length = header.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    if let Some(header) = header.get_mut(..length)
+        && header.len() >= 20
+    {
+        header[10..12].fill(0);
+        let sum = checksum(header);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// True if the transport checksum of `network` is right or can not be known.
+///
+/// `network` is what [`crate::dissect`] found in `frame`. Known are TCP, UDP (zero
+/// is "none" for IPv4 and wrong for IPv6, RFC 8200 section 8.1), UDP-Lite, ICMP,
+/// ICMPv6, DCCP and SCTP; other protocols are right. It can not be known for a
+/// piece of a datagram, and for IPv6 with a routing header that is not used up,
+/// whose pseudo header has another destination. Partial checksums, as virtual
+/// interfaces hand them over, are the caller's to recognise.
+pub fn verify_transport(frame: &[u8], network: &Network) -> bool {
+    let Some(bytes) = frame.get(transport_range(network)) else { return false };
+    if !is_verifiable(frame, network) {
+        return true;
+    }
+    if network.protocol == protocol::SCTP {
+        return bytes.len() >= 12 && bytes[8..12] == sctp_checksum(bytes).to_le_bytes();
+    }
+    let Some(covered) = Covered::of(bytes, network) else { return true };
+    let Some(part) = bytes.get(..covered.length) else { return false };
+    let field = bytes.get(covered.field..covered.field + 2);
+    match network.protocol {
+        protocol::UDP if field == Some(&[0, 0]) => network.family == Family::V4,
+        protocol::UDPLITE if field == Some(&[0, 0]) => false,
+        _ => covered.pseudo_header.bytes(part).finish() == 0,
+    }
+}
+
+/// Writes the transport checksum of `network`, for the protocols that
+/// [`verify_transport`] knows; returns false where there is none to write: other
+/// protocols and what can not be known.
+pub fn fill_transport(frame: &mut [u8], network: &Network) -> bool {
+    if !is_verifiable(frame, network) {
+        return false;
+    }
+    let Some(bytes) = frame.get_mut(transport_range(network)) else { return false };
+    if network.protocol == protocol::SCTP {
+        if bytes.len() < 12 {
+            return false;
+        }
+        let sum = sctp_checksum(bytes);
+        bytes[8..12].copy_from_slice(&sum.to_le_bytes());
+        return true;
+    }
+    let Some(covered) = Covered::of(bytes, network) else { return false };
+    if bytes.len() < covered.length || covered.length < covered.field + 2 {
+        return false;
+    }
+    bytes[covered.field..covered.field + 2].fill(0);
+    let sum = covered.pseudo_header.bytes(&bytes[..covered.length]).finish();
+    let sum = match network.protocol {
+        protocol::UDP | protocol::UDPLITE if sum == 0 => 0xffff,
+        _ => sum,
+    };
+    bytes[covered.field..covered.field + 2].copy_from_slice(&sum.to_be_bytes());
+    true
+}
+
+/// What an Internet checksum covers and where it is.
+struct Covered {
+    pseudo_header: Sum,
+    /// Covered bytes of the transport, from its start.
+    length: usize,
+    /// Offset of the checksum in the transport header.
+    field: usize,
+}
+
+impl Covered {
+    /// `None` for a protocol without an Internet checksum.
+    fn of(bytes: &[u8], network: &Network) -> Option<Self> {
+        let all = bytes.len();
+        let with_pseudo = |counted: u32, length, field| {
+            let pseudo_header = Sum::ZERO.pseudo_header(network, counted);
+            Some(Self { pseudo_header, length, field })
+        };
+        let total = network.transport_len();
+        match (network.protocol, network.transport) {
+            (protocol::TCP, _) => with_pseudo(total, all, 16),
+            (protocol::UDP, Transport::Udp { length: 0, .. }) => with_pseudo(total, all, 6),
+            (protocol::UDP, Transport::Udp { length, .. }) => {
+                with_pseudo(length.into(), length.into(), 6)
+            }
+            (protocol::UDPLITE, Transport::Udp { length: 0, .. }) => with_pseudo(total, all, 6),
+            (protocol::UDPLITE, Transport::Udp { length, .. }) => {
+                with_pseudo(total, length.into(), 6)
+            }
+            (protocol::ICMP, _) if network.family == Family::V4 => {
+                Some(Self { pseudo_header: Sum::ZERO, length: all, field: 2 })
+            }
+            (protocol::ICMPV6, _) if network.family == Family::V6 => with_pseudo(total, all, 2),
+            (protocol::DCCP, _) => {
+                // RFC 4340 section 9.2: coverage 0 is everything, n is the
+                // header and n - 1 words of data.
+                let header = usize::from(*bytes.get(4)?) * 4;
+                let length = match bytes.get(5)? & 0x0f {
+                    0 => all,
+                    words => header + (usize::from(words) - 1) * 4,
+                };
+                with_pseudo(total, length, 6)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// RFC 9260 section 6.8: over the packet with a checksum field of zero.
+fn sctp_checksum(packet: &[u8]) -> u32 {
+    let (before, rest) = packet.split_at(8);
+    crc32c(&[before, &[0; 4], &rest[4..]])
+}
+
+fn transport_range(network: &Network) -> std::ops::Range<usize> {
+    usize::from(network.transport_offset)..network.end as usize
+}
+
+fn is_verifiable(frame: &[u8], network: &Network) -> bool {
+    let whole = network.fragment.is_none_or(|fragment| fragment.is_atomic());
+    whole && (network.family == Family::V4 || !is_source_routed(frame, network))
+}
+
+/// True if a routing header says that the packet has further to go than to its
+/// destination address.
+fn is_source_routed(frame: &[u8], network: &Network) -> bool {
+    let mut offset = usize::from(network.offset) + 40;
+    let end = usize::from(network.transport_offset);
+    let Some(&next) = frame.get(usize::from(network.offset) + 6) else { return false };
+    let mut header = next;
+    while offset < end
+        && let Some(&[next, length, _, segments_left]) =
+            frame.get(offset..).and_then(<[u8]>::first_chunk)
+    {
+        if header == extension::ROUTING && segments_left != 0 {
+            return true;
+        }
+        offset += usize::from(extension::length(header, length));
+        header = next;
+    }
+    false
+}
+
+#[cfg(test)]
+#[path = "checksum_tests.rs"]
+mod tests;

@@ -5,7 +5,9 @@
 //! decide about the packet. It never panics, whatever the bytes are; what it can
 //! not make sense of comes back as a [`Malformed`] that names the header.
 
+pub mod build;
 pub mod checksum;
+mod crc32c;
 mod dissect;
 mod dissected;
 mod extension;
