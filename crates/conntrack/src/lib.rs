@@ -10,6 +10,7 @@
 mod direction;
 mod entry;
 mod event;
+mod filter;
 pub mod format;
 mod index;
 mod packet;
@@ -21,6 +22,7 @@ mod view;
 
 pub use direction::Direction;
 pub use event::{Event, EventKind, EventSink};
+pub use filter::{Filter, Prefix, PrefixError};
 pub use packet::{Checksum, Context, Tracked, TrackedPacket, class_without_flow};
 pub use settings::{Settings, Timeouts};
 pub use table::{Changes, Cursor, Table};

@@ -1,1 +1,47 @@
-//! Workers, pipeline, rings, bucket moves, statistics.
+//! The engine: workers, the pipeline, rings between workers, bucket moves.
+//!
+//! [`Gateway`] runs workers on threads of their own and is how the rest of the
+//! program talks to them. [`Worker`] is one of them without a thread: a function
+//! of its input and the time, which the replay and the tests call themselves.
+
+mod balancing;
+mod bridge;
+mod bucket;
+mod command;
+mod config;
+mod coordinator;
+mod crew;
+mod doorbell;
+mod events;
+mod gateway;
+mod orders;
+mod output;
+mod ownership;
+mod packet;
+mod peers;
+mod pipeline;
+mod port_book;
+mod ports;
+mod prefetch;
+mod replay;
+mod runtime;
+mod settings;
+mod tracking;
+mod views;
+mod worker;
+
+pub use bucket::Bucket;
+pub use command::Received;
+pub use config::{Config, StartError, SteerError, WorkerCount};
+pub use crew::Unresponsive;
+pub use events::{EventStream, NumberedEvent};
+pub use gateway::{CpuSource, Gateway, system_cpus};
+pub use output::Sent;
+pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
+pub use prefetch::Hardware;
+pub use replay::{REPLAY_SECRET, ReplayError, ReplayReport, replay};
+pub use settings::Settings;
+pub use views::{BucketStatus, PortStatus, Status, WorkerStatus};
+
+/// Packets that are taken from a queue and tracked in one go.
+pub const BATCH: usize = 64;

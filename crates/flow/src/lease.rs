@@ -55,9 +55,10 @@ impl LeasePool {
         self.shared.leased.load(Ordering::Relaxed)
     }
 
-    /// A lease that asks for `quantum` units at a time (at least 1).
+    /// A lease that asks for `quantum` units at a time; with 0 it takes what it
+    /// spends, gives back what is released, and never holds spare units.
     pub fn lease(&self, quantum: u64) -> Lease {
-        Lease { pool: self.clone(), spare: 0, used: 0, quantum: quantum.max(1) }
+        Lease { pool: self.clone(), spare: 0, used: 0, quantum }
     }
 
     /// Takes up to `wanted` units, as many as the cap allows.

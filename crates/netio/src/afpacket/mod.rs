@@ -125,6 +125,25 @@ impl AfPacketPort {
         }
         Ok(Self { receive, transmit, index, granted })
     }
+
+    /// Opens one more transmit queue of `interface`.
+    ///
+    /// # Errors
+    /// As [`AfPacketPort::open`].
+    pub fn open_transmit(
+        interface: &str,
+        options: &AfPacketOptions,
+    ) -> Result<AfPacketTx, PortError> {
+        let failed = |what| move |source| system_error(interface, what, source);
+        let missing = || PortError::NoInterface { interface: interface.into() };
+        let state = link_state(interface).map_err(failed("looking at the link"))?;
+        let index = state.ok_or_else(missing)?.index;
+        let mut granted =
+            Granted { offload: true, ignore_outgoing: true, qdisc_bypass: options.qdisc_bypass };
+        let socket = transmit_socket(index, options, &mut granted)
+            .map_err(failed("opening a socket to send"))?;
+        Ok(AfPacketTx::new(socket, interface, granted.offload))
+    }
 }
 
 fn transmit_socket(

@@ -1,0 +1,139 @@
+//! Which connections an operator means.
+
+use std::net::IpAddr;
+
+use wire::Family;
+
+use crate::{Connection, TupleTransport};
+
+/// A choice of connections. What is `None` is not looked at; the default
+/// chooses all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Address family.
+    pub family: Option<Family>,
+    /// IP protocol number.
+    pub protocol: Option<u8>,
+    /// Zone.
+    pub zone: Option<u16>,
+    /// Source of the original direction.
+    pub source: Option<Prefix>,
+    /// Destination of the original direction.
+    pub destination: Option<Prefix>,
+    /// Source port of the original direction.
+    pub source_port: Option<u16>,
+    /// Destination port of the original direction.
+    pub destination_port: Option<u16>,
+    /// State of the protocol as it is listed, any case.
+    pub state: Option<String>,
+    /// Mark: value and the bits that count.
+    pub mark: Option<(u32, u32)>,
+    /// Assured or not.
+    pub assured: Option<bool>,
+    /// With or without a reply seen.
+    pub seen_reply: Option<bool>,
+}
+
+/// An address with the number of leading bits that count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+/// Text that is not an address or prefix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not an address or prefix such as 192.0.2.7, 192.0.2.0/24 or 2001:db8::/32")]
+pub struct PrefixError {
+    /// The text.
+    pub given: String,
+}
+
+impl Prefix {
+    /// True when the address lies inside.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (own, other, width) = match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (u128::from(own.to_bits()), u128::from(other.to_bits()), 32)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => (own.to_bits(), other.to_bits(), 128),
+            _ => return false,
+        };
+        (own ^ other).checked_shr(width - u32::from(self.length)).unwrap_or(0) == 0
+    }
+}
+
+impl std::str::FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, PrefixError> {
+        let error = || PrefixError { given: text.to_owned() };
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let length = match length {
+            Some(length) => length.parse().ok().filter(|length| *length <= width),
+            None => Some(width),
+        };
+        Ok(Self { address, length: length.ok_or_else(error)? })
+    }
+}
+
+impl Filter {
+    /// True when the connection is meant.
+    pub fn matches(&self, connection: &Connection) -> bool {
+        let (source_port, destination_port) = match connection.original.transport {
+            TupleTransport::Ports { source, destination } => (Some(source), Some(destination)),
+            _ => (None, None),
+        };
+        is(self.family, connection.family)
+            && is(self.protocol, connection.protocol)
+            && is(self.zone, connection.zone)
+            && self.source.is_none_or(|prefix| prefix.contains(connection.original.source))
+            && self
+                .destination
+                .is_none_or(|prefix| prefix.contains(connection.original.destination))
+            && is(self.source_port.map(Some), source_port)
+            && is(self.destination_port.map(Some), destination_port)
+            && self.state.as_ref().is_none_or(|wanted| {
+                connection.state.is_some_and(|state| state.eq_ignore_ascii_case(wanted))
+            })
+            && self.mark.is_none_or(|(value, mask)| connection.mark & mask == value & mask)
+            && is(self.assured, connection.assured)
+            && is(self.seen_reply, connection.seen_reply)
+    }
+}
+
+fn is<T: PartialEq>(wanted: Option<T>, actual: T) -> bool {
+    wanted.is_none_or(|wanted| wanted == actual)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inside(prefix: &str, address: &str) -> bool {
+        prefix.parse::<Prefix>().unwrap().contains(address.parse().unwrap())
+    }
+
+    #[test]
+    fn prefixes_choose_by_their_leading_bits() {
+        assert!(inside("192.0.2.0/24", "192.0.2.255"));
+        assert!(!inside("192.0.2.0/24", "192.0.3.0"));
+        assert!(inside("192.0.2.7", "192.0.2.7") && !inside("192.0.2.7", "192.0.2.6"));
+        assert!(inside("0.0.0.0/0", "203.0.113.1"));
+        assert!(!inside("0.0.0.0/0", "2001:db8::1"), "families are kept apart");
+        assert!(inside("2001:db8::/32", "2001:db8:ffff::1"));
+        assert!(inside("::/0", "2001:db8::1"));
+    }
+
+    #[test]
+    fn what_is_no_prefix_is_refused_with_the_text() {
+        for text in ["", "192.0.2", "192.0.2.0/33", "192.0.2.0/", "2001:db8::/129", "a/24"] {
+            assert_eq!(text.parse::<Prefix>(), Err(PrefixError { given: text.into() }));
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What a bucket owns.
+
+use conntrack::Table;
+use flow::Timestamp;
+
+/// Everything that the flows of one bucket need. It moves between workers whole.
+#[derive(Debug)]
+pub struct Bucket {
+    /// Connections.
+    pub connections: Table,
+    /// Packets processed in this bucket since it was made; the balancer works on
+    /// differences.
+    pub packets: u64,
+}
+
+impl Bucket {
+    /// An empty bucket.
+    pub fn new(now: Timestamp) -> Self {
+        Self { connections: Table::new(now), packets: 0 }
+    }
+}

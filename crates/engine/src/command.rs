@@ -1,0 +1,131 @@
+//! What the coordinator tells workers and what they answer.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use conntrack::{Connection, Cursor, Filter};
+use flow::Counters;
+use netio::{PortId, RxQueue, TxQueue};
+use steer::{BucketId, WorkerId};
+
+use crate::events::EventSender;
+use crate::output::Sent;
+use crate::ownership::Move;
+use crate::peers::Link;
+use crate::settings::Settings;
+use crate::views::BucketStatus;
+
+/// A receive queue with its name.
+pub struct Queue {
+    /// Number of the queue, unique in the gateway.
+    pub id: usize,
+    /// The port that it belongs to.
+    pub port: PortId,
+    /// The interface supplies the symmetric Toeplitz hash, and it may be used.
+    pub supplies_hash: bool,
+    /// What came through it.
+    pub received: Received,
+    /// The queue itself.
+    pub source: Box<dyn RxQueue>,
+}
+
+/// What came through a receive queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes, link header included.
+    pub bytes: u64,
+    /// Frames that the kernel dropped because they were not fetched in time.
+    pub lost: u64,
+}
+
+impl Received {
+    /// Adds another queue's.
+    pub fn add(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+        self.lost += other.lost;
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({} of port {})", self.id, self.port.0)
+    }
+}
+
+/// An order to a worker, taken between two batches.
+pub enum Command {
+    /// Buckets change their owners.
+    Switch(Vec<Move>),
+    /// A new worker: its rings.
+    Connect(WorkerId, Box<Link>),
+    /// A worker is gone; nothing is in its rings any more.
+    Disconnect(WorkerId),
+    /// Poll this queue from now on.
+    AddQueue(Queue),
+    /// Stop polling a queue, report it with [`Notice::Released`], and send a
+    /// marker to every peer.
+    ReleaseQueue {
+        /// Number of the queue.
+        id: usize,
+        /// Number of the marker.
+        marker: u64,
+    },
+    /// Send through this queue from now on; `None` closes the port.
+    SetOutput(PortId, Option<Box<dyn TxQueue>>),
+    /// Changed tunables.
+    Settings(Box<Settings>),
+    /// Run on this CPU.
+    Pin(usize),
+    /// Send events to a subscriber too.
+    Subscribe(EventSender),
+    /// A question.
+    Ask(Question),
+    /// End; nothing is in any ring.
+    Stop,
+}
+
+/// A question and where to send the answer. A question covers a piece of one
+/// bucket at most, so that packets wait for an answer no longer than for a batch.
+pub enum Question {
+    /// The worker's own state.
+    Report(SyncSender<WorkerReport>),
+    /// Connections in a piece of a bucket that match, and where the next piece
+    /// begins.
+    Connections(BucketId, Cursor, Arc<Filter>, SyncSender<(Vec<Connection>, Option<Cursor>)>),
+    /// Delete connections in a piece of a bucket that match; how many, and where
+    /// the next piece begins.
+    Delete(BucketId, Cursor, Arc<Filter>, SyncSender<(usize, Option<Cursor>)>),
+}
+
+/// What a worker says of itself.
+#[derive(Debug, Default)]
+pub struct WorkerReport {
+    /// Counters.
+    pub counters: Counters,
+    /// Owned buckets.
+    pub buckets: Vec<BucketStatus>,
+    /// Queues.
+    pub queues: Vec<(PortId, Received)>,
+    /// What was sent, by port.
+    pub sent: Vec<Sent>,
+    /// Items that wait in its rings.
+    pub backlog: u64,
+    /// Nanoseconds spent with packets in hand.
+    pub busy_ns: u64,
+}
+
+/// What a worker reports on its own account.
+#[derive(Debug)]
+pub enum Notice {
+    /// A bucket that was on its way has been installed.
+    Arrived(BucketId),
+    /// A marker was reached.
+    Marker(u64),
+    /// A queue that is no longer polled.
+    Released(Queue),
+    /// A queue that failed and is no longer polled.
+    Failed(Queue, netio::PortError),
+}

@@ -1,0 +1,162 @@
+//! What a gateway is made of, and what can go wrong at its start.
+
+use std::time::Duration;
+
+use flow::HashKey;
+use netio::PortError;
+use steer::{
+    BucketCount, FragmentSteering, HashKind, MAX_WORKERS, NoWorkers, PlacementError, SteeringConfig,
+};
+use wire::Tunnels;
+
+use crate::crew::Unresponsive;
+use crate::settings::Settings;
+
+/// Configuration of a gateway.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many workers.
+    pub workers: WorkerCount,
+    /// How many buckets.
+    pub buckets: BucketCount,
+    /// Whether tunnels are looked into.
+    pub tunnels: Tunnels,
+    /// Which hash chooses the bucket.
+    pub hash: HashKind,
+    /// What keeps fragments together.
+    pub fragments: FragmentSteering,
+    /// Secret of the keyed hash; random unless a run must be repeated exactly.
+    pub secret: HashKey,
+    /// Tunables.
+    pub settings: Settings,
+    /// How often the balancer runs; `None`: never.
+    pub balance: Option<Duration>,
+    /// Pin each worker to a CPU.
+    pub pin: bool,
+}
+
+impl Config {
+    /// The defaults, with a secret.
+    pub fn new(secret: HashKey) -> Self {
+        Self {
+            workers: WorkerCount::PerCpu,
+            buckets: BucketCount::DEFAULT,
+            tunnels: Tunnels::default(),
+            hash: HashKind::default(),
+            fragments: FragmentSteering::default(),
+            secret,
+            settings: Settings::default(),
+            balance: None,
+            pin: true,
+        }
+    }
+
+    pub(crate) fn steering(&self) -> SteeringConfig {
+        SteeringConfig {
+            kind: self.hash,
+            key: self.secret,
+            buckets: self.buckets,
+            fragments: self.fragments,
+        }
+    }
+
+    /// Connections that a worker takes from the pool at a time: large enough that
+    /// the shared counter is rarely touched, small enough that the pockets of all
+    /// workers together keep little from those who need it.
+    pub(crate) fn lease_quantum(&self) -> u64 {
+        (self.settings.conntrack.max_entries / 1024).clamp(1, 1024)
+    }
+}
+
+/// How many workers a gateway has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WorkerCount {
+    /// One for each CPU that the process may use, also when that changes.
+    #[default]
+    PerCpu,
+    /// So many, 1 to [`MAX_WORKERS`].
+    Fixed(u16),
+}
+
+impl WorkerCount {
+    /// Checks a number.
+    ///
+    /// # Errors
+    /// [`SteerError::WorkerCount`].
+    pub fn fixed(count: usize) -> Result<Self, SteerError> {
+        if (1..=MAX_WORKERS).contains(&count) {
+            Ok(Self::Fixed(count as u16))
+        } else {
+            Err(SteerError::WorkerCount { given: count })
+        }
+    }
+
+    pub(crate) fn resolve(self, cpus: &[usize]) -> usize {
+        match self {
+            Self::PerCpu => cpus.len().clamp(1, MAX_WORKERS),
+            Self::Fixed(count) => usize::from(count),
+        }
+    }
+}
+
+/// Why a gateway did not start. Nothing is left running.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A port could not be opened.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The system gave no thread or descriptor.
+    #[error("can not start a worker: {0}")]
+    Thread(std::io::Error),
+    /// A worker hangs.
+    #[error(transparent)]
+    Unresponsive(#[from] Unresponsive),
+    /// No workers at all.
+    #[error("a gateway needs at least one worker")]
+    NoWorkers,
+    /// `rps_cpus` of the ports can not be satisfied.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+}
+
+/// Why steering was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SteerError {
+    /// A number of workers that is not possible.
+    #[error("{given} workers are not possible: 1 to {max}", max = MAX_WORKERS)]
+    WorkerCount {
+        /// The number as given.
+        given: usize,
+    },
+    /// There is no such worker.
+    #[error("there is no worker {given}; there are {count}, numbered from 0")]
+    NoSuchWorker {
+        /// The number as given.
+        given: u16,
+        /// How many there are.
+        count: usize,
+    },
+    /// There is no such bucket.
+    #[error("there is no bucket {given}; there are {count}, numbered from 0")]
+    NoSuchBucket {
+        /// The number as given.
+        given: u16,
+        /// How many there are.
+        count: usize,
+    },
+    /// `rps_cpus` of the ports can not be satisfied.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// No worker may own the buckets.
+    #[error(transparent)]
+    NoWorkers(#[from] NoWorkers),
+    /// A worker hangs.
+    #[error(transparent)]
+    Unresponsive(#[from] Unresponsive),
+    /// A new worker could not be started.
+    #[error("no more workers: {0}")]
+    Start(Box<StartError>),
+    /// A move did not come to its end.
+    #[error("a bucket move did not end in time; see the log")]
+    Stuck,
+}

@@ -1,0 +1,406 @@
+//! The coordinator: which worker owns what, and how that changes.
+//!
+//! It runs outside the packet path, behind the lock of [`crate::Gateway`]. Its
+//! view of owners is exact, because it is the only one that orders moves and it
+//! orders the next only when the last has been carried out.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use flow::{Counters, LeasePool};
+use steer::{
+    BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, WorkerId, WorkerSet,
+};
+
+use crate::Bucket;
+use crate::balancing::BalanceState;
+use crate::command::{Command, Notice, Question, WorkerReport};
+use crate::config::{Config, StartError, SteerError, WorkerCount};
+use crate::crew::{Member, PATIENCE, Unresponsive, introduce};
+use crate::output::Sent;
+use crate::ownership::Move;
+use crate::port_book::PortBook;
+use crate::runtime;
+use crate::worker::{Equipment, TimeSource, Worker};
+
+/// Moves that are under way at the same time. Each needs one fence in each ring
+/// to the old owner, which must fit beside the packets.
+const MOVES_AT_ONCE: usize = 64;
+
+/// Everything about the gateway that is not on the packet path.
+pub struct Coordinator {
+    /// The configuration as it is now.
+    pub config: Config,
+    /// The ports.
+    pub ports: PortBook,
+    /// The allowance of connections.
+    pub pool: LeasePool,
+    /// Who owns which bucket.
+    pub table: IndirectionTable,
+    /// Counters of workers that are gone.
+    pub retired: Counters,
+    /// What each port sent through workers that are gone.
+    pub retired_sent: Vec<Sent>,
+    /// Completed bucket moves.
+    pub moves: u64,
+    members: Vec<Member>,
+    hasher: SteeringHasher,
+    notices: Receiver<Notice>,
+    notify: Sender<Notice>,
+    /// Notices that came while something else was waited for.
+    waiting: VecDeque<Notice>,
+    next_marker: u64,
+    /// CPUs that workers may run on; empty when they are not pinned.
+    cpus: Vec<usize>,
+    /// The workers that may own buckets.
+    pub allowed: WorkerSet,
+    /// Plans moves when the load is uneven.
+    pub balance: BalanceState,
+}
+
+impl Coordinator {
+    /// Opens the ports and starts the workers. When anything fails, everything
+    /// that was started is stopped again.
+    pub fn start(
+        config: Config,
+        mut ports: PortBook,
+        cpus: Vec<usize>,
+    ) -> Result<Self, StartError> {
+        let cpus = if config.pin { cpus } else { Vec::new() };
+        let count = config.workers.resolve(&cpus);
+        let Placement { table, allowed, .. } = ports.place(count, &cpus, config.buckets)?;
+        let hasher = SteeringHasher::new(config.steering());
+        let (notify, notices) = channel();
+        ports.open_all(count)?;
+        let mut coordinator = Self {
+            pool: LeasePool::new(config.settings.conntrack.max_entries),
+            retired: Counters::default(),
+            retired_sent: vec![Sent::default(); ports.len()],
+            moves: 0,
+            members: Vec::new(),
+            waiting: VecDeque::new(),
+            next_marker: 0,
+            config,
+            ports,
+            table,
+            hasher,
+            notices,
+            notify,
+            cpus,
+            allowed,
+            balance: BalanceState::default(),
+        };
+        let started = (0..count).try_for_each(|_| coordinator.hire());
+        match started.and_then(|()| Ok(coordinator.hand_out_queues()?)) {
+            Ok(()) => Ok(coordinator),
+            Err(error) => {
+                coordinator.dismiss_all();
+                Err(error)
+            }
+        }
+    }
+
+    /// How many workers there are.
+    pub fn worker_count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The workers' numbers and CPUs.
+    pub fn members(&self) -> impl Iterator<Item = (WorkerId, Option<usize>)> {
+        self.members.iter().map(|member| (member.id, member.cpu))
+    }
+
+    /// Starts one more worker and connects it to the others. At the start it gets
+    /// its buckets at once, later they have to be moved to it.
+    fn hire(&mut self) -> Result<(), StartError> {
+        let id = WorkerId(self.members.len() as u16);
+        let cpu = self.cpu_of(id);
+        let (mut member, inbox) = Member::new(id, cpu).map_err(StartError::Thread)?;
+        let mut worker = Worker::new(Equipment {
+            id,
+            hasher: self.hasher,
+            tunnels: self.config.tunnels,
+            routes: self.table.iter().map(|(_, owner)| owner).collect(),
+            ports: self.ports.len(),
+            settings: self.config.settings.clone(),
+            lease: self.pool.lease(self.config.lease_quantum()),
+            time: TimeSource::Turn,
+            inbox,
+            notices: self.notify.clone(),
+            wakeup: member.wakeup.clone(),
+        });
+        let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
+        for bucket in self.table.buckets_of(id) {
+            worker.install(bucket, Box::new(Bucket::new(now)));
+        }
+        let thread = runtime::spawn(worker).map_err(StartError::Thread)?;
+        member.set_thread(thread);
+        if let Some(cpu) = cpu {
+            member.tell(Command::Pin(cpu))?;
+        }
+        for other in &mut self.members {
+            introduce(other, &mut member, &self.config.settings.steer)?;
+        }
+        for (port, queue) in self.ports.transmit_queues(id) {
+            member.tell(Command::SetOutput(port, Some(queue)))?;
+        }
+        self.members.push(member);
+        Ok(())
+    }
+
+    fn cpu_of(&self, id: WorkerId) -> Option<usize> {
+        (!self.cpus.is_empty()).then(|| self.cpus[id.index() % self.cpus.len()])
+    }
+
+    /// Gives every receive queue that nobody polls to the worker with the fewest.
+    pub fn hand_out_queues(&mut self) -> Result<(), Unresponsive> {
+        while let Some(queue) = self.ports.take_unassigned() {
+            let worker = self.ports.least_loaded(self.members.len());
+            self.ports.assign(&queue, worker);
+            self.members[worker.index()].tell(Command::AddQueue(queue))?;
+        }
+        Ok(())
+    }
+
+    /// Sends a command to every worker.
+    pub fn tell_all(&mut self, command: impl Fn() -> Command) -> Result<(), Unresponsive> {
+        self.members.iter_mut().try_for_each(|member| member.tell(command()))
+    }
+
+    /// Opens this worker's side of a port, or closes it.
+    pub fn tell(&mut self, worker: WorkerId, command: Command) -> Result<(), Unresponsive> {
+        self.members[worker.index()].tell(command)
+    }
+
+    /// Asks the owner of a bucket.
+    pub fn ask_owner<T>(
+        &mut self,
+        bucket: BucketId,
+        question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question,
+    ) -> Result<T, Unresponsive> {
+        let owner = self.table.owner(bucket);
+        self.members[owner.index()].ask(question)
+    }
+
+    /// Asks every worker for its report.
+    pub fn reports(&mut self) -> Result<Vec<WorkerReport>, Unresponsive> {
+        let mut pending = Vec::new();
+        for member in &mut self.members {
+            pending.push((member.id, member.ask_later(Question::Report)?));
+        }
+        pending
+            .into_iter()
+            .map(|(id, answer)| answer.recv_timeout(PATIENCE).map_err(|_| Unresponsive(id)))
+            .collect()
+    }
+
+    /// Changes the number of workers while traffic runs.
+    pub fn set_workers(&mut self, count: usize) -> Result<Vec<BucketMove>, SteerError> {
+        let count = WorkerCount::fixed(count)?.resolve(&self.cpus);
+        self.ports.place(count, &self.cpus, self.config.buckets)?;
+        while self.members.len() < count {
+            self.ports.open_transmit(WorkerId(self.members.len() as u16));
+            self.hire().map_err(|error| SteerError::Start(Box::new(error)))?;
+        }
+        self.allowed = self.ports.place(count, &self.cpus, self.config.buckets)?.allowed;
+        let moves = self.table.moves_to(self.allowed)?;
+        self.carry_out(&moves)?;
+        if count < self.members.len() {
+            self.move_queues_below(count)?;
+            while self.members.len() > count {
+                self.dismiss_last()?;
+            }
+        } else {
+            self.spread_queues()?;
+        }
+        Ok(moves)
+    }
+
+    /// Takes up a changed set of CPUs: the number of workers follows it if it was
+    /// not fixed, and every worker is pinned anew.
+    pub fn set_cpus(&mut self, cpus: Vec<usize>) -> Result<(), SteerError> {
+        if !self.config.pin || cpus.is_empty() || cpus == self.cpus {
+            return Ok(());
+        }
+        tracing::info!("usable CPUs are now {cpus:?}, before {:?}", self.cpus);
+        self.cpus = cpus;
+        let count = self.config.workers.resolve(&self.cpus);
+        if count != self.members.len() {
+            self.set_workers(count)?;
+        }
+        for index in 0..self.members.len() {
+            let cpu = self.cpu_of(WorkerId(index as u16));
+            self.members[index].cpu = cpu;
+            if let Some(cpu) = cpu {
+                self.members[index].tell(Command::Pin(cpu))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves buckets, a bounded number at a time, and waits until each is in its
+    /// new place.
+    pub fn carry_out(&mut self, moves: &[BucketMove]) -> Result<(), SteerError> {
+        let workers = self.members.len() as u16;
+        for chunk in moves.chunks(MOVES_AT_ONCE) {
+            let orders: Vec<Move> = chunk
+                .iter()
+                .map(|&BucketMove { bucket, from, to }| Move { bucket, from, to, workers })
+                .collect();
+            self.tell_all(|| Command::Switch(orders.clone()))?;
+            for order in &orders {
+                self.table.set_owner(order.bucket, order.to);
+            }
+            for order in &orders {
+                let arrived = |notice: &Notice| matches!(notice, Notice::Arrived(bucket) if *bucket == order.bucket);
+                self.await_notice(arrived)?;
+                self.moves += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a queue from its worker and waits until everything that came
+    /// through it has been processed: whoever polls it next can not overtake.
+    fn release_queue(&mut self, id: usize) -> Result<(), SteerError> {
+        let Some(worker) = self.ports.poller(id) else { return Ok(()) };
+        self.next_marker += 1;
+        let marker = self.next_marker;
+        self.tell(worker, Command::ReleaseQueue { id, marker })?;
+        let released = self.await_notice(|notice| {
+            matches!(notice, Notice::Released(queue) | Notice::Failed(queue, _) if queue.id == id)
+        })?;
+        match released {
+            Notice::Released(queue) => {
+                for _ in 1..self.members.len() {
+                    self.await_notice(
+                        |notice| matches!(notice, Notice::Marker(m) if *m == marker),
+                    )?;
+                }
+                self.ports.unassign(queue);
+            }
+            failed => self.waiting.push_back(failed),
+        }
+        Ok(())
+    }
+
+    fn move_queues_below(&mut self, count: usize) -> Result<(), SteerError> {
+        for id in self.ports.polled_by(|worker| worker.index() >= count) {
+            self.release_queue(id)?;
+        }
+        let staying = count.max(1);
+        while let Some(queue) = self.ports.take_unassigned() {
+            let worker = self.ports.least_loaded(staying);
+            self.ports.assign(&queue, worker);
+            self.tell(worker, Command::AddQueue(queue))?;
+        }
+        Ok(())
+    }
+
+    /// Moves queues from workers with several to workers with none.
+    fn spread_queues(&mut self) -> Result<(), SteerError> {
+        while let Some(id) = self.ports.surplus_queue(self.members.len()) {
+            self.release_queue(id)?;
+            self.hand_out_queues()?;
+        }
+        Ok(())
+    }
+
+    /// Stops the last worker, which owns nothing any more.
+    fn dismiss_last(&mut self) -> Result<(), Unresponsive> {
+        let Some(mut member) = self.members.pop() else { return Ok(()) };
+        for other in &mut self.members {
+            other.tell(Command::Disconnect(member.id))?;
+        }
+        let report = member.stop()?;
+        self.retire(&report);
+        Ok(())
+    }
+
+    fn retire(&mut self, report: &WorkerReport) {
+        self.retired.add(&report.counters);
+        for (total, sent) in self.retired_sent.iter_mut().zip(&report.sent) {
+            total.add(sent);
+        }
+        for (port, totals) in &report.queues {
+            self.ports.add_received(*port, totals);
+        }
+    }
+
+    /// Stops polling, lets every packet that was received run to its end, and
+    /// stops the workers.
+    pub fn stop(&mut self) -> Result<(), SteerError> {
+        for id in self.ports.polled_by(|_| true) {
+            self.release_queue(id)?;
+        }
+        self.dismiss_all();
+        Ok(())
+    }
+
+    fn dismiss_all(&mut self) {
+        for mut member in std::mem::take(&mut self.members) {
+            match member.stop() {
+                Ok(report) => self.retire(&report),
+                Err(error) => tracing::error!("{error}"),
+            }
+        }
+    }
+
+    /// The next notice that matters; others are kept for [`Coordinator::tend`].
+    fn await_notice(&mut self, wanted: impl Fn(&Notice) -> bool) -> Result<Notice, SteerError> {
+        if let Some(at) = self.waiting.iter().position(&wanted) {
+            // The position was just found.
+            return self.waiting.remove(at).ok_or(SteerError::Stuck);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.notices.recv_timeout(left) {
+                Ok(notice) if wanted(&notice) => return Ok(notice),
+                Ok(notice) => self.waiting.push_back(notice),
+                Err(_) => return Err(SteerError::Stuck),
+            }
+        }
+    }
+
+    /// Looks after the ports: notes those that failed and opens again those
+    /// whose interface is back.
+    pub fn tend(&mut self) -> Result<(), SteerError> {
+        while let Ok(notice) = self.notices.recv_timeout(Duration::ZERO) {
+            self.waiting.push_back(notice);
+        }
+        for notice in std::mem::take(&mut self.waiting) {
+            match notice {
+                Notice::Failed(queue, error) => self.port_failed(queue, &error)?,
+                other => tracing::error!("unexpected notice {other:?}"),
+            }
+        }
+        for port in self.ports.reopen(self.members.len()) {
+            for index in 0..self.members.len() {
+                let worker = WorkerId(index as u16);
+                if let Some(queue) = self.ports.take_transmit(port, worker) {
+                    self.tell(worker, Command::SetOutput(port, Some(queue)))?;
+                }
+            }
+        }
+        Ok(self.hand_out_queues()?)
+    }
+
+    fn port_failed(
+        &mut self,
+        queue: crate::command::Queue,
+        error: &netio::PortError,
+    ) -> Result<(), SteerError> {
+        let port = queue.port;
+        if self.ports.close_queue(queue, error) {
+            // The other queues of the port are of no use either.
+            for id in self.ports.queues_of(port) {
+                self.release_queue(id)?;
+            }
+            self.ports.discard(port);
+            self.tell_all(|| Command::SetOutput(port, None))?;
+        }
+        Ok(())
+    }
+}

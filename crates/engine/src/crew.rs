@@ -1,0 +1,131 @@
+//! The workers as the coordinator sees them: their threads, rings and commands.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use netio::Waker;
+use rtrb::{Consumer, Producer, RingBuffer};
+use steer::{SteerSettings, WorkerId};
+
+use crate::command::{Command, Question, WorkerReport};
+use crate::peers::{CONTROL_RESERVE, Wakeup, connect};
+
+/// Commands that may wait for a worker.
+const INBOX: usize = 256;
+/// How long a worker may take to answer before it counts as stuck. A turn takes
+/// well under a millisecond; seconds mean that the machine is stopped.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A worker does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("worker {} did not answer within {} s", .0.0, PATIENCE.as_secs())]
+pub struct Unresponsive(pub WorkerId);
+
+/// The coordinator's end of one worker.
+pub struct Member {
+    /// Its number.
+    pub id: WorkerId,
+    /// The CPU that it is pinned to.
+    pub cpu: Option<usize>,
+    /// How it is woken.
+    pub wakeup: Wakeup,
+    commands: Producer<Command>,
+    thread: Option<JoinHandle<WorkerReport>>,
+}
+
+impl Member {
+    /// A member without a thread, and the worker's end of its inbox.
+    ///
+    /// # Errors
+    /// The system's error when no event descriptor is to be had.
+    pub fn new(id: WorkerId, cpu: Option<usize>) -> std::io::Result<(Self, Consumer<Command>)> {
+        let (commands, inbox) = RingBuffer::new(INBOX);
+        let wakeup = Wakeup::new(Waker::new()?);
+        Ok((Self { id, cpu, wakeup, commands, thread: None }, inbox))
+    }
+
+    /// Sets the thread that runs the worker.
+    pub fn set_thread(&mut self, thread: JoinHandle<WorkerReport>) {
+        self.thread = Some(thread);
+    }
+
+    /// Sends a command and wakes the worker.
+    ///
+    /// # Errors
+    /// [`Unresponsive`] when the inbox stays full.
+    pub fn tell(&mut self, mut command: Command) -> Result<(), Unresponsive> {
+        const PAUSE: Duration = Duration::from_micros(100);
+        for _ in 0..PATIENCE.as_micros() / PAUSE.as_micros() {
+            match self.commands.push(command) {
+                Ok(()) => {
+                    self.wakeup.ring();
+                    return Ok(());
+                }
+                Err(rtrb::PushError::Full(back)) => command = back,
+            }
+            self.wakeup.ring();
+            std::thread::sleep(PAUSE);
+        }
+        Err(Unresponsive(self.id))
+    }
+
+    /// Asks a question and waits for the answer.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn ask<T>(
+        &mut self,
+        question: impl FnOnce(SyncSender<T>) -> Question,
+    ) -> Result<T, Unresponsive> {
+        let pending = self.ask_later(question)?;
+        pending.recv_timeout(PATIENCE).map_err(|_| Unresponsive(self.id))
+    }
+
+    /// Asks a question; the answer comes through the channel.
+    ///
+    /// # Errors
+    /// [`Unresponsive`] when the question can not even be put.
+    pub fn ask_later<T>(
+        &mut self,
+        question: impl FnOnce(SyncSender<T>) -> Question,
+    ) -> Result<Receiver<T>, Unresponsive> {
+        let (reply, answer) = sync_channel(1);
+        self.tell(Command::Ask(question(reply)))?;
+        Ok(answer)
+    }
+
+    /// Stops the worker and returns its last report.
+    ///
+    /// # Errors
+    /// [`Unresponsive`] when its inbox stays full or its thread has panicked.
+    pub fn stop(&mut self) -> Result<WorkerReport, Unresponsive> {
+        self.tell(Command::Stop)?;
+        match self.thread.take() {
+            Some(thread) => thread.join().map_err(|_| Unresponsive(self.id)),
+            None => Ok(WorkerReport::default()),
+        }
+    }
+}
+
+/// Slots of the rings between workers. A backlog limit that is raised later is
+/// honoured too; what does not fit then waits with its sender.
+fn ring_slots(settings: &SteerSettings, consumer: WorkerId) -> usize {
+    settings.backlog_limits(consumer).max_backlog as usize + CONTROL_RESERVE
+}
+
+/// Connects two workers by rings.
+///
+/// # Errors
+/// [`Unresponsive`] when one of them does not take the command.
+pub fn introduce(
+    a: &mut Member,
+    b: &mut Member,
+    settings: &SteerSettings,
+) -> Result<(), Unresponsive> {
+    let slots = ring_slots(settings, a.id);
+    let limits = |consumer| settings.backlog_limits(consumer);
+    let [to_b, to_a] = connect(slots, (a.id, &a.wakeup), (b.id, &b.wakeup), limits);
+    a.tell(Command::Connect(to_b.0, Box::new(to_b.1)))?;
+    b.tell(Command::Connect(to_a.0, Box::new(to_a.1)))
+}

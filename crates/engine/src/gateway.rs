@@ -1,0 +1,352 @@
+//! A running gateway.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use conntrack::{Connection, Cursor, Filter};
+use flow::{SetTunableError, Tunable};
+use netio::{clock, cpu};
+use steer::{BucketId, BucketMove, Plan, WorkerId};
+
+use crate::command::{Command, Question};
+use crate::config::{Config, StartError, SteerError, WorkerCount};
+use crate::coordinator::Coordinator;
+use crate::crew::Unresponsive;
+use crate::events::EventStream;
+use crate::port_book::PortBook;
+use crate::ports::PortSetup;
+use crate::settings::Settings;
+use crate::views::{BucketStatus, Status, WorkerStatus};
+
+/// How often ports and the set of CPUs are looked after.
+const TEND_EVERY: Duration = Duration::from_millis(200);
+
+/// Which CPUs workers may run on now. Called a few times per second.
+pub type CpuSource = Box<dyn FnMut() -> Vec<usize> + Send>;
+
+/// The CPUs that the process may use and that are online.
+pub fn system_cpus() -> Vec<usize> {
+    let allowed = cpu::allowed_cpus().unwrap_or_default();
+    match cpu::online_cpus() {
+        Ok(online) => allowed.into_iter().filter(|cpu| online.contains(cpu)).collect(),
+        Err(_) => allowed,
+    }
+}
+
+/// A running gateway. Its methods may be called from any thread; they talk to
+/// the workers between batches and never hold up a packet for longer than that.
+pub struct Gateway {
+    shared: Arc<Shared>,
+    tender: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    coordinator: Mutex<Coordinator>,
+    stopping: AtomicBool,
+    started_ns: u64,
+}
+
+impl Gateway {
+    /// Starts a gateway on the CPUs of the process.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub fn start(config: Config, ports: Vec<PortSetup>) -> Result<Self, StartError> {
+        Self::start_on(config, ports, Box::new(system_cpus))
+    }
+
+    /// Starts a gateway that asks `cpus` where its workers may run.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub fn start_on(
+        config: Config,
+        ports: Vec<PortSetup>,
+        mut cpus: CpuSource,
+    ) -> Result<Self, StartError> {
+        let coordinator = Coordinator::start(config, PortBook::new(ports), cpus())?;
+        let shared = Arc::new(Shared {
+            coordinator: Mutex::new(coordinator),
+            stopping: AtomicBool::new(false),
+            started_ns: clock::monotonic_nanoseconds(),
+        });
+        let tended = shared.clone();
+        let tender = std::thread::Builder::new()
+            .name("coordinator".into())
+            .spawn(move || tended.tend(&mut cpus))
+            .map_err(|error| {
+                let _ = shared.lock().stop();
+                StartError::Thread(error)
+            })?;
+        Ok(Self { shared, tender: Some(tender) })
+    }
+
+    /// Everything about workers and ports.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn status(&self) -> Result<Status, Unresponsive> {
+        self.shared.status()
+    }
+
+    /// All buckets with their owners.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn buckets(&self) -> Result<Vec<BucketStatus>, Unresponsive> {
+        self.shared.lock().buckets()
+    }
+
+    /// How many connections are tracked.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn connection_count(&self) -> Result<u64, Unresponsive> {
+        Ok(self.buckets()?.iter().map(|bucket| bucket.connections).sum())
+    }
+
+    /// Calls `each` for every connection that matches. A piece of one bucket is read at a
+    /// time; connections that come and go meanwhile may or may not be seen, one
+    /// that stays is seen exactly once.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn connections(
+        &self,
+        filter: &Filter,
+        each: &mut dyn FnMut(Connection),
+    ) -> Result<(), Unresponsive> {
+        let filter = Arc::new(filter.clone());
+        for bucket in self.bucket_ids() {
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                let question = |reply| Question::Connections(bucket, from, filter.clone(), reply);
+                let (found, rest) = self.shared.lock().ask_owner(bucket, question)?;
+                found.into_iter().for_each(&mut *each);
+                next = rest;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes every connection that matches; returns how many.
+    ///
+    /// # Errors
+    /// [`Unresponsive`]; what was deleted before stays deleted.
+    pub fn delete_connections(&self, filter: &Filter) -> Result<u64, Unresponsive> {
+        let filter = Arc::new(filter.clone());
+        let mut deleted = 0;
+        for bucket in self.bucket_ids() {
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                let question = |reply| Question::Delete(bucket, from, filter.clone(), reply);
+                let (count, rest) = self.shared.lock().ask_owner(bucket, question)?;
+                deleted += count as u64;
+                next = rest;
+            }
+        }
+        Ok(deleted)
+    }
+
+    fn bucket_ids(&self) -> impl Iterator<Item = BucketId> + use<> {
+        self.shared.lock().config.buckets.iter()
+    }
+
+    /// Subscribes to the events of the workers there are now. Each worker's ring
+    /// holds `capacity` events; what does not fit is lost and counted.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn subscribe(&self, capacity: usize) -> Result<EventStream, Unresponsive> {
+        self.shared.lock().subscribe(capacity)
+    }
+
+    /// Changes the number of workers while traffic runs, and keeps it whatever
+    /// CPUs come and go. Returns the buckets that were moved.
+    ///
+    /// # Errors
+    /// [`SteerError`].
+    pub fn set_workers(&self, count: usize) -> Result<Vec<BucketMove>, SteerError> {
+        let mut coordinator = self.shared.lock();
+        let moves = coordinator.set_workers(count)?;
+        coordinator.config.workers = WorkerCount::fixed(count)?;
+        Ok(moves)
+    }
+
+    /// Lets the number of workers follow the set of usable CPUs.
+    pub fn follow_cpus(&self) {
+        self.shared.lock().follow_cpus();
+    }
+
+    /// Moves one bucket.
+    ///
+    /// # Errors
+    /// [`SteerError`] when there is no such bucket or worker.
+    pub fn move_bucket(&self, bucket: BucketId, to: WorkerId) -> Result<(), SteerError> {
+        self.shared.lock().move_bucket(bucket, to)
+    }
+
+    /// Plans bucket moves by the load since the last time and, unless it is a dry
+    /// run, carries them out.
+    ///
+    /// # Errors
+    /// [`SteerError`]; moves that were carried out stay.
+    pub fn balance(&self, dry_run: bool) -> Result<Plan, SteerError> {
+        self.shared.lock().balance(dry_run)
+    }
+
+    /// Runs the balancer regularly, or no more.
+    pub fn set_balance(&self, every: Option<Duration>) {
+        self.shared.lock().config.balance = every;
+    }
+
+    /// All tunables with their values.
+    pub fn tunables(&self) -> Vec<(&'static Tunable, u64)> {
+        let settings = self.shared.lock().config.settings.clone();
+        Settings::tunables()
+            .filter_map(|tunable| Some((tunable, settings.get(tunable.name)?)))
+            .collect()
+    }
+
+    /// Changes a tunable for all workers.
+    ///
+    /// # Errors
+    /// [`SetTunableError`]; nothing has changed.
+    pub fn set_tunable(&self, name: &str, value: u64) -> Result<(), SetTunableError> {
+        self.shared.lock().set_tunable(name, value)
+    }
+
+    /// Stops reading, lets every packet that was read run to its end, stops the
+    /// workers, and returns the last status.
+    ///
+    /// # Errors
+    /// [`SteerError`] when a worker hangs.
+    pub fn stop(mut self) -> Result<Status, SteerError> {
+        self.end()?;
+        Ok(self.shared.status()?)
+    }
+
+    fn end(&mut self) -> Result<(), SteerError> {
+        let Some(tender) = self.tender.take() else { return Ok(()) };
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        tender.thread().unpark();
+        let _ = tender.join();
+        self.shared.lock().stop()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!("while stopping: {error}");
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Coordinator> {
+        // A panic while the lock was held left the coordinator's books as they
+        // were; the workers go on in any case.
+        self.coordinator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> Result<Status, Unresponsive> {
+        let uptime_ns = clock::monotonic_nanoseconds() - self.started_ns;
+        self.lock().status(uptime_ns)
+    }
+
+    /// Looks after ports, CPUs and balance until the gateway stops.
+    fn tend(&self, cpus: &mut CpuSource) {
+        let mut balanced = Instant::now();
+        while !self.stopping.load(Ordering::Relaxed) {
+            std::thread::park_timeout(TEND_EVERY);
+            let usable = cpus();
+            let mut coordinator = self.lock();
+            let due = coordinator.config.balance.is_some_and(|every| balanced.elapsed() >= every);
+            let result = coordinator
+                .tend()
+                .and_then(|()| coordinator.set_cpus(usable))
+                .and_then(|()| if due { coordinator.balance(false).map(drop) } else { Ok(()) });
+            if due {
+                balanced = Instant::now();
+            }
+            if let Err(error) = result {
+                tracing::error!("{error}");
+            }
+        }
+    }
+}
+
+impl Coordinator {
+    fn status(&mut self, uptime_ns: u64) -> Result<Status, Unresponsive> {
+        let mut ports = self.ports.statuses();
+        for (port, sent) in ports.iter_mut().zip(&self.retired_sent) {
+            port.sent = *sent;
+        }
+        let members: Vec<_> = self.members().collect();
+        let mut workers = Vec::new();
+        for ((id, cpu), report) in members.into_iter().zip(self.reports()?) {
+            for (port, received) in &report.queues {
+                ports[usize::from(port.0)].received.add(received);
+            }
+            for (port, sent) in ports.iter_mut().zip(&report.sent) {
+                port.sent.add(sent);
+            }
+            workers.push(WorkerStatus {
+                id,
+                cpu,
+                connections: report.buckets.iter().map(|bucket| bucket.connections).sum(),
+                buckets: report.buckets.len(),
+                queues: report.queues.len(),
+                counters: report.counters,
+                backlog: report.backlog,
+                busy_ns: report.busy_ns,
+            });
+        }
+        Ok(Status { workers, ports, uptime_ns, retired: self.retired.clone(), moves: self.moves })
+    }
+
+    fn buckets(&mut self) -> Result<Vec<BucketStatus>, Unresponsive> {
+        let mut all: Vec<BucketStatus> =
+            self.reports()?.into_iter().flat_map(|report| report.buckets).collect();
+        all.sort_by_key(|bucket| bucket.id);
+        Ok(all)
+    }
+
+    fn subscribe(&mut self, capacity: usize) -> Result<EventStream, Unresponsive> {
+        let mut stream = EventStream::new();
+        for id in self.members().map(|(id, _)| id).collect::<Vec<_>>() {
+            let sender = stream.add_source(id, capacity);
+            self.tell(id, Command::Subscribe(sender))?;
+        }
+        Ok(stream)
+    }
+
+    fn follow_cpus(&mut self) {
+        self.config.workers = WorkerCount::PerCpu;
+    }
+
+    fn move_bucket(&mut self, bucket: BucketId, to: WorkerId) -> Result<(), SteerError> {
+        let (buckets, workers) = (self.config.buckets.get(), self.worker_count());
+        if bucket.index() >= buckets {
+            return Err(SteerError::NoSuchBucket { given: bucket.0, count: buckets });
+        }
+        if to.index() >= workers {
+            return Err(SteerError::NoSuchWorker { given: to.0, count: workers });
+        }
+        let from = self.table.owner(bucket);
+        if from == to { Ok(()) } else { self.carry_out(&[BucketMove { bucket, from, to }]) }
+    }
+
+    fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
+        self.config.settings.set(name, value)?;
+        self.pool.set_cap(self.config.settings.conntrack.max_entries);
+        let settings = self.config.settings.clone();
+        if let Err(error) = self.tell_all(|| Command::Settings(Box::new(settings.clone()))) {
+            tracing::error!("{name} = {value} did not reach every worker: {error}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! How a worker carries out the coordinator's commands.
+
+use conntrack::Connection;
+use flow::Timestamp;
+use steer::WorkerId;
+
+use crate::command::{Command, Notice, Question, WorkerReport};
+use crate::ownership::{Move, Switched};
+use crate::packet::Item;
+use crate::peers::Link;
+use crate::settings::Settings;
+use crate::views::BucketStatus;
+use crate::worker::Worker;
+
+/// Places of a connection table that one question covers: about as long as a
+/// batch of packets takes.
+const PIECE: u32 = 1024;
+
+impl Worker {
+    /// Carries out a command. Called between two batches.
+    pub(crate) fn obey(&mut self, command: Command, now: Timestamp) {
+        match command {
+            Command::Switch(moves) => moves.into_iter().for_each(|order| self.switch(order)),
+            Command::Connect(peer, link) => self.set_link(peer, Some(link)),
+            Command::Disconnect(peer) => self.set_link(peer, None),
+            Command::AddQueue(queue) => self.queues.push(queue),
+            Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
+            Command::SetOutput(port, queue) => self.outputs.set(port, queue),
+            Command::Pin(cpu) => self.pin = Some(cpu),
+            Command::Settings(settings) => self.apply(*settings),
+            Command::Subscribe(sender) => self.tracking.subscribers.add(sender),
+            Command::Ask(question) => self.answer(question, now),
+            // `Worker::turn` ends before it gets here.
+            Command::Stop => {}
+        }
+    }
+
+    fn switch(&mut self, order: Move) {
+        match self.ownership.switch(order) {
+            Switched::SendFence => {
+                if let Some(Some(link)) = self.links.get_mut(order.from.index()) {
+                    link.stage_control(Item::Fence(order.bucket));
+                }
+            }
+            Switched::Leaving => {}
+            Switched::Departs(departure) => self.departures.push(departure),
+        }
+    }
+
+    fn set_link(&mut self, peer: WorkerId, link: Option<Box<Link>>) {
+        if self.links.len() <= peer.index() {
+            self.links.resize_with(peer.index() + 1, || None);
+        }
+        self.links[peer.index()] = link;
+    }
+
+    fn release_queue(&mut self, id: usize, marker: u64) {
+        let Some(index) = self.queues.iter().position(|queue| queue.id == id) else { return };
+        let queue = self.queues.swap_remove(index);
+        for link in self.links.iter_mut().flatten() {
+            link.stage_control(Item::Marker(marker));
+        }
+        self.notify(Notice::Released(queue));
+    }
+
+    fn apply(&mut self, settings: Settings) {
+        for (peer, link) in self.links.iter_mut().enumerate() {
+            if let Some(link) = link {
+                link.set_limits(settings.steer.backlog_limits(WorkerId(peer as u16)));
+            }
+        }
+        let own = settings.steer.backlog_limits(self.id);
+        self.ownership.set_keep_limit(own.max_backlog as usize);
+        self.tracking.settings = settings;
+    }
+
+    fn answer(&mut self, question: Question, now: Timestamp) {
+        // Whoever asked may have given up waiting; that is no error here.
+        match question {
+            Question::Report(reply) => {
+                let _ = reply.try_send(self.report());
+            }
+            Question::Connections(bucket, from, filter, reply) => {
+                let mut found = Vec::new();
+                let next = self.ownership.get(bucket).and_then(|bucket| {
+                    let connections = &bucket.connections;
+                    connections.list(from, PIECE, now, |connection| {
+                        if filter.matches(&connection) {
+                            found.push(connection);
+                        }
+                    })
+                });
+                let _ = reply.try_send((found, next));
+            }
+            Question::Delete(bucket, from, filter, reply) => {
+                let answer = self.ownership.get_mut(bucket).map_or((0, None), |bucket| {
+                    let mut context = self.tracking.context(now, &mut self.counters);
+                    let doomed = |connection: &Connection| filter.matches(connection);
+                    bucket.connections.flush(from, PIECE, doomed, &mut context)
+                });
+                let _ = reply.try_send(answer);
+            }
+        }
+    }
+
+    pub(crate) fn report(&mut self) -> WorkerReport {
+        for queue in &mut self.queues {
+            queue.received.lost += queue.source.take_lost();
+        }
+        WorkerReport {
+            counters: self.counters.clone(),
+            buckets: self
+                .ownership
+                .owned()
+                .map(|(id, bucket)| BucketStatus {
+                    id,
+                    worker: self.id,
+                    packets: bucket.packets,
+                    connections: bucket.connections.len() as u64,
+                })
+                .collect(),
+            queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),
+            sent: self.outputs.sent(),
+            backlog: self.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
+            busy_ns: self.busy_ns,
+        }
+    }
+}

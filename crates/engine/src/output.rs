@@ -1,0 +1,146 @@
+//! From verdict to wire: which port a frame leaves by, and one queue of frames
+//! for each port and worker.
+
+use flow::{Counters, DropReason};
+use netio::{Frame, FramePool, PortError, PortId, TxQueue};
+
+use crate::bridge::{Bridge, Egress};
+
+/// Frames that are gathered before they are sent on their own accord; a turn
+/// sends what is left in any case.
+const FLUSH_AT: usize = 64;
+
+/// The output side of one worker.
+#[derive(Default)]
+pub struct Outputs {
+    ports: Vec<Output>,
+    bridge: Bridge,
+}
+
+#[derive(Default)]
+struct Output {
+    queue: Option<Box<dyn TxQueue>>,
+    pending: Vec<Frame>,
+    sent: u64,
+    sent_bytes: u64,
+}
+
+/// What a port has sent through one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes, link header included.
+    pub bytes: u64,
+}
+
+impl Sent {
+    /// Adds what went out by another worker.
+    pub fn add(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+    }
+}
+
+impl Outputs {
+    /// Outputs for `ports` ports, none of them open.
+    pub fn new(ports: usize) -> Self {
+        let open = |_| Output { pending: Vec::with_capacity(FLUSH_AT), ..Output::default() };
+        Self { ports: (0..ports).map(open).collect(), bridge: Bridge::new(ports) }
+    }
+
+    /// Opens or closes this worker's queue of a port.
+    pub fn set(&mut self, port: PortId, queue: Option<Box<dyn TxQueue>>) {
+        if let Some(output) = self.ports.get_mut(usize::from(port.0)) {
+            output.queue = queue;
+        }
+    }
+
+    /// What was sent by each port.
+    pub fn sent(&self) -> Vec<Sent> {
+        self.ports.iter().map(|port| Sent { frames: port.sent, bytes: port.sent_bytes }).collect()
+    }
+
+    /// Queues a frame for the port or ports that the bridge chooses.
+    pub fn forward(
+        &mut self,
+        frame: Frame,
+        now_ns: u64,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        match self.bridge.egress(&frame, now_ns) {
+            Egress::Port(port) => self.queue(port, frame, pool, counters),
+            Egress::Flood => self.flood(frame, pool, counters),
+            Egress::Drop(reason) => {
+                counters.drop_packet(reason);
+                pool.give_back(frame);
+            }
+        }
+    }
+
+    fn flood(&mut self, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
+        for index in 0..self.ports.len() {
+            let port = PortId(index as u16);
+            if port == frame.port || self.ports[index].queue.is_none() {
+                continue;
+            }
+            match pool.duplicate(&frame) {
+                Some(copy) => self.queue(port, copy, pool, counters),
+                None => counters.drop_packet(DropReason::NoBuffer),
+            }
+        }
+        pool.give_back(frame);
+    }
+
+    fn queue(&mut self, port: PortId, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
+        let Some(output) = self.ports.get_mut(usize::from(port.0)).filter(|o| o.queue.is_some())
+        else {
+            counters.drop_packet(DropReason::NoOutputPort);
+            pool.give_back(frame);
+            return;
+        };
+        output.pending.push(frame);
+        if output.pending.len() >= FLUSH_AT {
+            output.flush(pool, counters);
+        }
+    }
+
+    /// Sends everything that is queued.
+    pub fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
+        for output in &mut self.ports {
+            if !output.pending.is_empty() {
+                output.flush(pool, counters);
+            }
+        }
+    }
+}
+
+impl Output {
+    fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
+        let queued = self.pending.len() as u64;
+        let result = match &mut self.queue {
+            Some(queue) => queue.transmit(&mut self.pending, pool),
+            None => Err(PortError::Finished),
+        };
+        match result {
+            Ok(report) => {
+                self.sent += report.sent;
+                self.sent_bytes += report.sent_bytes;
+                counters.transmitted += report.sent;
+                counters.transmitted_bytes += report.sent_bytes;
+                counters.drop_packets(DropReason::OutputFull, report.refused_full);
+                counters.drop_packets(DropReason::OutputTooLong, report.refused_long);
+            }
+            Err(_) => {
+                // The receive side of the port notices the same and has it opened
+                // again; until then its output is closed.
+                self.queue = None;
+                counters.drop_packets(DropReason::NoOutputPort, queued);
+                for frame in self.pending.drain(..) {
+                    pool.give_back(frame);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Which worker owns a bucket, and how a bucket changes its owner.
+//!
+//! Each worker has one [`Ownership`]: its own copy of the routes, and the buckets
+//! that it owns. Nothing in it is shared. A move follows the rule of receive flow
+//! steering, that a flow changes its worker only when the old worker's head has
+//! passed the tail that was recorded when the flow was last enqueued. The tail is
+//! recorded in the rings themselves, by a fence:
+//!
+//! 1. Every worker takes the same [`Move`] with [`Ownership::switch`] and, unless
+//!    it is the old owner, sends the old owner a fence behind all it sent before.
+//! 2. When the old owner has a fence from every worker ([`Ownership::fence`]), it
+//!    has processed every packet that was sent to it, and gives the bucket away.
+//! 3. The new owner keeps packets that arrive before the bucket does
+//!    ([`Admission::Kept`]) and processes them first ([`Ownership::arrive`]).
+//!
+//! The type is generic over the bucket and the packet so that the model checker
+//! runs the very code that runs in the gateway.
+
+use steer::{BucketId, WorkerId};
+
+/// One bucket changes its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which bucket.
+    pub bucket: BucketId,
+    /// Its owner.
+    pub from: WorkerId,
+    /// Its next owner, not the same.
+    pub to: WorkerId,
+    /// How many workers there are, the old and the new owner among them: each of
+    /// them accounts for one fence.
+    pub workers: u16,
+}
+
+/// A bucket that its old owner has finished with.
+#[derive(Debug)]
+pub struct Departure<B> {
+    /// Which bucket.
+    pub bucket: BucketId,
+    /// Where it goes.
+    pub to: WorkerId,
+    /// The bucket itself.
+    pub content: B,
+}
+
+/// What a worker has to do when it learns of a move.
+#[derive(Debug)]
+pub enum Switched<B> {
+    /// Send a fence for the bucket to its old owner.
+    SendFence,
+    /// This worker is the old owner; fences of others are outstanding.
+    Leaving,
+    /// This worker is the old owner and may give the bucket away.
+    Departs(Departure<B>),
+}
+
+/// What became of a packet that reached this worker.
+#[derive(Debug)]
+pub enum Admission<'a, B, P> {
+    /// The bucket is here: process the packet.
+    Process(&'a mut B, P),
+    /// The bucket is on its way; the packet waits for it.
+    Kept,
+    /// The bucket is on its way and no more packets may wait.
+    Refused(P),
+}
+
+#[derive(Debug)]
+enum Slot<B, P> {
+    Owned {
+        content: B,
+        /// Fences that arrived before this worker learned of the move.
+        early_fences: u16,
+    },
+    Leaving {
+        content: B,
+        to: WorkerId,
+        missing_fences: u16,
+    },
+    Awaited {
+        kept: Vec<P>,
+    },
+    Elsewhere,
+}
+
+/// Routes and owned buckets of one worker.
+#[derive(Debug)]
+pub struct Ownership<B, P> {
+    me: WorkerId,
+    routes: Vec<WorkerId>,
+    slots: Vec<Slot<B, P>>,
+    kept: usize,
+    keep_limit: usize,
+}
+
+impl<B, P> Ownership<B, P> {
+    /// A worker that owns nothing yet; `routes` names the owner of each bucket,
+    /// and `keep_limit` is how many packets may wait for buckets on their way.
+    pub fn new(me: WorkerId, routes: Vec<WorkerId>, keep_limit: usize) -> Self {
+        let slots = routes.iter().map(|_| Slot::Elsewhere).collect();
+        Self { me, routes, slots, kept: 0, keep_limit }
+    }
+
+    /// Gives the worker a bucket at the start.
+    pub fn install(&mut self, bucket: BucketId, content: B) {
+        self.routes[bucket.index()] = self.me;
+        self.slots[bucket.index()] = Slot::Owned { content, early_fences: 0 };
+    }
+
+    /// Where packets of a bucket are to be sent.
+    pub fn route(&self, bucket: BucketId) -> WorkerId {
+        self.routes[bucket.index()]
+    }
+
+    /// All routes, indexed by bucket.
+    pub fn routes(&self) -> &[WorkerId] {
+        &self.routes
+    }
+
+    /// How many packets may wait for buckets on their way.
+    pub fn set_keep_limit(&mut self, packets: usize) {
+        self.keep_limit = packets;
+    }
+
+    /// Learns of a move. To be called between two batches: nothing of the bucket
+    /// may be in this worker's hands.
+    pub fn switch(&mut self, order: Move) -> Switched<B> {
+        let index = order.bucket.index();
+        self.routes[index] = order.to;
+        if self.me == order.to && matches!(self.slots[index], Slot::Elsewhere) {
+            self.slots[index] = Slot::Awaited { kept: Vec::new() };
+        }
+        if self.me != order.from {
+            return Switched::SendFence;
+        }
+        match std::mem::replace(&mut self.slots[index], Slot::Elsewhere) {
+            Slot::Owned { content, early_fences } => {
+                // This worker's own fence needs no ring.
+                let missing_fences = order.workers - 1 - early_fences;
+                self.slots[index] = Slot::Leaving { content, to: order.to, missing_fences };
+                match self.departure(order.bucket) {
+                    Some(departure) => Switched::Departs(departure),
+                    None => Switched::Leaving,
+                }
+            }
+            other => {
+                debug_assert!(
+                    false,
+                    "a move was ordered from a worker that does not own the bucket"
+                );
+                self.slots[index] = other;
+                Switched::Leaving
+            }
+        }
+    }
+
+    /// Takes a fence from another worker; the bucket departs with the last one.
+    pub fn fence(&mut self, bucket: BucketId) -> Option<Departure<B>> {
+        match &mut self.slots[bucket.index()] {
+            Slot::Owned { early_fences, .. } => *early_fences += 1,
+            Slot::Leaving { missing_fences, .. } => *missing_fences -= 1,
+            Slot::Awaited { .. } | Slot::Elsewhere => {
+                debug_assert!(false, "a fence reached a worker that does not own the bucket");
+            }
+        }
+        self.departure(bucket)
+    }
+
+    fn departure(&mut self, bucket: BucketId) -> Option<Departure<B>> {
+        let slot = &mut self.slots[bucket.index()];
+        if !matches!(slot, Slot::Leaving { missing_fences: 0, .. }) {
+            return None;
+        }
+        match std::mem::replace(slot, Slot::Elsewhere) {
+            Slot::Leaving { content, to, .. } => Some(Departure { bucket, to, content }),
+            // The match above admits nothing else.
+            _ => None,
+        }
+    }
+
+    /// Installs a bucket that another worker gave away and returns the packets
+    /// that waited for it, in the order of their arrival.
+    pub fn arrive(&mut self, bucket: BucketId, content: B) -> Vec<P> {
+        let slot = &mut self.slots[bucket.index()];
+        match std::mem::replace(slot, Slot::Owned { content, early_fences: 0 }) {
+            Slot::Awaited { kept } => {
+                self.kept -= kept.len();
+                kept
+            }
+            Slot::Elsewhere => Vec::new(),
+            Slot::Owned { .. } | Slot::Leaving { .. } => {
+                debug_assert!(false, "a bucket arrived that was here already");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Finds the bucket for a packet that was sent to this worker.
+    pub fn admit(&mut self, bucket: BucketId, packet: P) -> Admission<'_, B, P> {
+        let slot = &mut self.slots[bucket.index()];
+        // Another worker may know of the move before this one does.
+        if matches!(slot, Slot::Elsewhere) {
+            *slot = Slot::Awaited { kept: Vec::new() };
+        }
+        match slot {
+            Slot::Owned { content, .. } | Slot::Leaving { content, .. } => {
+                Admission::Process(content, packet)
+            }
+            Slot::Awaited { kept } if self.kept < self.keep_limit => {
+                self.kept += 1;
+                kept.push(packet);
+                Admission::Kept
+            }
+            Slot::Awaited { .. } | Slot::Elsewhere => Admission::Refused(packet),
+        }
+    }
+
+    /// The bucket, if it is here.
+    pub fn get(&self, bucket: BucketId) -> Option<&B> {
+        match &self.slots[bucket.index()] {
+            Slot::Owned { content, .. } | Slot::Leaving { content, .. } => Some(content),
+            Slot::Awaited { .. } | Slot::Elsewhere => None,
+        }
+    }
+
+    /// The bucket, if it is here.
+    pub fn get_mut(&mut self, bucket: BucketId) -> Option<&mut B> {
+        match &mut self.slots[bucket.index()] {
+            Slot::Owned { content, .. } | Slot::Leaving { content, .. } => Some(content),
+            Slot::Awaited { .. } | Slot::Elsewhere => None,
+        }
+    }
+
+    /// The buckets that are here.
+    pub fn owned(&self) -> impl Iterator<Item = (BucketId, &B)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
+            Slot::Owned { content, .. } | Slot::Leaving { content, .. } => {
+                Some((BucketId(index as u16), content))
+            }
+            Slot::Awaited { .. } | Slot::Elsewhere => None,
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "ownership_tests.rs"]
+mod tests;

@@ -1,0 +1,174 @@
+//! The bucket move under the model checker: every schedule that shuttle tries
+//! must deliver each packet exactly once and in the order in which its producer
+//! sent it, and must never get stuck.
+
+use super::*;
+use shuttle::sync::mpsc::{Receiver, Sender, channel};
+use shuttle::thread;
+
+const BUCKET: BucketId = BucketId(0);
+
+#[derive(Debug)]
+enum Item {
+    Packet { producer: usize, number: u32 },
+    Fence,
+    Bucket(Log),
+    Move(Move),
+}
+
+/// The bucket's content: everything that was processed in it.
+type Log = Vec<(usize, u32)>;
+
+/// One worker: produces numbered packets of the bucket, takes part in moves.
+struct Node {
+    me: usize,
+    ownership: Ownership<Log, (usize, u32)>,
+    peers: Vec<Sender<Item>>,
+    inbox: Receiver<Item>,
+    installed: Sender<()>,
+}
+
+impl Node {
+    fn send(&self, to: WorkerId, item: Item) {
+        self.peers[to.index()].send(item).unwrap();
+    }
+
+    fn process(&mut self, producer: usize, number: u32) {
+        match self.ownership.admit(BUCKET, (producer, number)) {
+            Admission::Process(log, packet) => log.push(packet),
+            Admission::Kept => {}
+            Admission::Refused(_) => panic!("the buffer is large enough for all"),
+        }
+    }
+
+    fn depart(&self, departure: Departure<Log>) {
+        self.send(departure.to, Item::Bucket(departure.content));
+    }
+
+    fn take(&mut self, item: Item) {
+        match item {
+            Item::Packet { producer, number } => self.process(producer, number),
+            Item::Fence => {
+                if let Some(departure) = self.ownership.fence(BUCKET) {
+                    self.depart(departure);
+                }
+            }
+            Item::Bucket(log) => {
+                for (producer, number) in self.ownership.arrive(BUCKET, log) {
+                    self.process(producer, number);
+                }
+                self.installed.send(()).unwrap();
+            }
+            Item::Move(order) => match self.ownership.switch(order) {
+                Switched::SendFence => self.send(order.from, Item::Fence),
+                Switched::Leaving => {}
+                Switched::Departs(departure) => self.depart(departure),
+            },
+        }
+    }
+
+    fn produce(&mut self, number: u32) {
+        let to = self.ownership.route(BUCKET);
+        if to.index() == self.me {
+            self.process(self.me, number);
+        } else {
+            self.send(to, Item::Packet { producer: self.me, number });
+        }
+    }
+
+    /// Produces its packets between other work, then serves until told to stop.
+    fn run(mut self, packets: u32, stop: Receiver<()>) -> Option<Log> {
+        for number in 0..packets {
+            while let Ok(item) = self.inbox.try_recv() {
+                self.take(item);
+            }
+            self.produce(number);
+        }
+        loop {
+            while let Ok(item) = self.inbox.try_recv() {
+                self.take(item);
+            }
+            if stop.try_recv().is_ok() {
+                while let Ok(item) = self.inbox.try_recv() {
+                    self.take(item);
+                }
+                return self.ownership.get(BUCKET).cloned();
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+/// Workers produce packets for one bucket while it moves along `path`.
+fn scenario(workers: usize, packets: u32, path: &[u16]) {
+    let (inboxes, outboxes): (Vec<_>, Vec<_>) = (0..workers)
+        .map(|_| {
+            let (sender, receiver) = channel();
+            (receiver, sender)
+        })
+        .unzip();
+    let (installed, arrivals) = channel();
+    let mut stops = Vec::new();
+    let mut done = Vec::new();
+    for (me, inbox) in inboxes.into_iter().enumerate() {
+        let mut ownership = Ownership::new(WorkerId(me as u16), vec![WorkerId(0)], usize::MAX);
+        if me == 0 {
+            ownership.install(BUCKET, Log::new());
+        }
+        let node =
+            Node { me, ownership, peers: outboxes.clone(), inbox, installed: installed.clone() };
+        let (stop, stopped) = channel();
+        stops.push(stop);
+        done.push(thread::spawn(move || node.run(packets, stopped)));
+    }
+    let mut owner = WorkerId(0);
+    for &to in path {
+        let order = Move { bucket: BUCKET, from: owner, to: WorkerId(to), workers: workers as u16 };
+        for outbox in &outboxes {
+            outbox.send(Item::Move(order)).unwrap();
+        }
+        arrivals.recv().unwrap();
+        owner = WorkerId(to);
+    }
+    // Producers finish and what they sent lies in the inboxes before anybody stops;
+    // the owner stops last.
+    for (index, stop) in stops.iter().enumerate() {
+        if index != owner.index() {
+            stop.send(()).unwrap();
+        }
+    }
+    let last = done.remove(owner.index());
+    for node in done {
+        assert!(node.join().unwrap().is_none(), "only the owner has the bucket");
+    }
+    stops[owner.index()].send(()).unwrap();
+    check(&last.join().unwrap().unwrap(), workers, packets);
+}
+
+fn check(log: &Log, workers: usize, packets: u32) {
+    for producer in 0..workers {
+        let numbers: Vec<u32> =
+            log.iter().filter(|(from, _)| *from == producer).map(|(_, number)| *number).collect();
+        assert_eq!(numbers, (0..packets).collect::<Vec<_>>(), "packets of worker {producer}");
+    }
+}
+
+#[test]
+fn a_moving_bucket_loses_nothing_and_keeps_the_order() {
+    shuttle::check_random(|| scenario(3, 4, &[1, 2, 0]), 3_000);
+}
+
+#[test]
+fn adversarial_schedules_of_a_move_lose_nothing() {
+    shuttle::check_pct(|| scenario(3, 3, &[1, 0]), 3_000, 4);
+}
+
+#[test]
+fn packets_beyond_the_limit_are_refused_and_handed_back() {
+    let mut ownership: Ownership<(), u32> = Ownership::new(WorkerId(0), vec![WorkerId(0)], 2);
+    assert!(matches!(ownership.admit(BUCKET, 1), Admission::Kept));
+    assert!(matches!(ownership.admit(BUCKET, 2), Admission::Kept));
+    assert!(matches!(ownership.admit(BUCKET, 3), Admission::Refused(3)));
+    assert_eq!(ownership.arrive(BUCKET, ()), [1, 2]);
+    assert!(matches!(ownership.admit(BUCKET, 4), Admission::Process((), 4)));
+}

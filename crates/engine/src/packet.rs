@@ -1,0 +1,48 @@
+//! What travels between workers.
+
+use flow::KeyedPacket;
+use netio::Frame;
+use steer::BucketId;
+use wire::Network;
+
+use crate::Bucket;
+
+/// A frame with what the receiving worker found out about it, so that the owner
+/// of its bucket does not have to look again.
+#[derive(Debug)]
+pub struct Packet {
+    /// The frame.
+    pub frame: Frame,
+    /// Its headers.
+    pub network: Network,
+    /// Its flow, or for an ICMP error the flow of the quote; `None` for packets
+    /// that no flow can own.
+    pub flow: Option<TrackedFlow>,
+    /// The bucket whose owner processes it.
+    pub bucket: BucketId,
+}
+
+/// The flow of a packet and its hash.
+#[derive(Clone, Copy, Debug)]
+pub struct TrackedFlow {
+    /// Key and sender.
+    pub keyed: KeyedPacket,
+    /// Hash of the key; its low half is the place in the bucket's table.
+    pub hash: u64,
+}
+
+/// An entry of a ring between two workers. The order of a ring is the order in
+/// which they take effect.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every item is a packet")]
+pub enum Item {
+    /// A packet for a bucket that the sender believes the receiver owns.
+    Packet(Packet),
+    /// Nothing of this bucket will follow on this ring.
+    Fence(BucketId),
+    /// A bucket changes its owner.
+    Bucket(BucketId, Box<Bucket>),
+    /// To be reported to the coordinator when it is reached: everything that was
+    /// sent on this ring before it has been processed.
+    Marker(u64),
+}

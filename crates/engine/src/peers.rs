@@ -1,0 +1,171 @@
+//! The rings between workers.
+//!
+//! Every ordered pair of workers has a bounded single-producer ring for packets
+//! and one for spent frame buffers in return, so that a worker which only
+//! receives does not run dry while the one that sends piles buffers up.
+
+use std::sync::Arc;
+
+use flow::DropReason;
+use netio::{Frame, FramePool, SMALL_BUFFER, Waker};
+use rtrb::{Consumer, Producer, RingBuffer};
+use steer::{Backlog, BacklogLimits, WorkerId};
+
+use crate::doorbell::Doorbell;
+use crate::packet::{Item, Packet};
+
+/// Slots of a ring beyond the backlog limit, for fences, buckets and markers,
+/// which must never be refused.
+pub const CONTROL_RESERVE: usize = 1024;
+
+/// Most spent buffers that travel back in one go.
+const RETURN_BATCH: usize = 64;
+
+/// How a worker is woken.
+#[derive(Clone, Debug)]
+pub struct Wakeup {
+    bell: Arc<Doorbell>,
+    waker: Arc<Waker>,
+}
+
+impl Wakeup {
+    /// A wake-up for a new worker.
+    pub fn new(waker: Waker) -> Self {
+        Self { bell: Arc::new(Doorbell::new()), waker: Arc::new(waker) }
+    }
+
+    /// Wakes the worker if it sleeps.
+    pub fn ring(&self) {
+        if self.bell.ring() {
+            self.waker.wake();
+        }
+    }
+
+    /// The doorbell, for the worker itself.
+    pub fn bell(&self) -> &Doorbell {
+        &self.bell
+    }
+
+    /// The event to wait on, for the worker itself.
+    pub fn waker(&self) -> &Waker {
+        &self.waker
+    }
+}
+
+/// One worker's ends of its rings to and from a peer.
+#[derive(Debug)]
+pub struct Link {
+    /// Packets and control items to the peer.
+    to: Producer<Item>,
+    /// Packets and control items from the peer.
+    pub from: Consumer<Item>,
+    /// Spent buffers to the peer.
+    spent_to: Producer<Frame>,
+    /// Spent buffers from the peer.
+    spent_from: Consumer<Frame>,
+    wakeup: Wakeup,
+    backlog: Backlog,
+    staged: Vec<Item>,
+    owed_small: usize,
+    owed_large: usize,
+}
+
+/// Makes both ends of the rings between two workers, `slots` entries each way.
+pub fn connect(
+    slots: usize,
+    (a, wake_a): (WorkerId, &Wakeup),
+    (b, wake_b): (WorkerId, &Wakeup),
+    limits: impl Fn(WorkerId) -> BacklogLimits,
+) -> [(WorkerId, Link); 2] {
+    let (a_to, b_from) = RingBuffer::new(slots);
+    let (b_to, a_from) = RingBuffer::new(slots);
+    let (a_spent_to, b_spent_from) = RingBuffer::new(slots);
+    let (b_spent_to, a_spent_from) = RingBuffer::new(slots);
+    let link = |to, from, spent_to, spent_from, (peer, wakeup): (WorkerId, &Wakeup)| Link {
+        to,
+        from,
+        spent_to,
+        spent_from,
+        wakeup: wakeup.clone(),
+        backlog: Backlog::new(limits(peer)),
+        staged: Vec::with_capacity(RETURN_BATCH),
+        owed_small: 0,
+        owed_large: 0,
+    };
+    // Each link leads to the other worker.
+    [
+        (b, link(a_to, a_from, a_spent_to, a_spent_from, (b, wake_b))),
+        (a, link(b_to, b_from, b_spent_to, b_spent_from, (a, wake_a))),
+    ]
+}
+
+impl Link {
+    /// Asks the peer's backlog for room for one packet of a flow.
+    ///
+    /// # Errors
+    /// The reason when the backlog is full or the flow has more than its share.
+    pub fn admit(&mut self, flow_hash: u64) -> Result<(), DropReason> {
+        let queued = self.to.buffer().capacity() - self.to.slots() + self.staged.len();
+        self.backlog.admit(queued, flow_hash)
+    }
+
+    /// Stages a packet that was admitted.
+    pub fn stage(&mut self, packet: Packet) {
+        self.staged.push(Item::Packet(packet));
+    }
+
+    /// Stages a control item. It is never refused: a ring has
+    /// [`CONTROL_RESERVE`] slots that packets can not use, and what does not fit
+    /// stays staged, in order, until it does.
+    pub fn stage_control(&mut self, item: Item) {
+        self.staged.push(item);
+    }
+
+    /// Publishes what is staged in one go and wakes the peer if it sleeps.
+    pub fn flush(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        let fits = self.staged.len().min(self.to.slots());
+        if let Ok(chunk) = self.to.write_chunk_uninit(fits) {
+            chunk.fill_from_iter(self.staged.drain(..fits));
+        }
+        self.wakeup.ring();
+    }
+
+    /// True while something is staged that did not fit.
+    pub fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// Notes that a frame came from the peer, who is owed a buffer for it.
+    pub fn owe(&mut self, frame: &Frame) {
+        if frame.len() <= SMALL_BUFFER {
+            self.owed_small += 1;
+        } else {
+            self.owed_large += 1;
+        }
+    }
+
+    /// Sends back buffers that are owed and takes those that came back.
+    pub fn exchange_buffers(&mut self, pool: &mut FramePool) {
+        while let Ok(frame) = self.spent_from.pop() {
+            pool.give_back(frame);
+        }
+        for (owed, length) in
+            [(&mut self.owed_small, SMALL_BUFFER), (&mut self.owed_large, SMALL_BUFFER + 1)]
+        {
+            for _ in 0..(*owed).min(RETURN_BATCH).min(self.spent_to.slots()) {
+                let Some(frame) = pool.take_free(length) else { break };
+                *owed -= 1;
+                // There is room: the loop is bounded by the free slots.
+                let _ = self.spent_to.push(frame);
+            }
+        }
+    }
+
+    /// Applies changed limits.
+    pub fn set_limits(&mut self, limits: BacklogLimits) {
+        self.backlog.set_limits(limits);
+    }
+}

@@ -1,0 +1,110 @@
+//! A packet's way through a worker: find its bucket, hand it to the owner, track
+//! it, send it.
+
+use std::num::NonZeroU32;
+
+use flow::{Class, DropReason, Timestamp, Verdict, Zone};
+use netio::Frame;
+use steer::Steered;
+
+use crate::ownership::Admission;
+use crate::packet::{Packet, TrackedFlow};
+use crate::prefetch::Hardware;
+use crate::worker::{TimeSource, Worker};
+
+impl Worker {
+    /// Finds the bucket of a frame and hands it to the bucket's owner.
+    pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
+        let network = match wire::dissect(frame.bytes(), self.tunnels) {
+            Ok(dissected) => dissected.network,
+            Err(malformed) => return self.drop_frame(frame, malformed.into()),
+        };
+        let Some(network) = network else {
+            // What is not IP has no flow; it stays in the order of its queue.
+            self.counters.softnet.processed += 1;
+            self.counters.classify(Class::Untracked);
+            self.outputs.forward(frame, now.as_nanos(), &mut self.pool, &mut self.counters);
+            return;
+        };
+        let supplied = NonZeroU32::new(frame.supplied_hash);
+        let packet = match self.hasher.steer(&network, Zone::default(), supplied) {
+            Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
+                let hash = hash.unwrap_or_else(|| self.hasher.table_hash(&keyed.key));
+                Packet { frame, network, flow: Some(TrackedFlow { keyed, hash }), bucket }
+            }
+            Steered::Fragment { bucket } | Steered::Keyless { bucket } => {
+                Packet { frame, network, flow: None, bucket }
+            }
+        };
+        self.hand_over(packet);
+    }
+
+    fn hand_over(&mut self, packet: Packet) {
+        let owner = self.ownership.route(packet.bucket);
+        if owner == self.id {
+            self.batch.push(packet);
+            return;
+        }
+        let flow_hash = packet.flow.as_ref().map_or(0, |flow| flow.hash);
+        // A worker without rings has left, and its buckets before it.
+        let Some(Some(link)) = self.links.get_mut(owner.index()) else {
+            return self.drop_frame(packet.frame, DropReason::BacklogFull);
+        };
+        match link.admit(flow_hash) {
+            Ok(()) => link.stage(packet),
+            Err(reason) => {
+                match reason {
+                    DropReason::FlowLimit => self.counters.softnet.flow_limit_count += 1,
+                    _ => self.counters.softnet.dropped += 1,
+                }
+                self.drop_frame(packet.frame, reason);
+            }
+        }
+    }
+
+    /// Tracks a batch: first the lines of the indices are asked for, then those
+    /// of the entries, and when the first packet is looked at, its lines are near.
+    pub(crate) fn process_batch(&mut self, now: Timestamp) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        for packet in &batch {
+            if let (Some(flow), Some(bucket)) = (&packet.flow, self.ownership.get(packet.bucket)) {
+                bucket.connections.prefetch_index(flow.hash, Hardware);
+            }
+        }
+        for packet in &batch {
+            if let (Some(flow), Some(bucket)) = (&packet.flow, self.ownership.get(packet.bucket)) {
+                bucket.connections.prefetch_entry(flow.hash, Hardware);
+            }
+        }
+        for packet in batch.drain(..) {
+            self.process(packet, now);
+        }
+        self.batch = batch;
+    }
+
+    fn process(&mut self, packet: Packet, now: Timestamp) {
+        let (bucket, packet) = match self.ownership.admit(packet.bucket, packet) {
+            Admission::Process(bucket, packet) => (bucket, packet),
+            Admission::Kept => return,
+            Admission::Refused(packet) => {
+                return self.drop_frame(packet.frame, DropReason::MoveBufferFull);
+            }
+        };
+        let now = match self.time {
+            TimeSource::Turn => now,
+            TimeSource::Frame => Timestamp::from_nanos(packet.frame.timestamp),
+        };
+        bucket.packets += 1;
+        self.counters.softnet.processed += 1;
+        match self.tracking.judge(bucket, &packet, now, &mut self.counters) {
+            Verdict::Accept => {
+                let frame = packet.frame;
+                self.outputs.forward(frame, now.as_nanos(), &mut self.pool, &mut self.counters);
+            }
+            Verdict::Drop(reason) => self.drop_frame(packet.frame, reason),
+        }
+    }
+}

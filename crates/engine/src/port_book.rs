@@ -1,0 +1,275 @@
+//! The ports as the coordinator keeps them: which are up, who polls their
+//! queues, and what they have counted.
+
+use std::collections::BTreeMap;
+
+use netio::{PortError, PortId, TxQueue};
+use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
+
+use crate::command::{Queue, Received};
+use crate::ports::{OpenPort, PortSetup};
+use crate::views::PortStatus;
+
+/// All ports of a gateway.
+pub struct PortBook {
+    ports: Vec<Entry>,
+    /// Open queues that nobody polls.
+    unassigned: Vec<Queue>,
+    /// Who polls which queue.
+    pollers: BTreeMap<usize, (PortId, WorkerId)>,
+    next_queue: usize,
+}
+
+struct Entry {
+    setup: PortSetup,
+    up: bool,
+    /// Open transmit queues that have not been handed out, by worker.
+    transmit: Vec<Option<Box<dyn TxQueue>>>,
+    /// What queues counted that are closed.
+    closed: Received,
+    reopened: u64,
+    /// The last failure to open it again was logged already.
+    complained: bool,
+}
+
+impl PortBook {
+    /// Ports that are still to be opened.
+    pub fn new(setups: Vec<PortSetup>) -> Self {
+        let ports = setups
+            .into_iter()
+            .map(|setup| Entry {
+                setup,
+                up: false,
+                transmit: Vec::new(),
+                closed: Received::default(),
+                reopened: 0,
+                complained: false,
+            })
+            .collect();
+        Self { ports, unassigned: Vec::new(), pollers: BTreeMap::new(), next_queue: 0 }
+    }
+
+    /// How many ports there are.
+    pub fn len(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// Opens every port for so many workers.
+    ///
+    /// # Errors
+    /// That of the first port which does not open.
+    pub fn open_all(&mut self, workers: usize) -> Result<(), PortError> {
+        (0..self.ports.len()).try_for_each(|index| self.open(index, workers))
+    }
+
+    fn open(&mut self, index: usize, workers: usize) -> Result<(), PortError> {
+        let entry = &mut self.ports[index];
+        let OpenPort { rx, tx } = entry.setup.opener.open(entry.setup.rx_queues, workers)?;
+        entry.transmit = tx.into_iter().map(Some).collect();
+        entry.up = true;
+        for source in rx {
+            self.unassigned.push(Queue {
+                id: self.next_queue,
+                port: PortId(index as u16),
+                supplies_hash: entry.setup.supplied_hash_symmetric,
+                received: Received::default(),
+                source,
+            });
+            self.next_queue += 1;
+        }
+        Ok(())
+    }
+
+    /// Opens the ports that are down and whose interface is back; returns them.
+    pub fn reopen(&mut self, workers: usize) -> Vec<PortId> {
+        let mut opened = Vec::new();
+        for index in 0..self.ports.len() {
+            if self.ports[index].up {
+                continue;
+            }
+            match self.open(index, workers) {
+                Ok(()) => {
+                    let entry = &mut self.ports[index];
+                    entry.reopened += 1;
+                    entry.complained = false;
+                    tracing::info!("interface {} is back", entry.setup.name);
+                    opened.push(PortId(index as u16));
+                }
+                Err(PortError::NoInterface { .. } | PortError::Gone { .. }) => {}
+                Err(error) => {
+                    let entry = &mut self.ports[index];
+                    if !std::mem::replace(&mut entry.complained, true) {
+                        tracing::warn!(
+                            "interface {} can not be used yet: {error}",
+                            entry.setup.name
+                        );
+                    }
+                }
+            }
+        }
+        opened
+    }
+
+    /// Opens one more transmit queue on every port that is up, for a new worker.
+    pub fn open_transmit(&mut self, worker: WorkerId) {
+        for entry in self.ports.iter_mut().filter(|entry| entry.up) {
+            match entry.setup.opener.open_tx() {
+                Ok(queue) => {
+                    entry.transmit.resize_with(worker.index() + 1, || None);
+                    entry.transmit[worker.index()] = Some(queue);
+                }
+                Err(error) => {
+                    tracing::warn!("{worker} can not send on {}: {error}", entry.setup.name);
+                }
+            }
+        }
+    }
+
+    /// Takes the transmit queues that were opened for a worker.
+    pub fn transmit_queues(&mut self, worker: WorkerId) -> Vec<(PortId, Box<dyn TxQueue>)> {
+        (0..self.ports.len())
+            .map(|index| PortId(index as u16))
+            .filter_map(|port| Some((port, self.take_transmit(port, worker)?)))
+            .collect()
+    }
+
+    /// Takes the transmit queue of a port that was opened for a worker.
+    pub fn take_transmit(&mut self, port: PortId, worker: WorkerId) -> Option<Box<dyn TxQueue>> {
+        self.ports[usize::from(port.0)].transmit.get_mut(worker.index())?.take()
+    }
+
+    /// An open receive queue that nobody polls.
+    pub fn take_unassigned(&mut self) -> Option<Queue> {
+        if self.unassigned.is_empty() { None } else { Some(self.unassigned.remove(0)) }
+    }
+
+    /// Of the first `workers` workers the one that polls the fewest queues.
+    pub fn least_loaded(&self, workers: usize) -> WorkerId {
+        (0..workers as u16).map(WorkerId).min_by_key(|id| self.polls(*id)).unwrap_or_default()
+    }
+
+    fn polls(&self, worker: WorkerId) -> usize {
+        self.pollers.values().filter(|(_, poller)| *poller == worker).count()
+    }
+
+    /// A queue to take from a worker so that one with none gets it: there is one
+    /// while some worker polls two or more than another.
+    pub fn surplus_queue(&self, workers: usize) -> Option<usize> {
+        let polls = |id: u16| self.polls(WorkerId(id));
+        let fewest = (0..workers as u16).map(polls).min()?;
+        let busiest = (0..workers as u16).max_by_key(|id| polls(*id))?;
+        if polls(busiest) < fewest + 2 {
+            return None;
+        }
+        let of_busiest = |(_, worker): &(PortId, WorkerId)| worker.0 == busiest;
+        self.pollers.iter().find(|(_, entry)| of_busiest(entry)).map(|(id, _)| *id)
+    }
+
+    /// Notes who polls a queue.
+    pub fn assign(&mut self, queue: &Queue, worker: WorkerId) {
+        self.pollers.insert(queue.id, (queue.port, worker));
+    }
+
+    /// Takes back a queue that is no longer polled.
+    pub fn unassign(&mut self, queue: Queue) {
+        self.pollers.remove(&queue.id);
+        self.unassigned.push(queue);
+    }
+
+    /// Who polls a queue.
+    pub fn poller(&self, id: usize) -> Option<WorkerId> {
+        self.pollers.get(&id).map(|(_, worker)| *worker)
+    }
+
+    /// The queues polled by certain workers.
+    pub fn polled_by(&self, wanted: impl Fn(WorkerId) -> bool) -> Vec<usize> {
+        let entries = self.pollers.iter().filter(|(_, (_, worker))| wanted(*worker));
+        entries.map(|(id, _)| *id).collect()
+    }
+
+    /// The queues of a port that are polled.
+    pub fn queues_of(&self, port: PortId) -> Vec<usize> {
+        let entries = self.pollers.iter().filter(|(_, (of, _))| *of == port);
+        entries.map(|(id, _)| *id).collect()
+    }
+
+    /// Takes back a queue that failed. True when its port was up until now.
+    pub fn close_queue(&mut self, queue: Queue, error: &PortError) -> bool {
+        self.pollers.remove(&queue.id);
+        let entry = &mut self.ports[usize::from(queue.port.0)];
+        entry.closed.add(&queue.received);
+        // A source that has ended is no failure, and never comes back.
+        if matches!(error, PortError::Finished) {
+            return false;
+        }
+        if entry.up {
+            tracing::warn!("{error}");
+        }
+        std::mem::replace(&mut entry.up, false)
+    }
+
+    /// Closes the queues of a port that nobody polls.
+    pub fn discard(&mut self, port: PortId) {
+        let (gone, kept) = std::mem::take(&mut self.unassigned)
+            .into_iter()
+            .partition(|queue: &Queue| queue.port == port);
+        self.unassigned = kept;
+        let entry = &mut self.ports[usize::from(port.0)];
+        entry.transmit.clear();
+        for queue in gone {
+            entry.closed.add(&queue.received);
+        }
+    }
+
+    /// Adds what a queue counted that went away with its worker.
+    pub fn add_received(&mut self, port: PortId, received: &Received) {
+        self.ports[usize::from(port.0)].closed.add(received);
+    }
+
+    /// The ports without what open queues have counted.
+    pub fn statuses(&self) -> Vec<PortStatus> {
+        let mut statuses: Vec<PortStatus> = self
+            .ports
+            .iter()
+            .map(|entry| PortStatus {
+                name: entry.setup.name.clone(),
+                up: entry.up,
+                received: entry.closed,
+                reopened: entry.reopened,
+                ..PortStatus::default()
+            })
+            .collect();
+        for queue in &self.unassigned {
+            statuses[usize::from(queue.port.0)].received.add(&queue.received);
+        }
+        statuses
+    }
+
+    /// Which of `workers` workers may own buckets, by `rps_cpus` of all ports.
+    /// Worker i runs on CPU `cpus[i % len]`; when workers are not pinned, the sets
+    /// say nothing about them and all may.
+    ///
+    /// # Errors
+    /// [`PlacementError`] names the port.
+    pub fn place(
+        &self,
+        workers: usize,
+        cpus: &[usize],
+        buckets: BucketCount,
+    ) -> Result<Placement, PlacementError> {
+        let workers: Vec<WorkerCpu> = (0..workers as u16)
+            .map(|id| WorkerCpu {
+                worker: WorkerId(id),
+                cpu: cpus.get(usize::from(id) % cpus.len().max(1)).copied().unwrap_or_default(),
+            })
+            .collect();
+        let restricted = self.ports.iter().filter(|_| !cpus.is_empty());
+        let interfaces: Vec<InterfaceCpus> = restricted
+            .filter_map(|entry| {
+                let cpus = entry.setup.rps_cpus?;
+                Some(InterfaceCpus { name: entry.setup.name.clone(), cpus })
+            })
+            .collect();
+        steer::place(&interfaces, &workers, buckets)
+    }
+}

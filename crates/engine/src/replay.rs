@@ -1,0 +1,277 @@
+//! A capture through the production pipeline.
+//!
+//! The same [`Worker`]s as in the live gateway, in lockstep on one thread: one
+//! packet is in flight at a time, at the time of its capture. So the result does
+//! not depend on the number of workers, and a replay can be repeated exactly.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use conntrack::EventKind;
+use flow::{Counters, HashKey, LeasePool, Timestamp};
+use netio::capture::{CaptureReader, CaptureWriter};
+use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
+use steer::{IndirectionTable, SteeringHasher, WorkerId, WorkerSet};
+
+use crate::Bucket;
+use crate::command::{Command, Queue, Received};
+use crate::config::{Config, StartError};
+use crate::crew::{Member, introduce};
+use crate::events::EventStream;
+use crate::worker::{Equipment, TimeSource, Turn, Worker};
+
+/// The secret of every replay: known, so that a run can be repeated.
+pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
+
+/// Events that may wait while one packet is processed.
+const EVENTS: usize = 4096;
+
+/// What a replay found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// Packets read.
+    pub packets: u64,
+    /// Bytes read, link header included.
+    pub bytes: u64,
+    /// Packets that the capturing program had cut off.
+    pub truncated: u64,
+    /// Packets that passed, and were written where an output was asked for.
+    pub passed: u64,
+    /// From the first to the last packet, nanoseconds of the capture's clock.
+    pub span_ns: u64,
+    /// Flows by protocol number and last state; the state is empty for protocols
+    /// without states.
+    pub flows: BTreeMap<(u8, &'static str), u64>,
+    /// Counters of all workers together. Those of expiry are left out: when the
+    /// memory of an expired connection is returned is nobody's business.
+    pub counters: Counters,
+    /// Why the capture could not be read to its end.
+    pub problem: Option<String>,
+}
+
+/// Why there was no replay.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The output can not be written. Everything up to here is in it.
+    #[error("{0}")]
+    Output(PortError),
+    /// No workers.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// Plays a capture through `workers` workers and writes what passes to `output`.
+/// `progress` is told the number of packets from time to time.
+///
+/// A capture that is damaged is played up to the damage, and the report says so.
+///
+/// # Errors
+/// [`ReplayError`] when the output can not be written.
+pub fn replay(
+    mut input: CaptureReader,
+    mut output: Option<CaptureWriter>,
+    config: &Config,
+    workers: u16,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ReplayReport, ReplayError> {
+    const PROGRESS_EVERY: u64 = 4096;
+    let mut lockstep = Lockstep::new(config, workers)?;
+    let mut report = ReplayReport::default();
+    let mut first = None;
+    loop {
+        let frame = match input.next_frame(&mut lockstep.pool) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(error) => {
+                report.problem = Some(error.to_string());
+                break;
+            }
+        };
+        report.packets += 1;
+        report.bytes += frame.len() as u64;
+        lockstep.play(frame);
+        report.span_ns = lockstep.now_ns - *first.get_or_insert(lockstep.now_ns);
+        for frame in lockstep.take_passed() {
+            report.passed += 1;
+            if let Some(output) = &mut output {
+                output.write(&frame, "").map_err(ReplayError::Output)?;
+            }
+            lockstep.pool.give_back(frame);
+        }
+        lockstep.count_flows(&mut report);
+        if report.packets.is_multiple_of(PROGRESS_EVERY) {
+            progress(report.packets);
+        }
+    }
+    report.truncated = input.truncated();
+    report.counters = lockstep.finish(&mut report);
+    progress(report.packets);
+    if let Some(output) = output {
+        output.finish().map_err(ReplayError::Output)?;
+    }
+    Ok(report)
+}
+
+/// Workers that take turns on one thread.
+struct Lockstep {
+    workers: Vec<Worker>,
+    members: Vec<Member>,
+    input: Slot,
+    passed: Slot,
+    pool: FramePool,
+    events: EventStream,
+    now_ns: u64,
+    tick: u64,
+}
+
+/// Frames on their way into or out of the workers.
+#[derive(Clone, Debug, Default)]
+struct Slot(Arc<Mutex<Vec<Frame>>>);
+
+impl Slot {
+    fn take(&self) -> Vec<Frame> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, frames: impl IntoIterator<Item = Frame>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(frames);
+    }
+}
+
+impl RxQueue for Slot {
+    fn receive(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        _max: usize,
+        _pool: &mut FramePool,
+    ) -> Result<usize, PortError> {
+        let taken = self.take();
+        let count = taken.len();
+        frames.extend(taken);
+        Ok(count)
+    }
+
+    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl TxQueue for Slot {
+    fn transmit(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        _pool: &mut FramePool,
+    ) -> Result<TxReport, PortError> {
+        let sent_bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+        let report = TxReport { sent: frames.len() as u64, sent_bytes, ..TxReport::default() };
+        self.put(frames.drain(..));
+        Ok(report)
+    }
+}
+
+impl Lockstep {
+    fn new(config: &Config, count: u16) -> Result<Self, StartError> {
+        let table = IndirectionTable::spread(config.buckets, WorkerSet::first(count.into()))
+            .map_err(|_| StartError::NoWorkers)?;
+        let pool = LeasePool::new(config.settings.conntrack.max_entries);
+        let (notices, _) = channel();
+        let (input, passed) = (Slot::default(), Slot::default());
+        let mut events = EventStream::new();
+        let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
+        for id in (0..count).map(WorkerId) {
+            let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
+            workers.push(Worker::new(Equipment {
+                id,
+                hasher: SteeringHasher::new(config.steering()),
+                tunnels: config.tunnels,
+                routes: table.iter().map(|(_, owner)| owner).collect(),
+                ports: 2,
+                settings: config.settings.clone(),
+                // No pockets: whether there is room must not depend on who asks.
+                lease: pool.lease(0),
+                time: TimeSource::Frame,
+                inbox,
+                notices: notices.clone(),
+                wakeup: member.wakeup.clone(),
+            }));
+            for other in &mut members {
+                introduce(other, &mut member, &config.settings.steer)?;
+            }
+            member.tell(Command::SetOutput(PortId(1), Some(Box::new(passed.clone()))))?;
+            member.tell(Command::Subscribe(events.add_source(id, EVENTS)))?;
+            members.push(member);
+        }
+        let queue = Queue {
+            id: 0,
+            port: PortId(0),
+            supplies_hash: false,
+            received: Received::default(),
+            source: Box::new(input.clone()),
+        };
+        members[0].tell(Command::AddQueue(queue))?;
+        let pool = FramePool::new(64, 16);
+        Ok(Self { workers, members, input, passed, pool, events, now_ns: 0, tick: 0 }
+            .with_buckets(&table))
+    }
+
+    fn with_buckets(mut self, table: &IndirectionTable) -> Self {
+        for (bucket, owner) in table.iter() {
+            let content = Box::new(Bucket::new(Timestamp::ZERO));
+            self.workers[owner.index()].install(bucket, content);
+        }
+        self
+    }
+
+    /// Plays one frame to its end. Time never runs backwards, whatever the
+    /// capture says.
+    fn play(&mut self, mut frame: Frame) {
+        self.now_ns = self.now_ns.max(frame.timestamp);
+        let captured = std::mem::replace(&mut frame.timestamp, self.now_ns);
+        let now = Timestamp::from_nanos(self.now_ns);
+        if self.now_ns >> 30 != self.tick {
+            self.tick = self.now_ns >> 30;
+            self.workers.iter_mut().for_each(|worker| worker.expire_all(now));
+        }
+        self.input.put([frame]);
+        while self
+            .workers
+            .iter_mut()
+            .fold(false, |worked, w| worked | (w.turn(now) == Turn::Worked))
+        {}
+        let mut passed = self.passed.take();
+        passed.iter_mut().for_each(|frame| frame.timestamp = captured);
+        self.passed.put(passed);
+    }
+
+    fn take_passed(&self) -> Vec<Frame> {
+        self.passed.take()
+    }
+
+    /// Counts the flows that have ended.
+    fn count_flows(&mut self, report: &mut ReplayReport) {
+        while let Some(numbered) = self.events.try_next() {
+            if numbered.event.kind == EventKind::Destroy {
+                let connection = numbered.event.connection;
+                let state = connection.state.unwrap_or_default();
+                *report.flows.entry((connection.protocol, state)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Ends all flows so that they are counted too; returns the counters.
+    fn finish(&mut self, report: &mut ReplayReport) -> Counters {
+        let mut totals = Counters::default();
+        for index in 0..self.workers.len() {
+            totals.add(&self.workers[index].counters);
+            let now = Timestamp::from_nanos(self.now_ns);
+            while self.workers[index].end_connections(EVENTS / 2, now) > 0 {
+                self.count_flows(report);
+            }
+        }
+        self.count_flows(report);
+        totals.conntrack.delete = 0;
+        self.members.clear();
+        totals
+    }
+}

@@ -1,0 +1,83 @@
+//! A worker on a thread of its own.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use flow::Timestamp;
+use netio::{Waiter, clock, cpu};
+
+use crate::command::WorkerReport;
+use crate::worker::{Turn, Worker};
+
+/// Turns without work before a worker sleeps: about as long as a wake-up costs.
+const SPINS_BEFORE_SLEEP: u32 = 50;
+/// Longest sleep, so that timers are turned in time.
+const LONGEST_SLEEP: Duration = Duration::from_millis(200);
+
+/// Starts the thread. It ends with [`crate::command::Command::Stop`] and returns
+/// the worker's last report.
+///
+/// # Errors
+/// The system's error when it has no room for a thread.
+pub fn spawn(mut worker: Worker) -> std::io::Result<JoinHandle<WorkerReport>> {
+    let name = format!("worker-{}", worker.id.0);
+    std::thread::Builder::new().name(name).spawn(move || run(&mut worker))
+}
+
+fn run(worker: &mut Worker) -> WorkerReport {
+    let mut waiter = Waiter::new();
+    let mut idle_turns = 0;
+    let mut now = clock::monotonic_nanoseconds();
+    loop {
+        match worker.turn(Timestamp::from_nanos(now)) {
+            Turn::Stopped => return worker.report(),
+            Turn::Worked => {
+                idle_turns = 0;
+                let then = clock::monotonic_nanoseconds();
+                worker.add_busy(then - now);
+                now = then;
+            }
+            Turn::Idle => {
+                idle_turns += 1;
+                if idle_turns > SPINS_BEFORE_SLEEP {
+                    sleep(worker, &mut waiter);
+                    idle_turns = 0;
+                }
+                now = clock::monotonic_nanoseconds();
+            }
+        }
+        if let Some(cpu) = worker.take_pin() {
+            pin(worker, cpu);
+        }
+    }
+}
+
+fn pin(worker: &Worker, cpu: usize) {
+    if let Err(error) = cpu::pin_current_thread(cpu) {
+        tracing::warn!("worker {} runs unpinned: CPU {cpu} refused: {error}", worker.id.0);
+    }
+}
+
+/// Sleeps until a queue has frames or somebody rings.
+fn sleep(worker: &mut Worker, waiter: &mut Waiter) {
+    worker.wakeup().bell().prepare_to_sleep();
+    // A source without a handle must be polled.
+    let sleeps = !worker.has_work()
+        && worker.queues.iter().all(|queue| queue.source.wait_handle().is_some());
+    let mut woken = false;
+    if sleeps {
+        let mut handles: Vec<BorrowedFd<'_>> = Vec::with_capacity(1 + worker.queues.len());
+        handles.push(worker.wakeup().waker().as_fd());
+        handles.extend(worker.queues.iter().filter_map(|queue| queue.source.wait_handle()));
+        // When it can not wait, the worker polls: slower, never wrong.
+        if let Ok(ready) = waiter.wait(&handles, Some(LONGEST_SLEEP)) {
+            woken = ready.contains(0);
+        }
+    }
+    worker.wakeup().bell().awake();
+    if woken {
+        worker.wakeup().waker().clear();
+        worker.count_wakeup();
+    }
+}

@@ -1,0 +1,37 @@
+//! All tunables of the gateway in one place.
+
+use flow::{SetTunableError, Tunable};
+use steer::SteerSettings;
+
+/// Every setting that can be changed while the gateway runs, under the kernel's
+/// names.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Connection tracking.
+    pub conntrack: conntrack::Settings,
+    /// Steering.
+    pub steer: SteerSettings,
+}
+
+impl Settings {
+    /// All tunables, tracking first.
+    pub fn tunables() -> impl Iterator<Item = &'static Tunable> {
+        conntrack::Settings::tunables().chain(steer::TUNABLES)
+    }
+
+    /// The value of a tunable; `None` when there is none of that name.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.conntrack.get(name).or_else(|| self.steer.get(name))
+    }
+
+    /// Changes a tunable. When it is refused nothing has changed.
+    ///
+    /// # Errors
+    /// [`SetTunableError`] names the setting and the range.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
+        match self.conntrack.set(name, value) {
+            Err(SetTunableError::Unknown { .. }) => self.steer.set(name, value),
+            other => other,
+        }
+    }
+}

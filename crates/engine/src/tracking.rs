@@ -1,0 +1,73 @@
+//! The tracking stage: class and verdict of a packet in its bucket.
+
+use conntrack::{Context, TrackedPacket};
+use flow::{Class, Counters, Lease, Timestamp, Verdict};
+use netio::Checksum;
+
+use crate::Bucket;
+use crate::events::Subscribers;
+use crate::packet::Packet;
+use crate::settings::Settings;
+
+/// What tracking needs beside the bucket, one for each worker.
+pub struct Tracking {
+    /// Tunables.
+    pub settings: Settings,
+    /// Allowance of connections.
+    pub lease: Lease,
+    /// Who listens to events.
+    pub subscribers: Subscribers,
+}
+
+impl Tracking {
+    /// What the connection table needs from its worker.
+    pub fn context<'a>(&'a mut self, now: Timestamp, counters: &'a mut Counters) -> Context<'a> {
+        Context {
+            now,
+            settings: &self.settings.conntrack,
+            lease: &mut self.lease,
+            counters: &mut counters.conntrack,
+            events: self.subscribers.sink(),
+        }
+    }
+
+    /// Judges a packet: until a ruleset is loaded, everything passes that is not
+    /// INVALID.
+    pub fn judge(
+        &mut self,
+        bucket: &mut Bucket,
+        packet: &Packet,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) -> Verdict {
+        let Some(flow) = &packet.flow else {
+            let class = conntrack::class_without_flow(&packet.network);
+            return verdict(class, counters);
+        };
+        let tracked_packet = TrackedPacket {
+            network: &packet.network,
+            frame: packet.frame.bytes(),
+            keyed: &flow.keyed,
+            hash: flow.hash,
+            checksum: match packet.frame.offload.checksum {
+                Checksum::Complete => conntrack::Checksum::Verify,
+                Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
+            },
+            segments: packet.frame.segments(),
+        };
+        let mut context = self.context(now, counters);
+        let tracked = bucket.connections.track(&tracked_packet, &mut context);
+        match tracked.verdict {
+            Verdict::Accept => verdict(tracked.class, counters),
+            Verdict::Drop(_) => tracked.verdict,
+        }
+    }
+}
+
+fn verdict(class: Class, counters: &mut Counters) -> Verdict {
+    counters.classify(class);
+    match class {
+        Class::Invalid(reason) => Verdict::Drop(reason),
+        Class::New | Class::Established | Class::Related | Class::Untracked => Verdict::Accept,
+    }
+}

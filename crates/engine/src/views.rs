@@ -1,0 +1,82 @@
+//! What the gateway tells about itself: plain data, copied out of the workers.
+
+use flow::Counters;
+use steer::{BucketId, WorkerId};
+
+use crate::command::Received;
+use crate::output::Sent;
+
+/// The whole gateway at one moment.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Workers, by number.
+    pub workers: Vec<WorkerStatus>,
+    /// Ports, in the order of the configuration.
+    pub ports: Vec<PortStatus>,
+    /// Nanoseconds since the start.
+    pub uptime_ns: u64,
+    /// Counters of workers that have been removed since the start.
+    pub retired: Counters,
+    /// Bucket moves completed since the start.
+    pub moves: u64,
+}
+
+impl Status {
+    /// Counters of all workers together, the removed ones included.
+    pub fn totals(&self) -> Counters {
+        let mut totals = self.retired.clone();
+        for worker in &self.workers {
+            totals.add(&worker.counters);
+        }
+        totals
+    }
+}
+
+/// One worker.
+#[derive(Clone, Debug)]
+pub struct WorkerStatus {
+    /// Its number.
+    pub id: WorkerId,
+    /// The CPU that it is pinned to.
+    pub cpu: Option<usize>,
+    /// Its counters.
+    pub counters: Counters,
+    /// Buckets that it owns.
+    pub buckets: usize,
+    /// Receive queues that it polls.
+    pub queues: usize,
+    /// Connections in its buckets.
+    pub connections: u64,
+    /// Packets that wait in its rings (`backlog_len` of `softnet_stat`).
+    pub backlog: u64,
+    /// Nanoseconds that it spent with packets in hand since the start.
+    pub busy_ns: u64,
+}
+
+/// One port.
+#[derive(Clone, Debug, Default)]
+pub struct PortStatus {
+    /// Name of the interface.
+    pub name: String,
+    /// False while the interface is missing or down.
+    pub up: bool,
+    /// What came in.
+    pub received: Received,
+    /// What went out.
+    pub sent: Sent,
+    /// How often the interface came back after it had gone.
+    pub reopened: u64,
+}
+
+/// One bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketStatus {
+    /// Its number.
+    pub id: BucketId,
+    /// Its owner.
+    pub worker: WorkerId,
+    /// Packets processed in it since the start.
+    pub packets: u64,
+    /// Connections in it.
+    pub connections: u64,
+}

@@ -1,0 +1,345 @@
+//! A worker: everything that one thread of the gateway owns.
+//!
+//! A worker knows nothing of threads or clocks. Its owner calls
+//! [`Worker::turn`] with the time; a thread does so for ever, the replay in a
+//! lockstep of several workers, a test as it likes.
+
+use std::sync::mpsc::Sender;
+
+use conntrack::Cursor;
+use flow::{Counters, DropReason, Timestamp};
+use netio::{Frame, FramePool, PortError};
+use rtrb::Consumer;
+use steer::{BucketId, SteeringHasher, WorkerId};
+use wire::Tunnels;
+
+use crate::command::{Command, Notice, Queue};
+use crate::events::Subscribers;
+use crate::output::Outputs;
+use crate::ownership::{Departure, Ownership};
+use crate::packet::{Item, Packet};
+use crate::peers::{Link, Wakeup};
+use crate::settings::Settings;
+use crate::tracking::Tracking;
+use crate::{BATCH, Bucket};
+
+/// Connections that expire in one turn at most, so that expiry never holds up a
+/// batch of packets.
+const EXPIRE_BUDGET: usize = 64;
+/// Places of a table that are looked at in one go when connections are ended.
+const PLACES_AT_ONCE: u32 = 256;
+/// Buckets whose timer wheels are turned in one turn.
+const EXPIRE_BUCKETS: usize = 4;
+/// Free buffers that a worker keeps: small ones for 4 backlogs, and enough large
+/// ones for two batches of super-packets.
+const POOL_SMALL: usize = 4096;
+const POOL_LARGE: usize = 256;
+
+/// Whose time a packet is processed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeSource {
+    /// The time of the turn.
+    Turn,
+    /// The capture time of the frame: replay.
+    Frame,
+}
+
+/// What a worker is made from.
+pub struct Equipment {
+    /// Its number.
+    pub id: WorkerId,
+    /// How packets find their bucket.
+    pub hasher: SteeringHasher,
+    /// Whether tunnels are looked into.
+    pub tunnels: Tunnels,
+    /// Owner of each bucket.
+    pub routes: Vec<WorkerId>,
+    /// How many ports there are.
+    pub ports: usize,
+    /// Tunables.
+    pub settings: Settings,
+    /// Connections that the worker may hold.
+    pub lease: flow::Lease,
+    /// Whose time counts.
+    pub time: TimeSource,
+    /// Commands from the coordinator.
+    pub inbox: Consumer<Command>,
+    /// Notices to the coordinator.
+    pub notices: Sender<Notice>,
+    /// How this worker is woken.
+    pub wakeup: Wakeup,
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Packets or commands were processed.
+    Worked,
+    /// There was nothing to do.
+    Idle,
+    /// The worker was told to stop.
+    Stopped,
+}
+
+/// One worker.
+pub struct Worker {
+    pub(crate) id: WorkerId,
+    pub(crate) hasher: SteeringHasher,
+    pub(crate) tunnels: Tunnels,
+    pub(crate) time: TimeSource,
+    pub(crate) tracking: Tracking,
+    pub(crate) ownership: Ownership<Box<Bucket>, Packet>,
+    pub(crate) outputs: Outputs,
+    pub(crate) links: Vec<Option<Box<Link>>>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) pool: FramePool,
+    pub(crate) counters: Counters,
+    inbox: Consumer<Command>,
+    notices: Sender<Notice>,
+    wakeup: Wakeup,
+    received: Vec<Frame>,
+    pub(crate) batch: Vec<Packet>,
+    pub(crate) departures: Vec<Departure<Box<Bucket>>>,
+    /// Which bucket's timers are turned next.
+    expire_at: usize,
+    pub(crate) busy_ns: u64,
+    /// A CPU that its thread is to be pinned to.
+    pub(crate) pin: Option<usize>,
+}
+
+impl Worker {
+    /// A worker that owns no bucket and no queue yet.
+    pub fn new(equipment: Equipment) -> Self {
+        let Equipment { id, hasher, tunnels, routes, ports, settings, lease, time, .. } = equipment;
+        let keep_limit = settings.steer.backlog_limits(id).max_backlog as usize;
+        Self {
+            id,
+            hasher,
+            tunnels,
+            time,
+            tracking: Tracking { settings, lease, subscribers: Subscribers::default() },
+            ownership: Ownership::new(id, routes, keep_limit),
+            outputs: Outputs::new(ports),
+            links: Vec::new(),
+            queues: Vec::new(),
+            pool: FramePool::new(POOL_SMALL, POOL_LARGE),
+            counters: Counters::default(),
+            inbox: equipment.inbox,
+            notices: equipment.notices,
+            wakeup: equipment.wakeup,
+            received: Vec::with_capacity(BATCH),
+            batch: Vec::with_capacity(2 * BATCH),
+            departures: Vec::new(),
+            expire_at: 0,
+            busy_ns: 0,
+            pin: None,
+        }
+    }
+
+    /// Gives the worker a bucket before it starts.
+    pub fn install(&mut self, bucket: BucketId, content: Box<Bucket>) {
+        self.ownership.install(bucket, content);
+    }
+
+    /// Takes commands, packets from peers, packets from its queues; processes
+    /// them, and sends what they lead to.
+    pub fn turn(&mut self, now: Timestamp) -> Turn {
+        let mut worked = false;
+        while let Ok(command) = self.inbox.pop() {
+            worked = true;
+            if matches!(command, Command::Stop) {
+                return Turn::Stopped;
+            }
+            self.obey(command, now);
+        }
+        worked |= self.take_from_peers(now);
+        worked |= self.take_from_queues(now);
+        self.flush();
+        self.expire(now);
+        if worked { Turn::Worked } else { Turn::Idle }
+    }
+
+    /// True when a command or an item of a peer waits, or something staged has
+    /// not found room: to be asked after the doorbell was told of the sleep.
+    pub fn has_work(&self) -> bool {
+        !self.inbox.is_empty()
+            || self.links.iter().flatten().any(|link| !link.from.is_empty() || link.has_staged())
+    }
+
+    /// How it is woken.
+    pub fn wakeup(&self) -> &Wakeup {
+        &self.wakeup
+    }
+
+    /// The CPU that the worker was told to run on, once.
+    pub fn take_pin(&mut self) -> Option<usize> {
+        self.pin.take()
+    }
+
+    /// Counts time spent with packets in hand.
+    pub fn add_busy(&mut self, nanos: u64) {
+        self.busy_ns += nanos;
+    }
+
+    /// Counts a wake-up by another worker.
+    pub fn count_wakeup(&mut self) {
+        self.counters.softnet.received_rps += 1;
+    }
+
+    fn take_from_peers(&mut self, now: Timestamp) -> bool {
+        let mut worked = false;
+        let budget = self.tracking.settings.steer.netdev_budget();
+        for peer in 0..self.links.len() {
+            let Some(mut link) = self.links[peer].take() else { continue };
+            let mut taken = 0;
+            while taken < budget {
+                let Ok(item) = link.from.pop() else { break };
+                taken += 1;
+                match item {
+                    Item::Packet(packet) => {
+                        link.owe(&packet.frame);
+                        self.batch.push(packet);
+                        if self.batch.len() >= BATCH {
+                            self.process_batch(now);
+                        }
+                    }
+                    control => self.take_control(control, now),
+                }
+            }
+            if taken == budget {
+                self.counters.softnet.time_squeeze += 1;
+            }
+            worked |= taken > 0;
+            link.exchange_buffers(&mut self.pool);
+            self.links[peer] = Some(link);
+        }
+        self.process_batch(now);
+        worked
+    }
+
+    /// A control item takes effect after every packet that came before it.
+    fn take_control(&mut self, item: Item, now: Timestamp) {
+        self.process_batch(now);
+        match item {
+            Item::Packet(packet) => self.batch.push(packet),
+            Item::Fence(bucket) => self.departures.extend(self.ownership.fence(bucket)),
+            Item::Bucket(bucket, content) => self.take_bucket(bucket, content, now),
+            Item::Marker(marker) => self.notify(Notice::Marker(marker)),
+        }
+    }
+
+    fn take_bucket(&mut self, bucket: BucketId, content: Box<Bucket>, now: Timestamp) {
+        // The entries' allowance travels with them.
+        self.tracking.lease.adopt(content.connections.len() as u64);
+        for packet in self.ownership.arrive(bucket, content) {
+            self.batch.push(packet);
+            if self.batch.len() >= BATCH {
+                self.process_batch(now);
+            }
+        }
+        self.process_batch(now);
+        self.notify(Notice::Arrived(bucket));
+    }
+
+    fn take_from_queues(&mut self, now: Timestamp) -> bool {
+        let mut worked = false;
+        let mut index = 0;
+        while index < self.queues.len() {
+            let queue = &mut self.queues[index];
+            let result = queue.source.receive(&mut self.received, BATCH, &mut self.pool);
+            worked |= !self.received.is_empty();
+            let mut frames = std::mem::take(&mut self.received);
+            for mut frame in frames.drain(..) {
+                let queue = &mut self.queues[index];
+                queue.received.frames += 1;
+                queue.received.bytes += frame.len() as u64;
+                frame.port = queue.port;
+                if !queue.supplies_hash {
+                    frame.supplied_hash = 0;
+                }
+                self.steer(frame, now);
+            }
+            self.received = frames;
+            self.process_batch(now);
+            match result {
+                Ok(_) => index += 1,
+                Err(error) => self.drop_queue(index, error),
+            }
+        }
+        worked
+    }
+
+    fn drop_queue(&mut self, index: usize, error: PortError) {
+        let queue = self.queues.swap_remove(index);
+        self.notify(Notice::Failed(queue, error));
+    }
+
+    fn flush(&mut self) {
+        self.outputs.flush(&mut self.pool, &mut self.counters);
+        // Only now has everything of a departing bucket left this worker.
+        for Departure { bucket, to, content } in self.departures.drain(..) {
+            self.tracking.lease.surrender(content.connections.len() as u64);
+            match self.links.get_mut(to.index()) {
+                Some(Some(link)) => link.stage_control(Item::Bucket(bucket, content)),
+                _ => debug_assert!(false, "a bucket was ordered to a worker without rings"),
+            }
+        }
+        for link in self.links.iter_mut().flatten() {
+            link.flush();
+        }
+    }
+
+    pub(crate) fn drop_frame(&mut self, frame: Frame, reason: DropReason) {
+        self.counters.drop_packet(reason);
+        self.pool.give_back(frame);
+    }
+
+    /// Turns the timers of a few buckets.
+    fn expire(&mut self, now: Timestamp) {
+        if self.time == TimeSource::Frame {
+            return;
+        }
+        for _ in 0..EXPIRE_BUCKETS {
+            self.expire_at = (self.expire_at + 1) % self.ownership.routes().len();
+            self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);
+        }
+    }
+
+    /// Turns the timers of all buckets: replay, where memory must be returned at
+    /// the same time however many workers there are.
+    pub fn expire_all(&mut self, now: Timestamp) {
+        for index in 0..self.ownership.routes().len() {
+            self.expire_bucket(BucketId(index as u16), usize::MAX, now);
+        }
+    }
+
+    fn expire_bucket(&mut self, id: BucketId, budget: usize, now: Timestamp) {
+        if let Some(bucket) = self.ownership.get_mut(id) {
+            let mut context = self.tracking.context(now, &mut self.counters);
+            bucket.connections.expire(budget, &mut context);
+        }
+    }
+
+    /// Ends connections, at least one and not many more than `wanted` if there
+    /// are any; returns how many.
+    pub fn end_connections(&mut self, wanted: usize, now: Timestamp) -> usize {
+        let mut ended = 0;
+        for index in 0..self.ownership.routes().len() {
+            let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next.filter(|_| ended < wanted) {
+                let mut context = self.tracking.context(now, &mut self.counters);
+                let (count, rest) =
+                    bucket.connections.flush(from, PLACES_AT_ONCE, |_| true, &mut context);
+                ended += count;
+                next = rest;
+            }
+        }
+        ended
+    }
+
+    pub(crate) fn notify(&self, notice: Notice) {
+        // A coordinator that is gone needs no notices.
+        let _ = self.notices.send(notice);
+    }
+}

@@ -1,0 +1,85 @@
+//! The doorbell under loom, which tries every schedule and every value that the
+//! memory model allows: `RUSTFLAGS="--cfg loom" cargo test -p engine --test loom`.
+#![cfg(loom)]
+
+#[path = "../src/doorbell.rs"]
+#[allow(dead_code, missing_docs)]
+mod doorbell;
+
+use doorbell::Doorbell;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+/// A ring reduced to what matters here: how much was published.
+struct Shared {
+    bell: Doorbell,
+    published: AtomicUsize,
+    /// Stands for the eventfd: a count that outlives the write.
+    woken: Mutex<usize>,
+    wake: Condvar,
+    wakes: AtomicUsize,
+}
+
+fn send(shared: &Shared) {
+    shared.published.fetch_add(1, Ordering::Release);
+    if shared.bell.ring() {
+        shared.wakes.fetch_add(1, Ordering::Relaxed);
+        *shared.woken.lock().unwrap() += 1;
+        shared.wake.notify_one();
+    }
+}
+
+/// Consumes `expected` items; loom reports a deadlock if it sleeps for ever.
+fn consume(shared: &Shared, expected: usize) {
+    let mut taken = 0;
+    while taken < expected {
+        let published = shared.published.load(Ordering::Acquire);
+        if published > taken {
+            taken = published;
+            continue;
+        }
+        shared.bell.prepare_to_sleep();
+        if shared.published.load(Ordering::Acquire) == taken {
+            let mut woken = shared.woken.lock().unwrap();
+            while *woken == 0 {
+                woken = shared.wake.wait(woken).unwrap();
+            }
+            *woken = 0;
+        }
+        shared.bell.awake();
+    }
+}
+
+fn model(producers: usize, items: usize) {
+    loom::model(move || {
+        let shared = Arc::new(Shared {
+            bell: Doorbell::new(),
+            published: AtomicUsize::new(0),
+            woken: Mutex::new(0),
+            wake: Condvar::new(),
+            wakes: AtomicUsize::new(0),
+        });
+        let threads: Vec<_> = (0..producers)
+            .map(|_| {
+                let shared = shared.clone();
+                thread::spawn(move || (0..items).for_each(|_| send(&shared)))
+            })
+            .collect();
+        consume(&shared, producers * items);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(shared.wakes.load(Ordering::Relaxed) <= producers * items);
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost_with_one_producer() {
+    model(1, 2);
+}
+
+#[test]
+fn no_wake_up_is_lost_with_two_producers() {
+    model(2, 1);
+}
