@@ -1,1 +1,124 @@
+use flow::{Endpoint, FlowKey, Zone};
+use wire::Family;
 
+use super::*;
+
+fn connection() -> Connection {
+    let endpoint = |port| Endpoint { address: [0; 16], port };
+    let keyed =
+        FlowKey::of_ports(Family::V4, protocol::TCP, Zone(0), endpoint(41212), endpoint(6000));
+    let (client, server) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    let ports = |source, destination| TupleTransport::Ports { source, destination };
+    Connection {
+        family: Family::V4,
+        protocol: protocol::TCP,
+        zone: 0,
+        original: Tuple { source: client, destination: server, transport: ports(41212, 6000) },
+        reply: Tuple { source: server, destination: client, transport: ports(6000, 41212) },
+        key: keyed.key,
+        state: Some("ESTABLISHED"),
+        timeout_s: 431_999,
+        seen_reply: true,
+        assured: true,
+        mark: 0,
+        counters: None,
+        age_s: None,
+    }
+}
+
+fn with_transport(protocol: u8, there: TupleTransport, back: TupleTransport) -> Connection {
+    let mut connection = Connection { protocol, state: None, assured: false, ..connection() };
+    connection.timeout_s = 29;
+    connection.original.transport = there;
+    connection.reply.transport = back;
+    connection
+}
+
+/// The expected lines were printed by `conntrack` 1.4.7 on Linux 6.18; only the
+/// addresses have been replaced.
+#[test]
+fn connections_are_listed_as_the_tool_lists_them() {
+    assert_eq!(
+        Listed(&connection()).to_string(),
+        "tcp      6 431999 ESTABLISHED src=192.0.2.1 dst=192.0.2.2 sport=41212 dport=6000 \
+         src=192.0.2.2 dst=192.0.2.1 sport=6000 dport=41212 [ASSURED] mark=0 use=1"
+    );
+    let echo = |kind| TupleTransport::Icmp { kind, code: 0, id: 8904 };
+    assert_eq!(
+        Listed(&with_transport(protocol::ICMP, echo(8), echo(0))).to_string(),
+        "icmp     1 29 src=192.0.2.1 dst=192.0.2.2 type=8 code=0 id=8904 \
+         src=192.0.2.2 dst=192.0.2.1 type=0 code=0 id=8904 mark=0 use=1"
+    );
+    let mut echo6 = with_transport(protocol::ICMPV6, echo(128), echo(129));
+    let addresses = ["2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap()];
+    [echo6.original.source, echo6.original.destination] = addresses;
+    [echo6.reply.destination, echo6.reply.source] = addresses;
+    assert_eq!(
+        Listed(&echo6).to_string(),
+        "icmpv6   58 29 src=2001:db8::1 dst=2001:db8::2 type=128 code=0 id=8904 \
+         src=2001:db8::2 dst=2001:db8::1 type=129 code=0 id=8904 mark=0 use=1"
+    );
+    let gre = TupleTransport::Gre { key: 0 };
+    let gre = Connection { seen_reply: false, ..with_transport(protocol::GRE, gre, gre) };
+    assert_eq!(
+        Listed(&gre).to_string(),
+        "gre      47 29 src=192.0.2.1 dst=192.0.2.2 srckey=0x0 dstkey=0x0 [UNREPLIED] \
+         src=192.0.2.2 dst=192.0.2.1 srckey=0x0 dstkey=0x0 mark=0 use=1"
+    );
+    let other = with_transport(99, TupleTransport::None, TupleTransport::None);
+    let other = Connection { seen_reply: false, timeout_s: 599, ..other };
+    assert_eq!(
+        Listed(&other).to_string(),
+        "unknown  99 599 src=192.0.2.1 dst=192.0.2.2 [UNREPLIED] \
+         src=192.0.2.2 dst=192.0.2.1 mark=0 use=1"
+    );
+}
+
+#[test]
+fn what_is_optional_stands_where_the_tool_puts_it() {
+    let counts = |packets, bytes| Counts { packets, bytes };
+    let full = Connection {
+        timeout_s: 1,
+        mark: 7,
+        zone: 3,
+        counters: Some([counts(1, 29), counts(0, 0)]),
+        age_s: Some(2),
+        ..connection()
+    };
+    let tuples = "src=192.0.2.1 dst=192.0.2.2 sport=41212 dport=6000 packets=1 bytes=29 \
+                  src=192.0.2.2 dst=192.0.2.1 sport=6000 dport=41212 packets=0 bytes=0 [ASSURED]";
+    assert_eq!(
+        Listed(&full).to_string(),
+        format!("tcp      6 1 ESTABLISHED {tuples} mark=7 zone=3 delta-time=2 use=1")
+    );
+    // Ended by time: nothing left to show.
+    let ended =
+        Event { kind: EventKind::Destroy, connection: Connection { timeout_s: 0, ..full.clone() } };
+    assert_eq!(
+        Reported(&ended).to_string(),
+        format!("[DESTROY] tcp      6 ESTABLISHED {tuples} mark=7 zone=3 delta-time=2")
+    );
+    // Counters and age come only with the end.
+    let changed = Event { kind: EventKind::Update, connection: full };
+    assert_eq!(
+        Reported(&changed).to_string(),
+        " [UPDATE] tcp      6 1 ESTABLISHED src=192.0.2.1 dst=192.0.2.2 sport=41212 dport=6000 \
+         src=192.0.2.2 dst=192.0.2.1 sport=6000 dport=41212 [ASSURED] mark=7 zone=3"
+    );
+}
+
+#[test]
+fn a_new_connection_is_reported_as_the_tool_reports_it() {
+    let connection = Connection {
+        state: Some("SYN_SENT"),
+        timeout_s: 120,
+        seen_reply: false,
+        assured: false,
+        ..connection()
+    };
+    assert_eq!(
+        Reported(&Event { kind: EventKind::New, connection }).to_string(),
+        "    [NEW] tcp      6 120 SYN_SENT src=192.0.2.1 dst=192.0.2.2 sport=41212 dport=6000 \
+         [UNREPLIED] src=192.0.2.2 dst=192.0.2.1 sport=6000 dport=41212"
+    );
+}

@@ -63,8 +63,7 @@ impl Settings {
     /// # Errors
     /// An unknown name or a value out of range; nothing is changed then.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
-        let at =
-            position(name).ok_or_else(|| SetTunableError::Unknown { name: name.to_owned() })?;
+        let Some(at) = position(name) else { return self.tcp.set(name, value) };
         (ACCESS[at].set)(self, TUNABLES[at].check(value)?);
         Ok(())
     }

@@ -321,3 +321,7 @@ fn checksum_is_right(_packet: &TrackedPacket<'_>) -> bool {
 #[cfg(test)]
 #[path = "table_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "table_model_tests.rs"]
+mod model_tests;

@@ -4,24 +4,21 @@ use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Lease, LeasePool,
     Timestamp, Verdict, Zone,
 };
-use wire::{
-    Family, FragmentInfo, IcmpError, IcmpQuery, Network, QueryKind, Quoted, QuotedTransport,
-    Transport, protocol,
-};
+use wire::{Family, FragmentInfo, IcmpError, Network, Quoted, QuotedTransport, protocol};
 
 use super::*;
 use crate::{Settings, class_without_flow};
 
-const SECRET: HashKey = HashKey(3, 4);
+pub(super) const SECRET: HashKey = HashKey(3, 4);
 
 /// A table with all that it needs around it.
-struct Lab {
-    table: Table,
-    now: Timestamp,
-    settings: Settings,
+pub(super) struct Lab {
+    pub table: Table,
+    pub now: Timestamp,
+    pub settings: Settings,
     pool: LeasePool,
-    lease: Lease,
-    counters: ConntrackCounters,
+    pub lease: Lease,
+    pub counters: ConntrackCounters,
     events: Vec<Event>,
 }
 
@@ -40,11 +37,11 @@ impl Lab {
         }
     }
 
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::with_room_for(1 << 20)
     }
 
-    fn run<T>(&mut self, act: impl FnOnce(&mut Table, &mut Context<'_>) -> T) -> T {
+    pub fn run<T>(&mut self, act: impl FnOnce(&mut Table, &mut Context<'_>) -> T) -> T {
         let mut context = Context {
             now: self.now,
             settings: &self.settings,
@@ -55,7 +52,7 @@ impl Lab {
         act(&mut self.table, &mut context)
     }
 
-    fn track(&mut self, network: &Network) -> Tracked {
+    pub fn track(&mut self, network: &Network) -> Tracked {
         let keyed = keyed(network);
         let packet = TrackedPacket {
             network,
@@ -68,8 +65,17 @@ impl Lab {
         self.run(|table, context| table.track(&packet, context))
     }
 
-    fn wait(&mut self, duration: Duration) {
+    pub fn wait(&mut self, duration: Duration) {
         self.now = self.now.after(duration);
+    }
+
+    pub fn listed(&self) -> Vec<Connection> {
+        let mut found = Vec::new();
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            cursor = self.table.list(from, 50, self.now, |connection| found.push(connection));
+        }
+        found
     }
 
     fn kinds(&self) -> Vec<EventKind> {
@@ -77,7 +83,7 @@ impl Lab {
     }
 }
 
-fn keyed(network: &Network) -> KeyedPacket {
+pub(super) fn keyed(network: &Network) -> KeyedPacket {
     match network.transport {
         Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) => {
             FlowKey::of_quoted(&quoted, network.family, Zone(0))
@@ -106,7 +112,13 @@ fn address(family: Family, last: u8) -> [u8; 16] {
     }
 }
 
-fn network(family: Family, from: u8, to: u8, protocol: u8, transport: Transport) -> Network {
+pub(super) fn network(
+    family: Family,
+    from: u8,
+    to: u8,
+    protocol: u8,
+    transport: Transport,
+) -> Network {
     Network {
         family,
         source: address(family, from),
@@ -123,7 +135,7 @@ fn network(family: Family, from: u8, to: u8, protocol: u8, transport: Transport)
     }
 }
 
-fn udp(family: Family, from: (u8, u16), to: (u8, u16)) -> Network {
+pub(super) fn udp(family: Family, from: (u8, u16), to: (u8, u16)) -> Network {
     let transport = Transport::Udp { source_port: from.1, destination_port: to.1, length: 28 };
     network(family, from.0, to.0, protocol::UDP, transport)
 }
@@ -149,4 +161,225 @@ fn a_flow_is_new_until_a_reply_and_established_after() {
         ]
     );
     assert_eq!(lab.kinds(), [EventKind::New, EventKind::Update]);
+}
+
+/// Many flows between different ends.
+fn flow_number(i: u32) -> Network {
+    let mut packet = udp(Family::V4, (1, (i >> 16) as u16), (2, (i & 0xffff) as u16));
+    packet.source[12] = 10;
+    packet
+}
+
+fn answer(packet: &Network) -> Network {
+    let Transport::Udp { source_port, destination_port, length } = packet.transport else {
+        panic!("a UDP packet")
+    };
+    Network {
+        source: packet.destination,
+        destination: packet.source,
+        transport: Transport::Udp {
+            source_port: destination_port,
+            destination_port: source_port,
+            length,
+        },
+        ..*packet
+    }
+}
+
+/// An ICMP error about `quoted`, sent by a router to `to`.
+fn error_about(quoted: &Network, to: [u8; 16]) -> Network {
+    let Transport::Udp { source_port, destination_port, .. } = quoted.transport else {
+        panic!("a UDP packet")
+    };
+    let error = IcmpError {
+        kind: 3,
+        code: 3,
+        quoted: Some(Quoted {
+            source: quoted.source,
+            destination: quoted.destination,
+            offset: 42,
+            transport_offset: 62,
+            protocol: quoted.protocol,
+            transport: QuotedTransport::Ports {
+                source: source_port,
+                destination: destination_port,
+            },
+        }),
+    };
+    let router = network(quoted.family, 200, 0, protocol::ICMP, Transport::IcmpError(error));
+    Network { destination: to, ..router }
+}
+
+#[test]
+fn expiry_is_exact() {
+    let mut lab = Lab::new();
+    let packet = udp(Family::V6, (1, 1000), (2, 53));
+    lab.track(&packet);
+    lab.wait(Duration::from_nanos(30_000_000_000 - 1));
+    assert_eq!(lab.track(&answer(&packet)).class, Class::Established);
+    lab.wait(Duration::from_secs(30));
+    let opened = lab.track(&answer(&packet));
+    assert_eq!((opened.class, opened.direction), (Class::New, Some(Direction::Original)));
+    assert_eq!(
+        lab.kinds(),
+        [EventKind::New, EventKind::Update, EventKind::Destroy, EventKind::New]
+    );
+    assert_eq!((lab.table.len(), lab.lease.used()), (1, 1));
+}
+
+#[test]
+fn growth_keeps_every_entry_and_all_memory_comes_back() {
+    const FLOWS: u32 = 20_000;
+    let mut lab = Lab::new();
+    lab.settings.set("nf_conntrack_events", 0).unwrap();
+    let empty = lab.table.memory_bytes();
+    for i in 0..FLOWS {
+        assert_eq!(lab.track(&flow_number(i)).class, Class::New);
+        // One met earlier, at every stage of growth.
+        let other = flow_number(i.wrapping_mul(7919) % (i + 1));
+        assert_ne!(lab.track(&answer(&other)).class, Class::New);
+    }
+    for i in 0..FLOWS {
+        assert_eq!(lab.track(&answer(&flow_number(i))).class, Class::Established);
+    }
+    assert_eq!(lab.table.len(), FLOWS as usize);
+    let each = lab.table.memory_bytes() / FLOWS as usize;
+    assert!(each <= 200, "{each} bytes for each connection");
+    lab.wait(Duration::from_secs(1000));
+    while lab.run(|table, context| table.expire(100, context)) > 0 {}
+    for _ in 0..1000 {
+        lab.run(|table, context| table.expire(100, context));
+    }
+    assert_eq!((lab.table.len(), lab.lease.used()), (0, 0));
+    // The wheel and the lists of chunks keep their capacity.
+    let kept = lab.table.memory_bytes() - empty;
+    assert!(kept <= 24 * FLOWS as usize, "{kept} bytes");
+    assert!(lab.events.is_empty());
+}
+
+#[test]
+fn a_shorter_timeout_brings_the_memory_back_earlier() {
+    let mut lab = Lab::new();
+    let packet = udp(Family::V4, (1, 1), (2, 2));
+    lab.track(&packet);
+    let keyed = keyed(&packet);
+    let hash = keyed.key.hash(SECRET);
+    for timeout_s in [400_000, 10] {
+        let changes = Changes { mark: Some(7), timeout_s: Some(timeout_s) };
+        assert!(lab.run(|table, context| table.update(&keyed.key, hash, changes, context)));
+    }
+    assert_eq!(lab.track(&packet).mark, 7);
+    lab.wait(Duration::from_secs(40));
+    lab.run(|table, context| table.expire(10, context));
+    assert!(lab.table.is_empty());
+}
+
+#[test]
+fn a_full_table_drops_early_what_is_not_assured() {
+    let mut lab = Lab::with_room_for(4);
+    let flows: Vec<_> = (0..6).map(flow_number).collect();
+    for _ in 0..3 {
+        for packet in &flows[..4] {
+            lab.track(packet);
+            lab.track(&answer(packet));
+        }
+        lab.wait(Duration::from_secs(3));
+    }
+    let refused = lab.track(&flows[4]);
+    assert_eq!(refused.verdict, Verdict::Drop(DropReason::TableFull));
+    assert_eq!((lab.counters.insert_failed, lab.counters.drop, lab.counters.early_drop), (1, 1, 0));
+    let gone = keyed(&flows[0]).key;
+    assert!(lab.run(|table, context| table.delete(&gone, gone.hash(SECRET), context)));
+    assert_eq!(lab.track(&flows[4]).verdict, Verdict::Accept);
+    assert_eq!(lab.track(&flows[5]).verdict, Verdict::Accept, "in place of the one before");
+    assert_eq!(lab.counters.early_drop, 1);
+    assert_eq!(lab.pool.leased(), 4);
+    for packet in &flows[1..4] {
+        assert_eq!(lab.track(packet).class, Class::Established);
+    }
+}
+
+#[test]
+fn icmp_errors_are_related_to_the_flow_they_quote() {
+    for family in [Family::V4, Family::V6] {
+        let mut lab = Lab::new();
+        let there = udp(family, (1, 1000), (2, 53));
+        let unknown = error_about(&there, there.source);
+        let class = lab.track(&unknown).class;
+        assert_eq!(class, Class::Invalid(DropReason::IcmpErrorUnknown));
+        lab.track(&there);
+        let about_there = lab.track(&error_about(&there, there.source));
+        assert_eq!(about_there.class, Class::Related);
+        assert_eq!(about_there.direction, Some(Direction::Reply));
+        let about_back = lab.track(&error_about(&answer(&there), there.destination));
+        assert_eq!(about_back.class, Class::Related);
+        assert_eq!(about_back.direction, Some(Direction::Original));
+        let misled = lab.track(&error_about(&there, address(family, 77)));
+        assert_eq!(misled.class, Class::Invalid(DropReason::IcmpErrorDirection));
+        assert_eq!(lab.track(&there).class, Class::New, "an error is no reply");
+        assert_eq!(lab.counters.error, 2);
+    }
+}
+
+#[test]
+fn what_names_no_flow_has_a_class_of_its_own() {
+    let class =
+        |family, transport| class_without_flow(&network(family, 1, 2, protocol::ICMP, transport));
+    let other = |kind| Transport::IcmpOther { kind, code: 0 };
+    for kind in [130, 131, 132, 133, 134, 135, 136, 143] {
+        assert_eq!(class(Family::V6, other(kind)), Class::Untracked, "type {kind}");
+        assert_eq!(class(Family::V4, other(kind)), Class::Invalid(DropReason::IcmpNotQuery));
+    }
+    assert_eq!(class(Family::V6, other(137)), Class::Invalid(DropReason::IcmpNotQuery));
+    let unreadable = Transport::IcmpError(IcmpError { kind: 3, code: 3, quoted: None });
+    assert_eq!(class(Family::V4, unreadable), Class::Invalid(DropReason::IcmpErrorQuote));
+    assert_eq!(class(Family::V4, Transport::LaterFragment), Class::Untracked);
+    let mut first = udp(Family::V4, (1, 1), (2, 2));
+    first.fragment = Some(FragmentInfo { id: 1, offset: 0, more: true, payload_offset: 34 });
+    assert_eq!(class_without_flow(&first), Class::Untracked);
+    assert_eq!(Lab::new().track(&first).class, Class::Untracked);
+}
+
+#[test]
+fn accounting_and_timestamps_are_kept_on_demand() {
+    let mut lab = Lab::new();
+    let (plain, counted) = (flow_number(1), flow_number(2));
+    lab.track(&plain);
+    lab.settings.set("nf_conntrack_acct", 1).unwrap();
+    lab.settings.set("nf_conntrack_timestamp", 1).unwrap();
+    lab.track(&counted);
+    lab.wait(Duration::from_secs(5));
+    for packet in [&plain, &counted, &answer(&counted)] {
+        lab.track(packet);
+    }
+    let view = |packet: &Network| {
+        let key = keyed(packet).key;
+        lab.table.get(&key, key.hash(SECRET), lab.now).unwrap()
+    };
+    assert_eq!((view(&plain).counters, view(&plain).age_s), (None, None));
+    let counts = |packets| crate::Counts { packets, bytes: packets * 48 };
+    assert_eq!(view(&counted).counters, Some([counts(2), counts(1)]));
+    assert_eq!(view(&counted).age_s, Some(5));
+}
+
+#[test]
+fn a_flush_ends_what_the_filter_picks_in_pieces() {
+    let mut lab = Lab::new();
+    for i in 0..1000 {
+        lab.track(&flow_number(i));
+    }
+    let (mut cursor, mut ended, mut pieces) = (Some(Cursor::default()), 0, 0);
+    while let Some(from) = cursor {
+        let odd = |connection: &Connection| {
+            matches!(
+                connection.original.transport,
+                crate::TupleTransport::Ports { destination, .. } if destination % 2 == 1
+            )
+        };
+        let (some, next) = lab.run(|table, context| table.flush(from, 100, odd, context));
+        assert!(some <= 100);
+        (cursor, ended, pieces) = (next, ended + some, pieces + 1);
+    }
+    assert_eq!((ended, lab.table.len(), lab.lease.used()), (500, 500, 500));
+    assert!(pieces >= 10);
 }

@@ -1,1 +1,71 @@
+//! Each protocol with little state, as a table of what it does in which situation.
 
+use super::*;
+use wire::{IcmpQuery, QueryKind};
+
+fn advance(mut state: State, transport: Transport, at_secs: u64, before: Before) -> Step {
+    let network = Network {
+        family: wire::Family::V4,
+        source: [0; 16],
+        destination: [0; 16],
+        offset: 14,
+        transport_offset: 34,
+        end: 60,
+        protocol: 0,
+        ttl: 64,
+        traffic_class: 0,
+        dont_fragment: false,
+        fragment: None,
+        transport,
+    };
+    let settings = Settings::default();
+    let now = Timestamp::from_secs(at_secs);
+    state.advance(&Input { now, network: &network, frame: &[], settings: &settings }, before)
+}
+
+const UDP: Transport = Transport::Udp { source_port: 1, destination_port: 2, length: 8 };
+const ECHO: IcmpQuery =
+    IcmpQuery { kind: QueryKind::Echo, reply: false, icmp_type: 8, code: 0, id: 1 };
+
+/// All situations of a connection that was opened at second 100.
+fn situations(state: impl Fn() -> State, transport: Transport) -> String {
+    let mut lines = String::new();
+    for at_secs in [101, 102, 103] {
+        for seen_reply in [false, true] {
+            for direction in [Direction::Original, Direction::Reply] {
+                let before = Before { direction, seen_reply, assured: false };
+                let step = advance(state(), transport, at_secs, before);
+                let replied = if seen_reply { "replied" } else { "unreplied" };
+                lines += &format!("{at_secs} {replied} {direction:?}: {step:?}\n");
+            }
+        }
+    }
+    lines
+}
+
+#[test]
+fn udp_becomes_a_stream_after_two_seconds_of_traffic_both_ways() {
+    let opened = || {
+        let stream_from = Timestamp::from_secs(102);
+        State::Udp(udp::Udp { stream_from })
+    };
+    insta::assert_snapshot!(situations(opened, UDP));
+}
+
+#[test]
+fn gre_becomes_a_stream_with_the_first_reply() {
+    insta::assert_snapshot!(situations(|| State::Gre, Transport::Gre { version: 1, key: 5 }));
+}
+
+#[test]
+fn icmp_and_the_rest_have_one_timeout() {
+    insta::assert_snapshot!(situations(|| State::Icmp, Transport::IcmpQuery(ECHO)));
+    insta::assert_snapshot!(situations(|| State::Generic, Transport::Other));
+}
+
+#[test]
+fn only_a_question_opens_an_icmp_flow() {
+    assert_eq!(icmp::open(ECHO), Ok(()));
+    let answer = IcmpQuery { reply: true, icmp_type: 0, ..ECHO };
+    assert_eq!(icmp::open(answer), Err(DropReason::IcmpNotQuery));
+}

@@ -14,7 +14,7 @@ const STREAM_AFTER: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Udp {
     /// From when on traffic both ways makes it a stream.
-    stream_from: Timestamp,
+    pub(super) stream_from: Timestamp,
 }
 
 pub(super) fn open(input: &Input<'_>) -> (State, u32) {
