@@ -56,7 +56,7 @@ proptest! {
     ) {
         let mut index = Index::new();
         let mut model = BTreeMap::new();
-        let hash_of = |slot: u32| (slot % 12) << 28 | (slot % 12) / 4;
+        let hash_of = |slot: u32| ((slot % 12) << 28) | ((slot % 12) / 4);
         for (slot, put) in steps {
             if put && !model.contains_key(&slot) {
                 prop_assert!(index.insert(hash_of(slot), slot, hash_of).is_ok());
