@@ -3,12 +3,23 @@
 use std::process::Command;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::Duration;
 
 /// Runs ip(8) in the namespace of the calling thread.
 pub fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
     let problem = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ip {arguments}: {problem}");
+}
+
+/// Waits until the kernel has noticed that the other end is up too: until then it
+/// throws away what is sent, and says that it was sent.
+pub fn wait_until_running(interface: &str) {
+    while !netio::link_state(interface).unwrap().unwrap().running {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // It has noticed, and is done when it takes the next order.
+    ip(&format!("link set {interface} up"));
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -57,5 +68,6 @@ impl Machine {
         ip(&format!("link set {inner} up"));
         let outer = outer.to_owned();
         self.run(move || ip(&format!("link set {outer} up")));
+        wait_until_running(inner);
     }
 }

@@ -8,10 +8,10 @@ mod namespace;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forwarder::{Forwarder, Seen};
-use machine::{Machine, ip};
+use machine::{Machine, ip, wait_until_running};
 use namespace::isolated;
 use netio::afpacket::{AfPacketOptions, AfPacketPort};
 use netio::{
@@ -147,6 +147,7 @@ fn cable() {
     ip("link add here type veth peer name there");
     ip("link set here up");
     ip("link set there up");
+    wait_until_running("here");
 }
 
 fn open(interface: &str) -> Result<AfPacketPort, PortError> {
@@ -169,14 +170,19 @@ fn number(frame: &Frame) -> u32 {
     u32::from_be_bytes(frame.bytes()[14..18].try_into().unwrap())
 }
 
-/// Receives our frames until nothing more comes.
-fn drain(queue: &mut dyn RxQueue, pool: &mut FramePool) -> Result<Vec<Frame>, PortError> {
+/// Receives our frames until `expected` of them are there and no more come.
+fn drain(
+    queue: &mut dyn RxQueue,
+    expected: usize,
+    pool: &mut FramePool,
+) -> Result<Vec<Frame>, PortError> {
     let (mut all, mut frames, mut waiter) = (Vec::new(), Vec::new(), Waiter::new());
     loop {
         while queue.receive(&mut frames, 64, pool)? > 0 {}
         all.extend(frames.drain(..).filter(|frame| frame.bytes()[12..14] == [0x88, 0xb5]));
+        let silence = if all.len() < expected { PATIENCE } else { Duration::from_millis(20) };
         let handle = queue.wait_handle().unwrap();
-        if waiter.wait(&[handle], Some(Duration::from_millis(50))).unwrap().is_empty() {
+        if waiter.wait(&[handle], Some(silence)).unwrap().is_empty() {
             return Ok(all);
         }
     }
@@ -197,12 +203,15 @@ fn what_is_too_long_is_refused_and_the_rest_goes_on() {
         assert!(frames.is_empty());
         assert_eq!((report.sent, report.sent_bytes), (180, 180 * 60));
         assert_eq!((report.refused_long, report.refused_invalid, report.refused_full), (20, 1, 0));
-        let received = drain(&mut b.receive[0], &mut pool).unwrap();
+        let received = drain(&mut b.receive[0], 180, &mut pool).unwrap();
         let numbers: Vec<_> = received.iter().map(number).collect();
         assert_eq!(numbers, (0..200).filter(|n| n % 10 != 3).collect::<Vec<_>>());
         assert!(received.windows(2).all(|pair| pair[0].sequence < pair[1].sequence));
         assert!(received.iter().all(|frame| frame.port == PortId(5) && frame.len() == 60));
-        assert!(drain(&mut a.receive[0], &mut pool).unwrap().is_empty(), "own frames are not seen");
+        assert!(
+            drain(&mut a.receive[0], 0, &mut pool).unwrap().is_empty(),
+            "own frames are not seen"
+        );
     });
 }
 
@@ -219,7 +228,7 @@ fn a_jumbo_frame_keeps_its_bytes() {
             frame.bytes_mut()[18..].iter_mut().enumerate().for_each(|(n, byte)| *byte = n as u8);
             let expected = frame.bytes().to_vec();
             a.transmit[0].transmit(&mut vec![frame], &mut pool).unwrap();
-            let received = drain(&mut b.receive[0], &mut pool).unwrap();
+            let received = drain(&mut b.receive[0], 1, &mut pool).unwrap();
             assert_eq!(received.len(), 1);
             assert_eq!(received[0].bytes(), expected);
         }
@@ -285,12 +294,12 @@ fn an_interface_that_goes_is_reported_and_can_come_back() {
         for how in ["link delete here", "link set here down"] {
             cable();
             let mut a = open("here").unwrap();
-            assert!(drain(&mut a.receive[0], &mut pool).unwrap().is_empty());
+            assert!(drain(&mut a.receive[0], 0, &mut pool).unwrap().is_empty());
             ip(how);
             let handle = a.receive[0].wait_handle().unwrap();
             assert!(Waiter::new().wait(&[handle], Some(PATIENCE)).unwrap().contains(0));
             for _ in 0..2 {
-                assert!(is_gone(drain(&mut a.receive[0], &mut pool).err()), "{how}");
+                assert!(is_gone(drain(&mut a.receive[0], 0, &mut pool).err()), "{how}");
                 let mut frames = vec![numbered(0, 60, &mut pool)];
                 assert!(is_gone(a.transmit[0].transmit(&mut frames, &mut pool).err()), "{how}");
                 assert!(frames.is_empty());
@@ -300,10 +309,11 @@ fn an_interface_that_goes_is_reported_and_can_come_back() {
         let state = link_state("here").unwrap().unwrap();
         assert!(!state.up && state.mtu == 1500 && state.mac != [0; 6]);
         ip("link set here up");
+        wait_until_running("there");
         let (mut a, mut b) = (open("here").unwrap(), open("there").unwrap());
         assert_eq!(a.index, state.index);
         b.transmit[0].transmit(&mut vec![numbered(7, 60, &mut pool)], &mut pool).unwrap();
-        assert_eq!(number(&drain(&mut a.receive[0], &mut pool).unwrap()[0]), 7);
+        assert_eq!(number(&drain(&mut a.receive[0], 1, &mut pool).unwrap()[0]), 7);
         ip("link delete here");
         assert!(matches!(open("here"), Err(PortError::NoInterface { .. })));
         assert_eq!(link_state("here").unwrap(), None);
@@ -337,12 +347,16 @@ fn fanout_gives_each_flow_to_one_queue() {
             assert_eq!(b.transmit[0].transmit(&mut frames, &mut pool).unwrap().sent, 64, "{round}");
         }
         let mut counts = [[0_u32; 32]; 2];
-        for (queue, counts) in a.receive.iter_mut().zip(&mut counts) {
-            let mut frames = Vec::new();
-            while queue.receive(&mut frames, 64, &mut pool).unwrap() > 0 {}
-            for frame in frames.iter().filter(|frame| frame.bytes()[23] == 17) {
-                let flow = frame.bytes()[34..38].iter().find(|&&byte| byte >= 0x80).unwrap() - 0x80;
-                counts[usize::from(flow)] += 1;
+        let start = Instant::now();
+        while counts.as_flattened().iter().sum::<u32>() < 192 && start.elapsed() < PATIENCE {
+            for (queue, counts) in a.receive.iter_mut().zip(&mut counts) {
+                let mut frames = Vec::new();
+                queue.receive(&mut frames, 64, &mut pool).unwrap();
+                for frame in frames.iter().filter(|frame| frame.bytes()[23] == 17) {
+                    let mut ports = frame.bytes()[34..38].iter();
+                    let flow = ports.find(|&&byte| byte >= 0x80).unwrap() - 0x80;
+                    counts[usize::from(flow)] += 1;
+                }
             }
         }
         for (flow, seen) in counts[0].iter().zip(counts[1]).enumerate() {
@@ -383,9 +397,13 @@ fn losses_are_counted() {
                 (0..64).map(|n| numbered(start * 64 + n, 60, &mut pool)).collect();
             sent += a.transmit[0].transmit(&mut frames, &mut pool).unwrap().sent;
         }
-        let received = drain(&mut b.receive[0], &mut pool).unwrap().len() as u64;
-        let lost = b.receive[0].take_lost();
-        assert!(lost > 0);
+        let (mut received, mut lost) = (0, 0);
+        let start = Instant::now();
+        while received + lost < sent && start.elapsed() < PATIENCE {
+            received += drain(&mut b.receive[0], 0, &mut pool).unwrap().len() as u64;
+            lost += b.receive[0].take_lost();
+        }
+        assert!(received > 0 && lost > 0);
         assert_eq!((sent, received + lost), (1024, 1024));
         assert_eq!(b.receive[0].take_lost(), 0);
     });
