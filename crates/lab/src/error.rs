@@ -67,6 +67,18 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
+    /// What the kernel was built without is not available, rather than failed.
+    pub(crate) fn or_unavailable(self) -> Self {
+        match self {
+            Self::Failed { command, output, .. }
+                if ["not supported", "Unknown device type"].iter().any(|w| output.contains(w)) =>
+            {
+                Self::Unavailable { why: format!("`{command}`: {}", output.trim()) }
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn unexpected(program: &str, what: &str, output: &str) -> Self {
         Self::Unexpected { program: program.into(), what: what.into(), output: output.into() }
     }

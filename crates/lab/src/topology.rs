@@ -140,9 +140,10 @@ impl Lab {
     /// Builds the lab and starts its gateway. Stateway is ready when this returns.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where namespaces are not allowed, where `placement`
-    /// steers softirqs but this process is not real root, or where the given
-    /// binary has no command `run`; others if the gateway does not come up.
+    /// [`Error::Unavailable`] where namespaces are not allowed or the kernel lacks
+    /// a part, where `placement` steers softirqs but this process is not real
+    /// root, or where the given binary has no command `run`; others if the gateway
+    /// does not come up.
     pub fn new(gateway: Gateway, placement: Placement) -> Result<Self> {
         let mut lab = Self {
             gateway_kind: gateway,
@@ -154,12 +155,13 @@ impl Lab {
         };
         match lab.gateway_kind {
             Gateway::KernelBridge => {
-                lab.gateway.ip(&["link add br0 type bridge", "link set br0 up"])?;
+                let bridge = ["link add br0 type bridge", "link set br0 up"];
+                lab.gateway.ip(&bridge).map_err(Error::or_unavailable)?;
             }
             Gateway::KernelForwarding(tracking) => lab.forward(tracking)?,
             Gateway::Stateway(_) => {}
         }
-        lab.plug(Side::Client)?;
+        lab.plug(Side::Client).map_err(Error::or_unavailable)?;
         lab.plug(Side::Server)?;
         lab.server.ip(&[&format!("route add blackhole {}", Self::SINK)])?;
         if let Gateway::Stateway(spec) = &lab.gateway_kind {
@@ -291,7 +293,13 @@ impl Lab {
             Tracking::Conntrack => CONNTRACK_RULES.to_owned(),
             Tracking::Masquerade => format!("{CONNTRACK_RULES}{MASQUERADE_RULES}"),
         };
-        self.gateway.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
+        self.gateway
+            .program("nft")
+            .args(["-f", "-"])
+            .input(rules)
+            .check()
+            .map(drop)
+            .map_err(Error::or_unavailable)
     }
 }
 

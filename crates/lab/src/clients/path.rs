@@ -15,8 +15,7 @@ pub struct PingReport {
     pub received: u32,
     /// Replies that came twice.
     pub duplicates: u32,
-    /// Median-like figure of `ping`: the mean round trip in milliseconds; none
-    /// without a reply.
+    /// Mean round trip in milliseconds; none without a reply.
     pub mean_ms: Option<f64>,
 }
 
@@ -44,8 +43,9 @@ impl Route {
     }
 }
 
-/// `count` echo requests, 20 ms apart, from where `ping` was made to run:
-/// `ping(lab.on_client("ping"), address, 10)`.
+/// `count` echo requests, 20 ms apart, from where `ping` is to run:
+/// `ping(lab.on_client("ping"), address, 10)`. The program may bring arguments along,
+/// such as `["-s", "4000"]` for a size that needs fragments.
 ///
 /// # Errors
 /// [`Error::Unexpected`] if `ping` prints no statistics, as when it has no route.

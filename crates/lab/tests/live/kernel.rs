@@ -7,7 +7,9 @@ use lab::{
     kernel_conntrack, ping, ratio,
 };
 
-use crate::scenario::{SHORT, alone, every_client, routes_show, wait_for_pings};
+use crate::scenario::{
+    SHORT, alone, every_client, fragments_arrive, routes_show, streams_are_assured, wait_for_pings,
+};
 
 fn forwarding(tracking: Tracking) -> lab::Result<Lab> {
     Lab::new(Gateway::KernelForwarding(tracking), Placement::free())
@@ -18,6 +20,7 @@ fn every_client_through_a_kernel_bridge() {
     alone(|| {
         let lab = Lab::new(Gateway::KernelBridge, Placement::free())?;
         every_client(&lab)?;
+        fragments_arrive(&lab)?;
         routes_show(&lab, |_| vec![])
     });
 }
@@ -27,6 +30,7 @@ fn every_client_through_kernel_forwarding() {
     alone(|| {
         let lab = forwarding(Tracking::Conntrack)?;
         every_client(&lab)?;
+        fragments_arrive(&lab)?;
         routes_show(&lab, |family| {
             let gateway = match family {
                 Family::V4 => "192.0.2.254",
@@ -53,6 +57,11 @@ fn masquerade_shows_in_the_kernels_table() {
         assert_eq!(line.flags, ["ASSURED"]);
         Ok(())
     });
+}
+
+#[test]
+fn streams_in_progress_are_established_and_assured_in_the_kernel() {
+    alone(|| streams_are_assured(&forwarding(Tracking::Conntrack)?, kernel_conntrack));
 }
 
 #[test]

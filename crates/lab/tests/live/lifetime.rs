@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::{Gateway, Lab, Namespace, Placement};
+use lab::{Gateway, Lab, Namespace, Placement, Tracking};
 
 use crate::scenario::alone;
 
@@ -16,7 +16,7 @@ fn child_that_is_killed() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let lab = Lab::new(Gateway::KernelBridge, Placement::free()).unwrap();
+    let lab = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free()).unwrap();
     let _sleeper = lab.client().program("sleep").args(["300"]).spawn().unwrap();
     println!("\nlab of {}", namespaces_of(&[lab.client(), lab.gateway(), lab.server()]).join(" "));
     std::thread::sleep(Duration::from_secs(60));

@@ -1,14 +1,16 @@
 //! What all tests of this binary share: one at a time, how to skip, how to find
 //! Stateway, and the traffic that every gateway must carry.
 
+use std::io::{Write, stderr};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use lab::{
-    DnsServer, Error, Family, HttpServer, Lab, Result, Stateway, Transport, iperf_tcp, iperf_udp,
-    ping, traceroute,
+    ConntrackLine, DnsServer, Error, Family, HttpServer, Lab, Result, Transport, iperf_tcp,
+    iperf_udp, ping, traceroute,
 };
 
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -21,7 +23,10 @@ pub fn alone(test: impl FnOnce() -> Result<()>) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match test() {
         Ok(()) => {}
-        Err(Error::Unavailable { why }) => println!("SKIPPED: {why}"),
+        // Not `println!`, which shows nothing of a test that passes.
+        Err(Error::Unavailable { why }) => {
+            stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
+        }
         Err(error) => panic!("{error}"),
     }
 }
@@ -56,6 +61,18 @@ fn pings_are_answered(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// Datagrams of three fragments and of the most that there can be.
+pub fn fragments_arrive(lab: &Lab) -> Result<()> {
+    for family in FAMILIES {
+        for size in ["4000", "65000"] {
+            let program = lab.on_client("ping").args(["-s", size]);
+            let report = ping(program, lab.server_address(family), 5)?;
+            assert_eq!((report.sent, report.received), (5, 5), "{family:?}, {size} bytes");
+        }
+    }
+    Ok(())
+}
+
 fn web_pages_arrive_intact(lab: &Lab) -> Result<()> {
     const BYTES: usize = 5_000_001;
     let server = HttpServer::start(lab, BYTES)?;
@@ -81,9 +98,9 @@ fn streams_and_datagrams_flow(lab: &Lab) -> Result<()> {
     for family in FAMILIES {
         let tcp = iperf_tcp(lab, family, SHORT, 2)?;
         assert!(tcp.bytes > 1_000_000, "{family:?}: {tcp:?}");
-        // Far below what any gateway loses at, and no excuse for a change of order.
-        let udp = iperf_udp(lab, family, SHORT, 20_000_000)?;
-        assert!(udp.packets > 1_000, "{family:?}: {udp:?}");
+        // So slow that a receiver on a busy machine loses none for itself.
+        let udp = iperf_udp(lab, family, SHORT, 5_000_000)?;
+        assert!(udp.packets > 400, "{family:?}: {udp:?}");
         assert_eq!((udp.lost, udp.out_of_order), (0, 0), "{family:?}: {udp:?}");
         println!(
             "{family:?}: tcp {:.2} Gbit/s, {} retransmits; udp {} packets",
@@ -117,11 +134,28 @@ pub fn wait_for_pings(lab: &Lab) -> Result<()> {
             break;
         }
     }
-    assert_eq!(
-        ping(lab.on_client("ping"), server, 10)?.received,
-        10,
-        "log of stateway:\n{}",
-        lab.stateway().map(Stateway::log).unwrap_or_default()
-    );
+    assert_eq!(ping(lab.on_client("ping"), server, 10)?.received, 10);
+    Ok(())
+}
+
+/// While `iperf3` runs, `table` shows its connections, the one for control and
+/// the one for data, as established and assured.
+pub fn streams_are_assured(lab: &Lab, table: fn(&Lab) -> Result<Vec<ConntrackLine>>) -> Result<()> {
+    for family in FAMILIES {
+        let lines = thread::scope(|scope| {
+            let traffic = scope.spawn(|| iperf_tcp(lab, family, 2 * SHORT, 1));
+            thread::sleep(SHORT);
+            let lines = table(lab);
+            traffic.join().expect("a client does not panic")?;
+            lines
+        })?;
+        let streams = lines.iter().filter(|line| {
+            line.original.source == lab.client_address(family)
+                && line.original.ports.is_some_and(|(_, to)| to == 5201)
+                && line.state.as_deref() == Some("ESTABLISHED")
+                && line.flags == ["ASSURED"]
+        });
+        assert_eq!(streams.count(), 2, "{family:?}: {lines:#?}");
+    }
     Ok(())
 }

@@ -1,12 +1,39 @@
 //! Real traffic through Stateway.
 
+use std::ops::{Deref, DerefMut};
+
 use lab::{Family, Gateway, Lab, Placement, Result, StatewaySpec};
 
-use crate::scenario::{alone, every_client, routes_show, stateway_binary};
+use crate::scenario::{alone, every_client, fragments_arrive, routes_show, stateway_binary};
 
-pub fn stateway_lab(workers: u32) -> Result<Lab> {
+/// A lab that prints what its Stateway logged, which a failed test shows.
+pub struct Live(Lab);
+
+impl Deref for Live {
+    type Target = Lab;
+
+    fn deref(&self) -> &Lab {
+        &self.0
+    }
+}
+
+impl DerefMut for Live {
+    fn deref_mut(&mut self) -> &mut Lab {
+        &mut self.0
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(stateway) = self.0.stateway() {
+            println!("log of stateway:\n{}", stateway.log());
+        }
+    }
+}
+
+pub fn stateway_lab(workers: u32) -> Result<Live> {
     let spec = StatewaySpec::new(stateway_binary()?, workers);
-    Lab::new(Gateway::Stateway(spec), Placement::free())
+    Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live)
 }
 
 /// Stops the gateway; a failure shows its log.
@@ -34,4 +61,13 @@ fn every_client_through_one_worker() {
 #[test]
 fn every_client_through_two_workers() {
     every_client_with(2);
+}
+
+#[test]
+fn fragments_through_two_workers() {
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        fragments_arrive(&lab)?;
+        stop_cleanly(&mut lab)
+    });
 }
