@@ -22,13 +22,14 @@ pub struct Packet {
     pub bucket: BucketId,
 }
 
-/// The flow of a packet and its hash.
+/// The flow of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct TrackedFlow {
     /// Key and sender.
     pub keyed: KeyedPacket,
-    /// Hash of the key; its low half is the place in the bucket's table.
-    pub hash: u64,
+    /// Hash of the key; its low half is the place in the bucket's table. `None`
+    /// where choosing the bucket did not need it: the owner computes it.
+    pub hash: Option<u64>,
 }
 
 /// An entry of a ring between two workers. The order of a ring is the order in

@@ -29,7 +29,6 @@ impl Worker {
         let supplied = NonZeroU32::new(frame.supplied_hash);
         let packet = match self.hasher.steer(&network, Zone::default(), supplied) {
             Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
-                let hash = hash.unwrap_or_else(|| self.hasher.table_hash(&keyed.key));
                 Packet { frame, network, flow: Some(TrackedFlow { keyed, hash }), bucket }
             }
             Steered::Fragment { bucket } | Steered::Keyless { bucket } => {
@@ -45,7 +44,9 @@ impl Worker {
             self.batch.push(packet);
             return;
         }
-        let flow_hash = packet.flow.as_ref().map_or(0, |flow| flow.hash);
+        // What has no hash of its own counts as one flow for each bucket.
+        let flow_hash = packet.flow.as_ref().and_then(|flow| flow.hash);
+        let flow_hash = flow_hash.unwrap_or_else(|| u64::from(packet.bucket.0));
         // A worker without rings has left, and its buckets before it.
         let Some(Some(link)) = self.links.get_mut(owner.index()) else {
             return self.drop_frame(packet.frame, DropReason::BacklogFull);
@@ -69,14 +70,17 @@ impl Worker {
             return;
         }
         let mut batch = std::mem::take(&mut self.batch);
-        for packet in &batch {
-            if let (Some(flow), Some(bucket)) = (&packet.flow, self.ownership.get(packet.bucket)) {
-                bucket.connections.prefetch_index(flow.hash, Hardware);
+        for packet in &mut batch {
+            let Some(flow) = &mut packet.flow else { continue };
+            let hash = *flow.hash.get_or_insert_with(|| self.hasher.table_hash(&flow.keyed.key));
+            if let Some(bucket) = self.ownership.get(packet.bucket) {
+                bucket.connections.prefetch_index(hash, Hardware);
             }
         }
         for packet in &batch {
-            if let (Some(flow), Some(bucket)) = (&packet.flow, self.ownership.get(packet.bucket)) {
-                bucket.connections.prefetch_entry(flow.hash, Hardware);
+            let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
+            if let (Some(hash), Some(bucket)) = (hash, self.ownership.get(packet.bucket)) {
+                bucket.connections.prefetch_entry(hash, Hardware);
             }
         }
         for packet in batch.drain(..) {

@@ -6,7 +6,7 @@ use netio::Checksum;
 
 use crate::Bucket;
 use crate::events::Subscribers;
-use crate::packet::Packet;
+use crate::packet::{Packet, TrackedFlow};
 use crate::settings::Settings;
 
 /// What tracking needs beside the bucket, one for each worker.
@@ -40,15 +40,15 @@ impl Tracking {
         now: Timestamp,
         counters: &mut Counters,
     ) -> Verdict {
-        let Some(flow) = &packet.flow else {
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else {
             let class = conntrack::class_without_flow(&packet.network);
             return verdict(class, counters);
         };
         let tracked_packet = TrackedPacket {
             network: &packet.network,
             frame: packet.frame.bytes(),
-            keyed: &flow.keyed,
-            hash: flow.hash,
+            keyed,
+            hash: *hash,
             checksum: match packet.frame.offload.checksum {
                 Checksum::Complete => conntrack::Checksum::Verify,
                 Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,

@@ -41,11 +41,11 @@ pub const TUNABLES: &[Tunable] = &[
     Tunable {
         name: "flow_limit_cpu_bitmap",
         unit: Unit::Count,
-        default: u64::MAX,
+        default: 0,
         min: 0,
         max: u64::MAX,
         meaning: "Bit n limits the share of one flow in the backlog of worker n from half \
-                  netdev_max_backlog up. All bits are set here, none in the kernel.",
+                  netdev_max_backlog up. 0: no limit for any flow.",
     },
 ];
 
@@ -110,7 +110,10 @@ mod tests {
     #[test]
     fn the_defaults_are_the_default_limits() {
         let settings = SteerSettings::default();
-        assert_eq!(settings.backlog_limits(WorkerId(0)), BacklogLimits::default());
+        assert_eq!(
+            settings.backlog_limits(WorkerId(0)),
+            BacklogLimits { flow_limit_table_len: None, ..BacklogLimits::default() }
+        );
         assert_eq!((settings.netdev_budget(), settings.dev_weight()), (300, 64));
         assert!(TUNABLES.iter().all(|tunable| tunable.check(tunable.default).is_ok()));
     }

@@ -1,0 +1,249 @@
+//! Promise 1: no packet of a flow is reordered, lost or duplicated while buckets
+//! move and workers come and go. Promise 2, in part: what the limits refuse is
+//! counted.
+//!
+//! A source numbers the packets of each flow; the sinks, one for each worker,
+//! stamp what they send with one common counter, so that the order in which
+//! packets left the gateway is known. The real threads and rings run in between.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use engine::{Config, Gateway, OpenPort, PortOpener, PortSetup, WorkerCount};
+use flow::HashKey;
+use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, TxReport};
+use steer::{BucketId, WorkerId};
+use wire::build::PacketBuilder;
+
+const FLOWS: u32 = 512;
+
+/// What went out: position in the common order, flow, number.
+type Log = Vec<(u64, u32, u64)>;
+
+#[derive(Clone, Default)]
+struct Shared {
+    /// Packets that the source has produced.
+    produced: Arc<AtomicU64>,
+    /// Packets that the sinks have taken.
+    taken: Arc<AtomicU64>,
+    /// Most packets under way: below every limit, so that nothing may be lost.
+    window: u64,
+    stop: Arc<AtomicBool>,
+    order: Arc<AtomicU64>,
+    log: Arc<Mutex<Log>>,
+}
+
+/// One of the receive queues: numbers the packets of the flows that are its own.
+struct Numbered {
+    shared: Shared,
+    queue: u32,
+    queues: u32,
+    next: u64,
+    scratch: Vec<u8>,
+}
+
+impl RxQueue for Numbered {
+    fn receive(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        max: usize,
+        pool: &mut FramePool,
+    ) -> Result<usize, PortError> {
+        for count in 0..max {
+            let under_way = self.shared.produced.load(Ordering::Relaxed)
+                - self.shared.taken.load(Ordering::Relaxed);
+            if under_way >= self.shared.window || self.shared.stop.load(Ordering::Relaxed) {
+                return Ok(count);
+            }
+            let own = u64::from(FLOWS / self.queues);
+            let flow = (self.next % own) as u32 * self.queues + self.queue;
+            let number = self.next / own;
+            self.next += 1;
+            self.scratch.clear();
+            let mut payload = [0; 12];
+            payload[..4].copy_from_slice(&flow.to_be_bytes());
+            payload[4..].copy_from_slice(&number.to_be_bytes());
+            let [_, _, high, low] = flow.to_be_bytes();
+            PacketBuilder::v4([198, 51, 100, low], [192, 0, 2, 1]).udp(
+                1024 + u16::from(high),
+                53,
+                &payload,
+                &mut self.scratch,
+            );
+            frames.extend(pool.copy_of(&self.scratch));
+            self.shared.produced.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(max)
+    }
+
+    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl TxQueue for Shared {
+    fn transmit(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        pool: &mut FramePool,
+    ) -> Result<TxReport, PortError> {
+        let mut log = self.log.lock().unwrap();
+        let report = TxReport { sent: frames.len() as u64, ..TxReport::default() };
+        for frame in frames.drain(..) {
+            let payload = &frame.bytes()[42..];
+            let flow = u32::from_be_bytes(payload[..4].try_into().unwrap());
+            let number = u64::from_be_bytes(payload[4..12].try_into().unwrap());
+            log.push((self.order.fetch_add(1, Ordering::Relaxed), flow, number));
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            pool.give_back(frame);
+        }
+        Ok(report)
+    }
+}
+
+/// Opens the numbered source as port 0 and the sink as port 1.
+struct Opener {
+    shared: Shared,
+    sends: bool,
+}
+
+impl PortOpener for Opener {
+    fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
+        let numbered = |queue| Numbered {
+            shared: self.shared.clone(),
+            queue: queue as u32,
+            queues: rx_queues as u32,
+            next: 0,
+            scratch: Vec::new(),
+        };
+        let receives = if self.sends { rx_queues } else { 0 };
+        Ok(OpenPort {
+            rx: (0..receives).map(|queue| Box::new(numbered(queue)) as Box<dyn RxQueue>).collect(),
+            tx: (0..tx_queues).map(|_| Box::new(self.shared.clone()) as Box<dyn TxQueue>).collect(),
+        })
+    }
+
+    fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
+        Ok(Box::new(self.shared.clone()))
+    }
+}
+
+fn start(workers: usize, queues: usize, window: u64) -> (Gateway, Shared) {
+    let shared = Shared { window, ..Shared::default() };
+    let mut config = Config::new(HashKey(1, 2));
+    config.workers = WorkerCount::fixed(workers).unwrap();
+    let source = Opener { shared: shared.clone(), sends: true };
+    let sink = Opener { shared: shared.clone(), sends: false };
+    let mut source = PortSetup::new("source", source);
+    source.rx_queues = queues;
+    let gateway = Gateway::start(config, vec![source, PortSetup::new("sink", sink)]).unwrap();
+    (gateway, shared)
+}
+
+/// Stops the source, waits until nothing is under way, stops the gateway and
+/// checks that every flow came out complete and in order.
+fn finish(gateway: Gateway, shared: &Shared) {
+    shared.stop.store(true, Ordering::Relaxed);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while shared.produced.load(Ordering::Relaxed) != shared.taken.load(Ordering::Relaxed) {
+        assert!(Instant::now() < deadline, "packets are missing: {:?}", gateway.status());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let status = gateway.stop().unwrap();
+    assert_eq!(status.totals().dropped_total(), 0);
+    let mut log = std::mem::take(&mut *shared.log.lock().unwrap());
+    log.sort_unstable();
+    let mut next: HashMap<u32, u64> = HashMap::new();
+    for (_, flow, number) in &log {
+        let expected = next.entry(*flow).or_default();
+        assert_eq!(number, expected, "flow {flow} is out of order");
+        *expected += 1;
+    }
+    assert_eq!(log.len() as u64, shared.produced.load(Ordering::Relaxed));
+    assert_eq!(next.len() as u32, FLOWS, "every flow was there");
+    assert_eq!(status.totals().transmitted, log.len() as u64);
+}
+
+#[test]
+fn order_holds_while_a_thousand_buckets_move() {
+    let (gateway, shared) = start(3, 2, 400);
+    for step in 0..1000u16 {
+        let bucket = BucketId(step.wrapping_mul(31) % 256);
+        gateway.move_bucket(bucket, WorkerId(step % 3)).unwrap();
+    }
+    let moves = gateway.status().unwrap().moves;
+    assert!(moves > 500, "only {moves} of the orders were moves");
+    finish(gateway, &shared);
+}
+
+#[test]
+fn order_holds_while_workers_come_and_go() {
+    let (gateway, shared) = start(2, 2, 400);
+    for count in [1, 4, 2, 3, 1, 2, 8, 1, 5, 2] {
+        gateway.set_workers(count).unwrap();
+        let status = gateway.status().unwrap();
+        assert_eq!(status.workers.len(), count);
+        assert!(status.workers.iter().all(|worker| worker.buckets > 0), "all own buckets");
+        let queues: usize = status.workers.iter().map(|worker| worker.queues).sum();
+        assert_eq!(queues, 2, "no queue is lost");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    finish(gateway, &shared);
+}
+
+#[test]
+fn order_holds_while_the_set_of_cpus_changes() {
+    let shared = Shared { window: 400, ..Shared::default() };
+    let cpus = Arc::new(Mutex::new(vec![0]));
+    let mut config = Config::new(HashKey(1, 2));
+    config.workers = WorkerCount::PerCpu;
+    let source = PortSetup::new("source", Opener { shared: shared.clone(), sends: true });
+    let sink = PortSetup::new("sink", Opener { shared: shared.clone(), sends: false });
+    let seen = cpus.clone();
+    let gateway = Gateway::start_on(
+        config,
+        vec![source, sink],
+        Box::new(move || seen.lock().unwrap().clone()),
+    )
+    .unwrap();
+    // CPUs that do not exist: the workers run unpinned and the count follows.
+    for set in [vec![0, 1, 2], vec![1], vec![0, 1]] {
+        *cpus.lock().unwrap() = set.clone();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while gateway.status().unwrap().workers.len() != set.len() {
+            assert!(Instant::now() < deadline, "the workers did not follow the CPUs {set:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    finish(gateway, &shared);
+}
+
+#[test]
+fn what_a_backlog_refuses_is_counted_and_nothing_else_is_lost() {
+    // More under way than the limits admit: losses, but every one of them counted.
+    let (gateway, shared) = start(3, 2, 50_000);
+    gateway.set_tunable("netdev_max_backlog", 16).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    for step in 0..100u16 {
+        gateway.move_bucket(BucketId(step), WorkerId(step % 3)).unwrap();
+    }
+    shared.stop.store(true, Ordering::Relaxed);
+    let status = gateway.stop().unwrap();
+    let totals = status.totals();
+    let log = std::mem::take(&mut *shared.log.lock().unwrap());
+    assert_eq!(totals.transmitted, log.len() as u64);
+    assert_eq!(
+        totals.transmitted + totals.dropped_total(),
+        shared.produced.load(Ordering::Relaxed)
+    );
+    assert_eq!(totals.classes.iter().sum::<u64>(), totals.transmitted);
+    let mut last: HashMap<u32, u64> = HashMap::new();
+    let mut log = log;
+    log.sort_unstable();
+    for (_, flow, number) in log {
+        let before = last.insert(flow, number);
+        assert!(before < Some(number), "flow {flow} is out of order");
+    }
+}
