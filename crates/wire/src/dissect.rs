@@ -3,7 +3,7 @@
 use crate::{
     Dissected, Family, Malformed, Network, Transport, Tunnels,
     ip::{self, Header},
-    link::{self, IpPlace},
+    link::{self, IpPlace, Link},
     transport,
 };
 
@@ -35,11 +35,19 @@ use crate::{
 /// The first header that is cut short or contradicts itself, see [`Malformed`].
 pub fn dissect(frame: &[u8], tunnels: Tunnels) -> Result<Dissected, Malformed> {
     let link = link::read(frame, 0)?;
-    let mut dissected = Dissected { network: None, ethertype: link.ethertype, vlan: link.vlan };
-    if let Some(place) = link.ip {
-        network(frame, place, tunnels, 0, &mut dissected.network)?;
+    above_link(frame, &link, tunnels)
+}
+
+/// What is above the link layer. The only value returned is `result`, so that it
+/// is built where the caller wants it and not copied there.
+fn above_link(frame: &[u8], link: &Link, tunnels: Tunnels) -> Result<Dissected, Malformed> {
+    let mut result = Ok(Dissected { network: None, ethertype: link.ethertype, vlan: link.vlan });
+    if let (Ok(dissected), Some(place)) = (&mut result, &link.ip)
+        && let Err(malformed) = network(frame, place, tunnels, 0, &mut dissected.network)
+    {
+        result = Err(malformed);
     }
-    Ok(dissected)
+    result
 }
 
 /// Puts the innermost packet from `place` on, which lies in `depth` tunnels, into
@@ -50,7 +58,7 @@ pub fn dissect(frame: &[u8], tunnels: Tunnels) -> Result<Dissected, Malformed> {
 #[inline(always)]
 fn network(
     frame: &[u8],
-    place: IpPlace,
+    place: &IpPlace,
     tunnels: Tunnels,
     depth: usize,
     found: &mut Option<Network>,
@@ -108,7 +116,7 @@ fn descend(
     match transport::tunnel(packet, outer)? {
         None => Ok(()),
         Some(_) if depth == Dissected::MAX_TUNNELS => Err(Malformed::TunnelDepth),
-        Some(place) => network(packet, place, Tunnels::Inner, depth + 1, found),
+        Some(place) => network(packet, &place, Tunnels::Inner, depth + 1, found),
     }
 }
 
