@@ -122,3 +122,52 @@ fn a_new_connection_is_reported_as_the_tool_reports_it() {
          [UNREPLIED] src=192.0.2.2 dst=192.0.2.1 sport=6000 dport=41212"
     );
 }
+
+/// Lets the kernel and the real tool, in a namespace of their own, print the
+/// connections that `insert` asks for; `None` where that is not possible.
+fn printed_by_the_tool(insert: &[&str]) -> Option<Vec<String>> {
+    let mut script = String::from("set -e\n");
+    for arguments in insert {
+        script += &format!("conntrack -I {arguments} 2>/dev/null\n");
+    }
+    script += "conntrack -L -f ipv4 2>/dev/null; conntrack -L -f ipv6 2>/dev/null";
+    let output = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net", "sh", "-c", &script])
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn the_real_tool_prints_the_same() {
+    let insert = [
+        "-p tcp -s 192.0.2.1 -d 192.0.2.2 --sport 41212 --dport 6000 --state ESTABLISHED \
+         -u SEEN_REPLY,ASSURED -t 9000 -m 7 -w 3",
+        "-p udp -s 2001:db8::1 -d 2001:db8::2 --sport 5000 --dport 53 -t 9000",
+        "-p icmp -s 192.0.2.1 -d 192.0.2.2 --icmp-type 8 --icmp-code 0 --icmp-id 77 -t 9000",
+    ];
+    let Some(mut printed) = printed_by_the_tool(&insert) else {
+        println!("SKIPPED: needs user namespaces and the conntrack tool");
+        return;
+    };
+    let timeout_s = 9000;
+    let tcp = Connection { timeout_s, mark: 7, zone: 3, ..connection() };
+    let ports = |source, destination| TupleTransport::Ports { source, destination };
+    let mut udp = with_transport(protocol::UDP, ports(5000, 53), ports(53, 5000));
+    let addresses = ["2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap()];
+    [udp.original.source, udp.original.destination] = addresses;
+    [udp.reply.destination, udp.reply.source] = addresses;
+    let echo = |kind| TupleTransport::Icmp { kind, code: 0, id: 77 };
+    let icmp = with_transport(protocol::ICMP, echo(8), echo(0));
+    let unreplied = |connection| Connection { seen_reply: false, timeout_s, ..connection };
+    let mut expected: Vec<_> =
+        [tcp, unreplied(udp), unreplied(icmp)].iter().map(|c| Listed(c).to_string()).collect();
+    // The clock of the tool runs: let its 8999 be 9000, too.
+    printed.iter_mut().for_each(|line| *line = line.replacen(" 8999 ", " 9000 ", 1));
+    // With -L alone the tool may show both families.
+    printed.sort();
+    printed.dedup();
+    expected.sort();
+    assert_eq!(printed, expected);
+}
