@@ -4,6 +4,7 @@ mod admin;
 
 use flow::{Class, DropReason, FlowKey, Prefetch, TimerWheel, Timestamp};
 use wire::Transport;
+use wire::checksum::verify_transport;
 
 use crate::entry::{Entry, Status};
 use crate::index::Index;
@@ -82,7 +83,7 @@ impl Table {
         }
         if packet.checksum == Checksum::Verify
             && context.settings.verify_checksums
-            && !checksum_is_right(packet)
+            && !verify_transport(packet.frame, packet.network)
         {
             context.counters.error += 1;
             return invalid(DropReason::BadChecksum, context);
@@ -312,10 +313,6 @@ fn refuse(context: &mut Context<'_>) -> Tracked {
 
 fn deadline(now: Timestamp, timeout_s: u32) -> Timestamp {
     Timestamp::from_nanos(now.as_nanos().saturating_add(u64::from(timeout_s) * 1_000_000_000))
-}
-
-fn checksum_is_right(_packet: &TrackedPacket<'_>) -> bool {
-    true
 }
 
 #[cfg(test)]

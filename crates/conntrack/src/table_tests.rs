@@ -383,3 +383,29 @@ fn a_flush_ends_what_the_filter_picks_in_pieces() {
     assert_eq!((ended, lab.table.len(), lab.lease.used()), (500, 500, 500));
     assert!(pieces >= 10);
 }
+
+#[test]
+fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
+    // UDP over IPv6 behind 14 + 40 bytes, checksum 0, which RFC 8200 section 8.1
+    // forbids.
+    let mut frame = vec![0; 62];
+    frame[6 + 14] = protocol::UDP;
+    frame[59] = 8;
+    let mut packet = udp(Family::V6, (1, 0), (2, 0));
+    packet.transport_offset = 54;
+    let keyed = keyed(&packet);
+    let class = |lab: &mut Lab, checksum| {
+        let hash = keyed.key.hash(SECRET);
+        let (network, keyed) = (&packet, &keyed);
+        let packet = TrackedPacket { network, frame: &frame, keyed, hash, checksum, segments: 1 };
+        lab.run(|table, context| table.track(&packet, context)).class
+    };
+    let mut lab = Lab::new();
+    let wrong = Class::Invalid(DropReason::BadChecksum);
+    assert_eq!(class(&mut lab, Checksum::Verify), wrong);
+    assert_eq!((lab.table.len(), lab.counters.error, lab.counters.invalid), (0, 1, 1));
+    assert_eq!(class(&mut lab, Checksum::Trust), Class::New);
+    assert_eq!(class(&mut lab, Checksum::Verify), wrong);
+    lab.settings.set("nf_conntrack_checksum", 0).unwrap();
+    assert_eq!(class(&mut lab, Checksum::Verify), Class::New);
+}
