@@ -113,7 +113,7 @@ impl Program {
             return Err(Error::TimedOut { command: line, after: self.limit });
         }
         if output.status.code() == Some(NOT_FOUND) {
-            return Err(self.not_installed());
+            return Err(not_installed(&line));
         }
         Ok(Output {
             code: output.status.code(),
@@ -171,11 +171,10 @@ impl Program {
         let words: Vec<_> = self.argv.iter().map(|word| word.to_string_lossy()).collect();
         format!("{}: {}", self.namespace.name(), words.join(" "))
     }
+}
 
-    fn not_installed(&self) -> Error {
-        let name = self.argv[0].to_string_lossy();
-        Error::Unavailable { why: format!("the program `{name}` is not installed") }
-    }
+fn not_installed(line: &str) -> Error {
+    Error::Unavailable { why: format!("`{line}`: there is no such program, install it") }
 }
 
 /// A program that runs until it is stopped or this value is dropped.
@@ -204,7 +203,7 @@ impl Background {
     ///
     /// # Errors
     /// [`Error::NotReady`] after 10 s, or at once if the program ends before;
-    /// errors of `ready`.
+    /// [`Error::Unavailable`] if there is no such program; errors of `ready`.
     pub fn wait_for(&mut self, what: &str, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -212,6 +211,9 @@ impl Background {
             let running = self.is_running();
             if ready()? {
                 return Ok(());
+            }
+            if self.child.try_wait().is_ok_and(|s| s.and_then(|s| s.code()) == Some(NOT_FOUND)) {
+                return Err(not_installed(&self.line));
             }
             if !running || start.elapsed() > PATIENCE {
                 return Err(Error::NotReady {
@@ -276,13 +278,19 @@ impl Background {
         })
     }
 
-    /// Signals the program, which is the one child of our child, `nsenter`.
+    /// Signals the program, which is the one child of our child, `nsenter`, as soon
+    /// as it is there.
     fn signal(&mut self, name: &str) {
-        let pid = self.child.id().to_string();
-        let Ok(output) = Command::new("pgrep").args(["-P", &pid]).output() else { return };
-        let program = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if !program.is_empty() {
-            let _ = Command::new("kill").args([&format!("-{name}"), &program]).output();
+        let nsenter = self.child.id().to_string();
+        let start = Instant::now();
+        while self.is_running() && start.elapsed() < PATIENCE {
+            let Ok(output) = Command::new("pgrep").args(["-P", &nsenter]).output() else { return };
+            let program = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            if !program.is_empty() {
+                let _ = Command::new("kill").args([&format!("-{name}"), &program]).output();
+                return;
+            }
+            sleep(POLL);
         }
     }
 }

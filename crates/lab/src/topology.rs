@@ -73,8 +73,8 @@ const SERVER_BRIDGED: [IpAddr; 2] = addresses([192, 0, 2, 2], [1, 2]);
 const SERVER_ROUTED: [IpAddr; 2] = addresses([198, 51, 100, 2], [2, 2]);
 const FAR: [IpAddr; 2] = addresses([203, 0, 113, 129], [3, 2]);
 
-// Hardware addresses (RFC 7042, 2.1.1) stay the same when a cable is replaced, as
-// the other side's neighbour entries do not.
+// Hardware addresses (the documentation values of RFC 9542) stay the same when a
+// cable is replaced: the neighbour entries on the other side outlive it.
 const BRIDGED_CLIENT: [&str; 5] = [
     "link set eth0 address 00:00:5e:00:53:01",
     "addr add 192.0.2.1/24 dev eth0",
@@ -141,8 +141,8 @@ impl Lab {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where namespaces are not allowed or the kernel lacks
-    /// a part, where `placement` steers softirqs but this process is not real
-    /// root, or where the given binary has no command `run`; others if the gateway
+    /// a part, where `placement` has CPUs that this process may not use or steers
+    /// softirqs but this process is not real root, or where the given binary has no command `run`; others if the gateway
     /// does not come up.
     pub fn new(gateway: Gateway, placement: Placement) -> Result<Self> {
         let mut lab = Self {
@@ -153,6 +153,10 @@ impl Lab {
             gateway: Namespace::new("gateway")?,
             server: Namespace::new("server")?,
         };
+        for cpus in [&lab.placement.gateway, &lab.placement.endpoints] {
+            let pinned = lab.gateway.program("true").cpus(cpus).check();
+            pinned.map_err(|error| Error::Unavailable { why: format!("CPUs {cpus}: {error}") })?;
+        }
         match lab.gateway_kind {
             Gateway::KernelBridge => {
                 let bridge = ["link add br0 type bridge", "link set br0 up"];

@@ -24,7 +24,7 @@ impl DnsServer {
     /// Starts `dnsmasq` on the lab's server.
     ///
     /// # Errors
-    /// [`crate::Error::NotReady`] if it does not come up, for example if it is not installed.
+    /// Those of [`Background::wait_for`].
     pub fn start(lab: &Lab) -> Result<Self> {
         let record = format!("--host-record={},{}", Self::NAME, Self::ADDRESS);
         let mut background = lab

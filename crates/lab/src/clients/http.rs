@@ -34,7 +34,7 @@ impl HttpServer {
     /// Starts Python's `http.server` on the lab's server.
     ///
     /// # Errors
-    /// [`Error::NotReady`] if it does not come up, for example without Python.
+    /// Those of [`Background::wait_for`].
     pub fn start(lab: &Lab, bytes: usize) -> Result<Self> {
         let path = lab.server().write_file(FILE, &pseudo_random(bytes))?;
         let sha256 = sha256(&lab.on_server("sha256sum").args([&path]).check()?)?;

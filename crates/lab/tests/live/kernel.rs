@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lab::{
-    Family, Gateway, HttpServer, Lab, Namespace, Placement, RatioSpec, Side, Tracking, Variant,
-    kernel_conntrack, ping, ratio,
+    CpuSet, Family, Gateway, HttpServer, Lab, Namespace, Placement, RatioSpec, Side, Tracking,
+    Variant, kernel_conntrack, ping, ratio,
 };
 
 use crate::scenario::{
@@ -101,6 +101,17 @@ fn the_placement_is_what_the_programs_and_interfaces_have() {
 }
 
 #[test]
+fn a_placement_on_cpus_that_are_not_there_is_unavailable() {
+    alone(|| {
+        let absent = CpuSet::new([1023]);
+        let placement = Placement { gateway: absent, ..Placement::free() };
+        let result = Lab::new(Gateway::KernelForwarding(Tracking::Off), placement);
+        assert!(matches!(result, Err(lab::Error::Unavailable { why }) if why.contains("1023")));
+        Ok(())
+    });
+}
+
+#[test]
 fn gateways_of_the_kernel_are_compared() {
     alone(|| {
         let report = ratio(&RatioSpec {
@@ -119,13 +130,16 @@ fn gateways_of_the_kernel_are_compared() {
 }
 
 #[test]
-fn a_program_that_does_not_end_is_killed() {
+fn programs_that_do_not_end_or_do_not_exist_are_errors() {
     alone(|| {
         let namespace = Namespace::new("one")?;
         let limit = Duration::from_millis(200);
         let result = namespace.program("sleep").args(["30"]).limit(limit).run();
         assert!(matches!(result, Err(lab::Error::TimedOut { .. })), "{result:?}");
         let result = namespace.program("no-such-program").run();
+        assert!(matches!(result, Err(lab::Error::Unavailable { .. })), "{result:?}");
+        let mut absent = namespace.program("no-such-program").spawn()?;
+        let result = absent.wait_for("anything", || Ok(false));
         assert!(matches!(result, Err(lab::Error::Unavailable { .. })), "{result:?}");
         Ok(())
     });
