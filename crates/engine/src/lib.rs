@@ -39,7 +39,7 @@ pub use gateway::{CpuSource, Gateway, system_cpus};
 pub use output::Sent;
 pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
 pub use prefetch::Hardware;
-pub use replay::{REPLAY_SECRET, ReplayError, ReplayReport, replay};
+pub use replay::{REPLAY_SECRET, ReplayError, ReplayOptions, ReplayReport, replay};
 pub use settings::Settings;
 pub use views::{BucketStatus, PortStatus, Status, WorkerStatus};
 

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone};
 use netio::Frame;
 use steer::Steered;
+use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 
 use crate::ownership::Admission;
 use crate::packet::{Packet, TrackedFlow};
@@ -28,6 +29,9 @@ impl Worker {
         };
         let supplied = NonZeroU32::new(frame.supplied_hash);
         let packet = match self.hasher.steer(&network, Zone::default(), supplied) {
+            Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(&network) => {
+                Packet { frame, network, flow: None, bucket }
+            }
             Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
                 Packet { frame, network, flow: Some(TrackedFlow { keyed, hash }), bucket }
             }
@@ -36,6 +40,20 @@ impl Worker {
             }
         };
         self.hand_over(packet);
+    }
+
+    /// True for an ICMP error about a tunnel that is looked into: the tunnel itself
+    /// is no tracked flow, and path MTU discovery needs its errors.
+    fn quotes_a_tunnel(&self, network: &Network) -> bool {
+        let Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) = &network.transport
+        else {
+            return false;
+        };
+        let descended = match quoted.transport {
+            QuotedTransport::Gre { version, .. } => version == 0,
+            _ => matches!(quoted.protocol, protocol::IPIP | protocol::IPV6),
+        };
+        self.tunnels == Tunnels::Inner && descended
     }
 
     fn hand_over(&mut self, packet: Packet) {

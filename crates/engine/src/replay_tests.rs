@@ -1,0 +1,207 @@
+use super::*;
+use proptest::prelude::*;
+use std::path::Path;
+use wire::TcpFlags;
+use wire::build::{PacketBuilder, Tcp};
+
+const CLIENT: [u8; 4] = [192, 0, 2, 1];
+const SERVER: [u8; 4] = [198, 51, 100, 2];
+
+fn config() -> Config {
+    Config::new(REPLAY_SECRET)
+}
+
+/// Writes frames as a capture, one millisecond apart, and returns its path.
+fn capture(directory: &Path, frames: &[Vec<u8>]) -> std::path::PathBuf {
+    let path = directory.join("in.pcap");
+    let mut writer = CaptureWriter::create(&path, &["in"]).unwrap();
+    let mut pool = FramePool::new(1, 1);
+    for (index, bytes) in frames.iter().enumerate() {
+        let mut frame = pool.copy_of(bytes).unwrap();
+        frame.timestamp = 1_700_000_000_000_000_000 + index as u64 * 1_000_000;
+        writer.write(&frame, "").unwrap();
+        pool.give_back(frame);
+    }
+    writer.finish().unwrap();
+    path
+}
+
+/// Plays a capture; returns the report and the bytes of the output file.
+fn play(path: &Path, config: &Config, options: ReplayOptions) -> (ReplayReport, Vec<u8>) {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out.pcap");
+    let output = CaptureWriter::create(&out, &["out"]).unwrap();
+    let input = CaptureReader::open(path, PortId(0)).unwrap();
+    let report = replay(input, Some(output), config, options, &mut |_| {}).unwrap();
+    (report, std::fs::read(&out).unwrap())
+}
+
+fn with_workers(workers: u16) -> ReplayOptions {
+    ReplayOptions { workers, ..ReplayOptions::default() }
+}
+
+fn tcp(from_client: bool, flags: TcpFlags, sequence: u32, acknowledgment: u32) -> Vec<u8> {
+    let (source, destination, ports) =
+        if from_client { (CLIENT, SERVER, (40_000, 80)) } else { (SERVER, CLIENT, (80, 40_000)) };
+    let header = Tcp {
+        source_port: ports.0,
+        destination_port: ports.1,
+        sequence,
+        acknowledgment,
+        flags,
+        window: 65_535,
+        ..Tcp::default()
+    };
+    let mut frame = Vec::new();
+    PacketBuilder::v4(source, destination).tcp(&header, &[], &mut frame);
+    frame
+}
+
+fn udp(client: u8, port: u16, reply: bool) -> Vec<u8> {
+    let (client, mut frame) = ([192, 0, 2, client], Vec::new());
+    if reply {
+        PacketBuilder::v4(SERVER, client).udp(53, port, b"answer", &mut frame);
+    } else {
+        PacketBuilder::v4(client, SERVER).udp(port, 53, b"question", &mut frame);
+    }
+    frame
+}
+
+#[test]
+fn flows_verdicts_and_drops_are_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = [
+        tcp(true, TcpFlags::SYN, 100, 0),
+        tcp(false, TcpFlags::SYN.with(TcpFlags::ACK), 500, 101),
+        tcp(true, TcpFlags::ACK, 101, 501),
+        udp(1, 5000, false),
+        udp(1, 5000, true),
+        udp(2, 5001, false),
+        // Cannot be: SYN and FIN.
+        tcp(true, TcpFlags::SYN.with(TcpFlags::FIN), 100, 0),
+        // Cut inside the IP header.
+        udp(3, 5002, false)[..20].to_vec(),
+        b"not IP at all, but a frame".to_vec(),
+    ];
+    let (report, _) = play(&capture(directory.path(), &frames), &config(), with_workers(2));
+    assert_eq!((report.packets, report.passed), (9, 7));
+    let expected = BTreeMap::from([((6, "ESTABLISHED"), 1), ((17, ""), 2)]);
+    assert_eq!(report.flows, expected);
+    let classes = report.counters.classes;
+    assert_eq!(classes, [3, 3, 0, 1, 1], "new, established, related, invalid, untracked");
+    assert_eq!(report.counters.dropped(flow::DropReason::TcpFlags), 1);
+    assert_eq!(report.counters.dropped(flow::DropReason::MalformedIpv4), 1);
+    assert_eq!(report.counters.dropped_total(), 2);
+    assert_eq!(report.span_ns, 8_000_000);
+}
+
+#[test]
+fn errors_about_a_tunnel_that_is_looked_into_pass() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut inner, mut tunnel, mut error) = (Vec::new(), Vec::new(), Vec::new());
+    PacketBuilder::v4(CLIENT, SERVER).udp(1, 2, b"inside", &mut inner);
+    PacketBuilder::v4([203, 0, 113, 1], [203, 0, 113, 2]).raw(4, &inner[14..], &mut tunnel);
+    PacketBuilder::v4([203, 0, 113, 9], [203, 0, 113, 1]).icmp_error(
+        3,
+        4,
+        [0, 0, 5, 120],
+        &tunnel[14..],
+        &mut error,
+    );
+    let path = capture(directory.path(), &[tunnel, error]);
+    let (report, _) = play(&path, &config(), with_workers(1));
+    assert_eq!((report.passed, report.flows.get(&(17, ""))), (2, Some(&1)));
+    let mut outer = config();
+    outer.tunnels = Tunnels::Outer;
+    let (report, _) = play(&path, &outer, with_workers(1));
+    assert_eq!((report.passed, report.flows.get(&(4, ""))), (2, Some(&1)));
+    assert_eq!(report.counters.classes[2], 1, "the error is related to the tunnel's flow");
+}
+
+#[test]
+fn checksums_count_only_when_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut frame = udp(1, 5000, false);
+    frame[24..26].fill(0);
+    let last = frame.len() - 1;
+    frame[last] ^= 1;
+    let path = capture(directory.path(), &[frame]);
+    assert_eq!(play(&path, &config(), ReplayOptions::default()).0.passed, 1);
+    let strict = ReplayOptions { verify_checksums: true, ..ReplayOptions::default() };
+    assert_eq!(play(&path, &config(), strict).0.passed, 0);
+}
+
+#[test]
+fn a_damaged_capture_is_played_up_to_the_damage() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = capture(directory.path(), &[udp(1, 1, false), udp(1, 2, false)]);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+    let (report, _) = play(&path, &config(), with_workers(1));
+    assert_eq!(report.passed, 1);
+    let problem = report.problem.unwrap();
+    assert!(problem.contains("packet 2") && problem.contains("in.pcap"), "{problem}");
+}
+
+#[test]
+fn every_given_capture_replays_the_same_for_any_number_of_workers() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        println!("SKIPPED: there is no folder of captures beside the checkout");
+        return;
+    };
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.extension().is_some_and(|extension| extension == "pcap") {
+            let one = play(&path, &config(), with_workers(1));
+            assert!(one.0.packets > 0 && one.0.problem.is_none(), "{path:?}: {:?}", one.0);
+            assert_eq!(one.0.packets, one.0.passed + one.0.counters.dropped_total(), "{path:?}");
+            for workers in [1, 2, 4] {
+                assert_eq!(play(&path, &config(), with_workers(workers)), one, "{path:?}");
+            }
+        }
+    }
+}
+
+/// A packet of a small world, so that flows meet, repeat and fill the table.
+fn packet() -> impl Strategy<Value = Vec<u8>> {
+    let flags = prop::sample::select(vec![0x02u8, 0x12, 0x10, 0x11, 0x04, 0x14, 0x18, 0x00, 0x3f]);
+    prop_oneof![
+        (1u8..30, 5000u16..5004, any::<bool>()).prop_map(|(c, p, r)| udp(c, p, r)),
+        (any::<bool>(), flags, 0u32..4, 0u32..4).prop_map(|(client, flags, seq, ack)| tcp(
+            client,
+            TcpFlags(flags),
+            seq,
+            ack
+        )),
+        (any::<bool>(), 0u16..4).prop_map(|(reply, id)| {
+            let mut frame = Vec::new();
+            let (from, to) = if reply { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
+            PacketBuilder::v4(from, to).echo(reply, id, 1, b"ping", &mut frame);
+            frame
+        }),
+        prop::collection::vec(any::<u8>(), 0..80),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Also when the table is so small that connections are refused.
+    #[test]
+    fn the_number_of_workers_never_shows(
+        frames in prop::collection::vec(packet(), 1..120),
+        max_entries in prop::sample::select(vec![4u64, 20, 1000]),
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = capture(directory.path(), &frames);
+        let mut config = config();
+        config.settings.set("nf_conntrack_max", max_entries).unwrap();
+        let one = play(&path, &config, with_workers(1));
+        prop_assert_eq!(one.0.packets, frames.len() as u64);
+        prop_assert_eq!(one.0.packets, one.0.passed + one.0.counters.dropped_total());
+        for workers in [2, 4] {
+            let other = play(&path, &config, with_workers(workers));
+            prop_assert_eq!(&other, &one);
+        }
+    }
+}
