@@ -6,6 +6,8 @@
 //! stamp what they send with one common counter, so that the order in which
 //! packets left the gateway is known. The real threads and rings run in between.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
