@@ -1,1 +1,105 @@
 //! Benchmarks, with the rival designs as baselines.
+//!
+//! Each benchmark measures the code that runs in the gateway beside the designs
+//! that it replaces, in one process and in turns, so that a gain is measured and
+//! not claimed. [`run`] is what `stateway bench NAME` calls; the modules offer the
+//! same as functions that return a report.
+
+pub mod conntrack;
+mod machine;
+mod measure;
+
+mod table;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+pub use machine::Machine;
+pub use measure::Spread;
+
+/// The benchmarks, and what each measures.
+pub const BENCHMARKS: &[(&str, &str)] =
+    &[("conntrack", "connection tracking: packets of known flows, new and deleted flows, memory")];
+
+/// How a benchmark is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Seconds instead of minutes: fewer and shorter rounds over smaller tables,
+    /// to see that everything works. The figures mean little.
+    pub quick: bool,
+    /// After the table, one JSON object as the last line.
+    pub json: bool,
+}
+
+/// Why a benchmark has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such benchmark.
+    #[error("there is no benchmark {name:?}; there are: {}", names())]
+    Unknown {
+        /// The name as given.
+        name: String,
+    },
+    /// Something that must never happen, happened while measuring: the figures
+    /// would be worth nothing.
+    #[error("{benchmark}: {problem}")]
+    Wrong {
+        /// Which benchmark.
+        benchmark: &'static str,
+        /// What was found.
+        problem: String,
+    },
+    /// The gateway of the benchmark did not start.
+    #[error("the gateway of the benchmark did not start: {0}")]
+    Start(#[from] engine::StartError),
+    /// The gateway of the benchmark did not answer.
+    #[error("the gateway of the benchmark did not stop: {0}")]
+    Stop(#[from] engine::SteerError),
+    /// The system refused a thread, a CPU or a descriptor.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The result could not be written.
+    #[error("the result can not be written: {0}")]
+    Output(#[from] io::Error),
+}
+
+fn names() -> String {
+    BENCHMARKS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs the benchmark called `name` and writes its table to `out`, and with
+/// [`Options::json`] the JSON object behind it.
+///
+/// # Errors
+/// [`Error`]; what was written before is not a result.
+pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Error> {
+    match name {
+        "conntrack" => show(&conntrack::run(options)?, options, out),
+
+        _ => Err(Error::Unknown { name: name.to_owned() }),
+    }
+}
+
+fn show(
+    report: &(impl Display + Serialize),
+    options: Options,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    writeln!(out, "{report}")?;
+    if options.json {
+        let line = serde_json::to_string(report).map_err(io::Error::from)?;
+        writeln!(out, "{line}")?;
+    }
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

@@ -1,0 +1,337 @@
+//! The designs that are compared: what each thread does with a batch of packets.
+
+use std::collections::HashMap;
+use std::hint::{black_box, spin_loop};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
+use ::conntrack::{Checksum, Context, Direction, Settings, Table, TrackedPacket};
+use engine::Hardware;
+use flow::{
+    Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Lease, LeasePool, Side, Timestamp,
+    Zone,
+};
+use steer::{
+    BucketCount, BucketId, FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher,
+};
+use wire::{Network, Transport};
+
+use super::traffic::Pen;
+
+/// Entries whose timers are looked at in one go, as a worker does.
+const EXPIRE_BUDGET: usize = 64;
+/// Buckets whose timers are turned after each batch: a worker turns four for 64
+/// packets.
+const EXPIRE_BUCKETS: usize = 2;
+
+/// A packet whose headers are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    pub network: Network,
+    /// Which template of the [`Pen`] has its options.
+    pub template: usize,
+}
+
+/// What one thread has of a design.
+pub trait Lane: Send {
+    /// Tracks a batch. `prefetch` is whether to ask for memory ahead, where the
+    /// design can.
+    fn track(&mut self, batch: &[Packet], pen: &Pen, now: Timestamp, prefetch: bool);
+
+    /// Packets that were not what they should be.
+    fn wrong(&self) -> u64;
+
+    /// Memory that the connections hold, bytes, where the design knows.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// The hash that all designs with buckets use.
+pub fn steering() -> SteeringHasher {
+    SteeringHasher::new(SteeringConfig {
+        kind: HashKind::Sip,
+        key: HashKey(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210),
+        buckets: BucketCount::DEFAULT,
+        fragments: FragmentSteering::default(),
+    })
+}
+
+/// What tracking needs beside the table.
+struct Desk {
+    settings: Settings,
+    lease: Lease,
+    counters: ConntrackCounters,
+    refused: u64,
+}
+
+impl Desk {
+    fn new() -> Self {
+        const ENOUGH: u64 = 1 << 32;
+        Self {
+            settings: Settings::default(),
+            lease: LeasePool::new(ENOUGH).lease(1024),
+            counters: ConntrackCounters::default(),
+            refused: 0,
+        }
+    }
+
+    fn context(&mut self, now: Timestamp) -> Context<'_> {
+        Context {
+            now,
+            settings: &self.settings,
+            lease: &mut self.lease,
+            counters: &mut self.counters,
+            events: None,
+        }
+    }
+
+    fn track(
+        &mut self,
+        table: &mut Table,
+        packet: &Packet,
+        flow: &Flow,
+        pen: &Pen,
+        now: Timestamp,
+    ) {
+        let tracked = TrackedPacket {
+            network: &packet.network,
+            frame: pen.template(packet.template),
+            keyed: &flow.keyed,
+            hash: flow.hash,
+            checksum: Checksum::Trust,
+            segments: 1,
+        };
+        let class = table.track(&tracked, &mut self.context(now)).class;
+        self.refused += u64::from(!matches!(class, Class::New | Class::Established));
+    }
+}
+
+/// The flow of a packet, as steering finds it.
+struct Flow {
+    keyed: KeyedPacket,
+    hash: u64,
+    bucket: BucketId,
+}
+
+impl Flow {
+    #[inline]
+    fn of(steering: &SteeringHasher, network: &Network) -> Self {
+        match steering.steer(network, Zone::default(), None) {
+            Steered::Flow { keyed, hash: Some(hash), bucket } => Self { keyed, hash, bucket },
+            _ => unreachable!("every packet of the benchmark is TCP, and the hash is SipHash"),
+        }
+    }
+}
+
+/// Buckets with one owner: the gateway's design.
+pub struct Buckets {
+    steering: SteeringHasher,
+    tables: Vec<Table>,
+    desk: Desk,
+    flows: Vec<Flow>,
+    expire_at: usize,
+}
+
+impl Buckets {
+    /// A table for each bucket; those of other lanes stay empty.
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            steering: steering(),
+            tables: BucketCount::DEFAULT.iter().map(|_| Table::new(now)).collect(),
+            desk: Desk::new(),
+            flows: Vec::new(),
+            expire_at: 0,
+        }
+    }
+}
+
+impl Lane for Buckets {
+    fn track(&mut self, batch: &[Packet], pen: &Pen, now: Timestamp, prefetch: bool) {
+        self.flows.clear();
+        self.flows.extend(batch.iter().map(|packet| Flow::of(&self.steering, &packet.network)));
+        if prefetch {
+            for flow in &self.flows {
+                self.tables[flow.bucket.index()].prefetch_index(flow.hash, Hardware);
+            }
+            for flow in &self.flows {
+                self.tables[flow.bucket.index()].prefetch_entry(flow.hash, Hardware);
+            }
+        }
+        for (packet, flow) in batch.iter().zip(&self.flows) {
+            self.desk.track(&mut self.tables[flow.bucket.index()], packet, flow, pen, now);
+        }
+        for _ in 0..EXPIRE_BUCKETS {
+            self.expire_at = (self.expire_at + 1) % self.tables.len();
+            let table = &mut self.tables[self.expire_at];
+            table.expire(EXPIRE_BUDGET, &mut self.desk.context(now));
+        }
+    }
+
+    fn wrong(&self) -> u64 {
+        self.desk.refused
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.tables.iter().map(Table::memory_bytes).sum()
+    }
+}
+
+/// A lock that spins, as those of a kernel's packet path do.
+#[derive(Debug)]
+pub struct Spin<T>(Mutex<T>);
+
+impl<T> Spin<T> {
+    /// An open lock.
+    pub fn new(content: T) -> Self {
+        Self(Mutex::new(content))
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        loop {
+            match self.0.try_lock() {
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => spin_loop(),
+            }
+        }
+    }
+}
+
+/// One table that all threads share, in stripes with a lock each: one stripe is
+/// the central lock, many are an array of hashed locks. The lock is taken for
+/// each packet; nothing can be asked for ahead, because even a look at the index
+/// needs the lock.
+pub struct Locked {
+    stripes: Arc<[Spin<Table>]>,
+    steering: SteeringHasher,
+    desk: Desk,
+    expire_at: usize,
+}
+
+impl Locked {
+    /// A table of so many stripes, shared by `lanes` lanes.
+    pub fn lanes(stripes: usize, lanes: usize, now: Timestamp) -> Vec<Self> {
+        let stripes: Arc<[_]> = (0..stripes).map(|_| Spin::new(Table::new(now))).collect();
+        let lane = |_| Self {
+            stripes: stripes.clone(),
+            steering: steering(),
+            desk: Desk::new(),
+            expire_at: 0,
+        };
+        (0..lanes).map(lane).collect()
+    }
+}
+
+impl Lane for Locked {
+    fn track(&mut self, batch: &[Packet], pen: &Pen, now: Timestamp, _prefetch: bool) {
+        let count = self.stripes.len();
+        for packet in batch {
+            let flow = Flow::of(&self.steering, &packet.network);
+            let mut table = self.stripes[flow.bucket.index() % count].lock();
+            self.desk.track(&mut table, packet, &flow, pen, now);
+        }
+        for _ in 0..EXPIRE_BUCKETS {
+            self.expire_at = (self.expire_at + 1) % count;
+            let mut table = self.stripes[self.expire_at].lock();
+            table.expire(EXPIRE_BUDGET, &mut self.desk.context(now));
+        }
+    }
+
+    fn wrong(&self) -> u64 {
+        self.desk.refused
+    }
+}
+
+/// What one writes first: a map of the standard library (hashbrown, SipHash-1-3)
+/// with the same TCP tracker behind it, one look-up per packet, no timers.
+pub struct Map {
+    connections: HashMap<FlowKey, Connection>,
+    settings: Settings,
+    wrong: u64,
+}
+
+struct Connection {
+    tracker: TcpTracker,
+    originator: Side,
+    seen_reply: bool,
+    assured: bool,
+    deadline: Timestamp,
+}
+
+impl Map {
+    /// An empty map.
+    pub fn new() -> Self {
+        Self { connections: HashMap::new(), settings: Settings::default(), wrong: 0 }
+    }
+
+    /// False for what does not belong.
+    fn judge(&mut self, packet: &Packet, pen: &Pen, now: Timestamp) -> Option<()> {
+        let Transport::Tcp(tcp) = &packet.network.transport else { return None };
+        let KeyedPacket { key, sender } = FlowKey::of_packet(&packet.network, Zone::default())?;
+        let frame = pen.template(packet.template);
+        let segment = Segment::parse(tcp, &packet.network, frame).ok()?;
+        let settings = &self.settings.tcp;
+        let Some(known) = self.connections.get_mut(&key).filter(|known| known.deadline > now)
+        else {
+            let opened = TcpTracker::open(&segment, settings).ok()?;
+            let connection = Connection {
+                tracker: opened.tracker,
+                originator: sender,
+                seen_reply: false,
+                assured: false,
+                deadline: after(now, opened.timeout.0),
+            };
+            self.connections.insert(key, connection);
+            return Some(());
+        };
+        let direction =
+            if sender == known.originator { Direction::Original } else { Direction::Reply };
+        let (seen, assured) = (known.seen_reply, known.assured);
+        match known.tracker.advance(direction, &segment, seen, assured, settings) {
+            Step::Accept(accepted) => {
+                known.seen_reply |= direction == Direction::Reply;
+                known.assured = accepted.assured;
+                known.deadline = after(now, accepted.timeout.0);
+            }
+            Step::Delete => {
+                self.connections.remove(&key);
+            }
+            Step::Pass => {}
+            Step::Invalid { .. } | Step::Reopen => return None,
+        }
+        Some(())
+    }
+}
+
+fn after(now: Timestamp, seconds: u32) -> Timestamp {
+    now.after(std::time::Duration::from_secs(seconds.into()))
+}
+
+impl Lane for Map {
+    fn track(&mut self, batch: &[Packet], pen: &Pen, now: Timestamp, _prefetch: bool) {
+        for packet in batch {
+            let belongs = self.judge(packet, pen, now).is_some();
+            self.wrong += u64::from(!belongs);
+        }
+    }
+
+    fn wrong(&self) -> u64 {
+        self.wrong
+    }
+}
+
+/// Does nothing with the packets: the price of making them, which is part of
+/// every other figure.
+pub struct Nothing;
+
+impl Lane for Nothing {
+    fn track(&mut self, batch: &[Packet], _pen: &Pen, _now: Timestamp, _prefetch: bool) {
+        black_box(batch);
+    }
+
+    fn wrong(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,293 @@
+//! Connection tracking: the bucket tables beside the designs that they replace.
+//!
+//! The flows are TCP connections that the tracker has seen open (SYN, SYN and ACK,
+//! ACK). Their segments come in random order over all flows, request and response
+//! by turns, with timestamps, numbers that move on, and windows that are checked.
+//! A packet goes the way it goes in a worker: flow key, SipHash, bucket, two
+//! prefetch stages over a batch, look-up, tracker, timer. What making the packets
+//! costs is part of every figure and shown by itself.
+//!
+//! A new and deleted connection is a SYN that opens a flow and, 4096 flows later,
+//! the RST that ends it.
+
+mod designs;
+mod report;
+mod traffic;
+
+use flow::Timestamp;
+use netio::clock;
+use wire::Tunnels;
+
+use self::designs::{Buckets, Lane, Locked, Map, Nothing, Packet, steering};
+use self::report::{MAKING, OURS};
+pub use self::report::{Report, Row};
+use self::traffic::{Pen, Segment, Traffic};
+use crate::measure::{self, Schedule, Turn, Work};
+use crate::{Error, Options};
+
+/// Packets that are tracked in one go.
+const BATCH: usize = 32;
+/// Flows of the three populations, and names of their keys.
+const FLOWS: [(&str, u32); 3] =
+    [("flows_1k", 1_000), ("flows_100k", 100_000), ("flows_1m", 1_000_000)];
+/// The same when it only has to be seen that everything works.
+const QUICK_FLOWS: [(&str, u32); 3] =
+    [("flows_1k", 1_000), ("flows_100k", 5_000), ("flows_1m", 20_000)];
+/// The first flow of those that come and go; below are those that stay.
+const FIRST_SHORT_LIVED: u32 = 1 << 21;
+/// Stripes of the design with hashed locks: as many as there are buckets.
+const STRIPES: usize = 256;
+
+/// How a station gets and treats its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The headers are made, as if an interface had parsed the packet.
+    Headers,
+    /// Frames are written and dissected.
+    Frames,
+    /// As headers, but nothing is asked for ahead.
+    NoPrefetch,
+}
+
+/// One thread's share of a design and of the traffic.
+struct Station {
+    pen: Pen,
+    traffic: Traffic,
+    lane: Box<dyn Lane>,
+    batch: Vec<Packet>,
+    mode: Mode,
+}
+
+impl Station {
+    /// Opens `flows` and gets ready to let them talk.
+    fn new(lane: impl Lane + 'static, flows: Vec<u32>) -> Self {
+        let mut station = Self {
+            pen: Pen::new(),
+            traffic: Traffic::talk(Vec::new()),
+            lane: Box::new(lane),
+            batch: Vec::with_capacity(BATCH),
+            mode: Mode::Headers,
+        };
+        for chunk in flows.chunks(BATCH) {
+            for step in 0..3 {
+                station.track(chunk.iter().map(|&flow| Segment::handshake(flow)[step]));
+            }
+        }
+        station.traffic = Traffic::talk(flows);
+        station
+    }
+
+    /// Lets these flows come and go from now on.
+    fn churn(&mut self, flows: Vec<u32>) {
+        let traffic = Traffic::churn(flows);
+        for chunk in traffic.opened_before().chunks(BATCH) {
+            self.track(chunk.iter().map(|&flow| Segment::handshake(flow)[0]));
+        }
+        self.traffic = traffic;
+    }
+
+    fn track(&mut self, segments: impl Iterator<Item = Segment>) {
+        let Self { pen, lane, batch, mode, .. } = self;
+        track(pen, &mut **lane, batch, *mode, segments);
+    }
+}
+
+/// Makes packets of `segments` and has them tracked.
+fn track(
+    pen: &mut Pen,
+    lane: &mut dyn Lane,
+    batch: &mut Vec<Packet>,
+    mode: Mode,
+    segments: impl Iterator<Item = Segment>,
+) {
+    batch.clear();
+    batch.extend(segments.map(|segment| {
+        let written = (mode == Mode::Frames)
+            .then(|| wire::dissect(pen.frame(&segment), Tunnels::Inner).ok()?.network);
+        // What is written is a whole packet, so the headers are made only if asked for.
+        let network = written.flatten().unwrap_or_else(|| pen.headers(&segment));
+        Packet { network, template: segment.template() }
+    }));
+    let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+    lane.track(batch, pen, now, mode != Mode::NoPrefetch);
+}
+
+impl Work for Station {
+    fn batch(&mut self) -> u64 {
+        let Self { pen, lane, batch, mode, traffic } = self;
+        track(pen, &mut **lane, batch, *mode, (0..BATCH).map(|_| traffic.next()));
+        match traffic {
+            Traffic::Talk { .. } => BATCH as u64,
+            // A connection is two packets.
+            Traffic::Churn { .. } => BATCH as u64 / 2,
+        }
+    }
+}
+
+/// A design on one or more threads, and how it is driven.
+struct Variant {
+    name: &'static str,
+    /// Which of the groups of stations.
+    group: usize,
+    mode: Mode,
+}
+
+/// What came of a variant.
+struct Measured {
+    design: &'static str,
+    workers: usize,
+    turns: Vec<Turn>,
+}
+
+/// All designs with the same flows.
+struct Field {
+    groups: Vec<Vec<Station>>,
+    variants: Vec<Variant>,
+    cpus: Vec<usize>,
+}
+
+impl Field {
+    /// Every design on one thread, and on two those that threads can share, if
+    /// there are two CPUs and `shared` asks for it.
+    fn new(flows: u32, cpus: &[usize], shared: bool) -> Self {
+        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        let mut field = Self { groups: Vec::new(), variants: Vec::new(), cpus: cpus.to_vec() };
+        let one = || split(0..flows, 1);
+        let buckets = field.group(vec![Buckets::new(now)], one());
+        let nothing = field.group(vec![Nothing], one());
+        field.add(OURS, buckets, Mode::Headers);
+        field.add("buckets, frames dissected", buckets, Mode::Frames);
+        field.add("buckets, no prefetch", buckets, Mode::NoPrefetch);
+        let striped = field.group(Locked::lanes(STRIPES, 1, now), one());
+        field.add("hashed locks", striped, Mode::Headers);
+        let central = field.group(Locked::lanes(1, 1, now), one());
+        field.add("central lock", central, Mode::Headers);
+        let map = field.group(vec![Map::new()], one());
+        field.add("map with SipHash", map, Mode::Headers);
+        field.add(MAKING, nothing, Mode::Headers);
+        field.add("(making and dissecting frames)", nothing, Mode::Frames);
+        if shared && cpus.len() > 1 {
+            let two = || split(0..flows, 2);
+            let buckets = field.group(vec![Buckets::new(now), Buckets::new(now)], two());
+            field.add(OURS, buckets, Mode::Headers);
+            let striped = field.group(Locked::lanes(STRIPES, 2, now), two());
+            field.add("hashed locks", striped, Mode::Headers);
+            let central = field.group(Locked::lanes(1, 2, now), two());
+            field.add("central lock", central, Mode::Headers);
+            let nothing = field.group(vec![Nothing, Nothing], two());
+            field.add(MAKING, nothing, Mode::Headers);
+        }
+        field
+    }
+
+    fn group(&mut self, lanes: Vec<impl Lane + 'static>, flows: Vec<Vec<u32>>) -> usize {
+        let stations =
+            lanes.into_iter().zip(flows).map(|(lane, flows)| Station::new(lane, flows)).collect();
+        self.groups.push(stations);
+        self.groups.len() - 1
+    }
+
+    fn add(&mut self, name: &'static str, group: usize, mode: Mode) {
+        self.variants.push(Variant { name, group, mode });
+    }
+
+    /// Lets flows come and go instead of talk; what only concerns talk is left out.
+    fn churn(&mut self, flows: u32) {
+        self.variants.retain(|variant| variant.mode == Mode::Headers);
+        for group in &mut self.groups {
+            let pools = split(FIRST_SHORT_LIVED..FIRST_SHORT_LIVED + flows, group.len());
+            for (station, pool) in group.iter_mut().zip(pools) {
+                station.mode = Mode::Headers;
+                station.churn(pool);
+            }
+        }
+    }
+
+    fn measure(&mut self, schedule: Schedule) -> Result<Vec<Measured>, Error> {
+        let Self { groups, variants, cpus } = self;
+        let turns = measure::rounds(schedule, variants.len(), |index| {
+            let Variant { group, mode, .. } = variants[index];
+            let mut works: Vec<&mut dyn Work> = Vec::new();
+            for station in &mut groups[group] {
+                station.mode = mode;
+                works.push(station);
+            }
+            measure::turn(&mut works, cpus, schedule.turn)
+        })?;
+        self.check()?;
+        let measured = self.variants.iter().zip(turns).map(|(variant, turns)| Measured {
+            design: variant.name,
+            workers: self.groups[variant.group].len(),
+            turns,
+        });
+        Ok(measured.collect())
+    }
+
+    /// Every packet was made to be accepted; a figure in which one was not is of
+    /// other work than it says.
+    fn check(&self) -> Result<(), Error> {
+        for variant in &self.variants {
+            let wrong: u64 = self.groups[variant.group].iter().map(|s| s.lane.wrong()).sum();
+            if wrong > 0 {
+                let problem = format!("{}: {wrong} packets were taken for invalid", variant.name);
+                return Err(Error::Wrong { benchmark: "conntrack", problem });
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory of the bucket tables, bytes.
+    fn memory_bytes(&self) -> usize {
+        self.groups[0].iter().map(|station| station.lane.memory_bytes()).sum()
+    }
+}
+
+/// The flows of each of `lanes` lanes, by the owner of their buckets.
+fn split(flows: std::ops::Range<u32>, lanes: usize) -> Vec<Vec<u32>> {
+    let (steering, pen) = (steering(), Pen::new());
+    let buckets = steering.config().buckets.get();
+    let mut split = vec![Vec::new(); lanes];
+    for flow in flows {
+        let bucket = if lanes == 1 {
+            0
+        } else {
+            let network = pen.headers(&Segment::handshake(flow)[0]);
+            steering.steer(&network, flow::Zone::default(), None).bucket().index()
+        };
+        split[bucket * lanes / buckets].push(flow);
+    }
+    split
+}
+
+/// Measures connection tracking: under two minutes, or some seconds if quick.
+///
+/// # Errors
+/// [`Error`] when a packet was not tracked as it should have been or a thread
+/// could not be pinned.
+pub fn run(options: Options) -> Result<Report, Error> {
+    let schedule = Schedule::of(options);
+    let cpus = measure::cpus()?;
+    let mut report = Report::begin(options);
+    let populations = if options.quick { QUICK_FLOWS } else { FLOWS };
+    let short_lived = if options.quick { 1 << 14 } else { 1 << 20 };
+
+    let mut empty = Field::new(0, &cpus, false);
+    empty.churn(short_lived);
+    report.new_deleted("live_0", &empty.measure(schedule)?);
+    drop(empty);
+    for (key, flows) in populations {
+        let largest = key == populations[populations.len() - 1].0;
+        let mut field = Field::new(flows, &cpus, largest);
+        report.established(key, flows, &field.measure(schedule)?);
+        if largest {
+            report.bytes_per_connection = field.memory_bytes() as f64 / f64::from(flows);
+            field.churn(short_lived);
+            report.new_deleted("live_1m", &field.measure(schedule)?);
+        }
+    }
+    Ok(report)
+}
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

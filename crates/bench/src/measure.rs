@@ -1,0 +1,222 @@
+//! Measuring: pinned threads, rounds in turns, medians with spread.
+//!
+//! Rates are per second of the CPU time that the threads had, because a benchmark
+//! that shares its CPUs with other programs would otherwise measure them. On a
+//! quiet machine CPU time and passed time are the same, and [`Turn::share`] says
+//! how quiet it was. It follows that nothing that is measured may sleep: the
+//! baselines' locks spin, as those of a kernel do.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use netio::{clock, cpu};
+use serde::Serialize;
+
+use crate::{Error, Options};
+
+/// Median, least and greatest of several rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// Half of the rounds were below.
+    pub median: f64,
+    /// The lowest.
+    pub min: f64,
+    /// The highest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of a list of figures; zeros for an empty one.
+    pub fn of(mut figures: Vec<f64>) -> Self {
+        figures.sort_by(f64::total_cmp);
+        match figures.as_slice() {
+            [] => Self::default(),
+            [min, .., max] => Self { median: median(&figures), min: *min, max: *max },
+            [one] => Self { median: *one, min: *one, max: *one },
+        }
+    }
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    }
+}
+
+/// How often and how long each variant is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    /// Rounds that count; one more before them warms up.
+    pub rounds: usize,
+    /// Length of one turn of one variant.
+    pub turn: Duration,
+}
+
+impl Schedule {
+    /// Five rounds for figures, two to see that it works.
+    pub fn of(options: Options) -> Self {
+        if options.quick {
+            Self { rounds: 2, turn: Duration::from_millis(10) }
+        } else {
+            Self { rounds: 5, turn: Duration::from_millis(200) }
+        }
+    }
+}
+
+/// Something that can be done over and over, on one thread.
+pub trait Work: Send {
+    /// Does a batch of it and says how many units that was.
+    fn batch(&mut self) -> u64;
+}
+
+/// What came of one turn of a variant.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turn {
+    /// Units per second of CPU time, of all threads together.
+    pub rate: f64,
+    /// CPU time over passed time of the thread that fared worst, at most 1.
+    pub share: f64,
+}
+
+/// Lets each of `works` run on its own CPU for `time`, all at once.
+pub fn turn(works: &mut [&mut dyn Work], cpus: &[usize], time: Duration) -> Result<Turn, Error> {
+    let (ready, over) = (Barrier::new(works.len()), AtomicBool::new(false));
+    let (ready, over) = (&ready, &over);
+    let results: Vec<Result<Turn, Error>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = works
+            .iter_mut()
+            .zip(cpus)
+            .map(|(work, &cpu)| scope.spawn(move || one(*work, cpu, time, ready, over)))
+            .collect();
+        let panicked =
+            || Error::Wrong { benchmark: "measuring", problem: "a thread panicked".into() };
+        threads.into_iter().map(|thread| thread.join().map_err(|_| panicked())?).collect()
+    });
+    let mut sum = Turn { rate: 0.0, share: 1.0 };
+    for result in results {
+        let Turn { rate, share } = result?;
+        sum = Turn { rate: sum.rate + rate, share: sum.share.min(share) };
+    }
+    Ok(sum)
+}
+
+fn one(
+    work: &mut dyn Work,
+    cpu: usize,
+    time: Duration,
+    ready: &Barrier,
+    over: &AtomicBool,
+) -> Result<Turn, Error> {
+    /// Batches between two looks at the clock.
+    const STRIDE: usize = 16;
+    let pinned = cpu::pin_current_thread(cpu);
+    // Behind the barrier in any case, or the others would wait for ever.
+    ready.wait();
+    pinned.map_err(|source| Error::System { what: "can not pin a thread", source })?;
+    let (begun, used) = (Instant::now(), clock::thread_nanoseconds());
+    let mut done = 0;
+    // Whoever is through first ends the turn, so that all that is counted was
+    // done while the others were at work.
+    while begun.elapsed() < time && !over.load(Ordering::Relaxed) {
+        for _ in 0..STRIDE {
+            done += work.batch();
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    let used = (clock::thread_nanoseconds() - used).max(1) as f64;
+    let passed = begun.elapsed().as_nanos().max(1) as f64;
+    Ok(Turn { rate: done as f64 * 1e9 / used, share: (used / passed).min(1.0) })
+}
+
+/// Runs `variants` variants in turns, so that all of them meet the same weather,
+/// and returns for each what its rounds came to. The first round does not count.
+pub fn rounds(
+    schedule: Schedule,
+    variants: usize,
+    mut turn: impl FnMut(usize) -> Result<Turn, Error>,
+) -> Result<Vec<Vec<Turn>>, Error> {
+    let mut turns = vec![Vec::with_capacity(schedule.rounds); variants];
+    for round in 0..=schedule.rounds {
+        for (variant, turns) in turns.iter_mut().enumerate() {
+            let result = turn(variant)?;
+            if round > 0 {
+                turns.push(result);
+            }
+        }
+    }
+    Ok(turns)
+}
+
+/// Spread of the rates.
+pub fn rates(turns: &[Turn]) -> Spread {
+    Spread::of(turns.iter().map(|turn| turn.rate).collect())
+}
+
+/// Spread of the ratios of rounds that followed each other.
+pub fn ratios(of: &[Turn], to: &[Turn]) -> Spread {
+    Spread::of(of.iter().zip(to).map(|(of, to)| of.rate / to.rate).collect())
+}
+
+/// The smallest share of a CPU that a thread had in any of the rounds.
+pub fn least_share(turns: &[Vec<Turn>]) -> f64 {
+    turns.iter().flatten().map(|turn| turn.share).fold(1.0, f64::min)
+}
+
+/// The CPUs to measure on, two where there are two.
+pub fn cpus() -> Result<Vec<usize>, Error> {
+    let cpus = engine::system_cpus();
+    if cpus.is_empty() {
+        let source = std::io::Error::other("the system names none");
+        return Err(Error::System { what: "no CPU to measure on", source });
+    }
+    Ok(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_ends() {
+        assert_eq!(Spread::of(vec![]), Spread::default());
+        assert_eq!(Spread::of(vec![2.0]), Spread { median: 2.0, min: 2.0, max: 2.0 });
+        let even = Spread::of(vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!(even, Spread { median: 2.5, min: 1.0, max: 4.0 });
+        assert_eq!(Spread::of(vec![9.0, 1.0, 2.0]).median, 2.0);
+    }
+
+    #[test]
+    fn variants_take_turns_and_the_first_round_does_not_count() {
+        let schedule = Schedule { rounds: 2, turn: Duration::ZERO };
+        let mut order = Vec::new();
+        let turns = rounds(schedule, 3, |variant| {
+            order.push(variant);
+            Ok(Turn { rate: order.len() as f64, share: 1.0 })
+        })
+        .unwrap();
+        assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+        assert_eq!(turns.iter().map(|turns| turns[0].rate).collect::<Vec<_>>(), [4.0, 5.0, 6.0]);
+        assert_eq!(ratios(&turns[1], &turns[0]).max, 5.0 / 4.0);
+    }
+
+    #[test]
+    fn a_turn_counts_what_every_thread_did() {
+        struct Busy(u64);
+        impl Work for Busy {
+            fn batch(&mut self) -> u64 {
+                self.0 += 3;
+                3
+            }
+        }
+        let mut busy = [Busy(0), Busy(0)];
+        let [a, b] = &mut busy;
+        let cpu = cpus().unwrap()[0];
+        let turn = turn(&mut [a, b], &[cpu, cpu], Duration::from_millis(2)).unwrap();
+        assert!(turn.rate > 0.0 && (0.0..=1.0).contains(&turn.share));
+        assert!(busy.iter().any(|busy| busy.0 > 0));
+    }
+}
