@@ -1,1 +1,40 @@
-//! The control API over a unix socket.
+//! The control API of a running gateway: HTTP/1 with JSON over a unix socket.
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `GET /v1/status` | [`schema::Status`] |
+//! | `GET /v1/buckets` | [`schema::Buckets`] |
+//! | `GET /v1/connections?FILTER` | stream of [`schema::Connection`], one per line |
+//! | `DELETE /v1/connections?FILTER` | [`schema::Done`]; without a filter all are deleted |
+//! | `GET /v1/connections/count` | [`schema::Count`] |
+//! | `GET /v1/events?FILTER` | stream of [`schema::Event`], one per line |
+//! | `GET /v1/tunables` | [`schema::Tunables`] |
+//! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |
+//! | `PUT /v1/workers` | [`schema::Moves`]; body [`schema::SetWorkers`] |
+//! | `POST /v1/balance` | [`schema::Moves`]; body [`schema::Balance`] |
+//! | `PUT /v1/balancer` | [`schema::Done`]; body [`schema::SetBalancer`] |
+//!
+//! Both streams take `format=conntrack` for lines as the kernel's tool prints
+//! them. Every object carries `"schema": 1`. An answer other than 200 carries a
+//! [`schema::Refusal`]. All calls into the gateway happen on threads of their own,
+//! so a slow reader holds up nobody else.
+
+mod client;
+mod query;
+mod refusal;
+mod routes;
+pub mod schema;
+mod server;
+mod socket;
+mod stream;
+
+pub use client::{Client, ClientError};
+pub use query::{ConnectionQuery, LineFormat, QueryError};
+pub use server::{Server, ServerError};
+pub use socket::{BindError, ControlSocket};
+
+/// Version of all JSON that this crate produces.
+pub const SCHEMA: u32 = 1;
+
+/// Where the control socket is unless somebody says otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/stateway.sock";

@@ -1,0 +1,200 @@
+//! The other side of the API: what the command line uses.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::schema::{Refusal, RefusalBody};
+
+/// Talks to the gateway behind one control socket. Its methods block.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    runtime: Runtime,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error(
+        "no gateway is running on {socket}; start one with `stateway run -c FILE`, or name the \
+         socket of a running one with --socket or STATEWAY_SOCKET"
+    )]
+    NotRunning {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The socket may not be used.
+    #[error("no permission to use {socket}; run as its owner, or as a member of its group")]
+    NoPermission {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The gateway refused.
+    #[error("{}: {}; {}", .0.place, .0.what, .0.todo)]
+    Refused(RefusalBody),
+    /// The connection failed in between.
+    #[error("the gateway on {socket} does not answer as it should: {what}")]
+    Broken {
+        /// The socket.
+        socket: PathBuf,
+        /// What happened.
+        what: String,
+    },
+    /// This process lacks something.
+    #[error("can not talk to a gateway: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Client {
+    /// A client for the gateway on `socket`. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`ClientError::System`].
+    pub fn new(socket: &Path) -> Result<Self, ClientError> {
+        let runtime = Builder::new_current_thread().enable_io().build()?;
+        Ok(Self { socket: socket.to_owned(), runtime })
+    }
+
+    /// Asks for an object.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.exchange(Method::GET, path, Bytes::new())
+    }
+
+    /// Deletes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.exchange(Method::DELETE, path, Bytes::new())
+    }
+
+    /// Sets something.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.exchange(Method::PUT, path, self.encode(body)?)
+    }
+
+    /// Has something done.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.exchange(Method::POST, path, self.encode(body)?)
+    }
+
+    /// Reads a stream and calls `each` with every line, without its end, as it
+    /// comes.
+    ///
+    /// # Errors
+    /// [`ClientError`], or the first error of `each`, which ends the stream.
+    pub fn lines<E: From<ClientError>>(
+        &self,
+        path: &str,
+        each: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.runtime.block_on(async {
+            let mut response = self.send(Method::GET, path, Bytes::new()).await?;
+            let mut pending = Vec::new();
+            while let Some(frame) = response.frame().await {
+                let frame = frame.map_err(|error| self.broken(error))?;
+                if let Some(data) = frame.data_ref() {
+                    pending.extend_from_slice(data);
+                    let complete = pending.iter().rposition(|&byte| byte == b'\n');
+                    if let Some(end) = complete {
+                        pending[..end].split(|&byte| byte == b'\n').try_for_each(&mut *each)?;
+                        pending.drain(..=end);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn exchange<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, ClientError> {
+        self.runtime.block_on(async {
+            let response = self.send(method, path, body).await?;
+            let body = response.collect().await.map_err(|error| self.broken(error))?.to_bytes();
+            serde_json::from_slice(&body).map_err(|error| self.broken(error))
+        })
+    }
+
+    /// Sends a request; an answer other than 200 is an error.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let stream =
+            UnixStream::connect(&self.socket).await.map_err(|error| self.not_connected(error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(error))?;
+        // It ends with the connection; what fails is seen by the request.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "stateway")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|error| self.broken(error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken(error))?;
+        if response.status() == StatusCode::OK {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = response.collect().await.map_err(|error| self.broken(error))?.to_bytes();
+        match serde_json::from_slice::<Refusal>(&body) {
+            Ok(refusal) => Err(ClientError::Refused(refusal.error)),
+            Err(_) => Err(self.broken(status)),
+        }
+    }
+
+    fn encode(&self, body: &impl Serialize) -> Result<Bytes, ClientError> {
+        serde_json::to_vec(body).map(Bytes::from).map_err(|error| self.broken(error))
+    }
+
+    fn not_connected(&self, error: io::Error) -> ClientError {
+        let socket = self.socket.clone();
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                ClientError::NotRunning { socket }
+            }
+            io::ErrorKind::PermissionDenied => ClientError::NoPermission { socket },
+            _ => self.broken(error),
+        }
+    }
+
+    fn broken(&self, what: impl ToString) -> ClientError {
+        ClientError::Broken { socket: self.socket.clone(), what: what.to_string() }
+    }
+}

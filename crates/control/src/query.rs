@@ -1,0 +1,193 @@
+//! Which connections a request means.
+
+use std::fmt::Write;
+
+use conntrack::{EventKind, Filter, Prefix, format};
+use serde::{Deserialize, Serialize};
+use wire::Family;
+
+/// A filter as it stands in the query of a request. What is absent does not
+/// restrict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConnectionQuery {
+    /// Name or number of the protocol.
+    pub proto: Option<String>,
+    /// Source address or prefix of the originator's packets.
+    pub src: Option<String>,
+    /// Destination address or prefix of the originator's packets.
+    pub dst: Option<String>,
+    /// Source port of the originator's packets.
+    pub sport: Option<u16>,
+    /// Destination port of the originator's packets.
+    pub dport: Option<u16>,
+    /// State of the protocol.
+    pub state: Option<String>,
+    /// `ipv4` or `ipv6`.
+    pub family: Option<String>,
+    /// Zone.
+    pub zone: Option<u16>,
+    /// Mark, or mark and mask.
+    pub mark: Option<String>,
+    /// Events, for a stream of them: `NEW`, `UPDATES`, `DESTROY`, separated by commas.
+    pub events: Option<String>,
+    /// Form of the lines.
+    pub format: LineFormat,
+}
+
+/// Form of the lines of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LineFormat {
+    /// One JSON object per line.
+    #[default]
+    Json,
+    /// As the kernel's `conntrack` tool prints. A line that begins with `# ` is a
+    /// remark of the gateway.
+    Conntrack,
+}
+
+/// A value of a filter that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {value:?} is not {allowed}")]
+pub struct QueryError {
+    key: &'static str,
+    value: String,
+    allowed: &'static str,
+}
+
+/// Characters that stand in a query as they are (RFC 3986 section 3.4, without
+/// those that separate its parts).
+const PLAIN: &[u8] = b"-._~:/,";
+
+impl ConnectionQuery {
+    /// The connections that are meant.
+    ///
+    /// # Errors
+    /// [`QueryError`] names the first value that means nothing.
+    pub fn filter(&self) -> Result<Filter, QueryError> {
+        Ok(Filter {
+            family: read("family", &self.family, "ipv4 or ipv6", family)?,
+            protocol: read("proto", &self.proto, "a protocol name or number", protocol_number)?,
+            zone: self.zone,
+            source: read("src", &self.src, PREFIX, prefix)?,
+            destination: read("dst", &self.dst, PREFIX, prefix)?,
+            source_port: self.sport,
+            destination_port: self.dport,
+            state: self.state.clone(),
+            mark: read("mark", &self.mark, "a number, or two with a slash between", mark)?,
+            ..Filter::default()
+        })
+    }
+
+    /// The kinds of events that are meant; all where none is named.
+    ///
+    /// # Errors
+    /// [`QueryError`] for a name that is none.
+    pub fn event_kinds(&self) -> Result<Vec<EventKind>, QueryError> {
+        let allowed = "NEW, UPDATES, DESTROY, ALL, or several with commas between";
+        let kinds = read("events", &self.events, allowed, event_kinds)?;
+        Ok(kinds.unwrap_or_else(|| ALL_KINDS.to_vec()))
+    }
+
+    /// The request for `path` with this query.
+    pub fn request(&self, path: &str) -> String {
+        let number = |number: Option<u16>| number.map(|number| number.to_string());
+        let format = (self.format == LineFormat::Conntrack).then(|| "conntrack".to_owned());
+        let parts = [
+            ("proto", self.proto.clone()),
+            ("src", self.src.clone()),
+            ("dst", self.dst.clone()),
+            ("sport", number(self.sport)),
+            ("dport", number(self.dport)),
+            ("state", self.state.clone()),
+            ("family", self.family.clone()),
+            ("zone", number(self.zone)),
+            ("mark", self.mark.clone()),
+            ("events", self.events.clone()),
+            ("format", format),
+        ];
+        let mut request = path.to_owned();
+        let mut separator = '?';
+        for (key, value) in parts {
+            if let Some(value) = value {
+                request.push(separator);
+                request.push_str(key);
+                request.push('=');
+                encode(&value, &mut request);
+                separator = '&';
+            }
+        }
+        request
+    }
+}
+
+fn encode(value: &str, into: &mut String) {
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
+            into.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(into, "%{byte:02X}");
+        }
+    }
+}
+
+fn read<T>(
+    key: &'static str,
+    value: &Option<String>,
+    allowed: &'static str,
+    convert: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, QueryError> {
+    let Some(text) = value else { return Ok(None) };
+    convert(text).map(Some).ok_or_else(|| QueryError { key, value: text.clone(), allowed })
+}
+
+const PREFIX: &str = "an address or a prefix such as 192.0.2.0/24";
+
+fn prefix(text: &str) -> Option<Prefix> {
+    text.parse().ok()
+}
+
+fn family(text: &str) -> Option<Family> {
+    match text {
+        "ipv4" | "4" => Some(Family::V4),
+        "ipv6" | "6" => Some(Family::V6),
+        _ => None,
+    }
+}
+
+fn protocol_number(text: &str) -> Option<u8> {
+    let name = text.to_ascii_lowercase();
+    let named = |&number: &u8| format::protocol_name(number) == name && name != "unknown";
+    text.parse().ok().or_else(|| (0..=u8::MAX).find(named))
+}
+
+/// A value and the bits that count; decimal or, with 0x, hexadecimal.
+fn mark(text: &str) -> Option<(u32, u32)> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    match text.split_once('/') {
+        Some((value, mask)) => Some((number(value)?, number(mask)?)),
+        None => Some((number(text)?, u32::MAX)),
+    }
+}
+
+const ALL_KINDS: [EventKind; 3] = [EventKind::New, EventKind::Update, EventKind::Destroy];
+
+fn event_kinds(text: &str) -> Option<Vec<EventKind>> {
+    let kind = |name: &str| match name.trim().to_ascii_uppercase().as_str() {
+        "NEW" => Some(vec![EventKind::New]),
+        "UPDATE" | "UPDATES" => Some(vec![EventKind::Update]),
+        "DESTROY" => Some(vec![EventKind::Destroy]),
+        "ALL" => Some(ALL_KINDS.to_vec()),
+        _ => None,
+    };
+    text.split(',').map(kind).collect::<Option<Vec<_>>>().map(|kinds| kinds.concat())
+}
+
+#[cfg(test)]
+#[path = "query_tests.rs"]
+mod tests;

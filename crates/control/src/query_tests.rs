@@ -1,0 +1,64 @@
+use super::*;
+
+fn query(text: &str) -> Result<ConnectionQuery, String> {
+    let uri = format!("http://stateway/v1/connections?{text}").parse().unwrap();
+    axum::extract::Query::try_from_uri(&uri)
+        .map(|axum::extract::Query(query)| query)
+        .map_err(|error| error.body_text())
+}
+
+#[test]
+fn a_request_says_what_was_asked() {
+    let asked = ConnectionQuery {
+        proto: Some("tcp".into()),
+        src: Some("2001:db8::/32".into()),
+        dst: Some("192.0.2.7".into()),
+        sport: Some(1024),
+        dport: Some(443),
+        state: Some("a&b=c d%".into()),
+        family: Some("ipv6".into()),
+        zone: Some(7),
+        mark: Some("0x10/0xff".into()),
+        events: Some("NEW,DESTROY".into()),
+        format: LineFormat::Conntrack,
+    };
+    let request = asked.request("/v1/connections");
+    assert_eq!(query(request.split_once('?').unwrap().1), Ok(asked));
+    assert_eq!(ConnectionQuery::default().request("/v1/events"), "/v1/events");
+}
+
+#[test]
+fn values_become_a_filter() {
+    let filter = query("proto=UDP&mark=0x10/0xff&family=ipv4&dport=53").unwrap().filter().unwrap();
+    assert_eq!(filter.protocol, Some(17));
+    assert_eq!(filter.mark, Some((0x10, 0xff)));
+    assert_eq!(filter.family, Some(Family::V4));
+    assert_eq!(filter.destination_port, Some(53));
+    assert_eq!(query("proto=132").unwrap().filter().unwrap().protocol, Some(132));
+    assert_eq!(query("mark=7").unwrap().filter().unwrap().mark, Some((7, u32::MAX)));
+    assert_eq!(query("").unwrap().filter(), Ok(Filter::default()));
+    assert_eq!(
+        query("events=new,DESTROY").unwrap().event_kinds(),
+        Ok(vec![EventKind::New, EventKind::Destroy])
+    );
+    assert_eq!(query("").unwrap().event_kinds().unwrap().len(), 3);
+}
+
+#[test]
+fn values_that_mean_nothing_are_named() {
+    let refused = [
+        "proto=unknown",
+        "proto=300",
+        "src=192.0.2.0/33",
+        "dst=example.com",
+        "family=ipx",
+        "mark=0x",
+        "mark=1/",
+    ];
+    let errors: Vec<String> =
+        refused.iter().map(|text| query(text).unwrap().filter().unwrap_err().to_string()).collect();
+    insta::assert_snapshot!(errors.join("\n"));
+    insta::assert_snapshot!(query("events=BORN").unwrap().event_kinds().unwrap_err());
+    assert!(query("sport=70000").unwrap_err().contains("sport"));
+    assert!(query("port=7").is_err(), "unknown keys are refused");
+}

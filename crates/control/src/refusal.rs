@@ -1,0 +1,55 @@
+//! What the API answers when it can not do what was asked.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use crate::schema::{Refusal, RefusalBody};
+
+/// A refusal with its HTTP status.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    status: StatusCode,
+    what: String,
+    place: String,
+    todo: &'static str,
+}
+
+impl Refused {
+    /// The request can not be carried out as it is.
+    pub fn bad_request(place: &str, what: impl ToString, todo: &'static str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, place, what, todo)
+    }
+
+    /// There is no such thing.
+    pub fn not_found(place: &str, what: impl ToString, todo: &'static str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, place, what, todo)
+    }
+
+    /// The gateway can not do it now.
+    pub fn conflict(place: &str, what: impl ToString, todo: &'static str) -> Self {
+        Self::new(StatusCode::CONFLICT, place, what, todo)
+    }
+
+    /// Too many ask at once.
+    pub fn busy(what: impl ToString, todo: &'static str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "control", what, todo)
+    }
+
+    /// A defect of this program.
+    pub fn defect(what: impl ToString) -> Self {
+        let todo = "this is a defect of the gateway: please report it";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "control", what, todo)
+    }
+
+    fn new(status: StatusCode, place: &str, what: impl ToString, todo: &'static str) -> Self {
+        Self { status, what: what.to_string(), place: place.to_owned(), todo }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let error = RefusalBody { what: self.what, place: self.place, todo: self.todo.to_owned() };
+        (self.status, Json(Refusal { schema: crate::SCHEMA, error })).into_response()
+    }
+}

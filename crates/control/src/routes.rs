@@ -1,0 +1,293 @@
+//! What each request does.
+
+use std::io::Write;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use engine::{Gateway, SteerError};
+use serde::Serialize;
+
+use crate::SCHEMA;
+use crate::query::{ConnectionQuery, LineFormat};
+use crate::refusal::Refused;
+use crate::schema::{
+    Balance, Buckets, Connection, Count, Done, Event, Moves, SetBalancer, SetTunable, SetWorkers,
+    Status, Tunable, Tunables,
+};
+use crate::server::{MAX_STREAMS, Shared};
+use crate::stream::{LineSender, ReaderGone, lines};
+
+/// Events that each worker keeps for a reader that is behind.
+const EVENTS_AHEAD: usize = 16 * 1024;
+
+/// How long an event stream waits before it looks whether anybody still reads.
+const EVENT_WAIT: Duration = Duration::from_millis(100);
+
+/// Shortest time between two rounds of the balancer, milliseconds.
+const MIN_BALANCE_INTERVAL_MS: u64 = 10;
+/// Longest, milliseconds: an hour.
+const MAX_BALANCE_INTERVAL_MS: u64 = 3_600_000;
+
+type Answer<T> = Result<Json<T>, Refused>;
+type QueryOf<T> = Result<Query<T>, QueryRejection>;
+type BodyOf<T> = Result<Json<T>, JsonRejection>;
+
+pub(crate) fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/buckets", get(buckets))
+        .route("/v1/connections", get(list).delete(delete))
+        .route("/v1/connections/count", get(count))
+        .route("/v1/events", get(events))
+        .route("/v1/tunables", get(tunables))
+        .route("/v1/tunables/{name}", put(set_tunable))
+        .route("/v1/workers", put(set_workers))
+        .route("/v1/balance", post(balance))
+        .route("/v1/balancer", put(set_balancer))
+        .fallback(async || {
+            Refused::not_found(
+                "path",
+                "there is no such request",
+                "see the documentation of the API",
+            )
+        })
+        .with_state(shared)
+}
+
+async fn status(State(shared): State<Shared>) -> Answer<Status> {
+    call(shared, |gateway| {
+        let mut tunables = gateway.tunables().into_iter();
+        let limit = tunables.find(|(tunable, _)| tunable.name == "nf_conntrack_max");
+        let limit = limit.map_or(0, |(_, value)| value);
+        Ok(Status::new(&gateway.status().map_err(unresponsive)?, limit))
+    })
+    .await
+}
+
+async fn buckets(State(shared): State<Shared>) -> Answer<Buckets> {
+    call(shared, |gateway| Ok(Buckets::new(&gateway.buckets().map_err(unresponsive)?))).await
+}
+
+async fn count(State(shared): State<Shared>) -> Answer<Count> {
+    call(shared, |gateway| {
+        let connections = gateway.connection_count().map_err(unresponsive)?;
+        Ok(Count { schema: SCHEMA, connections })
+    })
+    .await
+}
+
+async fn delete(State(shared): State<Shared>, query: QueryOf<ConnectionQuery>) -> Answer<Done> {
+    let filter = parsed(query)?.filter().map_err(bad_filter)?;
+    call(shared, move |gateway| {
+        let affected = gateway.delete_connections(&filter).map_err(unresponsive)?;
+        Ok(Done { schema: SCHEMA, affected })
+    })
+    .await
+}
+
+async fn list(
+    State(shared): State<Shared>,
+    query: QueryOf<ConnectionQuery>,
+) -> Result<Response, Refused> {
+    let query = parsed(query)?;
+    let filter = query.filter().map_err(bad_filter)?;
+    stream(shared, move |shared, mut lines| {
+        let mut reading = true;
+        let result = shared.gateway.connections(&filter, &mut |connection| {
+            reading = reading
+                && match query.format {
+                    LineFormat::Json => json_line(&mut lines, &Connection::from(&connection)),
+                    LineFormat::Conntrack => {
+                        text_line(&mut lines, conntrack::format::Listed(&connection))
+                    }
+                }
+                .is_ok();
+        });
+        if let Err(error) = result {
+            tracing::error!("a list of connections ends early: {error}");
+        }
+        let _ = lines.flush();
+    })
+}
+
+async fn events(
+    State(shared): State<Shared>,
+    query: QueryOf<ConnectionQuery>,
+) -> Result<Response, Refused> {
+    let query = parsed(query)?;
+    let filter = query.filter().map_err(bad_filter)?;
+    let kinds = query.event_kinds().map_err(bad_filter)?;
+    let subscribing = shared.gateway.clone();
+    let subscribe = move || subscribing.subscribe(EVENTS_AHEAD).map_err(unresponsive);
+    let mut source = tokio::task::spawn_blocking(subscribe).await.map_err(Refused::defect)??;
+    stream(shared, move |shared, mut lines| {
+        while !shared.stop.has_begun() {
+            let mut next = source.next_within(EVENT_WAIT);
+            while let Some(numbered) = next {
+                let conntrack::Event { kind, connection } = &numbered.event;
+                let wanted = kinds.contains(kind) && filter.matches(connection);
+                if wanted && event_line(&mut lines, query.format, &numbered).is_err() {
+                    return;
+                }
+                next = source.try_next();
+            }
+            // Also tells whether anybody still reads.
+            if lines.flush().is_err() {
+                return;
+            }
+        }
+    })
+}
+
+async fn tunables(State(shared): State<Shared>) -> Answer<Tunables> {
+    call(shared, |gateway| {
+        let tunables = gateway.tunables();
+        let tunables = tunables.iter().map(|(tunable, value)| Tunable::new(tunable, *value));
+        Ok(Tunables { schema: SCHEMA, tunables: tunables.collect() })
+    })
+    .await
+}
+
+async fn set_tunable(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+    body: BodyOf<SetTunable>,
+) -> Answer<Done> {
+    let value = parsed_body(body)?.value;
+    call(shared, move |gateway| {
+        gateway.set_tunable(&name, value).map_err(|error| match error {
+            flow::SetTunableError::Unknown { .. } => {
+                Refused::not_found(&name, error, "see `stateway tunable list`")
+            }
+            flow::SetTunableError::OutOfRange { .. } => {
+                Refused::bad_request(&name, error, "give a value in the range")
+            }
+        })?;
+        Ok(Done { schema: SCHEMA, affected: 1 })
+    })
+    .await
+}
+
+async fn set_workers(State(shared): State<Shared>, body: BodyOf<SetWorkers>) -> Answer<Moves> {
+    let SetWorkers { workers } = parsed_body(body)?;
+    call(shared, move |gateway| {
+        let moves = gateway.set_workers(workers).map_err(not_steered)?;
+        Ok(Moves::done(&moves))
+    })
+    .await
+}
+
+async fn balance(State(shared): State<Shared>, body: BodyOf<Balance>) -> Answer<Moves> {
+    let Balance { dry_run } = parsed_body(body)?;
+    call(shared, move |gateway| {
+        let plan = gateway.balance(dry_run).map_err(not_steered)?;
+        Ok(Moves::planned(&plan, dry_run))
+    })
+    .await
+}
+
+async fn set_balancer(State(shared): State<Shared>, body: BodyOf<SetBalancer>) -> Answer<Done> {
+    let SetBalancer { interval_ms } = parsed_body(body)?;
+    let allowed = MIN_BALANCE_INTERVAL_MS..=MAX_BALANCE_INTERVAL_MS;
+    if let Some(given) = interval_ms.filter(|interval| !allowed.contains(interval)) {
+        let what = format!("an interval of {given} ms is out of range: 10 ms to one hour");
+        return Err(Refused::bad_request("interval_ms", what, "give an interval in the range"));
+    }
+    call(shared, move |gateway| {
+        gateway.set_balance(interval_ms.map(Duration::from_millis));
+        Ok(Done { schema: SCHEMA, affected: 1 })
+    })
+    .await
+}
+
+/// Calls the gateway on a thread that may wait.
+async fn call<T: Send + 'static>(
+    shared: Shared,
+    work: impl FnOnce(&Gateway) -> Result<T, Refused> + Send + 'static,
+) -> Answer<T> {
+    let result = tokio::task::spawn_blocking(move || work(&shared.gateway)).await;
+    result.map_err(Refused::defect)?.map(Json)
+}
+
+/// Answers with lines that `work` produces on a thread of its own.
+fn stream(
+    shared: Shared,
+    work: impl FnOnce(Shared, LineSender) + Send + 'static,
+) -> Result<Response, Refused> {
+    let Ok(permit) = shared.streams.clone().try_acquire_owned() else {
+        let what = format!("{MAX_STREAMS} lists and event streams are being read already");
+        return Err(Refused::busy(what, "end one of them or try again later"));
+    };
+    let (sender, body) = lines();
+    tokio::task::spawn_blocking(move || {
+        work(shared, sender);
+        drop(permit);
+    });
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
+}
+
+fn event_line(
+    lines: &mut LineSender,
+    format: LineFormat,
+    event: &engine::NumberedEvent,
+) -> Result<(), ReaderGone> {
+    match format {
+        LineFormat::Json => json_line(lines, &Event::from(event)),
+        LineFormat::Conntrack => {
+            if event.lost > 0 {
+                let remark = format_args!("# {} events were lost: read too slowly", event.lost);
+                text_line(lines, remark)?;
+            }
+            text_line(lines, conntrack::format::Reported(&event.event))
+        }
+    }
+}
+
+fn json_line(lines: &mut LineSender, value: &impl Serialize) -> Result<(), ReaderGone> {
+    lines.line(|buffer| {
+        // Neither a vector nor the types of this crate's schema can fail.
+        let _ = serde_json::to_writer(buffer, value);
+    })
+}
+
+fn text_line(lines: &mut LineSender, text: impl std::fmt::Display) -> Result<(), ReaderGone> {
+    lines.line(|buffer| {
+        // Writing to a vector does not fail.
+        let _ = write!(buffer, "{text}");
+    })
+}
+
+fn parsed(query: QueryOf<ConnectionQuery>) -> Result<ConnectionQuery, Refused> {
+    query.map(|Query(query)| query).map_err(|error| bad_filter(error.body_text()))
+}
+
+fn parsed_body<T>(body: BodyOf<T>) -> Result<T, Refused> {
+    body.map(|Json(body)| body).map_err(|error| {
+        Refused::bad_request("body", error.body_text(), "send JSON as the documentation says")
+    })
+}
+
+fn bad_filter(what: impl ToString) -> Refused {
+    Refused::bad_request("query", what, "correct the filter")
+}
+
+fn unresponsive(error: impl std::fmt::Display) -> Refused {
+    Refused::conflict("worker", error, "see the log of the gateway")
+}
+
+fn not_steered(error: SteerError) -> Refused {
+    match error {
+        SteerError::WorkerCount { .. }
+        | SteerError::NoSuchWorker { .. }
+        | SteerError::NoSuchBucket { .. } => {
+            Refused::bad_request("steer", error, "give a number in the range")
+        }
+        other => Refused::conflict("steer", other, "see the log of the gateway"),
+    }
+}

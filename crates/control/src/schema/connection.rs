@@ -1,0 +1,167 @@
+//! Connections and what happens to them.
+
+use std::net::IpAddr;
+
+use conntrack::TupleTransport;
+use serde::{Deserialize, Serialize};
+use wire::Family;
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    /// Schema version.
+    pub schema: u32,
+    /// 4 or 6.
+    pub family: u8,
+    /// Name of the protocol as `conntrack` prints it.
+    pub protocol: String,
+    /// Its IP protocol number.
+    pub protocol_number: u8,
+    /// State of the protocol; `null` for protocols without.
+    pub state: Option<String>,
+    /// Seconds until the connection ends unless a packet comes.
+    pub timeout_s: u64,
+    /// As the packets of the originator carry it.
+    pub original: Tuple,
+    /// As the packets of the replying end carry it.
+    pub reply: Tuple,
+    /// A reply was seen.
+    pub seen_reply: bool,
+    /// Not a candidate for early drop.
+    pub assured: bool,
+    /// Mark.
+    pub mark: u32,
+    /// Zone.
+    pub zone: u16,
+    /// Seconds since it was opened, if `nf_conntrack_timestamp` was on then.
+    pub age_s: Option<u64>,
+}
+
+/// One direction of a connection. What its protocol does not have is left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tuple {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// Source port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_port: Option<u16>,
+    /// Destination port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination_port: Option<u16>,
+    /// ICMP type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_type: Option<u8>,
+    /// ICMP code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_code: Option<u8>,
+    /// ICMP identifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_id: Option<u16>,
+    /// GRE key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gre_key: Option<u32>,
+    /// Packets and bytes, if `nf_conntrack_acct` was on when it was opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Counts>,
+}
+
+/// Packets and bytes of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes from the network header on.
+    pub bytes: u64,
+}
+
+/// Something happened to a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Schema version.
+    pub schema: u32,
+    /// Position in this stream, from 0, without gaps.
+    pub sequence: u64,
+    /// The worker that reported it.
+    pub worker: u16,
+    /// Events of that worker that were lost just before this one because this
+    /// stream was not read fast enough.
+    pub lost: u64,
+    /// `new`, `update` or `destroy`.
+    pub event: String,
+    /// The connection after that; for `destroy`, as it was at the end.
+    pub connection: Connection,
+}
+
+impl From<&conntrack::Connection> for Connection {
+    fn from(connection: &conntrack::Connection) -> Self {
+        let counts = |direction: usize| {
+            let counts = connection.counters.as_ref()?[direction];
+            Some(Counts { packets: counts.packets, bytes: counts.bytes })
+        };
+        Self {
+            schema: crate::SCHEMA,
+            family: match connection.family {
+                Family::V4 => 4,
+                Family::V6 => 6,
+            },
+            protocol: conntrack::format::protocol_name(connection.protocol).to_owned(),
+            protocol_number: connection.protocol,
+            state: connection.state.map(str::to_owned),
+            timeout_s: connection.timeout_s,
+            original: Tuple::new(&connection.original, counts(0)),
+            reply: Tuple::new(&connection.reply, counts(1)),
+            seen_reply: connection.seen_reply,
+            assured: connection.assured,
+            mark: connection.mark,
+            zone: connection.zone,
+            age_s: connection.age_s,
+        }
+    }
+}
+
+impl Tuple {
+    fn new(tuple: &conntrack::Tuple, counts: Option<Counts>) -> Self {
+        let mut this = Self {
+            source: tuple.source,
+            destination: tuple.destination,
+            source_port: None,
+            destination_port: None,
+            icmp_type: None,
+            icmp_code: None,
+            icmp_id: None,
+            gre_key: None,
+            counts,
+        };
+        match tuple.transport {
+            TupleTransport::Ports { source, destination } => {
+                (this.source_port, this.destination_port) = (Some(source), Some(destination));
+            }
+            TupleTransport::Icmp { kind, code, id } => {
+                (this.icmp_type, this.icmp_code, this.icmp_id) = (Some(kind), Some(code), Some(id));
+            }
+            TupleTransport::Gre { key } => this.gre_key = Some(key),
+            TupleTransport::None => {}
+        }
+        this
+    }
+}
+
+impl From<&engine::NumberedEvent> for Event {
+    fn from(numbered: &engine::NumberedEvent) -> Self {
+        Self {
+            schema: crate::SCHEMA,
+            sequence: numbered.sequence,
+            worker: numbered.worker.0,
+            lost: numbered.lost,
+            event: match numbered.event.kind {
+                conntrack::EventKind::New => "new",
+                conntrack::EventKind::Update => "update",
+                conntrack::EventKind::Destroy => "destroy",
+            }
+            .to_owned(),
+            connection: Connection::from(&numbered.event.connection),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The JSON of the API. The command line prints the same objects with `--json`.
+//!
+//! Within one schema version keys are only added, never renamed or removed.
+
+mod connection;
+mod names;
+mod status;
+
+use serde::{Deserialize, Serialize};
+
+pub use connection::{Connection, Counts, Event, Tuple};
+pub use names::Names;
+pub use status::{Bucket, Buckets, Counters, Port, Status, Worker};
+
+/// An answer other than 200.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Schema version.
+    pub schema: u32,
+    /// Why.
+    pub error: RefusalBody,
+}
+
+/// Why a request was refused. Nothing was changed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RefusalBody {
+    /// What is wrong.
+    pub what: String,
+    /// The part of the request or of the gateway that is meant.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// What to do about it.
+    #[serde(rename = "do")]
+    pub todo: String,
+}
+
+/// How many connections there are.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Count {
+    /// Schema version.
+    pub schema: u32,
+    /// Connections.
+    pub connections: u64,
+}
+
+/// Something was done.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Done {
+    /// Schema version.
+    pub schema: u32,
+    /// How many things it was done to.
+    pub affected: u64,
+}
+
+/// All tunables.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tunables {
+    /// Schema version.
+    pub schema: u32,
+    /// In the order of the documentation.
+    pub tunables: Vec<Tunable>,
+}
+
+/// One tunable.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tunable {
+    /// The kernel's name without `net.` and its subsystem.
+    pub name: String,
+    /// Value in force.
+    pub value: u64,
+    /// Value at the start when nothing is configured.
+    pub default: u64,
+    /// Smallest value allowed.
+    pub min: u64,
+    /// Largest value allowed.
+    pub max: u64,
+    /// Unit; empty for switches and plain numbers.
+    pub unit: String,
+    /// One sentence for people.
+    pub meaning: String,
+}
+
+impl Tunable {
+    /// A tunable with its value.
+    pub fn new(tunable: &flow::Tunable, value: u64) -> Self {
+        Self {
+            name: tunable.name.to_owned(),
+            value,
+            default: tunable.default,
+            min: tunable.min,
+            max: tunable.max,
+            unit: tunable.unit.symbol().to_owned(),
+            meaning: tunable.meaning.to_owned(),
+        }
+    }
+}
+
+/// Asks for a value of a tunable.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetTunable {
+    /// The value.
+    pub value: u64,
+}
+
+/// Asks for a number of workers.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetWorkers {
+    /// How many.
+    pub workers: usize,
+}
+
+/// Asks to balance once.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Balance {
+    /// Only say what would be moved.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Asks to balance from time to time.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetBalancer {
+    /// Time between two rounds, milliseconds; `null` switches the balancer off.
+    pub interval_ms: Option<u64>,
+}
+
+/// Bucket moves, done or planned.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Moves {
+    /// Schema version.
+    pub schema: u32,
+    /// True when the moves are only planned.
+    pub dry_run: bool,
+    /// The moves with their reasons, as a text for people.
+    pub report: String,
+    /// The moves.
+    pub moves: Vec<Move>,
+}
+
+/// One bucket move.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Move {
+    /// The bucket.
+    pub bucket: u16,
+    /// Its owner before.
+    pub from: u16,
+    /// Its owner after.
+    pub to: u16,
+    /// Load of the bucket as a fraction of one worker's time, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<f64>,
+    /// Why, where load decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Moves {
+    /// The moves of the balancer.
+    pub fn planned(plan: &steer::Plan, dry_run: bool) -> Self {
+        let moves = plan.moves.iter().map(|step| Move {
+            load: Some(step.load),
+            reason: Some(step.reason.to_string()),
+            ..Move::from(&step.change)
+        });
+        Self { schema: crate::SCHEMA, dry_run, report: plan.to_string(), moves: moves.collect() }
+    }
+
+    /// Moves that follow from a new number of workers.
+    pub fn done(moves: &[steer::BucketMove]) -> Self {
+        let report = format!("{} buckets have changed their worker", moves.len());
+        let moves = moves.iter().map(Move::from).collect();
+        Self { schema: crate::SCHEMA, dry_run: false, report, moves }
+    }
+}
+
+impl From<&steer::BucketMove> for Move {
+    fn from(change: &steer::BucketMove) -> Self {
+        let (bucket, from, to) = (change.bucket.0, change.from.0, change.to.0);
+        Self { bucket, from, to, load: None, reason: None }
+    }
+}

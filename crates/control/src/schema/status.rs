@@ -1,0 +1,190 @@
+//! The gateway at one moment.
+
+use flow::DropReason;
+use serde::{Deserialize, Serialize};
+
+use super::Names;
+
+/// The whole gateway.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Schema version.
+    pub schema: u32,
+    /// Version of the program that runs.
+    pub version: String,
+    /// Nanoseconds since the start.
+    pub uptime_ns: u64,
+    /// Connections.
+    pub connections: u64,
+    /// Most connections allowed (`nf_conntrack_max`).
+    pub connections_limit: u64,
+    /// Bucket moves completed since the start.
+    pub moves: u64,
+    /// Counters of all workers together, removed ones included.
+    pub totals: Counters,
+    /// Workers.
+    pub workers: Vec<Worker>,
+    /// Interfaces, in the order of the configuration.
+    pub ports: Vec<Port>,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Worker {
+    /// Its number.
+    pub worker: u16,
+    /// The CPU that it is pinned to.
+    pub cpu: Option<usize>,
+    /// Buckets that it owns.
+    pub buckets: usize,
+    /// Receive queues that it polls.
+    pub queues: usize,
+    /// Connections in its buckets.
+    pub connections: u64,
+    /// Packets that wait in its rings.
+    pub backlog: u64,
+    /// Nanoseconds with packets in hand since the start.
+    pub busy_ns: u64,
+    /// Its counters.
+    pub counters: Counters,
+}
+
+/// Counters of a worker or of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Packets sent.
+    pub transmitted: u64,
+    /// Bytes sent.
+    pub transmitted_bytes: u64,
+    /// Packets by class.
+    pub classes: Names,
+    /// Under the names of `/proc/net/softnet_stat`.
+    pub softnet: Names,
+    /// Under the names of `conntrack -S`.
+    pub conntrack: Names,
+    /// Packets dropped, by reason; all reasons, also those with 0.
+    pub drops: Names,
+}
+
+/// One interface.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// False while it is missing or down.
+    pub up: bool,
+    /// Frames received.
+    pub received: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Frames sent.
+    pub sent: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Frames that the kernel lost because they were not fetched in time.
+    pub lost: u64,
+    /// How often the interface came back after it had gone.
+    pub reopened: u64,
+}
+
+/// All buckets.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Buckets {
+    /// Schema version.
+    pub schema: u32,
+    /// By number.
+    pub buckets: Vec<Bucket>,
+}
+
+/// One bucket.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Bucket {
+    /// Its number.
+    pub bucket: u16,
+    /// Its owner.
+    pub worker: u16,
+    /// Packets processed in it since the start.
+    pub packets: u64,
+    /// Connections in it.
+    pub connections: u64,
+}
+
+impl Status {
+    /// The status of a gateway that may hold `connections_limit` connections.
+    pub fn new(status: &engine::Status, connections_limit: u64) -> Self {
+        Self {
+            schema: crate::SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_ns: status.uptime_ns,
+            connections: status.workers.iter().map(|worker| worker.connections).sum(),
+            connections_limit,
+            moves: status.moves,
+            totals: Counters::from(&status.totals()),
+            workers: status.workers.iter().map(Worker::from).collect(),
+            ports: status.ports.iter().map(Port::from).collect(),
+        }
+    }
+}
+
+impl From<&engine::WorkerStatus> for Worker {
+    fn from(worker: &engine::WorkerStatus) -> Self {
+        Self {
+            worker: worker.id.0,
+            cpu: worker.cpu,
+            buckets: worker.buckets,
+            queues: worker.queues,
+            connections: worker.connections,
+            backlog: worker.backlog,
+            busy_ns: worker.busy_ns,
+            counters: Counters::from(&worker.counters),
+        }
+    }
+}
+
+impl From<&flow::Counters> for Counters {
+    fn from(counters: &flow::Counters) -> Self {
+        let classes = flow::Counters::CLASS_NAMES.into_iter().zip(counters.classes);
+        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), counters.dropped(reason)));
+        Self {
+            transmitted: counters.transmitted,
+            transmitted_bytes: counters.transmitted_bytes,
+            classes: classes.collect(),
+            softnet: counters.softnet.entries().collect(),
+            conntrack: counters.conntrack.entries().collect(),
+            drops: drops.collect(),
+        }
+    }
+}
+
+impl From<&engine::PortStatus> for Port {
+    fn from(port: &engine::PortStatus) -> Self {
+        Self {
+            name: port.name.clone(),
+            up: port.up,
+            received: port.received.frames,
+            received_bytes: port.received.bytes,
+            sent: port.sent.frames,
+            sent_bytes: port.sent.bytes,
+            lost: port.received.lost,
+            reopened: port.reopened,
+        }
+    }
+}
+
+impl Buckets {
+    /// The buckets of a gateway.
+    pub fn new(buckets: &[engine::BucketStatus]) -> Self {
+        Self { schema: crate::SCHEMA, buckets: buckets.iter().map(Bucket::from).collect() }
+    }
+}
+
+impl From<&engine::BucketStatus> for Bucket {
+    fn from(bucket: &engine::BucketStatus) -> Self {
+        Self {
+            bucket: bucket.id.0,
+            worker: bucket.worker.0,
+            packets: bucket.packets,
+            connections: bucket.connections,
+        }
+    }
+}
