@@ -1,0 +1,57 @@
+//! `stateway check`
+
+use std::path::PathBuf;
+
+use control::schema::Tunable;
+
+use crate::config::Configuration;
+use crate::print::Output;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway check -c gateway.toml && systemctl restart stateway
+
+Every problem is told with file, line and key; exit code 2 if there is one.")]
+pub struct Args {
+    /// The configuration.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    let config = Configuration::load(&args.config)?;
+    config.check_host()?;
+    out.line(format_args!("{}: in order", config.file.display()))?;
+    let workers = match config.workers {
+        Some(workers) => workers.to_string(),
+        None => format!("one per CPU, now {}", engine::system_cpus().len()),
+    };
+    out.line(format_args!("workers    {workers}"))?;
+    out.line(format_args!("buckets    {}", config.buckets.get()))?;
+    for interface in &config.interfaces {
+        let cpus = match &interface.rps_cpus {
+            Some(cpus) => format!("CPUs {}", cpus.list()),
+            None => "any CPU".to_owned(),
+        };
+        let queues = match interface.rx_queues {
+            1 => "1 queue".to_owned(),
+            more => format!("{more} queues"),
+        };
+        out.line(format_args!("interface  {}: {queues}, {cpus}", interface.name))?;
+    }
+    for tunable in changed(&config) {
+        let Tunable { name, value, unit, default, .. } = tunable;
+        out.line(format_args!("tunable    {name} = {value} {unit} (default {default})"))?;
+    }
+    out.line(format_args!("control    {}", config.socket().display()))
+}
+
+/// The tunables that differ from their defaults.
+fn changed(config: &Configuration) -> Vec<Tunable> {
+    engine::Settings::tunables()
+        .filter_map(|tunable| Some((tunable, config.settings.get(tunable.name)?)))
+        .filter(|(tunable, value)| *value != tunable.default)
+        .map(|(tunable, value)| Tunable::new(tunable, value))
+        .collect()
+}

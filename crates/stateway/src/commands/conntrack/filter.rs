@@ -1,0 +1,59 @@
+//! The filters of the kernel's conntrack tool.
+
+use control::ConnectionQuery;
+
+use crate::outcome::UsageError;
+
+/// Which connections are meant. Without any filter: all.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Filters")]
+pub struct FilterArgs {
+    /// Protocol: tcp, udp, icmp, icmpv6, sctp, dccp, gre, udplite or a number.
+    #[arg(short, long, visible_alias = "protonum", value_name = "PROTOCOL")]
+    proto: Option<String>,
+    /// Source of the originator's packets: an address or a prefix.
+    #[arg(short, long, visible_alias = "orig-src", value_name = "ADDRESS[/LENGTH]")]
+    src: Option<String>,
+    /// Destination of the originator's packets: an address or a prefix.
+    #[arg(short, long, visible_alias = "orig-dst", value_name = "ADDRESS[/LENGTH]")]
+    dst: Option<String>,
+    /// Source port of the originator's packets.
+    #[arg(long, visible_alias = "orig-port-src", value_name = "PORT")]
+    sport: Option<u16>,
+    /// Destination port of the originator's packets.
+    #[arg(long, visible_alias = "orig-port-dst", value_name = "PORT")]
+    dport: Option<u16>,
+    /// State of the protocol, for example ESTABLISHED or TIME_WAIT.
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// Address family: ipv4 or ipv6.
+    #[arg(short, long, value_name = "FAMILY")]
+    family: Option<String>,
+    /// Zone.
+    #[arg(short = 'w', long, value_name = "ZONE")]
+    zone: Option<u16>,
+    /// Mark, with a mask if not all its bits count.
+    #[arg(short, long, value_name = "MARK[/MASK]")]
+    mark: Option<String>,
+}
+
+impl FilterArgs {
+    /// The filter for the gateway, checked here so that a mistake is one of usage.
+    pub fn query(self) -> anyhow::Result<ConnectionQuery> {
+        let Self { proto, src, dst, sport, dport, state, family, zone, mark } = self;
+        let query = ConnectionQuery {
+            proto,
+            src,
+            dst,
+            sport,
+            dport,
+            state,
+            family,
+            zone,
+            mark,
+            ..ConnectionQuery::default()
+        };
+        query.filter().map_err(|error| UsageError(error.to_string()))?;
+        Ok(query)
+    }
+}

@@ -1,0 +1,287 @@
+//! `stateway conntrack`
+
+mod filter;
+mod rows;
+
+use control::schema::{Count, Done, Event, Names, Status};
+use control::{ConnectionQuery, LineFormat};
+
+use super::remote::{Json, Remote, Watch};
+use crate::outcome::UsageError;
+use crate::print::{Align, Output, Table, count};
+use filter::FilterArgs;
+use rows::{ConnectionRows, EventRows};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+The options of the kernel's conntrack tool work too:
+  stateway conntrack -L                      = stateway conntrack list
+  stateway conntrack -L -p tcp --dport 443   connections to port 443
+  stateway conntrack -L -o conntrack         lines as the kernel's tool prints them
+  stateway conntrack -E -e NEW,DESTROY       what begins and ends, as it happens
+  stateway conntrack -S                      counters per worker
+  stateway conntrack -C                      how many
+  stateway conntrack -D -s 192.0.2.7         forget what a host has opened
+  stateway conntrack -F                      forget everything")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// List connections.
+    #[command(
+        short_flag = 'L',
+        long_flag = "dump",
+        after_long_help = "\
+Examples:
+  stateway conntrack list -p tcp --state ESTABLISHED
+  stateway conntrack list -s 192.0.2.0/24 --json | jq -r .original.destination
+  stateway conntrack list -o conntrack | diff - kernel.txt"
+    )]
+    List {
+        #[command(flatten)]
+        filter: FilterArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Print what happens to connections, until interrupted.
+    #[command(
+        short_flag = 'E',
+        long_flag = "event",
+        after_long_help = "\
+Examples:
+  stateway conntrack events -e NEW
+  stateway conntrack events -p udp --dport 53 --json"
+    )]
+    Events {
+        /// Only these events: NEW, UPDATES, DESTROY, ALL; several with commas.
+        #[arg(short, long = "event-mask", value_name = "MASK")]
+        event_mask: Option<String>,
+        #[command(flatten)]
+        filter: FilterArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Show the counters of each worker.
+    #[command(short_flag = 'S', long_flag = "stats")]
+    Stats {
+        /// table, conntrack (as the kernel's tool prints them) or json.
+        #[command(flatten)]
+        format: FormatArgs,
+        #[command(flatten)]
+        watch: Watch,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Print how many connections there are.
+    #[command(short_flag = 'C', long_flag = "count")]
+    Count {
+        #[command(flatten)]
+        json: Json,
+        #[command(flatten)]
+        watch: Watch,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Forget connections that match a filter.
+    #[command(
+        short_flag = 'D',
+        long_flag = "delete",
+        after_long_help = "\
+Examples:
+  stateway conntrack delete -s 192.0.2.7
+  stateway conntrack delete -p udp --dport 5060"
+    )]
+    Delete {
+        #[command(flatten)]
+        filter: FilterArgs,
+        #[command(flatten)]
+        json: Json,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Forget all connections.
+    #[command(short_flag = 'F', long_flag = "flush")]
+    Flush {
+        #[command(flatten)]
+        json: Json,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+/// How to print connections.
+#[derive(Debug, clap::Args)]
+struct FormatArgs {
+    /// How to print: a table, lines of the kernel's conntrack tool, or JSON lines.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    /// The same as -o json.
+    #[arg(short, long, conflicts_with = "output")]
+    json: bool,
+}
+
+impl FormatArgs {
+    fn get(&self) -> Format {
+        if self.json { Format::Json } else { self.output }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Table,
+    Conntrack,
+    Json,
+}
+
+impl Format {
+    /// What to ask the gateway for.
+    fn of_lines(self) -> LineFormat {
+        match self {
+            Self::Table | Self::Json => LineFormat::Json,
+            Self::Conntrack => LineFormat::Conntrack,
+        }
+    }
+}
+
+pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
+    match args.action {
+        Action::List { filter, format, remote } => {
+            list(&filter.query()?, format.get(), &remote, out)
+        }
+        Action::Events { event_mask, filter, format, remote } => {
+            let query = ConnectionQuery { events: event_mask, ..filter.query()? };
+            query.event_kinds().map_err(|error| UsageError(error.to_string()))?;
+            events(&query, format.get(), &remote, out)
+        }
+        Action::Stats { format, watch, remote } => {
+            let (client, format) = (remote.client()?, format.get());
+            watch.repeat(out, format == Format::Json, |out| {
+                stats(&client.get("/v1/status")?, format, out)
+            })
+        }
+        Action::Count { json, watch, remote } => {
+            let client = remote.client()?;
+            watch.repeat(out, json.json, |out| {
+                let answer: Count = client.get("/v1/connections/count")?;
+                if json.json { out.json(&answer) } else { out.line(answer.connections) }
+            })
+        }
+        Action::Delete { filter, json, remote } => {
+            let query = filter.query()?;
+            if query == ConnectionQuery::default() {
+                let what = "delete needs a filter, for example -s 192.0.2.7; `stateway conntrack flush` forgets all";
+                return Err(UsageError(what.to_owned()).into());
+            }
+            delete(&query, &remote, &json, out)
+        }
+        Action::Flush { json, remote } => delete(&ConnectionQuery::default(), &remote, &json, out),
+    }
+}
+
+fn list(
+    query: &ConnectionQuery,
+    format: Format,
+    remote: &Remote,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let query = ConnectionQuery { format: format.of_lines(), ..query.clone() };
+    let mut rows = ConnectionRows::new();
+    let mut listed: u64 = 0;
+    remote.client()?.lines(&query.request("/v1/connections"), &mut |line| {
+        listed += 1;
+        match format {
+            Format::Table => rows.add(&serde_json::from_slice(line)?, out),
+            Format::Conntrack | Format::Json => out.raw_line(line),
+        }
+    })?;
+    rows.finish(out)?;
+    out.flush()?;
+    if format != Format::Json {
+        eprintln!("{listed} connections");
+    }
+    Ok(())
+}
+
+fn events(
+    query: &ConnectionQuery,
+    format: Format,
+    remote: &Remote,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let query = ConnectionQuery { format: format.of_lines(), ..query.clone() };
+    let mut rows = EventRows::new();
+    remote.client()?.lines(&query.request("/v1/events"), &mut |line| {
+        match format {
+            Format::Table => {
+                let event: Event = serde_json::from_slice(line)?;
+                if event.lost > 0 {
+                    eprintln!("{} events were lost here: this reader was too slow", event.lost);
+                }
+                rows.add(&event, out)?;
+            }
+            // The gateway's remarks are no lines of the kernel's tool.
+            Format::Conntrack if line.starts_with(b"# ") => {
+                eprintln!("{}", String::from_utf8_lossy(&line[2..]));
+            }
+            Format::Conntrack | Format::Json => out.raw_line(line)?,
+        }
+        out.flush()
+    })
+}
+
+fn delete(
+    query: &ConnectionQuery,
+    remote: &Remote,
+    json: &Json,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let done: Done = remote.client()?.delete(&query.request("/v1/connections"))?;
+    if json.json {
+        out.json(&done)
+    } else {
+        eprintln!("{} connections deleted", done.affected);
+        Ok(())
+    }
+}
+
+fn stats(status: &Status, format: Format, out: &mut Output) -> anyhow::Result<()> {
+    match format {
+        Format::Table => {
+            let mut columns = vec![("worker", Align::Right)];
+            let names: Vec<&str> = status.totals.conntrack.iter().map(|(name, _)| name).collect();
+            columns.extend(names.iter().map(|&name| (name, Align::Right)));
+            let mut table = Table::new(&columns);
+            for worker in &status.workers {
+                table.row(stats_row(worker.worker.to_string(), &worker.counters.conntrack));
+            }
+            table.row(stats_row("all".to_owned(), &status.totals.conntrack));
+            table.print(out)
+        }
+        Format::Conntrack => status.workers.iter().try_for_each(|worker| {
+            // The tool no longer prints deletions.
+            let counters = worker.counters.conntrack.iter().filter(|(name, _)| *name != "delete");
+            let counters: String =
+                counters.map(|(name, value)| format!("{name}={value} ")).collect();
+            out.line(format_args!("cpu={:<4}\t{counters}", worker.worker))
+        }),
+        Format::Json => out.json(&serde_json::json!({
+            "schema": control::SCHEMA,
+            "totals": status.totals.conntrack,
+            "workers": status.workers.iter().map(|worker| serde_json::json!({
+                "worker": worker.worker,
+                "conntrack": worker.counters.conntrack,
+            })).collect::<Vec<_>>(),
+        })),
+    }
+}
+
+fn stats_row(name: String, counters: &Names) -> Vec<String> {
+    std::iter::once(name).chain(counters.iter().map(|(_, value)| count(value))).collect()
+}

@@ -1,0 +1,140 @@
+//! Connections and events as rows of a table whose length is not known.
+
+use std::fmt::Write;
+
+use control::schema::{Connection, Event, Tuple};
+
+use crate::print::{Align, Output, Widths};
+
+/// Rows that are looked at before the first is printed, to find widths that
+/// suit. What comes later and is wider pushes its row to the right.
+const ROWS_AHEAD: usize = 500;
+
+const COLUMNS: [(&str, Align); 6] = [
+    ("protocol", Align::Left),
+    ("state", Align::Left),
+    ("expires", Align::Right),
+    ("source", Align::Left),
+    ("destination", Align::Left),
+    ("status", Align::Left),
+];
+
+/// A list of connections.
+#[derive(Debug)]
+pub struct ConnectionRows {
+    widths: Widths,
+    ahead: Vec<Vec<String>>,
+    begun: bool,
+}
+
+impl ConnectionRows {
+    /// A list without rows.
+    pub fn new() -> Self {
+        Self { widths: Widths::new(&COLUMNS), ahead: Vec::new(), begun: false }
+    }
+
+    /// Adds a connection.
+    pub fn add(&mut self, connection: &Connection, out: &mut Output) -> anyhow::Result<()> {
+        let row = cells(connection);
+        if self.begun {
+            return out.line(self.widths.row(&row));
+        }
+        self.widths.fit(&row);
+        self.ahead.push(row);
+        if self.ahead.len() < ROWS_AHEAD { Ok(()) } else { self.begin(out) }
+    }
+
+    /// Prints what has not been printed yet.
+    pub fn finish(mut self, out: &mut Output) -> anyhow::Result<()> {
+        if self.ahead.is_empty() { Ok(()) } else { self.begin(out) }
+    }
+
+    fn begin(&mut self, out: &mut Output) -> anyhow::Result<()> {
+        self.begun = true;
+        out.title(&self.widths.titles())?;
+        std::mem::take(&mut self.ahead).iter().try_for_each(|row| out.line(self.widths.row(row)))
+    }
+}
+
+/// Events as they come.
+#[derive(Debug)]
+pub struct EventRows {
+    widths: Widths,
+    begun: bool,
+}
+
+impl EventRows {
+    /// A table without rows, with room for usual IPv4 connections.
+    pub fn new() -> Self {
+        let mut columns = vec![("event", Align::Left)];
+        columns.extend(COLUMNS);
+        let mut widths = Widths::new(&columns);
+        const ENDPOINT: &str = "203.0.113.100:65535";
+        let usual = ["destroy", "icmpv6", "ESTABLISHED", "432000", ENDPOINT, ENDPOINT];
+        widths.fit(&usual.map(str::to_owned));
+        Self { widths, begun: false }
+    }
+
+    /// Prints an event.
+    pub fn add(&mut self, event: &Event, out: &mut Output) -> anyhow::Result<()> {
+        if !self.begun {
+            self.begun = true;
+            out.title(&self.widths.titles())?;
+        }
+        let mut row = vec![event.event.clone()];
+        row.extend(cells(&event.connection));
+        self.widths.fit(&row);
+        out.line(self.widths.row(&row))
+    }
+}
+
+fn cells(connection: &Connection) -> Vec<String> {
+    let protocol = match connection.protocol.as_str() {
+        "unknown" => connection.protocol_number.to_string(),
+        name => name.to_owned(),
+    };
+    let (source, destination) = ends(&connection.original);
+    vec![
+        protocol,
+        connection.state.clone().unwrap_or_else(|| "-".to_owned()),
+        connection.timeout_s.to_string(),
+        source,
+        destination,
+        status(connection),
+    ]
+}
+
+/// Both ends of a tuple, each with what tells it apart.
+fn ends(tuple: &Tuple) -> (String, String) {
+    let end = |address: std::net::IpAddr, port: Option<u16>| match port {
+        Some(port) => std::net::SocketAddr::new(address, port).to_string(),
+        None => address.to_string(),
+    };
+    let source = end(tuple.source, tuple.source_port);
+    let mut destination = end(tuple.destination, tuple.destination_port);
+    // Writing to a string does not fail.
+    if let (Some(kind), Some(id)) = (tuple.icmp_type, tuple.icmp_id) {
+        let _ = write!(destination, " type {kind} id {id}");
+    }
+    if let Some(key) = tuple.gre_key.filter(|&key| key != 0) {
+        let _ = write!(destination, " key {key:#x}");
+    }
+    (source, destination)
+}
+
+fn status(connection: &Connection) -> String {
+    let mut words = Vec::new();
+    if !connection.seen_reply {
+        words.push("unreplied".to_owned());
+    }
+    if connection.assured {
+        words.push("assured".to_owned());
+    }
+    if connection.mark != 0 {
+        words.push(format!("mark={:#x}", connection.mark));
+    }
+    if connection.zone != 0 {
+        words.push(format!("zone={}", connection.zone));
+    }
+    words.join(" ")
+}

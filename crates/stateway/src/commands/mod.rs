@@ -1,0 +1,55 @@
+//! The commands, one file for each.
+
+mod check;
+mod conntrack;
+mod drops;
+mod remote;
+mod replay;
+mod run;
+mod status;
+mod steer;
+mod tunable;
+
+use clap::Subcommand;
+
+use crate::print::Output;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the gateway in the foreground.
+    Run(run::Args),
+    /// Validate a configuration; change nothing.
+    Check(check::Args),
+    /// Show what the gateway is doing.
+    Status(status::Args),
+    /// Show and change the connections that the gateway tracks.
+    Conntrack(conntrack::Args),
+    /// Show how many packets were dropped, and why.
+    Drops(drops::Args),
+    /// Show and change how packets are spread over the workers.
+    Steer(steer::Args),
+    /// Show and change settings, under the kernel's names.
+    Tunable(tunable::Args),
+    /// Send a capture through the pipeline and report.
+    Replay(replay::Args),
+}
+
+impl Command {
+    /// Does it.
+    ///
+    /// # Errors
+    /// Whatever is to be told on standard error.
+    pub fn run(self, out: &mut Output) -> anyhow::Result<()> {
+        match self {
+            Self::Run(args) => run::run(&args),
+            Self::Check(args) => check::run(&args, out),
+            Self::Status(args) => status::run(&args, out),
+            Self::Conntrack(args) => conntrack::run(args, out),
+            Self::Drops(args) => drops::run(&args, out),
+            Self::Steer(args) => steer::run(&args, out),
+            Self::Tunable(args) => tunable::run(&args, out),
+            Self::Replay(args) => replay::run(&args, out),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What all commands share that ask a running gateway.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use control::Client;
+
+use crate::print::Output;
+
+/// Which gateway to ask.
+#[derive(Debug, clap::Args)]
+pub struct Remote {
+    /// Control socket of the gateway.
+    #[arg(
+        long,
+        env = "STATEWAY_SOCKET",
+        value_name = "PATH",
+        default_value = control::DEFAULT_SOCKET,
+        hide_env_values = true
+    )]
+    socket: PathBuf,
+}
+
+impl Remote {
+    /// A client for the gateway.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::new(&self.socket)?)
+    }
+}
+
+/// How to show an answer.
+#[derive(Debug, clap::Args)]
+pub struct Json {
+    /// Print JSON: one object with exact numbers.
+    #[arg(short, long)]
+    pub json: bool,
+}
+
+/// How often to show an answer.
+#[derive(Debug, clap::Args)]
+pub struct Watch {
+    /// Show it again every so many seconds until interrupted [default: 1].
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+          value_parser = interval)]
+    watch: Option<Duration>,
+}
+
+impl Watch {
+    /// Shows once, or again and again. With JSON each time is one line.
+    pub fn repeat(
+        &self,
+        out: &mut Output,
+        json: bool,
+        mut show: impl FnMut(&mut Output) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Some(interval) = self.watch else { return show(out) };
+        loop {
+            if !json {
+                out.next_page()?;
+            }
+            show(out)?;
+            out.flush()?;
+            std::thread::sleep(interval);
+        }
+    }
+}
+
+/// Seconds, from a tenth to a day.
+fn interval(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.1..=86_400.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "a number of seconds from 0.1 to 86400".to_owned())
+}

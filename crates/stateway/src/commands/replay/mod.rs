@@ -1,0 +1,110 @@
+//! `stateway replay`
+
+mod report;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use engine::{REPLAY_SECRET, ReplayOptions};
+use indicatif::{ProgressBar, ProgressStyle};
+use netio::PortId;
+use netio::capture::{CaptureReader, CaptureWriter};
+
+use super::remote::Json;
+use crate::config::Configuration;
+use crate::outcome::UsageError;
+use crate::print::Output;
+use report::Report;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway replay traffic.pcap
+  stateway replay traffic.pcap -w passed.pcapng     keep what passes
+  stateway replay traffic.pcap -c gateway.toml      with the tunables of a gateway
+  stateway replay traffic.pcap --json | jq .drops
+
+The time is that of the capture. The result does not depend on the number of workers. A
+capture that is damaged is played up to the damage; the exit code is 1 then.")]
+pub struct Args {
+    /// The capture: pcap or pcapng.
+    input: PathBuf,
+    /// Write the packets that pass to a capture; pcapng if its name says so.
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Take [gateway] and [tunables] from a configuration.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// How many workers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    workers: Option<u16>,
+    /// Judge packets by their checksums. On the machine that sends them, packets are
+    /// captured before the interface has filled the checksums in.
+    #[arg(long)]
+    verify_checksums: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    let config = match &args.config {
+        Some(file) => Configuration::load(file)?,
+        None => Configuration::default(),
+    };
+    let options = ReplayOptions {
+        workers: args.workers.or(config.workers).unwrap_or(1),
+        verify_checksums: args.verify_checksums,
+    };
+    // A known secret, so that the run can be repeated.
+    let config =
+        engine::Config { secret: config.secret.unwrap_or(REPLAY_SECRET), ..config.engine()? };
+    let input = CaptureReader::open(&args.input, PortId(0))?;
+    let output = match &args.write {
+        Some(path) => {
+            refuse_same_file(&args.input, path)?;
+            Some(CaptureWriter::create(path, &["passed"])?)
+        }
+        None => None,
+    };
+    let progress = progress_bar();
+    let result = engine::replay(input, output, &config, options, &mut |packets| {
+        progress.set_position(packets);
+    });
+    progress.finish_and_clear();
+    let report = result?;
+    let shown = Report::new(&args.input, &report);
+    if args.json.json {
+        out.json(&shown)?
+    } else {
+        shown.print(out)?
+    }
+    out.flush()?;
+    match report.problem {
+        None => Ok(()),
+        Some(problem) => bail!("the capture is damaged; what came before was played: {problem}"),
+    }
+}
+
+/// To write a file while it is read would destroy it.
+fn refuse_same_file(input: &Path, output: &Path) -> anyhow::Result<()> {
+    let same = match (input.canonicalize(), output.canonicalize()) {
+        (Ok(input), Ok(output)) => input == output,
+        // An output that does not exist yet is another file.
+        _ => false,
+    };
+    if same {
+        let what = format!("{} is the input; write to another file", output.display());
+        return Err(UsageError(what).into());
+    }
+    Ok(())
+}
+
+/// Draws on standard error, and only if that is a terminal.
+fn progress_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {human_pos} packets, {per_sec}, {elapsed}");
+    let bar = ProgressBar::no_length();
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,118 @@
+//! What a replay found, for people and as JSON. Nothing in it depends on the
+//! number of workers.
+
+use std::path::Path;
+use std::time::Duration;
+
+use control::schema::{Counters, Names};
+use engine::ReplayReport;
+use flow::DropReason;
+use serde::Serialize;
+
+use crate::print::{Align, Output, Table, bytes, count, duration};
+
+/// The report.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    schema: u32,
+    input: String,
+    packets: u64,
+    bytes: u64,
+    /// Packets that the capturing program had cut off.
+    truncated: u64,
+    span_ns: u64,
+    passed: u64,
+    dropped: u64,
+    classes: Names,
+    flows: Vec<Flows>,
+    drops: Names,
+    conntrack: Names,
+    /// Why the capture could not be read to its end.
+    problem: Option<String>,
+}
+
+/// Flows with one protocol and one last state.
+#[derive(Debug, Serialize)]
+struct Flows {
+    protocol: &'static str,
+    protocol_number: u8,
+    state: Option<&'static str>,
+    flows: u64,
+}
+
+impl Report {
+    /// The report on a capture.
+    pub fn new(input: &Path, report: &ReplayReport) -> Self {
+        let counters = Counters::from(&report.counters);
+        let flows = report.flows.iter().map(|(&(number, state), &flows)| Flows {
+            protocol: conntrack::format::protocol_name(number),
+            protocol_number: number,
+            state: Some(state).filter(|state| !state.is_empty()),
+            flows,
+        });
+        Self {
+            schema: control::SCHEMA,
+            input: input.display().to_string(),
+            packets: report.packets,
+            bytes: report.bytes,
+            truncated: report.truncated,
+            span_ns: report.span_ns,
+            passed: report.passed,
+            dropped: report.counters.dropped_total(),
+            classes: counters.classes,
+            flows: flows.collect(),
+            drops: counters.drops,
+            conntrack: counters.conntrack,
+            problem: report.problem.clone(),
+        }
+    }
+
+    /// As tables.
+    pub fn print(&self, out: &mut Output) -> anyhow::Result<()> {
+        let span = duration(Duration::from_nanos(self.span_ns));
+        out.line(format_args!("packets  {} ({}, {span})", count(self.packets), bytes(self.bytes)))?;
+        out.line(format_args!("passed   {}", count(self.passed)))?;
+        out.line(format_args!("dropped  {}", count(self.dropped)))?;
+        if self.truncated > 0 {
+            out.line(format_args!("cut off  {} when they were captured", count(self.truncated)))?;
+        }
+        self.print_classes(out)?;
+        self.print_flows(out)?;
+        self.print_drops(out)
+    }
+
+    fn print_classes(&self, out: &mut Output) -> anyhow::Result<()> {
+        let mut table = Table::new(&[("class", Align::Left), ("packets", Align::Right)]);
+        for (name, packets) in self.classes.iter().filter(|(_, packets)| *packets > 0) {
+            table.row([name.to_owned(), count(packets)]);
+        }
+        table.print_section(out)
+    }
+
+    fn print_flows(&self, out: &mut Output) -> anyhow::Result<()> {
+        let columns =
+            [("protocol", Align::Left), ("last state", Align::Left), ("flows", Align::Right)];
+        let mut table = Table::new(&columns);
+        for flows in &self.flows {
+            let protocol = match flows.protocol {
+                "unknown" => flows.protocol_number.to_string(),
+                name => name.to_owned(),
+            };
+            table.row([protocol, flows.state.unwrap_or("-").to_owned(), count(flows.flows)]);
+        }
+        table.print_section(out)
+    }
+
+    fn print_drops(&self, out: &mut Output) -> anyhow::Result<()> {
+        let columns =
+            [("drop reason", Align::Left), ("packets", Align::Right), ("meaning", Align::Left)];
+        let mut table = Table::new(&columns);
+        for reason in DropReason::ALL {
+            let packets = self.drops.get(reason.name());
+            if packets > 0 {
+                table.row([reason.name().to_owned(), count(packets), reason.meaning().to_owned()]);
+            }
+        }
+        table.print_section(out)
+    }
+}

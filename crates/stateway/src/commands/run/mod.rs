@@ -1,0 +1,165 @@
+//! `stateway run`
+
+mod notify;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use control::{ControlSocket, Server};
+use engine::{AfPacket, Gateway, PortSetup, StartError, Status};
+use netio::{PortError, PortId};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::Configuration;
+use crate::outcome::UsageError;
+use crate::print::{count, duration};
+use notify::Supervisor;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway run -c gateway.toml
+  stateway run -c gateway.toml --log debug
+  stateway run -c gateway.toml --socket /tmp/gw.sock
+
+It runs in the foreground until SIGTERM or SIGINT, then sends what it holds and exits.
+A configuration to begin with:
+  [[interface]]
+  name = \"lan0\"
+  [[interface]]
+  name = \"wan0\"")]
+pub struct Args {
+    /// The configuration.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Where to put the control socket; overrides the configuration.
+    #[arg(long, env = "STATEWAY_SOCKET", value_name = "PATH", hide_env_values = true)]
+    socket: Option<PathBuf>,
+    /// What to log on standard error: error, warn, info, debug, or filters such as
+    /// info,engine=debug.
+    #[arg(
+        long,
+        env = "RUST_LOG",
+        value_name = "FILTER",
+        default_value = "info",
+        hide_env_values = true
+    )]
+    log: String,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    start_log(&args.log)?;
+    let config = Configuration::load(&args.config)?;
+    config.check_host()?;
+    let path = args.socket.clone().unwrap_or_else(|| config.socket());
+    // From here on a signal waits until everything runs, and then stops it.
+    let mut signals = Signals::new().context("can not wait for signals")?;
+    // The socket comes first: a second gateway must not touch the interfaces.
+    let socket = ControlSocket::bind(&path)?;
+    let gateway = Arc::new(start(&config)?);
+    let server = Server::start(socket, gateway.clone())?;
+    let supervisor = Supervisor::from_environment();
+    supervisor.ready();
+    let names: Vec<&str> = config.interfaces.iter().map(|i| i.name.as_str()).collect();
+    let workers = gateway.status()?.workers.len();
+    eprintln!(
+        "stateway: ready: bridging {} with {workers} workers, control socket {}",
+        names.join(", "),
+        path.display()
+    );
+    let name = signals.wait();
+    supervisor.stopping();
+    tracing::info!("{name}: stopping");
+    drop(server);
+    // The server was the only other owner, and all its requests have ended.
+    let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
+    eprintln!("stateway: {}", summary(&gateway.stop()?));
+    Ok(())
+}
+
+fn start_log(filter: &str) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| UsageError(format!("--log {filter:?} is no filter: {error}")))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .try_init()
+        .map_err(anyhow::Error::from_boxed)
+}
+
+fn start(config: &Configuration) -> anyhow::Result<Gateway> {
+    let ports = config.interfaces.iter().enumerate().map(|(index, interface)| PortSetup {
+        rx_queues: interface.rx_queues,
+        rps_cpus: interface.rps_cpus,
+        supplied_hash_symmetric: interface.supplied_hash_symmetric,
+        ..PortSetup::new(
+            interface.name.clone(),
+            AfPacket::new(interface.name.clone(), PortId(index as u16)),
+        )
+    });
+    Gateway::start(config.engine()?, ports.collect()).map_err(|error| match error {
+        StartError::Port(error) => at_its_line(config, error),
+        other => other.into(),
+    })
+}
+
+/// Adds the place where the interface of an error was configured.
+fn at_its_line(config: &Configuration, error: PortError) -> anyhow::Error {
+    let name = match &error {
+        PortError::Gone { interface }
+        | PortError::NoInterface { interface }
+        | PortError::NoPermission { interface }
+        | PortError::System { interface, .. } => interface,
+        _ => return error.into(),
+    };
+    let line = config.interfaces.iter().find(|i| i.name == *name).map_or(0, |i| i.line);
+    let place = format!("{}:{line}", config.file.display());
+    anyhow::Error::from(error).context(place)
+}
+
+fn summary(status: &Status) -> String {
+    let totals = status.totals();
+    let received: u64 = status.ports.iter().map(|port| port.received.frames).sum();
+    let connections: u64 = status.workers.iter().map(|worker| worker.connections).sum();
+    format!(
+        "stopped after {}: {} packets received, {} sent, {} dropped, {connections} connections",
+        duration(Duration::from_nanos(status.uptime_ns)),
+        count(received),
+        count(totals.transmitted),
+        count(totals.dropped_total()),
+    )
+}
+
+/// The signals that end the gateway.
+struct Signals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let inside = runtime.enter();
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        drop(inside);
+        Ok(Self { runtime, terminate, interrupt })
+    }
+
+    fn wait(&mut self) -> &'static str {
+        let Self { runtime, terminate, interrupt } = self;
+        runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            }
+        })
+    }
+}

@@ -1,0 +1,43 @@
+//! Telling systemd how far we are (sd_notify(3)).
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// Whoever started the gateway, if it wants to be told.
+#[derive(Debug)]
+pub struct Supervisor {
+    address: Option<SocketAddr>,
+}
+
+impl Supervisor {
+    /// The supervisor that `NOTIFY_SOCKET` names.
+    pub fn from_environment() -> Self {
+        let address = std::env::var_os("NOTIFY_SOCKET").and_then(|path| {
+            match path.as_bytes().strip_prefix(b"@") {
+                Some(name) => SocketAddr::from_abstract_name(name).ok(),
+                None => SocketAddr::from_pathname(path).ok(),
+            }
+        });
+        Self { address }
+    }
+
+    /// The gateway runs.
+    pub fn ready(&self) {
+        self.tell("READY=1");
+    }
+
+    /// The gateway is about to end.
+    pub fn stopping(&self) {
+        self.tell("STOPPING=1");
+    }
+
+    fn tell(&self, state: &str) {
+        let Some(address) = &self.address else { return };
+        let sent = UnixDatagram::unbound()
+            .and_then(|socket| socket.send_to_addr(state.as_bytes(), address));
+        if let Err(error) = sent {
+            tracing::warn!("can not tell the supervisor {state}: {error}");
+        }
+    }
+}

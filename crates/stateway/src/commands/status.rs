@@ -1,0 +1,102 @@
+//! `stateway status`
+
+use std::time::Duration;
+
+use control::schema::Status;
+
+use super::remote::{Json, Remote, Watch};
+use crate::print::{Align, Output, Table, bytes, count, duration, percent};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway status
+  stateway status --watch 5
+  stateway status --json | jq .connections")]
+pub struct Args {
+    #[command(flatten)]
+    remote: Remote,
+    #[command(flatten)]
+    json: Json,
+    #[command(flatten)]
+    watch: Watch,
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    let client = args.remote.client()?;
+    args.watch.repeat(out, args.json.json, |out| {
+        let status: Status = client.get("/v1/status")?;
+        if args.json.json { out.json(&status) } else { print(&status, out) }
+    })
+}
+
+fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
+    let up = duration(Duration::from_nanos(status.uptime_ns));
+    let workers = status.workers.len();
+    out.line(format_args!("up {up}, {workers} workers, version {}", status.version))?;
+    out.line(format_args!(
+        "connections {} of {} ({})",
+        status.connections,
+        status.connections_limit,
+        percent(status.connections, status.connections_limit)
+    ))?;
+    let classes = &status.totals.classes;
+    let classes: Vec<String> =
+        classes.iter().map(|(name, packets)| format!("{name} {}", count(packets))).collect();
+    out.line(format_args!("packets     {}", classes.join(", ")))?;
+    out.line(format_args!("dropped     {}", count(status.totals.drops.total())))?;
+    out.line("")?;
+    ports(status).print(out)?;
+    out.line("")?;
+    workers_table(status).print(out)
+}
+
+fn ports(status: &Status) -> Table {
+    let mut table = Table::new(&[
+        ("interface", Align::Left),
+        ("link", Align::Left),
+        ("received", Align::Right),
+        ("bytes", Align::Right),
+        ("sent", Align::Right),
+        ("bytes", Align::Right),
+        ("lost", Align::Right),
+    ]);
+    for port in &status.ports {
+        table.row([
+            port.name.clone(),
+            if port.up { "up" } else { "down" }.to_owned(),
+            count(port.received),
+            bytes(port.received_bytes),
+            count(port.sent),
+            bytes(port.sent_bytes),
+            count(port.lost),
+        ]);
+    }
+    table
+}
+
+fn workers_table(status: &Status) -> Table {
+    let mut table = Table::new(&[
+        ("worker", Align::Right),
+        ("cpu", Align::Right),
+        ("busy", Align::Right),
+        ("packets", Align::Right),
+        ("connections", Align::Right),
+        ("buckets", Align::Right),
+        ("queues", Align::Right),
+        ("dropped", Align::Right),
+    ]);
+    for worker in &status.workers {
+        table.row([
+            worker.worker.to_string(),
+            worker.cpu.map_or("any".to_owned(), |cpu| cpu.to_string()),
+            percent(worker.busy_ns, status.uptime_ns),
+            count(worker.counters.softnet.get("processed")),
+            count(worker.connections),
+            worker.buckets.to_string(),
+            worker.queues.to_string(),
+            count(worker.counters.drops.total()),
+        ]);
+    }
+    table
+}

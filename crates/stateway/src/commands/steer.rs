@@ -1,0 +1,208 @@
+//! `stateway steer`
+
+use std::time::Duration;
+
+use control::schema::{Balance, Buckets, Done, Moves, SetBalancer, SetWorkers, Status};
+use serde_json::json;
+
+use super::remote::{Json, Remote, Watch};
+use crate::print::{Align, Output, Table, count, percent};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway steer show --watch               load and counters of each worker
+  stateway steer show -v                    each bucket with its owner
+  stateway steer set --workers 4            change the number of workers while traffic runs
+  stateway steer balance --dry-run          what would be moved, and why
+  stateway steer balance --every 1s         balance every second from now on
+  stateway steer balance --every off        and no longer")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show the workers with the counters of /proc/net/softnet_stat.
+    Show {
+        /// Show the buckets one by one.
+        #[arg(short, long)]
+        verbose: bool,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        json: Json,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Change the number of workers.
+    Set {
+        /// How many workers.
+        #[arg(long, value_name = "N")]
+        workers: usize,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Move buckets from busy workers to idle ones.
+    Balance {
+        /// Only say what would be moved.
+        #[arg(long, conflicts_with = "every")]
+        dry_run: bool,
+        /// Balance again and again, for example every 500ms or 1s; off ends it.
+        #[arg(long, value_name = "TIME|off", value_parser = every)]
+        every: Option<Every>,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+/// When the balancer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Every {
+    Off,
+    Interval(Duration),
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    match &args.action {
+        Action::Show { verbose, remote, json, watch } => {
+            let client = remote.client()?;
+            watch.repeat(out, json.json, |out| {
+                let status: Status = client.get("/v1/status")?;
+                let buckets: Buckets = client.get("/v1/buckets")?;
+                if json.json {
+                    return out.json(&as_json(&status, &buckets));
+                }
+                workers(&status).print(out)?;
+                if *verbose {
+                    out.line("")?;
+                    bucket_table(&buckets).print(out)?;
+                }
+                Ok(())
+            })
+        }
+        Action::Set { workers, remote, json } => {
+            let moves: Moves =
+                remote.client()?.put("/v1/workers", &SetWorkers { workers: *workers })?;
+            report(&moves, json, out)
+        }
+        Action::Balance { dry_run, every, remote, json } => {
+            let client = remote.client()?;
+            let Some(every) = every else {
+                let moves: Moves = client.post("/v1/balance", &Balance { dry_run: *dry_run })?;
+                return report(&moves, json, out);
+            };
+            let interval_ms = match every {
+                Every::Off => None,
+                Every::Interval(interval) => Some(interval.as_millis() as u64),
+            };
+            let done: Done = client.put("/v1/balancer", &SetBalancer { interval_ms })?;
+            if json.json {
+                return out.json(&done);
+            }
+            match interval_ms {
+                Some(interval_ms) => eprintln!("balancing every {interval_ms} ms"),
+                None => eprintln!("balancing is off"),
+            }
+            Ok(())
+        }
+    }
+}
+
+fn as_json(status: &Status, buckets: &Buckets) -> serde_json::Value {
+    let workers: Vec<_> = status
+        .workers
+        .iter()
+        .map(|worker| {
+            json!({
+                "worker": worker.worker,
+                "cpu": worker.cpu,
+                "buckets": worker.buckets,
+                "queues": worker.queues,
+                "connections": worker.connections,
+                "busy_ns": worker.busy_ns,
+                "backlog_len": worker.backlog,
+                "softnet": worker.counters.softnet,
+            })
+        })
+        .collect();
+    json!({
+        "schema": control::SCHEMA,
+        "uptime_ns": status.uptime_ns,
+        "moves": status.moves,
+        "workers": workers,
+        "buckets": buckets.buckets,
+    })
+}
+
+fn workers(status: &Status) -> Table {
+    let names: Vec<&str> = status.totals.softnet.iter().map(|(name, _)| name).collect();
+    let mut columns = vec![
+        ("worker", Align::Right),
+        ("cpu", Align::Right),
+        ("busy", Align::Right),
+        ("buckets", Align::Right),
+        ("queues", Align::Right),
+    ];
+    columns.extend(names.iter().map(|&name| (name, Align::Right)));
+    columns.push(("backlog_len", Align::Right));
+    let mut table = Table::new(&columns);
+    for worker in &status.workers {
+        let mut row = vec![
+            worker.worker.to_string(),
+            worker.cpu.map_or("any".to_owned(), |cpu| cpu.to_string()),
+            percent(worker.busy_ns, status.uptime_ns),
+            worker.buckets.to_string(),
+            worker.queues.to_string(),
+        ];
+        row.extend(worker.counters.softnet.iter().map(|(_, value)| count(value)));
+        row.push(count(worker.backlog));
+        table.row(row);
+    }
+    table
+}
+
+fn bucket_table(buckets: &Buckets) -> Table {
+    let mut table = Table::new(&[
+        ("bucket", Align::Right),
+        ("worker", Align::Right),
+        ("packets", Align::Right),
+        ("connections", Align::Right),
+    ]);
+    for bucket in &buckets.buckets {
+        table.row([
+            bucket.bucket.to_string(),
+            bucket.worker.to_string(),
+            count(bucket.packets),
+            count(bucket.connections),
+        ]);
+    }
+    table
+}
+
+fn report(moves: &Moves, json: &Json, out: &mut Output) -> anyhow::Result<()> {
+    if json.json { out.json(moves) } else { out.line(&moves.report) }
+}
+
+fn every(text: &str) -> Result<Every, String> {
+    if text == "off" {
+        return Ok(Every::Off);
+    }
+    let (number, unit_ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1.0),
+        (None, Some(number)) => (number, 1000.0),
+        (None, None) => (text, 1000.0),
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .map(|number| number * unit_ms)
+        .filter(|ms| (10.0..=3_600_000.0).contains(ms))
+        .map(|ms| Every::Interval(Duration::from_secs_f64(ms / 1000.0)))
+        .ok_or_else(|| "a time from 10ms to 3600s, or off".to_owned())
+}

@@ -1,0 +1,120 @@
+//! `stateway tunable`
+
+use control::Client;
+use control::schema::{Done, SetTunable, Tunable, Tunables};
+
+use super::remote::{Json, Remote};
+use crate::outcome::UsageError;
+use crate::print::{Align, Output, Table};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway tunable list
+  stateway tunable get nf_conntrack_max
+  stateway tunable set nf_conntrack_tcp_timeout_established 86400
+
+A change holds until the gateway stops; [tunables] in its configuration makes it last.")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show all settings, or those whose names contain a text.
+    List {
+        /// Part of the name.
+        part: Option<String>,
+        /// Show also what each setting means.
+        #[arg(short, long)]
+        verbose: bool,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Print the value of one setting.
+    Get {
+        /// Its name, for example nf_conntrack_max.
+        name: String,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Change one setting.
+    Set {
+        /// Its name, for example nf_conntrack_max.
+        name: String,
+        /// The new value.
+        value: u64,
+        #[command(flatten)]
+        remote: Remote,
+    },
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    match &args.action {
+        Action::List { part, verbose, remote, json } => {
+            let mut all: Tunables = remote.client()?.get("/v1/tunables")?;
+            all.tunables
+                .retain(|tunable| part.as_deref().is_none_or(|part| tunable.name.contains(part)));
+            if json.json { out.json(&all) } else { table(&all.tunables, *verbose).print(out) }
+        }
+        Action::Get { name, remote, json } => {
+            let tunable = find(&remote.client()?, name)?;
+            if json.json {
+                out.json(&Tunables { schema: control::SCHEMA, tunables: vec![tunable] })
+            } else {
+                out.line(tunable.value)
+            }
+        }
+        Action::Set { name, value, remote } => {
+            let client = remote.client()?;
+            // Its path must be a name that exists.
+            let tunable = find(&client, name)?;
+            let _: Done = client
+                .put(&format!("/v1/tunables/{}", tunable.name), &SetTunable { value: *value })?;
+            eprintln!("{} = {value}, was {}", tunable.name, tunable.value);
+            Ok(())
+        }
+    }
+}
+
+/// The tunable of a name; the prefixes that `sysctl` uses may be there.
+fn find(client: &Client, name: &str) -> anyhow::Result<Tunable> {
+    let short = name.trim_start_matches("net.").trim_start_matches("netfilter.");
+    let short = short.trim_start_matches("core.").trim_start_matches("ipv4.");
+    let all: Tunables = client.get("/v1/tunables")?;
+    all.tunables.into_iter().find(|tunable| tunable.name == short).ok_or_else(|| {
+        UsageError(format!("no tunable is named {name:?}; `stateway tunable list` shows all"))
+            .into()
+    })
+}
+
+fn table(tunables: &[Tunable], verbose: bool) -> Table {
+    let mut columns = vec![
+        ("name", Align::Left),
+        ("value", Align::Right),
+        ("unit", Align::Left),
+        ("default", Align::Right),
+    ];
+    if verbose {
+        columns.push(("meaning", Align::Left));
+    }
+    let mut table = Table::new(&columns);
+    for tunable in tunables {
+        let mut row = vec![
+            tunable.name.clone(),
+            tunable.value.to_string(),
+            tunable.unit.clone(),
+            tunable.default.to_string(),
+        ];
+        if verbose {
+            row.push(tunable.meaning.clone());
+        }
+        table.row(row);
+    }
+    table
+}

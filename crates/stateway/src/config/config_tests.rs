@@ -1,0 +1,185 @@
+use super::*;
+
+/// Reads a text on a machine with CPUs 0 to 3.
+fn parse(text: &str) -> Result<Configuration, Problems> {
+    Configuration::parse(Path::new("gateway.toml"), text, &CpuSet::first(4))
+}
+
+fn problems(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn everything_that_can_be_said_is_understood() {
+    let config = parse(
+        r#"
+        [gateway]
+        mode = "bridge"
+        workers = 3
+        buckets = 1024
+        tunnels = "outer"
+        hash = "toeplitz"
+        secret = "000102030405060708090a0b0c0d0e0f"
+
+        [[interface]]
+        name = "lan0"
+        io = "afpacket"
+        rx_queues = 2
+        rps_cpus = "3"
+        policy = "none"
+        supplied_hash = "symmetric"
+
+        [[interface]]
+        name = "wan0"
+
+        [tunables]
+        nf_conntrack_max = 1000
+        netdev_max_backlog = 0x100
+
+        [control]
+        socket = "/tmp/gateway.sock"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(config.workers, Some(3));
+    assert_eq!(config.buckets.get(), 1024);
+    assert_eq!((config.tunnels, config.hash), (Tunnels::Outer, HashKind::ToeplitzSymmetric));
+    assert_eq!(config.secret, Some(HashKey(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f)));
+    let [lan, wan] = &config.interfaces[..] else { panic!("two interfaces") };
+    assert_eq!((lan.name.as_str(), lan.line, lan.rx_queues), ("lan0", 10, 2));
+    assert_eq!(lan.rps_cpus, Some(CpuSet::first(2)));
+    assert!(lan.supplied_hash_symmetric && !wan.supplied_hash_symmetric);
+    assert_eq!((wan.name.as_str(), wan.line, wan.rx_queues), ("wan0", 18, 1));
+    assert_eq!(wan.rps_cpus, None);
+    assert_eq!(config.settings.get("nf_conntrack_max"), Some(1000));
+    assert_eq!(config.settings.get("netdev_max_backlog"), Some(256));
+    assert_eq!(config.socket(), Path::new("/tmp/gateway.sock"));
+}
+
+#[test]
+fn an_empty_file_has_the_defaults() {
+    let config = parse("").unwrap();
+    assert_eq!((config.workers, config.buckets.get()), (None, 256));
+    assert_eq!((config.tunnels, config.hash), (Tunnels::Inner, HashKind::Sip));
+    assert!(config.interfaces.is_empty());
+    assert_eq!(config.socket(), Path::new("/run/stateway.sock"));
+    assert_ne!(config.engine().unwrap().secret, config.engine().unwrap().secret);
+}
+
+#[test]
+fn all_problems_are_told_at_once_in_the_order_of_their_lines() {
+    insta::assert_snapshot!(problems(
+        r#"[gateway]
+mode = "switch"
+workers = "two"
+buckets = 300
+tunnel = "inner"
+secret = "0123"
+
+[[interface]]
+nmae = "lan0"
+io = "dpdk"
+rx_queues = 0
+rps_cpus = 3
+
+[[interface]]
+name = "a/b"
+policy = 7
+
+[tunables]
+nf_conntrack_maximum = 10
+nf_conntrack_max = 0
+nf_conntrack_tcp_loose = true
+
+[control]
+socket = "gateway.sock"
+port = 9630
+
+[gatway]
+"#
+    ));
+}
+
+#[test]
+fn what_is_not_built_yet_is_refused_and_not_ignored() {
+    insta::assert_snapshot!(problems(
+        r#"[gateway]
+mode = "routed"
+
+[[interface]]
+name = "lan0"
+io = "afxdp"
+policy = "latency"
+
+[[interface]]
+name = "wan0"
+io = "tap"
+
+[rules]
+file = "ruleset.json"
+
+[[helper]]
+name = "ftp"
+port = 21
+
+[sync]
+peer = "192.0.2.2"
+
+[control]
+http = "127.0.0.1:9630"
+"#
+    ));
+}
+
+#[test]
+fn masks_and_lists_of_cpus_are_explained() {
+    let texts = ["10", "0xg", "0-", "3-1", "cpus:4", "2000"];
+    let problems: Vec<String> = texts
+        .iter()
+        .map(|text| problems(&format!("[[interface]]\nname = \"lan0\"\nrps_cpus = \"{text}\"\n")))
+        .collect();
+    insta::assert_snapshot!(problems.join("\n"));
+}
+
+#[test]
+fn shapes_and_syntax_are_explained() {
+    let texts = [
+        "gateway = 7",
+        "interface = \"lan0\"",
+        "interface = [1]",
+        "[interface]\nname = \"lan0\"",
+        "[[interface]]\nname = \"lan0\"\n\n[[interface]]\nname = \"lan0\"",
+        "[gateway\nworkers = 2\nbuckets = 3",
+        "[gateway]\nworkers = 2\nworkers = 3",
+        "\n\n[gateway]\nworkers = ",
+    ];
+    let problems: Vec<String> = texts.iter().map(|text| problems(text)).collect();
+    insta::assert_snapshot!(problems.join("\n--\n"));
+}
+
+#[test]
+fn the_secret_is_never_shown() {
+    let text = "[gateway]\nsecret = \"0123456789abcdef0123456789abcdeX\"";
+    assert!(!problems(text).contains("0123"));
+    let config = parse("[gateway]\nsecret = \"0123456789abcdef0123456789abcdef\"").unwrap();
+    assert!(!format!("{config:?}").contains("0123"));
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    let error = Configuration::load(Path::new("/nonexistent/gateway.toml")).unwrap_err();
+    insta::assert_snapshot!(error, @"/nonexistent/gateway.toml: can not be read: No such file or directory (os error 2)");
+}
+
+#[test]
+fn the_machine_is_asked_for_interfaces() {
+    let config =
+        parse("[[interface]]\nname = \"no-such-if0\"\n[[interface]]\nname = \"no-such-if1\"\n");
+    let problems = config.unwrap().check_host().unwrap_err().0;
+    let lines: Vec<usize> = problems.iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [1, 3]);
+    assert!(problems[0].what.starts_with("there is no interface \"no-such-if0\""));
+
+    let one = parse("[[interface]]\nname = \"no-such-if0\"\n").unwrap().check_host().unwrap_err();
+    insta::assert_snapshot!(one.0[0], @"gateway.toml: interface: a bridge needs two [[interface]] tables or more, each with a name");
+}

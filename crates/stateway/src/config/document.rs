@@ -1,0 +1,234 @@
+//! A TOML file, read key by key, so that every problem can name its line and
+//! all of them can be told at once.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Something in a configuration file that has to be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file as it was named.
+    pub file: PathBuf,
+    /// Line, from 1; 0 when the file as a whole is meant.
+    pub line: usize,
+    /// The key with its table, for example `gateway.workers`; empty for syntax.
+    pub key: String,
+    /// What is wrong and what is allowed.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if self.line > 0 {
+            write!(f, "{}:", self.line)?;
+        }
+        if !self.key.is_empty() {
+            write!(f, " {}:", self.key)?;
+        }
+        write!(f, " {}", self.what)
+    }
+}
+
+/// All problems of one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// Collects problems while a document is read.
+#[derive(Debug)]
+pub struct Reader<'t> {
+    file: &'t Path,
+    text: &'t str,
+    problems: Vec<Problem>,
+}
+
+impl<'t> Reader<'t> {
+    /// Parses the text.
+    ///
+    /// # Errors
+    /// All errors of syntax; where there is one, nothing else can be relied on.
+    pub fn open(file: &'t Path, text: &'t str) -> Result<(Self, Spanned<DeTable<'t>>), Problems> {
+        let mut reader = Self { file, text, problems: Vec::new() };
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in errors {
+            let offset = error.span().map_or(text.len(), |span| span.start);
+            reader.note(offset, "", error.message());
+        }
+        reader.finish(table).map(|table| (Self { file, text, problems: Vec::new() }, table))
+    }
+
+    /// The line of a byte offset, from 1.
+    pub fn line(&self, offset: usize) -> usize {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        before.iter().filter(|&&byte| byte == b'\n').count() + 1
+    }
+
+    /// Notes a problem at a byte offset.
+    pub fn note(&mut self, offset: usize, key: &str, what: impl fmt::Display) {
+        self.note_line(self.line(offset), key, what);
+    }
+
+    /// Notes a problem at a line.
+    pub fn note_line(&mut self, line: usize, key: &str, what: impl fmt::Display) {
+        let (file, key, what) = (self.file.into(), key.into(), what.to_string());
+        self.problems.push(Problem { file, line, key, what });
+    }
+
+    /// The problems in the order of their lines, or `value` if there is none.
+    pub fn finish<T>(mut self, value: T) -> Result<T, Problems> {
+        if self.problems.is_empty() {
+            return Ok(value);
+        }
+        self.problems.sort_by_key(|problem| problem.line);
+        Err(Problems(self.problems))
+    }
+}
+
+/// A value with the place where it stands.
+#[derive(Clone, Debug)]
+pub struct Entry<'t> {
+    /// The key with its table.
+    pub key: String,
+    /// Offset of the key in the text.
+    pub offset: usize,
+    /// The value.
+    pub value: DeValue<'t>,
+}
+
+/// One table, whose keys are taken out as they are understood.
+#[derive(Debug)]
+pub struct Section<'t> {
+    path: String,
+    /// Offset of the table in the text.
+    pub offset: usize,
+    entries: Vec<(String, usize, DeValue<'t>)>,
+    known: Vec<&'static str>,
+}
+
+impl<'t> Section<'t> {
+    /// The table at `path` (empty for the whole document).
+    pub fn new(path: &str, table: Spanned<DeTable<'t>>) -> Self {
+        let offset = table.span().start;
+        let mut entries: Vec<_> = table
+            .into_inner()
+            .into_iter()
+            .map(|(key, value)| {
+                let offset = key.span().start;
+                (key.into_inner().into_owned(), offset, value.into_inner())
+            })
+            .collect();
+        entries.sort_by_key(|&(_, offset, _)| offset);
+        Self { path: path.to_owned(), offset, entries, known: Vec::new() }
+    }
+
+    fn full_key(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// True when the key is there.
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|(name, ..)| name == key)
+    }
+
+    /// Takes a key out of the table.
+    pub fn take(&mut self, key: &'static str) -> Option<Entry<'t>> {
+        self.known.push(key);
+        let at = self.entries.iter().position(|(name, ..)| name == key)?;
+        let (_, offset, value) = self.entries.remove(at);
+        Some(Entry { key: self.full_key(key), offset, value })
+    }
+
+    /// Takes a key and converts its value. `None` when the key is absent, or when
+    /// the value was refused and the problem noted.
+    pub fn read<T>(
+        &mut self,
+        reader: &mut Reader<'_>,
+        key: &'static str,
+        convert: impl FnOnce(&DeValue<'t>) -> Result<T, String>,
+    ) -> Option<T> {
+        let entry = self.take(key)?;
+        match convert(&entry.value) {
+            Ok(value) => Some(value),
+            Err(what) => {
+                reader.note(entry.offset, &entry.key, what);
+                None
+            }
+        }
+    }
+
+    /// Everything that was not taken, for tables whose keys are open.
+    pub fn rest(&mut self) -> Vec<Entry<'t>> {
+        let entries = std::mem::take(&mut self.entries);
+        entries
+            .into_iter()
+            .map(|(key, offset, value)| Entry { key: self.full_key(&key), offset, value })
+            .collect()
+    }
+
+    /// Notes every key that nobody took as unknown.
+    pub fn finish(mut self, reader: &mut Reader<'_>) {
+        let known = self.known.join(", ");
+        for entry in self.rest() {
+            reader.note(entry.offset, &entry.key, format!("unknown key; known here: {known}"));
+        }
+    }
+}
+
+/// A value as it is shown in messages.
+pub fn show(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(truth) => truth.to_string(),
+        other => format!("this {}", other.type_str()),
+    }
+}
+
+/// A text.
+pub fn text<'v>(value: &'v DeValue<'_>, allowed: &str) -> Result<&'v str, String> {
+    value.as_str().ok_or_else(|| format!("{} is not a text; allowed: {allowed}", show(value)))
+}
+
+/// A whole number from `min` to `max`.
+pub fn number(value: &DeValue<'_>, min: u64, max: u64) -> Result<u64, String> {
+    value
+        .as_integer()
+        .and_then(|number| u64::from_str_radix(number.as_str(), number.radix()).ok())
+        .filter(|number| (min..=max).contains(number))
+        .ok_or_else(|| {
+            format!("{} is not allowed; allowed: a whole number from {min} to {max}", show(value))
+        })
+}
+
+/// One word of several; `None` marks words that a later version will take.
+pub fn choice<T: Copy>(value: &DeValue<'_>, words: &[(&str, Option<T>)]) -> Result<T, String> {
+    let allowed: Vec<String> = words
+        .iter()
+        .filter(|(_, meaning)| meaning.is_some())
+        .map(|(word, _)| format!("{word:?}"))
+        .collect();
+    let allowed = allowed.join(", ");
+    match words.iter().find(|(word, _)| value.as_str() == Some(word)) {
+        Some((_, Some(meaning))) => Ok(*meaning),
+        Some((word, None)) => Err(format!("{word:?} is not supported yet; allowed: {allowed}")),
+        None => Err(format!("{} is not allowed; allowed: {allowed}", show(value))),
+    }
+}

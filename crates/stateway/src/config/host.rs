@@ -1,0 +1,47 @@
+//! What of a configuration depends on the machine.
+
+use std::path::Path;
+
+use netio::link_state;
+
+use super::{Configuration, Problems};
+
+pub(super) fn check(config: &Configuration) -> Result<(), Problems> {
+    let mut problems = Vec::new();
+    if config.interfaces.len() < 2 {
+        let what = "a bridge needs two [[interface]] tables or more, each with a name".to_owned();
+        problems.push(config.problem(0, "interface", what));
+    }
+    problems.extend(config.interfaces.iter().filter_map(|interface| {
+        let what = obstacle(&interface.name)?;
+        Some(config.problem(interface.line, "interface.name", what))
+    }));
+    let directory = config.socket.as_deref().and_then(Path::parent);
+    if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
+        let what = format!("there is no directory {}", directory.display());
+        problems.push(config.problem(0, "control.socket", what));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+}
+
+/// Why the interface can not be used, `None` if it can.
+fn obstacle(name: &str) -> Option<String> {
+    match link_state(name) {
+        Ok(Some(state)) if state.up => None,
+        Ok(Some(_)) => Some(format!("{name:?} is down; `ip link set {name} up` changes that")),
+        Ok(None) => Some(match present() {
+            Ok(names) => format!("there is no interface {name:?}; there are: {}", names.join(", ")),
+            Err(_) => format!("there is no interface {name:?}"),
+        }),
+        Err(error) => Some(format!("can not look at {name:?}: {error}")),
+    }
+}
+
+/// The interfaces of this network namespace. Unlike `/sys/class/net`, which shows
+/// the namespace of whoever mounted it, this file is the process's own.
+fn present() -> std::io::Result<Vec<String>> {
+    let table = std::fs::read_to_string("/proc/self/net/dev")?;
+    let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
+    // The first two lines are headings, and hold no colon.
+    Ok(table.lines().filter_map(name).collect())
+}

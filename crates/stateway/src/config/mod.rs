@@ -1,0 +1,130 @@
+//! The configuration file: from text to types that can not be wrong.
+
+mod document;
+mod host;
+mod sections;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use engine::{Settings, WorkerCount};
+use flow::HashKey;
+use steer::{BucketCount, CpuSet, HashKind};
+use wire::Tunnels;
+
+pub use document::{Problem, Problems};
+
+/// A configuration as a whole, with defaults where the file says nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration {
+    /// The file, as it was named.
+    pub file: PathBuf,
+    /// Workers; `None`: one for each CPU that the process may use.
+    pub workers: Option<u16>,
+    /// Buckets.
+    pub buckets: BucketCount,
+    /// Whether flows inside tunnels are tracked.
+    pub tunnels: Tunnels,
+    /// Which hash chooses the bucket.
+    pub hash: HashKind,
+    /// Secret of the keyed hash; `None`: drawn at the start.
+    pub secret: Option<HashKey>,
+    /// Interfaces, in the order of the file.
+    pub interfaces: Vec<Interface>,
+    /// All tunables, the changed ones among them.
+    pub settings: Settings,
+    /// Where the control socket is to be.
+    pub socket: Option<PathBuf>,
+}
+
+/// One interface.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Line of its table, for messages.
+    pub line: usize,
+    /// Its name in the kernel.
+    pub name: String,
+    /// How many receive queues to open.
+    pub rx_queues: usize,
+    /// The CPUs whose workers may own what arrives here; `None`: all.
+    pub rps_cpus: Option<CpuSet>,
+    /// True when the interface hashes with the symmetric Toeplitz key.
+    pub supplied_hash_symmetric: bool,
+}
+
+impl Configuration {
+    /// Reads a file for this machine.
+    ///
+    /// # Errors
+    /// All problems of the file, with their lines.
+    pub fn load(file: &Path) -> Result<Self, Problems> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            let what = format!("can not be read: {error}");
+            Problems(vec![Problem { file: file.into(), line: 0, key: String::new(), what }])
+        })?;
+        let online = netio::cpu::online_cpus().unwrap_or_default();
+        Self::parse(file, &text, &online.into_iter().collect())
+    }
+
+    /// Reads a text; `file` is the name for messages, `cpus` are those of the
+    /// machine.
+    ///
+    /// # Errors
+    /// All problems of the text, with their lines.
+    pub fn parse(file: &Path, text: &str, cpus: &CpuSet) -> Result<Self, Problems> {
+        sections::read(file, text, cpus)
+    }
+
+    /// Where the control socket is to be.
+    pub fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| control::DEFAULT_SOCKET.into())
+    }
+
+    /// The same for the engine. Draws the secret if the file has none.
+    ///
+    /// # Errors
+    /// The system's error when it has no random numbers.
+    pub fn engine(&self) -> anyhow::Result<engine::Config> {
+        let secret = match self.secret {
+            Some(secret) => secret,
+            None => random_secret().context("can not read /dev/urandom")?,
+        };
+        Ok(engine::Config {
+            workers: match self.workers {
+                Some(workers) => WorkerCount::Fixed(workers),
+                None => WorkerCount::PerCpu,
+            },
+            buckets: self.buckets,
+            tunnels: self.tunnels,
+            hash: self.hash,
+            settings: self.settings.clone(),
+            ..engine::Config::new(secret)
+        })
+    }
+
+    /// Checks what can only be known on the machine where the gateway will run:
+    /// that there are interfaces to connect, and that they exist.
+    ///
+    /// # Errors
+    /// All problems, with their lines.
+    pub fn check_host(&self) -> Result<(), Problems> {
+        host::check(self)
+    }
+
+    fn problem(&self, line: usize, key: &str, what: String) -> Problem {
+        Problem { file: self.file.clone(), line, key: key.to_owned(), what }
+    }
+}
+
+fn random_secret() -> std::io::Result<HashKey> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let number = u128::from_ne_bytes(bytes);
+    Ok(HashKey((number >> 64) as u64, number as u64))
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -1,0 +1,217 @@
+//! The tables of the configuration file and what each key may hold.
+
+use std::path::{Path, PathBuf};
+
+use engine::Settings;
+use flow::HashKey;
+use steer::{BucketCount, CpuSet, HashKind, MAX_WORKERS};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use wire::Tunnels;
+
+use super::document::{Reader, Section, choice, number, show, text};
+use super::{Configuration, Interface, Problems};
+
+/// Most receive queues of one interface.
+const MAX_RX_QUEUES: u64 = 64;
+
+/// Longest name of an interface (IFNAMSIZ without the zero).
+const MAX_INTERFACE_NAME: usize = 15;
+
+pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configuration, Problems> {
+    let (mut reader, document) = Reader::open(file, text)?;
+    let mut config = Configuration { file: file.to_owned(), ..Configuration::default() };
+    let mut document = Section::new("", document);
+
+    if let Some(section) = table(&mut reader, &mut document, "gateway") {
+        gateway(&mut reader, section, &mut config);
+    }
+    config.interfaces = tables(&mut reader, &mut document, "interface")
+        .into_iter()
+        .filter_map(|section| interface(&mut reader, section, cpus))
+        .collect();
+    refuse_repeated_names(&mut reader, &config.interfaces);
+    if let Some(section) = table(&mut reader, &mut document, "tunables") {
+        tunables(&mut reader, section, &mut config.settings);
+    }
+    if let Some(section) = table(&mut reader, &mut document, "control") {
+        control(&mut reader, section, &mut config);
+    }
+    for later in ["rules", "helper", "sync"] {
+        if let Some(entry) = document.take(later) {
+            reader.note(entry.offset, later, "not supported yet; take this table out");
+        }
+    }
+    document.finish(&mut reader);
+    reader.finish(config)
+}
+
+fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Configuration) {
+    section.read(reader, "mode", |value| choice(value, &[("bridge", Some(())), ("routed", None)]));
+    config.workers = section
+        .read(reader, "workers", |value| number(value, 1, MAX_WORKERS as u64))
+        .map(|workers| workers as u16);
+    if let Some(buckets) = section.read(reader, "buckets", |value| {
+        let count = number(value, 1, BucketCount::MAX.into())?;
+        BucketCount::new(count).map_err(|error| error.to_string())
+    }) {
+        config.buckets = buckets;
+    }
+    let tunnels = [("inner", Some(Tunnels::Inner)), ("outer", Some(Tunnels::Outer))];
+    if let Some(tunnels) = section.read(reader, "tunnels", |value| choice(value, &tunnels)) {
+        config.tunnels = tunnels;
+    }
+    let hashes =
+        [("siphash", Some(HashKind::Sip)), ("toeplitz", Some(HashKind::ToeplitzSymmetric))];
+    if let Some(hash) = section.read(reader, "hash", |value| choice(value, &hashes)) {
+        config.hash = hash;
+    }
+    config.secret = section.read(reader, "secret", secret);
+    section.finish(reader);
+}
+
+fn secret(value: &DeValue<'_>) -> Result<HashKey, String> {
+    // The value itself never gets into a message: it is a secret.
+    let refused = || "is not allowed; allowed: 32 hexadecimal digits in quotes".to_owned();
+    let digits = value.as_str().filter(|digits| {
+        digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+    });
+    let number = u128::from_str_radix(digits.ok_or_else(refused)?, 16).map_err(|_| refused())?;
+    Ok(HashKey((number >> 64) as u64, number as u64))
+}
+
+fn interface(
+    reader: &mut Reader<'_>,
+    mut section: Section<'_>,
+    cpus: &CpuSet,
+) -> Option<Interface> {
+    let line = reader.line(section.offset);
+    let has_name = section.has("name");
+    let name = section.read(reader, "name", interface_name);
+    if !has_name {
+        reader.note(section.offset, "interface.name", "is missing; for example name = \"lan0\"");
+    }
+    section.read(reader, "io", |value| {
+        choice(value, &[("afpacket", Some(())), ("afxdp", None), ("tap", None)])
+    });
+    let rx_queues = section.read(reader, "rx_queues", |value| number(value, 1, MAX_RX_QUEUES));
+    let rps_cpus = section.read(reader, "rps_cpus", |value| read_cpus(value, cpus));
+    let policies =
+        [("none", Some(())), ("bulk", None), ("cpu", None), ("latency", None), ("mix", None)];
+    section.read(reader, "policy", |value| choice(value, &policies));
+    let hashes = [("none", Some(false)), ("symmetric", Some(true))];
+    let supplied_hash = section.read(reader, "supplied_hash", |value| choice(value, &hashes));
+    section.finish(reader);
+    Some(Interface {
+        line,
+        name: name?,
+        rx_queues: rx_queues.unwrap_or(1) as usize,
+        rps_cpus: rps_cpus.flatten(),
+        supplied_hash_symmetric: supplied_hash.unwrap_or(false),
+    })
+}
+
+fn interface_name(value: &DeValue<'_>) -> Result<String, String> {
+    const ALLOWED: &str = "1 to 15 characters without blank, slash and colon";
+    let name = text(value, ALLOWED)?;
+    let wrong = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, b'/' | b':' | 0);
+    if name.is_empty() || name.len() > MAX_INTERFACE_NAME || name.bytes().any(wrong) {
+        return Err(format!("{name:?} can not name an interface; allowed: {ALLOWED}"));
+    }
+    Ok(name.to_owned())
+}
+
+/// An empty text stands for every worker.
+fn read_cpus(value: &DeValue<'_>, existing: &CpuSet) -> Result<Option<CpuSet>, String> {
+    let mask = text(value, "a hexadecimal mask such as \"3\" or a CPU list such as \"0-1\"")?;
+    if mask.trim().is_empty() {
+        return Ok(None);
+    }
+    CpuSet::parse(mask, existing).map(Some).map_err(|error| error.to_string())
+}
+
+fn refuse_repeated_names(reader: &mut Reader<'_>, interfaces: &[Interface]) {
+    for (index, interface) in interfaces.iter().enumerate() {
+        let first = interfaces[..index].iter().find(|other| other.name == interface.name);
+        if let Some(first) = first {
+            let what = format!("{:?} is already the interface of line {}", first.name, first.line);
+            reader.note_line(interface.line, "interface.name", what);
+        }
+    }
+}
+
+fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Settings) {
+    for entry in section.rest() {
+        let name = entry.key.trim_start_matches("tunables.");
+        let set = number(&entry.value, 0, u64::MAX)
+            .map_err(|_| format!("{} is not allowed; allowed: a whole number", show(&entry.value)))
+            .and_then(|value| settings.set(name, value).map_err(|error| error.to_string()));
+        if let Err(what) = set {
+            reader.note(entry.offset, &entry.key, what);
+        }
+    }
+}
+
+fn control(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Configuration) {
+    config.socket = section.read(reader, "socket", |value| {
+        let path = PathBuf::from(text(value, "the path of the control socket")?);
+        if path.is_absolute() {
+            Ok(path)
+        } else {
+            Err(format!("{} is not an absolute path", path.display()))
+        }
+    });
+    if let Some(entry) = section.take("http") {
+        reader.note(entry.offset, &entry.key, "not supported yet; take this key out");
+    }
+    section.finish(reader);
+}
+
+/// A table of the document; a problem if the key holds something else.
+fn table<'t>(
+    reader: &mut Reader<'_>,
+    document: &mut Section<'t>,
+    name: &'static str,
+) -> Option<Section<'t>> {
+    let entry = document.take(name)?;
+    match entry.value {
+        DeValue::Table(table) => Some(section(name, entry.offset, table)),
+        other => {
+            reader.note(
+                entry.offset,
+                name,
+                format!("{} is not a table; write [{name}]", show(&other)),
+            );
+            None
+        }
+    }
+}
+
+/// An array of tables of the document.
+fn tables<'t>(
+    reader: &mut Reader<'_>,
+    document: &mut Section<'t>,
+    name: &'static str,
+) -> Vec<Section<'t>> {
+    let Some(entry) = document.take(name) else { return Vec::new() };
+    let DeValue::Array(array) = entry.value else {
+        reader.note(entry.offset, name, format!("is not a list of tables; write [[{name}]]"));
+        return Vec::new();
+    };
+    let mut sections = Vec::new();
+    for element in array {
+        let offset = element.span().start;
+        match element.into_inner() {
+            DeValue::Table(table) => sections.push(section(name, offset, table)),
+            other => {
+                let what = format!("{} is not a table; write [[{name}]]", show(&other));
+                reader.note(offset, name, what);
+            }
+        }
+    }
+    sections
+}
+
+fn section<'t>(name: &str, offset: usize, table: DeTable<'t>) -> Section<'t> {
+    Section::new(name, Spanned::new(offset..offset, table))
+}

@@ -1,0 +1,84 @@
+//! What goes to standard output: data, as a table or as JSON. Prose goes to
+//! standard error.
+
+mod table;
+mod units;
+
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use serde::Serialize;
+
+use crate::outcome::OutputError;
+
+pub use table::{Align, Table, Widths};
+pub use units::{bytes, count, duration, percent};
+
+/// Standard output.
+pub struct Output {
+    writer: BufWriter<StdoutLock<'static>>,
+    /// Titles are set in bold.
+    bold_titles: bool,
+    /// The screen can be cleared.
+    terminal: bool,
+}
+
+impl Output {
+    /// Standard output. Colours only on a terminal and unless `NO_COLOR` is set
+    /// (no-color.org).
+    pub fn stdout() -> Self {
+        let terminal = io::stdout().is_terminal();
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let writer = BufWriter::new(io::stdout().lock());
+        Self { writer, bold_titles: terminal && !no_color, terminal }
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, text: impl fmt::Display) -> anyhow::Result<()> {
+        writeln!(self.writer, "{text}").map_err(OutputError)?;
+        Ok(())
+    }
+
+    /// Writes a line of bytes.
+    pub fn raw_line(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.writer.write_all(bytes).map_err(OutputError)?;
+        self.writer.write_all(b"\n").map_err(OutputError)?;
+        Ok(())
+    }
+
+    /// Writes a line with titles.
+    pub fn title(&mut self, text: &str) -> anyhow::Result<()> {
+        let text = text.trim_end();
+        if self.bold_titles {
+            self.line(format_args!("\x1b[1m{text}\x1b[0m"))
+        } else {
+            self.line(text)
+        }
+    }
+
+    /// Writes an object as one line of JSON.
+    pub fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        self.raw_line(&serde_json::to_vec(value)?)
+    }
+
+    /// Clears the screen if there is one, or else separates with an empty line.
+    pub fn next_page(&mut self) -> anyhow::Result<()> {
+        if self.terminal {
+            write!(self.writer, "\x1b[H\x1b[2J").map_err(OutputError)?;
+            Ok(())
+        } else {
+            self.line("")
+        }
+    }
+
+    /// Makes everything so far visible.
+    pub fn flush(&mut self) -> anyhow::Result<()> {
+        self.writer.flush().map_err(OutputError)?;
+        Ok(())
+    }
+
+    /// The last thing to be called: only then is it known that all was written.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        self.flush()
+    }
+}
