@@ -12,6 +12,10 @@ use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// Says whether a worker sleeps. Shared by the worker and all who send to it.
+///
+/// The worker changes the flag by exchanges, never by plain stores: an exchange
+/// takes its place behind whatever a sender has just written. They cost something
+/// only around a sleep; a sender that finds the worker awake only reads.
 #[derive(Debug, Default)]
 pub struct Doorbell {
     sleeping: AtomicBool,
@@ -28,18 +32,18 @@ impl Doorbell {
     #[must_use]
     pub fn ring(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed)
+        self.sleeping.load(Ordering::Acquire) && self.sleeping.swap(false, Ordering::AcqRel)
     }
 
     /// For the worker: announces that it is about to sleep. It must look at all
     /// its rings once more after this, and sleep only if they are empty.
     pub fn prepare_to_sleep(&self) {
-        self.sleeping.store(true, Ordering::Relaxed);
+        self.sleeping.swap(true, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
     /// For the worker: it is awake again.
     pub fn awake(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.sleeping.swap(false, Ordering::AcqRel);
     }
 }
