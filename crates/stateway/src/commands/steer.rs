@@ -39,8 +39,8 @@ enum Action {
     /// Change the number of workers.
     Set {
         /// How many workers.
-        #[arg(long, value_name = "N")]
-        workers: usize,
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+        workers: u16,
         #[command(flatten)]
         remote: Remote,
         #[command(flatten)]
@@ -87,8 +87,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             })
         }
         Action::Set { workers, remote, json } => {
-            let moves: Moves =
-                remote.client()?.put("/v1/workers", &SetWorkers { workers: *workers })?;
+            let moves: Moves = remote
+                .client()?
+                .put("/v1/workers", &SetWorkers { workers: usize::from(*workers) })?;
             report(&moves, json, out)
         }
         Action::Balance { dry_run, every, remote, json } => {

@@ -72,8 +72,12 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         }
         Action::Set { name, value, remote } => {
             let client = remote.client()?;
-            // Its path must be a name that exists.
             let tunable = find(&client, name)?;
+            if !(tunable.min..=tunable.max).contains(value) {
+                let Tunable { name, min, max, unit, .. } = tunable;
+                let what = format!("{name} = {value} is out of range: {min} to {max} {unit}");
+                return Err(UsageError(what).into());
+            }
             let _: Done = client
                 .put(&format!("/v1/tunables/{}", tunable.name), &SetTunable { value: *value })?;
             eprintln!("{} = {value}, was {}", tunable.name, tunable.value);

@@ -1,0 +1,143 @@
+//! A gateway that runs in network namespaces, asked by the commands of its own
+//! program; and what is said when there is none.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
+
+use std::io::{Write, stderr};
+use std::path::Path;
+use std::process::Command;
+
+use lab::{Error, Family, Gateway, Lab, Namespace, Placement, Stateway, StatewaySpec};
+use tempfile::TempDir;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_stateway");
+
+/// Runs a test, or says why it can not be run here.
+fn where_allowed(test: impl FnOnce() -> lab::Result<()>) {
+    match test() {
+        Ok(()) => {}
+        // Not `println!`, which shows nothing of a test that passes.
+        Err(Error::Unavailable { why }) => {
+            stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn code_and_message(args: &[&str], socket: &Path) -> (Option<i32>, String) {
+    let output = Command::new(BINARY).args(args).env("STATEWAY_SOCKET", socket).output().unwrap();
+    assert!(output.stdout.is_empty());
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn every_command_says_so_when_no_gateway_runs() {
+    let directory = TempDir::new().unwrap();
+    let socket = directory.path().join("none.sock");
+    let commands: [&[&str]; 9] = [
+        &["status"],
+        &["drops"],
+        &["conntrack", "-L"],
+        &["conntrack", "-C", "--json"],
+        &["conntrack", "-E"],
+        &["conntrack", "-F"],
+        &["steer", "show"],
+        &["steer", "set", "--workers", "2"],
+        &["tunable", "list"],
+    ];
+    for command in commands {
+        let (code, message) = code_and_message(command, &socket);
+        assert_eq!(code, Some(1), "{command:?}");
+        assert!(message.contains("none.sock; start one with `stateway run -c FILE`"), "{message}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_before_a_gateway_is_asked() {
+    let directory = TempDir::new().unwrap();
+    let socket = directory.path().join("none.sock");
+    let commands: [&[&str]; 8] = [
+        &["conntrack", "-L", "-s", "192.0.2"],
+        &["conntrack", "-L", "-p", "tcpp"],
+        &["conntrack", "-E", "-e", "BORN"],
+        &["conntrack", "-D"],
+        &["steer", "set", "--workers", "65"],
+        &["steer", "balance", "--every", "0"],
+        &["status", "--watch", "0"],
+        &["nonsense"],
+    ];
+    for command in commands {
+        let (code, message) = code_and_message(command, &socket);
+        assert_eq!(code, Some(2), "{command:?}: {message}");
+    }
+}
+
+#[test]
+fn a_missing_interface_is_told_with_its_line() {
+    let directory = TempDir::new().unwrap();
+    let config = directory.path().join("gw.toml");
+    std::fs::write(&config, "[[interface]]\nname = \"none0\"\n\n[[interface]]\nname = \"none1\"\n")
+        .unwrap();
+    let socket = directory.path().join("gw.sock");
+    for command in ["run", "check"] {
+        let (code, message) = code_and_message(&[command, "-c", config.to_str().unwrap()], &socket);
+        assert_eq!(code, Some(2));
+        assert!(message.contains("gw.toml:1: interface.name: there is no interface \"none0\""));
+        assert!(message.contains("gw.toml:4: interface.name: there is no interface \"none1\""));
+        assert!(!socket.exists(), "nothing was started");
+    }
+}
+
+fn running(workers: u32) -> lab::Result<Lab> {
+    Lab::new(Gateway::Stateway(StatewaySpec::new(BINARY.into(), workers)), Placement::free())
+}
+
+fn gateway_of(lab: &Lab) -> &Stateway {
+    lab.stateway().expect("the lab was made with it")
+}
+
+#[test]
+fn a_running_gateway_answers_every_question() {
+    where_allowed(|| {
+        let mut lab = running(2)?;
+        lab::ping(lab.on_client("ping"), lab.server_address(Family::V4), 3)?;
+        let gateway = gateway_of(&lab);
+        let questions: [&[&str]; 7] = [
+            &["status"],
+            &["drops"],
+            &["conntrack", "-S"],
+            &["conntrack", "-C"],
+            &["steer", "show"],
+            &["steer", "balance", "--dry-run"],
+            &["tunable", "get", "net.netfilter.nf_conntrack_max"],
+        ];
+        for question in questions {
+            assert_eq!(gateway.query(question)?["schema"], 1, "{question:?}");
+        }
+        let listed = gateway.query(&["conntrack", "-L", "-p", "icmp"])?;
+        assert_eq!(listed["original"]["source"], "192.0.2.1");
+        let text = gateway.command(&["conntrack", "-L", "-o", "conntrack"]).check()?;
+        assert!(text.contains("icmp     1 "), "{text}");
+        assert_eq!(gateway.query(&["conntrack", "-D", "-p", "icmp"])?["affected"], 1);
+
+        assert_eq!(gateway.query(&["steer", "set", "--workers", "1"])?["moves"][0]["to"], 0);
+        gateway.command(&["tunable", "set", "nf_conntrack_max", "7"]).check()?;
+        assert_eq!(gateway.command(&["tunable", "get", "nf_conntrack_max"]).check()?.trim(), "7");
+        let refused = gateway.command(&["tunable", "set", "nf_conntrack_max", "0"]).run()?;
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+
+        second_gateway_is_refused(lab.gateway())?;
+        let stopped = lab.take_stateway().expect("it was running").stop()?;
+        assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
+        let socket = Path::new(Stateway::SOCKET).file_name().expect("it is a file");
+        assert!(!lab.gateway().scratch().join(socket).exists(), "the socket goes with it");
+        Ok(())
+    });
+}
+
+fn second_gateway_is_refused(gateway: &Namespace) -> lab::Result<()> {
+    let file = format!("{}/stateway.toml", Namespace::SCRATCH);
+    let second = gateway.program(BINARY).args(["run", "-c", &file]).run()?;
+    assert_eq!(second.code, Some(2), "{}", second.stderr);
+    assert!(second.stderr.contains("another gateway is running on"), "{}", second.stderr);
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! `stateway replay` as it is used: a program, files, exit codes.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use wire::TcpFlags;
+use wire::build::{PacketBuilder, Tcp};
+
+const CLIENT: [u8; 4] = [192, 0, 2, 1];
+const SERVER: [u8; 4] = [198, 51, 100, 2];
+const PCAP_HEADER: usize = 24;
+const RECORD_HEADER: usize = 16;
+
+fn stateway(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stateway")).args(args).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A pcap file of Ethernet frames, 1 ms apart.
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1u32] {
+        file.extend(word.to_le_bytes());
+    }
+    for (index, frame) in frames.iter().enumerate() {
+        let length = frame.len() as u32;
+        for word in [1_700_000_000, index as u32 * 1000, length, length] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(frame);
+    }
+    file
+}
+
+fn written(directory: &TempDir, name: &str, bytes: &[u8]) -> String {
+    let path = directory.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    path.display().to_string()
+}
+
+fn there() -> PacketBuilder {
+    PacketBuilder::v4(CLIENT, SERVER)
+}
+
+fn back() -> PacketBuilder {
+    PacketBuilder::v4(SERVER, CLIENT)
+}
+
+/// `count` TCP connections of six packets each, then as many questions and answers by
+/// UDP and pings, and two packets that can not pass: TCP without control bits, and
+/// an IPv4 header that is cut off.
+fn traffic(count: u16) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut add = |write: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = Vec::new();
+        write(&mut frame);
+        frames.push(frame);
+    };
+    let ack = TcpFlags::ACK;
+    let steps = [
+        (true, TcpFlags::SYN, 100, 0),
+        (false, TcpFlags(TcpFlags::SYN.0 | ack.0), 500, 101),
+        (true, ack, 101, 501),
+        (true, TcpFlags(TcpFlags::FIN.0 | ack.0), 101, 501),
+        (false, TcpFlags(TcpFlags::FIN.0 | ack.0), 501, 102),
+        (true, ack, 102, 502),
+    ];
+    for (forward, flags, sequence, acknowledgment) in steps {
+        for index in 0..count {
+            let (source_port, destination_port) =
+                if forward { (20_000 + index, 443) } else { (443, 20_000 + index) };
+            let tcp = Tcp {
+                source_port,
+                destination_port,
+                sequence,
+                acknowledgment,
+                flags,
+                window: 1000,
+                options: &[],
+            };
+            let direction = if forward { there() } else { back() };
+            add(&|frame| direction.tcp(&tcp, b"", frame));
+        }
+    }
+    for index in 0..count {
+        add(&|frame| there().udp(30_000 + index, 53, b"question", frame));
+        add(&|frame| back().udp(53, 30_000 + index, b"answer", frame));
+        add(&|frame| there().echo(false, index, 1, b"ping", frame));
+    }
+    let stray = Tcp { source_port: 7, destination_port: 7, window: 1, ..Tcp::default() };
+    add(&|frame| there().tcp(&stray, b"", frame));
+    add(&|frame| frame.extend([&[2; 12][..], &[8, 0, 0x45]].concat()));
+    frames
+}
+
+fn replayed(input: &str, more: &[&str]) -> Value {
+    let output = stateway(&[&["replay", input, "--json"], more].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_report_tells_packets_flows_and_drops() {
+    let directory = TempDir::new().unwrap();
+    let input = written(&directory, "in.pcap", &pcap(&traffic(10)));
+    let output = stateway(&["replay", &input]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "", "no progress bar without a terminal");
+    insta::assert_snapshot!(stdout(&output));
+
+    let report = replayed(&input, &[]);
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["packets"], 92);
+    assert_eq!(
+        report["packets"].as_u64(),
+        Some(report["passed"].as_u64().unwrap() + report["dropped"].as_u64().unwrap())
+    );
+}
+
+/// Report and output file for a number of workers.
+fn outcome(input: &str, directory: &TempDir, workers: &str) -> (Vec<u8>, Vec<u8>) {
+    let path = directory.path().join("out.pcap");
+    let output =
+        stateway(&["replay", input, "--json", "--workers", workers, "-w", path.to_str().unwrap()]);
+    assert!(output.status.success(), "{input}: {}", stderr(&output));
+    (output.stdout, fs::read(path).unwrap())
+}
+
+fn assert_workers_do_not_matter(input: &str) {
+    let directory = TempDir::new().unwrap();
+    let one = outcome(input, &directory, "1");
+    for workers in ["1", "2", "4"] {
+        let other = outcome(input, &directory, workers);
+        assert!(one == other, "{input}: another result with {workers} workers");
+    }
+}
+
+#[test]
+fn the_result_is_the_same_for_any_number_of_workers() {
+    let directory = TempDir::new().unwrap();
+    assert_workers_do_not_matter(&written(&directory, "in.pcap", &pcap(&traffic(200))));
+}
+
+#[test]
+fn the_result_is_the_same_on_real_captures() {
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
+    let Ok(entries) = fs::read_dir(&captures) else {
+        // Not `println!`, which shows nothing of a test that passes.
+        let skipped = format!("SKIPPED: there is no directory {}\n", captures.display());
+        std::io::stderr().write_all(skipped.as_bytes()).unwrap();
+        return;
+    };
+    let paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    let captures = paths.iter().filter(|path| path.extension().is_some_and(|end| end == "pcap"));
+    for path in captures {
+        assert_workers_do_not_matter(path.to_str().unwrap());
+    }
+}
+
+#[test]
+fn what_passes_is_written_unchanged() {
+    let directory = TempDir::new().unwrap();
+    let mut frames = traffic(3);
+    let input = written(&directory, "in.pcap", &pcap(&frames));
+    let (_, output) = outcome(&input, &directory, "1");
+    // The last two can not pass.
+    frames.truncate(frames.len() - 2);
+    let bytes: usize = frames.iter().map(|frame| RECORD_HEADER + frame.len()).sum();
+    assert_eq!(output.len(), PCAP_HEADER + bytes);
+    let mut at = PCAP_HEADER;
+    for frame in &frames {
+        at += RECORD_HEADER;
+        assert_eq!(output[at..at + frame.len()], frame[..]);
+        at += frame.len();
+    }
+}
+
+#[test]
+fn a_capture_without_packets_is_a_capture() {
+    let directory = TempDir::new().unwrap();
+    let input = written(&directory, "in.pcap", &pcap(&[]));
+    assert_eq!(replayed(&input, &[])["packets"], 0);
+}
+
+#[test]
+fn a_capture_that_is_cut_is_played_up_to_the_cut() {
+    let directory = TempDir::new().unwrap();
+    let whole = pcap(&traffic(3));
+    let input = written(&directory, "in.pcap", &whole[..whole.len() - 5]);
+    let output = stateway(&["replay", &input, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["packets"], 28, "all but the last");
+    assert!(stderr(&output).contains("in.pcap: packet 29"), "{}", stderr(&output));
+}
+
+#[test]
+fn what_is_no_capture_is_refused() {
+    let directory = TempDir::new().unwrap();
+    let garbage = written(&directory, "garbage", &[0x5a; 1000]);
+    let nothing = written(&directory, "nothing", b"");
+    for input in [garbage.as_str(), nothing.as_str(), "/nonexistent.pcap"] {
+        let output = stateway(&["replay", input]);
+        assert_eq!(output.status.code(), Some(1), "{input}");
+        assert!(output.stdout.is_empty());
+        assert!(stderr(&output).contains(input), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn garbage_inside_a_capture_is_dropped_with_a_reason() {
+    let directory = TempDir::new().unwrap();
+    let frames: Vec<Vec<u8>> =
+        (0..200u32).map(|n| (0..n).map(|m| (n * 31 + m * 17) as u8).collect()).collect();
+    let input = written(&directory, "in.pcap", &pcap(&frames));
+    let report = replayed(&input, &[]);
+    assert_eq!(report["packets"], 200);
+    assert_workers_do_not_matter(&input);
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let directory = TempDir::new().unwrap();
+    let input = written(&directory, "in.pcap", &pcap(&traffic(3)));
+    let output = stateway(&["replay", &input, "-w", "/dev/full"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
+
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_stateway"))
+        .args(["replay", &input])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("can not write to standard output"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_input_is_not_overwritten() {
+    let directory = TempDir::new().unwrap();
+    let bytes = pcap(&traffic(1));
+    let input = written(&directory, "in.pcap", &bytes);
+    let output = stateway(&["replay", &input, "-w", &input]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(fs::read(&input).unwrap(), bytes);
+}
+
+#[test]
+fn the_tunables_of_a_configuration_hold() {
+    let directory = TempDir::new().unwrap();
+    let input = written(&directory, "in.pcap", &pcap(&traffic(3)));
+    let config = written(&directory, "gw.toml", b"[tunables]\nnf_conntrack_max = 1\n");
+    let report = replayed(&input, &["-c", &config]);
+    assert!(report["drops"]["table_full"].as_u64().unwrap() > 0, "{report}");
+
+    let wrong = written(&directory, "wrong.toml", b"\n[tunables]\nnf_conntrack_max = -1\n");
+    let output = stateway(&["replay", &input, "-c", &wrong]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("wrong.toml:3: tunables.nf_conntrack_max: "));
+}
