@@ -40,7 +40,7 @@ pub use error::{Error, Result};
 pub use namespace::Namespace;
 pub use placement::{CpuSet, Placement};
 pub use program::{Background, Output, Program, Transport};
-pub use ratio::{RatioReport, RatioSpec, Series, Variant, ratio};
+pub use ratio::{Load, RatioReport, RatioSpec, Series, Variant, ratio};
 pub use stateway::{Stateway, StatewaySpec};
 pub use topology::{Family, FarHost, Gateway, Lab, Side, Tracking};
 pub use traffic::{GeneratorSpec, RateReport, packet_rate};

@@ -1,4 +1,4 @@
-//! Throughput of gateways side by side.
+//! Throughput and packet rate of gateways side by side.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::placement::Placement;
 use crate::stateway::StatewaySpec;
 use crate::topology::{Family, Gateway, Lab, Tracking};
+use crate::traffic::{GeneratorSpec, packet_rate};
 
 /// What to compare and how long.
 #[derive(Clone, Debug)]
@@ -18,12 +19,24 @@ pub struct RatioSpec {
     pub binary: Option<PathBuf>,
     /// Number of workers of Stateway.
     pub workers: u32,
+    /// What is sent.
+    pub load: Load,
     /// How often every variant has its turn (at least 1).
     pub rounds: u32,
     /// Traffic of one turn.
     pub time: Duration,
     /// Which CPUs to use.
     pub placement: Placement,
+}
+
+/// What is sent through the gateways.
+#[derive(Clone, Debug)]
+pub enum Load {
+    /// One TCP connection of `iperf3` over IPv4; figures in bits per second.
+    Stream,
+    /// UDP frames of 60 bytes over 1024 flows from this program (see
+    /// [`GeneratorSpec`]); figures in frames that arrive per second.
+    Frames(PathBuf),
 }
 
 /// A gateway that takes part.
@@ -39,7 +52,7 @@ pub enum Variant {
     KernelConntrack,
 }
 
-/// The figures of one variant, in bits per second.
+/// The figures of one variant, in the unit of the [`Load`].
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Which.
@@ -105,16 +118,15 @@ impl RatioReport {
         self.series.iter().find(|series| series.variant == variant)
     }
 
-    /// The report as an object: for each variant the median, lowest and highest figure
-    /// in bits per second, and Stateway's ratio to each of the others.
+    /// The report as an object: for each variant the median, lowest and highest
+    /// figure, and Stateway's ratio to each of the others.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let mut object = json!({ "schema": 1 });
+        let mut object = json!({});
         for series in &self.series {
             let (low, high) = series.spread();
             let name = series.variant.name();
-            object[name] =
-                json!({ "median_bps": series.median(), "min_bps": low, "max_bps": high });
+            object[name] = json!({ "median": series.median(), "min": low, "max": high });
             if series.variant != Variant::Stateway
                 && let Some(ratio) = self.ratio(Variant::Stateway, series.variant)
             {
@@ -125,11 +137,11 @@ impl RatioReport {
     }
 }
 
-/// One TCP connection of `iperf3` over IPv4 through each variant in turn, `rounds` times,
-/// every turn in a lab of its own.
+/// Sends the load through each variant in turn, `rounds` times, every turn in a lab
+/// of its own.
 ///
 /// # Errors
-/// Those of [`Lab::new`] and [`iperf_tcp`].
+/// Those of [`Lab::new`], [`iperf_tcp`] and [`packet_rate`].
 pub fn ratio(spec: &RatioSpec) -> Result<RatioReport> {
     const VARIANTS: [Variant; 4] = [
         Variant::Stateway,
@@ -142,7 +154,14 @@ pub fn ratio(spec: &RatioSpec) -> Result<RatioReport> {
         for variant in VARIANTS {
             let Some(gateway) = variant.gateway(spec) else { continue };
             let lab = Lab::new(gateway, spec.placement.clone())?;
-            let rate = iperf_tcp(&lab, Family::V4, spec.time, 1)?.bits_per_second;
+            let rate = match &spec.load {
+                Load::Stream => iperf_tcp(&lab, Family::V4, spec.time, 1)?.bits_per_second,
+                Load::Frames(program) => {
+                    let generator =
+                        GeneratorSpec { time: spec.time, ..GeneratorSpec::new(program.clone()) };
+                    packet_rate(&lab, &generator)?.delivered_per_second()
+                }
+            };
             match series.iter_mut().find(|series| series.variant == variant) {
                 Some(series) => series.samples.push(rate),
                 None => series.push(Series { variant, samples: vec![rate] }),
@@ -171,8 +190,8 @@ mod tests {
         assert_eq!(report.ratio(Variant::Stateway, Variant::KernelBridge), Some(0.5));
         assert_eq!(report.ratio(Variant::Stateway, Variant::KernelConntrack), None);
         let json = report.to_json();
-        assert_eq!(json["kernel_bridge"]["median_bps"], 6.0);
-        assert_eq!(json["stateway"]["max_bps"], 100.0);
+        assert_eq!(json["kernel_bridge"]["median"], 6.0);
+        assert_eq!(json["stateway"]["max"], 100.0);
         assert_eq!(json["stateway_to_kernel_bridge"], 0.5);
     }
 }

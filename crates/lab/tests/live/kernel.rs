@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lab::{
-    CpuSet, Family, Gateway, HttpServer, Lab, Namespace, Placement, RatioSpec, Side, Tracking,
-    Variant, kernel_conntrack, ping, ratio,
+    CpuSet, Family, Gateway, HttpServer, Lab, Load, Namespace, Placement, RatioSpec, Side,
+    Tracking, Variant, kernel_conntrack, ping, ratio,
 };
 
 use crate::scenario::{
@@ -115,6 +115,7 @@ fn a_placement_on_cpus_that_are_not_there_is_unavailable() {
 fn gateways_of_the_kernel_are_compared() {
     alone(|| {
         let report = ratio(&RatioSpec {
+            load: Load::Stream,
             binary: None,
             workers: 1,
             rounds: 1,

@@ -1,8 +1,11 @@
 //! The commands, one file for each.
 
+mod bench;
 mod check;
 mod conntrack;
+mod demo;
 mod drops;
+mod lab_generate;
 mod remote;
 mod replay;
 mod run;
@@ -33,6 +36,13 @@ pub enum Command {
     Tunable(tunable::Args),
     /// Send a capture through the pipeline and report.
     Replay(replay::Args),
+    /// See the gateway at work on this machine, in under a minute.
+    Demo(demo::Args),
+    /// Measure, beside the designs that this one replaces.
+    Bench(bench::Args),
+    /// Send frames at full speed; for measurements in a lab.
+    #[command(hide = true)]
+    LabGenerate(lab_generate::Args),
 }
 
 impl Command {
@@ -50,6 +60,9 @@ impl Command {
             Self::Steer(args) => steer::run(&args, out),
             Self::Tunable(args) => tunable::run(&args, out),
             Self::Replay(args) => replay::run(&args, out),
+            Self::Demo(args) => demo::run(&args, out),
+            Self::Bench(args) => bench::run(&args, out),
+            Self::LabGenerate(args) => lab_generate::run(&args, out),
         }
     }
 }

@@ -33,6 +33,11 @@ impl Output {
         Self { writer, bold_titles: terminal && !no_color, terminal }
     }
 
+    /// Where others may write their own text.
+    pub fn writer(&mut self) -> &mut dyn Write {
+        &mut self.writer
+    }
+
     /// Writes a line.
     pub fn line(&mut self, text: impl fmt::Display) -> anyhow::Result<()> {
         writeln!(self.writer, "{text}").map_err(OutputError)?;

@@ -1,0 +1,45 @@
+//! `stateway bench`
+
+mod io;
+
+use bench::Options;
+
+use crate::outcome::UsageError;
+use crate::print::Output;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Every benchmark compares variants in one run, in turns, and prints medians with their
+spread and the machine. Figures of a busy machine mean little: trust the ratios.
+
+Examples:
+  stateway bench conntrack            tracking in memory, beside locked tables
+  stateway bench steer --json         700 conversations over one queue, with and without steering
+  stateway bench io                   real traffic beside the kernel's gateways (needs root)")]
+pub struct Args {
+    /// Which benchmark.
+    #[arg(value_parser = names())]
+    name: String,
+    /// Seconds instead of minutes; the figures mean little.
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object as the last line.
+    #[arg(short, long)]
+    json: bool,
+}
+
+fn names() -> clap::builder::PossibleValuesParser {
+    let in_memory = bench::BENCHMARKS.iter().map(|(name, _)| *name);
+    clap::builder::PossibleValuesParser::new(in_memory.chain([io::NAME]))
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    if args.name == io::NAME {
+        return io::run(args.quick, args.json, out);
+    }
+    let options = Options { quick: args.quick, json: args.json };
+    bench::run(&args.name, options, out.writer()).map_err(|error| match error {
+        bench::Error::Unknown { .. } => UsageError(error.to_string()).into(),
+        other => other.into(),
+    })
+}
