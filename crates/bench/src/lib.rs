@@ -8,8 +8,10 @@
 pub mod conntrack;
 mod machine;
 mod measure;
-
+mod spin;
+pub mod steer;
 mod table;
+mod traffic;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -20,8 +22,10 @@ pub use machine::Machine;
 pub use measure::Spread;
 
 /// The benchmarks, and what each measures.
-pub const BENCHMARKS: &[(&str, &str)] =
-    &[("conntrack", "connection tracking: packets of known flows, new and deleted flows, memory")];
+pub const BENCHMARKS: &[(&str, &str)] = &[
+    ("conntrack", "connection tracking: packets of known flows, new and deleted flows, memory"),
+    ("steer", "700 request/response flows over one and two workers, with and without steering"),
+];
 
 /// How a benchmark is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +87,7 @@ pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Erro
     match name {
         "conntrack" => show(&conntrack::run(options)?, options, out),
 
+        "steer" => show(&steer::run(options)?, options, out),
         _ => Err(Error::Unknown { name: name.to_owned() }),
     }
 }

@@ -36,6 +36,12 @@ impl Spread {
             [one] => Self { median: *one, min: *one, max: *one },
         }
     }
+
+    /// In another unit.
+    #[must_use]
+    pub fn scaled(self, by: f64) -> Self {
+        Self { median: self.median * by, min: self.min * by, max: self.max * by }
+    }
 }
 
 fn median(sorted: &[f64]) -> f64 {
@@ -134,11 +140,11 @@ fn one(
 
 /// Runs `variants` variants in turns, so that all of them meet the same weather,
 /// and returns for each what its rounds came to. The first round does not count.
-pub fn rounds(
+pub fn rounds<T: Clone>(
     schedule: Schedule,
     variants: usize,
-    mut turn: impl FnMut(usize) -> Result<Turn, Error>,
-) -> Result<Vec<Vec<Turn>>, Error> {
+    mut turn: impl FnMut(usize) -> Result<T, Error>,
+) -> Result<Vec<Vec<T>>, Error> {
     let mut turns = vec![Vec::with_capacity(schedule.rounds); variants];
     for round in 0..=schedule.rounds {
         for (variant, turns) in turns.iter_mut().enumerate() {

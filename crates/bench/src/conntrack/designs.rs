@@ -1,8 +1,8 @@
 //! The designs that are compared: what each thread does with a batch of packets.
 
 use std::collections::HashMap;
-use std::hint::{black_box, spin_loop};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::hint::black_box;
+use std::sync::Arc;
 
 use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
 use ::conntrack::{Checksum, Context, Direction, Settings, Table, TrackedPacket};
@@ -16,7 +16,8 @@ use steer::{
 };
 use wire::{Network, Transport};
 
-use super::traffic::Pen;
+use crate::spin::Spin;
+use crate::traffic::Pen;
 
 /// Entries whose timers are looked at in one go, as a worker does.
 const EXPIRE_BUDGET: usize = 64;
@@ -174,28 +175,6 @@ impl Lane for Buckets {
 
     fn memory_bytes(&self) -> usize {
         self.tables.iter().map(Table::memory_bytes).sum()
-    }
-}
-
-/// A lock that spins, as those of a kernel's packet path do.
-#[derive(Debug)]
-pub struct Spin<T>(Mutex<T>);
-
-impl<T> Spin<T> {
-    /// An open lock.
-    pub fn new(content: T) -> Self {
-        Self(Mutex::new(content))
-    }
-
-    /// Waits for the lock.
-    pub fn lock(&self) -> MutexGuard<'_, T> {
-        loop {
-            match self.0.try_lock() {
-                Ok(guard) => return guard,
-                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => spin_loop(),
-            }
-        }
     }
 }
 

@@ -12,7 +12,6 @@
 
 mod designs;
 mod report;
-mod traffic;
 
 use flow::Timestamp;
 use netio::clock;
@@ -21,10 +20,12 @@ use wire::Tunnels;
 use self::designs::{Buckets, Lane, Locked, Map, Nothing, Packet, steering};
 use self::report::{MAKING, OURS};
 pub use self::report::{Report, Row};
-use self::traffic::{Pen, Segment, Traffic};
 use crate::measure::{self, Schedule, Turn, Work};
+use crate::traffic::{Payload, Pen, Segment, Traffic};
 use crate::{Error, Options};
 
+/// A request of 100 bytes, a response of 1000.
+const PAYLOAD: Payload = [100, 1000];
 /// Packets that are tracked in one go.
 const BATCH: usize = 32;
 /// Flows of the three populations, and names of their keys.
@@ -62,8 +63,8 @@ impl Station {
     /// Opens `flows` and gets ready to let them talk.
     fn new(lane: impl Lane + 'static, flows: Vec<u32>) -> Self {
         let mut station = Self {
-            pen: Pen::new(),
-            traffic: Traffic::talk(Vec::new()),
+            pen: Pen::new(PAYLOAD),
+            traffic: Traffic::talk(Vec::new(), PAYLOAD),
             lane: Box::new(lane),
             batch: Vec::with_capacity(BATCH),
             mode: Mode::Headers,
@@ -73,7 +74,7 @@ impl Station {
                 station.track(chunk.iter().map(|&flow| Segment::handshake(flow)[step]));
             }
         }
-        station.traffic = Traffic::talk(flows);
+        station.traffic = Traffic::talk(flows, PAYLOAD);
         station
     }
 
@@ -244,7 +245,7 @@ impl Field {
 
 /// The flows of each of `lanes` lanes, by the owner of their buckets.
 fn split(flows: std::ops::Range<u32>, lanes: usize) -> Vec<Vec<u32>> {
-    let (steering, pen) = (steering(), Pen::new());
+    let (steering, pen) = (steering(), Pen::new(PAYLOAD));
     let buckets = steering.config().buckets.get();
     let mut split = vec![Vec::new(); lanes];
     for flow in flows {

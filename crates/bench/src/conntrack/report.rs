@@ -84,7 +84,7 @@ impl Report {
     pub(super) fn established(&mut self, key: &'static str, flows: u32, measured: &[Measured]) {
         self.flows.insert(key, flows);
         for Measured { design, workers, turns } in measured {
-            let mpps = scaled(rates(turns), 1e-6);
+            let mpps = rates(turns).scaled(1e-6);
             self.row(design, *workers).established_mpps.insert(key, mpps);
             if (*design, *workers) == (OURS, 1) {
                 self.established_mpps.insert(key, mpps.median);
@@ -145,7 +145,7 @@ impl Report {
         for row in &self.designs {
             let found = keys.iter().map(|key| figures(row).get(key));
             let cells: Vec<_> = found
-                .map(|spread| spread.map(|&spread| Cell::new(scaled(spread, scale), 2)))
+                .map(|spread| spread.map(|&spread| Cell::new(spread.scaled(scale), 2)))
                 .collect();
             if cells.iter().any(Option::is_some) {
                 let plural = if row.workers == 1 { "" } else { "s" };
@@ -154,11 +154,6 @@ impl Report {
         }
         table
     }
-}
-
-fn scaled(spread: Spread, by: f64) -> Spread {
-    let Spread { median, min, max } = spread;
-    Spread { median: median * by, min: min * by, max: max * by }
 }
 
 impl fmt::Display for Report {

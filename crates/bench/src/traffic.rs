@@ -5,7 +5,7 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{Network, TcpFlags, Transport, Tunnels, checksum};
 
 /// Bytes that a client sends at a time, and a server.
-const PAYLOAD: [u32; 2] = [100, 1000];
+pub type Payload = [u32; 2];
 /// First sequence numbers of client and server.
 const INITIAL: [u32; 2] = [0x1000_0000, 0xf000_0000];
 /// Window as carried; 64,000 bytes by the agreed shift of 7.
@@ -14,6 +14,10 @@ const WINDOW: u16 = 500;
 const SYN_OPTIONS: [u8; 20] = [2, 4, 0x05, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
 /// Timestamps, as every further segment carries them.
 const OPTIONS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 2, 0, 0, 0, 1];
+
+/// Offsets of the headers in every frame.
+const IP: usize = 14;
+const TCP: usize = IP + 20;
 
 /// Who sends a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,14 +73,14 @@ impl Segment {
     /// The `step`th segment after the handshake: the two ends speak by turns, and
     /// each acknowledges all that the other has said. In every other flow the
     /// server speaks first.
-    pub fn talk(flow: u32, step: u32) -> Self {
+    pub fn talk(flow: u32, step: u32, payload: Payload) -> Self {
         let turn = (step ^ flow) & 1;
         let sender = if turn == 0 { Sender::Client } else { Sender::Server };
         let said = |end: usize| {
             // Whoever speaks first has spoken once more after an odd number of steps.
             let speaks_first = (flow & 1) as usize == end;
             let times = if speaks_first { step.div_ceil(2) } else { step / 2 };
-            INITIAL[end].wrapping_add(1).wrapping_add(times.wrapping_mul(PAYLOAD[end]))
+            INITIAL[end].wrapping_add(1).wrapping_add(times.wrapping_mul(payload[end]))
         };
         let (me, peer) = (turn as usize, 1 - turn as usize);
         Self { flow, sender, kind: Kind::Data, sequence: said(me), acknowledgment: said(peer) }
@@ -91,6 +95,13 @@ impl Segment {
             sequence: INITIAL[0].wrapping_add(1),
             acknowledgment: 0,
         }
+    }
+
+    /// Writes its sequence and acknowledgment numbers into a frame that agrees in
+    /// everything else.
+    pub fn write_numbers(&self, frame: &mut [u8]) {
+        frame[TCP + 4..TCP + 8].copy_from_slice(&self.sequence.to_be_bytes());
+        frame[TCP + 8..TCP + 12].copy_from_slice(&self.acknowledgment.to_be_bytes());
     }
 
     /// Position of its template.
@@ -113,12 +124,12 @@ struct Template {
 
 impl Pen {
     /// With one template for each kind and sender.
-    pub fn new() -> Self {
+    pub fn new(payload: Payload) -> Self {
         let kinds = [Kind::Open, Kind::Ack, Kind::Data, Kind::Reset];
         let senders = [Sender::Client, Sender::Server];
         let templates = kinds
             .iter()
-            .flat_map(|&kind| senders.iter().map(move |&sender| template(kind, sender)));
+            .flat_map(|&kind| senders.iter().map(move |&sender| template(kind, sender, payload)));
         Self { templates: templates.collect() }
     }
 
@@ -140,16 +151,13 @@ impl Pen {
     /// The frame of a segment, good until the next of the same template is
     /// written. Its transport checksum is wrong, as if an interface had verified it.
     pub fn frame(&mut self, segment: &Segment) -> &[u8] {
-        const IP: usize = 14;
-        const TCP: usize = IP + 20;
         let [(source, source_port), (destination, destination_port)] = ends(segment);
         let frame = &mut self.templates[segment.template()].frame;
         frame[IP + 12..IP + 16].copy_from_slice(&source);
         frame[IP + 16..TCP].copy_from_slice(&destination);
         frame[TCP..TCP + 2].copy_from_slice(&source_port.to_be_bytes());
         frame[TCP + 2..TCP + 4].copy_from_slice(&destination_port.to_be_bytes());
-        frame[TCP + 4..TCP + 8].copy_from_slice(&segment.sequence.to_be_bytes());
-        frame[TCP + 8..TCP + 12].copy_from_slice(&segment.acknowledgment.to_be_bytes());
+        segment.write_numbers(frame);
         checksum::fill_ipv4_header(&mut frame[IP..]);
         frame
     }
@@ -174,10 +182,10 @@ fn ends(segment: &Segment) -> [([u8; 4], u16); 2] {
     }
 }
 
-fn template(kind: Kind, sender: Sender) -> Template {
+fn template(kind: Kind, sender: Sender, payload: Payload) -> Template {
     const ANY: [u8; 4] = [198, 18, 0, 1];
     let payload = match kind {
-        Kind::Data => PAYLOAD[sender as usize] as usize,
+        Kind::Data => payload[sender as usize] as usize,
         Kind::Open | Kind::Ack | Kind::Reset => 0,
     };
     let (flags, options): (_, &[u8]) = match (kind, sender) {
@@ -201,7 +209,7 @@ fn template(kind: Kind, sender: Sender) -> Template {
 #[derive(Debug)]
 pub enum Traffic {
     /// Known flows, each once before any a second time, in random order.
-    Talk { orders: [Vec<u32>; 2], at: usize, step: u32 },
+    Talk { payload: Payload, orders: [Vec<u32>; 2], at: usize, step: u32 },
     /// Opens flows and ends each after [`LAG`] others were opened.
     Churn { flows: Vec<u32>, at: usize, ends: bool },
 }
@@ -211,13 +219,13 @@ pub const LAG: usize = 4096;
 
 impl Traffic {
     /// Conversations of these flows, which have been opened.
-    pub fn talk(mut flows: Vec<u32>) -> Self {
+    pub fn talk(mut flows: Vec<u32>, payload: Payload) -> Self {
         let mut random = Random(7);
         let orders = std::array::from_fn(|_| {
             random.shuffle(&mut flows);
             flows.clone()
         });
-        Self::Talk { orders, at: 0, step: 0 }
+        Self::Talk { payload, orders, at: 0, step: 0 }
     }
 
     /// Opens and ends these flows, more than [`LAG`], over and over.
@@ -237,8 +245,8 @@ impl Traffic {
     /// The next segment.
     pub fn next(&mut self) -> Segment {
         match self {
-            Self::Talk { orders, at, step } => {
-                let segment = Segment::talk(orders[*step as usize & 1][*at], *step);
+            Self::Talk { payload, orders, at, step } => {
+                let segment = Segment::talk(orders[*step as usize & 1][*at], *step, *payload);
                 *at += 1;
                 if *at == orders[0].len() {
                     (*at, *step) = (0, step.wrapping_add(1));

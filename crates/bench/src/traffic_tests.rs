@@ -1,12 +1,14 @@
 use super::*;
 use std::collections::HashSet;
 
+const PAYLOAD: Payload = [100, 1000];
+
 #[test]
 fn a_frame_says_what_the_headers_say() {
-    let mut pen = Pen::new();
+    let mut pen = Pen::new(PAYLOAD);
     for flow in [0, 1, 77_777, 1_000_001] {
         let [open, answer, ack] = Segment::handshake(flow);
-        let talk = (0..4).map(|step| Segment::talk(flow, step));
+        let talk = (0..4).map(|step| Segment::talk(flow, step, PAYLOAD));
         for segment in [open, answer, ack, Segment::reset(flow)].into_iter().chain(talk) {
             let headers = pen.headers(&segment);
             let dissected = wire::dissect(pen.frame(&segment), Tunnels::Inner).unwrap();
@@ -20,7 +22,7 @@ fn the_ends_take_turns_and_acknowledge_each_other() {
     for flow in [8, 9] {
         let mut next = INITIAL.map(|number| number.wrapping_add(1));
         for step in 0..7 {
-            let segment = Segment::talk(flow, step);
+            let segment = Segment::talk(flow, step, PAYLOAD);
             let (me, peer) = (segment.sender as usize, 1 - segment.sender as usize);
             assert_eq!(segment.sender as u32, (step ^ flow) & 1);
             assert_eq!((segment.sequence, segment.acknowledgment), (next[me], next[peer]));
@@ -31,7 +33,7 @@ fn the_ends_take_turns_and_acknowledge_each_other() {
 
 #[test]
 fn every_flow_has_its_own_ends() {
-    let pen = Pen::new();
+    let pen = Pen::new(PAYLOAD);
     let ends: HashSet<_> = (0..200_000)
         .map(|flow| {
             let network = pen.headers(&Segment::handshake(flow)[0]);
@@ -43,12 +45,12 @@ fn every_flow_has_its_own_ends() {
 
 #[test]
 fn talk_visits_every_flow_before_any_again() {
-    let mut traffic = Traffic::talk((0..100).collect());
+    let mut traffic = Traffic::talk((0..100).collect(), PAYLOAD);
     for step in 0..3 {
         let round: Vec<Segment> = (0..100).map(|_| traffic.next()).collect();
         let flows: HashSet<u32> = round.iter().map(|segment| segment.flow).collect();
         assert_eq!(flows.len(), 100);
-        assert!(round.iter().all(|segment| *segment == Segment::talk(segment.flow, step)));
+        assert!(round.iter().all(|segment| *segment == Segment::talk(segment.flow, step, PAYLOAD)));
         assert!(round.windows(2).any(|pair| pair[0].flow + 1 != pair[1].flow), "shuffled");
     }
 }
