@@ -50,13 +50,8 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/workers", put(set_workers))
         .route("/v1/balance", post(balance))
         .route("/v1/balancer", put(set_balancer))
-        .fallback(async || {
-            Refused::not_found(
-                "path",
-                "there is no such request",
-                "see the documentation of the API",
-            )
-        })
+        .fallback(async || no_such_request("path"))
+        .method_not_allowed_fallback(async || no_such_request("method"))
         .with_state(shared)
 }
 
@@ -271,6 +266,11 @@ fn parsed_body<T>(body: BodyOf<T>) -> Result<T, Refused> {
     body.map(|Json(body)| body).map_err(|error| {
         Refused::bad_request("body", error.body_text(), "send JSON as the documentation says")
     })
+}
+
+fn no_such_request(place: &str) -> Refused {
+    let todo = "the requests are listed in the documentation of the crate `control`";
+    Refused::not_found(place, "there is no such request", todo)
 }
 
 fn bad_filter(what: impl ToString) -> Refused {

@@ -1,0 +1,293 @@
+//! The API of a gateway whose interfaces are channels in memory.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use control::schema::{
+    Balance, Buckets, Connection, Count, Done, Event, Moves, SetBalancer, SetTunable, SetWorkers,
+    Status, Tunables,
+};
+use control::{Client, ClientError, ConnectionQuery, ControlSocket, LineFormat, Server};
+use engine::{Config, Gateway, OpenPort, PortOpener, PortSetup, WorkerCount};
+use flow::HashKey;
+use netio::memory::{ChannelRx, ChannelTx, Discard, channel};
+use netio::{FramePool, PortError, PortId, RxQueue, TxQueue};
+use tempfile::TempDir;
+use wire::build::PacketBuilder;
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Opens a channel as an interface, once.
+struct Once(Option<ChannelRx>);
+
+impl PortOpener for Once {
+    fn open(&mut self, _rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
+        let gone = || PortError::Gone { interface: "memory".into() };
+        let rx = self.0.take().ok_or_else(gone)?;
+        let tx = (0..tx_queues).map(|_| Box::new(Discard) as Box<dyn TxQueue>).collect();
+        Ok(OpenPort { rx: vec![Box::new(rx) as Box<dyn RxQueue>], tx })
+    }
+
+    fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
+        Ok(Box::new(Discard))
+    }
+}
+
+/// A gateway with its API, and the other end of its first interface.
+struct Running {
+    client: Client,
+    socket: PathBuf,
+    lan: ChannelTx,
+    pool: FramePool,
+    sent: u64,
+    /// Keeps the second interface up; nothing is sent there.
+    _wan: ChannelTx,
+    server: Server,
+    gateway: Arc<Gateway>,
+    _directory: TempDir,
+}
+
+impl Running {
+    fn start() -> Self {
+        let directory = TempDir::new().unwrap();
+        let socket = directory.path().join("gateway.sock");
+        let (lan, lan_rx) = channel(PortId(0), 1 << 17).unwrap();
+        let (wan, wan_rx) = channel(PortId(1), 64).unwrap();
+        let ports = vec![
+            PortSetup::new("lan0", Once(Some(lan_rx))),
+            PortSetup::new("wan0", Once(Some(wan_rx))),
+        ];
+        let mut config =
+            Config { workers: WorkerCount::Fixed(2), pin: false, ..Config::new(HashKey(7, 11)) };
+        // Nothing may be lost, however slow the machine.
+        config.settings.set("netdev_max_backlog", 1 << 16).unwrap();
+        let bound = ControlSocket::bind(&socket).unwrap();
+        let gateway = Arc::new(Gateway::start(config, ports).unwrap());
+        let server = Server::start(bound, gateway.clone()).unwrap();
+        Self {
+            client: Client::new(&socket).unwrap(),
+            socket,
+            lan,
+            pool: FramePool::new(64, 1),
+            sent: 0,
+            _wan: wan,
+            server,
+            gateway,
+            _directory: directory,
+        }
+    }
+
+    /// Opens so many more UDP flows and waits until they are tracked.
+    fn open_flows(&mut self, count: u64) {
+        let (mut frames, mut bytes) = (Vec::new(), Vec::new());
+        for flow in self.sent..self.sent + count {
+            let [.., a, b, high, low] = flow.to_be_bytes();
+            bytes.clear();
+            let port = u16::from_be_bytes([high, low]);
+            PacketBuilder::v4([198, 18, a, b], [192, 0, 2, 1]).udp(port, 53, b"?", &mut bytes);
+            frames.push(self.pool.copy_of(&bytes).unwrap());
+        }
+        self.sent += count;
+        self.lan.transmit(&mut frames, &mut self.pool).unwrap();
+        let begin = Instant::now();
+        while self.connections() != self.sent {
+            assert!(begin.elapsed() < PATIENCE, "{} of {}", self.connections(), self.sent);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn connections(&self) -> u64 {
+        self.client.get::<Count>("/v1/connections/count").unwrap().connections
+    }
+
+    fn lines(&self, request: &str) -> Result<Vec<String>, ClientError> {
+        let mut lines = Vec::new();
+        self.client.lines::<ClientError>(request, &mut |line| {
+            lines.push(String::from_utf8(line.to_vec()).unwrap());
+            Ok(())
+        })?;
+        Ok(lines)
+    }
+
+    /// Ends the API and then the gateway, which nobody else may hold by then.
+    fn stop(self) {
+        drop(self.server);
+        assert!(!self.socket.exists());
+        Arc::into_inner(self.gateway).unwrap().stop().unwrap();
+    }
+}
+
+/// A request whose answer begins to be read, and no more.
+fn begun_request(socket: &Path, path: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: stateway\r\n\r\n").unwrap();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    assert!(status.starts_with(b"HTTP/1.1 "));
+    stream
+}
+
+#[test]
+fn questions_are_answered() {
+    let mut running = Running::start();
+    running.open_flows(100);
+    let status: Status = running.client.get("/v1/status").unwrap();
+    assert_eq!((status.schema, status.connections, status.workers.len()), (1, 100, 2));
+    assert_eq!(status.totals.classes.get("new"), 100);
+    assert_eq!(status.ports[0].received, 100);
+    assert_eq!(status.connections_limit, 1 << 20);
+    let names: Vec<&str> = status.totals.softnet.iter().map(|(name, _)| name).collect();
+    assert_eq!(names[..2], ["processed", "dropped"], "in the order of the kernel's columns");
+
+    let buckets: Buckets = running.client.get("/v1/buckets").unwrap();
+    assert_eq!(buckets.buckets.len(), 256);
+    assert_eq!(buckets.buckets.iter().map(|bucket| bucket.connections).sum::<u64>(), 100);
+
+    let tunables: Tunables = running.client.get("/v1/tunables").unwrap();
+    let mut names = tunables.tunables.iter().map(|tunable| tunable.name.as_str());
+    assert!(names.any(|name| name == "nf_conntrack_tcp_timeout_established"));
+    running.stop();
+}
+
+#[test]
+fn lists_are_filtered_and_come_in_both_forms() {
+    let mut running = Running::start();
+    running.open_flows(20);
+    let one = ConnectionQuery { sport: Some(7), ..ConnectionQuery::default() };
+    let lines = running.lines(&one.request("/v1/connections")).unwrap();
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    let connection: Connection = serde_json::from_str(line).unwrap();
+    assert_eq!(connection.original.source_port, Some(7));
+    assert_eq!(connection.reply.destination_port, Some(7));
+
+    let text = ConnectionQuery { format: LineFormat::Conntrack, ..one.clone() };
+    let lines = running.lines(&text.request("/v1/connections")).unwrap();
+    assert!(lines[0].contains("src=198.18.0.0 dst=192.0.2.1 sport=7 dport=53 [UNREPLIED]"));
+
+    let done: Done = running.client.delete(&one.request("/v1/connections")).unwrap();
+    assert_eq!((done.affected, running.connections()), (1, 19));
+    let done: Done = running.client.delete("/v1/connections").unwrap();
+    assert_eq!((done.affected, running.connections()), (19, 0));
+    running.stop();
+}
+
+#[test]
+fn long_lists_are_complete_and_readers_that_leave_take_nothing_with_them() {
+    let mut running = Running::start();
+    running.open_flows(50_000);
+    // More than there may be at once. Some may be refused while the threads of
+    // those before them notice that their reader has gone.
+    for _ in 0..40 {
+        drop(begun_request(&running.socket, "/v1/connections"));
+    }
+    let begin = Instant::now();
+    let lines = loop {
+        match running.lines("/v1/connections") {
+            Ok(lines) => break lines,
+            Err(ClientError::Refused(_)) if begin.elapsed() < PATIENCE => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let ports: BTreeSet<Option<u16>> = lines
+        .iter()
+        .map(|line| serde_json::from_str::<Connection>(line).unwrap().original.source_port)
+        .collect();
+    assert_eq!((lines.len(), ports.len()), (50_000, 50_000), "each once");
+    running.stop();
+}
+
+#[test]
+fn too_many_streams_are_refused_and_the_others_go_on() {
+    let running = Running::start();
+    let streams: Vec<UnixStream> =
+        (0..16).map(|_| begun_request(&running.socket, "/v1/events")).collect();
+    let refused = running.lines("/v1/events");
+    let Err(ClientError::Refused(refused)) = refused else { panic!("{refused:?}") };
+    assert!(refused.what.contains("16 lists and event streams"), "{refused:?}");
+    assert_eq!(running.connections(), 0, "short requests are still answered");
+    // The gateway stops although they are being read.
+    running.stop();
+    drop(streams);
+}
+
+#[test]
+fn events_are_told_as_they_happen() {
+    let mut running = Running::start();
+    let socket = running.socket.clone();
+    let (told, events) = std::sync::mpsc::channel();
+    let query = ConnectionQuery { events: Some("NEW,DESTROY".into()), ..Default::default() };
+    let reader = std::thread::spawn(move || {
+        // The stream ends with the gateway.
+        let _ = Client::new(&socket).unwrap().lines::<ClientError>(
+            &query.request("/v1/events"),
+            &mut |line| {
+                told.send(serde_json::from_slice::<Event>(line).unwrap()).unwrap();
+                Ok(())
+            },
+        );
+    });
+    // Flows are opened until the subscription has taken effect.
+    let first = loop {
+        running.open_flows(1);
+        if let Ok(event) = events.recv_timeout(Duration::from_millis(200)) {
+            break event;
+        }
+    };
+    assert_eq!((first.event.as_str(), first.sequence, first.lost), ("new", 0, 0));
+    running.client.delete::<Done>("/v1/connections").unwrap();
+    assert_eq!(events.recv_timeout(PATIENCE).unwrap().event, "destroy");
+    running.stop();
+    reader.join().unwrap();
+}
+
+#[test]
+fn changes_are_made_and_mistakes_are_refused() {
+    let running = Running::start();
+    let client = &running.client;
+    let put = |name: &str, value| -> Result<Done, ClientError> {
+        client.put(&format!("/v1/tunables/{name}"), &SetTunable { value })
+    };
+    put("nf_conntrack_max", 5).unwrap();
+    assert_eq!(client.get::<Status>("/v1/status").unwrap().connections_limit, 5);
+    let moves: Moves = client.put("/v1/workers", &SetWorkers { workers: 3 }).unwrap();
+    assert!(!moves.moves.is_empty());
+    assert_eq!(client.get::<Status>("/v1/status").unwrap().workers.len(), 3);
+    let plan: Moves = client.post("/v1/balance", &Balance { dry_run: true }).unwrap();
+    assert!(plan.dry_run && plan.report.contains("workers wanted"), "{plan:?}");
+    for interval_ms in [Some(10), None] {
+        client.put::<Done>("/v1/balancer", &SetBalancer { interval_ms }).unwrap();
+    }
+
+    let mistakes = [
+        put("nf_conntrack_max", 0).unwrap_err(),
+        put("no_such_tunable", 1).unwrap_err(),
+        client.put::<Moves>("/v1/workers", &SetWorkers { workers: 65 }).unwrap_err(),
+        client.put::<Done>("/v1/balancer", &SetBalancer { interval_ms: Some(1) }).unwrap_err(),
+        client.put::<Done>("/v1/balancer", &"often").unwrap_err(),
+        client.get::<Status>("/v1/connections?sport=a").unwrap_err(),
+        client.get::<Status>("/v2/status").unwrap_err(),
+        client.put::<Done>("/v1/status", &0).unwrap_err(),
+    ];
+    insta::assert_snapshot!(mistakes.map(|mistake| mistake.to_string()).join("\n"));
+    running.stop();
+}
+
+#[test]
+fn what_is_no_request_does_no_harm() {
+    let running = Running::start();
+    let garbage: [&[u8]; 4] =
+        [&[0; 4], b"GET / HTTP/9.9\r\n\r\n", b"GET /v1/status", &[0xff; 9000]];
+    for bytes in garbage {
+        let mut stream = UnixStream::connect(&running.socket).unwrap();
+        // It may be closed before all of it was sent.
+        let _ = stream.write_all(bytes);
+    }
+    assert_eq!(running.connections(), 0);
+    running.stop();
+}
