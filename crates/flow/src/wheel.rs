@@ -18,6 +18,9 @@ const TICK_SHIFT: u32 = 30;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
 const NONE: u32 = u32::MAX;
 
+/// Entries of a chunk of links: 1.5 KiB are added at a time, and growth copies none.
+const CHUNK: usize = 128;
+
 #[derive(Clone, Copy, Debug)]
 struct Link {
     previous: u32,
@@ -29,25 +32,31 @@ struct Link {
 const UNFILED: Link = Link { previous: NONE, next: NONE, slot: NONE };
 
 /// Files identifiers (indices of a slab) by the time at which to look at them.
+///
+/// The slots of the present tick hold what is due and not yet looked at; time
+/// does not move on before they are empty. So no entry is ever passed over, and
+/// whatever is filed lies less than a round ahead of the present slot of its level.
 #[derive(Debug)]
 pub struct TimerWheel {
-    /// First entry of each slot, level by level, and after them the list of what
-    /// is due now.
-    heads: Box<[u32; LEVELS * SLOTS + 1]>,
-    links: Vec<Link>,
-    /// The last tick that has been taken up.
+    /// First entry of each slot, level by level.
+    heads: Box<[u32; LEVELS * SLOTS]>,
+    /// The slots of each level that hold something, one bit each.
+    occupied: [u64; LEVELS],
+    #[expect(clippy::vec_box, reason = "a longer list of chunks must not copy the chunks")]
+    links: Vec<Box<[Link; CHUNK]>>,
+    /// The present tick.
     tick: u64,
     filed: usize,
 }
 
-/// Index of the list of entries that are due.
-const DUE: u32 = (LEVELS * SLOTS) as u32;
+const _: () = assert!(SLOTS == u64::BITS as usize, "one word tells the slots of a level");
 
 impl TimerWheel {
     /// An empty wheel that starts at `now`.
     pub fn new(now: Timestamp) -> Self {
         Self {
-            heads: Box::new([NONE; LEVELS * SLOTS + 1]),
+            heads: Box::new([NONE; LEVELS * SLOTS]),
+            occupied: [0; LEVELS],
             links: Vec::new(),
             tick: now.as_nanos() >> TICK_SHIFT,
             filed: 0,
@@ -66,15 +75,19 @@ impl TimerWheel {
 
     /// Memory held, bytes.
     pub fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.heads) + self.links.capacity() * size_of::<Link>()
+        size_of_val(&*self.heads)
+            + self.links.len() * size_of::<[Link; CHUNK]>()
+            + self.links.capacity() * size_of::<usize>()
     }
 
-    /// Files `id` to be looked at no earlier than `deadline`, less than two ticks
-    /// after it at the lowest level. An id that is filed already is moved.
+    /// Files `id` for its owner to be asked about. The last time is after
+    /// `deadline` and less than two ticks after it, if the budgets of
+    /// [`TimerWheel::advance`] suffice, and later by the calls that they lack. A
+    /// deadline more than 64 ticks away is asked about before, at most once for
+    /// each level on its way down. An id that is filed already is moved.
     pub fn insert(&mut self, id: u32, deadline: Timestamp) {
-        let at = id as usize;
-        if at >= self.links.len() {
-            self.links.resize(at + 1, UNFILED);
+        while id as usize >= self.links.len() * CHUNK {
+            self.links.push(Box::new([UNFILED; CHUNK]));
         }
         self.remove(id);
         // The tick after the deadline, so that the deadline has passed when it comes.
@@ -84,97 +97,84 @@ impl TimerWheel {
 
     /// Takes `id` out; nothing happens if it is not filed.
     pub fn remove(&mut self, id: u32) {
-        let Some(&link) = self.links.get(id as usize) else { return };
-        if link.slot == NONE {
+        if id as usize >= self.links.len() * CHUNK {
             return;
         }
-        if link.previous == NONE {
-            self.heads[link.slot as usize] = link.next;
+        let Link { previous, next, slot } = std::mem::replace(self.link(id), UNFILED);
+        if slot == NONE {
+            return;
+        }
+        if previous != NONE {
+            self.link(previous).next = next;
         } else {
-            self.links[link.previous as usize].next = link.next;
+            self.heads[slot as usize] = next;
+            if next == NONE {
+                self.occupied[slot as usize / SLOTS] &= !(1 << (slot as usize % SLOTS));
+            }
         }
-        if link.next != NONE {
-            self.links[link.next as usize].previous = link.previous;
+        if next != NONE {
+            self.link(next).previous = previous;
         }
-        self.links[id as usize] = UNFILED;
         self.filed -= 1;
     }
 
-    /// Moves time on to `now` and calls `expired` for at most `budget` entries
-    /// that are due. It answers with a later deadline to file the entry again, or
-    /// with `None` when the entry is gone. What the budget leaves is due at the
-    /// next call. Returns how many entries were looked at.
+    /// Moves time on towards `now` and calls `expired` for at most `budget`
+    /// entries. It answers with a later deadline to file the entry again, or with
+    /// `None` when the entry is gone. The work is bounded by the budget however
+    /// far `now` is ahead; what the budget leaves is due at the next call.
+    /// Returns how many entries were looked at.
     pub fn advance(
         &mut self,
         now: Timestamp,
         budget: usize,
         mut expired: impl FnMut(u32) -> Option<Timestamp>,
     ) -> usize {
-        self.turn_to(now.as_nanos() >> TICK_SHIFT);
-        let mut looked_at = 0;
-        while looked_at < budget {
-            let id = self.heads[DUE as usize];
-            if id == NONE {
-                break;
-            }
-            looked_at += 1;
+        let target = now.as_nanos() >> TICK_SHIFT;
+        for looked_at in 0..budget {
+            let Some(id) = self.turn_towards(target) else { return looked_at };
             self.remove(id);
             if let Some(deadline) = expired(id) {
                 self.insert(id, deadline);
             }
         }
-        looked_at
+        budget
     }
 
-    /// Moves everything whose tick has come to the list of what is due.
-    fn turn_to(&mut self, target: u64) {
-        if self.filed == 0 {
+    /// Turns to the first tick at which something is due and returns one such
+    /// entry; turns to `target` when nothing is due up to then.
+    fn turn_towards(&mut self, target: u64) -> Option<u32> {
+        let Some(tick) = self.next_tick().filter(|&tick| tick <= target) else {
             self.tick = self.tick.max(target);
-            return;
-        }
-        while self.tick < target {
-            self.tick += 1;
-            // A level turns when all below it have come round.
-            for level in (1..LEVELS as u32).rev() {
-                if self.tick.trailing_zeros() >= level * SLOT_BITS {
-                    self.refile(slot_at(level, self.tick));
-                }
-            }
-            self.append_to_due(slot_at(0, self.tick));
-        }
+            return None;
+        };
+        self.tick = tick;
+        let mut heads = (0..LEVELS as u32).map(|level| self.heads[slot_at(level, tick) as usize]);
+        heads.find(|&id| id != NONE)
     }
 
-    /// Files the entries of a higher slot again, now that they are nearer.
-    fn refile(&mut self, slot: u32) {
-        let mut id = std::mem::replace(&mut self.heads[slot as usize], NONE);
-        while id != NONE {
-            let next = self.links[id as usize].next;
-            self.links[id as usize] = UNFILED;
-            self.filed -= 1;
-            // The exact tick is not kept: the slot's first tick is the earliest it
-            // can be due, and the owner files it again if that is too early.
-            self.push(id, slot_at(0, self.tick));
-            id = next;
-        }
+    /// The first tick, from the present one on, at which a slot comes that holds
+    /// something.
+    fn next_tick(&self) -> Option<u64> {
+        let first = |(level, &occupied): (u32, &u64)| {
+            let shift = level * SLOT_BITS;
+            let present = self.tick >> shift;
+            let ahead = occupied.rotate_right((present % SLOTS as u64) as u32).trailing_zeros();
+            (occupied != 0).then(|| (present + u64::from(ahead)) << shift)
+        };
+        (0..).zip(&self.occupied).filter_map(first).min()
     }
 
-    fn append_to_due(&mut self, slot: u32) {
-        let mut id = std::mem::replace(&mut self.heads[slot as usize], NONE);
-        while id != NONE {
-            let next = self.links[id as usize].next;
-            self.links[id as usize] = UNFILED;
-            self.filed -= 1;
-            self.push(id, DUE);
-            id = next;
-        }
+    fn link(&mut self, id: u32) -> &mut Link {
+        &mut self.links[id as usize / CHUNK][id as usize % CHUNK]
     }
 
     fn push(&mut self, id: u32, slot: u32) {
-        let head = std::mem::replace(&mut self.heads[slot as usize], id);
-        if head != NONE {
-            self.links[head as usize].previous = id;
+        let next = std::mem::replace(&mut self.heads[slot as usize], id);
+        if next != NONE {
+            self.link(next).previous = id;
         }
-        self.links[id as usize] = Link { previous: NONE, next: head, slot };
+        *self.link(id) = Link { previous: NONE, next, slot };
+        self.occupied[slot as usize / SLOTS] |= 1 << (slot as usize % SLOTS);
         self.filed += 1;
     }
 

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// Runs a wheel as its owner does: true deadlines on the side, refile if early.
 fn expire(
@@ -50,6 +51,70 @@ proptest! {
                 );
             }
             prop_assert_eq!(wheel.len(), deadlines.len());
+        }
+    }
+}
+
+/// Deadlines up to the reach of the wheel, in seconds: 194 days less a round of
+/// the level below, because the present slot may be nearly over.
+const REACH: u64 = 16_000_000;
+
+proptest! {
+    /// However far time jumps, a call looks at no more than its budget, an entry
+    /// is looked at once for each level at most, and calls that go on find all
+    /// that is over.
+    #[test]
+    fn no_jump_takes_more_than_the_budget(
+        timeouts in proptest::collection::vec(0u64..REACH, 1..60),
+        jumps in proptest::collection::vec(0u64..2 * REACH, 1..6),
+        budget in 1usize..8,
+        more in proptest::collection::vec(0u64..REACH, 6),
+    ) {
+        let mut now = Timestamp::from_secs(1_000_000);
+        let mut wheel = TimerWheel::new(now);
+        let mut deadlines = HashMap::new();
+        let mut looks: HashMap<u32, usize> = HashMap::new();
+        let mut next_id = timeouts.len() as u32;
+        for (id, &secs) in (0..).zip(&timeouts) {
+            let deadline = now.after(Duration::from_secs(secs));
+            deadlines.insert(id, deadline);
+            wheel.insert(id, deadline);
+        }
+        for (jump, secs) in jumps.into_iter().zip(more) {
+            now = now.after(Duration::from_secs(jump));
+            for call in 0.. {
+                let mut calls = 0;
+                let looked_at = wheel.advance(now, budget, |id| {
+                    calls += 1;
+                    *looks.entry(id).or_default() += 1;
+                    match deadlines[&id] {
+                        deadline if deadline > now => Some(deadline),
+                        _ => {
+                            deadlines.remove(&id);
+                            None
+                        }
+                    }
+                });
+                prop_assert_eq!(looked_at, calls);
+                prop_assert!(looked_at <= budget);
+                if looked_at < budget {
+                    break;
+                }
+                if call == 0 {
+                    // A new entry while the wheel is still behind.
+                    let deadline = now.after(Duration::from_secs(secs));
+                    deadlines.insert(next_id, deadline);
+                    wheel.insert(next_id, deadline);
+                    next_id += 1;
+                }
+            }
+            for (id, deadline) in &deadlines {
+                prop_assert!(now.as_nanos() < deadline.as_nanos() + (2 << TICK_SHIFT), "{id}");
+            }
+            prop_assert_eq!(wheel.len(), deadlines.len());
+        }
+        for id in 0..timeouts.len() as u32 {
+            prop_assert!(looks.get(&id).is_none_or(|&looks| looks <= LEVELS), "{looks:?}");
         }
     }
 }
