@@ -244,12 +244,14 @@ impl Table {
         Tracked::of_connection(Class::Related, head.direction(sender).reversed(), head.mark)
     }
 
-    /// Ends a connection near `hash` that is not assured and takes over its unit
-    /// of the lease.
+    /// Ends a connection near `hash` that is not assured, or that is on its way
+    /// out, and takes over its unit of the lease.
     fn evict_for(&mut self, hash: u32, context: &mut Context<'_>) -> bool {
         let victim = self.index.neighbours(hash, EARLY_DROP_SCAN).find(|&slot| {
-            let head = &self.slab[slot].head;
-            !head.status.has(Status::ASSURED) || head.is_expired(context.now)
+            let Entry { head, body } = &self.slab[slot];
+            !head.status.has(Status::ASSURED)
+                || body.state.is_closing()
+                || head.is_expired(context.now)
         });
         let Some(victim) = victim else { return false };
         self.close(victim, context);

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 
 use flow::Side;
 use proptest::prelude::*;
-use wire::{TcpFlags, TcpInfo};
 
-use super::tests::{Lab, SECRET, keyed, network, udp};
+use super::tests::{Lab, SECRET, keyed, network, tcp, udp};
 use super::*;
 use wire::{Family, IcmpQuery, Network, QueryKind, protocol};
 
@@ -86,19 +85,6 @@ enum Action {
     WaitMillis(u64),
     Expire(usize),
     Delete(Box<Network>),
-}
-
-fn tcp(family: Family, from: (u8, u16), to: (u8, u16), flags: u8, numbers: (u8, u8)) -> Network {
-    let transport = Transport::Tcp(TcpInfo {
-        source_port: from.1,
-        destination_port: to.1,
-        sequence: u32::from(numbers.0),
-        acknowledgment: u32::from(numbers.1),
-        window: 100,
-        flags: TcpFlags(flags),
-        header_len: 20,
-    });
-    network(family, from.0, to.0, protocol::TCP, transport)
 }
 
 /// Few ends, so that packets meet.

@@ -4,7 +4,9 @@ use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Lease, LeasePool,
     Timestamp, Verdict, Zone,
 };
-use wire::{Family, FragmentInfo, IcmpError, Network, Quoted, QuotedTransport, protocol};
+use wire::{
+    Family, FragmentInfo, IcmpError, Network, Quoted, QuotedTransport, TcpFlags, TcpInfo, protocol,
+};
 
 use super::*;
 use crate::{Settings, class_without_flow};
@@ -138,6 +140,26 @@ pub(super) fn network(
 pub(super) fn udp(family: Family, from: (u8, u16), to: (u8, u16)) -> Network {
     let transport = Transport::Udp { source_port: from.1, destination_port: to.1, length: 28 };
     network(family, from.0, to.0, protocol::UDP, transport)
+}
+
+/// A segment with 8 bytes of data; `numbers` are sequence and acknowledgment.
+pub(super) fn tcp(
+    family: Family,
+    from: (u8, u16),
+    to: (u8, u16),
+    flags: u8,
+    numbers: (u8, u8),
+) -> Network {
+    let transport = Transport::Tcp(TcpInfo {
+        source_port: from.1,
+        destination_port: to.1,
+        sequence: u32::from(numbers.0),
+        acknowledgment: u32::from(numbers.1),
+        window: 100,
+        flags: TcpFlags(flags),
+        header_len: 20,
+    });
+    network(family, from.0, to.0, protocol::TCP, transport)
 }
 
 #[test]
@@ -297,6 +319,25 @@ fn a_full_table_drops_early_what_is_not_assured() {
     for packet in &flows[1..4] {
         assert_eq!(lab.track(packet).class, Class::Established);
     }
+}
+
+#[test]
+fn a_full_table_drops_early_what_is_closing() {
+    const ACK: u8 = TcpFlags::ACK.0;
+    let mut lab = Lab::with_room_for(1);
+    let (client, server) = ((1, 1000), (2, 80));
+    let there = |flags, numbers| tcp(Family::V4, client, server, flags, numbers);
+    let back = |flags, numbers| tcp(Family::V4, server, client, flags, numbers);
+    lab.track(&there(TcpFlags::SYN.0, (0, 0)));
+    lab.track(&back(TcpFlags::SYN.0 | ACK, (0, 9)));
+    lab.track(&there(ACK, (9, 9)));
+    let other = flow_number(1);
+    assert!(lab.listed()[0].assured);
+    assert_eq!(lab.track(&other).verdict, Verdict::Drop(DropReason::TableFull));
+    lab.track(&there(TcpFlags::FIN.0 | ACK, (17, 9)));
+    assert_eq!(lab.listed()[0].state, Some("FIN_WAIT"));
+    assert_eq!(lab.track(&other).verdict, Verdict::Accept);
+    assert_eq!((lab.counters.early_drop, lab.table.len(), lab.pool.leased()), (1, 1, 1));
 }
 
 #[test]

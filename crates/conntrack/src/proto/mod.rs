@@ -117,6 +117,14 @@ impl State {
         }
     }
 
+    /// True when the ends have begun to close the connection.
+    pub fn is_closing(&self) -> bool {
+        match self {
+            Self::Tcp(tcp) => tcp.state().is_closing(),
+            Self::Udp(_) | Self::Icmp | Self::Gre | Self::Generic => false,
+        }
+    }
+
     /// The name of the state, for protocols that have several.
     pub fn name(&self) -> Option<&'static str> {
         match self {

@@ -27,7 +27,7 @@ pub struct Connection {
     pub reply: Tuple,
     /// A reply was seen.
     pub seen_reply: bool,
-    /// Not a candidate for early drop.
+    /// Not a candidate for early drop before it closes.
     pub assured: bool,
     /// Mark.
     pub mark: u32,
