@@ -91,7 +91,8 @@ impl WorkerCount {
         }
     }
 
-    pub(crate) fn resolve(self, cpus: &[usize]) -> usize {
+    /// How many workers that is when they may run on `cpus`.
+    pub fn resolve(self, cpus: &[usize]) -> usize {
         match self {
             Self::PerCpu => cpus.len().clamp(1, MAX_WORKERS),
             Self::Fixed(count) => usize::from(count),

@@ -37,6 +37,7 @@ pub use crew::Unresponsive;
 pub use events::{EventStream, NumberedEvent};
 pub use gateway::{CpuSource, Gateway, system_cpus};
 pub use output::Sent;
+pub use port_book::place;
 pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
 pub use prefetch::Hardware;
 pub use replay::{REPLAY_SECRET, ReplayError, ReplayOptions, ReplayReport, replay};

@@ -245,9 +245,7 @@ impl PortBook {
         statuses
     }
 
-    /// Which of `workers` workers may own buckets, by `rps_cpus` of all ports.
-    /// Worker i runs on CPU `cpus[i % len]`; when workers are not pinned, the sets
-    /// say nothing about them and all may.
+    /// [`place`] by `rps_cpus` of all ports.
     ///
     /// # Errors
     /// [`PlacementError`] names the port.
@@ -257,19 +255,32 @@ impl PortBook {
         cpus: &[usize],
         buckets: BucketCount,
     ) -> Result<Placement, PlacementError> {
-        let workers: Vec<WorkerCpu> = (0..workers as u16)
-            .map(|id| WorkerCpu {
-                worker: WorkerId(id),
-                cpu: cpus.get(usize::from(id) % cpus.len().max(1)).copied().unwrap_or_default(),
-            })
-            .collect();
-        let restricted = self.ports.iter().filter(|_| !cpus.is_empty());
-        let interfaces: Vec<InterfaceCpus> = restricted
-            .filter_map(|entry| {
-                let cpus = entry.setup.rps_cpus?;
-                Some(InterfaceCpus { name: entry.setup.name.clone(), cpus })
-            })
-            .collect();
-        steer::place(&interfaces, &workers, buckets)
+        let of = |setup: &PortSetup| {
+            Some(InterfaceCpus { name: setup.name.clone(), cpus: setup.rps_cpus? })
+        };
+        let restricted: Vec<_> = self.ports.iter().filter_map(|entry| of(&entry.setup)).collect();
+        place(&restricted, workers, cpus, buckets)
     }
+}
+
+/// Which of `workers` workers may own buckets, by `rps_cpus` of the interfaces.
+/// Worker i runs on CPU `cpus[i % len]`; without CPUs workers are not pinned, the
+/// sets say nothing about them and all may.
+///
+/// # Errors
+/// [`PlacementError`] names the interface.
+pub fn place(
+    interfaces: &[InterfaceCpus],
+    workers: usize,
+    cpus: &[usize],
+    buckets: BucketCount,
+) -> Result<Placement, PlacementError> {
+    let workers: Vec<WorkerCpu> = (0..workers as u16)
+        .map(|id| WorkerCpu {
+            worker: WorkerId(id),
+            cpu: cpus.get(usize::from(id) % cpus.len().max(1)).copied().unwrap_or_default(),
+        })
+        .collect();
+    let interfaces = if cpus.is_empty() { &[] } else { interfaces };
+    steer::place(interfaces, &workers, buckets)
 }

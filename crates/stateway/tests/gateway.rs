@@ -81,8 +81,8 @@ fn a_missing_interface_is_told_with_its_line() {
     for command in ["run", "check"] {
         let (code, message) = code_and_message(&[command, "-c", config.to_str().unwrap()], &socket);
         assert_eq!(code, Some(2));
-        assert!(message.contains("gw.toml:1: interface.name: there is no interface \"none0\""));
-        assert!(message.contains("gw.toml:4: interface.name: there is no interface \"none1\""));
+        assert!(message.contains("gw.toml:2: interface.name: there is no interface \"none0\""));
+        assert!(message.contains("gw.toml:5: interface.name: there is no interface \"none1\""));
         assert!(!socket.exists(), "nothing was started");
     }
 }

@@ -21,11 +21,12 @@ pub struct Args {
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let config = Configuration::load(&args.config)?;
-    config.check_host()?;
+    let cpus = engine::system_cpus();
+    config.check_host(&cpus)?;
     out.line(format_args!("{}: in order", config.file.display()))?;
     let workers = match config.workers {
         Some(workers) => workers.to_string(),
-        None => format!("one per CPU, now {}", engine::system_cpus().len()),
+        None => format!("one per CPU, now {}", config.worker_count().resolve(&cpus)),
     };
     out.line(format_args!("workers    {workers}"))?;
     out.line(format_args!("buckets    {}", config.buckets.get()))?;

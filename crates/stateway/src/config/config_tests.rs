@@ -46,10 +46,10 @@ fn everything_that_can_be_said_is_understood() {
     assert_eq!((config.tunnels, config.hash), (Tunnels::Outer, HashKind::ToeplitzSymmetric));
     assert_eq!(config.secret, Some(HashKey(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f)));
     let [lan, wan] = &config.interfaces[..] else { panic!("two interfaces") };
-    assert_eq!((lan.name.as_str(), lan.line, lan.rx_queues), ("lan0", 10, 2));
+    assert_eq!((lan.name.as_str(), lan.name_line, lan.rx_queues), ("lan0", 11, 2));
     assert_eq!(lan.rps_cpus, Some(CpuSet::first(2)));
     assert!(lan.supplied_hash_symmetric && !wan.supplied_hash_symmetric);
-    assert_eq!((wan.name.as_str(), wan.line, wan.rx_queues), ("wan0", 18, 1));
+    assert_eq!((wan.name.as_str(), wan.name_line, wan.rx_queues), ("wan0", 19, 1));
     assert_eq!(wan.rps_cpus, None);
     assert_eq!(config.settings.get("nf_conntrack_max"), Some(1000));
     assert_eq!(config.settings.get("netdev_max_backlog"), Some(256));
@@ -175,11 +175,38 @@ fn a_file_that_is_not_there() {
 fn the_machine_is_asked_for_interfaces() {
     let config =
         parse("[[interface]]\nname = \"no-such-if0\"\n[[interface]]\nname = \"no-such-if1\"\n");
-    let problems = config.unwrap().check_host().unwrap_err().0;
+    let problems = config.unwrap().check_host(&[0, 1]).unwrap_err().0;
     let lines: Vec<usize> = problems.iter().map(|problem| problem.line).collect();
-    assert_eq!(lines, [1, 3]);
+    assert_eq!(lines, [2, 4]);
     assert!(problems[0].what.starts_with("there is no interface \"no-such-if0\""));
 
-    let one = parse("[[interface]]\nname = \"no-such-if0\"\n").unwrap().check_host().unwrap_err();
-    insta::assert_snapshot!(one.0[0], @"gateway.toml: interface: a bridge needs two [[interface]] tables or more, each with a name");
+    let one = parse("[[interface]]\nname = \"no-such-if0\"\n").unwrap();
+    insta::assert_snapshot!(one.check_host(&[0, 1]).unwrap_err().0[0], @"gateway.toml: interface: a bridge needs two [[interface]] tables or more, each with a name");
+}
+
+/// The problems of `rps_cpus` and of the control socket on a machine where the
+/// process may use CPUs 0 and 1.
+fn host_problems(text: &str) -> String {
+    let problems = parse(text).unwrap().check_host(&[0, 1]).unwrap_err().0;
+    let wanted = problems.iter().filter(|problem| problem.key != "interface.name");
+    wanted.map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn sets_of_cpus_that_can_not_be_satisfied_are_found_with_their_key() {
+    let apart = "[[interface]]\nname = \"lan0\"\nrps_cpus = \"1\"\n\
+                 [[interface]]\nname = \"wan0\"\nio = \"afpacket\"\nrps_cpus = \"2\"\n";
+    let elsewhere = "[[interface]]\nname = \"lan0\"\nrps_cpus = \"cpus:3\"\n\
+                     [[interface]]\nname = \"wan0\"\n";
+    let one_worker = format!("[gateway]\nworkers = 1\n{}", elsewhere.replace("cpus:3", "2"));
+    let all = [apart, elsewhere, &one_worker].map(host_problems);
+    insta::assert_snapshot!(all.join("\n"));
+    assert_eq!(host_problems(&one_worker.replace("workers = 1", "workers = 2")), "");
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_found_with_its_key() {
+    let text = "[[interface]]\nname = \"lan0\"\n[[interface]]\nname = \"wan0\"\n\
+                [control]\nsocket = \"/nonexistent/gateway.sock\"\n";
+    insta::assert_snapshot!(host_problems(text), @"gateway.toml:6: control.socket: there is no directory /nonexistent");
 }

@@ -142,9 +142,16 @@ impl<'t> Section<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// True when the key is there.
+    /// True when the key is there and was not taken yet.
     pub fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|(name, ..)| name == key)
+    }
+
+    /// The offset of a key that was not taken yet; that of the table when the
+    /// key is absent.
+    pub fn place_of(&self, key: &str) -> usize {
+        let entry = self.entries.iter().find(|(name, ..)| name == key);
+        entry.map_or(self.offset, |&(_, offset, _)| offset)
     }
 
     /// Takes a key out of the table.

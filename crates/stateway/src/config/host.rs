@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use netio::link_state;
+use steer::{InterfaceCpus, PlacementError};
 
-use super::{Configuration, Problems};
+use super::{Configuration, Problem, Problems};
 
-pub(super) fn check(config: &Configuration) -> Result<(), Problems> {
+pub(super) fn check(config: &Configuration, cpus: &[usize]) -> Result<(), Problems> {
     let mut problems = Vec::new();
     if config.interfaces.len() < 2 {
         let what = "a bridge needs two [[interface]] tables or more, each with a name".to_owned();
@@ -14,14 +15,38 @@ pub(super) fn check(config: &Configuration) -> Result<(), Problems> {
     }
     problems.extend(config.interfaces.iter().filter_map(|interface| {
         let what = obstacle(&interface.name)?;
-        Some(config.problem(interface.line, "interface.name", what))
+        Some(config.problem(interface.name_line, "interface.name", what))
     }));
+    problems.extend(placement(config, cpus));
     let directory = config.socket.as_deref().and_then(Path::parent);
     if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
         let what = format!("there is no directory {}", directory.display());
-        problems.push(config.problem(0, "control.socket", what));
+        problems.push(config.problem(config.socket_line, "control.socket", what));
     }
+    problems.sort_by_key(|problem| problem.line);
     if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+}
+
+/// Why no worker may own what arrives, if so.
+fn placement(config: &Configuration, cpus: &[usize]) -> Option<Problem> {
+    let restricted: Vec<InterfaceCpus> = config
+        .interfaces
+        .iter()
+        .filter_map(|i| Some(InterfaceCpus { name: i.name.clone(), cpus: i.rps_cpus? }))
+        .collect();
+    let workers = config.worker_count().resolve(cpus);
+    let error = engine::place(&restricted, workers, cpus, config.buckets).err()?;
+    let place = match &error {
+        PlacementError::NoWorkerOnCpus { interface, .. }
+        | PlacementError::Disjoint { interface, .. } => {
+            config.interfaces.iter().find(|i| i.name == *interface)
+        }
+        PlacementError::NoWorkers => None,
+    };
+    Some(match place {
+        Some(at) => config.problem(at.rps_cpus_line, "interface.rps_cpus", error.to_string()),
+        None => config.problem(0, "gateway.workers", error.to_string()),
+    })
 }
 
 /// Why the interface can not be used, `None` if it can.

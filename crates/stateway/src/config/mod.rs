@@ -37,17 +37,21 @@ pub struct Configuration {
     pub settings: Settings,
     /// Where the control socket is to be.
     pub socket: Option<PathBuf>,
+    /// Line of that key, for messages.
+    pub socket_line: usize,
 }
 
 /// One interface.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Line of its table, for messages.
-    pub line: usize,
+    /// Line of its `name`, for messages.
+    pub name_line: usize,
     /// Its name in the kernel.
     pub name: String,
     /// How many receive queues to open.
     pub rx_queues: usize,
+    /// Line of its `rps_cpus`, for messages.
+    pub rps_cpus_line: usize,
     /// The CPUs whose workers may own what arrives here; `None`: all.
     pub rps_cpus: Option<CpuSet>,
     /// True when the interface hashes with the symmetric Toeplitz key.
@@ -82,6 +86,11 @@ impl Configuration {
         self.socket.clone().unwrap_or_else(|| control::DEFAULT_SOCKET.into())
     }
 
+    /// How many workers there are to be.
+    pub fn worker_count(&self) -> WorkerCount {
+        self.workers.map_or(WorkerCount::PerCpu, WorkerCount::Fixed)
+    }
+
     /// The same for the engine. Draws the secret if the file has none.
     ///
     /// # Errors
@@ -92,10 +101,7 @@ impl Configuration {
             None => random_secret().context("can not read /dev/urandom")?,
         };
         Ok(engine::Config {
-            workers: match self.workers {
-                Some(workers) => WorkerCount::Fixed(workers),
-                None => WorkerCount::PerCpu,
-            },
+            workers: self.worker_count(),
             buckets: self.buckets,
             tunnels: self.tunnels,
             hash: self.hash,
@@ -105,12 +111,14 @@ impl Configuration {
     }
 
     /// Checks what can only be known on the machine where the gateway will run:
-    /// that there are interfaces to connect, and that they exist.
+    /// that there are interfaces to connect, that they exist, and that workers on
+    /// `cpus`, those that the process may use, can keep the promises of every
+    /// `rps_cpus`.
     ///
     /// # Errors
     /// All problems, with their lines.
-    pub fn check_host(&self) -> Result<(), Problems> {
-        host::check(self)
+    pub fn check_host(&self, cpus: &[usize]) -> Result<(), Problems> {
+        host::check(self, cpus)
     }
 
     fn problem(&self, line: usize, key: &str, what: String) -> Problem {

@@ -85,12 +85,12 @@ fn interface(
     mut section: Section<'_>,
     cpus: &CpuSet,
 ) -> Option<Interface> {
-    let line = reader.line(section.offset);
-    let has_name = section.has("name");
-    let name = section.read(reader, "name", interface_name);
-    if !has_name {
+    let name_line = reader.line(section.place_of("name"));
+    let rps_cpus_line = reader.line(section.place_of("rps_cpus"));
+    if !section.has("name") {
         reader.note(section.offset, "interface.name", "is missing; for example name = \"lan0\"");
     }
+    let name = section.read(reader, "name", interface_name);
     section.read(reader, "io", |value| {
         choice(value, &[("afpacket", Some(())), ("afxdp", None), ("tap", None)])
     });
@@ -103,9 +103,10 @@ fn interface(
     let supplied_hash = section.read(reader, "supplied_hash", |value| choice(value, &hashes));
     section.finish(reader);
     Some(Interface {
-        line,
+        name_line,
         name: name?,
         rx_queues: rx_queues.unwrap_or(1) as usize,
+        rps_cpus_line,
         rps_cpus: rps_cpus.flatten(),
         supplied_hash_symmetric: supplied_hash.unwrap_or(false),
     })
@@ -134,8 +135,9 @@ fn refuse_repeated_names(reader: &mut Reader<'_>, interfaces: &[Interface]) {
     for (index, interface) in interfaces.iter().enumerate() {
         let first = interfaces[..index].iter().find(|other| other.name == interface.name);
         if let Some(first) = first {
-            let what = format!("{:?} is already the interface of line {}", first.name, first.line);
-            reader.note_line(interface.line, "interface.name", what);
+            let Interface { name, name_line, .. } = first;
+            let what = format!("{name:?} is already the interface of line {name_line}");
+            reader.note_line(interface.name_line, "interface.name", what);
         }
     }
 }
@@ -153,6 +155,7 @@ fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Se
 }
 
 fn control(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Configuration) {
+    config.socket_line = reader.line(section.place_of("socket"));
     config.socket = section.read(reader, "socket", |value| {
         let path = PathBuf::from(text(value, "the path of the control socket")?);
         if path.is_absolute() {

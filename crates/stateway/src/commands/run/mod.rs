@@ -55,7 +55,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     start_log(&args.log)?;
     let config = Configuration::load(&args.config)?;
-    config.check_host()?;
+    config.check_host(&engine::system_cpus())?;
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
     // From here on a signal waits until everything runs, and then stops it.
     let mut signals = Signals::new().context("can not wait for signals")?;
@@ -118,7 +118,7 @@ fn at_its_line(config: &Configuration, error: PortError) -> anyhow::Error {
         | PortError::System { interface, .. } => interface,
         _ => return error.into(),
     };
-    let line = config.interfaces.iter().find(|i| i.name == *name).map_or(0, |i| i.line);
+    let line = config.interfaces.iter().find(|i| i.name == *name).map_or(0, |i| i.name_line);
     let place = format!("{}:{line}", config.file.display());
     anyhow::Error::from(error).context(place)
 }
