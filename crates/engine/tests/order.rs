@@ -54,8 +54,9 @@ impl RxQueue for Numbered {
         pool: &mut FramePool,
     ) -> Result<usize, PortError> {
         for count in 0..max {
-            let under_way = self.shared.produced.load(Ordering::Relaxed)
-                - self.shared.taken.load(Ordering::Relaxed);
+            // Taken first: what goes through between the two only adds.
+            let taken = self.shared.taken.load(Ordering::SeqCst);
+            let under_way = self.shared.produced.load(Ordering::SeqCst).saturating_sub(taken);
             if under_way >= self.shared.window || self.shared.stop.load(Ordering::Relaxed) {
                 return Ok(count);
             }
