@@ -260,6 +260,10 @@ impl Worker {
                 self.steer(frame, now);
             }
             self.received = frames;
+            // Before this worker's own share: the owners can begin at once.
+            for link in self.links.iter_mut().flatten() {
+                link.flush();
+            }
             self.process_batch(now);
             match result {
                 Ok(_) => index += 1,
