@@ -56,7 +56,8 @@ impl Worker {
 
     fn release_queue(&mut self, id: usize, marker: u64) {
         let Some(index) = self.queues.iter().position(|queue| queue.id == id) else { return };
-        let queue = self.queues.swap_remove(index);
+        let mut queue = self.queues.swap_remove(index);
+        queue.received.lost += queue.source.take_lost();
         for link in self.links.iter_mut().flatten() {
             link.stage_control(Item::Marker(marker));
         }

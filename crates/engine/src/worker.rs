@@ -274,7 +274,8 @@ impl Worker {
     }
 
     fn drop_queue(&mut self, index: usize, error: PortError) {
-        let queue = self.queues.swap_remove(index);
+        let mut queue = self.queues.swap_remove(index);
+        queue.received.lost += queue.source.take_lost();
         self.notify(Notice::Failed(queue, error));
     }
 

@@ -87,6 +87,7 @@ impl FlowKey {
     ///
     /// `None` for what names no flow of its own: ICMP errors (see
     /// [`FlowKey::of_quoted`]), other ICMP messages and later fragments.
+    #[inline]
     pub fn of_packet(network: &Network, zone: Zone) -> Option<KeyedPacket> {
         let build = Builder {
             source: network.source,
@@ -151,25 +152,40 @@ impl FlowKey {
     /// The keyed hash of the flow (SipHash-1-3: an attacker who does not know the
     /// key can not choose flows that collide). The high half selects the bucket,
     /// the low half the place in the bucket's table.
+    #[inline]
     pub fn hash(&self, key: HashKey) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
-        hasher.write(&self.to_bytes());
+        // The length tells the families apart: SipHash takes it in at the end.
+        match self.family {
+            Family::V4 => hasher.write_u64(
+                u64::from(last_word(self.low.address)) << 32
+                    | u64::from(last_word(self.high.address)),
+            ),
+            Family::V6 => {
+                for half in halves(self.low.address).into_iter().chain(halves(self.high.address)) {
+                    hasher.write_u64(half);
+                }
+            }
+        }
+        hasher.write_u64(
+            u64::from(self.low.port) << 48
+                | u64::from(self.high.port) << 32
+                | u64::from(self.zone.0) << 16
+                | u64::from(self.protocol) << 8
+                | u64::from(self.kind),
+        );
         hasher.finish()
     }
+}
 
-    /// The key as bytes, injective.
-    fn to_bytes(self) -> [u8; 41] {
-        let mut bytes = [0; 41];
-        bytes[..16].copy_from_slice(&self.low.address);
-        bytes[16..32].copy_from_slice(&self.high.address);
-        bytes[32..34].copy_from_slice(&self.low.port.to_ne_bytes());
-        bytes[34..36].copy_from_slice(&self.high.port.to_ne_bytes());
-        bytes[36..38].copy_from_slice(&self.zone.0.to_ne_bytes());
-        bytes[38] = self.protocol;
-        bytes[39] = self.kind;
-        bytes[40] = self.family as u8;
-        bytes
-    }
+/// The IPv4 address of an address in the IPv4-mapped form.
+fn last_word(address: [u8; 16]) -> u32 {
+    u128::from_be_bytes(address) as u32
+}
+
+fn halves(address: [u8; 16]) -> [u64; 2] {
+    let address = u128::from_be_bytes(address);
+    [(address >> 64) as u64, address as u64]
 }
 
 /// The secret of a keyed hash, drawn once per process.
@@ -191,6 +207,7 @@ struct Builder {
 }
 
 impl Builder {
+    #[inline]
     fn ports(self, source_port: u16, destination_port: u16) -> KeyedPacket {
         let source = Endpoint { address: self.source, port: source_port };
         let destination = Endpoint { address: self.destination, port: destination_port };
@@ -238,6 +255,7 @@ impl Builder {
         }
     }
 
+    #[inline]
     fn keyed(self, low: Endpoint, high: Endpoint, kind: u8, sender: Side) -> KeyedPacket {
         let Self { family, protocol, zone, .. } = self;
         KeyedPacket { key: FlowKey { low, high, zone, protocol, kind, family }, sender }
