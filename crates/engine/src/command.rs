@@ -13,7 +13,7 @@ use crate::output::Sent;
 use crate::ownership::Move;
 use crate::peers::Link;
 use crate::settings::Settings;
-use crate::views::BucketStatus;
+use crate::views::{BucketStatus, Received};
 
 /// A receive queue with its name.
 pub struct Queue {
@@ -27,26 +27,6 @@ pub struct Queue {
     pub received: Received,
     /// The queue itself.
     pub source: Box<dyn RxQueue>,
-}
-
-/// What came through a receive queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
-    /// Frames.
-    pub frames: u64,
-    /// Bytes, link header included.
-    pub bytes: u64,
-    /// Frames that the kernel dropped because they were not fetched in time.
-    pub lost: u64,
-}
-
-impl Received {
-    /// Adds another queue's.
-    pub fn add(&mut self, other: &Self) {
-        self.frames += other.frames;
-        self.bytes += other.bytes;
-        self.lost += other.lost;
-    }
 }
 
 impl std::fmt::Debug for Queue {

@@ -31,7 +31,6 @@ mod views;
 mod worker;
 
 pub use bucket::Bucket;
-pub use command::Received;
 pub use config::{Config, StartError, SteerError, WorkerCount};
 pub use crew::Unresponsive;
 pub use events::{EventStream, NumberedEvent};
@@ -42,7 +41,7 @@ pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
 pub use prefetch::Hardware;
 pub use replay::{REPLAY_SECRET, ReplayError, ReplayOptions, ReplayReport, replay};
 pub use settings::Settings;
-pub use views::{BucketStatus, PortStatus, Status, WorkerStatus};
+pub use views::{BucketStatus, PortStatus, Received, Status, WorkerStatus};
 
 /// Packets that are taken from a queue and tracked in one go.
 pub const BATCH: usize = 64;

@@ -11,7 +11,7 @@
 //! 2. When the old owner has a fence from every worker ([`Ownership::fence`]), it
 //!    has processed every packet that was sent to it, and gives the bucket away.
 //! 3. The new owner keeps packets that arrive before the bucket does
-//!    ([`Admission::Kept`]) and processes them first ([`Ownership::arrive`]).
+//!    ([`Ownership::keep`]) and processes them first ([`Ownership::arrive`]).
 //!
 //! The type is generic over the bucket and the packet so that the model checker
 //! runs the very code that runs in the gateway.
@@ -52,17 +52,6 @@ pub enum Switched<B> {
     Leaving,
     /// This worker is the old owner and may give the bucket away.
     Departs(Departure<B>),
-}
-
-/// What became of a packet that reached this worker.
-#[derive(Debug)]
-pub enum Admission<'a, B, P> {
-    /// The bucket is here: process the packet.
-    Process(&'a mut B, P),
-    /// The bucket is on its way; the packet waits for it.
-    Kept,
-    /// The bucket is on its way and no more packets may wait.
-    Refused(P),
 }
 
 #[derive(Debug)]
@@ -195,23 +184,29 @@ impl<B, P> Ownership<B, P> {
         }
     }
 
-    /// Finds the bucket for a packet that was sent to this worker.
-    pub fn admit(&mut self, bucket: BucketId, packet: P) -> Admission<'_, B, P> {
+    /// Keeps a packet whose bucket is not here: it is on its way, and another
+    /// worker may know that before this one does.
+    ///
+    /// # Errors
+    /// The packet, when no more may wait.
+    pub fn keep(&mut self, bucket: BucketId, packet: P) -> Result<(), P> {
         let slot = &mut self.slots[bucket.index()];
-        // Another worker may know of the move before this one does.
         if matches!(slot, Slot::Elsewhere) {
             *slot = Slot::Awaited { kept: Vec::new() };
         }
         match slot {
-            Slot::Owned { content, .. } | Slot::Leaving { content, .. } => {
-                Admission::Process(content, packet)
-            }
             Slot::Awaited { kept } if self.kept < self.keep_limit => {
                 self.kept += 1;
                 kept.push(packet);
-                Admission::Kept
+                Ok(())
             }
-            Slot::Awaited { .. } | Slot::Elsewhere => Admission::Refused(packet),
+            _ => {
+                debug_assert!(
+                    self.get(bucket).is_none(),
+                    "kept a packet for a bucket that is here"
+                );
+                Err(packet)
+            }
         }
     }
 
@@ -223,7 +218,8 @@ impl<B, P> Ownership<B, P> {
         }
     }
 
-    /// The bucket, if it is here.
+    /// The bucket, if it is here. A packet whose bucket is not here is to be
+    /// [kept](Ownership::keep).
     pub fn get_mut(&mut self, bucket: BucketId) -> Option<&mut B> {
         match &mut self.slots[bucket.index()] {
             Slot::Owned { content, .. } | Slot::Leaving { content, .. } => Some(content),

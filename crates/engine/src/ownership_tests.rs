@@ -34,10 +34,10 @@ impl Node {
     }
 
     fn process(&mut self, producer: usize, number: u32) {
-        match self.ownership.admit(BUCKET, (producer, number)) {
-            Admission::Process(log, packet) => log.push(packet),
-            Admission::Kept => {}
-            Admission::Refused(_) => panic!("the buffer is large enough for all"),
+        match self.ownership.get_mut(BUCKET) {
+            Some(log) => log.push((producer, number)),
+            // The buffer is large enough for all.
+            None => self.ownership.keep(BUCKET, (producer, number)).unwrap(),
         }
     }
 
@@ -166,9 +166,9 @@ fn adversarial_schedules_of_a_move_lose_nothing() {
 #[test]
 fn packets_beyond_the_limit_are_refused_and_handed_back() {
     let mut ownership: Ownership<(), u32> = Ownership::new(WorkerId(0), vec![WorkerId(0)], 2);
-    assert!(matches!(ownership.admit(BUCKET, 1), Admission::Kept));
-    assert!(matches!(ownership.admit(BUCKET, 2), Admission::Kept));
-    assert!(matches!(ownership.admit(BUCKET, 3), Admission::Refused(3)));
+    assert_eq!(ownership.keep(BUCKET, 1), Ok(()));
+    assert_eq!(ownership.keep(BUCKET, 2), Ok(()));
+    assert_eq!(ownership.keep(BUCKET, 3), Err(3));
     assert_eq!(ownership.arrive(BUCKET, ()), [1, 2]);
-    assert!(matches!(ownership.admit(BUCKET, 4), Admission::Process((), 4)));
+    assert!(ownership.get_mut(BUCKET).is_some());
 }

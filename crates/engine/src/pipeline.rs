@@ -8,7 +8,6 @@ use netio::Frame;
 use steer::Steered;
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 
-use crate::ownership::Admission;
 use crate::packet::{Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::worker::{TimeSource, Worker};
@@ -101,19 +100,17 @@ impl Worker {
                 bucket.connections.prefetch_entry(hash, Hardware);
             }
         }
-        for packet in batch.drain(..) {
+        for packet in &mut batch {
             self.process(packet, now);
         }
+        batch.clear();
         self.batch = batch;
     }
 
-    fn process(&mut self, packet: Packet, now: Timestamp) {
-        let (bucket, packet) = match self.ownership.admit(packet.bucket, packet) {
-            Admission::Process(bucket, packet) => (bucket, packet),
-            Admission::Kept => return,
-            Admission::Refused(packet) => {
-                return self.drop_frame(packet.frame, DropReason::MoveBufferFull);
-            }
+    /// Tracks a packet where it lies and sends its frame on.
+    fn process(&mut self, packet: &mut Packet, now: Timestamp) {
+        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+            return self.keep(packet);
         };
         let now = match self.time {
             TimeSource::Turn => now,
@@ -121,12 +118,22 @@ impl Worker {
         };
         bucket.packets += 1;
         self.counters.softnet.processed += 1;
-        match self.tracking.judge(bucket, &packet, now, &mut self.counters) {
+        let verdict = self.tracking.judge(bucket, packet, now, &mut self.counters);
+        let frame = std::mem::take(&mut packet.frame);
+        match verdict {
             Verdict::Accept => {
-                let frame = packet.frame;
                 self.outputs.forward(frame, now.as_nanos(), &mut self.pool, &mut self.counters);
             }
-            Verdict::Drop(reason) => self.drop_frame(packet.frame, reason),
+            Verdict::Drop(reason) => self.drop_frame(frame, reason),
+        }
+    }
+
+    /// Keeps a packet until its bucket arrives.
+    fn keep(&mut self, packet: &mut Packet) {
+        let bucket = packet.bucket;
+        let packet = Packet { frame: std::mem::take(&mut packet.frame), ..*packet };
+        if let Err(packet) = self.ownership.keep(bucket, packet) {
+            self.drop_frame(packet.frame, DropReason::MoveBufferFull);
         }
     }
 }

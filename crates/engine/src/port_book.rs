@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use netio::{PortError, PortId, TxQueue};
 use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
 
-use crate::command::{Queue, Received};
+use crate::command::Queue;
 use crate::ports::{OpenPort, PortSetup};
-use crate::views::PortStatus;
+use crate::views::{PortStatus, Received};
 
 /// All ports of a gateway.
 pub struct PortBook {

@@ -16,10 +16,11 @@ use steer::{IndirectionTable, SteeringHasher, WorkerId, WorkerSet};
 use wire::Tunnels;
 
 use crate::Bucket;
-use crate::command::{Command, Queue, Received};
+use crate::command::{Command, Queue};
 use crate::config::{Config, StartError};
 use crate::crew::{Member, introduce};
 use crate::events::EventStream;
+use crate::views::Received;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
 
 /// The secret of every replay: known, so that a run can be repeated.

@@ -3,7 +3,6 @@
 use flow::Counters;
 use steer::{BucketId, WorkerId};
 
-use crate::command::Received;
 use crate::output::Sent;
 
 /// The whole gateway at one moment.
@@ -79,4 +78,24 @@ pub struct BucketStatus {
     pub packets: u64,
     /// Connections in it.
     pub connections: u64,
+}
+
+/// What came through a receive queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes, link header included.
+    pub bytes: u64,
+    /// Frames that the kernel dropped because they were not fetched in time.
+    pub lost: u64,
+}
+
+impl Received {
+    /// Adds another queue's.
+    pub fn add(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+        self.lost += other.lost;
+    }
 }

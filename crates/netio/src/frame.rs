@@ -7,7 +7,10 @@ use crate::PortId;
 /// The frame owns its buffer; giving the frame away gives the buffer away. Where
 /// the buffer lies (heap today, a registered region for AF_XDP) is private to
 /// this crate, so that the stages above see bytes and nothing else.
-#[derive(Debug)]
+///
+/// The default is a frame without bytes and without a buffer: what is left where a
+/// frame was taken from.
+#[derive(Debug, Default)]
 pub struct Frame {
     pub(crate) buffer: Box<[u8]>,
     /// Where the frame begins in `buffer`; what lies before is headroom.

@@ -98,9 +98,7 @@ impl AfPacketPort {
         options: &AfPacketOptions,
     ) -> Result<Self, PortError> {
         let failed = |what| move |source| system_error(interface, what, source);
-        let missing = || PortError::NoInterface { interface: interface.into() };
-        let state = link_state(interface).map_err(failed("looking at the link"))?;
-        let index = state.ok_or_else(missing)?.index;
+        let index = index_of(interface)?;
         // What one socket is refused the others are refused too.
         let mut granted =
             Granted { offload: true, ignore_outgoing: true, qdisc_bypass: options.qdisc_bypass };
@@ -135,14 +133,21 @@ impl AfPacketPort {
         options: &AfPacketOptions,
     ) -> Result<AfPacketTx, PortError> {
         let failed = |what| move |source| system_error(interface, what, source);
-        let missing = || PortError::NoInterface { interface: interface.into() };
-        let state = link_state(interface).map_err(failed("looking at the link"))?;
-        let index = state.ok_or_else(missing)?.index;
+        let index = index_of(interface)?;
         let mut granted =
             Granted { offload: true, ignore_outgoing: true, qdisc_bypass: options.qdisc_bypass };
         let socket = transmit_socket(index, options, &mut granted)
             .map_err(failed("opening a socket to send"))?;
         Ok(AfPacketTx::new(socket, interface, granted.offload))
+    }
+}
+
+fn index_of(interface: &str) -> Result<u32, PortError> {
+    let state = link_state(interface)
+        .map_err(|source| system_error(interface, "looking at the link", source))?;
+    match state {
+        Some(state) => Ok(state.index),
+        None => Err(PortError::NoInterface { interface: interface.into() }),
     }
 }
 
