@@ -11,11 +11,13 @@ pub struct Bucket {
     /// Packets processed in this bucket since it was made; the balancer works on
     /// differences.
     pub packets: u64,
+    /// Event clock of the worker that owned it last, see [`crate::events`].
+    pub event_clock: u64,
 }
 
 impl Bucket {
     /// An empty bucket.
     pub fn new(now: Timestamp) -> Self {
-        Self { connections: Table::new(now), packets: 0 }
+        Self { connections: Table::new(now), packets: 0, event_clock: 0 }
     }
 }

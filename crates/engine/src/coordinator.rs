@@ -18,6 +18,7 @@ use crate::balancing::BalanceState;
 use crate::command::{Command, Notice, Question, WorkerReport};
 use crate::config::{Config, StartError, SteerError, WorkerCount};
 use crate::crew::{Member, PATIENCE, Unresponsive, introduce};
+use crate::events::{EventStream, Subscription};
 use crate::output::Sent;
 use crate::ownership::Move;
 use crate::port_book::PortBook;
@@ -45,6 +46,7 @@ pub struct Coordinator {
     /// Completed bucket moves.
     pub moves: u64,
     members: Vec<Member>,
+    subscriptions: Vec<Subscription>,
     hasher: SteeringHasher,
     notices: Receiver<Notice>,
     notify: Sender<Notice>,
@@ -79,6 +81,7 @@ impl Coordinator {
             retired_sent: vec![Sent::default(); ports.len()],
             moves: 0,
             members: Vec::new(),
+            subscriptions: Vec::new(),
             waiting: VecDeque::new(),
             next_marker: 0,
             config,
@@ -142,6 +145,9 @@ impl Coordinator {
         for other in &mut self.members {
             introduce(other, &mut member, &self.config.settings.steer)?;
         }
+        for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
+            member.tell(Command::Subscribe(sender))?;
+        }
         for (port, queue) in self.ports.transmit_queues(id) {
             member.tell(Command::SetOutput(port, Some(queue)))?;
         }
@@ -161,6 +167,19 @@ impl Coordinator {
             self.members[worker.index()].tell(Command::AddQueue(queue))?;
         }
         Ok(())
+    }
+
+    /// Subscribes to the events of the workers there are and will be.
+    pub fn subscribe(&mut self, capacity: usize) -> Result<EventStream, Unresponsive> {
+        let (subscription, stream) = Subscription::new(capacity);
+        for member in &mut self.members {
+            if let Some(sender) = subscription.connect(member.id) {
+                member.tell(Command::Subscribe(sender))?;
+            }
+        }
+        self.subscriptions.retain(Subscription::is_read);
+        self.subscriptions.push(subscription);
+        Ok(stream)
     }
 
     /// Sends a command to every worker.

@@ -2,19 +2,43 @@
 //!
 //! Each worker has a bounded ring of its own to each subscriber. When a
 //! subscriber does not keep up, events are lost and counted; packets never wait.
+//!
+//! # Order
+//!
+//! A bucket that moves leaves events of the same connection in the rings of
+//! several workers. Each worker numbers what it reports by a clock, and a bucket
+//! takes the reading of its old owner's clock to the new one, whose clock is set
+//! no lower (Lamport, "Time, Clocks, and the Ordering of Events in a Distributed
+//! System", 1978). So the numbers of one connection grow, whoever reports. And
+//! because the bucket itself travels through a ring, whoever sees an event of the
+//! new owner sees all of the old owner too: it is enough to look at every ring
+//! once more before what was found is put in order.
 
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use conntrack::{Event, EventSink};
+use flow::FlowKey;
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::WorkerId;
+
+/// An event as it lies in a ring.
+#[derive(Debug)]
+struct Stamped {
+    /// The worker's clock.
+    stamp: u64,
+    /// Events that this ring had lost until then.
+    lost_before: u64,
+    event: Event,
+}
 
 /// The end of an event ring that a worker holds.
 #[derive(Debug)]
 pub struct EventSender {
-    ring: Producer<Event>,
+    ring: Producer<Stamped>,
+    /// Only the worker writes it, and only when it loses an event.
     lost: Arc<AtomicU64>,
 }
 
@@ -22,6 +46,7 @@ pub struct EventSender {
 #[derive(Debug, Default)]
 pub struct Subscribers {
     senders: Vec<EventSender>,
+    clock: u64,
 }
 
 impl Subscribers {
@@ -34,49 +59,127 @@ impl Subscribers {
     pub fn sink(&mut self) -> Option<&mut dyn EventSink> {
         if self.senders.is_empty() { None } else { Some(self) }
     }
+
+    /// What a bucket takes along that leaves the worker.
+    pub fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Sets the clock no lower than that of the worker from which a bucket comes.
+    pub fn advance_clock(&mut self, to: u64) {
+        self.clock = self.clock.max(to);
+    }
 }
 
 impl EventSink for Subscribers {
     fn event(&mut self, event: Event) {
-        self.senders.retain_mut(|sender| {
-            if sender.ring.is_abandoned() {
+        self.clock += 1;
+        let stamp = self.clock;
+        self.senders.retain_mut(|EventSender { ring, lost }| {
+            if ring.is_abandoned() {
                 return false;
             }
-            if sender.ring.push(event.clone()).is_err() {
-                // Only this worker writes the count; the subscriber reads it.
-                sender.lost.fetch_add(1, Ordering::Relaxed);
+            let lost_before = lost.load(Ordering::Relaxed);
+            if ring.push(Stamped { stamp, lost_before, event: event.clone() }).is_err() {
+                lost.store(lost_before + 1, Ordering::Relaxed);
             }
             true
         });
     }
 }
 
-/// A subscription to the events of all workers.
+/// What the coordinator keeps of a subscription, for workers that come later.
 #[derive(Debug)]
+pub struct Subscription {
+    joining: Weak<Mutex<Vec<Source>>>,
+    capacity: usize,
+}
+
+impl Subscription {
+    /// A subscription whose rings hold `capacity` events each, and its reader.
+    pub fn new(capacity: usize) -> (Self, EventStream) {
+        let joining = Arc::default();
+        let subscription = Self { joining: Arc::downgrade(&joining), capacity };
+        (subscription, EventStream { joining, ..EventStream::default() })
+    }
+
+    /// True while the reader is there.
+    pub fn is_read(&self) -> bool {
+        self.joining.strong_count() > 0
+    }
+
+    /// The end of a ring for one more worker, before which it may own no bucket;
+    /// `None` when the reader has gone.
+    pub fn connect(&self, worker: WorkerId) -> Option<EventSender> {
+        let joining = self.joining.upgrade()?;
+        let (producer, ring) = RingBuffer::new(self.capacity);
+        let lost = Arc::new(AtomicU64::new(0));
+        lock(&joining).push(Source { worker, ring, lost: lost.clone(), reported: 0 });
+        Some(EventSender { ring: producer, lost })
+    }
+}
+
+/// The list is whole between any two steps, so a panic elsewhere does no harm.
+fn lock(sources: &Mutex<Vec<Source>>) -> MutexGuard<'_, Vec<Source>> {
+    sources.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A subscription to the events of all workers, those that come later included.
+#[derive(Debug, Default)]
 pub struct EventStream {
     sources: Vec<Source>,
-    next: usize,
+    /// Workers that were added since the rings were looked at last.
+    joining: Arc<Mutex<Vec<Source>>>,
+    /// Events in the order in which they are to be read.
+    ready: VecDeque<Taken>,
+    /// Events to which something may be missing that came before.
+    held: Vec<Taken>,
     sequence: u64,
+    /// Losses of workers that have left, which no event has told yet.
+    lost_at_end: u64,
 }
 
 #[derive(Debug)]
 struct Source {
     worker: WorkerId,
-    ring: Consumer<Event>,
+    ring: Consumer<Stamped>,
     lost: Arc<AtomicU64>,
     reported: u64,
+}
+
+/// An event out of a ring.
+#[derive(Debug)]
+struct Taken {
+    stamp: u64,
+    worker: WorkerId,
+    lost: u64,
+    event: Event,
+}
+
+impl Source {
+    /// Takes the events that are there now.
+    fn drain(&mut self, into: &mut Vec<Taken>) {
+        // Not until it is empty: a busy worker fills it meanwhile.
+        for _ in 0..self.ring.slots() {
+            let Ok(Stamped { stamp, lost_before, event }) = self.ring.pop() else { return };
+            let lost = lost_before - self.reported;
+            self.reported = lost_before;
+            into.push(Taken { stamp, worker: self.worker, lost, event });
+        }
+    }
 }
 
 /// An entry of an event stream.
 #[derive(Clone, Debug)]
 pub struct NumberedEvent {
     /// Position in this stream, from 0, without gaps. The order of events of one
-    /// connection is the order in which they happened.
+    /// connection is the order in which they happened, also while its bucket moves
+    /// between workers.
     pub sequence: u64,
     /// The worker that reported it.
     pub worker: WorkerId,
     /// Events of that worker that were lost just before this one, because the
-    /// reader was too slow.
+    /// reader was too slow, and the last ones of workers that have left.
     pub lost: u64,
     /// The event.
     pub event: Event,
@@ -86,35 +189,22 @@ pub struct NumberedEvent {
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl EventStream {
-    /// A stream without sources.
-    pub(crate) fn new() -> Self {
-        Self { sources: Vec::new(), next: 0, sequence: 0 }
-    }
-
-    /// Adds a worker, whose ring holds `capacity` events, and returns its end.
-    pub(crate) fn add_source(&mut self, worker: WorkerId, capacity: usize) -> EventSender {
-        let (producer, ring) = RingBuffer::new(capacity);
-        let lost = Arc::new(AtomicU64::new(0));
-        self.sources.push(Source { worker, ring, lost: lost.clone(), reported: 0 });
-        EventSender { ring: producer, lost }
-    }
-
     /// The next event that has already happened.
     pub fn try_next(&mut self) -> Option<NumberedEvent> {
-        for _ in 0..self.sources.len() {
-            let at = self.next % self.sources.len();
-            self.next = at + 1;
-            let source = &mut self.sources[at];
-            if let Ok(event) = source.ring.pop() {
-                let lost_in_all = source.lost.load(Ordering::Relaxed);
-                let lost = lost_in_all - source.reported;
-                source.reported = lost_in_all;
-                let sequence = self.sequence;
-                self.sequence += 1;
-                return Some(NumberedEvent { sequence, worker: source.worker, lost, event });
+        if self.ready.is_empty() {
+            let mut found = std::mem::take(&mut self.held);
+            self.drain(&mut found);
+            if !found.is_empty() {
+                let mut late = Vec::new();
+                self.drain(&mut late);
+                self.put_in_order(found, late);
             }
         }
-        None
+        let Taken { worker, lost, event, .. } = self.ready.pop_front()?;
+        let lost = lost + std::mem::take(&mut self.lost_at_end);
+        let sequence = self.sequence;
+        self.sequence += 1;
+        Some(NumberedEvent { sequence, worker, lost, event })
     }
 
     /// The next event, or `None` when none happened within `timeout`.
@@ -128,4 +218,45 @@ impl EventStream {
         }
         self.try_next()
     }
+
+    /// Takes the events that are there now out of all rings, and parts with the
+    /// rings of workers that have left.
+    fn drain(&mut self, into: &mut Vec<Taken>) {
+        self.sources.append(&mut lock(&self.joining));
+        let lost_at_end = &mut self.lost_at_end;
+        self.sources.retain_mut(|source| {
+            // Asked first: what it has sent until it left is in the ring then.
+            let has_left = source.ring.is_abandoned();
+            source.drain(into);
+            if has_left {
+                *lost_at_end += source.lost.load(Ordering::Relaxed) - source.reported;
+            }
+            !has_left
+        });
+    }
+
+    /// Makes ready what was found, with what came before it of `late`, that which
+    /// the rings held afterwards.
+    fn put_in_order(&mut self, mut found: Vec<Taken>, late: Vec<Taken>) {
+        if !late.is_empty() {
+            let mut newest: HashMap<FlowKey, u64> = HashMap::new();
+            for Taken { stamp, event, .. } in &found {
+                let newest = newest.entry(event.connection.key).or_default();
+                *newest = (*newest).max(*stamp);
+            }
+            // To the rest of it, something may be missing in turn.
+            let precedes = |taken: &Taken| {
+                newest.get(&taken.event.connection.key).is_some_and(|&newest| taken.stamp < newest)
+            };
+            for taken in late {
+                if precedes(&taken) { found.push(taken) } else { self.held.push(taken) }
+            }
+        }
+        found.sort_by_key(|taken| taken.stamp);
+        self.ready.extend(found);
+    }
 }
+
+#[cfg(test)]
+#[path = "events_tests.rs"]
+mod tests;

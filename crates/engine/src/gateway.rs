@@ -154,8 +154,9 @@ impl Gateway {
         self.shared.lock().config.buckets.iter()
     }
 
-    /// Subscribes to the events of the workers there are now. Each worker's ring
-    /// holds `capacity` events; what does not fit is lost and counted.
+    /// Subscribes to the events of all workers, those that are added later
+    /// included. Each worker's ring holds `capacity` events; what does not fit is
+    /// lost and counted.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -313,15 +314,6 @@ impl Coordinator {
             self.reports()?.into_iter().flat_map(|report| report.buckets).collect();
         all.sort_by_key(|bucket| bucket.id);
         Ok(all)
-    }
-
-    fn subscribe(&mut self, capacity: usize) -> Result<EventStream, Unresponsive> {
-        let mut stream = EventStream::new();
-        for id in self.members().map(|(id, _)| id).collect::<Vec<_>>() {
-            let sender = stream.add_source(id, capacity);
-            self.tell(id, Command::Subscribe(sender))?;
-        }
-        Ok(stream)
     }
 
     fn follow_cpus(&mut self) {

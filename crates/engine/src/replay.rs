@@ -19,7 +19,7 @@ use crate::Bucket;
 use crate::command::{Command, Queue};
 use crate::config::{Config, StartError};
 use crate::crew::{Member, introduce};
-use crate::events::EventStream;
+use crate::events::{EventStream, Subscription};
 use crate::views::Received;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
 
@@ -222,7 +222,7 @@ impl Lockstep {
         let pool = LeasePool::new(config.settings.conntrack.max_entries);
         let (notices, _) = channel();
         let (input, passed) = (Slot::default(), Slot::default());
-        let mut events = EventStream::new();
+        let (subscription, events) = Subscription::new(EVENTS);
         let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
         for id in (0..count).map(WorkerId) {
             let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
@@ -244,7 +244,9 @@ impl Lockstep {
                 introduce(other, &mut member, &config.settings.steer)?;
             }
             member.tell(Command::SetOutput(PortId(1), Some(Box::new(passed.clone()))))?;
-            member.tell(Command::Subscribe(events.add_source(id, EVENTS)))?;
+            if let Some(sender) = subscription.connect(id) {
+                member.tell(Command::Subscribe(sender))?;
+            }
             members.push(member);
         }
         let queue = Queue {

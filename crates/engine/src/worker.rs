@@ -231,6 +231,7 @@ impl Worker {
     fn take_bucket(&mut self, bucket: BucketId, content: Box<Bucket>, now: Timestamp) {
         // The entries' allowance travels with them.
         self.tracking.lease.adopt(content.connections.len() as u64);
+        self.tracking.subscribers.advance_clock(content.event_clock);
         for packet in self.ownership.arrive(bucket, content) {
             self.batch.push(packet);
             if self.batch.len() >= BATCH {
@@ -282,8 +283,9 @@ impl Worker {
     fn flush(&mut self) {
         self.outputs.flush(&mut self.pool, &mut self.counters);
         // Only now has everything of a departing bucket left this worker.
-        for Departure { bucket, to, content } in self.departures.drain(..) {
+        for Departure { bucket, to, mut content } in self.departures.drain(..) {
             self.tracking.lease.surrender(content.connections.len() as u64);
+            content.event_clock = self.tracking.subscribers.clock();
             match self.links.get_mut(to.index()) {
                 Some(Some(link)) => link.stage_control(Item::Bucket(bucket, content)),
                 _ => debug_assert!(false, "a bucket was ordered to a worker without rings"),
