@@ -1,6 +1,7 @@
 //! What each request does.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -93,16 +94,14 @@ async fn list(
     let query = parsed(query)?;
     let filter = query.filter().map_err(bad_filter)?;
     stream(shared, move |shared, mut lines| {
-        let mut reading = true;
         let result = shared.gateway.connections(&filter, &mut |connection| {
-            reading = reading
-                && match query.format {
-                    LineFormat::Json => json_line(&mut lines, &Connection::from(&connection)),
-                    LineFormat::Conntrack => {
-                        text_line(&mut lines, conntrack::format::Listed(&connection))
-                    }
+            let sent = match query.format {
+                LineFormat::Json => json_line(&mut lines, &Connection::from(&connection)),
+                LineFormat::Conntrack => {
+                    text_line(&mut lines, conntrack::format::Listed(&connection))
                 }
-                .is_ok();
+            };
+            if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         if let Err(error) = result {
             tracing::error!("a list of connections ends early: {error}");

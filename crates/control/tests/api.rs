@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use conntrack::Filter;
 use control::schema::{
     Balance, Buckets, Connection, Count, Done, Event, Moves, SetBalancer, SetTunable, SetWorkers,
     Status, Tunables,
@@ -131,6 +133,20 @@ fn begun_request(socket: &Path, path: &str) -> UnixStream {
     stream.read_exact(&mut status).unwrap();
     assert!(status.starts_with(b"HTTP/1.1 "));
     stream
+}
+
+#[test]
+fn a_list_ends_where_its_reader_breaks_off() {
+    let mut running = Running::start();
+    running.open_flows(20);
+    let mut seen = 0;
+    let mut three = |_| {
+        seen += 1;
+        if seen < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    running.gateway.connections(&Filter::default(), &mut three).unwrap();
+    assert_eq!(seen, 3);
+    running.stop();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A running gateway.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -107,16 +108,17 @@ impl Gateway {
         Ok(self.buckets()?.iter().map(|bucket| bucket.connections).sum())
     }
 
-    /// Calls `each` for every connection that matches. A piece of one bucket is read at a
-    /// time; connections that come and go meanwhile may or may not be seen, one
-    /// that stays is seen exactly once.
+    /// Calls `each` for every connection that matches, until it breaks off. A piece
+    /// of one bucket is read at a time; connections that come and go meanwhile may
+    /// or may not be seen, one that stays is seen at most once, and exactly once
+    /// when the walk goes to its end.
     ///
     /// # Errors
     /// [`Unresponsive`].
     pub fn connections(
         &self,
         filter: &Filter,
-        each: &mut dyn FnMut(Connection),
+        each: &mut dyn FnMut(Connection) -> ControlFlow<()>,
     ) -> Result<(), Unresponsive> {
         let filter = Arc::new(filter.clone());
         for bucket in self.bucket_ids() {
@@ -124,7 +126,9 @@ impl Gateway {
             while let Some(from) = next {
                 let question = |reply| Question::Connections(bucket, from, filter.clone(), reply);
                 let (found, rest) = self.shared.lock().ask_owner(bucket, question)?;
-                found.into_iter().for_each(&mut *each);
+                if found.into_iter().try_for_each(&mut *each).is_break() {
+                    return Ok(());
+                }
                 next = rest;
             }
         }
