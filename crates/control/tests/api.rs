@@ -278,6 +278,8 @@ fn changes_are_made_and_mistakes_are_refused() {
     assert!(plan.dry_run && plan.report.contains("workers wanted"), "{plan:?}");
     for interval_ms in [Some(10), None] {
         client.put::<Done>("/v1/balancer", &SetBalancer { interval_ms }).unwrap();
+        let status = client.get::<Status>("/v1/status").unwrap();
+        assert_eq!(status.balance_interval_ms, interval_ms);
     }
 
     let mistakes = [

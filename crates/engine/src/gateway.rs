@@ -310,7 +310,14 @@ impl Coordinator {
                 busy_ns: report.busy_ns,
             });
         }
-        Ok(Status { workers, ports, uptime_ns, retired: self.retired.clone(), moves: self.moves })
+        Ok(Status {
+            workers,
+            ports,
+            uptime_ns,
+            retired: self.retired.clone(),
+            moves: self.moves,
+            balance: self.config.balance,
+        })
     }
 
     fn buckets(&mut self) -> Result<Vec<BucketStatus>, Unresponsive> {

@@ -1,5 +1,7 @@
 //! What the gateway tells about itself: plain data, copied out of the workers.
 
+use std::time::Duration;
+
 use flow::Counters;
 use steer::{BucketId, WorkerId};
 
@@ -18,6 +20,8 @@ pub struct Status {
     pub retired: Counters,
     /// Bucket moves completed since the start.
     pub moves: u64,
+    /// How often the balancer runs; `None`: never.
+    pub balance: Option<Duration>,
 }
 
 impl Status {

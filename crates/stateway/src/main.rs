@@ -2,6 +2,7 @@
 
 mod commands;
 mod config;
+mod every;
 mod outcome;
 mod print;
 

@@ -119,6 +119,11 @@ fn a_running_gateway_answers_every_question() {
         assert!(text.contains("icmp     1 "), "{text}");
         assert_eq!(gateway.query(&["conntrack", "-D", "-p", "icmp"])?["affected"], 1);
 
+        for (every, said) in [("0.5s", "balancer every 500ms"), ("off", "balancer off")] {
+            gateway.command(&["steer", "balance", "--every", every]).check()?;
+            let text = gateway.command(&["steer", "show"]).check()?;
+            assert!(text.ends_with(&format!("\n{said}\n")), "{text}");
+        }
         assert_eq!(gateway.query(&["steer", "set", "--workers", "1"])?["moves"][0]["to"], 0);
         gateway.command(&["tunable", "set", "nf_conntrack_max", "7"]).check()?;
         assert_eq!(gateway.command(&["tunable", "get", "nf_conntrack_max"]).check()?.trim(), "7");

@@ -20,6 +20,9 @@ pub struct Status {
     pub connections_limit: u64,
     /// Bucket moves completed since the start.
     pub moves: u64,
+    /// Time between two rounds of the balancer, milliseconds; `null`: it is off.
+    #[serde(default)]
+    pub balance_interval_ms: Option<u64>,
     /// Counters of all workers together, removed ones included.
     pub totals: Counters,
     /// Workers.
@@ -119,6 +122,7 @@ impl Status {
             connections: status.workers.iter().map(|worker| worker.connections).sum(),
             connections_limit,
             moves: status.moves,
+            balance_interval_ms: status.balance.map(|interval| interval.as_millis() as u64),
             totals: Counters::from(&status.totals()),
             workers: status.workers.iter().map(Worker::from).collect(),
             ports: status.ports.iter().map(Port::from).collect(),

@@ -30,6 +30,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     out.line(format_args!("workers    {workers}"))?;
     out.line(format_args!("buckets    {}", config.buckets.get()))?;
+    out.line(format_args!("balancer   {}", config.balance))?;
     for interface in &config.interfaces {
         let cpus = match &interface.rps_cpus {
             Some(cpus) => format!("CPUs {}", cpus.list()),

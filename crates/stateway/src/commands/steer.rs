@@ -1,11 +1,10 @@
 //! `stateway steer`
 
-use std::time::Duration;
-
 use control::schema::{Balance, Buckets, Done, Moves, SetBalancer, SetWorkers, Status};
 use serde_json::json;
 
 use super::remote::{Json, Remote, Watch};
+use crate::every::Every;
 use crate::print::{Align, Output, Table, count, percent};
 
 #[derive(Debug, clap::Args)]
@@ -52,20 +51,13 @@ enum Action {
         #[arg(long, conflicts_with = "every")]
         dry_run: bool,
         /// Balance again and again, for example every 500ms or 1s; off ends it.
-        #[arg(long, value_name = "TIME|off", value_parser = every)]
+        #[arg(long, value_name = "TIME|off")]
         every: Option<Every>,
         #[command(flatten)]
         remote: Remote,
         #[command(flatten)]
         json: Json,
     },
-}
-
-/// When the balancer runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Every {
-    Off,
-    Interval(Duration),
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
@@ -79,6 +71,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                     return out.json(&as_json(&status, &buckets));
                 }
                 workers(&status).print(out)?;
+                let every = Every::from_millis(status.balance_interval_ms);
+                out.line(format_args!("\nbalancer {every}"))?;
                 if *verbose {
                     out.line("")?;
                     bucket_table(&buckets).print(out)?;
@@ -98,18 +92,12 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 let moves: Moves = client.post("/v1/balance", &Balance { dry_run: *dry_run })?;
                 return report(&moves, json, out);
             };
-            let interval_ms = match every {
-                Every::Off => None,
-                Every::Interval(interval) => Some(interval.as_millis() as u64),
-            };
+            let interval_ms = every.interval().map(|interval| interval.as_millis() as u64);
             let done: Done = client.put("/v1/balancer", &SetBalancer { interval_ms })?;
             if json.json {
                 return out.json(&done);
             }
-            match interval_ms {
-                Some(interval_ms) => eprintln!("balancing every {interval_ms} ms"),
-                None => eprintln!("balancing is off"),
-            }
+            eprintln!("balancer {every}");
             Ok(())
         }
     }
@@ -136,6 +124,7 @@ fn as_json(status: &Status, buckets: &Buckets) -> serde_json::Value {
         "schema": control::SCHEMA,
         "uptime_ns": status.uptime_ns,
         "moves": status.moves,
+        "balance_interval_ms": status.balance_interval_ms,
         "workers": workers,
         "buckets": buckets.buckets,
     })
@@ -188,22 +177,4 @@ fn bucket_table(buckets: &Buckets) -> Table {
 
 fn report(moves: &Moves, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     if json.json { out.json(moves) } else { out.line(&moves.report) }
-}
-
-fn every(text: &str) -> Result<Every, String> {
-    if text == "off" {
-        return Ok(Every::Off);
-    }
-    let (number, unit_ms) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
-        (Some(number), _) => (number, 1.0),
-        (None, Some(number)) => (number, 1000.0),
-        (None, None) => (text, 1000.0),
-    };
-    number
-        .parse::<f64>()
-        .ok()
-        .map(|number| number * unit_ms)
-        .filter(|ms| (10.0..=3_600_000.0).contains(ms))
-        .map(|ms| Every::Interval(Duration::from_secs_f64(ms / 1000.0)))
-        .ok_or_else(|| "a time from 10ms to 3600s, or off".to_owned())
 }

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 /// Reads a text on a machine with CPUs 0 to 3.
@@ -17,6 +19,7 @@ fn everything_that_can_be_said_is_understood() {
         mode = "bridge"
         workers = 3
         buckets = 1024
+        balance = "500ms"
         tunnels = "outer"
         hash = "toeplitz"
         secret = "000102030405060708090a0b0c0d0e0f"
@@ -44,12 +47,13 @@ fn everything_that_can_be_said_is_understood() {
     assert_eq!(config.workers, Some(3));
     assert_eq!(config.buckets.get(), 1024);
     assert_eq!((config.tunnels, config.hash), (Tunnels::Outer, HashKind::ToeplitzSymmetric));
+    assert_eq!(config.engine().unwrap().balance, Some(Duration::from_millis(500)));
     assert_eq!(config.secret, Some(HashKey(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f)));
     let [lan, wan] = &config.interfaces[..] else { panic!("two interfaces") };
-    assert_eq!((lan.name.as_str(), lan.name_line, lan.rx_queues), ("lan0", 11, 2));
+    assert_eq!((lan.name.as_str(), lan.name_line, lan.rx_queues), ("lan0", 12, 2));
     assert_eq!(lan.rps_cpus, Some(CpuSet::first(2)));
     assert!(lan.supplied_hash_symmetric && !wan.supplied_hash_symmetric);
-    assert_eq!((wan.name.as_str(), wan.name_line, wan.rx_queues), ("wan0", 19, 1));
+    assert_eq!((wan.name.as_str(), wan.name_line, wan.rx_queues), ("wan0", 20, 1));
     assert_eq!(wan.rps_cpus, None);
     assert_eq!(config.settings.get("nf_conntrack_max"), Some(1000));
     assert_eq!(config.settings.get("netdev_max_backlog"), Some(256));
@@ -61,6 +65,7 @@ fn an_empty_file_has_the_defaults() {
     let config = parse("").unwrap();
     assert_eq!((config.workers, config.buckets.get()), (None, 256));
     assert_eq!((config.tunnels, config.hash), (Tunnels::Inner, HashKind::Sip));
+    assert_eq!(config.balance, Every::Off);
     assert!(config.interfaces.is_empty());
     assert_eq!(config.socket(), Path::new("/run/stateway.sock"));
     assert_ne!(config.engine().unwrap().secret, config.engine().unwrap().secret);
@@ -155,6 +160,20 @@ fn shapes_and_syntax_are_explained() {
     ];
     let problems: Vec<String> = texts.iter().map(|text| problems(text)).collect();
     insta::assert_snapshot!(problems.join("\n--\n"));
+}
+
+#[test]
+fn times_of_the_balancer_are_texts_or_seconds() {
+    let read = |value: &str| parse(&format!("[gateway]\nbalance = {value}"));
+    for (value, millis) in
+        [("\"1s\"", 1000), ("\"10ms\"", 10), ("\"2.5\"", 2500), ("3", 3000), ("0.25", 250)]
+    {
+        assert_eq!(read(value).unwrap().balance, Every::from_millis(Some(millis)), "{value}");
+    }
+    assert_eq!(read("\"off\"").unwrap().balance, Every::Off);
+    let wrong = ["\"often\"", "\"1ms\"", "0", "-1", "3601", "nan", "true", "\"\""];
+    let problems = wrong.map(|value| read(value).unwrap_err().to_string());
+    insta::assert_snapshot!(problems.join("\n"));
 }
 
 #[test]

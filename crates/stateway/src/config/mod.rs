@@ -14,6 +14,8 @@ use flow::HashKey;
 use steer::{BucketCount, CpuSet, HashKind};
 use wire::Tunnels;
 
+use crate::every::Every;
+
 pub use document::{Problem, Problems};
 
 /// A configuration as a whole, with defaults where the file says nothing.
@@ -29,6 +31,8 @@ pub struct Configuration {
     pub tunnels: Tunnels,
     /// Which hash chooses the bucket.
     pub hash: HashKind,
+    /// When the balancer runs.
+    pub balance: Every,
     /// Secret of the keyed hash; `None`: drawn at the start.
     pub secret: Option<HashKey>,
     /// Interfaces, in the order of the file.
@@ -106,6 +110,7 @@ impl Configuration {
             tunnels: self.tunnels,
             hash: self.hash,
             settings: self.settings.clone(),
+            balance: self.balance.interval(),
             ..engine::Config::new(secret)
         })
     }

@@ -11,6 +11,7 @@ use wire::Tunnels;
 
 use super::document::{Reader, Section, choice, number, show, text};
 use super::{Configuration, Interface, Problems};
+use crate::every::{ALLOWED, Every};
 
 /// Most receive queues of one interface.
 const MAX_RX_QUEUES: u64 = 64;
@@ -66,8 +67,20 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
     if let Some(hash) = section.read(reader, "hash", |value| choice(value, &hashes)) {
         config.hash = hash;
     }
+    config.balance = section.read(reader, "balance", balance).unwrap_or_default();
     config.secret = section.read(reader, "secret", secret);
     section.finish(reader);
+}
+
+/// A time with its unit, or a number of seconds.
+fn balance(value: &DeValue<'_>) -> Result<Every, String> {
+    let every = match value {
+        DeValue::String(text) => text.parse().ok(),
+        DeValue::Integer(number) => number.as_str().parse().ok().and_then(Every::from_secs),
+        DeValue::Float(number) => number.as_str().parse().ok().and_then(Every::from_secs),
+        _ => None,
+    };
+    every.ok_or_else(|| format!("{} is not allowed; allowed: {ALLOWED}", show(value)))
 }
 
 fn secret(value: &DeValue<'_>) -> Result<HashKey, String> {
