@@ -5,7 +5,7 @@
 //! how it relates to the known connections; the caller asks for the memory ahead
 //! over a whole batch ([`Table::prefetch_index`], [`Table::prefetch_entry`]).
 //! Outside the packet path connections are seen as [`Connection`]s, which
-//! [`format`] prints as the kernel's `conntrack` tool does.
+//! [`mod@format`] prints as the kernel's `conntrack` tool does.
 
 mod direction;
 mod entry;

@@ -11,7 +11,7 @@ pub struct Bucket {
     /// Packets processed in this bucket since it was made; the balancer works on
     /// differences.
     pub packets: u64,
-    /// Event clock of the worker that owned it last, see [`crate::events`].
+    /// Event clock of the worker that owned it last, see `crate::events`.
     pub event_clock: u64,
 }
 

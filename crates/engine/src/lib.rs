@@ -1,7 +1,7 @@
 //! The engine: workers, the pipeline, rings between workers, bucket moves.
 //!
 //! [`Gateway`] runs workers on threads of their own and is how the rest of the
-//! program talks to them. [`Worker`] is one of them without a thread: a function
+//! program talks to them. `Worker` is one of them without a thread: a function
 //! of its input and the time, which the replay and the tests call themselves.
 
 mod balancing;

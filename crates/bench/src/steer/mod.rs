@@ -5,10 +5,10 @@
 //! receive queue. Variants: one worker; the queue of one worker steered over two;
 //! a queue for each of two workers, whose packets arrive where their flow lives.
 //! The workers, rings and doorbells are those of the gateway, on threads of their
-//! own; only the ends of the connections are not real ([`closed_loop`]).
+//! own; only the ends of the connections are not real (`closed_loop`).
 //!
 //! Each request costs the owner of its flow a given amount of work, which stands
-//! for the stack and the server of the experiment ([`stack`]). The figures without
+//! for the stack and the server of the experiment (`stack`). The figures without
 //! it are shown beside.
 //!
 //! Rates are per second of CPU time of the worker that had most of it: on a quiet
