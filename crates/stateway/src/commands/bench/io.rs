@@ -25,7 +25,7 @@ struct Measurement {
     placement: fn() -> Placement,
 }
 
-const MEASUREMENTS: [Measurement; 2] = [
+const MEASUREMENTS: [Measurement; 3] = [
     Measurement {
         title: "one TCP connection of iperf3, offloads on",
         key: "tcp_bit_s",
@@ -34,8 +34,16 @@ const MEASUREMENTS: [Measurement; 2] = [
         load: |_| Load::Stream,
         placement: Placement::free,
     },
-    // The generator has one CPU, the gateway the other; so the kernel's figure and
-    // this gateway's are figures of one CPU.
+    Measurement {
+        title: "60-byte UDP frames over 1024 flows, everything where the scheduler puts it",
+        key: "udp60_free_frames_s",
+        unit: "Mframes/s",
+        divisor: 1e6,
+        load: Load::Frames,
+        placement: Placement::free,
+    },
+    // The generator has one CPU, the gateway the other with all its softirqs; so the
+    // kernel's figure and this gateway's are figures of one CPU.
     Measurement {
         title: "60-byte UDP frames over 1024 flows, gateway on CPU 0, generator on CPU 1",
         key: "udp60_frames_s",
