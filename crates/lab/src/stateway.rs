@@ -15,7 +15,7 @@ use crate::program::{Background, Output, Program};
 pub struct StatewaySpec {
     /// The binary.
     pub binary: PathBuf,
-    /// Number of workers.
+    /// Number of workers; 0 leaves it out: one for each CPU that it may use.
     pub workers: u32,
     /// More text for the end of the configuration, such as a `[tunables]` table.
     pub more: String,
@@ -39,9 +39,12 @@ impl StatewaySpec {
     /// The configuration file for a bridge between the named interfaces.
     #[must_use]
     pub fn config(&self, interfaces: &[&str]) -> String {
-        let mut text = format!("[gateway]\nmode = \"bridge\"\nworkers = {}\n", self.workers);
-        for name in interfaces {
+        let mut text = String::from("[gateway]\nmode = \"bridge\"\n");
+        if self.workers > 0 {
             // Writing to a string does not fail.
+            let _ = writeln!(text, "workers = {}", self.workers);
+        }
+        for name in interfaces {
             let _ = write!(text, "\n[[interface]]\nname = \"{name}\"\nio = \"afpacket\"\n");
         }
         let _ = write!(text, "\n[control]\nsocket = \"{}\"\n\n{}", Stateway::SOCKET, self.more);

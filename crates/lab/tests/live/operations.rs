@@ -1,5 +1,6 @@
 //! Running Stateway: start, stop, change while traffic flows.
 
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -116,6 +117,41 @@ fn datagrams_stay_in_order_while_workers_change() {
         assert!(report.lost * 10 < report.packets, "{report:?}");
         Ok(())
     });
+}
+
+/// The CPUs that the process may use change; no CPU of the machine is touched.
+#[test]
+fn workers_follow_the_cpus_that_the_process_may_use() {
+    alone(|| {
+        let mut lab = stateway_lab(0)?;
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        if cpus < 2 {
+            println!("SKIPPED: this machine has one CPU");
+            return stop_cleanly(&mut lab);
+        }
+        let (all, server) = (format!("0-{}", cpus - 1), lab.server_address(Family::V4));
+        for (allowed, workers) in [(all.as_str(), cpus), ("0", 1), (&all, cpus)] {
+            // From outside: the lab's own process numbers are not those of /proc. The
+            // newest is the one that this test has just started.
+            let change = format!("taskset -pc {allowed} $(pgrep -xn stateway)");
+            let changed = Command::new("sh").args(["-c", &change]).output().expect("sh runs");
+            assert!(changed.status.success(), "{changed:?}");
+            wait_for_workers(&lab, workers)?;
+            assert_eq!(ping(lab.on_client("ping"), server, 3)?.received, 3);
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+fn wait_for_workers(lab: &Lab, wanted: usize) -> Result<()> {
+    for _ in 0..100 {
+        let status = lab.stateway().expect("it runs").query(&["status"])?;
+        if status["workers"].as_array().map(Vec::len) == Some(wanted) {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("not {wanted} workers after 5 s");
 }
 
 fn table(lab: &Lab) -> Result<Vec<ConntrackLine>> {
