@@ -73,7 +73,7 @@ fn a_vague_name_is_found() {
 
 #[test]
 fn unsafe_code_is_found_outside_netio() {
-    let text = "fn f() {\n    unsafe { g() }\n}";
+    let text = "fn f() {\n    unsafe{ g() }\n}";
     assert_eq!(found("crates/engine/src/lib.rs", text), ["2: unsafe code"]);
     assert_eq!(found("crates/netio/src/lib.rs", text), [""; 0]);
 }
