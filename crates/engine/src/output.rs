@@ -131,6 +131,7 @@ impl Output {
                 counters.transmitted_bytes += report.sent_bytes;
                 counters.drop_packets(DropReason::OutputFull, report.refused_full);
                 counters.drop_packets(DropReason::OutputTooLong, report.refused_long);
+                counters.drop_packets(DropReason::OutputInvalid, report.refused_invalid);
             }
             Err(_) => {
                 // The receive side of the port notices the same and has it opened

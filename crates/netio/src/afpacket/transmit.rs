@@ -103,6 +103,13 @@ impl AfPacketTx {
                     report.refused_invalid += 1;
                     done += 1;
                 }
+                // So the kernel answers when it can not cut a super-packet up, for
+                // example one inside a tunnel. It never will, and those behind it
+                // must not suffer for it.
+                Some(libc::ENOMEM) if frames[done].offload.segmentation.is_some() => {
+                    report.refused_invalid += 1;
+                    done += 1;
+                }
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if waits < WAITS => {
                     waits += 1;
                     wake::wait_for_room(self.socket.as_fd(), WAIT);

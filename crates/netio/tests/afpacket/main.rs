@@ -188,6 +188,44 @@ fn drain(
     }
 }
 
+/// A TCP super-packet in a UDP tunnel, as a packet socket receives it from VXLAN:
+/// the virtio header tells of the inner segments and not of the tunnel.
+fn super_packet_in_a_tunnel(pool: &mut FramePool) -> Frame {
+    const OUTER: usize = 14 + 20 + 8 + 8;
+    const INNER_TCP: usize = OUTER + 14 + 20;
+    let mut bytes = vec![0; INNER_TCP + 20 + 4000];
+    for (ethernet, protocol) in [(0, 17), (OUTER, 6)] {
+        bytes[ethernet + 12..ethernet + 14].copy_from_slice(&[0x08, 0x00]);
+        let length = (bytes.len() - ethernet - 14) as u16;
+        bytes[ethernet + 14] = 0x45;
+        bytes[ethernet + 16..ethernet + 18].copy_from_slice(&length.to_be_bytes());
+        bytes[ethernet + 22..ethernet + 24].copy_from_slice(&[64, protocol]);
+    }
+    let udp = (bytes.len() - 34) as u16;
+    bytes[36..40].copy_from_slice(&[0x12, 0xb5, udp.to_be_bytes()[0], udp.to_be_bytes()[1]]);
+    bytes[INNER_TCP + 12] = 0x50;
+    let mut frame = pool.copy_of(&bytes).unwrap();
+    frame.offload.checksum = Checksum::Partial { start: INNER_TCP as u16, offset: 16 };
+    frame.offload.segmentation =
+        Some(Segmentation { kind: 1, segment_size: 1000, header_length: INNER_TCP as u16 + 20 });
+    frame
+}
+
+#[test]
+fn a_super_packet_that_can_not_be_cut_up_takes_no_other_with_it() {
+    isolated("a_super_packet_that_can_not_be_cut_up_takes_no_other_with_it", || {
+        cable();
+        let (mut a, mut b, mut pool) =
+            (open("here").unwrap(), open("there").unwrap(), FramePool::new(512, 8));
+        let mut frames: Vec<_> = (0..10).map(|n| numbered(n, 60, &mut pool)).collect();
+        frames.insert(4, super_packet_in_a_tunnel(&mut pool));
+        let report = a.transmit[0].transmit(&mut frames, &mut pool).unwrap();
+        assert_eq!((report.sent, report.refused_invalid, report.refused_full), (10, 1, 0));
+        let received = drain(&mut b.receive[0], 10, &mut pool).unwrap();
+        assert_eq!(received.iter().map(number).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+    });
+}
+
 #[test]
 fn what_is_too_long_is_refused_and_the_rest_goes_on() {
     isolated("what_is_too_long_is_refused_and_the_rest_goes_on", || {
