@@ -73,6 +73,8 @@ impl Stateway {
         let background = gateway
             .program(&program)
             .args(["run", "-c", &file])
+            // Whoever runs the lab may have set it for another gateway.
+            .env("STATEWAY_SOCKET", Self::SOCKET)
             .cpus(&placement.gateway)
             .spawn()?;
         let mut stateway =
