@@ -28,7 +28,7 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
         eprintln!("{problems}");
         return ExitCode::from(2);
     }
-    eprintln!("stateway: {error:#}");
+    eprintln!("stateway: {}", told_once(&error));
     if is_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
@@ -41,4 +41,30 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<OutputError>()
         .is_some_and(|OutputError(error)| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// An error with its causes in one line. Many errors tell their cause themselves;
+/// it is not told again.
+fn told_once(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.ends_with(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let told = told_once(&OutputError(full()).into());
+        assert_eq!(told, "can not write to standard output: no storage space");
+        let told = told_once(&anyhow::Error::from(full()).context("gateway.toml:3"));
+        assert_eq!(told, "gateway.toml:3: no storage space");
+    }
 }
