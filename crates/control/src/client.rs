@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -56,13 +57,17 @@ pub enum ClientError {
     System(#[from] io::Error),
 }
 
+/// How long an answer may take to begin. The gateway itself gives up on a worker that
+/// does not answer after 10 s, so one that is silent for longer is stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 impl Client {
     /// A client for the gateway on `socket`. Nothing is sent yet.
     ///
     /// # Errors
     /// [`ClientError::System`].
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
-        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         Ok(Self { socket: socket.to_owned(), runtime })
     }
 
@@ -167,7 +172,10 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(body))
             .map_err(|error| self.broken(error))?;
-        let response = sender.send_request(request).await.map_err(|error| self.broken(error))?;
+        let response = tokio::time::timeout(PATIENCE, sender.send_request(request))
+            .await
+            .map_err(|_| self.broken(format!("no answer within {} s", PATIENCE.as_secs())))?
+            .map_err(|error| self.broken(error))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }

@@ -217,13 +217,20 @@ impl Coordinator {
     /// Changes the number of workers while traffic runs.
     pub fn set_workers(&mut self, count: usize) -> Result<Vec<BucketMove>, SteerError> {
         let count = WorkerCount::fixed(count)?.resolve(&self.cpus);
-        self.ports.place(count, &self.cpus, self.config.buckets)?;
+        let allowed = self.ports.place(count, &self.cpus, self.config.buckets)?.allowed;
+        self.resize(count, allowed)
+    }
+
+    /// Hires or dismisses until there are `count` workers, and gives the buckets to
+    /// those that are allowed to own them.
+    fn resize(&mut self, count: usize, allowed: WorkerSet) -> Result<Vec<BucketMove>, SteerError> {
         while self.members.len() < count {
-            self.ports.open_transmit(WorkerId(self.members.len() as u16));
-            self.hire().map_err(|error| SteerError::Start(Box::new(error)))?;
+            let id = WorkerId(self.members.len() as u16);
+            let hired = self.ports.open_transmit(id).map_err(StartError::from);
+            hired.and_then(|()| self.hire()).map_err(|error| SteerError::Start(Box::new(error)))?;
         }
-        self.allowed = self.ports.place(count, &self.cpus, self.config.buckets)?.allowed;
-        let moves = self.table.moves_to(self.allowed)?;
+        self.allowed = allowed;
+        let moves = self.table.moves_to(allowed)?;
         self.carry_out(&moves)?;
         if count < self.members.len() {
             self.move_queues_below(count)?;
@@ -237,7 +244,9 @@ impl Coordinator {
     }
 
     /// Takes up a changed set of CPUs: the number of workers follows it if it was
-    /// not fixed, and every worker is pinned anew.
+    /// not fixed, every worker is pinned anew, and `rps_cpus` is applied anew. Where
+    /// the set no longer has a CPU that an interface asks for, traffic goes on with
+    /// all workers: better on another CPU than not at all.
     pub fn set_cpus(&mut self, cpus: Vec<usize>) -> Result<(), SteerError> {
         if !self.config.pin || cpus.is_empty() || cpus == self.cpus {
             return Ok(());
@@ -245,9 +254,14 @@ impl Coordinator {
         tracing::info!("usable CPUs are now {cpus:?}, before {:?}", self.cpus);
         self.cpus = cpus;
         let count = self.config.workers.resolve(&self.cpus);
-        if count != self.members.len() {
-            self.set_workers(count)?;
-        }
+        let allowed = match self.ports.place(count, &self.cpus, self.config.buckets) {
+            Ok(placement) => placement.allowed,
+            Err(error) => {
+                tracing::warn!("{error}; until that changes, every worker may own buckets");
+                WorkerSet::first(count)
+            }
+        };
+        self.resize(count, allowed)?;
         for index in 0..self.members.len() {
             let cpu = self.cpu_of(WorkerId(index as u16));
             self.members[index].cpu = cpu;

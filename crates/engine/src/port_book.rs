@@ -111,18 +111,23 @@ impl PortBook {
     }
 
     /// Opens one more transmit queue on every port that is up, for a new worker.
-    pub fn open_transmit(&mut self, worker: WorkerId) {
+    ///
+    /// # Errors
+    /// That of the first port which does not give one: a worker that can not send
+    /// everywhere must own nothing. A port that has just gone is no error; it is
+    /// opened for all workers when it returns.
+    pub fn open_transmit(&mut self, worker: WorkerId) -> Result<(), PortError> {
         for entry in self.ports.iter_mut().filter(|entry| entry.up) {
             match entry.setup.opener.open_tx() {
                 Ok(queue) => {
                     entry.transmit.resize_with(worker.index() + 1, || None);
                     entry.transmit[worker.index()] = Some(queue);
                 }
-                Err(error) => {
-                    tracing::warn!("{worker} can not send on {}: {error}", entry.setup.name);
-                }
+                Err(PortError::NoInterface { .. } | PortError::Gone { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
     /// Takes the transmit queues that were opened for a worker.

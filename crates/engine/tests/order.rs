@@ -224,6 +224,37 @@ fn order_holds_while_the_set_of_cpus_changes() {
 }
 
 #[test]
+fn rps_cpus_are_applied_anew_when_cpus_come_and_go() {
+    let shared = Shared { window: 400, ..Shared::default() };
+    let cpus = Arc::new(Mutex::new(vec![0, 1]));
+    let mut source = PortSetup::new("source", Opener { shared: shared.clone(), sends: true });
+    source.rps_cpus = Some("2".parse().unwrap());
+    let sink = PortSetup::new("sink", Opener { shared: shared.clone(), sends: false });
+    let seen = cpus.clone();
+    let gateway = Gateway::start_on(
+        Config::new(HashKey(1, 2)),
+        vec![source, sink],
+        Box::new(move || seen.lock().unwrap().clone()),
+    )
+    .unwrap();
+    // The mask allows CPU 1; without it, traffic must go on all the same.
+    for (set, owned) in
+        [(vec![0, 1], vec![0, 256]), (vec![0], vec![256]), (vec![0, 1], vec![0, 256])]
+    {
+        *cpus.lock().unwrap() = set.clone();
+        let buckets = || -> Vec<usize> {
+            gateway.status().unwrap().workers.iter().map(|worker| worker.buckets).collect()
+        };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while buckets() != owned {
+            assert!(Instant::now() < deadline, "CPUs {set:?}: buckets {:?}", buckets());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    finish(gateway, &shared);
+}
+
+#[test]
 fn what_a_backlog_refuses_is_counted_and_nothing_else_is_lost() {
     // More under way than the limits admit: losses, but every one of them counted.
     let (gateway, shared) = start(3, 2, 50_000);

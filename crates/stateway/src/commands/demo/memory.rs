@@ -17,7 +17,7 @@ use super::{Run, WORKERS};
 
 /// TCP connections of the generated traffic.
 const FLOWS: u16 = 1000;
-/// Frames that may be on their way at the same time.
+/// Frames of a queue that may be under way at the same time.
 const WINDOW: u64 = 512;
 /// Payload of a data segment, bytes.
 const PAYLOAD: usize = 1000;
@@ -32,8 +32,8 @@ pub fn run(phase: Duration) -> anyhow::Result<Run> {
     });
     let mut config = Config::new(HashKey(high, low));
     config.workers = WorkerCount::fixed(WORKERS[0])?;
-    let traffic = Arc::new(Traffic::default());
-    let opener = |sends| Opener { traffic: traffic.clone(), sends };
+    let arrived = Arc::<Arrived>::default();
+    let opener = |sends| Opener { arrived: arrived.clone(), sends };
     let mut ports =
         vec![PortSetup::new("generator", opener(true)), PortSetup::new("sink", opener(false))];
     // A queue for each worker, as an interface with several queues has.
@@ -61,24 +61,20 @@ fn status(gateway: &Gateway) -> anyhow::Result<Status> {
     Ok(Status::new(&gateway.status()?, limit))
 }
 
-/// Frames on their way through the gateway. The generator waits while there are
-/// too many, as the senders of real connections do.
-#[derive(Debug, Default)]
-struct Traffic {
-    sent: AtomicU64,
-    arrived: AtomicU64,
-}
+/// Frames of each receive queue that have come through the gateway. A generator waits
+/// while too many are under way, as the senders of real connections do.
+type Arrived = [AtomicU64; WORKERS.len()];
 
 /// Opens both ports: the one that sends, and the one where frames arrive.
 struct Opener {
-    traffic: Arc<Traffic>,
+    arrived: Arc<Arrived>,
     sends: bool,
 }
 
 impl PortOpener for Opener {
     fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
         let queues = if self.sends { rx_queues } else { 0 };
-        let generator = |queue| Generator::new(queue, rx_queues, self.traffic.clone());
+        let generator = |queue| Generator::new(queue, rx_queues, self.arrived.clone());
         Ok(OpenPort {
             rx: (0..queues).map(|queue| Box::new(generator(queue)) as Box<dyn RxQueue>).collect(),
             tx: (0..tx_queues).map(|_| self.sink()).collect(),
@@ -92,12 +88,12 @@ impl PortOpener for Opener {
 
 impl Opener {
     fn sink(&self) -> Box<dyn TxQueue> {
-        Box::new(Sink { traffic: self.traffic.clone() })
+        Box::new(Sink { arrived: self.arrived.clone() })
     }
 }
 
 struct Sink {
-    traffic: Arc<Traffic>,
+    arrived: Arc<Arrived>,
 }
 
 impl TxQueue for Sink {
@@ -106,25 +102,33 @@ impl TxQueue for Sink {
         frames: &mut Vec<Frame>,
         pool: &mut FramePool,
     ) -> Result<TxReport, PortError> {
-        let sent = frames.len() as u64;
-        let sent_bytes = frames.iter().map(|frame| frame.len() as u64).sum();
-        frames.drain(..).for_each(|frame| pool.give_back(frame));
-        self.traffic.arrived.fetch_add(sent, Ordering::Relaxed);
-        Ok(TxReport { sent, sent_bytes, ..TxReport::default() })
+        let mut report = TxReport { sent: frames.len() as u64, ..TxReport::default() };
+        let mut of_queue = [0; WORKERS.len()];
+        for frame in frames.drain(..) {
+            report.sent_bytes += frame.len() as u64;
+            of_queue[frame.sequence as usize % WORKERS.len()] += 1;
+            pool.give_back(frame);
+        }
+        for (arrived, count) in self.arrived.iter().zip(of_queue) {
+            arrived.fetch_add(count, Ordering::Relaxed);
+        }
+        Ok(report)
     }
 }
 
 /// The connections of one queue, turn by turn: each opens, then sends segments.
 struct Generator {
+    queue: usize,
     templates: Vec<Template>,
+    /// Frames sent.
     next: usize,
-    traffic: Arc<Traffic>,
+    arrived: Arc<Arrived>,
 }
 
 impl Generator {
-    fn new(queue: usize, queues: usize, traffic: Arc<Traffic>) -> Self {
+    fn new(queue: usize, queues: usize, arrived: Arc<Arrived>) -> Self {
         let own = (0..FLOWS).filter(|flow| usize::from(*flow) % queues == queue);
-        Self { templates: own.map(Template::new).collect(), next: 0, traffic }
+        Self { templates: own.map(Template::new).collect(), next: 0, queue, arrived }
     }
 }
 
@@ -135,10 +139,8 @@ impl RxQueue for Generator {
         max: usize,
         pool: &mut FramePool,
     ) -> Result<usize, PortError> {
-        let Traffic { sent, arrived } = &*self.traffic;
-        let under_way =
-            sent.load(Ordering::Relaxed).saturating_sub(arrived.load(Ordering::Relaxed));
-        let room = WINDOW.saturating_sub(under_way).min(max as u64) as usize;
+        let arrived = self.arrived[self.queue].load(Ordering::Relaxed);
+        let room = WINDOW.saturating_sub(self.next as u64 - arrived).min(max as u64) as usize;
         for _ in 0..room {
             let (round, at) = (self.next / self.templates.len(), self.next % self.templates.len());
             self.next += 1;
@@ -147,10 +149,10 @@ impl RxQueue for Generator {
             if let Some(mut frame) = pool.copy_of(bytes) {
                 // Summing up payloads would be the generator's cost, not the gateway's.
                 frame.offload.checksum = Checksum::Verified;
+                frame.sequence = self.queue as u64;
                 frames.push(frame);
             }
         }
-        sent.fetch_add(room as u64, Ordering::Relaxed);
         Ok(room)
     }
 

@@ -54,6 +54,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     start_log(&args.log)?;
+    end_on_panic();
     let config = Configuration::load(&args.config)?;
     config.check_host(&engine::system_cpus())?;
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
@@ -80,6 +81,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
     eprintln!("stateway: {}", summary(&gateway.stop()?));
     Ok(())
+}
+
+/// A worker that panics would leave its flows without an owner: the whole process ends,
+/// so that a supervisor starts it again.
+fn end_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        eprintln!("stateway: internal error; the gateway ends so that it can be started again");
+        std::process::abort();
+    }));
 }
 
 fn start_log(filter: &str) -> anyhow::Result<()> {
