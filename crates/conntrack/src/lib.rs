@@ -7,6 +7,7 @@
 //! Outside the packet path connections are seen as [`Connection`]s, which
 //! [`mod@format`] prints as the kernel's `conntrack` tool does.
 
+mod declared;
 mod direction;
 mod entry;
 mod event;

@@ -1,7 +1,8 @@
 //! Tunables under the kernel's names.
 
-use flow::{SetTunableError, Tunable, Unit};
+use flow::{SetTunableError, Tunable};
 
+use crate::declared::{LONGEST, declare_tunables};
 use crate::proto::tcp;
 
 /// Everything that can be tuned about tracking.
@@ -46,15 +47,12 @@ pub struct Timeouts {
 impl Settings {
     /// All tunables of tracking, those of the protocols among them.
     pub fn tunables() -> impl Iterator<Item = &'static Tunable> {
-        TUNABLES.iter().chain(tcp::TUNABLES)
+        DECLARED.tunables.iter().chain(tcp::TUNABLES)
     }
 
     /// The value of a tunable, `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<u64> {
-        match position(name) {
-            Some(at) => Some((ACCESS[at].get)(self)),
-            None => self.tcp.get(name),
-        }
+        DECLARED.get(self, name).or_else(|| self.tcp.get(name))
     }
 
     /// Changes a tunable; connections that exist keep their deadlines until their
@@ -63,9 +61,10 @@ impl Settings {
     /// # Errors
     /// An unknown name or a value out of range; nothing is changed then.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
-        let Some(at) = position(name) else { return self.tcp.set(name, value) };
-        (ACCESS[at].set)(self, TUNABLES[at].check(value)?);
-        Ok(())
+        match DECLARED.set(self, name, value) {
+            Err(SetTunableError::Unknown { .. }) => self.tcp.set(name, value),
+            other => other,
+        }
     }
 }
 
@@ -80,82 +79,16 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             tcp: tcp::TcpSettings::default(),
         };
-        for (access, tunable) in ACCESS.iter().zip(TUNABLES) {
-            (access.set)(&mut settings, tunable.default);
-        }
+        DECLARED.apply_defaults(&mut settings);
         settings
     }
 }
 
-fn position(name: &str) -> Option<usize> {
-    TUNABLES.iter().position(|tunable| tunable.name == name)
-}
-
-struct Access {
-    get: fn(&Settings) -> u64,
-    set: fn(&mut Settings, u64),
-}
-
-/// How a field is seen from outside. `restore` gets a value in the tunable's range.
-trait Field: Copy {
-    fn show(self) -> u64;
-    fn restore(value: u64) -> Self;
-}
-
-impl Field for bool {
-    fn show(self) -> u64 {
-        self.into()
-    }
-    fn restore(value: u64) -> Self {
-        value != 0
-    }
-}
-
-impl Field for u32 {
-    fn show(self) -> u64 {
-        self.into()
-    }
-    fn restore(value: u64) -> Self {
-        value as Self
-    }
-}
-
-impl Field for u64 {
-    fn show(self) -> u64 {
-        self
-    }
-    fn restore(value: u64) -> Self {
-        value
-    }
-}
-
-/// Longest timeout, seconds: what the kernel takes with a clock of 1000 ticks.
-const LONGEST: u64 = 2_147_483;
 /// Most connections that can be asked for.
 const MOST_ENTRIES: u64 = 1 << 32;
 
-/// Declares the tunables and how to reach their fields, in one list.
-macro_rules! tunables {
-    ($($name:literal, $unit:ident, $default:literal, $min:literal..=$max:expr, $meaning:literal,
-       [$($place:tt)+];)*) => {
-        const TUNABLES: &[Tunable] = &[$(Tunable {
-            name: $name,
-            unit: Unit::$unit,
-            default: $default,
-            min: $min,
-            max: $max,
-            meaning: $meaning,
-        },)*];
-
-        /// In the order of [`TUNABLES`].
-        const ACCESS: &[Access] = &[$(Access {
-            get: |settings| settings.$($place)+.show(),
-            set: |settings, value| settings.$($place)+ = Field::restore(value),
-        },)*];
-    };
-}
-
-tunables! {
+declare_tunables! {
+    Settings;
     "nf_conntrack_max", Entries, 1_048_576, 1..=MOST_ENTRIES,
         "Most connections of the whole gateway.",
         [max_entries];

@@ -1,8 +1,9 @@
 //! The switches and timers of the tracker.
 
-use flow::{SetTunableError, Tunable, Unit};
+use flow::{SetTunableError, Tunable};
 
 use super::TcpState;
+use crate::declared::{LONGEST, declare_tunables};
 
 /// Settings of the TCP tracker, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl TcpSettings {
 
     /// The value of a tunable, `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<u64> {
-        Self::position(name).map(|at| (ACCESS[at].get)(self))
+        DECLARED.get(self, name)
     }
 
     /// Changes a tunable.
@@ -43,14 +44,7 @@ impl TcpSettings {
     /// # Errors
     /// An unknown name or a value out of range; nothing is changed then.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
-        let at = Self::position(name)
-            .ok_or_else(|| SetTunableError::Unknown { name: name.to_owned() })?;
-        (ACCESS[at].set)(self, TUNABLES[at].check(value)?);
-        Ok(())
-    }
-
-    fn position(name: &str) -> Option<usize> {
-        TUNABLES.iter().position(|tunable| tunable.name == name)
+        DECLARED.set(self, name, value)
     }
 }
 
@@ -65,117 +59,56 @@ impl Default for TcpSettings {
             be_liberal: false,
             ignore_invalid_rst: false,
         };
-        for (access, tunable) in ACCESS.iter().zip(TUNABLES) {
-            (access.set)(&mut settings, tunable.default);
-        }
+        DECLARED.apply_defaults(&mut settings);
         settings
     }
 }
 
-struct Access {
-    get: fn(&TcpSettings) -> u64,
-    set: fn(&mut TcpSettings, u64),
-}
+/// The tunables of the TCP tracker, under the kernel's names.
+pub const TUNABLES: &[Tunable] = DECLARED.tunables;
 
-/// How a field is seen from outside. `restore` gets a value in the tunable's range.
-trait Field: Copy {
-    fn show(self) -> u64;
-    fn restore(value: u64) -> Self;
-}
-
-impl Field for bool {
-    fn show(self) -> u64 {
-        self.into()
-    }
-    fn restore(value: u64) -> Self {
-        value != 0
-    }
-}
-
-impl Field for u8 {
-    fn show(self) -> u64 {
-        self.into()
-    }
-    fn restore(value: u64) -> Self {
-        value as Self
-    }
-}
-
-impl Field for u32 {
-    fn show(self) -> u64 {
-        self.into()
-    }
-    fn restore(value: u64) -> Self {
-        value as Self
-    }
-}
-
-/// Longest timer, seconds: what the kernel takes with a clock of 1000 ticks.
-const LONGEST: u64 = 2_147_483;
-
-/// Declares the tunables and how to reach their fields, in one list.
-macro_rules! tunables {
-    ($($name:literal, $unit:ident, $default:literal, $max:expr, $meaning:literal,
-       [$($place:tt)+];)*) => {
-        /// The tunables of the TCP tracker, under the kernel's names.
-        pub const TUNABLES: &[Tunable] = &[$(Tunable {
-            name: $name,
-            unit: Unit::$unit,
-            default: $default,
-            min: 0,
-            max: $max,
-            meaning: $meaning,
-        },)*];
-
-        /// In the order of [`TUNABLES`].
-        const ACCESS: &[Access] = &[$(Access {
-            get: |settings| settings.$($place)+.show(),
-            set: |settings, value| settings.$($place)+ = Field::restore(value),
-        },)*];
-    };
-}
-
-tunables! {
-    "nf_conntrack_tcp_be_liberal", Switch, 0, 1,
+declare_tunables! {
+    TcpSettings;
+    "nf_conntrack_tcp_be_liberal", Switch, 0, 0..=1,
         "Accept TCP segments outside the windows, except resets.",
         [be_liberal];
-    "nf_conntrack_tcp_ignore_invalid_rst", Switch, 0, 1,
+    "nf_conntrack_tcp_ignore_invalid_rst", Switch, 0, 0..=1,
         "Accept TCP resets below what their receiver has acknowledged.",
         [ignore_invalid_rst];
-    "nf_conntrack_tcp_loose", Switch, 1, 1,
+    "nf_conntrack_tcp_loose", Switch, 1, 0..=1,
         "Pick up TCP connections whose opening was not seen.",
         [loose];
-    "nf_conntrack_tcp_max_retrans", Count, 3, 255,
+    "nf_conntrack_tcp_max_retrans", Count, 3, 0..=255,
         "Repetitions of a TCP segment after which its connection is kept for less time.",
         [max_retransmissions];
-    "nf_conntrack_tcp_timeout_close", Seconds, 10, LONGEST,
+    "nf_conntrack_tcp_timeout_close", Seconds, 10, 0..=LONGEST,
         "How long a reset TCP connection is kept.",
         [timeouts[TcpState::Close as usize]];
-    "nf_conntrack_tcp_timeout_close_wait", Seconds, 60, LONGEST,
+    "nf_conntrack_tcp_timeout_close_wait", Seconds, 60, 0..=LONGEST,
         "How long a TCP connection with one acknowledged FIN is kept.",
         [timeouts[TcpState::CloseWait as usize]];
-    "nf_conntrack_tcp_timeout_established", Seconds, 432_000, LONGEST,
+    "nf_conntrack_tcp_timeout_established", Seconds, 432_000, 0..=LONGEST,
         "How long an idle TCP connection is kept.",
         [timeouts[TcpState::Established as usize]];
-    "nf_conntrack_tcp_timeout_fin_wait", Seconds, 120, LONGEST,
+    "nf_conntrack_tcp_timeout_fin_wait", Seconds, 120, 0..=LONGEST,
         "How long a TCP connection with one FIN is kept.",
         [timeouts[TcpState::FinWait as usize]];
-    "nf_conntrack_tcp_timeout_last_ack", Seconds, 30, LONGEST,
+    "nf_conntrack_tcp_timeout_last_ack", Seconds, 30, 0..=LONGEST,
         "How long a TCP connection with a FIN of both ends is kept.",
         [timeouts[TcpState::LastAck as usize]];
-    "nf_conntrack_tcp_timeout_max_retrans", Seconds, 300, LONGEST,
+    "nf_conntrack_tcp_timeout_max_retrans", Seconds, 300, 0..=LONGEST,
         "How long a TCP connection is kept at most after repetitions or with a closed window.",
         [timeout_retransmitted];
-    "nf_conntrack_tcp_timeout_syn_recv", Seconds, 60, LONGEST,
+    "nf_conntrack_tcp_timeout_syn_recv", Seconds, 60, 0..=LONGEST,
         "How long a TCP connection with an answered SYN is kept.",
         [timeouts[TcpState::SynRecv as usize]];
-    "nf_conntrack_tcp_timeout_syn_sent", Seconds, 120, LONGEST,
+    "nf_conntrack_tcp_timeout_syn_sent", Seconds, 120, 0..=LONGEST,
         "How long a TCP connection with an unanswered SYN is kept.",
         [timeouts[TcpState::SynSent as usize]];
-    "nf_conntrack_tcp_timeout_time_wait", Seconds, 120, LONGEST,
+    "nf_conntrack_tcp_timeout_time_wait", Seconds, 120, 0..=LONGEST,
         "How long a closed TCP connection is kept.",
         [timeouts[TcpState::TimeWait as usize]];
-    "nf_conntrack_tcp_timeout_unacknowledged", Seconds, 300, LONGEST,
+    "nf_conntrack_tcp_timeout_unacknowledged", Seconds, 300, 0..=LONGEST,
         "How long a TCP connection is kept at most while data is unacknowledged.",
         [timeout_unacknowledged];
 }
