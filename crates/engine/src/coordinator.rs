@@ -95,7 +95,7 @@ impl Coordinator {
             balance: BalanceState::default(),
         };
         let started = (0..count).try_for_each(|_| coordinator.hire());
-        match started.and_then(|()| Ok(coordinator.hand_out_queues()?)) {
+        match started.and_then(|()| Ok(coordinator.hand_out_queues(count)?)) {
             Ok(()) => Ok(coordinator),
             Err(error) => {
                 coordinator.dismiss_all();
@@ -159,12 +159,13 @@ impl Coordinator {
         (!self.cpus.is_empty()).then(|| self.cpus[id.index() % self.cpus.len()])
     }
 
-    /// Gives every receive queue that nobody polls to the worker with the fewest.
-    pub fn hand_out_queues(&mut self) -> Result<(), Unresponsive> {
+    /// Gives every receive queue that nobody polls to the one of the first `workers`
+    /// workers that polls the fewest.
+    fn hand_out_queues(&mut self, workers: usize) -> Result<(), Unresponsive> {
         while let Some(queue) = self.ports.take_unassigned() {
-            let worker = self.ports.least_loaded(self.members.len());
+            let worker = self.ports.least_loaded(workers);
             self.ports.assign(&queue, worker);
-            self.members[worker.index()].tell(Command::AddQueue(queue))?;
+            self.tell(worker, Command::AddQueue(queue))?;
         }
         Ok(())
     }
@@ -187,8 +188,8 @@ impl Coordinator {
         self.members.iter_mut().try_for_each(|member| member.tell(command()))
     }
 
-    /// Opens this worker's side of a port, or closes it.
-    pub fn tell(&mut self, worker: WorkerId, command: Command) -> Result<(), Unresponsive> {
+    /// Sends a command to one worker.
+    fn tell(&mut self, worker: WorkerId, command: Command) -> Result<(), Unresponsive> {
         self.members[worker.index()].tell(command)
     }
 
@@ -286,8 +287,9 @@ impl Coordinator {
                 self.table.set_owner(order.bucket, order.to);
             }
             for order in &orders {
-                let arrived = |notice: &Notice| matches!(notice, Notice::Arrived(bucket) if *bucket == order.bucket);
-                self.await_notice(arrived)?;
+                self.await_notice(
+                    |notice| matches!(notice, Notice::Arrived(b) if *b == order.bucket),
+                )?;
                 self.moves += 1;
             }
         }
@@ -322,20 +324,14 @@ impl Coordinator {
         for id in self.ports.polled_by(|worker| worker.index() >= count) {
             self.release_queue(id)?;
         }
-        let staying = count.max(1);
-        while let Some(queue) = self.ports.take_unassigned() {
-            let worker = self.ports.least_loaded(staying);
-            self.ports.assign(&queue, worker);
-            self.tell(worker, Command::AddQueue(queue))?;
-        }
-        Ok(())
+        Ok(self.hand_out_queues(count)?)
     }
 
     /// Moves queues from workers with several to workers with none.
     fn spread_queues(&mut self) -> Result<(), SteerError> {
         while let Some(id) = self.ports.surplus_queue(self.members.len()) {
             self.release_queue(id)?;
-            self.hand_out_queues()?;
+            self.hand_out_queues(self.members.len())?;
         }
         Ok(())
     }
@@ -417,7 +413,7 @@ impl Coordinator {
                 }
             }
         }
-        Ok(self.hand_out_queues()?)
+        Ok(self.hand_out_queues(self.members.len())?)
     }
 
     fn port_failed(
