@@ -61,7 +61,6 @@ drop_reasons! {
     MalformedIpv4 = "malformed_ipv4", "IPv4 header with wrong version, length or checksum.";
     MalformedIpv6 = "malformed_ipv6", "IPv6 header with wrong version or length.";
     MalformedExtension = "malformed_extension", "IPv6 extension headers cut short or too many.";
-    MalformedFragment = "malformed_fragment", "Fragment whose length or end is not possible.";
     MalformedTcp = "malformed_tcp", "TCP header cut short or with a wrong data offset.";
     MalformedUdp = "malformed_udp", "UDP header cut short or with a wrong length.";
     MalformedIcmp = "malformed_icmp", "ICMP or ICMPv6 header cut short.";
@@ -69,6 +68,10 @@ drop_reasons! {
     MalformedDccp = "malformed_dccp", "DCCP header cut short or with a wrong data offset.";
     MalformedGre = "malformed_gre", "GRE header cut short or with source routing.";
     TunnelDepth = "tunnel_depth", "More tunnels inside one another than the limit.";
+    FragLength = "frag_length", "Fragment before the last whose length is no multiple of 8.";
+    FragOversize = "frag_oversize", "Fragment whose end makes a datagram of more than 65535 bytes.";
+    FragEmpty = "frag_empty", "Fragment without payload.";
+    FragHeaderChain = "frag_header_chain", "First fragment without the whole transport header, or a TCP fragment that begins inside it.";
     BadChecksum = "bad_checksum", "Transport checksum is wrong.";
     TcpFlags = "tcp_flags", "TCP control bits that no sender may combine.";
     TcpState = "tcp_state", "TCP segment that the state of its connection does not allow.";
@@ -102,7 +105,10 @@ impl From<wire::Malformed> for DropReason {
             Malformed::Ipv4Header => Self::MalformedIpv4,
             Malformed::Ipv6Header => Self::MalformedIpv6,
             Malformed::ExtensionHeaders => Self::MalformedExtension,
-            Malformed::Fragment => Self::MalformedFragment,
+            Malformed::FragmentLength => Self::FragLength,
+            Malformed::FragmentOversize => Self::FragOversize,
+            Malformed::FragmentEmpty => Self::FragEmpty,
+            Malformed::FirstFragment => Self::FragHeaderChain,
             Malformed::Tcp => Self::MalformedTcp,
             Malformed::Udp => Self::MalformedUdp,
             Malformed::Icmp => Self::MalformedIcmp,

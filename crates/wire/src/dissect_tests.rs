@@ -1,12 +1,16 @@
 use super::*;
-use crate::{Malformed, Transport};
+use crate::{
+    Malformed, Transport,
+    build::{PacketBuilder, Tcp},
+    checksum, protocol,
+};
 
 #[test]
 fn reads_a_udp_packet() {
     let mut frame = vec![0; 12];
     frame.extend([0x08, 0x00, 0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0]);
     frame.extend([192, 0, 2, 1, 198, 51, 100, 2, 0x30, 0x39, 0, 53, 0, 8, 0, 0]);
-    let sum = crate::checksum::checksum(&frame[14..34]);
+    let sum = checksum::checksum(&frame[14..34]);
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
     frame.resize(60, 0);
     let dissected = dissect(&frame, Tunnels::Inner).unwrap();
@@ -19,4 +23,113 @@ fn reads_a_udp_packet() {
     assert_eq!((network.offset, network.transport_offset, network.end), (14, 34, 42));
     frame[24] ^= 1;
     assert_eq!(dissect(&frame, Tunnels::Inner), Err(Malformed::Ipv4Header));
+}
+
+fn v4() -> PacketBuilder {
+    PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2])
+}
+
+fn v6() -> PacketBuilder {
+    PacketBuilder::v6([0x20; 16], [0x21; 16])
+}
+
+/// What is wrong with a fragment, if anything is.
+fn fault(
+    builder: &PacketBuilder,
+    protocol: u8,
+    offset: u16,
+    more: bool,
+    piece: &[u8],
+) -> Option<Malformed> {
+    let mut frame = Vec::new();
+    builder.fragment(protocol, offset, more, piece, &mut frame);
+    dissect(&frame, Tunnels::Inner).err()
+}
+
+#[test]
+fn a_fragment_has_a_length_and_an_end_that_are_possible() {
+    for builder in [v4(), v6()] {
+        let of = |offset, more, length| fault(&builder, 200, offset, more, &vec![0; length]);
+        assert_eq!(of(0, true, 16), None);
+        assert_eq!(of(0, true, 15), Some(Malformed::FragmentLength));
+        assert_eq!(of(16, true, 15), Some(Malformed::FragmentLength));
+        assert_eq!(of(16, false, 15), None);
+        assert_eq!(of(0, true, 0), Some(Malformed::FragmentEmpty));
+        assert_eq!(of(16, false, 0), Some(Malformed::FragmentEmpty));
+        assert_eq!(of(0, false, 0), None, "a whole datagram");
+        assert_eq!(of(65_528, false, 8), Some(Malformed::FragmentOversize));
+    }
+    // The IPv4 header counts (RFC 791: total length), that of IPv6 does not.
+    let of = |builder: &PacketBuilder, length| fault(builder, 200, 65_504, false, &vec![0; length]);
+    assert_eq!(of(&v4(), 11), None);
+    assert_eq!(of(&v4(), 12), Some(Malformed::FragmentOversize));
+    assert_eq!(of(&v6(), 31), None);
+    assert_eq!(of(&v6(), 32), Some(Malformed::FragmentOversize));
+    assert_eq!(
+        of(&v4().options(&[1; 4]), 8),
+        Some(Malformed::FragmentOversize),
+        "options count too"
+    );
+}
+
+/// A transport header with a payload of 40 bytes, and the header's length.
+fn transports() -> Vec<(u8, Vec<u8>, usize)> {
+    let mut segment = Vec::new();
+    v4().tcp(&Tcp { options: &[1; 12], ..Tcp::default() }, &[0; 40], &mut segment);
+    let mut dccp = vec![0; 56];
+    dccp[4] = 4;
+    let udp = [&[0, 1, 0, 2, 0, 48, 0, 0][..], &[0; 40]].concat();
+    let gre = [&[0x20, 0, 8, 0, 0, 0, 0, 7][..], &[0; 40]].concat();
+    vec![
+        (protocol::TCP, segment.split_off(34), 32),
+        (protocol::UDP, udp.clone(), 8),
+        (protocol::UDPLITE, udp, 8),
+        (protocol::SCTP, vec![0; 56], 12),
+        (protocol::DCCP, dccp, 16),
+        (protocol::GRE, gre, 8),
+    ]
+}
+
+#[test]
+fn a_first_fragment_holds_the_whole_transport_header() {
+    for builder in [v4(), v6()] {
+        for (protocol, datagram, header) in transports() {
+            for length in (8..=48).step_by(8) {
+                let piece = &datagram[..length];
+                let expected = (length < header).then_some(Malformed::FirstFragment);
+                assert_eq!(fault(&builder, protocol, 0, true, piece), expected, "{protocol}");
+            }
+        }
+    }
+    let (_, mut segment, _) = transports().swap_remove(0);
+    segment[12] = 4 << 4;
+    assert_eq!(
+        fault(&v4(), protocol::TCP, 0, true, &segment[..40]),
+        Some(Malformed::Tcp),
+        "all of it is there, but it is wrong"
+    );
+}
+
+#[test]
+fn tcp_does_not_go_on_inside_its_header() {
+    assert_eq!(fault(&v4(), protocol::TCP, 8, true, &[0; 16]), Some(Malformed::FirstFragment));
+    assert_eq!(fault(&v4(), protocol::TCP, 16, true, &[0; 16]), None);
+    assert_eq!(fault(&v4(), protocol::UDP, 8, true, &[0; 16]), None);
+    // The protocol in a later fragment of IPv6 says nothing (RFC 8200 section 4.5).
+    assert_eq!(fault(&v6(), protocol::TCP, 8, true, &[0; 16]), None);
+}
+
+#[test]
+fn a_first_fragment_holds_the_whole_chain_of_extension_headers() {
+    // Destination options of 24 bytes, then UDP.
+    let mut datagram = vec![17, 2, 1, 20];
+    datagram.extend([0; 20]);
+    datagram.extend([0, 1, 0, 2, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let of = |length: usize, more| fault(&v6(), 60, 0, more, &datagram[..length]);
+    for length in [8, 16, 24] {
+        assert_eq!(of(length, true), Some(Malformed::FirstFragment));
+    }
+    assert_eq!(of(32, true), None);
+    assert_eq!(of(40, false), None, "an atomic fragment");
+    assert_eq!(of(16, false), Some(Malformed::ExtensionHeaders), "no other piece has the rest");
 }

@@ -408,9 +408,17 @@ pub enum Malformed {
     Ipv6Header,
     /// IPv6 extension headers cut short, or more of them than the limit.
     ExtensionHeaders,
-    /// Fragment with a length that is no multiple of 8 before the last, or with
-    /// an end beyond 65535 bytes.
-    Fragment,
+    /// Fragment before the last with a length that is no multiple of 8 (RFC 791
+    /// section 2.3, RFC 8200 section 4.5).
+    FragmentLength,
+    /// Fragment whose end makes a datagram of more than 65535 bytes.
+    FragmentOversize,
+    /// Fragment without payload.
+    FragmentEmpty,
+    /// First fragment that does not hold the whole header chain with the transport
+    /// header (RFC 7112 section 5, RFC 1858 section 3), or an IPv4 fragment of TCP
+    /// that begins inside its header, at 8 bytes (RFC 3128 section 2.1).
+    FirstFragment,
     /// TCP header cut short, or a data offset below 5 or beyond the packet.
     Tcp,
     /// UDP header cut short, or a length field that does not fit.

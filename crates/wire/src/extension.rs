@@ -34,20 +34,27 @@ pub(crate) fn walk(packet: &[u8], offset: u16, protocol: u8) -> Result<Chain, Ma
 }
 
 fn follow(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<Chain, Malformed> {
-    let mut fragment = None;
+    let mut fragment: Option<FragmentInfo> = None;
     let mut headers = 0;
     while is_extension(protocol) {
         headers += 1;
         if headers > Dissected::MAX_EXTENSION_HEADERS {
             return Err(Malformed::ExtensionHeaders);
         }
+        // In a first fragment the rest of the chain may have been left for the next.
+        let cut_short = match &fragment {
+            Some(first) if first.more => Malformed::FirstFragment,
+            _ => Malformed::ExtensionHeaders,
+        };
         let rest = tail(packet, offset);
-        let header: &[u8; 8] = rest.first_chunk().ok_or(Malformed::ExtensionHeaders)?;
+        let header: &[u8; 8] = rest.first_chunk().ok_or(cut_short)?;
         let length = length(protocol, header[1]);
         // The fixed fields of an authentication header alone take 12 bytes.
-        let is_short = protocol == AUTHENTICATION && length < 12;
-        if is_short || rest.len() < usize::from(length) {
+        if protocol == AUTHENTICATION && length < 12 {
             return Err(Malformed::ExtensionHeaders);
+        }
+        if rest.len() < usize::from(length) {
+            return Err(cut_short);
         }
         offset = offset.checked_add(length).ok_or(Malformed::ExtensionHeaders)?;
         let is_fragment = protocol == FRAGMENT;

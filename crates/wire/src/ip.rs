@@ -3,7 +3,7 @@
 use crate::{
     Family, FragmentInfo, Malformed, Network, Transport, checksum,
     extension::{self, HOP_BY_HOP},
-    tail,
+    protocol, tail,
 };
 
 /// Longest datagram that the length fields of IPv4 and of IPv6 without a jumbo
@@ -115,6 +115,9 @@ pub(crate) fn ipv4(packet: &[u8], offset: u16) -> Result<Header<'_>, Malformed> 
         };
         let length = usize::from(total - header_len);
         check_fragment(&fragment, length, usize::from(header_len))?;
+        if protocol == protocol::TCP && fragment.offset == 8 {
+            return Err(Malformed::FirstFragment);
+        }
         Some(fragment)
     };
     let (source, destination) = fixed[12..].split_first_chunk().ok_or(BAD)?;
@@ -185,9 +188,13 @@ fn jumbo_length(payload: &[u8]) -> Result<u32, Malformed> {
 /// Checks a piece of `length` bytes whose datagram has `before` bytes that count
 /// against the limit in front of the fragmentable part.
 fn check_fragment(fragment: &FragmentInfo, length: usize, before: usize) -> Result<(), Malformed> {
-    let ragged = fragment.more && !length.is_multiple_of(8);
-    if ragged || before + usize::from(fragment.offset) + length > MAX_DATAGRAM {
-        return Err(Malformed::Fragment);
+    if length == 0 && !fragment.is_atomic() {
+        Err(Malformed::FragmentEmpty)
+    } else if fragment.more && !length.is_multiple_of(8) {
+        Err(Malformed::FragmentLength)
+    } else if before + usize::from(fragment.offset) + length > MAX_DATAGRAM {
+        Err(Malformed::FragmentOversize)
+    } else {
+        Ok(())
     }
-    Ok(())
 }

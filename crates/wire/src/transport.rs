@@ -19,13 +19,32 @@ pub(crate) fn read(
     transport: &mut Transport,
 ) -> Result<(), Malformed> {
     let bytes = tail(packet, header.transport_offset);
-    match header.protocol {
+    let read = match header.protocol {
         protocol::TCP => tcp(bytes, transport),
         protocol::UDP => udp(bytes, !header.more(), transport),
-        _ => {
-            *transport = read_rare(packet, header)?;
-            Ok(())
+        _ => read_rare(packet, header).map(|rare| *transport = rare),
+    };
+    match read {
+        Err(malformed) if header.more() && is_cut_short(malformed, bytes) => {
+            Err(Malformed::FirstFragment)
         }
+        read => read,
+    }
+}
+
+/// True if `bytes` end before the transport header does that is said to be
+/// malformed.
+#[cold]
+fn is_cut_short(malformed: Malformed, bytes: &[u8]) -> bool {
+    let words = |at: usize, shift| bytes.get(at).map_or(0, |field| usize::from(field >> shift) * 4);
+    match malformed {
+        Malformed::Tcp => bytes.len() < words(12, 4).max(20),
+        Malformed::Udp | Malformed::Icmp => bytes.len() < 8,
+        Malformed::Sctp => bytes.len() < 12,
+        Malformed::Dccp => bytes.len() < words(4, 0).max(12),
+        // Nothing else can be wrong with it but source routing.
+        Malformed::Gre => bytes.first().is_none_or(|flags| flags & 0x40 == 0),
+        _ => false,
     }
 }
 
@@ -67,8 +86,9 @@ fn tcp(bytes: &[u8], transport: &mut Transport) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// RFC 768. A first fragment (not `whole`) holds less than the length says. A length shorter than the IP payload is legal; what follows is no
-/// part of the datagram (RFC 9868 gives it a use).
+/// RFC 768. A first fragment (not `whole`) holds less than the length says. A
+/// length shorter than the IP payload is legal; what follows is no part of the
+/// datagram (RFC 9868 gives it a use).
 #[inline]
 fn udp(bytes: &[u8], whole: bool, transport: &mut Transport) -> Result<(), Malformed> {
     let &[s0, s1, d0, d1, l0, l1, _, _] = bytes.first_chunk().ok_or(Malformed::Udp)?;
