@@ -16,6 +16,10 @@
 //! the fragment header the pieces may name different next headers. An atomic
 //! fragment (RFC 6946) is a whole datagram and is steered as one.
 //!
+//! With [`FragmentSteering::Ordered`] every packet takes the last row's way: what
+//! comes in pieces and what comes whole meet at one worker, in the order in which
+//! it arrived.
+//!
 //! # Two hashes
 //!
 //! [`HashKind::Sip`] is keyed: nobody outside can aim at a bucket. Its high half
@@ -64,12 +68,13 @@ pub enum HashKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FragmentSteering {
     /// Each datagram by itself: spreads best; datagrams of one flow that arrive
-    /// in fragments may overtake each other.
+    /// in fragments may overtake each other and those that arrive whole.
     #[default]
-    ByIdentification,
-    /// All fragments between two addresses together, so that datagrams stay in
-    /// order.
-    ByAddresses,
+    Spread,
+    /// Everything between two addresses together, so that a datagram leaves in its
+    /// turn whether it came whole or in fragments. The flows between two hosts
+    /// share one worker.
+    Ordered,
 }
 
 /// How packets are mapped to buckets.
@@ -189,6 +194,9 @@ impl SteeringHasher {
 
     #[inline]
     fn flow_bucket(&self, key: &FlowKey, supplied: Option<NonZeroU32>) -> (Option<u64>, BucketId) {
+        if self.config.fragments == FragmentSteering::Ordered {
+            return (None, self.address_bucket(key.low.address, key.high.address, key.zone));
+        }
         match self.config.kind {
             HashKind::Sip => {
                 let hash = self.table_hash(key);
@@ -203,25 +211,30 @@ impl SteeringHasher {
     }
 
     fn fragment_bucket(&self, network: &Network, zone: Zone, fragment: FragmentInfo) -> BucketId {
-        let mut hasher = self.address_hasher(network, zone);
+        if self.config.fragments == FragmentSteering::Ordered {
+            return self.keyless_bucket(network, zone);
+        }
+        let mut hasher = self.address_hasher(network.source, network.destination, zone);
         if network.family == Family::V4 {
             hasher.write_u8(network.protocol);
         }
-        if self.config.fragments == FragmentSteering::ByIdentification {
-            hasher.write_u32(fragment.id);
-        }
+        hasher.write_u32(fragment.id);
         self.bucket_of_sip(hasher.finish())
     }
 
     fn keyless_bucket(&self, network: &Network, zone: Zone) -> BucketId {
-        self.bucket_of_sip(self.address_hasher(network, zone).finish())
+        self.address_bucket(network.source, network.destination, zone)
     }
 
-    /// A keyed hasher that has taken in the zone and the two addresses, sorted.
-    fn address_hasher(&self, network: &Network, zone: Zone) -> SipHasher13 {
+    fn address_bucket(&self, a: [u8; 16], b: [u8; 16], zone: Zone) -> BucketId {
+        self.bucket_of_sip(self.address_hasher(a, b, zone).finish())
+    }
+
+    /// A keyed hasher that has taken in the zone and two addresses, in either order.
+    fn address_hasher(&self, a: [u8; 16], b: [u8; 16], zone: Zone) -> SipHasher13 {
         let mut hasher = SipHasher13::new_with_keys(self.config.key.0, self.config.key.1);
-        hasher.write(&network.source.min(network.destination));
-        hasher.write(&network.source.max(network.destination));
+        hasher.write(&a.min(b));
+        hasher.write(&a.max(b));
         hasher.write_u16(zone.0);
         hasher
     }

@@ -237,12 +237,24 @@ proptest! {
         prop_assert_eq!(bucket, Steered::Fragment { bucket: bucket.bucket() });
         prop_assert_eq!(bucket, hasher.steer(&later, ZONE, None));
 
-        let ordered = SteeringHasher::new(SteeringConfig {
-            fragments: FragmentSteering::ByAddresses,
-            ..*hasher.config()
-        });
-        let another = Network { fragment: fragment(id ^ 1, 0, true), ..first };
-        prop_assert_eq!(ordered.steer(&first, ZONE, None), ordered.steer(&another, ZONE, None));
+    }
+
+    #[test]
+    fn ordered_steering_keeps_all_between_two_addresses_together(
+        a in 0..4_u16, b in 0..4_u16, ports in any::<(u16, u16)>(), id in any::<u32>(),
+    ) {
+        for kind in [HashKind::Sip, HashKind::ToeplitzSymmetric] {
+            let config = SteeringConfig { fragments: FragmentSteering::Ordered, ..*hasher(kind).config() };
+            let ordered = SteeringHasher::new(config);
+            let whole = udp_packet(a, b, ports.0, ports.1);
+            let answer = Network { transport: tcp(1, 2), protocol: protocol::TCP, ..udp_packet(b, a, 1, 2) };
+            let first = Network { fragment: fragment(id, 0, true), ..whole };
+            let bucket = ordered.steer(&whole, ZONE, NonZeroU32::new(7)).bucket();
+            prop_assert_eq!(ordered.steer(&answer, ZONE, None).bucket(), bucket);
+            prop_assert_eq!(ordered.steer(&first, ZONE, None).bucket(), bucket);
+            let keyed = FlowKey::of_packet(&whole, ZONE).unwrap();
+            prop_assert_eq!(ordered.bucket_of_key(&keyed.key), bucket);
+        }
     }
 }
 

@@ -22,6 +22,7 @@ fn everything_that_can_be_said_is_understood() {
         balance = "500ms"
         tunnels = "outer"
         hash = "toeplitz"
+        fragments = "ordered"
         secret = "000102030405060708090a0b0c0d0e0f"
 
         [[interface]]
@@ -47,13 +48,14 @@ fn everything_that_can_be_said_is_understood() {
     assert_eq!(config.workers, Some(3));
     assert_eq!(config.buckets.get(), 1024);
     assert_eq!((config.tunnels, config.hash), (Tunnels::Outer, HashKind::ToeplitzSymmetric));
+    assert_eq!(config.fragments, FragmentSteering::Ordered);
     assert_eq!(config.engine().unwrap().balance, Some(Duration::from_millis(500)));
     assert_eq!(config.secret, Some(HashKey(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f)));
     let [lan, wan] = &config.interfaces[..] else { panic!("two interfaces") };
-    assert_eq!((lan.name.as_str(), lan.name_line, lan.rx_queues), ("lan0", 12, 2));
+    assert_eq!((lan.name.as_str(), lan.name_line, lan.rx_queues), ("lan0", 13, 2));
     assert_eq!(lan.rps_cpus, Some(CpuSet::first(2)));
     assert!(lan.supplied_hash_symmetric && !wan.supplied_hash_symmetric);
-    assert_eq!((wan.name.as_str(), wan.name_line, wan.rx_queues), ("wan0", 20, 1));
+    assert_eq!((wan.name.as_str(), wan.name_line, wan.rx_queues), ("wan0", 21, 1));
     assert_eq!(wan.rps_cpus, None);
     assert_eq!(config.settings.get("nf_conntrack_max"), Some(1000));
     assert_eq!(config.settings.get("netdev_max_backlog"), Some(256));
@@ -65,6 +67,7 @@ fn an_empty_file_has_the_defaults() {
     let config = parse("").unwrap();
     assert_eq!((config.workers, config.buckets.get()), (None, 256));
     assert_eq!((config.tunnels, config.hash), (Tunnels::Inner, HashKind::Sip));
+    assert_eq!(config.fragments, FragmentSteering::Spread);
     assert_eq!(config.balance, Every::Off);
     assert!(config.interfaces.is_empty());
     assert_eq!(config.socket(), Path::new("/run/stateway.sock"));

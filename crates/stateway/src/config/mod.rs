@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use engine::{Settings, WorkerCount};
 use flow::HashKey;
-use steer::{BucketCount, CpuSet, HashKind};
+use steer::{BucketCount, CpuSet, FragmentSteering, HashKind};
 use wire::Tunnels;
 
 use crate::every::Every;
@@ -31,6 +31,8 @@ pub struct Configuration {
     pub tunnels: Tunnels,
     /// Which hash chooses the bucket.
     pub hash: HashKind,
+    /// Whether datagrams in fragments are spread or kept in order.
+    pub fragments: FragmentSteering,
     /// When the balancer runs.
     pub balance: Every,
     /// Secret of the keyed hash; `None`: drawn at the start.
@@ -109,6 +111,7 @@ impl Configuration {
             buckets: self.buckets,
             tunnels: self.tunnels,
             hash: self.hash,
+            fragments: self.fragments,
             settings: self.settings.clone(),
             balance: self.balance.interval(),
             ..engine::Config::new(secret)

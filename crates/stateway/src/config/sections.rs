@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use engine::Settings;
 use flow::HashKey;
-use steer::{BucketCount, CpuSet, HashKind, MAX_WORKERS};
+use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use wire::Tunnels;
@@ -66,6 +66,11 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
         [("siphash", Some(HashKind::Sip)), ("toeplitz", Some(HashKind::ToeplitzSymmetric))];
     if let Some(hash) = section.read(reader, "hash", |value| choice(value, &hashes)) {
         config.hash = hash;
+    }
+    let orders =
+        [("spread", Some(FragmentSteering::Spread)), ("ordered", Some(FragmentSteering::Ordered))];
+    if let Some(fragments) = section.read(reader, "fragments", |value| choice(value, &orders)) {
+        config.fragments = fragments;
     }
     config.balance = section.read(reader, "balance", balance).unwrap_or_default();
     config.secret = section.read(reader, "secret", secret);
