@@ -89,6 +89,20 @@ impl Frame {
         self.length == 0
     }
 
+    /// Bytes of memory that its buffer takes, whatever it holds of them.
+    pub fn footprint(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Takes over everything that is known about a frame with the same bytes.
+    pub(crate) fn inherit(&mut self, other: &Self) {
+        self.port = other.port;
+        self.supplied_hash = other.supplied_hash;
+        self.offload = other.offload;
+        self.timestamp = other.timestamp;
+        self.sequence = other.sequence;
+    }
+
     /// How many packets the frame stands for on a wire: 1, or the number of
     /// segments of a super-packet.
     pub fn segments(&self) -> u32 {
