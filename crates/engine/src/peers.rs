@@ -100,11 +100,12 @@ pub fn connect(
 }
 
 impl Link {
-    /// Asks the peer's backlog for room for one packet of a flow.
+    /// Asks the peer's backlog for room for one packet of a flow. The hash of the
+    /// flow is asked only where the flow limit applies.
     ///
     /// # Errors
     /// The reason when the backlog is full or the flow has more than its share.
-    pub fn admit(&mut self, flow_hash: u64) -> Result<(), DropReason> {
+    pub fn admit(&mut self, flow_hash: impl FnOnce() -> u64) -> Result<(), DropReason> {
         let queued = self.to.buffer().capacity() - self.to.slots() + self.staged.len();
         self.backlog.admit(queued, flow_hash)
     }

@@ -55,18 +55,20 @@ impl Worker {
         self.tunnels == Tunnels::Inner && descended
     }
 
-    fn hand_over(&mut self, packet: Packet) {
+    fn hand_over(&mut self, mut packet: Packet) {
         let owner = self.ownership.route(packet.bucket);
         if owner == self.id {
             self.batch.push(packet);
             return;
         }
-        // What has no hash of its own counts as one flow for each bucket.
-        let flow_hash = packet.flow.as_ref().and_then(|flow| flow.hash);
-        let flow_hash = flow_hash.unwrap_or_else(|| u64::from(packet.bucket.0));
         // A worker without rings has left, and its buckets before it.
         let Some(Some(link)) = self.links.get_mut(owner.index()) else {
             return self.drop_frame(packet.frame, DropReason::BacklogFull);
+        };
+        let flow_hash = || match &mut packet.flow {
+            Some(flow) => *flow.hash.get_or_insert_with(|| self.hasher.table_hash(&flow.keyed.key)),
+            // What names no flow counts as one flow for each bucket.
+            None => u64::from(packet.bucket.0),
         };
         match link.admit(flow_hash) {
             Ok(()) => link.stage(packet),
@@ -137,3 +139,7 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "pipeline_tests.rs"]
+mod tests;

@@ -61,13 +61,18 @@ impl Backlog {
     }
 
     /// Whether a packet may enter while `queue_length` packets wait. `flow_hash`
-    /// is any hash that packets of one flow share; the caller's bucket hash will do.
+    /// gives any hash that the packets of one flow share; it is asked only where the
+    /// flow limit applies.
     ///
     /// # Errors
     /// [`DropReason::BacklogFull`] or [`DropReason::FlowLimit`]; the packet has
     /// been counted.
     #[inline]
-    pub fn admit(&mut self, queue_length: usize, flow_hash: u64) -> Result<(), DropReason> {
+    pub fn admit(
+        &mut self,
+        queue_length: usize,
+        flow_hash: impl FnOnce() -> u64,
+    ) -> Result<(), DropReason> {
         if queue_length >= self.max_backlog {
             self.counters.dropped += 1;
             return Err(DropReason::BacklogFull);
@@ -75,7 +80,7 @@ impl Backlog {
         if queue_length < self.max_backlog / 2 {
             return Ok(());
         }
-        if self.flow_limit.as_mut().is_some_and(|limit| limit.exceeded(flow_hash)) {
+        if self.flow_limit.as_mut().is_some_and(|limit| limit.exceeded(flow_hash())) {
             self.counters.flow_limit_count += 1;
             return Err(DropReason::FlowLimit);
         }
