@@ -7,19 +7,17 @@
 use std::sync::Arc;
 
 use flow::DropReason;
-use netio::{Frame, FramePool, SMALL_BUFFER, Waker};
+use netio::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER, Waker};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{Backlog, BacklogLimits, WorkerId};
 
+use crate::BATCH;
 use crate::doorbell::Doorbell;
 use crate::packet::{Item, Packet};
 
 /// Slots of a ring beyond the backlog limit, for fences, buckets and markers,
 /// which must never be refused.
 pub const CONTROL_RESERVE: usize = 1024;
-
-/// Most spent buffers that travel back in one go.
-const RETURN_BATCH: usize = 64;
 
 /// How a worker is woken.
 #[derive(Clone, Debug)]
@@ -88,7 +86,7 @@ pub fn connect(
         spent_from,
         wakeup: wakeup.clone(),
         backlog: Backlog::new(limits(peer)),
-        staged: Vec::with_capacity(RETURN_BATCH),
+        staged: Vec::with_capacity(BATCH),
         owed_small: 0,
         owed_large: 0,
     };
@@ -139,13 +137,14 @@ impl Link {
         !self.staged.is_empty()
     }
 
-    /// Notes that a frame came from the peer, who is owed a buffer for it.
+    /// Notes that a frame came from the peer, who is owed a buffer of its size.
+    ///
+    /// What the ring back could not carry in one go is not owed: buffers that were
+    /// never there to return, because an output keeps its frames, must not add up.
     pub fn owe(&mut self, frame: &Frame) {
-        if frame.len() <= SMALL_BUFFER {
-            self.owed_small += 1;
-        } else {
-            self.owed_large += 1;
-        }
+        let is_small = frame.footprint() <= SMALL_BUFFER;
+        let owed = if is_small { &mut self.owed_small } else { &mut self.owed_large };
+        *owed = (*owed + 1).min(self.spent_to.buffer().capacity());
     }
 
     /// Sends back buffers that are owed and takes those that came back.
@@ -154,9 +153,9 @@ impl Link {
             pool.give_back(frame);
         }
         for (owed, length) in
-            [(&mut self.owed_small, SMALL_BUFFER), (&mut self.owed_large, SMALL_BUFFER + 1)]
+            [(&mut self.owed_small, SMALL_BUFFER), (&mut self.owed_large, MAX_FRAME)]
         {
-            for _ in 0..(*owed).min(RETURN_BATCH).min(self.spent_to.slots()) {
+            for _ in 0..(*owed).min(self.spent_to.slots()) {
                 let Some(frame) = pool.take_free(length) else { break };
                 *owed -= 1;
                 // There is room: the loop is bounded by the free slots.
@@ -170,3 +169,7 @@ impl Link {
         self.backlog.set_limits(limits);
     }
 }
+
+#[cfg(test)]
+#[path = "peers_tests.rs"]
+mod tests;

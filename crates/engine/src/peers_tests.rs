@@ -1,0 +1,63 @@
+use super::*;
+
+/// Ends of the rings between workers 0 and 1, with so many slots: the link that
+/// leads to worker 1, and the one that leads to worker 0.
+fn pair(slots: usize) -> (Link, Link) {
+    let wakeup = || Wakeup::new(Waker::new().unwrap());
+    let limits = |_| BacklogLimits::default();
+    let [(_, to_b), (_, to_a)] =
+        connect(slots, (WorkerId(0), &wakeup()), (WorkerId(1), &wakeup()), limits);
+    (to_b, to_a)
+}
+
+/// How many frames of this length a pool holds ready.
+fn free(pool: &mut FramePool, length: usize) -> usize {
+    std::iter::from_fn(|| pool.take_free(length)).count()
+}
+
+#[test]
+fn a_large_buffer_is_paid_back_with_a_large_buffer() {
+    let (mut receiver, mut owner) = pair(8);
+    let (mut receiver_pool, mut owner_pool) = (FramePool::new(8, 8), FramePool::new(8, 8));
+    let frame = receiver_pool.take(MAX_FRAME).unwrap();
+    owner.owe(&frame);
+    owner_pool.give_back(frame);
+    owner.exchange_buffers(&mut owner_pool);
+    receiver.exchange_buffers(&mut receiver_pool);
+    assert_eq!(free(&mut receiver_pool, MAX_FRAME), 1);
+    assert_eq!(free(&mut owner_pool, MAX_FRAME), 0);
+}
+
+#[test]
+fn what_can_not_be_paid_back_does_not_add_up() {
+    const SLOTS: usize = 8;
+    let (mut receiver, mut owner) = pair(SLOTS);
+    let (mut receiver_pool, mut owner_pool) = (FramePool::new(1000, 0), FramePool::new(1000, 0));
+    // Frames that stay where they were sent, so that nothing can be returned.
+    for _ in 0..100 {
+        owner.owe(&owner_pool.take(60).unwrap());
+        owner.exchange_buffers(&mut owner_pool);
+    }
+    for frame in (0..100).map(|_| FramePool::new(0, 0).take(60).unwrap()) {
+        owner_pool.give_back(frame);
+    }
+    for _ in 0..10 {
+        owner.exchange_buffers(&mut owner_pool);
+        receiver.exchange_buffers(&mut receiver_pool);
+    }
+    assert_eq!(free(&mut receiver_pool, 60), SLOTS);
+}
+
+#[test]
+fn all_buffers_of_a_full_turn_come_back_with_the_next() {
+    let (mut receiver, mut owner) = pair(1000);
+    let (mut receiver_pool, mut owner_pool) = (FramePool::new(1000, 0), FramePool::new(1000, 0));
+    let frames: Vec<_> = (0..300).map(|_| receiver_pool.take(60).unwrap()).collect();
+    for frame in frames {
+        owner.owe(&frame);
+        owner_pool.give_back(frame);
+    }
+    owner.exchange_buffers(&mut owner_pool);
+    receiver.exchange_buffers(&mut receiver_pool);
+    assert_eq!(free(&mut receiver_pool, 60), 300);
+}
