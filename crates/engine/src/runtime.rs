@@ -1,6 +1,6 @@
 //! A worker on a thread of its own.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -67,11 +67,11 @@ fn sleep(worker: &mut Worker, waiter: &mut Waiter) {
         && worker.queues.iter().all(|queue| queue.source.wait_handle().is_some());
     let mut woken = false;
     if sleeps {
-        let mut handles: Vec<BorrowedFd<'_>> = Vec::with_capacity(1 + worker.queues.len());
-        handles.push(worker.wakeup().waker().as_fd());
-        handles.extend(worker.queues.iter().filter_map(|queue| queue.source.wait_handle()));
+        let bell = worker.wakeup().waker().as_fd();
+        let queues = worker.queues.iter().filter_map(|queue| queue.source.wait_handle());
+        let handles = std::iter::once(bell).chain(queues);
         // When it can not wait, the worker polls: slower, never wrong.
-        if let Ok(ready) = waiter.wait(&handles, Some(LONGEST_SLEEP)) {
+        if let Ok(ready) = waiter.wait(handles, Some(LONGEST_SLEEP)) {
             woken = ready.contains(0);
         }
     }

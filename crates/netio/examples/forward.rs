@@ -74,7 +74,7 @@ fn forward(cpu: usize, options: &AfPacketOptions, limit: Duration) -> String {
     while start.elapsed() < limit {
         if receive.receive(&mut frames, BATCH, &mut pool).unwrap() == 0 {
             let handle = receive.wait_handle().unwrap();
-            waiter.wait(&[handle], Some(Duration::from_millis(100))).unwrap();
+            waiter.wait([handle], Some(Duration::from_millis(100))).unwrap();
             continue;
         }
         batches += 1;

@@ -79,7 +79,7 @@ fn the_bell_of_a_channel_rings_while_frames_wait() {
     let mut waiter = Waiter::new();
     let mut rings = |queue: &ChannelRx| {
         let handle = queue.wait_handle().unwrap();
-        !waiter.wait(&[handle], Some(Duration::ZERO)).unwrap().is_empty()
+        !waiter.wait([handle], Some(Duration::ZERO)).unwrap().is_empty()
     };
     assert!(!rings(&right));
     let mut frames: Vec<_> = (0..3).map(|n| pool.copy_of(&[n]).unwrap()).collect();

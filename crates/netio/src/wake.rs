@@ -72,13 +72,13 @@ impl Waiter {
     /// # Errors
     /// The system's error when it has no memory for the list, or the list is
     /// longer than the limit of open files.
-    pub fn wait(
+    pub fn wait<'a>(
         &mut self,
-        handles: &[BorrowedFd<'_>],
+        handles: impl IntoIterator<Item = BorrowedFd<'a>>,
         timeout: Option<Duration>,
     ) -> io::Result<Ready<'_>> {
         self.polled.clear();
-        self.polled.extend(handles.iter().map(|handle| libc::pollfd {
+        self.polled.extend(handles.into_iter().map(|handle| libc::pollfd {
             fd: handle.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
@@ -155,12 +155,12 @@ mod tests {
         second.clone().wake();
         second.wake();
         for _ in 0..2 {
-            let ready = waiter.wait(&[first.as_fd(), second.as_fd()], None).unwrap();
+            let ready = waiter.wait([first.as_fd(), second.as_fd()], None).unwrap();
             assert!(!ready.contains(0) && ready.contains(1) && !ready.contains(2));
         }
         second.clear();
         second.clear();
-        let ready = waiter.wait(&[first.as_fd(), second.as_fd()], Some(Duration::ZERO)).unwrap();
+        let ready = waiter.wait([first.as_fd(), second.as_fd()], Some(Duration::ZERO)).unwrap();
         assert!(ready.is_empty());
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let waker = Waker::new().unwrap();
         let remote = waker.clone();
         let thread = std::thread::spawn(move || remote.wake());
-        assert!(Waiter::new().wait(&[waker.as_fd()], None).unwrap().contains(0));
+        assert!(Waiter::new().wait([waker.as_fd()], None).unwrap().contains(0));
         thread.join().unwrap();
     }
 
@@ -178,6 +178,6 @@ mod tests {
         let waker = Waker::new().unwrap();
         waker.wake();
         let mut waiter = Waiter::new();
-        assert!(waiter.wait(&[waker.as_fd()], Some(Duration::MAX)).unwrap().contains(0));
+        assert!(waiter.wait([waker.as_fd()], Some(Duration::MAX)).unwrap().contains(0));
     }
 }

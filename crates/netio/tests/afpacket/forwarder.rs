@@ -39,7 +39,7 @@ impl Forwarder {
             let mut seen = Seen::default();
             loop {
                 let handles = [left.0.wait_handle().unwrap(), right.0.wait_handle().unwrap()];
-                let ready = waiter.wait(&[handles[0], handles[1], bell.as_fd()], None).unwrap();
+                let ready = waiter.wait([handles[0], handles[1], bell.as_fd()], None).unwrap();
                 if ready.contains(2) {
                     return seen;
                 }

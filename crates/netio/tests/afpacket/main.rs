@@ -182,7 +182,7 @@ fn drain(
         all.extend(frames.drain(..).filter(|frame| frame.bytes()[12..14] == [0x88, 0xb5]));
         let silence = if all.len() < expected { PATIENCE } else { Duration::from_millis(20) };
         let handle = queue.wait_handle().unwrap();
-        if waiter.wait(&[handle], Some(silence)).unwrap().is_empty() {
+        if waiter.wait([handle], Some(silence)).unwrap().is_empty() {
             return Ok(all);
         }
     }
@@ -311,7 +311,7 @@ fn a_vlan_tag_is_put_back() {
             let report = a.transmit[0].transmit(&mut vec![frame], &mut pool).unwrap();
             assert_eq!(report.sent, 1, "{tags:x?}");
             let handle = b.receive[0].wait_handle().unwrap();
-            assert!(!Waiter::new().wait(&[handle], Some(PATIENCE)).unwrap().is_empty());
+            assert!(!Waiter::new().wait([handle], Some(PATIENCE)).unwrap().is_empty());
             let mut frames = Vec::new();
             assert_eq!(b.receive[0].receive(&mut frames, 64, &mut pool).unwrap(), 1);
             assert!(bytes_of(&frames[0]) == expected, "{tags:x?} {length}");
@@ -335,7 +335,7 @@ fn an_interface_that_goes_is_reported_and_can_come_back() {
             assert!(drain(&mut a.receive[0], 0, &mut pool).unwrap().is_empty());
             ip(how);
             let handle = a.receive[0].wait_handle().unwrap();
-            assert!(Waiter::new().wait(&[handle], Some(PATIENCE)).unwrap().contains(0));
+            assert!(Waiter::new().wait([handle], Some(PATIENCE)).unwrap().contains(0));
             for _ in 0..2 {
                 assert!(is_gone(drain(&mut a.receive[0], 0, &mut pool).err()), "{how}");
                 let mut frames = vec![numbered(0, 60, &mut pool)];
