@@ -108,12 +108,6 @@ impl Member {
     }
 }
 
-/// Slots of the rings between workers. A backlog limit that is raised later is
-/// honoured too; what does not fit then waits with its sender.
-fn ring_slots(settings: &SteerSettings, consumer: WorkerId) -> usize {
-    settings.backlog_limits(consumer).max_backlog as usize + CONTROL_RESERVE
-}
-
 /// Connects two workers by rings.
 ///
 /// # Errors
@@ -123,7 +117,9 @@ pub fn introduce(
     b: &mut Member,
     settings: &SteerSettings,
 ) -> Result<(), Unresponsive> {
-    let slots = ring_slots(settings, a.id);
+    // A limit that is raised later is honoured too; what does not fit then waits
+    // with its sender.
+    let slots = settings.netdev_max_backlog() + CONTROL_RESERVE;
     let limits = |consumer| settings.backlog_limits(consumer);
     let [to_b, to_a] = connect(slots, (a.id, &a.wakeup), (b.id, &b.wakeup), limits);
     a.tell(Command::Connect(to_b.0, Box::new(to_b.1)))?;

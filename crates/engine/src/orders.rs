@@ -70,8 +70,7 @@ impl Worker {
                 link.set_limits(settings.steer.backlog_limits(WorkerId(peer as u16)));
             }
         }
-        let own = settings.steer.backlog_limits(self.id);
-        self.ownership.set_keep_limit(own.max_backlog as usize);
+        self.ownership.set_keep_limit(settings.steer.netdev_max_backlog());
         self.tracking.settings = settings;
     }
 

@@ -111,7 +111,7 @@ impl Worker {
     /// A worker that owns no bucket and no queue yet.
     pub fn new(equipment: Equipment) -> Self {
         let Equipment { id, hasher, tunnels, routes, ports, settings, lease, time, .. } = equipment;
-        let keep_limit = settings.steer.backlog_limits(id).max_backlog as usize;
+        let keep_limit = settings.steer.netdev_max_backlog();
         Self {
             id,
             hasher,

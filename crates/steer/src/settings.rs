@@ -78,6 +78,11 @@ impl SteerSettings {
         Ok(())
     }
 
+    /// Packets that may wait from one worker to another.
+    pub const fn netdev_max_backlog(&self) -> usize {
+        self.values[0] as usize
+    }
+
     /// Packets that a worker takes in one turn.
     pub const fn netdev_budget(&self) -> usize {
         self.values[1] as usize
