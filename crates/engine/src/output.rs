@@ -21,8 +21,7 @@ pub struct Outputs {
 struct Output {
     queue: Option<Box<dyn TxQueue>>,
     pending: Vec<Frame>,
-    sent: u64,
-    sent_bytes: u64,
+    sent: Sent,
 }
 
 /// What a port has sent through one worker.
@@ -35,7 +34,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Adds what went out by another worker.
+    /// Adds what else went out.
     pub fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.bytes += other.bytes;
@@ -58,7 +57,7 @@ impl Outputs {
 
     /// What was sent by each port.
     pub fn sent(&self) -> Vec<Sent> {
-        self.ports.iter().map(|port| Sent { frames: port.sent, bytes: port.sent_bytes }).collect()
+        self.ports.iter().map(|port| port.sent).collect()
     }
 
     /// Queues a frame for the port or ports that the bridge chooses.
@@ -125,13 +124,13 @@ impl Output {
         };
         match result {
             Ok(report) => {
-                self.sent += report.sent;
-                self.sent_bytes += report.sent_bytes;
+                self.sent.add(&Sent { frames: report.sent, bytes: report.sent_bytes });
                 counters.transmitted += report.sent;
                 counters.transmitted_bytes += report.sent_bytes;
                 counters.drop_packets(DropReason::OutputFull, report.refused_full);
                 counters.drop_packets(DropReason::OutputTooLong, report.refused_long);
                 counters.drop_packets(DropReason::OutputInvalid, report.refused_invalid);
+                counters.drop_packets(DropReason::NoOutputPort, report.refused_gone);
             }
             Err(_) => {
                 // The receive side of the port notices the same and has it opened
@@ -145,3 +144,7 @@ impl Output {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "output_tests.rs"]
+mod tests;

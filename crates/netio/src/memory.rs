@@ -184,7 +184,6 @@ impl TxQueue for ChannelTx {
         pool: &mut FramePool,
     ) -> Result<TxReport, PortError> {
         let mut report = TxReport::default();
-        let mut gone = false;
         for frame in frames.drain(..) {
             let length = frame.len() as u64;
             let Some(sender) = &self.sender else { continue };
@@ -198,12 +197,12 @@ impl TxQueue for ChannelTx {
                     pool.give_back(frame);
                 }
                 Err(TrySendError::Disconnected(frame)) => {
-                    gone = true;
+                    report.refused_gone += 1;
                     pool.give_back(frame);
                 }
             }
         }
-        if gone {
+        if report.refused_gone > 0 && report.sent + report.refused_full == 0 {
             return Err(PortError::Gone { interface: "channel".into() });
         }
         if report.sent > 0 {

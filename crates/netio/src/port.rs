@@ -43,8 +43,11 @@ pub trait TxQueue: Send {
     /// out of order.
     ///
     /// # Errors
-    /// [`PortError::Gone`] when the interface has disappeared; the frames are
-    /// returned to the pool all the same.
+    /// [`PortError::Gone`] when the interface has disappeared. An error means that
+    /// none of the frames was sent; their buffers are returned all the same. A
+    /// queue that breaks in the midst of them reports the rest as
+    /// [`refused_gone`](TxReport::refused_gone), and its error when it is called
+    /// next.
     fn transmit(
         &mut self,
         frames: &mut Vec<Frame>,
@@ -66,6 +69,8 @@ pub struct TxReport {
     /// Frames that the interface takes in no form: shorter than a link header,
     /// or with an offload that contradicts the packet.
     pub refused_invalid: u64,
+    /// Frames that were left when the queue broke after it had taken others.
+    pub refused_gone: u64,
 }
 
 /// Why a queue does not work.

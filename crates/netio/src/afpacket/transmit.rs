@@ -118,6 +118,10 @@ impl AfPacketTx {
                     report.refused_full += (frames.len() - done) as u64;
                     break;
                 }
+                _ if done > 0 => {
+                    report.refused_gone += (frames.len() - done) as u64;
+                    break;
+                }
                 _ => return Err(system_error(&self.interface, "sending", error)),
             }
         }

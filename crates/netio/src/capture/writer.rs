@@ -151,10 +151,15 @@ impl TxQueue for CaptureWriter {
             if result.is_ok() {
                 report.sent += 1;
                 report.sent_bytes += frame.len() as u64;
+            } else {
+                report.refused_gone += 1;
             }
             pool.give_back(frame);
         }
-        result.map(|()| report)
+        if report.sent == 0 {
+            result?;
+        }
+        Ok(report)
     }
 }
 
