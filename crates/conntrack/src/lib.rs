@@ -7,13 +7,11 @@
 //! Outside the packet path connections are seen as [`Connection`]s, which
 //! [`mod@format`] prints as the kernel's `conntrack` tool does.
 
-mod declared;
 mod direction;
 mod entry;
 mod event;
 mod filter;
 pub mod format;
-mod index;
 mod packet;
 pub mod proto;
 mod settings;

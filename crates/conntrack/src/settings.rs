@@ -1,8 +1,8 @@
 //! Tunables under the kernel's names.
 
-use flow::{SetTunableError, Tunable};
+use flow::declared::LONGEST_TIMEOUT;
+use flow::{SetTunableError, Tunable, declare_tunables};
 
-use crate::declared::{LONGEST, declare_tunables};
 use crate::proto::tcp;
 
 /// Everything that can be tuned about tracking.
@@ -104,25 +104,25 @@ declare_tunables! {
     "nf_conntrack_events", Switch, 1, 0..=1,
         "Report new, changed and ended connections to those who listen.",
         [events];
-    "nf_conntrack_generic_timeout", Seconds, 600, 0..=LONGEST,
+    "nf_conntrack_generic_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
         "How long a flow of a protocol without a tracker of its own is kept.",
         [timeouts.generic];
-    "nf_conntrack_gre_timeout", Seconds, 30, 0..=LONGEST,
+    "nf_conntrack_gre_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long a GRE flow with one end heard is kept.",
         [timeouts.gre];
-    "nf_conntrack_gre_timeout_stream", Seconds, 180, 0..=LONGEST,
+    "nf_conntrack_gre_timeout_stream", Seconds, 180, 0..=LONGEST_TIMEOUT,
         "How long a GRE flow with both ends heard is kept.",
         [timeouts.gre_stream];
-    "nf_conntrack_icmp_timeout", Seconds, 30, 0..=LONGEST,
+    "nf_conntrack_icmp_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long an ICMP query is kept.",
         [timeouts.icmp];
-    "nf_conntrack_icmpv6_timeout", Seconds, 30, 0..=LONGEST,
+    "nf_conntrack_icmpv6_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long an ICMPv6 query is kept.",
         [timeouts.icmpv6];
-    "nf_conntrack_udp_timeout", Seconds, 30, 0..=LONGEST,
+    "nf_conntrack_udp_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long a UDP flow is kept that has not become a stream.",
         [timeouts.udp];
-    "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST,
+    "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a UDP flow with traffic both ways for two seconds is kept.",
         [timeouts.udp_stream];
 }

@@ -2,12 +2,11 @@
 
 mod admin;
 
-use flow::{Class, DropReason, FlowKey, Prefetch, TimerWheel, Timestamp};
+use flow::{Class, DropReason, FlowKey, Prefetch, SlotIndex, TimerWheel, Timestamp};
 use wire::Transport;
 use wire::checksum::verify_transport;
 
 use crate::entry::{Entry, Status};
-use crate::index::Index;
 use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
 use crate::slab::Slab;
@@ -26,7 +25,7 @@ const EARLY_DROP_SCAN: usize = 32;
 /// flushes it first.
 #[derive(Debug)]
 pub struct Table {
-    index: Index,
+    index: SlotIndex,
     slab: Slab,
     wheel: TimerWheel,
 }
@@ -34,7 +33,7 @@ pub struct Table {
 impl Table {
     /// An empty table.
     pub fn new(now: Timestamp) -> Self {
-        Self { index: Index::new(), slab: Slab::new(), wheel: TimerWheel::new(now) }
+        Self { index: SlotIndex::new(), slab: Slab::new(), wheel: TimerWheel::new(now) }
     }
 
     /// Connections that hold memory, also those whose time is over but that
@@ -283,7 +282,7 @@ impl Table {
 }
 
 /// Ends a connection that is not in the wheel any more.
-fn retire(index: &mut Index, slab: &mut Slab, slot: u32, context: &mut Context<'_>) {
+fn retire(index: &mut SlotIndex, slab: &mut Slab, slot: u32, context: &mut Context<'_>) {
     report(slab, slot, EventKind::Destroy, context);
     let removed = index.remove(slab[slot].head.hash, slot);
     debug_assert!(removed, "a live entry is in the index");

@@ -10,6 +10,8 @@ pub struct Counters {
     pub softnet: SoftnetCounters,
     /// Tracking, under the names of `conntrack -S`.
     pub conntrack: ConntrackCounters,
+    /// Reassembly, under the names of `/proc/net/snmp`.
+    pub defrag: DefragCounters,
     /// Packets sent.
     pub transmitted: u64,
     /// Bytes sent, link header included.
@@ -24,6 +26,7 @@ impl Default for Counters {
         Self {
             softnet: SoftnetCounters::default(),
             conntrack: ConntrackCounters::default(),
+            defrag: DefragCounters::default(),
             transmitted: 0,
             transmitted_bytes: 0,
             classes: [0; 5],
@@ -73,6 +76,7 @@ impl Counters {
     pub fn add(&mut self, other: &Self) {
         self.softnet.add(&other.softnet);
         self.conntrack.add(&other.conntrack);
+        self.defrag.add(&other.defrag);
         self.transmitted += other.transmitted;
         self.transmitted_bytes += other.transmitted_bytes;
         for (sum, value) in self.classes.iter_mut().zip(other.classes) {
@@ -146,5 +150,28 @@ counter_group! {
         chaintoolong,
         /// Entries deleted, by timeout or by their protocol.
         delete,
+    }
+}
+
+counter_group! {
+    /// Reassembly counters, named after the columns of `Ip` in `/proc/net/snmp`,
+    /// both families together; evictions have no column there.
+    DefragCounters {
+        /// Fragments that were to be reassembled.
+        reasm_reqds,
+        /// Datagrams completed.
+        reasm_oks,
+        /// Datagrams given up for whatever reason, and fragments refused that no
+        /// datagram in progress could take.
+        reasm_fails,
+        /// Datagrams whose time was over before they were complete.
+        reasm_timeout,
+        /// Datagrams of which one piece was held, evicted to make room.
+        evicted_newcomer,
+        /// Datagrams of which several pieces were held, evicted to make room.
+        evicted_progress,
+        /// Datagrams that had been given up and were remembered until their time
+        /// was over, forgotten early to make room.
+        evicted_dead,
     }
 }

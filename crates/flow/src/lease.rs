@@ -31,6 +31,8 @@ pub struct Lease {
     used: u64,
     /// Units asked for at a time.
     quantum: u64,
+    /// Units that this lease is always granted.
+    floor: u64,
 }
 
 impl LeasePool {
@@ -58,7 +60,18 @@ impl LeasePool {
     /// A lease that asks for `quantum` units at a time; with 0 it takes what it
     /// spends, gives back what is released, and never holds spare units.
     pub fn lease(&self, quantum: u64) -> Lease {
-        Lease { pool: self.clone(), spare: 0, used: 0, quantum }
+        self.lease_with_floor(quantum, 0)
+    }
+
+    /// A lease that holds at least `floor` units, spent or not, whatever the others
+    /// hold: one worker can not starve another. The floor is granted also when the
+    /// pool has nothing left, so the owner of the pool keeps the sum of all floors
+    /// well below the cap, and whoever [is overdrawn](Lease::is_overdrawn) gives
+    /// up units until the sum is inside the cap again.
+    pub fn lease_with_floor(&self, quantum: u64, floor: u64) -> Lease {
+        let mut lease = Lease { pool: self.clone(), spare: 0, used: 0, quantum, floor: 0 };
+        lease.set_floor(floor);
+        lease
     }
 
     /// Takes up to `wanted` units, as many as the cap allows.
@@ -70,6 +83,11 @@ impl LeasePool {
             (granted > 0).then(|| leased + granted)
         });
         granted
+    }
+
+    /// Takes `units` whatever the cap says.
+    fn take_beyond(&self, units: u64) {
+        self.shared.leased.fetch_add(units, Ordering::Relaxed);
     }
 
     fn give_back(&self, units: u64) {
@@ -84,6 +102,7 @@ impl Lease {
         if self.spare < units {
             let short = units - self.spare;
             self.spare += self.pool.take(short.max(self.quantum));
+            self.fill_to_floor();
             if self.spare < units {
                 return false;
             }
@@ -93,18 +112,58 @@ impl Lease {
         true
     }
 
-    /// Returns spent units. More than two quanta of spare units go back to the
-    /// pool at once, so that other workers are not starved by a pocket.
+    /// Returns spent units. More than two quanta of spare units, those below the
+    /// floor not counted, go back to the pool at once, so that other workers are
+    /// not starved by a pocket.
     pub fn release(&mut self, units: u64) {
         debug_assert!(units <= self.used, "released more than was spent");
         let units = units.min(self.used);
         self.used -= units;
         self.spare += units;
-        if self.spare > 2 * self.quantum {
-            let surplus = self.spare - self.quantum;
-            self.spare -= surplus;
-            self.pool.give_back(surplus);
+        let reserve = self.reserve();
+        if self.spare > reserve + 2 * self.quantum {
+            self.keep_spare(reserve + self.quantum);
         }
+    }
+
+    /// True if the pool has granted more than its cap, because the cap fell or
+    /// floors were granted, and this lease holds more than its floor: time to
+    /// release some and to [settle](Lease::settle).
+    pub fn is_overdrawn(&self) -> bool {
+        self.spare + self.used > self.floor && self.pool.leased() > self.pool.cap()
+    }
+
+    /// Gives the spare units above the floor back to the pool if it has granted
+    /// more than its cap.
+    pub fn settle(&mut self) {
+        if self.is_overdrawn() {
+            self.keep_spare(self.reserve());
+        }
+    }
+
+    /// Changes the floor.
+    pub fn set_floor(&mut self, floor: u64) {
+        self.floor = floor;
+        self.fill_to_floor();
+    }
+
+    fn fill_to_floor(&mut self) {
+        let missing = self.floor.saturating_sub(self.spare + self.used);
+        if missing > 0 {
+            self.pool.take_beyond(missing);
+            self.spare += missing;
+        }
+    }
+
+    /// Spare units that belong to the floor.
+    fn reserve(&self) -> u64 {
+        self.floor.saturating_sub(self.used)
+    }
+
+    fn keep_spare(&mut self, units: u64) {
+        let surplus = self.spare.saturating_sub(units);
+        self.spare -= surplus;
+        self.pool.give_back(surplus);
     }
 
     /// Units spent and not released.
@@ -190,5 +249,24 @@ mod tests {
         lease.release(3);
         assert!(lease.spend(1));
         assert!(pool.leased() <= 2);
+    }
+
+    #[test]
+    fn a_floor_is_granted_from_an_empty_pool_and_the_others_give_way() {
+        let pool = LeasePool::new(100);
+        let mut greedy = pool.lease(10);
+        assert!(greedy.spend(100));
+        let mut modest = pool.lease_with_floor(10, 20);
+        assert_eq!(pool.leased(), 120);
+        assert!(modest.spend(20), "all of the floor");
+        assert!(!modest.spend(1), "and no more");
+        assert!(greedy.is_overdrawn() && !modest.is_overdrawn());
+        greedy.release(20);
+        greedy.settle();
+        assert_eq!((greedy.is_overdrawn(), pool.leased()), (false, 100));
+        modest.release(20);
+        assert_eq!(modest.spare(), 20, "the floor is kept");
+        drop((greedy, modest));
+        assert_eq!(pool.leased(), 0);
     }
 }

@@ -3,10 +3,13 @@
 //! Every stage speaks of packets in these words: which flow a packet belongs to
 //! ([`FlowKey`], [`Side`], [`Zone`]), what tracking made of it ([`Class`]), what
 //! is to happen to it ([`Verdict`], [`DropReason`]), what time it is
-//! ([`Timestamp`], [`TimerWheel`]) and how much may be held ([`LeasePool`]).
+//! ([`Timestamp`], [`TimerWheel`]) how much may be held ([`LeasePool`])
+//! and where it lies ([`SlotIndex`]).
 //! Nothing here reads a clock or a random source: both are arguments.
 
 mod counters;
+pub mod declared;
+mod index;
 mod key;
 mod lease;
 mod prefetch;
@@ -15,7 +18,8 @@ mod tunable;
 mod verdict;
 mod wheel;
 
-pub use counters::{ConntrackCounters, Counters, SoftnetCounters};
+pub use counters::{ConntrackCounters, Counters, DefragCounters, SoftnetCounters};
+pub use index::{Crowded, SlotIndex};
 pub use key::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone};
 pub use lease::{Lease, LeasePool};
 pub use prefetch::{NoPrefetch, Prefetch};

@@ -85,6 +85,16 @@ drop_reasons! {
     IcmpErrorDirection = "icmp_error_direction", "ICMP error sent to someone else than the sender of the quoted packet.";
     ProtocolState = "protocol_state", "Packet that the state of its SCTP or DCCP association does not allow.";
     VerificationTag = "verification_tag", "SCTP packet with a wrong verification tag.";
+    FragEnd = "frag_end", "Fragment past the end of its datagram, or with another end.";
+    FragOverlap = "frag_overlap", "Fragment of a datagram whose fragments overlap.";
+    FragDuplicate = "frag_duplicate", "Fragment of which everything had arrived before.";
+    FragEcn = "frag_ecn", "Fragment of a datagram that mixes ECN-capable and other fragments.";
+    FragTooManyPieces = "frag_too_many_pieces", "Fragment of a datagram in more pieces than ipfrag_pieces_per_4k allows.";
+    FragTimeout = "frag_timeout", "Fragment of a datagram that was not complete in time.";
+    FragWrap = "frag_wrap", "Fragment of an earlier datagram with the same identification.";
+    FragEvicted = "frag_evicted", "Only fragment of a datagram, evicted to make room.";
+    FragEvictedProgress = "frag_evicted_progress", "Fragment of a datagram in several pieces, evicted to make room.";
+    FragNoMemory = "frag_no_memory", "Fragment for which no room could be made.";
     TableFull = "table_full", "Connection table at its limit and nothing could be evicted early.";
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";

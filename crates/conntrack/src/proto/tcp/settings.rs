@@ -1,9 +1,9 @@
 //! The switches and timers of the tracker.
 
-use flow::{SetTunableError, Tunable};
+use flow::declared::LONGEST_TIMEOUT;
+use flow::{SetTunableError, Tunable, declare_tunables};
 
 use super::TcpState;
-use crate::declared::{LONGEST, declare_tunables};
 
 /// Settings of the TCP tracker, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,34 +81,34 @@ declare_tunables! {
     "nf_conntrack_tcp_max_retrans", Count, 3, 0..=255,
         "Repetitions of a TCP segment after which its connection is kept for less time.",
         [max_retransmissions];
-    "nf_conntrack_tcp_timeout_close", Seconds, 10, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_close", Seconds, 10, 0..=LONGEST_TIMEOUT,
         "How long a reset TCP connection is kept.",
         [timeouts[TcpState::Close as usize]];
-    "nf_conntrack_tcp_timeout_close_wait", Seconds, 60, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_close_wait", Seconds, 60, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with one acknowledged FIN is kept.",
         [timeouts[TcpState::CloseWait as usize]];
-    "nf_conntrack_tcp_timeout_established", Seconds, 432_000, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_established", Seconds, 432_000, 0..=LONGEST_TIMEOUT,
         "How long an idle TCP connection is kept.",
         [timeouts[TcpState::Established as usize]];
-    "nf_conntrack_tcp_timeout_fin_wait", Seconds, 120, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_fin_wait", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with one FIN is kept.",
         [timeouts[TcpState::FinWait as usize]];
-    "nf_conntrack_tcp_timeout_last_ack", Seconds, 30, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_last_ack", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with a FIN of both ends is kept.",
         [timeouts[TcpState::LastAck as usize]];
-    "nf_conntrack_tcp_timeout_max_retrans", Seconds, 300, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_max_retrans", Seconds, 300, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection is kept at most after repetitions or with a closed window.",
         [timeout_retransmitted];
-    "nf_conntrack_tcp_timeout_syn_recv", Seconds, 60, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_syn_recv", Seconds, 60, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with an answered SYN is kept.",
         [timeouts[TcpState::SynRecv as usize]];
-    "nf_conntrack_tcp_timeout_syn_sent", Seconds, 120, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_syn_sent", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with an unanswered SYN is kept.",
         [timeouts[TcpState::SynSent as usize]];
-    "nf_conntrack_tcp_timeout_time_wait", Seconds, 120, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_time_wait", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a closed TCP connection is kept.",
         [timeouts[TcpState::TimeWait as usize]];
-    "nf_conntrack_tcp_timeout_unacknowledged", Seconds, 300, 0..=LONGEST,
+    "nf_conntrack_tcp_timeout_unacknowledged", Seconds, 300, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection is kept at most while data is unacknowledged.",
         [timeout_unacknowledged];
 }

@@ -1,20 +1,26 @@
 //! Settings that are declared once: name, range, meaning, and the field behind them.
+//!
+//! [`declare_tunables!`](crate::declare_tunables) makes the constant `DECLARED` of a
+//! settings type, by which it implements `get`, `set` and its defaults.
 
-use flow::{SetTunableError, Tunable};
+use crate::{SetTunableError, Tunable};
 
 /// Longest timeout, seconds: what the kernel takes with a clock of 1000 ticks.
-pub(crate) const LONGEST: u64 = 2_147_483;
+pub const LONGEST_TIMEOUT: u64 = 2_147_483;
 
 /// The tunables of the settings `S` and how to reach their fields.
-pub(crate) struct Declared<S: 'static> {
+pub struct Declared<S: 'static> {
+    /// Name, range and meaning.
     pub tunables: &'static [Tunable],
     /// In the order of `tunables`.
     pub access: &'static [Access<S>],
 }
 
 /// How a field is read and written.
-pub(crate) struct Access<S> {
+pub struct Access<S> {
+    /// Reads the field.
     pub get: fn(&S) -> u64,
+    /// Writes a value that is in the tunable's range.
     pub set: fn(&mut S, u64),
 }
 
@@ -48,9 +54,11 @@ impl<S> Declared<S> {
     }
 }
 
-/// How a field is seen from outside. `restore` gets a value in the tunable's range.
-pub(crate) trait Field: Copy {
+/// How a field is seen from outside.
+pub trait Field: Copy {
+    /// The field as a number.
     fn show(self) -> u64;
+    /// The field of a number in the tunable's range.
     fn restore(value: u64) -> Self;
 }
 
@@ -77,16 +85,17 @@ macro_rules! integer_fields {
     )*};
 }
 
-integer_fields! { u8 u32 u64 }
+integer_fields! { u8 u16 u32 u64 }
 
 /// Declares the tunables of a settings type and how to reach their fields, in one list.
+#[macro_export]
 macro_rules! declare_tunables {
     ($settings:ty; $($name:literal, $unit:ident, $default:literal, $min:literal..=$max:expr,
        $meaning:literal, [$($place:tt)+];)*) => {
         const DECLARED: $crate::declared::Declared<$settings> = $crate::declared::Declared {
-            tunables: &[$(flow::Tunable {
+            tunables: &[$($crate::Tunable {
                 name: $name,
-                unit: flow::Unit::$unit,
+                unit: $crate::Unit::$unit,
                 default: $default,
                 min: $min,
                 max: $max,
@@ -101,5 +110,3 @@ macro_rules! declare_tunables {
         };
     };
 }
-
-pub(crate) use declare_tunables;

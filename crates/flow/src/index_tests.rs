@@ -10,7 +10,7 @@ fn hash_of(slot: u32) -> u32 {
 
 #[test]
 fn growing_and_shrinking_keep_every_pair() {
-    let mut index = Index::new();
+    let mut index = SlotIndex::new();
     let empty = index.memory_bytes();
     for slot in 0..100_000 {
         index.insert(hash_of(slot), slot, hash_of).unwrap();
@@ -38,7 +38,7 @@ fn growing_and_shrinking_keep_every_pair() {
 
 #[test]
 fn equal_hashes_are_refused_when_their_segment_is_full() {
-    let mut index = Index::new();
+    let mut index = SlotIndex::new();
     let results: Vec<_> = (0..1000).map(|slot| index.insert(7, slot, |_| 7)).collect();
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), LINES * WAYS);
     assert!((0..640).all(|slot| index.find(7, |other| other == slot) == Some(slot)));
@@ -54,7 +54,7 @@ proptest! {
     fn behaves_like_a_map(
         steps in proptest::collection::vec((0u32..600, any::<bool>()), 1..1500),
     ) {
-        let mut index = Index::new();
+        let mut index = SlotIndex::new();
         let mut model = BTreeMap::new();
         let hash_of = |slot: u32| ((slot % 12) << 28) | ((slot % 12) / 4);
         for (slot, put) in steps {

@@ -11,10 +11,10 @@
 //! moves more than one segment, so growth has no pause whatever the size, and
 //! shrinking is the same step backwards.
 //!
-//! Only the low 32 bits of the flow hash arrive here: the high half selected the
-//! bucket and is alike for all entries of it.
+//! Only the low 32 bits of a hash arrive here: the high half selects the bucket,
+//! and in the table of a bucket it is alike for all entries.
 
-use flow::Prefetch;
+use crate::Prefetch;
 
 /// Pairs of a line.
 const WAYS: usize = 10;
@@ -46,14 +46,14 @@ type Segment = [Line; LINES];
 
 /// A multiset of (hash, slot) pairs.
 #[derive(Debug)]
-pub(crate) struct Index {
+pub struct SlotIndex {
     segments: Vec<Box<Segment>>,
     len: usize,
 }
 
 /// The index has no place near the home of the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Crowded;
+pub struct Crowded;
 
 impl Line {
     const EMPTY: Self = Self { slots: [0; WAYS], tags: [0; WAYS], used: 0, overflow: 0 };
@@ -85,11 +85,19 @@ impl Line {
     }
 }
 
-impl Index {
+impl Default for SlotIndex {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SlotIndex {
+    /// An empty index.
     pub fn new() -> Self {
         Self { segments: vec![Box::new([Line::EMPTY; LINES])], len: 0 }
     }
 
+    /// Memory held, bytes.
     pub fn memory_bytes(&self) -> usize {
         self.segments.len() * size_of::<Segment>() + self.segments.capacity() * size_of::<usize>()
     }
@@ -132,6 +140,10 @@ impl Index {
 
     /// Files a slot. `hash_of` tells the hash of a slot that is filed already;
     /// it is asked when a segment is split.
+    ///
+    /// # Errors
+    /// [`Crowded`] when the segment of the hash is full: about 256 of its 640
+    /// places are taken on average, so only equal hashes get there.
     pub fn insert(
         &mut self,
         hash: u32,
