@@ -1,0 +1,238 @@
+//! How datagrams end without being complete, and which one makes room.
+
+use flow::DropReason;
+use wire::Family;
+
+use crate::fifo::{ByAge, ByClass, Fifo};
+use crate::memory::family_index;
+use crate::queue::{Queue, Stage};
+use crate::reassembler::{Buffer, Context, Reassembler};
+use crate::settings::FamilySettings;
+use crate::slab::{NONE, Slab};
+
+/// The datagrams of a family: all by age, and by class.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    pub ages: Fifo<ByAge>,
+    /// By [`Stage::index`].
+    pub stages: [Fifo<ByClass>; Stage::COUNT],
+    /// Bytes charged for each class.
+    charged: [u64; Stage::COUNT],
+}
+
+impl Shelf {
+    pub const fn new() -> Self {
+        Self {
+            ages: Fifo::new(),
+            stages: [const { Fifo::new() }; Stage::COUNT],
+            charged: [0; Stage::COUNT],
+        }
+    }
+
+    pub const fn charged(&self, stage: Stage) -> u64 {
+        self.charged[stage.index()]
+    }
+
+    /// Takes in the youngest queue.
+    pub fn enter(&mut self, queues: &mut Slab<Queue>, slot: u32) {
+        self.ages.push(queues, slot);
+        self.stages[queues[slot].identity.stage.index()].push(queues, slot);
+    }
+
+    /// Takes in a queue that was created elsewhere, maybe long ago.
+    pub fn enter_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32) {
+        self.ages.insert_by_age(queues, slot);
+        self.stages[queues[slot].identity.stage.index()].insert_by_age(queues, slot);
+    }
+
+    /// Takes a queue out with all that it is charged for.
+    pub fn leave(&mut self, queues: &mut Slab<Queue>, slot: u32) {
+        let stage = queues[slot].identity.stage.index();
+        self.charged[stage] -= u64::from(queues[slot].state.charged);
+        self.ages.remove(queues, slot);
+        self.stages[stage].remove(queues, slot);
+    }
+
+    pub fn charge(&mut self, stage: Stage, bytes: u64) {
+        self.charged[stage.index()] += bytes;
+    }
+
+    fn discharge(&mut self, stage: Stage, bytes: u64) {
+        self.charged[stage.index()] -= bytes;
+    }
+
+    /// Who makes room, never `spared`; `NONE` if there is nobody else.
+    fn victim(&self, queues: &mut Slab<Queue>, limits: &FamilySettings, spared: u32) -> u32 {
+        let [newcomers, progress, dead] = &self.stages;
+        let mut oldest = |class: &Fifo<ByClass>| match class.first() {
+            first if first == spared && first != NONE => Fifo::<ByClass>::next(queues, first),
+            first => first,
+        };
+        let [few, many, _] = self.charged.map(u128::from);
+        let over_share =
+            many * u128::from(limits.high_thresh) > (few + many) * u128::from(limits.low_thresh);
+        let order =
+            if over_share { [dead, progress, newcomers] } else { [dead, newcomers, progress] };
+        order.into_iter().map(&mut oldest).find(|&slot| slot != NONE).unwrap_or(NONE)
+    }
+}
+
+impl Queue {
+    /// Whether the time of the datagram is over.
+    #[inline]
+    pub fn is_due<F>(&self, context: &Context<'_, F>) -> bool {
+        let Queue { identity, .. } = self;
+        let timeout = context.settings.family(identity.key.family).timeout();
+        context.now.since(identity.created) >= timeout
+    }
+}
+
+impl<F: Buffer> Reassembler<F> {
+    /// Ends the datagrams whose time is over and, if the limits have fallen below
+    /// what is held, as many of the others as it takes. Ends no more than `budget`;
+    /// returns how many.
+    pub fn expire(&mut self, budget: usize, context: &mut Context<'_, F>) -> usize {
+        let mut ended = 0;
+        for family in [Family::V4, Family::V6] {
+            while ended < budget {
+                let oldest = self.shelves[family_index(family)].ages.first();
+                if oldest == NONE || !self.queues[oldest].is_due(context) {
+                    break;
+                }
+                self.time_out(oldest, context);
+                ended += 1;
+            }
+            while ended < budget && self.gives_way(family, context) {
+                ended += 1;
+            }
+        }
+        let queues = &self.queues;
+        self.index.shrink(|slot| queues[slot].identity.hash);
+        self.queues.shrink();
+        self.pieces.shrink();
+        ended
+    }
+
+    /// Evicts one datagram if more is leased than the limit allows.
+    fn gives_way(&mut self, family: Family, context: &mut Context<'_, F>) -> bool {
+        context.memory.lease(family).settle();
+        if !context.memory.lease(family).is_overdrawn() {
+            return false;
+        }
+        let evicted = self.evict(family, NONE, context);
+        context.memory.lease(family).settle();
+        evicted
+    }
+
+    /// Spends memory, at the cost of other datagrams if need be, but never of the
+    /// one in slot `spared`.
+    #[inline]
+    pub(crate) fn make_room(
+        &mut self,
+        family: Family,
+        bytes: u64,
+        spared: u32,
+        context: &mut Context<'_, F>,
+    ) -> bool {
+        while !context.memory.lease(family).spend(bytes) {
+            if !self.evict(family, spared, context) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn evict(&mut self, family: Family, spared: u32, context: &mut Context<'_, F>) -> bool {
+        let limits = context.settings.family(family);
+        let slot = self.shelves[family_index(family)].victim(&mut self.queues, limits, spared);
+        if slot == NONE {
+            return false;
+        }
+        match self.queues[slot].identity.stage {
+            Stage::Newcomer => {
+                context.counters.evicted_newcomer += 1;
+                self.give_up(slot, DropReason::FragEvicted, context);
+            }
+            Stage::Progress => {
+                context.counters.evicted_progress += 1;
+                self.give_up(slot, DropReason::FragEvictedProgress, context);
+            }
+            Stage::Dead(_) => {
+                context.counters.evicted_dead += 1;
+                self.forget(slot, context);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn time_out(&mut self, slot: u32, context: &mut Context<'_, F>) {
+        if !matches!(self.queues[slot].identity.stage, Stage::Dead(_)) {
+            context.counters.reasm_timeout += 1;
+        }
+        self.give_up(slot, DropReason::FragTimeout, context);
+    }
+
+    /// Ends a datagram, and its identification may be used again.
+    pub(crate) fn give_up(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
+        if !matches!(self.queues[slot].identity.stage, Stage::Dead(_)) {
+            context.counters.reasm_fails += 1;
+        }
+        self.discard_pieces(slot, reason, context);
+        self.forget(slot, context);
+    }
+
+    /// Ends a datagram but remembers it until its time is over, so that none of its
+    /// pieces begins it anew.
+    #[cold]
+    pub(crate) fn kill(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
+        context.counters.reasm_fails += 1;
+        self.discard_pieces(slot, reason, context);
+        let map = self.queues[slot].state.take_map();
+        self.keep_map(map);
+        self.change_stage(slot, Stage::Dead(reason));
+        let Queue { identity, state } = &mut self.queues[slot];
+        let freed = u64::from(state.charged) - Self::QUEUE_BYTES;
+        state.charged = Self::QUEUE_BYTES as u32;
+        self.shelves[family_index(identity.key.family)].discharge(identity.stage, freed);
+        context.memory.lease(identity.key.family).release(freed);
+    }
+
+    fn discard_pieces(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
+        let state = &mut self.queues[slot].state;
+        let mut at = state.first;
+        (state.first, state.last) = (NONE, NONE);
+        while let Some(held) = self.pieces.remove(at) {
+            at = held.next;
+            (context.discard)(held.frame, reason);
+        }
+    }
+
+    /// Takes out a queue that holds no pieces any more, and returns its memory.
+    pub(crate) fn forget(&mut self, slot: u32, context: &mut Context<'_, F>) {
+        let Some(mut queue) = self.unlink(slot) else { return };
+        self.keep_map(queue.state.take_map());
+        let family = queue.identity.key.family;
+        context.memory.lease(family).release(u64::from(queue.state.charged));
+    }
+
+    /// Takes a queue out of all lists.
+    pub(crate) fn unlink(&mut self, slot: u32) -> Option<Queue> {
+        let family = self.queues[slot].identity.key.family;
+        self.shelves[family_index(family)].leave(&mut self.queues, slot);
+        let queue = self.queues.remove(slot)?;
+        self.index.remove(queue.identity.hash, slot);
+        Some(queue)
+    }
+
+    /// Moves a queue with its charge to another class.
+    pub(crate) fn change_stage(&mut self, slot: u32, stage: Stage) {
+        let queue = &mut self.queues[slot];
+        let before = std::mem::replace(&mut queue.identity.stage, stage);
+        let bytes = u64::from(queue.state.charged);
+        let shelf = &mut self.shelves[family_index(queue.identity.key.family)];
+        shelf.stages[before.index()].remove(&mut self.queues, slot);
+        shelf.stages[stage.index()].push(&mut self.queues, slot);
+        shelf.discharge(before, bytes);
+        shelf.charge(stage, bytes);
+    }
+}

@@ -1,0 +1,105 @@
+//! Queues in the order in which they came, linked through the queues themselves.
+
+use std::marker::PhantomData;
+
+use crate::queue::Queue;
+use crate::slab::{NONE, Slab};
+
+/// The neighbours of a queue in one order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub previous: u32,
+    pub next: u32,
+}
+
+impl Link {
+    pub const ALONE: Self = Self { previous: NONE, next: NONE };
+}
+
+/// One of the orders that a queue stands in.
+pub(crate) trait Order {
+    fn link(queue: &mut Queue) -> &mut Link;
+}
+
+/// By the arrival of the first piece, within a family.
+#[derive(Debug)]
+pub(crate) struct ByAge;
+
+/// By the moment when the queue came into its class.
+#[derive(Debug)]
+pub(crate) struct ByClass;
+
+impl Order for ByAge {
+    fn link(queue: &mut Queue) -> &mut Link {
+        &mut queue.identity.age
+    }
+}
+
+impl Order for ByClass {
+    fn link(queue: &mut Queue) -> &mut Link {
+        &mut queue.state.peers
+    }
+}
+
+/// A list of queues, oldest first.
+#[derive(Debug)]
+pub(crate) struct Fifo<O> {
+    first: u32,
+    last: u32,
+    order: PhantomData<O>,
+}
+
+impl<O: Order> Fifo<O> {
+    pub const fn new() -> Self {
+        Self { first: NONE, last: NONE, order: PhantomData }
+    }
+
+    /// The oldest, `NONE` if there is none.
+    pub const fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// The one that came after `slot`.
+    pub fn next(queues: &mut Slab<Queue>, slot: u32) -> u32 {
+        O::link(&mut queues[slot]).next
+    }
+
+    pub fn push(&mut self, queues: &mut Slab<Queue>, slot: u32) {
+        self.insert_after(queues, self.last, slot);
+    }
+
+    /// Puts a queue where its age belongs. Looks at those that are younger.
+    pub fn insert_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32) {
+        let created = queues[slot].identity.created;
+        let mut before = self.last;
+        while before != NONE && queues[before].identity.created > created {
+            before = O::link(&mut queues[before]).previous;
+        }
+        self.insert_after(queues, before, slot);
+    }
+
+    /// `before` may be `NONE`: then the queue becomes the oldest.
+    fn insert_after(&mut self, queues: &mut Slab<Queue>, before: u32, slot: u32) {
+        let next = match before {
+            NONE => std::mem::replace(&mut self.first, slot),
+            before => std::mem::replace(&mut O::link(&mut queues[before]).next, slot),
+        };
+        *O::link(&mut queues[slot]) = Link { previous: before, next };
+        match next {
+            NONE => self.last = slot,
+            next => O::link(&mut queues[next]).previous = slot,
+        }
+    }
+
+    pub fn remove(&mut self, queues: &mut Slab<Queue>, slot: u32) {
+        let Link { previous, next } = std::mem::replace(O::link(&mut queues[slot]), Link::ALONE);
+        match previous {
+            NONE => self.first = next,
+            previous => O::link(&mut queues[previous]).next = next,
+        }
+        match next {
+            NONE => self.last = previous,
+            next => O::link(&mut queues[next]).previous = previous,
+        }
+    }
+}

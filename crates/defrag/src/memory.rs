@@ -1,0 +1,92 @@
+//! How much may be held, by family.
+//!
+//! The limits `ipfrag_high_thresh` and `ip6frag_high_thresh` hold for the whole
+//! gateway. Workers spend from leases that count inside them; a quarter of each
+//! limit is divided evenly as floors, so that a worker whose fragments are few
+//! can always take them in while another is flooded.
+
+use flow::{Lease, LeasePool};
+use wire::Family;
+
+use crate::Settings;
+
+/// The part of a limit that is divided as floors: 1 / `FLOOR_SHARE`.
+const FLOOR_SHARE: u64 = 4;
+/// A worker asks for 1 / `QUANTUM_SHARE` of its even share at a time ...
+const QUANTUM_SHARE: u64 = 16;
+/// ... but for no more than this, bytes.
+const LARGEST_QUANTUM: u64 = 256 << 10;
+
+/// 0 for IPv4, 1 for IPv6: an index into pairs by family.
+pub(crate) const fn family_index(family: Family) -> usize {
+    match family {
+        Family::V4 => 0,
+        Family::V6 => 1,
+    }
+}
+
+/// The fragment memory of the gateway. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    pools: [LeasePool; 2],
+}
+
+impl Pools {
+    /// Pools as large as the settings say.
+    pub fn new(settings: &Settings) -> Self {
+        Self { pools: settings.families().map(|family| LeasePool::new(family.high_thresh)) }
+    }
+
+    /// Takes over limits that have changed. Workers that hold more than a lower
+    /// limit allows evict in their next calls of [`crate::Reassembler::expire`].
+    pub fn apply(&self, settings: &Settings) {
+        for (pool, family) in self.pools.iter().zip(settings.families()) {
+            pool.set_cap(family.high_thresh);
+        }
+    }
+
+    /// The share of one of `workers` workers (at least 1).
+    pub fn memory(&self, workers: u32) -> Memory {
+        Memory {
+            leases: self.pools.each_ref().map(|pool| {
+                let quantum = pool.cap() / QUANTUM_SHARE / u64::from(workers.max(1));
+                pool.lease_with_floor(quantum.min(LARGEST_QUANTUM), floor(pool, workers))
+            }),
+            pools: self.clone(),
+        }
+    }
+
+    /// Bytes that the workers have leased, spent or not.
+    pub fn leased(&self, family: Family) -> u64 {
+        self.pools[family_index(family)].leased()
+    }
+}
+
+fn floor(pool: &LeasePool, workers: u32) -> u64 {
+    pool.cap() / FLOOR_SHARE / u64::from(workers.max(1))
+}
+
+/// What a worker may hold, bytes.
+#[derive(Debug)]
+pub struct Memory {
+    leases: [Lease; 2],
+    pools: Pools,
+}
+
+impl Memory {
+    /// Fits the floors to a number of workers and to limits that have changed.
+    pub fn set_workers(&mut self, workers: u32) {
+        for (lease, pool) in self.leases.iter_mut().zip(&self.pools.pools) {
+            lease.set_floor(floor(pool, workers));
+        }
+    }
+
+    /// Bytes that the worker holds.
+    pub fn used(&self, family: Family) -> u64 {
+        self.leases[family_index(family)].used()
+    }
+
+    pub(crate) fn lease(&mut self, family: Family) -> &mut Lease {
+        &mut self.leases[family_index(family)]
+    }
+}

@@ -1,0 +1,287 @@
+//! One incomplete datagram.
+
+use flow::{DropReason, Timestamp};
+
+use crate::coverage::{Coverage, Fit, Map, Run};
+use crate::fifo::Link;
+use crate::piece::{DatagramKey, Ecn, Piece};
+use crate::slab::{NONE, Slot};
+
+/// An incomplete datagram: two cache lines, who it is and how far it is.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct Queue {
+    pub identity: Identity,
+    pub state: State,
+}
+
+/// What finds a queue.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Identity {
+    pub key: DatagramKey,
+    pub created: Timestamp,
+    /// Low half of the key's hash.
+    pub hash: u32,
+    pub age: Link,
+    pub bucket: u16,
+    pub stage: Stage,
+}
+
+/// What a piece changes.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct State {
+    pub coverage: Coverage,
+    pub peers: Link,
+    /// The pieces in the order of arrival.
+    pub first: u32,
+    pub last: u32,
+    /// Memory charged for the queue and all that it holds, bytes.
+    pub charged: u32,
+    /// Fragments that the source had sent when the last piece was added.
+    pub source_count: u32,
+    pub pieces: u16,
+    /// Payload held, bytes.
+    pub received: u16,
+    /// Highest end of a piece.
+    pub reach: u16,
+    /// End of the datagram, 0 until the last piece has come.
+    pub total: u16,
+    pub max_fragment: u16,
+    /// Longest piece with "don't fragment", 0 without any.
+    pub max_df: u16,
+    /// [`Piece::header`] of the first piece, 0 until it has come.
+    pub header: u16,
+    pub ecn: EcnSeen,
+    /// No piece has come after one that lies behind it.
+    pub in_order: bool,
+}
+
+const _: () = assert!(size_of::<Identity>() == 64 && size_of::<State>() == 64);
+const _: () = assert!(size_of::<Slot<Queue>>() == 128, "free places need no room of their own");
+
+/// Where a datagram stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// One piece is held.
+    Newcomer,
+    /// Two or more pieces are held.
+    Progress,
+    /// The datagram was given up for a reason that condemns its later pieces too,
+    /// and is remembered until its time is over.
+    Dead(DropReason),
+}
+
+impl Stage {
+    /// How many there are, the reasons of death not counted.
+    pub const COUNT: usize = 3;
+
+    /// An index into lists by stage.
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Newcomer => 0,
+            Self::Progress => 1,
+            Self::Dead(_) => 2,
+        }
+    }
+}
+
+/// The ECN fields of the pieces so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EcnSeen {
+    /// One bit for each value that was seen; above them the value of the first
+    /// piece, which lies at offset 0.
+    bits: u8,
+}
+
+impl EcnSeen {
+    const NONE: Self = Self { bits: 0 };
+    const NOT_ECT: u8 = 1 << Ecn::NotEct as u8;
+    const CE: u8 = 1 << Ecn::Ce as u8;
+
+    /// With one more piece; `None` if it may not be mixed with the others: a piece
+    /// that can not carry a mark with one that can (RFC 3168 section 5.3).
+    #[inline]
+    fn with(self, piece: &Piece) -> Option<Self> {
+        let mut bits = self.bits | 1 << piece.ecn as u8;
+        if piece.offset == 0 {
+            bits |= (piece.ecn as u8) << 4;
+        }
+        let seen = bits & 0x0f;
+        (seen & Self::NOT_ECT == 0 || seen == Self::NOT_ECT).then_some(Self { bits })
+    }
+
+    /// The ECN field of the whole: congestion that any piece has met, or what the
+    /// first piece says.
+    fn merged(self) -> Ecn {
+        if self.bits & Self::CE != 0 { Ecn::Ce } else { Ecn::of(self.bits >> 4) }
+    }
+}
+
+/// What a piece is to a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    /// It brings nothing new.
+    Duplicate,
+    /// With it the datagram can not be right.
+    Fatal(DropReason),
+    /// It is the last one that was missing.
+    Completes,
+    /// It is to be held.
+    Fits {
+        /// The runs do not suffice any more.
+        needs_map: bool,
+    },
+}
+
+/// What is known of a complete datagram beside its pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// How many pieces it came in.
+    pub pieces: u32,
+    /// Bytes of the fragmentable part.
+    pub payload: u32,
+    /// ECN field of the whole.
+    pub ecn: Ecn,
+    /// Longest piece as an IP packet, bytes: the path has room for it.
+    pub max_fragment: u16,
+    /// Longest piece that had "don't fragment" set, 0 if none had.
+    pub max_df: u16,
+}
+
+impl Queue {
+    /// A queue that holds nothing.
+    pub fn new(key: DatagramKey, hash: u64, bucket: u16, now: Timestamp) -> Self {
+        Self {
+            identity: Identity {
+                key,
+                created: now,
+                hash: hash as u32,
+                age: Link::ALONE,
+                bucket,
+                stage: Stage::Newcomer,
+            },
+            state: State {
+                coverage: Coverage::EMPTY,
+                peers: Link::ALONE,
+                first: NONE,
+                last: NONE,
+                charged: 0,
+                source_count: 0,
+                pieces: 0,
+                received: 0,
+                reach: 0,
+                total: 0,
+                max_fragment: 0,
+                max_df: 0,
+                header: 0,
+                ecn: EcnSeen::NONE,
+                in_order: true,
+            },
+        }
+    }
+}
+
+impl State {
+    /// What a piece would be. Changes nothing.
+    #[inline]
+    pub fn judge(&self, piece: &Piece, pieces_per_4k: u16) -> Judgement {
+        if let Some(reason) = piece.fault().or_else(|| self.conflict_of_ends(piece)) {
+            return Judgement::Fatal(reason);
+        }
+        let range = Run::of_bytes(piece.offset, piece.length);
+        match self.coverage.look(range) {
+            Fit::Duplicate => return Judgement::Duplicate,
+            Fit::Overlap => return Judgement::Fatal(DropReason::FragOverlap),
+            Fit::New => {}
+        }
+        if self.ecn.with(piece).is_none() {
+            return Judgement::Fatal(DropReason::FragEcn);
+        }
+        // As long as there are no more pieces than a block may have, no block can
+        // have too many.
+        let crowded = self.pieces >= pieces_per_4k && pieces_per_4k < NO_BOUND;
+        if crowded
+            && self.coverage.map().is_some_and(|map| map.begun(piece.offset) >= pieces_per_4k)
+        {
+            return Judgement::Fatal(DropReason::FragTooManyPieces);
+        }
+        let total = if piece.more { self.total } else { piece.end() };
+        if total != 0 && self.received + piece.length == total {
+            return Judgement::Completes;
+        }
+        let missing = self.coverage.map().is_none();
+        Judgement::Fits { needs_map: missing && (crowded || self.coverage.would_overflow(range)) }
+    }
+
+    /// Whether a piece contradicts what is known of the datagram's end.
+    #[inline]
+    fn conflict_of_ends(&self, piece: &Piece) -> Option<DropReason> {
+        let end = piece.end();
+        let conflict = match (piece.more, self.total) {
+            // More is to follow behind this piece, so the datagram ends behind it.
+            (true, 0) => false,
+            (true, total) => end >= total,
+            (false, 0) => end <= self.reach,
+            (false, total) => end != total,
+        };
+        if conflict {
+            return Some(DropReason::FragEnd);
+        }
+        let header = if piece.offset == 0 { piece.header } else { self.header };
+        let oversize = header.checked_add(end.max(self.reach)).is_none();
+        oversize.then_some(DropReason::FragOversize)
+    }
+
+    /// Takes note of a piece that was judged to fit or to complete.
+    #[inline]
+    pub fn note(&mut self, piece: &Piece) {
+        self.pieces += 1;
+        self.received += piece.length;
+        self.in_order &= piece.offset >= self.reach;
+        self.reach = self.reach.max(piece.end());
+        if !piece.more {
+            self.total = piece.end();
+        }
+        if piece.offset == 0 {
+            self.header = piece.header;
+        }
+        self.max_fragment = self.max_fragment.max(piece.frame_size);
+        if piece.dont_fragment {
+            self.max_df = self.max_df.max(piece.frame_size);
+        }
+        // It was judged: the mixture is allowed.
+        self.ecn = self.ecn.with(piece).unwrap_or(self.ecn);
+    }
+
+    /// Marks the place of a piece as covered.
+    #[inline]
+    pub fn cover(&mut self, piece: &Piece) {
+        self.coverage.fill(Run::of_bytes(piece.offset, piece.length));
+        if let Some(map) = self.coverage.map_mut() {
+            map.begin(piece.offset);
+        }
+    }
+
+    pub fn summary(&self) -> Summary {
+        Summary {
+            pieces: u32::from(self.pieces),
+            payload: u32::from(self.total),
+            ecn: self.ecn.merged(),
+            max_fragment: self.max_fragment,
+            max_df: self.max_df,
+        }
+    }
+
+    /// Gives the map away, if there is one.
+    pub fn take_map(&mut self) -> Option<Box<Map>> {
+        match std::mem::replace(&mut self.coverage, Coverage::EMPTY) {
+            Coverage::Runs { .. } => None,
+            Coverage::Map(map) => Some(map),
+        }
+    }
+}
+
+/// So many pieces of 8 bytes fill 4 KiB: a limit of as many is none.
+const NO_BOUND: u16 = 512;

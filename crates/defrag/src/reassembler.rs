@@ -1,0 +1,359 @@
+//! A fragment's way through reassembly.
+
+use flow::{DefragCounters, DropReason, HashKey, Prefetch, SlotIndex, Timestamp};
+use wire::Family;
+
+use crate::coverage::Map;
+use crate::eviction::Shelf;
+use crate::memory::family_index;
+use crate::queue::{Judgement, Queue, Stage};
+use crate::slab::{NONE, Slab, Slot};
+use crate::sources::Sources;
+use crate::{DatagramKey, Memory, Piece, Settings, Summary};
+
+/// Bitmaps that are kept for the next datagrams.
+const MAPS_KEPT: usize = 64;
+
+/// What the reassembler needs to know about a frame that it keeps.
+pub trait Buffer {
+    /// Memory that it occupies, bytes, slack included: what is charged.
+    fn footprint(&self) -> usize;
+}
+
+/// What reassembly needs from its worker.
+pub struct Context<'a, F> {
+    /// The time.
+    pub now: Timestamp,
+    /// Tunables.
+    pub settings: &'a Settings,
+    /// What the worker may hold.
+    pub memory: &'a mut Memory,
+    /// Counters of the worker.
+    pub counters: &'a mut DefragCounters,
+    /// Gets every frame that is not delivered, with the reason.
+    pub discard: &'a mut dyn FnMut(F, DropReason),
+}
+
+/// What became of a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is held until the others are there.
+    Held,
+    /// It was the last one that was missing.
+    Complete(Summary),
+    /// It went to [`Context::discard`], maybe with the others of its datagram.
+    Refused,
+}
+
+/// A piece that is held.
+#[derive(Debug)]
+pub(crate) struct Held<F> {
+    pub frame: F,
+    /// The piece that arrived after this one.
+    pub next: u32,
+    pub offset: u16,
+}
+
+/// All incomplete datagrams of one worker, both families.
+#[derive(Debug)]
+pub struct Reassembler<F> {
+    pub(crate) index: SlotIndex,
+    pub(crate) queues: Slab<Queue>,
+    pub(crate) pieces: Slab<Held<F>>,
+    /// By [`family_index`].
+    pub(crate) shelves: [Shelf; 2],
+    pub(crate) sources: Sources,
+    #[expect(clippy::vec_box, reason = "they move between here and the queues")]
+    spare_maps: Vec<Box<Map>>,
+    /// Places and slots of the pieces of a datagram while they are put in order.
+    order: Vec<(u16, u32)>,
+}
+
+impl<F: Buffer> Reassembler<F> {
+    /// Charged for a datagram beside its pieces, bytes.
+    pub const QUEUE_BYTES: u64 = size_of::<Slot<Queue>>() as u64 + INDEX_BYTES;
+    /// Charged for a piece beside its frame, bytes.
+    pub const PIECE_BYTES: u64 = size_of::<Slot<Held<F>>>() as u64;
+    /// Charged for the bitmap of a datagram with many gaps or pieces, bytes.
+    pub const MAP_BYTES: u64 = size_of::<Map>() as u64;
+
+    /// A reassembler that holds nothing. `secret` keys the counters of sources; the
+    /// hashes of datagrams are made with it too, by [`DatagramKey::hash`].
+    pub fn new(secret: HashKey) -> Self {
+        Self {
+            index: SlotIndex::new(),
+            queues: Slab::new(),
+            pieces: Slab::new(),
+            shelves: [Shelf::new(), Shelf::new()],
+            sources: Sources::new(secret),
+            spare_maps: Vec::new(),
+            order: Vec::new(),
+        }
+    }
+
+    /// Datagrams that hold memory, those that were given up and are remembered
+    /// among them.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// True when nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes charged for the datagrams of a family at a stage.
+    pub fn charged(&self, family: Family, stage: Stage) -> u64 {
+        self.shelves[family_index(family)].charged(stage)
+    }
+
+    /// Memory of the bookkeeping, bytes, the frames not counted.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.index.memory_bytes()
+            + self.queues.memory_bytes()
+            + self.pieces.memory_bytes()
+            + self.spare_maps.len() * size_of::<Map>()
+    }
+
+    /// First stage of a batch: asks for the index line of a datagram.
+    #[inline]
+    pub fn prefetch_index(&self, hash: u64, prefetch: impl Prefetch) {
+        self.index.prefetch(hash as u32, prefetch);
+    }
+
+    /// Second stage of a batch, when the index lines have come: asks for the lines
+    /// of a datagram, or for the place where a new one will lie.
+    #[inline]
+    pub fn prefetch_queue(&self, hash: u64, prefetch: impl Prefetch) {
+        match self.index.guess(hash as u32).and_then(|slot| self.queues.get(slot)) {
+            Some(queue) => {
+                prefetch.prefetch(&queue.identity);
+                prefetch.prefetch(&queue.state);
+            }
+            None => {
+                if let Some(place) = self.queues.next_free() {
+                    prefetch.prefetch(place);
+                }
+            }
+        }
+    }
+
+    /// Takes in a fragment.
+    ///
+    /// `hash` is that of its key, `bucket` the one that owns the datagram. When it
+    /// makes its datagram complete, the frames are appended to `complete` in the
+    /// order of their offsets; otherwise nothing is.
+    pub fn insert(
+        &mut self,
+        piece: &Piece,
+        hash: u64,
+        bucket: u16,
+        frame: F,
+        complete: &mut Vec<F>,
+        context: &mut Context<'_, F>,
+    ) -> Outcome {
+        context.counters.reasm_reqds += 1;
+        let source_count = self.sources.count(piece);
+        let Some(slot) = self.find(&piece.key, hash, source_count, context) else {
+            return self.open(piece, hash, bucket, frame, source_count, context);
+        };
+        if let Stage::Dead(reason) = self.queues[slot].identity.stage {
+            (context.discard)(frame, reason);
+            return Outcome::Refused;
+        }
+        match self.queues[slot].state.judge(piece, context.settings.pieces_per_4k) {
+            Judgement::Completes => {
+                Outcome::Complete(self.finish(slot, piece, frame, complete, context))
+            }
+            Judgement::Fits { needs_map } => {
+                self.extend(slot, piece, frame, needs_map, source_count, context)
+            }
+            Judgement::Duplicate => {
+                (context.discard)(frame, DropReason::FragDuplicate);
+                Outcome::Refused
+            }
+            Judgement::Fatal(reason) => {
+                self.kill(slot, reason, context);
+                (context.discard)(frame, reason);
+                Outcome::Refused
+            }
+        }
+    }
+
+    /// The slot of a datagram. One whose time is over, or whose identification
+    /// has come round, ends here and now.
+    #[inline]
+    fn find(
+        &mut self,
+        key: &DatagramKey,
+        hash: u64,
+        source_count: u32,
+        context: &mut Context<'_, F>,
+    ) -> Option<u32> {
+        let queues = &self.queues;
+        let slot = self.index.find(hash as u32, |slot| queues[slot].identity.key == *key)?;
+        let queue = &self.queues[slot];
+        if queue.is_due(context) {
+            self.time_out(slot, context);
+            return None;
+        }
+        let max_dist = context.settings.max_dist;
+        if max_dist != 0 && source_count.wrapping_sub(queue.state.source_count) > max_dist {
+            self.give_up(slot, DropReason::FragWrap, context);
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// Begins a datagram with its first piece to arrive.
+    fn open(
+        &mut self,
+        piece: &Piece,
+        hash: u64,
+        bucket: u16,
+        frame: F,
+        source_count: u32,
+        context: &mut Context<'_, F>,
+    ) -> Outcome {
+        let bytes = Self::QUEUE_BYTES + Self::PIECE_BYTES + frame.footprint() as u64;
+        let family = piece.key.family;
+        let refusal = match piece.fault() {
+            Some(reason) => Some(reason),
+            None if self.make_room(family, bytes, NONE, context) => None,
+            None => Some(DropReason::FragNoMemory),
+        };
+        if let Some(reason) = refusal {
+            return refuse(frame, reason, context);
+        }
+        let slot = self.queues.insert(Queue::new(piece.key, hash, bucket, context.now));
+        let queues = &self.queues;
+        if self.index.insert(hash as u32, slot, |slot| queues[slot].identity.hash).is_err() {
+            self.queues.remove(slot);
+            context.memory.lease(family).release(bytes);
+            return refuse(frame, DropReason::FragNoMemory, context);
+        }
+        self.shelves[family_index(family)].enter(&mut self.queues, slot);
+        self.attach(slot, piece, frame, source_count, bytes);
+        Outcome::Held
+    }
+
+    /// Adds a piece that was judged to fit.
+    fn extend(
+        &mut self,
+        slot: u32,
+        piece: &Piece,
+        frame: F,
+        needs_map: bool,
+        source_count: u32,
+        context: &mut Context<'_, F>,
+    ) -> Outcome {
+        let map_bytes = if needs_map { Self::MAP_BYTES } else { 0 };
+        let bytes = Self::PIECE_BYTES + frame.footprint() as u64 + map_bytes;
+        if !self.make_room(piece.key.family, bytes, slot, context) {
+            // Fragments are not sent again: without this one it can not be completed.
+            self.kill(slot, DropReason::FragNoMemory, context);
+            (context.discard)(frame, DropReason::FragNoMemory);
+            return Outcome::Refused;
+        }
+        if needs_map {
+            self.spread(slot);
+        }
+        if self.queues[slot].identity.stage == Stage::Newcomer {
+            self.change_stage(slot, Stage::Progress);
+        }
+        self.attach(slot, piece, frame, source_count, bytes);
+        Outcome::Held
+    }
+
+    /// Holds a piece whose memory has been found.
+    fn attach(&mut self, slot: u32, piece: &Piece, frame: F, source_count: u32, bytes: u64) {
+        let held = self.pieces.insert(Held { frame, next: NONE, offset: piece.offset });
+        let queue = &mut self.queues[slot];
+        let state = &mut queue.state;
+        match state.last {
+            NONE => state.first = held,
+            last => self.pieces[last].next = held,
+        }
+        state.last = held;
+        state.source_count = source_count;
+        state.cover(piece);
+        state.note(piece);
+        state.charged += bytes as u32;
+        self.shelves[family_index(piece.key.family)].charge(queue.identity.stage, bytes);
+    }
+
+    /// Hands out a datagram of which `piece` was the last one missing. It needs no
+    /// room, so it can not fail for want of it.
+    fn finish(
+        &mut self,
+        slot: u32,
+        piece: &Piece,
+        frame: F,
+        complete: &mut Vec<F>,
+        context: &mut Context<'_, F>,
+    ) -> Summary {
+        let state = &mut self.queues[slot].state;
+        state.note(piece);
+        let (summary, in_order, mut at) = (state.summary(), state.in_order, state.first);
+        if in_order {
+            while let Some(held) = self.pieces.remove(at) {
+                complete.push(held.frame);
+                at = held.next;
+            }
+            complete.push(frame);
+        } else {
+            self.order.clear();
+            while let Some(held) = self.pieces.get(at) {
+                self.order.push((held.offset, at));
+                at = held.next;
+            }
+            self.order.push((piece.offset, NONE));
+            self.order.sort_unstable();
+            let mut frame = Some(frame);
+            for &(_, at) in &self.order {
+                complete.extend(
+                    self.pieces.remove(at).map_or_else(|| frame.take(), |held| Some(held.frame)),
+                );
+            }
+        }
+        context.counters.reasm_oks += 1;
+        self.forget(slot, context);
+        summary
+    }
+
+    /// Gives a queue the map that it needs, and counts the pieces it has in it.
+    #[cold]
+    fn spread(&mut self, slot: u32) {
+        let map = self.spare_maps.pop().unwrap_or_else(Map::boxed);
+        let state = &mut self.queues[slot].state;
+        if let Some(map) = state.coverage.spread(map) {
+            let mut at = state.first;
+            while let Some(held) = self.pieces.get(at) {
+                map.begin(held.offset);
+                at = held.next;
+            }
+        }
+    }
+
+    pub(crate) fn keep_map(&mut self, map: Option<Box<Map>>) {
+        if self.spare_maps.len() < MAPS_KEPT {
+            self.spare_maps.extend(map);
+        }
+    }
+}
+
+/// A place in the index: a pair takes 6 of the 64 bytes of a line, and two fifths
+/// of the places are used.
+const INDEX_BYTES: u64 = 16;
+
+/// Refuses a fragment without a datagram.
+fn refuse<F>(frame: F, reason: DropReason, context: &mut Context<'_, F>) -> Outcome {
+    context.counters.reasm_fails += 1;
+    (context.discard)(frame, reason);
+    Outcome::Refused
+}
+
+#[cfg(test)]
+#[path = "reassembler_tests.rs"]
+mod tests;

@@ -1,0 +1,140 @@
+//! Where queues and pieces lie: chunks that never move, so that growth copies
+//! nothing, and freed places that are used again, so that nothing is allocated in
+//! steady state.
+
+use std::ops::{Index, IndexMut};
+
+/// Places that are added at a time.
+const CHUNK: usize = 128;
+/// Chunks that are kept for the next burst when nothing is held.
+const CHUNKS_KEPT: usize = 16;
+/// No place.
+pub(crate) const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(crate) enum Slot<T> {
+    /// With the next free place.
+    Free(u32),
+    Used(T),
+}
+
+/// Values by slot number. A slot is stable as long as its value is held.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    chunks: Vec<Box<[Slot<T>]>>,
+    /// First free place. Last freed is first used, because it is the one most
+    /// likely in cache.
+    free: u32,
+    len: usize,
+}
+
+impl<T> Slab<T> {
+    pub const fn new() -> Self {
+        Self { chunks: Vec::new(), free: NONE, len: 0 }
+    }
+
+    /// Values held.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Places that exist, used or free.
+    pub fn slots(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.slots() as usize * size_of::<Slot<T>>() + self.chunks.capacity() * size_of::<usize>()
+    }
+
+    #[inline]
+    fn place(&self, slot: u32) -> Option<&Slot<T>> {
+        self.chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)
+    }
+
+    #[inline]
+    fn place_mut(&mut self, slot: u32) -> Option<&mut Slot<T>> {
+        self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)
+    }
+
+    /// The value in a slot, if one is held there.
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        match self.place(slot) {
+            Some(Slot::Used(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Where the next value will lie, to have it in cache.
+    pub fn next_free(&self) -> Option<&Slot<T>> {
+        self.place(self.free)
+    }
+
+    #[inline]
+    pub fn insert(&mut self, value: T) -> u32 {
+        if self.free == NONE {
+            self.grow();
+        }
+        let slot = self.free;
+        if let Some(place) = self.place_mut(slot)
+            && let Slot::Free(next) = std::mem::replace(place, Slot::Used(value))
+        {
+            self.free = next;
+        }
+        self.len += 1;
+        slot
+    }
+
+    /// Takes the value out of a slot; `None` if none is held there.
+    #[inline]
+    pub fn remove(&mut self, slot: u32) -> Option<T> {
+        let free = self.free;
+        let place = self.place_mut(slot)?;
+        if matches!(place, Slot::Free(_)) {
+            return None;
+        }
+        let Slot::Used(value) = std::mem::replace(place, Slot::Free(free)) else { return None };
+        self.free = slot;
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// Gives memory back if nothing is held and a burst has left a lot of it.
+    pub fn shrink(&mut self) {
+        if self.len == 0 && self.chunks.len() > CHUNKS_KEPT {
+            *self = Self::new();
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let first = self.slots();
+        let next = |i: u32| if i + 1 == CHUNK as u32 { NONE } else { first + i + 1 };
+        self.chunks.push((0..CHUNK as u32).map(|i| Slot::Free(next(i))).collect());
+        self.free = first;
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, slot: u32) -> &T {
+        match &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK] {
+            Slot::Used(value) => value,
+            // As with a slice: whoever has the number of a slot holds its value.
+            Slot::Free(_) => panic!("slot {slot} is free"),
+        }
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        match &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK] {
+            Slot::Used(value) => value,
+            Slot::Free(_) => panic!("slot {slot} is free"),
+        }
+    }
+}

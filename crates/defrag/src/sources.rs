@@ -1,0 +1,61 @@
+//! Protection against identifications that come round again.
+//!
+//! A 16-bit identification is used up in seconds at today's rates, and pieces of
+//! two datagrams with the same one would be put together (RFC 4963). A datagram
+//! whose source has sent many other fragments since it last grew is therefore not
+//! continued, as the kernel does with `ipfrag_max_dist`.
+
+use std::hash::Hasher;
+
+use flow::{HashKey, Zone};
+use siphasher::sip::SipHasher13;
+use wire::Family;
+
+use crate::piece::{Piece, last_word};
+
+/// log2 of the counters: 32 KiB for each worker.
+const BITS: u32 = 13;
+
+/// How many fragments each source has sent, modulo 2^32.
+///
+/// Sources may share a counter. It then runs too fast, which gives up a datagram
+/// too early at worst and never continues a wrong one, and the keyed choice of
+/// the counter lets nobody aim at another's.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    counters: Box<[u32]>,
+    /// Odd and secret.
+    multiplier: u64,
+}
+
+impl Sources {
+    pub fn new(secret: HashKey) -> Self {
+        let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
+        hasher.write(b"fragments by source");
+        Self { counters: vec![0; 1 << BITS].into_boxed_slice(), multiplier: hasher.finish() | 1 }
+    }
+
+    /// Counts a fragment and returns the count of its source; 0 for IPv6, whose
+    /// identifications have 32 bits.
+    #[inline]
+    pub fn count(&mut self, piece: &Piece) -> u32 {
+        if piece.key.family == Family::V6 {
+            return 0;
+        }
+        let at = self.place(piece.key.source, piece.key.zone);
+        self.counters[at] = self.counters[at].wrapping_add(1);
+        self.counters[at]
+    }
+
+    /// The count of a source.
+    pub fn get(&self, source: [u8; 16], zone: Zone) -> u32 {
+        self.counters[self.place(source, zone)]
+    }
+
+    /// Multiply-shift hashing (Dietzfelbinger et al., 1997): two given sources
+    /// share a counter with a probability of 2 in 2^`BITS`.
+    fn place(&self, source: [u8; 16], zone: Zone) -> usize {
+        let source = u64::from(zone.0) << 32 | u64::from(last_word(source));
+        (source.wrapping_mul(self.multiplier) >> (64 - BITS)) as usize
+    }
+}

@@ -1,0 +1,108 @@
+//! Datagrams on their way to another worker.
+
+use crate::Memory;
+use crate::memory::family_index;
+use crate::queue::Queue;
+use crate::reassembler::{Buffer, Held, Reassembler};
+use crate::slab::NONE;
+
+/// The incomplete datagrams of a bucket between two workers, by family and age.
+///
+/// Their memory stays counted inside the limits, so a parcel is to be adopted by
+/// somebody: with one that is dropped its share of the limits is lost.
+#[derive(Debug)]
+#[must_use = "the frames and the memory in it belong to somebody"]
+pub struct Parcel<F> {
+    travellers: Vec<Traveller<F>>,
+}
+
+#[derive(Debug)]
+struct Traveller<F> {
+    queue: Queue,
+    /// Fragments that the source has sent since the last piece was added.
+    distance: u32,
+    pieces: Vec<Held<F>>,
+}
+
+impl<F> Parcel<F> {
+    /// Datagrams in the parcel.
+    pub fn len(&self) -> usize {
+        self.travellers.len()
+    }
+
+    /// True when nothing travels.
+    pub fn is_empty(&self) -> bool {
+        self.travellers.is_empty()
+    }
+}
+
+impl<F: Buffer> Reassembler<F> {
+    /// Takes out all datagrams of a bucket, to be adopted by its next owner. Looks
+    /// at every datagram that is held.
+    pub fn extract(&mut self, bucket: u16, memory: &mut Memory) -> Parcel<F> {
+        let mut travellers = Vec::new();
+        for family in 0..self.shelves.len() {
+            let mut slot = self.shelves[family].ages.first();
+            while slot != NONE {
+                let next = self.queues[slot].identity.age.next;
+                if self.queues[slot].identity.bucket == bucket {
+                    travellers.extend(self.take_out(slot, memory));
+                }
+                slot = next;
+            }
+        }
+        Parcel { travellers }
+    }
+
+    fn take_out(&mut self, slot: u32, memory: &mut Memory) -> Option<Traveller<F>> {
+        let mut queue = self.unlink(slot)?;
+        let mut pieces = Vec::with_capacity(queue.state.pieces.into());
+        let mut at = std::mem::replace(&mut queue.state.first, NONE);
+        queue.state.last = NONE;
+        while let Some(held) = self.pieces.remove(at) {
+            at = held.next;
+            pieces.push(held);
+        }
+        let key = &queue.identity.key;
+        memory.lease(key.family).surrender(queue.state.charged.into());
+        let now = self.sources.get(key.source, key.zone);
+        let distance = now.wrapping_sub(queue.state.source_count);
+        Some(Traveller { queue, distance, pieces })
+    }
+
+    /// Takes in what another worker extracted. Every datagram keeps its age: where
+    /// it is to end before others that are held here already, it does.
+    ///
+    /// The bucket's fragments must not have reached this worker before: it holds no
+    /// datagram that is in the parcel too.
+    pub fn adopt(&mut self, parcel: Parcel<F>, memory: &mut Memory) {
+        for traveller in parcel.travellers {
+            self.settle_in(traveller, memory);
+        }
+    }
+
+    fn settle_in(&mut self, traveller: Traveller<F>, memory: &mut Memory) {
+        let Traveller { mut queue, distance, pieces } = traveller;
+        let key = queue.identity.key;
+        let (family, hash) = (family_index(key.family), queue.identity.hash);
+        let (stage, bytes) = (queue.identity.stage, u64::from(queue.state.charged));
+        queue.state.source_count = self.sources.get(key.source, key.zone).wrapping_sub(distance);
+        for held in pieces {
+            let slot = self.pieces.insert(Held { next: NONE, ..held });
+            match queue.state.last {
+                NONE => queue.state.first = slot,
+                last => self.pieces[last].next = slot,
+            }
+            queue.state.last = slot;
+        }
+        memory.lease(key.family).adopt(bytes);
+        let slot = self.queues.insert(queue);
+        self.shelves[family].enter_by_age(&mut self.queues, slot);
+        self.shelves[family].charge(stage, bytes);
+        let queues = &self.queues;
+        let filed = self.index.insert(hash, slot, |slot| queues[slot].identity.hash);
+        // Without a place in the index no piece finds the datagram, and it ends with
+        // its time. That takes hundreds of equal hashes under a secret key.
+        debug_assert_eq!(filed, Ok(()));
+    }
+}
