@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 /// Bytes of a unit (RFC 791 section 3.1, RFC 8200 section 4.5).
-const UNIT: u16 = 8;
+pub(crate) const UNIT: u16 = 8;
 /// Runs that fit inside the queue.
 pub(crate) const RUNS: usize = 4;
 /// Units of the longest datagram.

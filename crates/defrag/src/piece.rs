@@ -4,7 +4,9 @@ use std::hash::Hasher;
 
 use flow::{DropReason, HashKey, Zone};
 use siphasher::sip::SipHasher13;
-use wire::{Family, Network, protocol};
+use wire::{Family, Network};
+
+use crate::coverage::UNIT;
 
 /// The identity of a datagram that comes in fragments: RFC 791 section 3.2 for
 /// IPv4; RFC 8200 section 4.5 for IPv6, where the protocol is no part of it.
@@ -103,8 +105,6 @@ pub struct Piece {
     pub header: u16,
     /// IPv4 "don't fragment".
     pub dont_fragment: bool,
-    /// Protocol that the piece's own header names.
-    pub protocol: u8,
 }
 
 impl Piece {
@@ -112,8 +112,8 @@ impl Piece {
     /// fragment (RFC 6946), which is one: those have nothing to wait for.
     ///
     /// `network` is what [`wire::dissect`] found, so that misaligned and oversized
-    /// fragments and first fragments without their header chain (RFC 7112, RFC
-    /// 1858) never get here.
+    /// fragments, empty ones, and first fragments without their header chain (RFC
+    /// 7112, RFC 1858) never get here.
     #[inline]
     pub fn of(network: &Network, zone: Zone) -> Option<Self> {
         let fragment = network.fragment.filter(|fragment| !fragment.is_atomic())?;
@@ -139,7 +139,6 @@ impl Piece {
             frame_size: u16::try_from(network.end - u32::from(network.offset)).unwrap_or(u16::MAX),
             header: (fragment.payload_offset - network.offset).saturating_sub(overhead),
             dont_fragment: network.dont_fragment,
-            protocol: network.protocol,
         })
     }
 
@@ -148,13 +147,20 @@ impl Piece {
         self.offset.saturating_add(self.length)
     }
 
-    /// Why no datagram may contain this piece, whatever else it consists of.
+    /// Why no datagram may contain this piece, whatever else it consists of. The
+    /// dissector lets no such piece pass.
+    #[inline]
     pub(crate) fn fault(&self) -> Option<DropReason> {
         if self.length == 0 {
-            return Some(DropReason::FragEmpty);
+            Some(DropReason::FragEmpty)
+        } else if self.offset.checked_add(self.length).is_none() {
+            Some(DropReason::FragOversize)
+        } else if !self.offset.is_multiple_of(UNIT)
+            || (self.more && !self.length.is_multiple_of(UNIT))
+        {
+            Some(DropReason::FragLength)
+        } else {
+            None
         }
-        // A piece at offset 8 could only rewrite the flags of the TCP header that
-        // a filter has seen in the first one (RFC 1858 section 4, RFC 3128).
-        (self.offset == 8 && self.protocol == protocol::TCP).then_some(DropReason::FragHeaderChain)
     }
 }

@@ -32,7 +32,6 @@ fn piece(id: u32, offset: u16, length: u16, more: bool) -> Piece {
         frame_size: length + 20,
         header: 20,
         dont_fragment: false,
-        protocol: 17,
     }
 }
 
