@@ -22,13 +22,13 @@ pub(crate) fn mapped(address: [u8; 4]) -> [u8; 16] {
 /// written once, when all of it is known.
 pub(crate) struct Header<'a> {
     addresses: Addresses<'a>,
-    offset: u16,
+    pub(crate) offset: u16,
     pub(crate) transport_offset: u16,
     pub(crate) end: u32,
     pub(crate) protocol: u8,
     ttl: u8,
     traffic_class: u8,
-    dont_fragment: bool,
+    pub(crate) dont_fragment: bool,
     pub(crate) fragment: Option<FragmentInfo>,
 }
 

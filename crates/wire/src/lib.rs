@@ -11,7 +11,9 @@ mod crc32c;
 mod dissect;
 mod dissected;
 mod extension;
+pub mod fragment;
 mod icmp;
+pub mod icmp_error;
 mod ip;
 mod link;
 mod transport;
@@ -21,6 +23,7 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
+pub use link::ip_offset;
 
 /// What follows `offset`; empty if nothing does.
 #[inline]

@@ -90,6 +90,24 @@ fn known(family: Family, offset: u16, end: usize) -> Option<IpPlace> {
     Some(IpPlace { family, offset, end, guessed: false })
 }
 
+/// Bytes in front of the IP packet of an Ethernet frame; `None` for a frame without
+/// one.
+pub fn ip_offset(frame: &[u8]) -> Option<u16> {
+    Some(read(frame, 0).ok()?.ip?.offset)
+}
+
+/// Makes a link header, which reaches up to IP, fit an IP packet of `ip_length`
+/// bytes: PPPoE has a length field.
+pub(crate) fn fit(header: &mut [u8], ip_length: usize) {
+    // No EtherType ends so, nor a bottom label of MPLS, whose last byte but one is
+    // odd.
+    if let [.., l0, l1, p0, p1] = header
+        && matches!(u16::from_be_bytes([*p0, *p1]), PPP_IPV4 | PPP_IPV6)
+    {
+        [*l0, *l1] = (ip_length as u16).saturating_add(2).to_be_bytes();
+    }
+}
+
 fn advance(offset: u16, by: u16) -> Result<u16, Malformed> {
     offset.checked_add(by).ok_or(Malformed::Link)
 }

@@ -1,0 +1,136 @@
+//! The ICMP errors of path MTU discovery, built from the packet that is too long.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::{
+    Dissected, Family, Network, Transport, Tunnels,
+    build::{MAX_ICMP_ERROR, MAX_ICMPV6_ERROR},
+    checksum, dissect, link,
+    link::ethertype,
+    protocol,
+};
+
+/// Longest frame that [`packet_too_big`] writes, bytes: Ethernet, as many VLAN tags
+/// as are read, PPPoE, and the longest error.
+pub const MAX_FRAME: usize = 14 + 4 * Dissected::MAX_VLAN_TAGS + 8 + MAX_ICMPV6_ERROR;
+
+/// No IPv6 link has a smaller MTU, bytes (RFC 8200 section 5).
+pub const MIN_IPV6_MTU: u32 = 1280;
+
+const ICMP_HEADER: usize = 8;
+/// Internetwork control (RFC 1812 section 4.3.2.5).
+const PRECEDENCE: u8 = 6 << 5;
+const TTL: u8 = 64;
+
+/// Writes the answer to the sender of a packet that is longer than the `mtu`, bytes
+/// of IP, of the link ahead: for IPv4 "fragmentation needed" (RFC 1191 section 4),
+/// for IPv6 "packet too big" (RFC 4443 section 3.2), which never speaks of less than
+/// [`MIN_IPV6_MTU`].
+///
+/// The frame goes back on the link that `frame` came from: Ethernet addresses
+/// swapped, tags as they are. `from` is the address in whose name it is sent. As
+/// much is quoted as RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c) allow.
+///
+/// Returns the length, at most [`MAX_FRAME`]; `None` where `out` is too short, where
+/// `from` is of the other family, and where no error may be sent (RFC 1812 section
+/// 4.3.2.7, RFC 4443 section 2.4 (e)): about an ICMP error or redirect, about a later
+/// fragment, to or from a group, a broadcast address or no single host. RFC 4443
+/// would allow it for groups; but then one packet is answered by every link that it
+/// was copied to. MPLS labels lead one way only, so nothing goes back along them.
+pub fn packet_too_big(frame: &[u8], mtu: u32, from: IpAddr, out: &mut [u8]) -> Option<usize> {
+    let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame, Tunnels::Outer)
+    else {
+        return None;
+    };
+    let is_labelled = matches!(ethertype, ethertype::MPLS | ethertype::MPLS_UPSTREAM);
+    if is_labelled || !is_answered(frame, &network) {
+        return None;
+    }
+    let start = usize::from(network.offset);
+    let (header_len, longest) = match network.family {
+        Family::V4 => (20, MAX_ICMP_ERROR),
+        Family::V6 => (40, MAX_ICMPV6_ERROR),
+    };
+    let quoted = &frame[start..network.end as usize];
+    let quoted = &quoted[..quoted.len().min(longest - header_len - ICMP_HEADER)];
+    let length = start + header_len + ICMP_HEADER + quoted.len();
+    let out = out.get_mut(..length)?;
+
+    let (link, packet) = out.split_at_mut(start);
+    link.copy_from_slice(&frame[..start]);
+    link[..12].rotate_left(6);
+    link::fit(link, packet.len());
+    let (header, message) = packet.split_at_mut(header_len);
+    message[ICMP_HEADER..].copy_from_slice(quoted);
+    match (from, network.source_ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            ipv4(header, message.len(), from, to);
+            let [.., m0, m1] = mtu.min(u16::MAX.into()).to_be_bytes();
+            message[..ICMP_HEADER].copy_from_slice(&[3, 4, 0, 0, 0, 0, m0, m1]);
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            ipv6(header, message.len(), from, to);
+            let [m0, m1, m2, m3] = mtu.max(MIN_IPV6_MTU).to_be_bytes();
+            message[..ICMP_HEADER].copy_from_slice(&[2, 0, 0, 0, m0, m1, m2, m3]);
+        }
+        _ => return None,
+    }
+    let error = dissect(out, Tunnels::Outer).ok()?.network?;
+    checksum::fill_transport(out, &error);
+    Some(length)
+}
+
+fn is_answered(frame: &[u8], network: &Network) -> bool {
+    const GROUP: u8 = 1;
+    let among_hosts = frame[0] & GROUP == 0 && frame[6] & GROUP == 0;
+    let about_packet = match network.transport {
+        Transport::LaterFragment | Transport::IcmpError(_) => false,
+        // Redirects (RFC 792: type 5, RFC 4861: type 137) and errors that are not
+        // known, which are below 128 in ICMPv6.
+        Transport::IcmpOther { kind, .. } => match network.family {
+            Family::V4 => kind != 5,
+            Family::V6 => kind >= 128 && kind != 137,
+        },
+        _ => true,
+    };
+    among_hosts
+        && about_packet
+        && is_single_host(network.source_ip())
+        && is_single_host(network.destination_ip())
+}
+
+/// False for an address that is not that of one host: the network 0, loopback,
+/// groups, and for IPv4 what is reserved with the broadcast address.
+fn is_single_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(address) => {
+            !(address.is_unspecified() || address.is_loopback() || address.is_multicast())
+        }
+    }
+}
+
+/// Writes a header of 20 bytes. "Don't fragment" makes the datagram one that needs no
+/// identification (RFC 6864 section 4.1), and 576 bytes go through everywhere.
+fn ipv4(header: &mut [u8], payload: usize, from: Ipv4Addr, to: Ipv4Addr) {
+    let length = (header.len() + payload) as u16;
+    header[..2].copy_from_slice(&[0x45, PRECEDENCE]);
+    header[2..4].copy_from_slice(&length.to_be_bytes());
+    header[4..12].copy_from_slice(&[0, 0, 0x40, 0, TTL, protocol::ICMP, 0, 0]);
+    header[12..16].copy_from_slice(&from.octets());
+    header[16..].copy_from_slice(&to.octets());
+    checksum::fill_ipv4_header(header);
+}
+
+/// Writes a header of 40 bytes.
+fn ipv6(header: &mut [u8], payload: usize, from: Ipv6Addr, to: Ipv6Addr) {
+    header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
+    header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
+    header[6..8].copy_from_slice(&[protocol::ICMPV6, TTL]);
+    header[8..24].copy_from_slice(&from.octets());
+    header[24..].copy_from_slice(&to.octets());
+}
+
+#[cfg(test)]
+#[path = "icmp_error_tests.rs"]
+mod tests;
