@@ -158,6 +158,33 @@ pub fn fill_transport(frame: &mut [u8], network: &Network) -> bool {
     true
 }
 
+/// Completes a partial checksum, as a network card does: the field `offset` bytes
+/// behind `start` holds the sum of a pseudo header, and what counts from `start` to the
+/// end of `frame` is added. False if the field lies beyond the frame.
+///
+/// At offset 8 no transport but SCTP has its checksum, and that is a CRC32c.
+pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
+    const SCTP_FIELD: usize = 8;
+    let field = usize::from(offset);
+    let Some(bytes) = frame.get_mut(usize::from(start)..) else { return false };
+    let length = if field == SCTP_FIELD { 4 } else { 2 };
+    if bytes.len() < field + length {
+        return false;
+    }
+    if field == SCTP_FIELD {
+        let sum = sctp_checksum(bytes);
+        bytes[field..field + length].copy_from_slice(&sum.to_le_bytes());
+        return true;
+    }
+    let sum = match checksum(bytes) {
+        // "None" in UDP; the same number elsewhere.
+        0 => 0xffff,
+        sum => sum,
+    };
+    bytes[field..field + length].copy_from_slice(&sum.to_be_bytes());
+    true
+}
+
 /// What an Internet checksum covers and where it is.
 struct Covered {
     pseudo_header: Sum,

@@ -16,6 +16,7 @@ mod icmp;
 pub mod icmp_error;
 mod ip;
 mod link;
+pub mod segment;
 mod transport;
 
 pub use dissect::dissect;

@@ -6,3 +6,4 @@ mod differential;
 mod etherparse_view;
 mod packets;
 mod robustness;
+mod segments;
