@@ -55,7 +55,9 @@ pub trait TxQueue: Send {
     ) -> Result<TxReport, PortError>;
 }
 
-/// What became of the frames of one [`TxQueue::transmit`].
+/// What became of the frames of one [`TxQueue::transmit`]: each is counted once. A
+/// super-packet is one frame with the length that it has here, whoever cuts it up; if
+/// some of its segments could not be sent, it counts as refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxReport {
     /// Frames sent.
@@ -67,7 +69,7 @@ pub struct TxReport {
     /// Frames longer than the interface takes.
     pub refused_long: u64,
     /// Frames that the interface takes in no form: shorter than a link header,
-    /// or with an offload that contradicts the packet.
+    /// or with an offload that contradicts the packet or has no known way to be done.
     pub refused_invalid: u64,
     /// Frames that were left when the queue broke after it had taken others.
     pub refused_gone: u64,

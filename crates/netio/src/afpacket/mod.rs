@@ -1,6 +1,7 @@
 //! Frames of a network interface, through packet sockets (packet(7)).
 
 mod receive;
+mod segments;
 mod socket;
 mod transmit;
 mod vnet;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
-use super::{BATCH, system_error};
-use crate::{Checksum, Frame, FramePool, PortError, TxQueue, TxReport, wake};
+use super::{BATCH, segments, system_error};
+use crate::{Frame, FramePool, PortError, TxQueue, TxReport, wake};
 
 /// How often one call waits for room in the output queue before it gives up.
 const WAITS: u32 = 4;
@@ -21,17 +21,14 @@ pub struct AfPacketTx {
     interface: String,
     /// Every frame has a virtio header in front.
     offload: bool,
+    /// Segments on their way out; empty between two calls.
+    segments: Vec<Frame>,
 }
 
 impl AfPacketTx {
     pub(super) fn new(socket: PacketSocket, interface: &str, offload: bool) -> Self {
-        Self { socket, interface: interface.into(), offload }
-    }
-
-    /// False for a frame with work left that there is no way to hand over.
-    fn takes(&self, frame: &Frame) -> bool {
-        let is_partial = matches!(frame.offload.checksum, Checksum::Partial { .. });
-        self.offload || !(is_partial || frame.offload.segmentation.is_some())
+        let segments = Vec::with_capacity(BATCH);
+        Self { socket, interface: interface.into(), offload, segments }
     }
 
     /// Sends the first of `frames`, at most [`BATCH`], and returns how many went
@@ -71,19 +68,17 @@ impl AfPacketTx {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    fn send_all(&self, frames: &mut [Frame]) -> Result<TxReport, PortError> {
-        let mut report = TxReport::default();
-        let mut waits = 0;
+    /// Sends frames that are ready. Stops when the queue stays full; `waits` counts
+    /// how often was waited for room.
+    fn send_ready(
+        &self,
+        frames: &mut [Frame],
+        waits: &mut u32,
+        report: &mut TxReport,
+    ) -> Result<(), PortError> {
         let mut done = 0;
         while done < frames.len() {
-            let run = frames[done..].iter().take(BATCH).take_while(|frame| self.takes(frame));
-            let run = run.count();
-            if run == 0 {
-                report.refused_invalid += 1;
-                done += 1;
-                continue;
-            }
-            let error = match self.send(&mut frames[done..done + run]) {
+            let error = match self.send(&mut frames[done..]) {
                 Ok(count) => {
                     let sent = &frames[done..done + count];
                     report.sent += count as u64;
@@ -103,15 +98,14 @@ impl AfPacketTx {
                     report.refused_invalid += 1;
                     done += 1;
                 }
-                // So the kernel answers when it can not cut a super-packet up, for
-                // example one inside a tunnel. It never will, and those behind it
-                // must not suffer for it.
+                // So the kernel answers when it can not cut a super-packet up. It
+                // never will, and those behind it must not suffer for it.
                 Some(libc::ENOMEM) if frames[done].offload.segmentation.is_some() => {
                     report.refused_invalid += 1;
                     done += 1;
                 }
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if waits < WAITS => {
-                    waits += 1;
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if *waits < WAITS => {
+                    *waits += 1;
                     wake::wait_for_room(self.socket.as_fd(), WAIT);
                 }
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
@@ -125,6 +119,71 @@ impl AfPacketTx {
                 _ => return Err(system_error(&self.interface, "sending", error)),
             }
         }
+        Ok(())
+    }
+
+    /// Cuts a super-packet up and sends the segments, a batch at a time. It counts as
+    /// one frame, and as sent when all of its segments are.
+    fn send_segments(
+        &mut self,
+        frame: &Frame,
+        pool: &mut FramePool,
+        waits: &mut u32,
+        report: &mut TxReport,
+    ) -> Result<(), PortError> {
+        let Some(segments) = segments::segments(frame) else {
+            report.refused_invalid += 1;
+            return Ok(());
+        };
+        let mut outcome = TxReport::default();
+        let mut batch = std::mem::take(&mut self.segments);
+        let mut result = Ok(());
+        let mut indices = 0..segments.count();
+        while result.is_ok() && outcome.refused_full == 0 && !indices.is_empty() {
+            // There is a buffer for each: none is longer than the frame, which has one.
+            batch.extend(indices.by_ref().take(BATCH).filter_map(|index| {
+                let mut segment = pool.take(segments.length(index))?;
+                segments.write(index, segment.bytes_mut());
+                Some(segment)
+            }));
+            result = self.send_ready(&mut batch, waits, &mut outcome);
+            batch.drain(..).for_each(|segment| pool.give_back(segment));
+        }
+        self.segments = batch;
+        match outcome {
+            TxReport { refused_full: 1.., .. } => report.refused_full += 1,
+            TxReport { refused_long: 1.., .. } => report.refused_long += 1,
+            TxReport { refused_invalid: 1.., .. } => report.refused_invalid += 1,
+            _ => {
+                report.sent += 1;
+                report.sent_bytes += frame.len() as u64;
+            }
+        }
+        result
+    }
+
+    fn send_all(
+        &mut self,
+        frames: &mut [Frame],
+        pool: &mut FramePool,
+    ) -> Result<TxReport, PortError> {
+        let (mut report, mut waits) = (TxReport::default(), 0);
+        let mut done = 0;
+        while done < frames.len() && report.refused_full == 0 {
+            let rest = &mut frames[done..];
+            let to_cut = rest.iter_mut().position(|f| !segments::make_ready(f, self.offload));
+            let ready = to_cut.unwrap_or(rest.len());
+            self.send_ready(&mut rest[..ready], &mut waits, &mut report)?;
+            done += ready;
+            if report.refused_full == 0
+                && let Some(super_packet) = frames.get(done)
+            {
+                self.send_segments(super_packet, pool, &mut waits, &mut report)?;
+                done += 1;
+            }
+        }
+        // Those behind what found no room.
+        report.refused_full += (frames.len() - done) as u64;
         Ok(report)
     }
 }
@@ -135,7 +194,7 @@ impl TxQueue for AfPacketTx {
         frames: &mut Vec<Frame>,
         pool: &mut FramePool,
     ) -> Result<TxReport, PortError> {
-        let report = self.send_all(frames);
+        let report = self.send_all(frames, pool);
         frames.drain(..).for_each(|frame| pool.give_back(frame));
         report
     }

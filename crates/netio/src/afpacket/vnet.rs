@@ -6,12 +6,12 @@ const NEEDS_CHECKSUM: u8 = 1;
 const CHECKSUM_VALID: u8 = 2;
 
 const GSO_NONE: u8 = 0;
-const GSO_TCP4: u8 = 1;
+pub(super) const GSO_TCP4: u8 = 1;
 const GSO_UFO: u8 = 3;
-const GSO_TCP6: u8 = 4;
-const GSO_UDP: u8 = 5;
+pub(super) const GSO_TCP6: u8 = 4;
+pub(super) const GSO_UDP: u8 = 5;
 /// Set beside the TCP kinds for segments with CWR.
-const GSO_ECN: u8 = 0x80;
+pub(super) const GSO_ECN: u8 = 0x80;
 
 /// `struct virtio_net_hdr` (virtio 1.2 section 5.1.6), in the byte order of this
 /// machine, as packet sockets have it.

@@ -4,6 +4,7 @@
 mod forwarder;
 mod machine;
 mod namespace;
+mod tunnels;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,6 +1,8 @@
 //! Super-packets of every shape, cut up, against a reader of its own: etherparse
 //! finds the headers, and a sum that is written here verifies the checksums.
 
+#![allow(clippy::unwrap_used, reason = "only tests call these functions")]
+
 use etherparse::{NetSlice, SlicedPacket};
 use proptest::{collection::vec, prelude::*};
 use wire::{
@@ -74,7 +76,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         |(shell, booleans, flags, options, payload, segment_size)| {
             let (outer_v6, inner_v6, vlan, extended, tcp) = booleans;
             let extended = extended && inner_v6;
-            let shape = Shape {
+            Shape {
                 shell,
                 outer_v6,
                 inner_v6,
@@ -85,8 +87,7 @@ fn shape() -> impl Strategy<Value = Shape> {
                 tcp,
                 payload,
                 segment_size,
-            };
-            shape
+            }
         },
     )
 }
