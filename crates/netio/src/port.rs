@@ -75,6 +75,14 @@ pub struct TxReport {
     pub refused_gone: u64,
 }
 
+impl TxReport {
+    /// How many frames the report is about.
+    pub fn frames(&self) -> u64 {
+        let refused = self.refused_full + self.refused_long + self.refused_invalid;
+        self.sent + refused + self.refused_gone
+    }
+}
+
 /// Why a queue does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {

@@ -68,14 +68,9 @@ impl AfPacketTx {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends frames that are ready. Stops when the queue stays full; `waits` counts
-    /// how often was waited for room.
-    fn send_ready(
-        &self,
-        frames: &mut [Frame],
-        waits: &mut u32,
-        report: &mut TxReport,
-    ) -> Result<(), PortError> {
+    /// Sends frames that are ready.
+    fn send_ready(&self, frames: &mut [Frame], sending: &mut Sending) -> Result<(), Stop> {
+        let report = &mut sending.report;
         let mut done = 0;
         while done < frames.len() {
             let error = match self.send(&mut frames[done..]) {
@@ -104,19 +99,12 @@ impl AfPacketTx {
                     report.refused_invalid += 1;
                     done += 1;
                 }
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if *waits < WAITS => {
-                    *waits += 1;
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if sending.waits < WAITS => {
+                    sending.waits += 1;
                     wake::wait_for_room(self.socket.as_fd(), WAIT);
                 }
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => {
-                    report.refused_full += (frames.len() - done) as u64;
-                    break;
-                }
-                _ if done > 0 => {
-                    report.refused_gone += (frames.len() - done) as u64;
-                    break;
-                }
-                _ => return Err(system_error(&self.interface, "sending", error)),
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Err(Stop::Full),
+                _ => return Err(Stop::Broken(system_error(&self.interface, "sending", error))),
             }
         }
         Ok(())
@@ -128,38 +116,55 @@ impl AfPacketTx {
         &mut self,
         frame: &Frame,
         pool: &mut FramePool,
-        waits: &mut u32,
-        report: &mut TxReport,
-    ) -> Result<(), PortError> {
+        sending: &mut Sending,
+    ) -> Result<(), Stop> {
         let Some(segments) = segments::segments(frame) else {
-            report.refused_invalid += 1;
+            sending.report.refused_invalid += 1;
             return Ok(());
         };
-        let mut outcome = TxReport::default();
+        let mut own = Sending { report: TxReport::default(), waits: sending.waits };
         let mut batch = std::mem::take(&mut self.segments);
         let mut result = Ok(());
         let mut indices = 0..segments.count();
-        while result.is_ok() && outcome.refused_full == 0 && !indices.is_empty() {
+        while result.is_ok() && !indices.is_empty() {
             // There is a buffer for each: none is longer than the frame, which has one.
             batch.extend(indices.by_ref().take(BATCH).filter_map(|index| {
                 let mut segment = pool.take(segments.length(index))?;
                 segments.write(index, segment.bytes_mut());
                 Some(segment)
             }));
-            result = self.send_ready(&mut batch, waits, &mut outcome);
+            result = self.send_ready(&mut batch, &mut own);
             batch.drain(..).for_each(|segment| pool.give_back(segment));
         }
         self.segments = batch;
-        match outcome {
-            TxReport { refused_full: 1.., .. } => report.refused_full += 1,
-            TxReport { refused_long: 1.., .. } => report.refused_long += 1,
-            TxReport { refused_invalid: 1.., .. } => report.refused_invalid += 1,
+        sending.waits = own.waits;
+        result?;
+        match own.report {
+            TxReport { refused_long: 1.., .. } => sending.report.refused_long += 1,
+            TxReport { refused_invalid: 1.., .. } => sending.report.refused_invalid += 1,
             _ => {
-                report.sent += 1;
-                report.sent_bytes += frame.len() as u64;
+                sending.report.sent += 1;
+                sending.report.sent_bytes += frame.len() as u64;
             }
         }
-        result
+        Ok(())
+    }
+
+    fn send_in_order(
+        &mut self,
+        mut frames: &mut [Frame],
+        pool: &mut FramePool,
+        sending: &mut Sending,
+    ) -> Result<(), Stop> {
+        while !frames.is_empty() {
+            let to_cut = frames.iter_mut().position(|f| !segments::make_ready(f, self.offload));
+            let (ready, rest) = frames.split_at_mut(to_cut.unwrap_or(frames.len()));
+            self.send_ready(ready, sending)?;
+            let Some((super_packet, rest)) = rest.split_first_mut() else { break };
+            self.send_segments(super_packet, pool, sending)?;
+            frames = rest;
+        }
+        Ok(())
     }
 
     fn send_all(
@@ -167,25 +172,33 @@ impl AfPacketTx {
         frames: &mut [Frame],
         pool: &mut FramePool,
     ) -> Result<TxReport, PortError> {
-        let (mut report, mut waits) = (TxReport::default(), 0);
-        let mut done = 0;
-        while done < frames.len() && report.refused_full == 0 {
-            let rest = &mut frames[done..];
-            let to_cut = rest.iter_mut().position(|f| !segments::make_ready(f, self.offload));
-            let ready = to_cut.unwrap_or(rest.len());
-            self.send_ready(&mut rest[..ready], &mut waits, &mut report)?;
-            done += ready;
-            if report.refused_full == 0
-                && let Some(super_packet) = frames.get(done)
-            {
-                self.send_segments(super_packet, pool, &mut waits, &mut report)?;
-                done += 1;
-            }
+        let mut sending = Sending::default();
+        let result = self.send_in_order(frames, pool, &mut sending);
+        let mut report = sending.report;
+        let left = frames.len() as u64 - report.frames();
+        match result {
+            Ok(()) => {}
+            Err(Stop::Full) => report.refused_full += left,
+            Err(Stop::Broken(error)) if report == TxReport::default() => return Err(error),
+            Err(Stop::Broken(_)) => report.refused_gone += left,
         }
-        // Those behind what found no room.
-        report.refused_full += (frames.len() - done) as u64;
         Ok(report)
     }
+}
+
+/// One call of [`AfPacketTx::transmit`].
+#[derive(Default)]
+struct Sending {
+    report: TxReport,
+    /// How often it has waited for room in the output queue.
+    waits: u32,
+}
+
+/// Why the rest of the frames is not sent.
+enum Stop {
+    /// The output queue stays full.
+    Full,
+    Broken(PortError),
 }
 
 impl TxQueue for AfPacketTx {

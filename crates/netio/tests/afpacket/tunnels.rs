@@ -74,7 +74,7 @@ fn what_is_left_to_do_in_a_tunnel_is_done_in_order() {
         let mut received = Vec::new();
         while received.len() < 15 {
             let handle = b.receive[0].wait_handle().unwrap();
-            assert!(!Waiter::new().wait(&[handle], Some(PATIENCE)).unwrap().is_empty());
+            assert!(!Waiter::new().wait([handle], Some(PATIENCE)).unwrap().is_empty());
             b.receive[0].receive(&mut received, 64, &mut pool).unwrap();
         }
         assert!(received.iter().all(|frame| frame.offload == Offload::default()));
