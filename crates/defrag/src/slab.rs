@@ -4,6 +4,8 @@
 
 use std::ops::{Index, IndexMut};
 
+use crate::steps::step;
+
 /// Places that are added at a time.
 const CHUNK: usize = 128;
 /// Chunks that are kept for the next burst when nothing is held.
@@ -49,11 +51,13 @@ impl<T> Slab<T> {
 
     #[inline]
     fn place(&self, slot: u32) -> Option<&Slot<T>> {
+        step();
         self.chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)
     }
 
     #[inline]
     fn place_mut(&mut self, slot: u32) -> Option<&mut Slot<T>> {
+        step();
         self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)
     }
 
@@ -121,6 +125,7 @@ impl<T> Index<u32> for Slab<T> {
 
     #[inline]
     fn index(&self, slot: u32) -> &T {
+        step();
         match &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK] {
             Slot::Used(value) => value,
             // As with a slice: whoever has the number of a slot holds its value.
@@ -132,6 +137,7 @@ impl<T> Index<u32> for Slab<T> {
 impl<T> IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, slot: u32) -> &mut T {
+        step();
         match &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK] {
             Slot::Used(value) => value,
             Slot::Free(_) => panic!("slot {slot} is free"),

@@ -34,6 +34,11 @@ impl<F> Parcel<F> {
     pub fn is_empty(&self) -> bool {
         self.travellers.is_empty()
     }
+
+    /// The frames in the parcel.
+    pub fn frames(&self) -> impl Iterator<Item = &F> {
+        self.travellers.iter().flat_map(|traveller| &traveller.pieces).map(|held| &held.frame)
+    }
 }
 
 impl<F: Buffer> Reassembler<F> {

@@ -18,6 +18,8 @@ pub struct LeasePool {
 struct Shared {
     cap: AtomicU64,
     leased: AtomicU64,
+    /// Units that floors lack.
+    owed: AtomicU64,
 }
 
 /// A worker's share of a pool. What it does not spend returns to the pool when
@@ -31,14 +33,17 @@ pub struct Lease {
     used: u64,
     /// Units asked for at a time.
     quantum: u64,
-    /// Units that this lease is always granted.
+    /// Units that this lease is granted before any other gets more than its floor.
     floor: u64,
+    /// Units of the floor that the pool did not have.
+    owed: u64,
 }
 
 impl LeasePool {
     /// A pool of `cap` units.
     pub fn new(cap: u64) -> Self {
-        Self { shared: Arc::new(Shared { cap: AtomicU64::new(cap), leased: AtomicU64::new(0) }) }
+        let [leased, owed] = [AtomicU64::new(0), AtomicU64::new(0)];
+        Self { shared: Arc::new(Shared { cap: AtomicU64::new(cap), leased, owed }) }
     }
 
     /// The limit, units.
@@ -63,31 +68,30 @@ impl LeasePool {
         self.lease_with_floor(quantum, 0)
     }
 
-    /// A lease that holds at least `floor` units, spent or not, whatever the others
-    /// hold: one worker can not starve another. The floor is granted also when the
-    /// pool has nothing left, so the owner of the pool keeps the sum of all floors
-    /// well below the cap, and whoever [is overdrawn](Lease::is_overdrawn) gives
-    /// up units until the sum is inside the cap again.
+    /// A lease that is granted `floor` units before any other gets more than its
+    /// own floor: one worker can not starve another. When the pool has nothing
+    /// left, the units are owed: the others [are overdrawn](Lease::is_overdrawn)
+    /// until they have given up as much. The sum of all floors must be inside the
+    /// cap.
     pub fn lease_with_floor(&self, quantum: u64, floor: u64) -> Lease {
-        let mut lease = Lease { pool: self.clone(), spare: 0, used: 0, quantum, floor: 0 };
+        let mut lease = Lease { pool: self.clone(), spare: 0, used: 0, quantum, floor: 0, owed: 0 };
         lease.set_floor(floor);
         lease
     }
 
-    /// Takes up to `wanted` units, as many as the cap allows.
-    fn take(&self, wanted: u64) -> u64 {
+    /// Takes up to `wanted` units, as many as the cap allows beside `kept`.
+    fn take(&self, wanted: u64, kept: u64) -> u64 {
         let mut granted = 0;
         // Relaxed: the counter guards no other memory, only its own sum.
         let _ = self.shared.leased.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |leased| {
-            granted = wanted.min(self.cap().saturating_sub(leased));
+            granted = wanted.min(self.cap().saturating_sub(leased + kept));
             (granted > 0).then(|| leased + granted)
         });
         granted
     }
 
-    /// Takes `units` whatever the cap says.
-    fn take_beyond(&self, units: u64) {
-        self.shared.leased.fetch_add(units, Ordering::Relaxed);
+    fn owed(&self) -> u64 {
+        self.shared.owed.load(Ordering::Relaxed)
     }
 
     fn give_back(&self, units: u64) {
@@ -100,9 +104,9 @@ impl Lease {
     #[must_use]
     pub fn spend(&mut self, units: u64) -> bool {
         if self.spare < units {
-            let short = units - self.spare;
-            self.spare += self.pool.take(short.max(self.quantum));
             self.fill_to_floor();
+            let short = units.saturating_sub(self.spare);
+            self.spare += self.pool.take(short.max(self.quantum), self.pool.owed());
             if self.spare < units {
                 return false;
             }
@@ -126,19 +130,21 @@ impl Lease {
         }
     }
 
-    /// True if the pool has granted more than its cap, because the cap fell or
-    /// floors were granted, and this lease holds more than its floor: time to
-    /// release some and to [settle](Lease::settle).
+    /// True if the pool lacks units for floors, or its cap fell below what is
+    /// leased, and this lease holds more than its floor: time to release some and
+    /// to [settle](Lease::settle).
     pub fn is_overdrawn(&self) -> bool {
-        self.spare + self.used > self.floor && self.pool.leased() > self.pool.cap()
+        self.spare + self.used > self.floor
+            && self.pool.leased() + self.pool.owed() > self.pool.cap()
     }
 
-    /// Gives the spare units above the floor back to the pool if it has granted
-    /// more than its cap.
+    /// Gives the spare units above the floor back if they are lacking elsewhere, and
+    /// takes what is lacking here.
     pub fn settle(&mut self) {
         if self.is_overdrawn() {
             self.keep_spare(self.reserve());
         }
+        self.fill_to_floor();
     }
 
     /// Changes the floor.
@@ -149,10 +155,15 @@ impl Lease {
 
     fn fill_to_floor(&mut self) {
         let missing = self.floor.saturating_sub(self.spare + self.used);
-        if missing > 0 {
-            self.pool.take_beyond(missing);
-            self.spare += missing;
+        if missing == 0 && self.owed == 0 {
+            return;
         }
+        let granted = self.pool.take(missing, 0);
+        self.spare += granted;
+        let owed = missing - granted;
+        // Wraps round where the debt falls.
+        self.pool.shared.owed.fetch_add(owed.wrapping_sub(self.owed), Ordering::Relaxed);
+        self.owed = owed;
     }
 
     /// Spare units that belong to the floor.
@@ -182,6 +193,7 @@ impl Lease {
     pub fn surrender(&mut self, units: u64) {
         debug_assert!(units <= self.used, "surrendered more than was spent");
         self.used -= units.min(self.used);
+        self.fill_to_floor();
     }
 
     /// Takes over units that another lease of the same pool surrendered.
@@ -193,6 +205,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.pool.give_back(self.spare + self.used);
+        self.pool.shared.owed.fetch_sub(self.owed, Ordering::Relaxed);
     }
 }
 
@@ -252,21 +265,24 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_is_granted_from_an_empty_pool_and_the_others_give_way() {
+    fn a_floor_is_owed_by_those_who_hold_more_than_theirs() {
         let pool = LeasePool::new(100);
         let mut greedy = pool.lease(10);
         assert!(greedy.spend(100));
         let mut modest = pool.lease_with_floor(10, 20);
-        assert_eq!(pool.leased(), 120);
-        assert!(modest.spend(20), "all of the floor");
-        assert!(!modest.spend(1), "and no more");
+        assert!(!modest.spend(1), "nothing is there");
         assert!(greedy.is_overdrawn() && !modest.is_overdrawn());
         greedy.release(20);
         greedy.settle();
-        assert_eq!((greedy.is_overdrawn(), pool.leased()), (false, 100));
+        assert!(!greedy.is_overdrawn());
+        assert!(!greedy.spend(1), "it is owed to the other");
+        assert!(modest.spend(20), "all of the floor");
+        assert!(!modest.spend(1), "and no more");
         modest.release(20);
-        assert_eq!(modest.spare(), 20, "the floor is kept");
-        drop((greedy, modest));
-        assert_eq!(pool.leased(), 0);
+        assert_eq!((modest.spare(), pool.leased()), (20, 100), "the floor is kept");
+        drop(modest);
+        assert!(greedy.spend(20));
+        drop(greedy);
+        assert_eq!((pool.leased(), pool.owed()), (0, 0));
     }
 }
