@@ -40,8 +40,7 @@ fn pieces(count: u16) -> Vec<Piece> {
 
 /// Steps of each piece in turn, the last of which completes the datagram.
 fn costs(pieces: &[Piece]) -> Vec<u64> {
-    let mut settings = Settings::default();
-    settings.pieces_per_4k = 512;
+    let settings = Settings { pieces_per_4k: 512, ..Settings::default() };
     let mut memory = Pools::new(&settings).memory(1);
     let mut counters = DefragCounters::default();
     let mut reassembler = Reassembler::new(SECRET);

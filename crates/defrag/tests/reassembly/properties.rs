@@ -8,6 +8,7 @@ use wire::Family;
 
 use crate::fixture::{Cut, Worker, content, cut, cuts, fragment, key};
 use crate::model::{Expected, Model};
+use crate::travel::travel;
 
 fn family() -> impl Strategy<Value = Family> {
     prop_oneof![Just(Family::V4), Just(Family::V6)]
@@ -52,8 +53,7 @@ proptest! {
         steps in prop::collection::vec((any_cut(), pause(), any::<bool>()), 1..120),
         max_dist in prop_oneof![Just(64u32), 1u32..12],
     ) {
-        let mut settings = Settings::default();
-        settings.max_dist = max_dist;
+        let settings = Settings { max_dist, ..Settings::default() };
         let mut worker = Worker::new(&settings);
         let mut model = Model::default();
         for (cut, pause, expire) in steps {
@@ -173,7 +173,8 @@ proptest! {
             }
             for &(_, bucket) in moves.iter().filter(|one| at(&one.0) == step) {
                 let from = owner[usize::from(bucket)];
-                hand_over(&mut workers, from, bucket);
+                let [first, second] = &mut workers;
+                if from == 0 { travel(first, second, bucket) } else { travel(second, first, bucket) }
                 owner[usize::from(bucket)] = 1 - from;
             }
             let bucket = (cut.piece.key.id % 4) as u16;
@@ -192,15 +193,4 @@ proptest! {
         }
         workers.iter_mut().for_each(Worker::drain);
     }
-}
-
-/// Moves a bucket from one of two workers to the other.
-fn hand_over(workers: &mut [Worker; 2], from: usize, bucket: u16) {
-    let parcel = workers[from].extract(bucket);
-    for serial in parcel.frames().map(|frame| frame.serial).collect::<Vec<_>>() {
-        let footprint = workers[from].inside.remove(&serial).unwrap();
-        workers[1 - from].inside.insert(serial, footprint);
-    }
-    workers[1 - from].adopt(parcel);
-    workers.iter().for_each(Worker::check_books);
 }

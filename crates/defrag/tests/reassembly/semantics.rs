@@ -13,8 +13,7 @@ fn the_largest_datagram_arrives_in_every_order() {
     let bytes = content(1, 65_515);
     for family in BOTH {
         for size in [8, 24, 1480, 65_512] {
-            let mut settings = Settings::default();
-            settings.pieces_per_4k = 512;
+            let mut settings = Settings { pieces_per_4k: 512, ..Settings::default() };
             settings.v4.high_thresh = 64 << 20;
             settings.v6.high_thresh = 64 << 20;
             let mut worker = Worker::new(&settings);
@@ -242,7 +241,7 @@ fn a_piece_that_can_never_fit_condemns_its_datagram() {
 #[test]
 fn zones_families_and_protocols_keep_datagrams_apart() {
     let mut worker = Worker::new(&Settings::default());
-    let mut keys = vec![key(Family::V4, 1, 1); 5];
+    let mut keys = [key(Family::V4, 1, 1); 5];
     keys[1].zone = Zone(1);
     keys[2].protocol = 6;
     keys[3].id = 2;

@@ -11,8 +11,11 @@ fn piece(offset: u16, more: bool) -> Cut {
     fragment(key(Family::V4, 1, 1), offset, &[0; 16], more)
 }
 
+type Bring = fn(&mut Worker);
+type Happen = fn(&mut Worker) -> Option<Outcome>;
+
 /// Brings a datagram to each stage.
-const STAGES: [(&str, fn(&mut Worker)); 4] = [
+const STAGES: [(&str, Bring); 4] = [
     ("absent", |_| {}),
     ("newcomer", |worker| drop(worker.send(&piece(0, true)))),
     ("progress", |worker| {
@@ -26,7 +29,7 @@ const STAGES: [(&str, fn(&mut Worker)); 4] = [
 ];
 
 /// What can happen to it.
-const EVENTS: [(&str, fn(&mut Worker) -> Option<Outcome>); 8] = [
+const EVENTS: [(&str, Happen); 8] = [
     ("new piece", |worker| Some(worker.send(&piece(48, true)).outcome)),
     ("last missing piece", |worker| {
         let missing = match worker.views().first().map(|view| view.pieces) {

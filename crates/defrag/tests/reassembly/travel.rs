@@ -14,12 +14,10 @@ fn pair(settings: &Settings) -> (Pools, Worker, Worker) {
     (pools, from, to)
 }
 
-fn travel(from: &mut Worker, to: &mut Worker, bucket: u16) {
+/// Moves a bucket.
+pub fn travel(from: &mut Worker, to: &mut Worker, bucket: u16) {
     let parcel = from.extract(bucket);
-    for frame in parcel.frames() {
-        from.inside.remove(&frame.serial);
-        to.inside.insert(frame.serial, frame.footprint);
-    }
+    from.move_frames(&parcel, to);
     to.adopt(parcel);
     from.check_books();
     to.check_books();

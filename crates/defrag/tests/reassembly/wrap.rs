@@ -37,8 +37,7 @@ fn no_datagram_is_made_of_two_that_share_an_identification() {
 
 #[test]
 fn the_distance_counts_the_fragments_of_the_source_alone() {
-    let mut settings = Settings::default();
-    settings.max_dist = 10;
+    let mut settings = Settings { max_dist: 10, ..Settings::default() };
     let begin = |others: u8, source: u8, settings: &Settings| {
         let mut worker = Worker::new(settings);
         let pieces = cuts(key(Family::V4, 1, 1), &content(1, 24), 8);
