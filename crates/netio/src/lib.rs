@@ -6,6 +6,7 @@
 //! prefetch instruction.
 
 pub mod afpacket;
+mod buffer;
 pub mod capture;
 pub mod clock;
 pub mod cpu;
@@ -17,6 +18,7 @@ mod port;
 mod prefetch;
 mod wake;
 
+pub use buffer::enlarge_receive_buffer;
 pub use frame::{Checksum, Frame, Offload, Segmentation};
 pub use interface::{LinkState, link_state};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
