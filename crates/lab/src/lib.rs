@@ -19,27 +19,37 @@
 //!
 //! Nothing, also if the calling process is killed: see [`Namespace`].
 
+mod capture;
 mod clients;
 mod conntrack;
+mod datagram;
 mod error;
 mod host;
 mod namespace;
+mod packet;
 mod placement;
 mod program;
+mod random;
 mod ratio;
 mod stateway;
 mod topology;
 mod traffic;
 
+pub use capture::Capture;
 pub use clients::dns::DnsServer;
 pub use clients::http::{Download, HttpServer};
 pub use clients::iperf::{TcpReport, UdpReport, iperf_tcp, iperf_udp};
 pub use clients::path::{Hop, PingReport, Route, ping, traceroute};
 pub use conntrack::{ConntrackLine, Tuple, kernel_conntrack};
+pub use datagram::{
+    Arrival, Datagrams, END, NumberedReport, NumberedSpec, Recorder, Sending, digest,
+};
 pub use error::{Error, Result};
 pub use namespace::Namespace;
+pub use packet::{Piece, udp, udp_sum};
 pub use placement::{CpuSet, Placement};
 pub use program::{Background, Output, Program, Transport};
+pub use random::Random;
 pub use ratio::{Load, RatioReport, RatioSpec, Series, Variant, ratio};
 pub use stateway::{Stateway, StatewaySpec};
 pub use topology::{Family, FarHost, Gateway, Lab, Side, Tracking};

@@ -215,6 +215,12 @@ impl Lab {
         of(if self.is_routed() { SERVER_ROUTED } else { SERVER_BRIDGED }, family)
     }
 
+    /// The hardware address that the client sends to.
+    #[must_use]
+    pub fn next_hop_mac(&self) -> [u8; 6] {
+        [0, 0, 0x5e, 0, 0x53, if self.is_routed() { 0x03 } else { 0x02 }]
+    }
+
     /// A program of the client, on the end points' CPUs.
     pub fn on_client(&self, program: &str) -> Program {
         self.client.program(program).cpus(&self.placement.endpoints)

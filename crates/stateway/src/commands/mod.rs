@@ -6,6 +6,7 @@ mod conntrack;
 mod demo;
 mod drops;
 mod lab_generate;
+mod lab_traffic;
 mod remote;
 mod replay;
 mod run;
@@ -43,6 +44,9 @@ pub enum Command {
     /// Send frames at full speed; for measurements in a lab.
     #[command(hide = true)]
     LabGenerate(lab_generate::Args),
+    /// Send and receive what tests in a lab need.
+    #[command(hide = true)]
+    LabTraffic(lab_traffic::Args),
 }
 
 impl Command {
@@ -63,6 +67,7 @@ impl Command {
             Self::Demo(args) => demo::run(&args, out),
             Self::Bench(args) => bench::run(&args, out),
             Self::LabGenerate(args) => lab_generate::run(&args, out),
+            Self::LabTraffic(args) => lab_traffic::run(&args, out),
         }
     }
 }

@@ -1,0 +1,38 @@
+//! `stateway lab-traffic`: the end points of the lab's measurements of datagrams. Each
+//! prints one JSON object as its last line.
+
+mod capture;
+mod numbered;
+mod record;
+
+use clap::Subcommand;
+
+use crate::print::Output;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "Point it at interfaces and hosts of a lab only.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Send the frames of a capture at the pace of the capture.
+    Send(capture::Args),
+    /// Print which datagrams arrive.
+    Record(record::Args),
+    /// Send numbered datagrams, as many as the sink keeps up with.
+    Source(numbered::source::Args),
+    /// Verify and acknowledge the datagrams of a source.
+    Sink(numbered::sink::Args),
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Send(args) => capture::run(args, out),
+        Command::Record(args) => record::run(args, out),
+        Command::Source(args) => numbered::source::run(args, out),
+        Command::Sink(args) => numbered::sink::run(args, out),
+    }
+}
