@@ -1,6 +1,7 @@
 //! Frames of a network interface, through packet sockets (packet(7)).
 
 mod receive;
+mod ring;
 mod segments;
 mod socket;
 mod transmit;
@@ -12,6 +13,7 @@ pub use transmit::AfPacketTx;
 use std::io;
 
 use crate::{PortError, PortId, link_state};
+use ring::ReceiveRing;
 use socket::PacketSocket;
 
 /// Messages of one system call.
@@ -26,7 +28,8 @@ pub struct AfPacketOptions {
     /// Transmit queues: one for each worker.
     pub transmit_queues: u16,
     /// Room for frames that wait to be received, bytes of kernel memory per
-    /// queue. A small frame takes about 1 KiB of it.
+    /// queue, reserved while the queue is open; each frame takes 2 KiB of it.
+    /// Those that are longer wait in a queue beside it, of this length at most.
     pub receive_buffer_bytes: u32,
     /// Room for frames on their way out, bytes of kernel memory per queue.
     pub send_buffer_bytes: u32,
@@ -38,9 +41,9 @@ pub struct AfPacketOptions {
 }
 
 impl AfPacketOptions {
-    /// Default of [`receive_buffer_bytes`](Self::receive_buffer_bytes): some 40
-    /// ms of small frames at 1 M/s.
-    pub const RECEIVE_BUFFER_BYTES: u32 = 32 << 20;
+    /// Default of [`receive_buffer_bytes`](Self::receive_buffer_bytes): 8192
+    /// frames, 8 ms at 1 M/s.
+    pub const RECEIVE_BUFFER_BYTES: u32 = 16 << 20;
     /// Default of [`send_buffer_bytes`](Self::send_buffer_bytes): a batch of 64
     /// super-packets.
     pub const SEND_BUFFER_BYTES: u32 = 8 << 20;
@@ -112,9 +115,9 @@ impl AfPacketPort {
         let mut receive = Vec::new();
         let mut group = None;
         for _ in 0..options.receive_queues.max(1) {
-            let socket = receive_socket(index, options, &mut granted, &mut group)
+            let (ring, socket) = receive_socket(index, options, &mut granted, &mut group)
                 .map_err(failed("opening a socket to receive"))?;
-            receive.push(AfPacketRx::new(socket, interface, port, granted.offload));
+            receive.push(AfPacketRx::new(ring, socket, interface, port, granted.offload));
         }
         // A socket of an interface that is down reports it once; here it must not
         // be mistaken for an interface that has just gone down.
@@ -173,26 +176,25 @@ fn receive_socket(
     options: &AfPacketOptions,
     granted: &mut Granted,
     group: &mut Option<u16>,
-) -> io::Result<PacketSocket> {
+) -> io::Result<(ReceiveRing, PacketSocket)> {
     let socket = PacketSocket::new()?;
     socket.enlarge(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.receive_buffer_bytes)?;
     granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
     granted.ignore_outgoing &= socket.set(libc::PACKET_IGNORE_OUTGOING, 1).is_ok();
-    // Without it, the kernel would keep VLAN tags to itself.
-    socket.set(libc::PACKET_AUXDATA, 1)?;
+    let ring = ReceiveRing::new(&socket, options.receive_buffer_bytes)?;
     if options.promiscuous {
         socket.be_promiscuous(index)?;
     }
     if options.receive_queues <= 1 {
         socket.bind(index, true)?;
-        return Ok(socket);
+        return Ok((ring, socket));
     }
     // Between binding and joining, a socket receives what its siblings receive.
     socket.admit_nothing()?;
     socket.bind(index, true)?;
     *group = Some(socket.join_fanout(*group)?);
     socket.admit_all()?;
-    Ok(socket)
+    Ok((ring, socket))
 }
 
 /// Sorts the errors that every call on a packet socket can meet.
