@@ -1,10 +1,12 @@
 //! Frames of a network interface, through packet sockets (packet(7)).
 
 mod receive;
-mod ring;
+mod receive_ring;
 mod segments;
+mod slots;
 mod socket;
 mod transmit;
+mod transmit_ring;
 mod vnet;
 
 pub use receive::AfPacketRx;
@@ -12,9 +14,10 @@ pub use transmit::AfPacketTx;
 
 use std::io;
 
-use crate::{PortError, PortId, link_state};
-use ring::ReceiveRing;
+use crate::{LinkState, PortError, PortId, link_state};
+use receive_ring::ReceiveRing;
 use socket::PacketSocket;
+use transmit_ring::TransmitRing;
 
 /// Messages of one system call.
 const BATCH: usize = 64;
@@ -86,6 +89,16 @@ pub struct Granted {
     pub ignore_outgoing: bool,
     /// The queueing discipline is passed by, if that was asked for.
     pub qdisc_bypass: bool,
+    /// Short frames are sent from a ring.
+    pub transmit_ring: bool,
+}
+
+impl Granted {
+    /// Everything that is asked for.
+    fn all(options: &AfPacketOptions) -> Self {
+        let qdisc_bypass = options.qdisc_bypass;
+        Self { offload: true, ignore_outgoing: true, qdisc_bypass, transmit_ring: true }
+    }
 }
 
 impl AfPacketPort {
@@ -102,15 +115,15 @@ impl AfPacketPort {
         options: &AfPacketOptions,
     ) -> Result<Self, PortError> {
         let failed = |what| move |source| system_error(interface, what, source);
-        let index = index_of(interface)?;
+        let link = link_of(interface)?;
+        let index = link.index;
         // What one socket is refused the others are refused too.
-        let mut granted =
-            Granted { offload: true, ignore_outgoing: true, qdisc_bypass: options.qdisc_bypass };
+        let mut granted = Granted::all(options);
         let mut transmit = Vec::new();
         for _ in 0..options.transmit_queues {
-            let socket = transmit_socket(index, options, &mut granted)
+            let queue = transmit_queue(interface, link, options, &mut granted)
                 .map_err(failed("opening a socket to send"))?;
-            transmit.push(AfPacketTx::new(socket, interface, granted.offload));
+            transmit.push(queue);
         }
         let mut receive = Vec::new();
         let mut group = None;
@@ -137,36 +150,47 @@ impl AfPacketPort {
         options: &AfPacketOptions,
     ) -> Result<AfPacketTx, PortError> {
         let failed = |what| move |source| system_error(interface, what, source);
-        let index = index_of(interface)?;
-        let mut granted =
-            Granted { offload: true, ignore_outgoing: true, qdisc_bypass: options.qdisc_bypass };
-        let socket = transmit_socket(index, options, &mut granted)
-            .map_err(failed("opening a socket to send"))?;
-        Ok(AfPacketTx::new(socket, interface, granted.offload))
+        let link = link_of(interface)?;
+        let mut granted = Granted::all(options);
+        transmit_queue(interface, link, options, &mut granted)
+            .map_err(failed("opening a socket to send"))
     }
 }
 
-fn index_of(interface: &str) -> Result<u32, PortError> {
+fn link_of(interface: &str) -> Result<LinkState, PortError> {
     let state = link_state(interface)
         .map_err(|source| system_error(interface, "looking at the link", source))?;
     match state {
-        Some(state) => Ok(state.index),
+        Some(state) => Ok(state),
         None => Err(PortError::NoInterface { interface: interface.into() }),
     }
 }
 
-fn transmit_socket(
-    index: u32,
+fn transmit_queue(
+    interface: &str,
+    link: LinkState,
     options: &AfPacketOptions,
     granted: &mut Granted,
-) -> io::Result<PacketSocket> {
+) -> io::Result<AfPacketTx> {
+    let socket = transmit_socket(options, granted)?;
+    socket.bind(link.index, false)?;
+    // It is faster and not needed: a kernel that refuses it is no problem.
+    let mut ring = None;
+    if granted.offload && link.mtu as usize >= TransmitRing::LONGEST {
+        ring = TransmitRing::new(transmit_socket(options, granted)?, link.index).ok();
+    }
+    granted.transmit_ring &= ring.is_some();
+    Ok(AfPacketTx::new(socket, ring, interface, granted.offload))
+}
+
+/// A socket that is still to be bound.
+fn transmit_socket(options: &AfPacketOptions, granted: &mut Granted) -> io::Result<PacketSocket> {
     let socket = PacketSocket::new()?;
     socket.enlarge(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes)?;
     granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
     if granted.qdisc_bypass {
         granted.qdisc_bypass = socket.set(libc::PACKET_QDISC_BYPASS, 1).is_ok();
     }
-    socket.bind(index, false)?;
     Ok(socket)
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::ring::{ReceiveRing, Slot};
+use super::receive_ring::{ReceiveRing, Slot};
 use super::socket::PacketSocket;
 use super::system_error;
 use super::vnet::VnetHeader;

@@ -96,9 +96,16 @@ impl PacketSocket {
         Ok((joined & 0xffff) as u16)
     }
 
-    /// Gives the socket a ring to receive to.
-    pub(super) fn set_ring(&self, ring: &libc::tpacket_req) -> io::Result<()> {
-        self.set_option(libc::SOL_PACKET, libc::PACKET_RX_RING, ring)
+    /// Makes the ring of `option`.
+    pub(super) fn set_ring(&self, option: libc::c_int, ring: &libc::tpacket_req) -> io::Result<()> {
+        self.set_option(libc::SOL_PACKET, option, ring)
+    }
+
+    /// Has the kernel send what lies in the transmit ring. Which frames it sent,
+    /// the ring tells.
+    pub(super) fn send_ring(&self) {
+        // SAFETY: no memory is passed.
+        unsafe { libc::send(self.0.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT) };
     }
 
     /// The error that waits on the socket, such as that the interface has gone.

@@ -19,6 +19,7 @@ use netio::{
     Checksum, Frame, FramePool, Offload, PortError, PortId, RxQueue, Segmentation, TxQueue, Waiter,
     link_state,
 };
+use wire::build::PacketBuilder;
 
 /// How long anything may take that is certain to happen.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -452,6 +453,44 @@ fn short_and_long_frames_keep_their_order() {
             }
         }
         assert_eq!(b.receive[0].take_lost(), 0);
+    });
+}
+
+/// The receiver reads long after the slots of the ring were used again.
+#[test]
+fn frames_sent_from_the_ring_keep_their_bytes() {
+    isolated("frames_sent_from_the_ring_keep_their_bytes", || {
+        const COUNT: usize = 150;
+        let machine = Machine::new();
+        machine.connect("g0", "p0");
+        let (socket, mac) = machine.run(|| {
+            ip("addr add 192.0.2.2/24 dev p0");
+            let socket = UdpSocket::bind("192.0.2.2:4002").unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            (socket, link_state("p0").unwrap().unwrap().mac)
+        });
+        let mut port = open("g0").unwrap();
+        assert!(port.granted.transmit_ring);
+        let packet = PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).macs([2; 6], mac);
+        let payload = |n: usize| vec![n as u8; 1 + n];
+        let (mut pool, mut bytes) = (FramePool::new(64, 0), Vec::new());
+        for batch in (0..COUNT).collect::<Vec<_>>().chunks(50) {
+            let mut frames = Vec::new();
+            for &n in batch {
+                bytes.clear();
+                packet.udp(4001, 4002, &payload(n), &mut bytes);
+                frames.extend(pool.copy_of(&bytes));
+            }
+            let report = port.transmit[0].transmit(&mut frames, &mut pool).unwrap();
+            assert_eq!(report.sent, 50);
+        }
+        machine.run(move || {
+            let mut buffer = [0; 2048];
+            for n in 0..COUNT {
+                let length = socket.recv(&mut buffer).unwrap();
+                assert!(buffer[..length] == payload(n), "datagram {n}");
+            }
+        });
     });
 }
 
