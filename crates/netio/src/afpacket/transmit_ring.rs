@@ -1,11 +1,11 @@
 //! The ring from which the kernel sends short frames.
 //!
 //! A frame in a ring costs less than a message: there is no message header to fetch
-//! and no list of pieces to check. But the kernel sends the bytes where they lie,
-//! and it gives a slot back when the interface lets go of the packet. A veth cable
-//! lets go at once, long before the receiver has read the bytes. Only the headers,
-//! which the virtio header tells the length of, are copied; so every frame here is
-//! all header.
+//! and no list of pieces to check. But the kernel sends the bytes of a ring where they
+//! lie, and a veth cable lets go of a packet, and of the slot with it, before the
+//! receiver has read them; so the kernel moves them to pages of their own first, if it
+//! is new enough to know of the danger. What the virtio header calls header is copied
+//! from the start, which is both safe and cheap; so every frame here is all header.
 
 use std::io;
 use std::sync::atomic::Ordering;
