@@ -24,7 +24,6 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
-pub use link::ip_offset;
 
 /// What follows `offset`; empty if nothing does.
 #[inline]
