@@ -1,7 +1,10 @@
 //! What a bucket owns.
 
 use conntrack::Table;
+use defrag::Parcel;
 use flow::Timestamp;
+
+use crate::reassembly::Fragment;
 
 /// Everything that the flows of one bucket need. It moves between workers whole.
 #[derive(Debug)]
@@ -11,6 +14,9 @@ pub struct Bucket {
     /// Packets processed in this bucket since it was made; the balancer works on
     /// differences.
     pub packets: u64,
+    /// Incomplete datagrams, while the bucket is on its way; a worker keeps those of
+    /// all its buckets together.
+    pub datagrams: Option<Parcel<Fragment>>,
     /// Event clock of the worker that owned it last, see `crate::events`.
     pub event_clock: u64,
 }
@@ -18,6 +24,6 @@ pub struct Bucket {
 impl Bucket {
     /// An empty bucket.
     pub fn new(now: Timestamp) -> Self {
-        Self { connections: Table::new(now), packets: 0, event_clock: 0 }
+        Self { connections: Table::new(now), packets: 0, datagrams: None, event_clock: 0 }
     }
 }

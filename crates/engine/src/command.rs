@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use conntrack::{Connection, Cursor, Filter};
+use defrag::QueueView;
 use flow::Counters;
 use netio::{PortId, RxQueue, TxQueue};
 use steer::{BucketId, WorkerId};
@@ -13,7 +14,7 @@ use crate::output::Sent;
 use crate::ownership::Move;
 use crate::peers::Link;
 use crate::settings::Settings;
-use crate::views::{BucketStatus, Received};
+use crate::views::{BucketStatus, DatagramStatus, Received};
 
 /// A receive queue with its name.
 pub struct Queue {
@@ -55,11 +56,12 @@ pub enum Command {
     },
     /// Send through this queue from now on; `None` closes the port.
     SetOutput(PortId, Option<Box<dyn TxQueue>>),
-    /// The longest packet that each port takes behind the link header, bytes, where
-    /// that is known.
-    SetMtus(Vec<Option<u32>>),
     /// Changed tunables.
     Settings(Box<Settings>),
+    /// How many workers share the memory of fragments.
+    ShareMemory(u32),
+    /// Send a marker to every peer.
+    Mark(u64),
     /// Run on this CPU.
     Pin(usize),
     /// Send events to a subscriber too.
@@ -78,6 +80,9 @@ pub enum Question {
     /// Connections in a piece of a bucket that match, and where the next piece
     /// begins.
     Connections(BucketId, Cursor, Arc<Filter>, SyncSender<(Vec<Connection>, Option<Cursor>)>),
+    /// Incomplete datagrams in a piece of the worker's table, and where the next
+    /// piece begins.
+    Datagrams(defrag::Cursor, SyncSender<(Vec<QueueView>, Option<defrag::Cursor>)>),
     /// Delete connections in a piece of a bucket that match; how many, and where
     /// the next piece begins.
     Delete(BucketId, Cursor, Arc<Filter>, SyncSender<(usize, Option<Cursor>)>),
@@ -98,6 +103,8 @@ pub struct WorkerReport {
     pub backlog: u64,
     /// Nanoseconds spent with packets in hand.
     pub busy_ns: u64,
+    /// What is held of incomplete datagrams.
+    pub datagrams: DatagramStatus,
 }
 
 /// What a worker reports on its own account.

@@ -12,6 +12,7 @@ use flow::{Counters, LeasePool};
 use steer::{
     BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, WorkerId, WorkerSet,
 };
+use wire::Dissected;
 
 use crate::Bucket;
 use crate::balancing::BalanceState;
@@ -29,6 +30,10 @@ use crate::worker::{Equipment, TimeSource, Worker};
 /// to the old owner, which must fit beside the packets.
 const MOVES_AT_ONCE: usize = 64;
 
+/// Rings that a packet goes through at most: to its owner, and once more for each
+/// header that it was fragmented under, in tunnels that were too.
+const HOPS: usize = 1 + Dissected::MAX_TUNNELS;
+
 /// Everything about the gateway that is not on the packet path.
 pub struct Coordinator {
     /// The configuration as it is now.
@@ -37,6 +42,8 @@ pub struct Coordinator {
     pub ports: PortBook,
     /// The allowance of connections.
     pub pool: LeasePool,
+    /// The memory of fragments.
+    pub fragment_pools: defrag::Pools,
     /// Who owns which bucket.
     pub table: IndirectionTable,
     /// Counters of workers that are gone.
@@ -75,9 +82,9 @@ impl Coordinator {
         let hasher = SteeringHasher::new(config.steering());
         let (notify, notices) = channel();
         ports.open_all(count)?;
-        ports.read_mtus();
         let mut coordinator = Self {
             pool: LeasePool::new(config.settings.conntrack.max_entries),
+            fragment_pools: defrag::Pools::new(&config.settings.defrag),
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],
             moves: 0,
@@ -129,6 +136,7 @@ impl Coordinator {
             ports: self.ports.len(),
             settings: self.config.settings.clone(),
             lease: self.pool.lease(self.config.lease_quantum()),
+            fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
             time: TimeSource::Turn,
             inbox,
             notices: self.notify.clone(),
@@ -149,12 +157,17 @@ impl Coordinator {
         for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
             member.tell(Command::Subscribe(sender))?;
         }
-        member.tell(Command::SetMtus(self.ports.mtus().to_vec()))?;
         for (port, queue) in self.ports.transmit_queues(id) {
             member.tell(Command::SetOutput(port, Some(queue)))?;
         }
         self.members.push(member);
-        Ok(())
+        Ok(self.share_memory()?)
+    }
+
+    /// Tells every worker what part of the memory of fragments is always its own.
+    pub fn share_memory(&mut self) -> Result<(), Unresponsive> {
+        let workers = self.members.len() as u32;
+        self.tell_all(|| Command::ShareMemory(workers))
     }
 
     fn cpu_of(&self, id: WorkerId) -> Option<usize> {
@@ -203,6 +216,15 @@ impl Coordinator {
     ) -> Result<T, Unresponsive> {
         let owner = self.table.owner(bucket);
         self.members[owner.index()].ask(question)
+    }
+
+    /// Asks a worker; `None` if there is none of that number.
+    pub fn ask_worker<T>(
+        &mut self,
+        worker: WorkerId,
+        question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question,
+    ) -> Option<Result<T, Unresponsive>> {
+        Some(self.members.get_mut(worker.index())?.ask(question))
     }
 
     /// Asks every worker for its report.
@@ -338,15 +360,29 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Waits until the workers have processed everything that is in their rings. What
+    /// that leads to (a datagram that has become complete goes on to another worker)
+    /// may be in the rings again.
+    fn settle(&mut self) -> Result<(), SteerError> {
+        self.next_marker += 1;
+        let marker = self.next_marker;
+        self.tell_all(|| Command::Mark(marker))?;
+        for _ in 0..self.members.len() * self.members.len().saturating_sub(1) {
+            self.await_notice(|notice| matches!(notice, Notice::Marker(m) if *m == marker))?;
+        }
+        Ok(())
+    }
+
     /// Stops the last worker, which owns nothing any more.
-    fn dismiss_last(&mut self) -> Result<(), Unresponsive> {
+    fn dismiss_last(&mut self) -> Result<(), SteerError> {
+        self.settle()?;
         let Some(mut member) = self.members.pop() else { return Ok(()) };
         for other in &mut self.members {
             other.tell(Command::Disconnect(member.id))?;
         }
         let report = member.stop()?;
         self.retire(&report);
-        Ok(())
+        Ok(self.share_memory()?)
     }
 
     fn retire(&mut self, report: &WorkerReport) {
@@ -364,6 +400,9 @@ impl Coordinator {
     pub fn stop(&mut self) -> Result<(), SteerError> {
         for id in self.ports.polled_by(|_| true) {
             self.release_queue(id)?;
+        }
+        for _ in 0..HOPS {
+            self.settle()?;
         }
         self.dismiss_all();
         Ok(())
@@ -395,8 +434,8 @@ impl Coordinator {
         }
     }
 
-    /// Looks after the ports: notes those that failed, opens again those whose
-    /// interface is back, and passes changed MTUs on.
+    /// Looks after the ports: notes those that failed and opens again those
+    /// whose interface is back.
     pub fn tend(&mut self) -> Result<(), SteerError> {
         while let Ok(notice) = self.notices.recv_timeout(Duration::ZERO) {
             self.waiting.push_back(notice);
@@ -407,12 +446,7 @@ impl Coordinator {
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }
-        let opened = self.ports.reopen(self.members.len());
-        if self.ports.read_mtus() {
-            let mtus = self.ports.mtus().to_vec();
-            self.tell_all(|| Command::SetMtus(mtus.clone()))?;
-        }
-        for port in opened {
+        for port in self.ports.reopen(self.members.len()) {
             for index in 0..self.members.len() {
                 let worker = WorkerId(index as u16);
                 if let Some(queue) = self.ports.take_transmit(port, worker) {

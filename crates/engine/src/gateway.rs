@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use conntrack::{Connection, Cursor, Filter};
+use defrag::QueueView;
 use flow::{SetTunableError, Tunable};
 use netio::{clock, cpu};
 use steer::{BucketId, BucketMove, Plan, WorkerId};
@@ -152,6 +153,33 @@ impl Gateway {
             }
         }
         Ok(deleted)
+    }
+
+    /// Calls `each` for every incomplete datagram, until it breaks off. A piece of one
+    /// worker's table is read at a time; datagrams that come, go or move meanwhile may
+    /// or may not be seen.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn datagrams(
+        &self,
+        each: &mut dyn FnMut(QueueView) -> ControlFlow<()>,
+    ) -> Result<(), Unresponsive> {
+        for worker in 0.. {
+            let mut next = Some(defrag::Cursor::default());
+            while let Some(from) = next {
+                let question = |reply| Question::Datagrams(from, reply);
+                let Some(answer) = self.shared.lock().ask_worker(WorkerId(worker), question) else {
+                    return Ok(());
+                };
+                let (found, rest) = answer?;
+                if found.into_iter().try_for_each(&mut *each).is_break() {
+                    return Ok(());
+                }
+                next = rest;
+            }
+        }
+        Ok(())
     }
 
     fn bucket_ids(&self) -> impl Iterator<Item = BucketId> + use<> {
@@ -308,6 +336,7 @@ impl Coordinator {
                 counters: report.counters,
                 backlog: report.backlog,
                 busy_ns: report.busy_ns,
+                datagrams: report.datagrams,
             });
         }
         Ok(Status {
@@ -346,8 +375,12 @@ impl Coordinator {
     fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
         self.config.settings.set(name, value)?;
         self.pool.set_cap(self.config.settings.conntrack.max_entries);
+        self.fragment_pools.apply(&self.config.settings.defrag);
         let settings = self.config.settings.clone();
-        if let Err(error) = self.tell_all(|| Command::Settings(Box::new(settings.clone()))) {
+        let told = self
+            .tell_all(|| Command::Settings(Box::new(settings.clone())))
+            .and_then(|()| self.share_memory());
+        if let Err(error) = told {
             tracing::error!("{name} = {value} did not reach every worker: {error}");
         }
         Ok(())

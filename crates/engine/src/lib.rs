@@ -18,12 +18,12 @@ mod orders;
 mod output;
 mod ownership;
 mod packet;
-mod path_mtu;
 mod peers;
 mod pipeline;
 mod port_book;
 mod ports;
 mod prefetch;
+mod reassembly;
 mod replay;
 mod runtime;
 mod settings;
@@ -42,7 +42,9 @@ pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
 pub use prefetch::Hardware;
 pub use replay::{REPLAY_SECRET, ReplayError, ReplayOptions, ReplayReport, replay};
 pub use settings::Settings;
-pub use views::{BucketStatus, PortStatus, Received, Status, WorkerStatus};
+pub use views::{
+    BucketStatus, DatagramMemory, DatagramStatus, PortStatus, Received, Status, WorkerStatus,
+};
 
 /// Packets that are taken from a queue and tracked in one go.
 pub const BATCH: usize = 64;

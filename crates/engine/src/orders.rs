@@ -26,9 +26,10 @@ impl Worker {
             Command::AddQueue(queue) => self.queues.push(queue),
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
             Command::SetOutput(port, queue) => self.outputs.set(port, queue),
-            Command::SetMtus(mtus) => self.outputs.set_mtus(&mtus),
             Command::Pin(cpu) => self.pin = Some(cpu),
             Command::Settings(settings) => self.apply(*settings),
+            Command::ShareMemory(workers) => self.reassembly.memory.set_workers(workers),
+            Command::Mark(marker) => self.mark(marker),
             Command::Subscribe(sender) => self.tracking.subscribers.add(sender),
             Command::Ask(question) => self.answer(question, now),
             // `Worker::turn` ends before it gets here.
@@ -59,10 +60,14 @@ impl Worker {
         let Some(index) = self.queues.iter().position(|queue| queue.id == id) else { return };
         let mut queue = self.queues.swap_remove(index);
         queue.received.lost += queue.source.take_lost();
+        self.mark(marker);
+        self.notify(Notice::Released(queue));
+    }
+
+    fn mark(&mut self, marker: u64) {
         for link in self.links.iter_mut().flatten() {
             link.stage_control(Item::Marker(marker));
         }
-        self.notify(Notice::Released(queue));
     }
 
     fn apply(&mut self, settings: Settings) {
@@ -91,6 +96,13 @@ impl Worker {
                         }
                     })
                 });
+                let _ = reply.try_send((found, next));
+            }
+            Question::Datagrams(from, reply) => {
+                let mut found = Vec::new();
+                let settings = &self.tracking.settings.defrag;
+                let queues = &self.reassembly.queues;
+                let next = queues.list(from, PIECE, settings, now, |view| found.push(view));
                 let _ = reply.try_send((found, next));
             }
             Question::Delete(bucket, from, filter, reply) => {
@@ -124,6 +136,7 @@ impl Worker {
             sent: self.outputs.sent(),
             backlog: self.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
             busy_ns: self.busy_ns,
+            datagrams: self.reassembly.status(),
         }
     }
 }

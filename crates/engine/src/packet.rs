@@ -6,6 +6,7 @@ use steer::BucketId;
 use wire::Network;
 
 use crate::Bucket;
+use crate::reassembly::Pieces;
 
 /// A frame with what the receiving worker found out about it, so that the owner
 /// of its bucket does not have to look again.
@@ -20,6 +21,9 @@ pub struct Packet {
     pub flow: Option<TrackedFlow>,
     /// The bucket whose owner processes it.
     pub bucket: BucketId,
+    /// For a datagram that came in fragments: these, in order. They are what is
+    /// sent; `frame` is the whole, to be looked at.
+    pub pieces: Option<Box<Pieces>>,
 }
 
 /// The flow of a packet.

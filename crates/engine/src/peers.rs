@@ -137,11 +137,23 @@ impl Link {
         !self.staged.is_empty()
     }
 
+    /// The next item from the peer, who is owed the buffers that come with it.
+    pub fn take(&mut self) -> Option<Item> {
+        let item = self.from.pop().ok()?;
+        if let Item::Packet(packet) = &item {
+            self.owe(&packet.frame);
+            if let Some(pieces) = &packet.pieces {
+                pieces.each_frame(&mut |frame| self.owe(frame));
+            }
+        }
+        Some(item)
+    }
+
     /// Notes that a frame came from the peer, who is owed a buffer of its size.
     ///
     /// What the ring back could not carry in one go is not owed: buffers that were
     /// never there to return, because an output keeps its frames, must not add up.
-    pub fn owe(&mut self, frame: &Frame) {
+    fn owe(&mut self, frame: &Frame) {
         let is_small = frame.footprint() <= SMALL_BUFFER;
         let owed = if is_small { &mut self.owed_small } else { &mut self.owed_large };
         *owed = (*owed + 1).min(self.spent_to.buffer().capacity());

@@ -1,8 +1,9 @@
-//! A packet's way through a worker: find its bucket, hand it to the owner, track
-//! it, send it.
+//! A packet's way through a worker: find its bucket, hand it to the owner,
+//! reassemble it, track it, send it.
 
 use std::num::NonZeroU32;
 
+use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone};
 use netio::Frame;
 use steer::Steered;
@@ -10,6 +11,7 @@ use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 
 use crate::packet::{Packet, TrackedFlow};
 use crate::prefetch::Hardware;
+use crate::reassembly::Pieces;
 use crate::worker::{TimeSource, Worker};
 
 impl Worker {
@@ -26,19 +28,30 @@ impl Worker {
             self.outputs.forward(frame, now.as_nanos(), &mut self.pool, &mut self.counters);
             return;
         };
+        let packet = self.packet(frame, network, None);
+        if self.ownership.route(packet.bucket) == self.id {
+            self.batch.push(packet);
+        } else {
+            self.hand_over(packet);
+        }
+    }
+
+    /// Finds the flow and the bucket of a packet.
+    pub(crate) fn packet(
+        &self,
+        frame: Frame,
+        network: Network,
+        pieces: Option<Box<Pieces>>,
+    ) -> Packet {
         let supplied = NonZeroU32::new(frame.supplied_hash);
-        let packet = match self.hasher.steer(&network, Zone::default(), supplied) {
-            Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(&network) => {
-                Packet { frame, network, flow: None, bucket }
-            }
+        let (flow, bucket) = match self.hasher.steer(&network, Zone::default(), supplied) {
+            Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(&network) => (None, bucket),
             Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
-                Packet { frame, network, flow: Some(TrackedFlow { keyed, hash }), bucket }
+                (Some(TrackedFlow { keyed, hash }), bucket)
             }
-            Steered::Fragment { bucket } | Steered::Keyless { bucket } => {
-                Packet { frame, network, flow: None, bucket }
-            }
+            Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
         };
-        self.hand_over(packet);
+        Packet { frame, network, flow, bucket, pieces }
     }
 
     /// True for an ICMP error about a tunnel that is looked into: the tunnel itself
@@ -55,15 +68,12 @@ impl Worker {
         self.tunnels == Tunnels::Inner && descended
     }
 
-    fn hand_over(&mut self, mut packet: Packet) {
+    /// Hands a packet to the owner of its bucket, another worker.
+    pub(crate) fn hand_over(&mut self, mut packet: Packet) {
         let owner = self.ownership.route(packet.bucket);
-        if owner == self.id {
-            self.batch.push(packet);
-            return;
-        }
         // A worker without rings has left, and its buckets before it.
         let Some(Some(link)) = self.links.get_mut(owner.index()) else {
-            return self.drop_frame(packet.frame, DropReason::BacklogFull);
+            return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
         };
         let flow_hash = || match &mut packet.flow {
             Some(flow) => *flow.hash.get_or_insert_with(|| self.hasher.table_hash(&flow.keyed.key)),
@@ -77,7 +87,7 @@ impl Worker {
                     DropReason::FlowLimit => self.counters.softnet.flow_limit_count += 1,
                     _ => self.counters.softnet.dropped += 1,
                 }
-                self.drop_frame(packet.frame, reason);
+                self.drop_frames(packet.frame, packet.pieces, reason);
             }
         }
     }
@@ -109,8 +119,9 @@ impl Worker {
         self.batch = batch;
     }
 
-    /// Tracks a packet where it lies and sends its frame on.
-    fn process(&mut self, packet: &mut Packet, now: Timestamp) {
+    /// Tracks a packet where it lies and sends it on; a fragment waits for its
+    /// datagram.
+    pub(crate) fn process(&mut self, packet: &mut Packet, now: Timestamp) {
         let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
             return self.keep(packet);
         };
@@ -119,23 +130,30 @@ impl Worker {
             TimeSource::Frame => Timestamp::from_nanos(packet.frame.timestamp),
         };
         bucket.packets += 1;
-        self.counters.softnet.processed += 1;
+        if packet.pieces.is_none() {
+            // Those of a datagram were counted one by one.
+            self.counters.softnet.processed += 1;
+        }
+        if let Some(piece) = Piece::of(&packet.network, Zone::default()) {
+            return self.reassemble(&piece, packet, now);
+        }
         let verdict = self.tracking.judge(bucket, packet, now, &mut self.counters);
-        let frame = std::mem::take(&mut packet.frame);
+        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         match verdict {
-            Verdict::Accept => {
-                self.outputs.forward(frame, now.as_nanos(), &mut self.pool, &mut self.counters);
-            }
-            Verdict::Drop(reason) => self.drop_frame(frame, reason),
+            Verdict::Accept => self.send(frame, pieces, now),
+            Verdict::Drop(reason) => self.drop_frames(frame, pieces, reason),
         }
     }
 
     /// Keeps a packet until its bucket arrives.
     fn keep(&mut self, packet: &mut Packet) {
         let bucket = packet.bucket;
-        let packet = Packet { frame: std::mem::take(&mut packet.frame), ..*packet };
-        if let Err(packet) = self.ownership.keep(bucket, packet) {
-            self.drop_frame(packet.frame, DropReason::MoveBufferFull);
+        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
+        let Packet { network, flow, .. } = *packet;
+        if let Err(packet) =
+            self.ownership.keep(bucket, Packet { frame, network, flow, bucket, pieces })
+        {
+            self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);
         }
     }
 }

@@ -33,6 +33,7 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
         ports: 2,
         settings: config.settings.clone(),
         lease: LeasePool::new(1).lease(0),
+        fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
         time: TimeSource::Turn,
         inbox,
         notices: mpsc::channel().0,

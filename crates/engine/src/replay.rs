@@ -12,7 +12,9 @@ use conntrack::EventKind;
 use flow::{Counters, HashKey, LeasePool, Timestamp};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
-use steer::{IndirectionTable, SteeringHasher, WorkerId, WorkerSet};
+use steer::{
+    FragmentSteering, IndirectionTable, SteeringConfig, SteeringHasher, WorkerId, WorkerSet,
+};
 use wire::Tunnels;
 
 use crate::Bucket;
@@ -159,7 +161,7 @@ fn trust_checksums(frame: &mut Frame) {
 }
 
 /// Workers that take turns on one thread.
-struct Lockstep {
+pub(crate) struct Lockstep {
     workers: Vec<Worker>,
     members: Vec<Member>,
     input: Slot,
@@ -216,10 +218,14 @@ impl TxQueue for Slot {
 }
 
 impl Lockstep {
-    fn new(config: &Config, count: u16) -> Result<Self, StartError> {
+    pub(crate) fn new(config: &Config, count: u16) -> Result<Self, StartError> {
         let table = IndirectionTable::spread(config.buckets, WorkerSet::first(count.into()))
             .map_err(|_| StartError::NoWorkers)?;
         let pool = LeasePool::new(config.settings.conntrack.max_entries);
+        // All fragments meet at one worker, and it has all the memory: which are given
+        // up when that runs short must not depend on how many workers there are.
+        let steering =
+            SteeringConfig { fragments: FragmentSteering::OneBucket, ..config.steering() };
         let (notices, _) = channel();
         let (input, passed) = (Slot::default(), Slot::default());
         let (subscription, events) = Subscription::new(EVENTS);
@@ -228,13 +234,14 @@ impl Lockstep {
             let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
             workers.push(Worker::new(Equipment {
                 id,
-                hasher: SteeringHasher::new(config.steering()),
+                hasher: SteeringHasher::new(steering),
                 tunnels: config.tunnels,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 ports: 2,
                 settings: config.settings.clone(),
                 // No pockets: whether there is room must not depend on who asks.
                 lease: pool.lease(0),
+                fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
                 time: TimeSource::Frame,
                 inbox,
                 notices: notices.clone(),
@@ -272,7 +279,7 @@ impl Lockstep {
 
     /// Plays one frame to its end. Time never runs backwards, whatever the
     /// capture says.
-    fn play(&mut self, mut frame: Frame) {
+    pub(crate) fn play(&mut self, mut frame: Frame) {
         self.now_ns = self.now_ns.max(frame.timestamp);
         let captured = std::mem::replace(&mut frame.timestamp, self.now_ns);
         let now = Timestamp::from_nanos(self.now_ns);
@@ -291,7 +298,7 @@ impl Lockstep {
         self.passed.put(passed);
     }
 
-    fn take_passed(&self) -> Vec<Frame> {
+    pub(crate) fn take_passed(&self) -> Vec<Frame> {
         self.passed.take()
     }
 
@@ -307,9 +314,11 @@ impl Lockstep {
     }
 
     /// Ends all flows so that they are counted too; returns the counters.
-    fn finish(&mut self, report: &mut ReplayReport) -> Counters {
+    pub(crate) fn finish(&mut self, report: &mut ReplayReport) -> Counters {
         let mut totals = Counters::default();
         for index in 0..self.workers.len() {
+            // Datagrams that the capture has no more fragments of.
+            while self.workers[index].expire_datagrams(Timestamp::from_nanos(u64::MAX)) > 0 {}
             totals.add(&self.workers[index].counters);
             let now = Timestamp::from_nanos(self.now_ns);
             while self.workers[index].end_connections(EVENTS / 2, now) > 0 {

@@ -9,6 +9,8 @@ use steer::SteerSettings;
 pub struct Settings {
     /// Connection tracking.
     pub conntrack: conntrack::Settings,
+    /// Reassembly.
+    pub defrag: defrag::Settings,
     /// Steering.
     pub steer: SteerSettings,
 }
@@ -16,12 +18,12 @@ pub struct Settings {
 impl Settings {
     /// All tunables, tracking first.
     pub fn tunables() -> impl Iterator<Item = &'static Tunable> {
-        conntrack::Settings::tunables().chain(steer::TUNABLES)
+        conntrack::Settings::tunables().chain(defrag::Settings::tunables()).chain(steer::TUNABLES)
     }
 
     /// The value of a tunable; `None` when there is none of that name.
     pub fn get(&self, name: &str) -> Option<u64> {
-        self.conntrack.get(name).or_else(|| self.steer.get(name))
+        self.conntrack.get(name).or_else(|| self.defrag.get(name)).or_else(|| self.steer.get(name))
     }
 
     /// Changes a tunable. When it is refused nothing has changed.
@@ -29,9 +31,14 @@ impl Settings {
     /// # Errors
     /// [`SetTunableError`] names the setting and the range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
+        let unknown = |error: &SetTunableError| matches!(error, SetTunableError::Unknown { .. });
         match self.conntrack.set(name, value) {
-            Err(SetTunableError::Unknown { .. }) => self.steer.set(name, value),
-            other => other,
+            Err(error) if unknown(&error) => {}
+            result => return result,
+        }
+        match self.defrag.set(name, value) {
+            Err(error) if unknown(&error) => self.steer.set(name, value),
+            result => result,
         }
     }
 }

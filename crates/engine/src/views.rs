@@ -54,6 +54,38 @@ pub struct WorkerStatus {
     pub backlog: u64,
     /// Nanoseconds that it spent with packets in hand since the start.
     pub busy_ns: u64,
+    /// What it holds of incomplete datagrams.
+    pub datagrams: DatagramStatus,
+}
+
+/// What a worker holds of incomplete datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramStatus {
+    /// Datagrams of both families, those that were given up and are remembered
+    /// among them.
+    pub count: u64,
+    /// Memory of IPv4 datagrams.
+    pub v4: DatagramMemory,
+    /// Memory of IPv6 datagrams.
+    pub v6: DatagramMemory,
+}
+
+/// Memory charged for incomplete datagrams, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramMemory {
+    /// For those of which one fragment has come.
+    pub newcomers: u64,
+    /// For those of which several fragments have come.
+    pub in_progress: u64,
+    /// For remembering those that were given up.
+    pub given_up: u64,
+}
+
+impl DatagramMemory {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.newcomers + self.in_progress + self.given_up
+    }
 }
 
 /// One port.

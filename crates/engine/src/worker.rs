@@ -19,6 +19,7 @@ use crate::output::Outputs;
 use crate::ownership::{Departure, Ownership};
 use crate::packet::{Item, Packet};
 use crate::peers::{Link, Wakeup};
+use crate::reassembly::Reassembly;
 use crate::settings::Settings;
 use crate::tracking::Tracking;
 use crate::{BATCH, Bucket};
@@ -60,6 +61,8 @@ pub struct Equipment {
     pub settings: Settings,
     /// Connections that the worker may hold.
     pub lease: flow::Lease,
+    /// Bytes of fragments that the worker may hold.
+    pub fragment_memory: defrag::Memory,
     /// Whose time counts.
     pub time: TimeSource,
     /// Commands from the coordinator.
@@ -87,6 +90,7 @@ pub struct Worker {
     pub(crate) hasher: SteeringHasher,
     pub(crate) tunnels: Tunnels,
     pub(crate) time: TimeSource,
+    pub(crate) reassembly: Reassembly,
     pub(crate) tracking: Tracking,
     pub(crate) ownership: Ownership<Box<Bucket>, Packet>,
     pub(crate) outputs: Outputs,
@@ -117,6 +121,7 @@ impl Worker {
             hasher,
             tunnels,
             time,
+            reassembly: Reassembly::new(hasher.config().key, equipment.fragment_memory),
             tracking: Tracking { settings, lease, subscribers: Subscribers::default() },
             ownership: Ownership::new(id, routes, keep_limit),
             outputs: Outputs::new(ports),
@@ -190,14 +195,13 @@ impl Worker {
         let mut worked = false;
         let budget = self.tracking.settings.steer.netdev_budget();
         for peer in 0..self.links.len() {
-            let Some(mut link) = self.links[peer].take() else { continue };
             let mut taken = 0;
-            while taken < budget {
-                let Ok(item) = link.from.pop() else { break };
+            while taken < budget
+                && let Some(item) = self.links[peer].as_mut().and_then(|link| link.take())
+            {
                 taken += 1;
                 match item {
                     Item::Packet(packet) => {
-                        link.owe(&packet.frame);
                         self.batch.push(packet);
                         if self.batch.len() >= BATCH {
                             self.process_batch(now);
@@ -210,8 +214,9 @@ impl Worker {
                 self.counters.softnet.time_squeeze += 1;
             }
             worked |= taken > 0;
-            link.exchange_buffers(&mut self.pool);
-            self.links[peer] = Some(link);
+            if let Some(link) = &mut self.links[peer] {
+                link.exchange_buffers(&mut self.pool);
+            }
         }
         self.process_batch(now);
         worked
@@ -228,7 +233,10 @@ impl Worker {
         }
     }
 
-    fn take_bucket(&mut self, bucket: BucketId, content: Box<Bucket>, now: Timestamp) {
+    fn take_bucket(&mut self, bucket: BucketId, mut content: Box<Bucket>, now: Timestamp) {
+        if let Some(parcel) = content.datagrams.take() {
+            self.unpack_datagrams(parcel);
+        }
         // The entries' allowance travels with them.
         self.tracking.lease.adopt(content.connections.len() as u64);
         self.tracking.subscribers.advance_clock(content.event_clock);
@@ -283,7 +291,8 @@ impl Worker {
     fn flush(&mut self) {
         self.outputs.flush(&mut self.pool, &mut self.counters);
         // Only now has everything of a departing bucket left this worker.
-        for Departure { bucket, to, mut content } in self.departures.drain(..) {
+        while let Some(Departure { bucket, to, mut content }) = self.departures.pop() {
+            content.datagrams = self.pack_datagrams(bucket);
             self.tracking.lease.surrender(content.connections.len() as u64);
             content.event_clock = self.tracking.subscribers.clock();
             match self.links.get_mut(to.index()) {
@@ -306,6 +315,7 @@ impl Worker {
         if self.time == TimeSource::Frame {
             return;
         }
+        self.expire_datagrams(now);
         for _ in 0..EXPIRE_BUCKETS {
             self.expire_at = (self.expire_at + 1) % self.ownership.routes().len();
             self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);
@@ -315,6 +325,7 @@ impl Worker {
     /// Turns the timers of all buckets: replay, where memory must be returned at
     /// the same time however many workers there are.
     pub fn expire_all(&mut self, now: Timestamp) {
+        while self.expire_datagrams(now) > 0 {}
         for index in 0..self.ownership.routes().len() {
             self.expire_bucket(BucketId(index as u16), usize::MAX, now);
         }

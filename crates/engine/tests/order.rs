@@ -5,6 +5,10 @@
 //! A source numbers the packets of each flow; the sinks, one for each worker,
 //! stamp what they send with one common counter, so that the order in which
 //! packets left the gateway is known. The real threads and rings run in between.
+//!
+//! In the tests with fragments the source cuts each datagram in three and numbers
+//! the fragments. Nothing may be lost there either; the order of datagrams holds in
+//! the ordered mode.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,10 +20,14 @@ use std::time::{Duration, Instant};
 use engine::{Config, Gateway, OpenPort, PortOpener, PortSetup, WorkerCount};
 use flow::HashKey;
 use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, TxReport};
-use steer::{BucketId, WorkerId};
+use steer::{BucketId, FragmentSteering, WorkerId};
 use wire::build::PacketBuilder;
 
 const FLOWS: u32 = 512;
+/// Fragments of a datagram, in the tests with fragments.
+const PIECES: u64 = 3;
+/// Payload of a fragment, bytes.
+const PIECE: usize = 24;
 
 /// What went out: position in the common order, flow, number.
 type Log = Vec<(u64, u32, u64)>;
@@ -35,6 +43,8 @@ struct Shared {
     stop: Arc<AtomicBool>,
     order: Arc<AtomicU64>,
     log: Arc<Mutex<Log>>,
+    /// Datagrams come in fragments.
+    cut: bool,
 }
 
 /// One of the receive queues: numbers the packets of the flows that are its own.
@@ -44,6 +54,45 @@ struct Numbered {
     queues: u32,
     next: u64,
     scratch: Vec<u8>,
+}
+
+impl Numbered {
+    /// The next packet: of the next of the own flows, and the next fragment of it.
+    fn write_next(&mut self) {
+        let own = u64::from(FLOWS / self.queues);
+        let per_datagram = if self.shared.cut { PIECES } else { 1 };
+        let (datagram, piece) = (self.next / per_datagram, self.next % per_datagram);
+        let flow = (datagram % own) as u32 * self.queues + self.queue;
+        let number = datagram / own * per_datagram + piece;
+        self.next += 1;
+        self.scratch.clear();
+        let mut payload = [0; 12];
+        payload[..4].copy_from_slice(&flow.to_be_bytes());
+        payload[4..].copy_from_slice(&number.to_be_bytes());
+        let [_, _, high, low] = flow.to_be_bytes();
+        let builder = PacketBuilder::v4([198, 51, 100, low], [192, 0, 2, 1]);
+        let port = 1024 + u16::from(high);
+        if !self.shared.cut {
+            return builder.udp(port, 53, &payload, &mut self.scratch);
+        }
+        let mut body = [0; PIECE];
+        if piece == 0 {
+            body[..2].copy_from_slice(&port.to_be_bytes());
+            body[3] = 53;
+            body[5] = PIECE as u8 * PIECES as u8;
+        }
+        // A UDP header without a checksum, or as many zeros.
+        body[8..20].copy_from_slice(&payload);
+        // Flows of one address have no identification in common.
+        let id = (datagram / own * u64::from(FLOWS / 256)) as u32 + u32::from(high);
+        builder.id(id).fragment(
+            wire::protocol::UDP,
+            piece as u16 * PIECE as u16,
+            piece + 1 < PIECES,
+            &body,
+            &mut self.scratch,
+        );
+    }
 }
 
 impl RxQueue for Numbered {
@@ -57,24 +106,13 @@ impl RxQueue for Numbered {
             // Taken first: what goes through between the two only adds.
             let taken = self.shared.taken.load(Ordering::SeqCst);
             let under_way = self.shared.produced.load(Ordering::SeqCst).saturating_sub(taken);
-            if under_way >= self.shared.window || self.shared.stop.load(Ordering::Relaxed) {
+            let in_datagram = self.shared.cut && !self.next.is_multiple_of(PIECES);
+            let is_over = self.shared.stop.load(Ordering::Relaxed);
+            // A datagram that was begun is ended.
+            if !in_datagram && (under_way >= self.shared.window || is_over) {
                 return Ok(count);
             }
-            let own = u64::from(FLOWS / self.queues);
-            let flow = (self.next % own) as u32 * self.queues + self.queue;
-            let number = self.next / own;
-            self.next += 1;
-            self.scratch.clear();
-            let mut payload = [0; 12];
-            payload[..4].copy_from_slice(&flow.to_be_bytes());
-            payload[4..].copy_from_slice(&number.to_be_bytes());
-            let [_, _, high, low] = flow.to_be_bytes();
-            PacketBuilder::v4([198, 51, 100, low], [192, 0, 2, 1]).udp(
-                1024 + u16::from(high),
-                53,
-                &payload,
-                &mut self.scratch,
-            );
+            self.write_next();
             frames.extend(pool.copy_of(&self.scratch));
             self.shared.produced.fetch_add(1, Ordering::Relaxed);
         }
@@ -134,9 +172,18 @@ impl PortOpener for Opener {
 }
 
 fn start(workers: usize, queues: usize, window: u64) -> (Gateway, Shared) {
-    let shared = Shared { window, ..Shared::default() };
+    start_with(workers, queues, Shared { window, ..Shared::default() }, FragmentSteering::Spread)
+}
+
+fn start_with(
+    workers: usize,
+    queues: usize,
+    shared: Shared,
+    fragments: FragmentSteering,
+) -> (Gateway, Shared) {
     let mut config = Config::new(HashKey(1, 2));
     config.workers = WorkerCount::fixed(workers).unwrap();
+    config.fragments = fragments;
     let source = Opener { shared: shared.clone(), sends: true };
     let sink = Opener { shared: shared.clone(), sends: false };
     let mut source = PortSetup::new("source", source);
@@ -148,6 +195,37 @@ fn start(workers: usize, queues: usize, window: u64) -> (Gateway, Shared) {
 /// Stops the source, waits until nothing is under way, stops the gateway and
 /// checks that every flow came out complete and in order.
 fn finish(gateway: Gateway, shared: &Shared) {
+    let log = drain(gateway, shared);
+    let mut next: HashMap<u32, u64> = HashMap::new();
+    for (_, flow, number) in &log {
+        let expected = next.entry(*flow).or_default();
+        assert_eq!(number, expected, "flow {flow} is out of order");
+        *expected += 1;
+    }
+    assert_eq!(next.len() as u32, FLOWS, "every flow was there");
+}
+
+/// The same for datagrams in fragments: each is complete, and its fragments left one
+/// after the other; datagrams of a flow may have overtaken one another.
+fn finish_spread(gateway: Gateway, shared: &Shared) {
+    let log = drain(gateway, shared);
+    let mut flows: HashMap<u32, Vec<u64>> = HashMap::new();
+    for (_, flow, number) in &log {
+        flows.entry(*flow).or_default().push(*number);
+    }
+    assert_eq!(flows.len() as u32, FLOWS, "every flow was there");
+    for (flow, mut numbers) in flows {
+        for pieces in 0..PIECES {
+            let places = numbers.iter().map(|number| number % PIECES);
+            let seen = places.filter(|&place| place == pieces).count();
+            assert_eq!(seen as u64 * PIECES, numbers.len() as u64, "flow {flow}");
+        }
+        numbers.sort_unstable();
+        assert!((0..).zip(&numbers).all(|(at, &number)| at == number), "flow {flow}: {numbers:?}");
+    }
+}
+
+fn drain(gateway: Gateway, shared: &Shared) -> Log {
     shared.stop.store(true, Ordering::Relaxed);
     let deadline = Instant::now() + Duration::from_secs(20);
     while shared.produced.load(Ordering::Relaxed) != shared.taken.load(Ordering::Relaxed) {
@@ -158,15 +236,9 @@ fn finish(gateway: Gateway, shared: &Shared) {
     assert_eq!(status.totals().dropped_total(), 0);
     let mut log = std::mem::take(&mut *shared.log.lock().unwrap());
     log.sort_unstable();
-    let mut next: HashMap<u32, u64> = HashMap::new();
-    for (_, flow, number) in &log {
-        let expected = next.entry(*flow).or_default();
-        assert_eq!(number, expected, "flow {flow} is out of order");
-        *expected += 1;
-    }
     assert_eq!(log.len() as u64, shared.produced.load(Ordering::Relaxed));
-    assert_eq!(next.len() as u32, FLOWS, "every flow was there");
     assert_eq!(status.totals().transmitted, log.len() as u64);
+    log
 }
 
 #[test]
@@ -251,6 +323,33 @@ fn rps_cpus_are_applied_anew_when_cpus_come_and_go() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+    finish(gateway, &shared);
+}
+
+fn unrest(gateway: &Gateway) {
+    for step in 0..600u16 {
+        let bucket = BucketId(step.wrapping_mul(31) % 256);
+        gateway.move_bucket(bucket, WorkerId(step % 3)).unwrap();
+    }
+    for count in [1, 4, 2, 3, 1, 5] {
+        gateway.set_workers(count).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn no_fragment_is_lost_while_buckets_move_and_workers_come_and_go() {
+    let shared = Shared { window: 400, cut: true, ..Shared::default() };
+    let (gateway, shared) = start_with(3, 2, shared, FragmentSteering::Spread);
+    unrest(&gateway);
+    finish_spread(gateway, &shared);
+}
+
+#[test]
+fn datagrams_in_fragments_keep_their_order_in_the_ordered_mode() {
+    let shared = Shared { window: 400, cut: true, ..Shared::default() };
+    let (gateway, shared) = start_with(3, 2, shared, FragmentSteering::Ordered);
+    unrest(&gateway);
     finish(gateway, &shared);
 }
 

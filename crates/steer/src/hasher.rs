@@ -75,6 +75,9 @@ pub enum FragmentSteering {
     /// turn whether it came whole or in fragments. The flows between two hosts
     /// share one worker.
     Ordered,
+    /// All fragments in one bucket, and everything else as in `Spread`: replays,
+    /// where the number of workers must not show.
+    OneBucket,
 }
 
 /// How packets are mapped to buckets.
@@ -211,8 +214,10 @@ impl SteeringHasher {
     }
 
     fn fragment_bucket(&self, network: &Network, zone: Zone, fragment: FragmentInfo) -> BucketId {
-        if self.config.fragments == FragmentSteering::Ordered {
-            return self.keyless_bucket(network, zone);
+        match self.config.fragments {
+            FragmentSteering::Spread => {}
+            FragmentSteering::Ordered => return self.keyless_bucket(network, zone),
+            FragmentSteering::OneBucket => return BucketId(0),
         }
         let mut hasher = self.address_hasher(network.source, network.destination, zone);
         if network.family == Family::V4 {

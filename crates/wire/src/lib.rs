@@ -18,12 +18,15 @@ mod ip;
 mod link;
 pub mod segment;
 mod transport;
+mod whole;
 
 pub use dissect::dissect;
 pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
+pub use link::ip_offset;
+pub use whole::whole_header;
 
 /// What follows `offset`; empty if nothing does.
 #[inline]

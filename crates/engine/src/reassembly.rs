@@ -1,0 +1,291 @@
+//! The reassembly stage: fragments wait with the owner of their bucket until
+//! their datagram is complete.
+//!
+//! What is tracked and judged is the whole datagram, put together in a buffer of
+//! its own: one copy of each byte. What is sent are the fragments as they came.
+
+use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage, Summary};
+use flow::{DefragCounters, DropReason, HashKey, Timestamp};
+use netio::{Checksum, Frame, FramePool};
+use steer::BucketId;
+use wire::{Dissected, Family};
+
+use crate::packet::Packet;
+use crate::views::{DatagramMemory, DatagramStatus};
+use crate::worker::Worker;
+
+/// Datagrams whose end is looked for in one turn at most, so that expiry never
+/// holds up a batch of packets.
+const EXPIRE_BUDGET: usize = 64;
+/// Empty [`Pieces`] that a worker keeps for the next datagrams.
+const SPARE_PIECES: usize = 256;
+
+/// Room for the headers of a datagram, bytes: Ethernet, IPv6, and the longest
+/// extension headers that the fragments of a link of 1500 bytes have room for.
+const HEADER_ROOM: usize = 2048;
+
+/// A fragment as it waits.
+#[derive(Debug)]
+pub struct Fragment {
+    frame: Frame,
+    /// First byte of its payload in the frame, and one past the last.
+    payload: (u16, u32),
+    /// Set when the frame is itself a datagram that came in fragments: a fragment
+    /// in a tunnel whose packets were fragmented too.
+    pieces: Option<Box<Pieces>>,
+}
+
+impl Fragment {
+    fn payload(&self) -> &[u8] {
+        let (start, end) = self.payload;
+        // Always within: a frame does not change while it waits.
+        self.frame.bytes().get(start.into()..end as usize).unwrap_or_default()
+    }
+}
+
+impl Buffer for Fragment {
+    fn footprint(&self) -> usize {
+        let pieces = self.pieces.iter().flat_map(|pieces| &pieces.0);
+        self.frame.footprint() + pieces.map(Buffer::footprint).sum::<usize>()
+    }
+}
+
+/// The fragments of a complete datagram, in the order of their offsets.
+#[derive(Debug, Default)]
+pub struct Pieces(Vec<Fragment>);
+
+impl Pieces {
+    /// Moves the frames to `frames` as they came from outside.
+    fn take_into(&mut self, frames: &mut Vec<Frame>, pool: &mut FramePool) {
+        for fragment in self.0.drain(..) {
+            match fragment.pieces {
+                None => frames.push(fragment.frame),
+                Some(mut inner) => {
+                    pool.give_back(fragment.frame);
+                    inner.take_into(frames, pool);
+                }
+            }
+        }
+    }
+
+    /// Shows the frames as they came from outside.
+    pub fn each_frame(&self, each: &mut impl FnMut(&Frame)) {
+        for fragment in &self.0 {
+            match &fragment.pieces {
+                None => each(&fragment.frame),
+                Some(inner) => inner.each_frame(each),
+            }
+        }
+    }
+}
+
+/// What a worker needs to reassemble.
+#[derive(Debug)]
+pub struct Reassembly {
+    pub(crate) queues: Reassembler<Fragment>,
+    pub(crate) memory: Memory,
+    secret: HashKey,
+    /// Fragments that were given up in the last call, until they are counted.
+    discarded: Vec<(Fragment, DropReason)>,
+    spare: Vec<Box<Pieces>>,
+    /// Frames on their way from [`Pieces`] to an output.
+    pub(crate) loose: Vec<Frame>,
+}
+
+impl Reassembly {
+    /// A stage that holds nothing.
+    pub fn new(secret: HashKey, memory: Memory) -> Self {
+        Self {
+            queues: Reassembler::new(secret),
+            memory,
+            secret,
+            discarded: Vec::new(),
+            spare: Vec::new(),
+            loose: Vec::new(),
+        }
+    }
+
+    /// What is held.
+    pub fn status(&self) -> DatagramStatus {
+        let memory = |family| DatagramMemory {
+            newcomers: self.queues.charged(family, Stage::Newcomer),
+            in_progress: self.queues.charged(family, Stage::Progress),
+            // The reason does not matter: all that were given up stand together.
+            given_up: self.queues.charged(family, Stage::Dead(DropReason::FragOverlap)),
+        };
+        let count = self.queues.len() as u64;
+        DatagramStatus { count, v4: memory(Family::V4), v6: memory(Family::V6) }
+    }
+
+    fn call<R>(
+        &mut self,
+        now: Timestamp,
+        settings: &defrag::Settings,
+        counters: &mut DefragCounters,
+        work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
+    ) -> R {
+        let mut discard = |fragment, reason| self.discarded.push((fragment, reason));
+        let mut context =
+            Context { now, settings, memory: &mut self.memory, counters, discard: &mut discard };
+        work(&mut self.queues, &mut context)
+    }
+
+    fn keep(&mut self, pieces: Box<Pieces>) {
+        debug_assert!(pieces.0.is_empty());
+        if self.spare.len() < SPARE_PIECES {
+            self.spare.push(pieces);
+        }
+    }
+}
+
+impl Worker {
+    /// Works on the incomplete datagrams; what is given up is dropped.
+    fn with_datagrams<R>(
+        &mut self,
+        now: Timestamp,
+        work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
+    ) -> R {
+        let settings = &self.tracking.settings.defrag;
+        let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
+        while let Some((fragment, reason)) = self.reassembly.discarded.pop() {
+            self.drop_frames(fragment.frame, fragment.pieces, reason);
+        }
+        result
+    }
+
+    /// Takes in a fragment, and sends its datagram on its way if that is complete.
+    pub(crate) fn reassemble(&mut self, piece: &Piece, packet: &mut Packet, now: Timestamp) {
+        let Packet { network, bucket, .. } = *packet;
+        let start = network.fragment.map_or(network.transport_offset, |info| info.payload_offset);
+        let frame = std::mem::take(&mut packet.frame);
+        let timestamp = frame.timestamp;
+        let fragment = Fragment {
+            frame: self.pool.compact(frame),
+            payload: (start, network.end),
+            pieces: packet.pieces.take(),
+        };
+        let hash = piece.key.hash(self.reassembly.secret);
+        let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
+        let outcome = self.with_datagrams(now, |queues, context| {
+            queues.insert(piece, hash, bucket.0, fragment, &mut pieces.0, context)
+        });
+        match outcome {
+            Outcome::Complete(summary) => self.complete(pieces, &summary, timestamp, now),
+            Outcome::Held | Outcome::Refused => self.reassembly.keep(pieces),
+        }
+    }
+
+    /// Steers a complete datagram once more, now by its flow.
+    fn complete(&mut self, pieces: Box<Pieces>, summary: &Summary, timestamp: u64, now: Timestamp) {
+        let mut frame = match self.put_together(&pieces, summary) {
+            Ok(frame) => frame,
+            Err(reason) => return self.drop_frames(Frame::default(), Some(pieces), reason),
+        };
+        frame.timestamp = timestamp;
+        let network = match wire::dissect(frame.bytes(), self.tunnels) {
+            Ok(Dissected { network: Some(network), .. }) => network,
+            Ok(_) => return self.drop_frames(frame, Some(pieces), DropReason::FragHeaderChain),
+            Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed.into()),
+        };
+        let mut packet = self.packet(frame, network, Some(pieces));
+        if let Some(flow) = &mut packet.flow {
+            flow.hash.get_or_insert_with(|| self.hasher.table_hash(&flow.keyed.key));
+        }
+        // A bucket that is about to leave is still here: what its next owner gets
+        // from others has come after this datagram.
+        let is_here = self.ownership.get(packet.bucket).is_some();
+        if is_here || self.ownership.route(packet.bucket) == self.id {
+            // At once: what waits in the batch came after it.
+            self.process(&mut packet, now);
+        } else {
+            self.hand_over(packet);
+        }
+    }
+
+    /// The whole datagram in a buffer of its own.
+    fn put_together(&mut self, pieces: &Pieces, summary: &Summary) -> Result<Frame, DropReason> {
+        let first = &pieces.0.first().ok_or(DropReason::FragHeaderChain)?.frame;
+        let network = wire::dissect(first.bytes(), self.tunnels)?.network;
+        let network = network.ok_or(DropReason::FragHeaderChain)?;
+        let mut headers = [0; HEADER_ROOM];
+        let payload = summary.payload as usize;
+        let ecn = summary.ecn as u8;
+        let length = wire::whole_header(first.bytes(), &network, payload, ecn, &mut headers)
+            .ok_or(DropReason::FragOversize)?;
+        let mut frame = self.pool.take(length + payload).ok_or(DropReason::FragOversize)?;
+        let (place, mut rest) = frame.bytes_mut().split_at_mut(length);
+        place.copy_from_slice(&headers[..length]);
+        for fragment in &pieces.0 {
+            let bytes = fragment.payload();
+            // The payloads fill the datagram exactly.
+            let length = bytes.len().min(rest.len());
+            let (place, behind) = std::mem::take(&mut rest).split_at_mut(length);
+            place.copy_from_slice(&bytes[..length]);
+            rest = behind;
+        }
+        debug_assert!(rest.is_empty(), "the pieces of a complete datagram leave no gap");
+        frame.port = first.port;
+        frame.sequence = first.sequence;
+        if first.offload.checksum != Checksum::Complete {
+            frame.offload.checksum = Checksum::Verified;
+        }
+        Ok(frame)
+    }
+
+    /// Drops a packet: its frame, or the frames that it came in.
+    pub(crate) fn drop_frames(
+        &mut self,
+        frame: Frame,
+        pieces: Option<Box<Pieces>>,
+        reason: DropReason,
+    ) {
+        let Some(pieces) = pieces else { return self.drop_frame(frame, reason) };
+        let mut frames = self.take_apart(frame, pieces);
+        frames.drain(..).for_each(|frame| self.drop_frame(frame, reason));
+        self.reassembly.loose = frames;
+    }
+
+    /// Sends a packet: its frame, or the frames that it came in.
+    pub(crate) fn send(&mut self, frame: Frame, pieces: Option<Box<Pieces>>, now: Timestamp) {
+        let now_ns = now.as_nanos();
+        let Some(pieces) = pieces else {
+            return self.outputs.forward(frame, now_ns, &mut self.pool, &mut self.counters);
+        };
+        let mut frames = self.take_apart(frame, pieces);
+        for frame in frames.drain(..) {
+            self.outputs.forward(frame, now_ns, &mut self.pool, &mut self.counters);
+        }
+        self.reassembly.loose = frames;
+    }
+
+    fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
+        self.pool.give_back(whole);
+        let mut frames = std::mem::take(&mut self.reassembly.loose);
+        pieces.take_into(&mut frames, &mut self.pool);
+        self.reassembly.keep(pieces);
+        frames
+    }
+
+    /// Gives up datagrams whose time is over, a bounded number of them; returns how
+    /// many.
+    pub(crate) fn expire_datagrams(&mut self, now: Timestamp) -> usize {
+        self.with_datagrams(now, |queues, context| queues.expire(EXPIRE_BUDGET, context))
+    }
+
+    /// Takes the datagrams of a bucket that leaves.
+    pub(crate) fn pack_datagrams(&mut self, bucket: BucketId) -> Option<Parcel<Fragment>> {
+        let Reassembly { queues, memory, .. } = &mut self.reassembly;
+        let parcel = queues.extract(bucket.0, memory);
+        (!parcel.is_empty()).then_some(parcel)
+    }
+
+    /// Takes over the datagrams of a bucket that has arrived.
+    pub(crate) fn unpack_datagrams(&mut self, parcel: Parcel<Fragment>) {
+        let Reassembly { queues, memory, .. } = &mut self.reassembly;
+        queues.adopt(parcel, memory);
+    }
+}
+
+#[cfg(test)]
+#[path = "reassembly_tests.rs"]
+mod tests;
