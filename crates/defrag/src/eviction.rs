@@ -5,7 +5,7 @@ use wire::Family;
 
 use crate::fifo::{ByAge, ByClass, Fifo};
 use crate::memory::family_index;
-use crate::queue::{Queue, Stage};
+use crate::queue::{Identity, Queue, Stage};
 use crate::reassembler::{Buffer, Context, Reassembler};
 use crate::settings::FamilySettings;
 use crate::slab::{NONE, Slab};
@@ -77,16 +77,6 @@ impl Shelf {
     }
 }
 
-impl Queue {
-    /// Whether the time of the datagram is over.
-    #[inline]
-    pub fn is_due<F>(&self, context: &Context<'_, F>) -> bool {
-        let Queue { identity, .. } = self;
-        let timeout = context.settings.family(identity.key.family).timeout();
-        context.now.since(identity.created) >= timeout
-    }
-}
-
 impl<F: Buffer> Reassembler<F> {
     /// Ends the datagrams whose time is over and, if the limits have fallen below
     /// what is held, as many of the others as it takes. Ends no more than `budget`;
@@ -94,9 +84,11 @@ impl<F: Buffer> Reassembler<F> {
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_, F>) -> usize {
         let mut ended = 0;
         for family in [Family::V4, Family::V6] {
+            let limits = context.settings.family(family);
             while ended < budget {
                 let oldest = self.shelves[family_index(family)].ages.first();
-                if oldest == NONE || !self.queues[oldest].is_due(context) {
+                let is_due = |queue: &Queue| limits.is_due(queue.identity.created, context.now);
+                if !self.queues.get(oldest).is_some_and(is_due) {
                     break;
                 }
                 self.time_out(oldest, context);
@@ -209,19 +201,19 @@ impl<F: Buffer> Reassembler<F> {
 
     /// Takes out a queue that holds no pieces any more, and returns its memory.
     pub(crate) fn forget(&mut self, slot: u32, context: &mut Context<'_, F>) {
-        let Some(mut queue) = self.unlink(slot) else { return };
-        self.keep_map(queue.state.take_map());
-        let family = queue.identity.key.family;
-        context.memory.lease(family).release(u64::from(queue.state.charged));
+        let Queue { identity, state } = &mut self.queues[slot];
+        context.memory.lease(identity.key.family).release(u64::from(state.charged));
+        let map = state.take_map();
+        self.keep_map(map);
+        self.unlink(slot);
+        self.queues.clear(slot);
     }
 
     /// Takes a queue out of all lists.
-    pub(crate) fn unlink(&mut self, slot: u32) -> Option<Queue> {
-        let family = self.queues[slot].identity.key.family;
-        self.shelves[family_index(family)].leave(&mut self.queues, slot);
-        let queue = self.queues.remove(slot)?;
-        self.index.remove(queue.identity.hash, slot);
-        Some(queue)
+    pub(crate) fn unlink(&mut self, slot: u32) {
+        let Identity { key, hash, .. } = self.queues[slot].identity;
+        self.index.remove(hash, slot);
+        self.shelves[family_index(key.family)].leave(&mut self.queues, slot);
     }
 
     /// Moves a queue with its charge to another class.

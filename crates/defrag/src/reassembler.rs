@@ -65,6 +65,8 @@ pub struct Reassembler<F> {
     pub(crate) sources: Sources,
     #[expect(clippy::vec_box, reason = "they move between here and the queues")]
     spare_maps: Vec<Box<Map>>,
+    /// The datagram that the last piece went to: most often the next one does too.
+    recent: u32,
     /// Places and slots of the pieces of a datagram while they are put in order.
     order: Vec<(u16, u32)>,
 }
@@ -87,6 +89,7 @@ impl<F: Buffer> Reassembler<F> {
             shelves: [Shelf::new(), Shelf::new()],
             sources: Sources::new(secret),
             spare_maps: Vec::new(),
+            recent: NONE,
             order: Vec::new(),
         }
     }
@@ -155,16 +158,27 @@ impl<F: Buffer> Reassembler<F> {
     ) -> Outcome {
         context.counters.reasm_reqds += 1;
         let source_count = self.sources.count(piece);
-        let Some(slot) = self.find(&piece.key, hash, source_count, context) else {
+        let Some(slot) = self.find(&piece.key, hash) else {
             return self.open(piece, hash, bucket, frame, source_count, context);
         };
-        if let Stage::Dead(reason) = self.queues[slot].identity.stage {
+        let Queue { identity, state } = &mut self.queues[slot];
+        let limits = context.settings.family(piece.key.family);
+        if limits.is_due(identity.created, context.now) {
+            self.time_out(slot, context);
+            return self.open(piece, hash, bucket, frame, source_count, context);
+        }
+        let max_dist = context.settings.max_dist;
+        if max_dist != 0 && source_count.wrapping_sub(state.source_count) > max_dist {
+            self.give_up(slot, DropReason::FragWrap, context);
+            return self.open(piece, hash, bucket, frame, source_count, context);
+        }
+        if let Stage::Dead(reason) = identity.stage {
             // Its own pieces are no sign that its identification was used again.
-            self.queues[slot].state.source_count = source_count;
+            state.source_count = source_count;
             (context.discard)(frame, reason);
             return Outcome::Refused;
         }
-        match self.queues[slot].state.judge(piece, context.settings.pieces_per_4k) {
+        match state.judge(piece, context.settings.pieces_per_4k) {
             Judgement::Completes => {
                 Outcome::Complete(self.finish(slot, piece, frame, complete, context))
             }
@@ -183,29 +197,16 @@ impl<F: Buffer> Reassembler<F> {
         }
     }
 
-    /// The slot of a datagram. One whose time is over, or whose identification
-    /// has come round, ends here and now.
     #[inline]
-    fn find(
-        &mut self,
-        key: &DatagramKey,
-        hash: u64,
-        source_count: u32,
-        context: &mut Context<'_, F>,
-    ) -> Option<u32> {
-        let queues = &self.queues;
-        let slot = self.index.find(hash as u32, |slot| queues[slot].identity.key == *key)?;
-        let queue = &self.queues[slot];
-        if queue.is_due(context) {
-            self.time_out(slot, context);
-            return None;
+    fn find(&mut self, key: &DatagramKey, hash: u64) -> Option<u32> {
+        let is_it =
+            |queue: &Queue| queue.identity.hash == hash as u32 && queue.identity.key == *key;
+        if self.queues.get(self.recent).is_some_and(is_it) {
+            return Some(self.recent);
         }
-        let max_dist = context.settings.max_dist;
-        if max_dist != 0 && source_count.wrapping_sub(queue.state.source_count) > max_dist {
-            self.give_up(slot, DropReason::FragWrap, context);
-            return None;
-        }
-        Some(slot)
+        let found = self.index.find(hash as u32, |slot| is_it(&self.queues[slot]))?;
+        self.recent = found;
+        Some(found)
     }
 
     /// Begins a datagram with its first piece to arrive.
@@ -236,6 +237,7 @@ impl<F: Buffer> Reassembler<F> {
             return refuse(frame, DropReason::FragNoMemory, context);
         }
         self.shelves[family_index(family)].enter(&mut self.queues, slot);
+        self.recent = slot;
         self.attach(slot, piece, frame, source_count, bytes);
         Outcome::Held
     }
@@ -269,6 +271,7 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     /// Holds a piece whose memory has been found.
+    #[inline]
     fn attach(&mut self, slot: u32, piece: &Piece, frame: F, source_count: u32, bytes: u64) {
         let held = self.pieces.insert(Held { frame, next: NONE, offset: piece.offset });
         let queue = &mut self.queues[slot];
@@ -314,9 +317,10 @@ impl<F: Buffer> Reassembler<F> {
             self.order.sort_unstable();
             let mut frame = Some(frame);
             for &(_, at) in &self.order {
-                complete.extend(
-                    self.pieces.remove(at).map_or_else(|| frame.take(), |held| Some(held.frame)),
-                );
+                match self.pieces.remove(at) {
+                    Some(held) => complete.push(held.frame),
+                    None => complete.extend(frame.take()),
+                }
             }
         }
         context.counters.reasm_oks += 1;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flow::declared::LONGEST_TIMEOUT;
-use flow::{SetTunableError, Tunable, declare_tunables};
+use flow::{SetTunableError, Timestamp, Tunable, declare_tunables};
 use wire::Family;
 
 /// Everything that can be tuned about reassembly.
@@ -36,6 +36,13 @@ pub struct FamilySettings {
 impl FamilySettings {
     pub(crate) const fn timeout(&self) -> Duration {
         Duration::from_secs(self.time as u64)
+    }
+
+    /// Whether the time of a datagram is over. In plain numbers, because it is
+    /// asked for each fragment.
+    #[inline]
+    pub(crate) const fn is_due(&self, created: Timestamp, now: Timestamp) -> bool {
+        now.as_nanos().saturating_sub(created.as_nanos()) >= self.time as u64 * 1_000_000_000
     }
 }
 

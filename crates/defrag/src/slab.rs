@@ -23,7 +23,7 @@ pub(crate) enum Slot<T> {
 /// Values by slot number. A slot is stable as long as its value is held.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    chunks: Vec<Box<[Slot<T>]>>,
+    chunks: Vec<Box<[Slot<T>; CHUNK]>>,
     /// First free place. Last freed is first used, because it is the one most
     /// likely in cache.
     free: u32,
@@ -52,13 +52,13 @@ impl<T> Slab<T> {
     #[inline]
     fn place(&self, slot: u32) -> Option<&Slot<T>> {
         step();
-        self.chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)
+        Some(&self.chunks.get(slot as usize / CHUNK)?[slot as usize % CHUNK])
     }
 
     #[inline]
     fn place_mut(&mut self, slot: u32) -> Option<&mut Slot<T>> {
         step();
-        self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)
+        Some(&mut self.chunks.get_mut(slot as usize / CHUNK)?[slot as usize % CHUNK])
     }
 
     /// The value in a slot, if one is held there.
@@ -82,11 +82,12 @@ impl<T> Slab<T> {
         }
         let slot = self.free;
         if let Some(place) = self.place_mut(slot)
-            && let Slot::Free(next) = std::mem::replace(place, Slot::Used(value))
+            && let Slot::Free(next) = *place
         {
+            *place = Slot::Used(value);
             self.free = next;
+            self.len += 1;
         }
-        self.len += 1;
         slot
     }
 
@@ -104,6 +105,17 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// Drops the value in a slot where it lies.
+    #[inline]
+    pub fn clear(&mut self, slot: u32) {
+        let free = self.free;
+        if let Some(place @ Slot::Used(_)) = self.place_mut(slot) {
+            *place = Slot::Free(free);
+            self.free = slot;
+            self.len -= 1;
+        }
+    }
+
     /// Gives memory back if nothing is held and a burst has left a lot of it.
     pub fn shrink(&mut self) {
         if self.len == 0 && self.chunks.len() > CHUNKS_KEPT {
@@ -112,11 +124,16 @@ impl<T> Slab<T> {
     }
 
     #[cold]
+    #[inline(never)]
     fn grow(&mut self) {
         let first = self.slots();
         let next = |i: u32| if i + 1 == CHUNK as u32 { NONE } else { first + i + 1 };
-        self.chunks.push((0..CHUNK as u32).map(|i| Slot::Free(next(i))).collect());
-        self.free = first;
+        let chunk: Box<[Slot<T>]> = (0..CHUNK as u32).map(|i| Slot::Free(next(i))).collect();
+        // The length is that of the range, so the conversion can not fail.
+        if let Ok(chunk) = chunk.try_into() {
+            self.chunks.push(chunk);
+            self.free = first;
+        }
     }
 }
 

@@ -60,7 +60,8 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     fn take_out(&mut self, slot: u32, memory: &mut Memory) -> Option<Traveller<F>> {
-        let mut queue = self.unlink(slot)?;
+        self.unlink(slot);
+        let mut queue = self.queues.remove(slot)?;
         let mut pieces = Vec::with_capacity(queue.state.pieces.into());
         let mut at = std::mem::replace(&mut queue.state.first, NONE);
         queue.state.last = NONE;

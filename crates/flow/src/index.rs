@@ -48,6 +48,8 @@ type Segment = [Line; LINES];
 #[derive(Debug)]
 pub struct SlotIndex {
     segments: Vec<Box<Segment>>,
+    /// The bits that tell segments apart after the current round of splits.
+    mask: usize,
     len: usize,
 }
 
@@ -94,7 +96,7 @@ impl Default for SlotIndex {
 impl SlotIndex {
     /// An empty index.
     pub fn new() -> Self {
-        Self { segments: vec![Box::new([Line::EMPTY; LINES])], len: 0 }
+        Self { segments: vec![Box::new([Line::EMPTY; LINES])], mask: 1, len: 0 }
     }
 
     /// Memory held, bytes.
@@ -180,6 +182,7 @@ impl SlotIndex {
             return;
         }
         let Some(last) = self.segments.pop() else { return };
+        self.set_mask();
         // The buddy holds few entries too, so there is room; were there none, the
         // segment comes back and nothing has changed.
         let pairs: Vec<(u32, u32)> = slots_of(&last).map(|slot| (hash_of(slot), slot)).collect();
@@ -191,6 +194,7 @@ impl SlotIndex {
                     displace(&mut self.segments[at], hash, slot);
                 }
                 self.segments.push(last);
+                self.set_mask();
                 return;
             }
         }
@@ -202,6 +206,7 @@ impl SlotIndex {
         let turn = count - (1 << count.ilog2());
         let old = std::mem::replace(&mut *self.segments[turn], [Line::EMPTY; LINES]);
         self.segments.push(Box::new([Line::EMPTY; LINES]));
+        self.set_mask();
         for slot in slots_of(&old) {
             let hash = hash_of(slot);
             let at = self.segment_of(hash);
@@ -217,9 +222,13 @@ impl SlotIndex {
     fn segment_of(&self, hash: u32) -> usize {
         let count = self.segments.len();
         let place = (hash >> LINE_BITS) as usize;
-        let mask = (2 << count.ilog2()) - 1;
-        let wide = place & mask;
-        if wide < count { wide } else { place & (mask >> 1) }
+        let wide = place & self.mask;
+        if wide < count { wide } else { place & (self.mask >> 1) }
+    }
+
+    /// To be called whenever a segment has come or gone.
+    fn set_mask(&mut self) {
+        self.mask = (2 << self.segments.len().ilog2()) - 1;
     }
 }
 
