@@ -104,7 +104,7 @@ drop_reasons! {
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
     OutputFull = "output_full", "Output queue of the interface refused the frame.";
     OutputTooLong = "output_too_long", "Frame longer than the output interface takes.";
-    OutputInvalid = "output_invalid", "Frame that the output interface takes in no form: cut short, or a super-packet inside a tunnel.";
+    OutputInvalid = "output_invalid", "Frame that the output interface takes in no form: cut short, or with an offload that does not fit the packet.";
 }
 
 impl From<wire::Malformed> for DropReason {

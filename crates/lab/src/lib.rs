@@ -38,7 +38,7 @@ mod traffic;
 pub use capture::Capture;
 pub use clients::dns::DnsServer;
 pub use clients::http::{Download, HttpServer};
-pub use clients::iperf::{TcpReport, UdpReport, iperf_tcp, iperf_udp};
+pub use clients::iperf::{TcpReport, UdpReport, iperf_tcp, iperf_tcp_to, iperf_udp};
 pub use clients::path::{Hop, PingReport, Route, ping, traceroute};
 pub use conntrack::{ConntrackLine, Tuple, kernel_conntrack};
 pub use datagram::{

@@ -21,3 +21,5 @@ mod rate;
 mod scenario;
 #[path = "live/stateway.rs"]
 mod stateway;
+#[path = "live/tunnels.rs"]
+mod tunnels;

@@ -30,7 +30,8 @@ pub trait RxQueue: Send {
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 
     /// Packets that the source lost before this program saw them, since the
-    /// last call (the kernel's socket buffer was full).
+    /// last call (the kernel's socket buffer was full, or had no way to describe the
+    /// packet).
     fn take_lost(&mut self) -> u64 {
         0
     }

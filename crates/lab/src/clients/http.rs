@@ -1,5 +1,6 @@
 //! A real HTTP server and `curl`.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -53,11 +54,16 @@ impl HttpServer {
     /// # Errors
     /// [`Error::Failed`] with curl's message if no answer came.
     pub fn download(&self, lab: &Lab, family: Family) -> Result<Download> {
-        let host = match family {
-            Family::V4 => lab.server_address(family).to_string(),
-            Family::V6 => format!("[{}]", lab.server_address(family)),
-        };
-        let url = format!("http://{host}:{PORT}/{FILE}");
+        self.download_from(lab, lab.server_address(family))
+    }
+
+    /// As [`HttpServer::download`], from another address of the server, such as one in
+    /// a tunnel.
+    ///
+    /// # Errors
+    /// As [`HttpServer::download`].
+    pub fn download_from(&self, lab: &Lab, server: IpAddr) -> Result<Download> {
+        let url = format!("http://{}/{FILE}", SocketAddr::new(server, PORT));
         let path = format!("{}/download", crate::Namespace::SCRATCH);
         let format = "%{http_code} %{size_download} %{local_port}";
         let text = lab

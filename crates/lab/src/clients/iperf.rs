@@ -1,5 +1,6 @@
 //! `iperf3`: throughput and loss.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -41,7 +42,15 @@ pub struct UdpReport {
 /// # Errors
 /// Those of [`crate::Program::check`]; [`Error::Unexpected`] if the report lacks a figure.
 pub fn iperf_tcp(lab: &Lab, family: Family, time: Duration, streams: u32) -> Result<TcpReport> {
-    let report = iperf(lab, family, time, &["-P", &streams.to_string()])?;
+    iperf_tcp_to(lab, lab.server_address(family), time, streams)
+}
+
+/// As [`iperf_tcp`], to another address of the server, such as one in a tunnel.
+///
+/// # Errors
+/// As [`iperf_tcp`].
+pub fn iperf_tcp_to(lab: &Lab, to: IpAddr, time: Duration, streams: u32) -> Result<TcpReport> {
+    let report = iperf(lab, to, time, &["-P", &streams.to_string()])?;
     Ok(TcpReport {
         bits_per_second: report.float("/end/sum_received/bits_per_second")?,
         retransmits: report.integer("/end/sum_sent/retransmits")?,
@@ -60,7 +69,7 @@ pub fn iperf_udp(
     bits_per_second: u64,
 ) -> Result<UdpReport> {
     let options = ["-u", "-l", "1200", "-b", &bits_per_second.to_string()];
-    let report = iperf(lab, family, time, &options)?;
+    let report = iperf(lab, lab.server_address(family), time, &options)?;
     Ok(UdpReport {
         bits_per_second: report.float("/end/sum/bits_per_second")?,
         packets: report.integer("/end/sum/packets")?,
@@ -86,11 +95,11 @@ impl Report {
     }
 }
 
-fn iperf(lab: &Lab, family: Family, time: Duration, options: &[&str]) -> Result<Report> {
+fn iperf(lab: &Lab, to: IpAddr, time: Duration, options: &[&str]) -> Result<Report> {
     let port = PORT.to_string();
     let mut server = lab.on_server("iperf3").args(["-s", "-1", "-p", &port]).spawn()?;
     server.wait_for_port(Transport::Tcp, PORT)?;
-    let address = lab.server_address(family).to_string();
+    let address = to.to_string();
     let seconds = time.as_secs().max(1).to_string();
     let text = lab
         .on_client("iperf3")

@@ -1,7 +1,10 @@
 //! Packets inside tunnels whose checksums and segmentation were left to a network
 //! card: the kernel does not take them as they are.
 
+use std::fs::File;
+use std::io::Write;
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use netio::afpacket::AfPacketOptions;
@@ -12,7 +15,7 @@ use wire::{TcpFlags, Tunnels, dissect};
 use crate::forwarder::{Forwarder, Seen};
 use crate::machine::{Machine, ip};
 use crate::namespace::isolated;
-use crate::{PATIENCE, cable, echo, number, numbered, open, transfer, two_machines};
+use crate::{PATIENCE, cable, drain, echo, number, numbered, open, transfer, two_machines};
 
 /// Bytes of IPv4, UDP and VXLAN headers with the link header inside.
 const OUTER: usize = 14 + 20 + 8 + 8;
@@ -143,7 +146,7 @@ fn datagrams(from: &Machine, to: &Machine) {
         // SAFETY: the kernel reads an integer at the address of one.
         let result = unsafe {
             libc::setsockopt(
-                std::os::fd::AsRawFd::as_raw_fd(&client),
+                client.as_raw_fd(),
                 libc::SOL_UDP,
                 libc::UDP_SEGMENT,
                 std::ptr::from_ref(&SIZE).cast(),
@@ -154,6 +157,35 @@ fn datagrams(from: &Machine, to: &Machine) {
         client.send_to(&sent, "192.0.2.2:4002").unwrap();
     });
     assert!(received.recv().unwrap() == expected);
+}
+
+/// Switches an offload; false if ethtool(8) or the interface can not.
+fn ethtool(arguments: &str) -> bool {
+    let output = Command::new("ethtool").args(arguments.split_whitespace()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// As an interface does that merges for forwarding: each datagram has a checksum of its
+/// own, and the kernel takes no such super-packet back.
+#[test]
+fn datagrams_that_were_merged_on_receipt_pass() {
+    isolated("tunnels::datagrams_that_were_merged_on_receipt_pass", || {
+        let machines = two_machines();
+        for (number, machine) in machines.iter().enumerate() {
+            machine.run(move || ip(&format!("addr add 192.0.2.{}/24 dev p{number}", number + 1)));
+        }
+        let [left, right] = &machines;
+        let cut = left.run(|| ethtool("-K p0 tx off tx-udp-segmentation off"));
+        if !cut || !ethtool("-K g0 gro on rx-gro-list on") {
+            println!("SKIPPED: ethtool(8) or the kernel can not merge datagrams of a veth");
+            return;
+        }
+        let forwarder = Forwarder::start(["g0", "g1"], &AfPacketOptions::default());
+        datagrams(left, right);
+        let seen = forwarder.stop();
+        assert!(seen.longest > 2000, "nothing was merged: {seen:?}");
+        assert_eq!(seen.unsent, 0, "{seen:?}");
+    });
 }
 
 fn can_make(device: &str) -> bool {
@@ -198,5 +230,54 @@ fn connections_in_tunnels_of_the_kernel_pass() {
                 ip(&format!("link del {port}"));
             }
         }
+    });
+}
+
+/// What a virtual machine sends: a frame into a TAP interface, with a virtio header.
+fn into_tap(tap: &mut File, virtio: [u8; 10], frame: &Frame) {
+    tap.write_all(&[&virtio, frame.bytes()].concat()).unwrap();
+}
+
+fn open_tap(name: &str) -> File {
+    let tap = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+    // SAFETY: zero is a valid value of every field.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the kernel reads and writes one `ifreq` at the address of one.
+    let result = unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    tap
+}
+
+/// The kernel takes it off the queue and answers with an error.
+#[test]
+fn a_super_packet_that_can_not_be_described_is_counted() {
+    isolated("tunnels::a_super_packet_that_can_not_be_described_is_counted", || {
+        if File::open("/dev/net/tun").is_err() {
+            println!("SKIPPED: there is no /dev/net/tun");
+            return;
+        }
+        cable();
+        let (mut tap, mut pool) = (open_tap("tap0"), FramePool::new(8, 8));
+        ip("link set tap0 up");
+        let mut port = open("tap0").unwrap();
+        let mut bytes = Vec::new();
+        PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).udp(7, 9, &[5; 4000], &mut bytes);
+        let fragmented = pool.copy_of(&bytes).unwrap();
+        // Flags, kind 3 (a datagram to be cut into fragments), header length, size,
+        // where the checksum starts and its offset.
+        let ufo = [1, 3, 42, 0, 200, 5, 34, 0, 6, 0];
+        into_tap(&mut tap, [0; 10], &numbered(1, 60, &mut pool));
+        into_tap(&mut tap, ufo, &fragmented);
+        into_tap(&mut tap, [0; 10], &numbered(2, 60, &mut pool));
+        let received = drain(&mut port.receive[0], 2, &mut pool).unwrap();
+        assert_eq!(received.iter().map(number).collect::<Vec<_>>(), [1, 2]);
+        let queue = &mut port.receive[0];
+        assert_eq!((queue.take_undelivered(), queue.take_lost()), (1, 0));
+        assert_eq!(queue.take_undelivered(), 0);
     });
 }
