@@ -56,6 +56,9 @@ pub enum Command {
     },
     /// Send through this queue from now on; `None` closes the port.
     SetOutput(PortId, Option<Box<dyn TxQueue>>),
+    /// The longest packet that each port takes behind the link header, bytes, where
+    /// that is known.
+    SetMtus(Vec<Option<u32>>),
     /// Changed tunables.
     Settings(Box<Settings>),
     /// How many workers share the memory of fragments.

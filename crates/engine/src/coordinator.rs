@@ -82,6 +82,7 @@ impl Coordinator {
         let hasher = SteeringHasher::new(config.steering());
         let (notify, notices) = channel();
         ports.open_all(count)?;
+        ports.read_mtus();
         let mut coordinator = Self {
             pool: LeasePool::new(config.settings.conntrack.max_entries),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
@@ -157,6 +158,7 @@ impl Coordinator {
         for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
             member.tell(Command::Subscribe(sender))?;
         }
+        member.tell(Command::SetMtus(self.ports.mtus().to_vec()))?;
         for (port, queue) in self.ports.transmit_queues(id) {
             member.tell(Command::SetOutput(port, Some(queue)))?;
         }
@@ -434,8 +436,8 @@ impl Coordinator {
         }
     }
 
-    /// Looks after the ports: notes those that failed and opens again those
-    /// whose interface is back.
+    /// Looks after the ports: notes those that failed, opens again those whose
+    /// interface is back, and passes changed MTUs on.
     pub fn tend(&mut self) -> Result<(), SteerError> {
         while let Ok(notice) = self.notices.recv_timeout(Duration::ZERO) {
             self.waiting.push_back(notice);
@@ -446,7 +448,12 @@ impl Coordinator {
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }
-        for port in self.ports.reopen(self.members.len()) {
+        let opened = self.ports.reopen(self.members.len());
+        if self.ports.read_mtus() {
+            let mtus = self.ports.mtus().to_vec();
+            self.tell_all(|| Command::SetMtus(mtus.clone()))?;
+        }
+        for port in opened {
             for index in 0..self.members.len() {
                 let worker = WorkerId(index as u16);
                 if let Some(queue) = self.ports.take_transmit(port, worker) {

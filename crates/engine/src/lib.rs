@@ -18,6 +18,7 @@ mod orders;
 mod output;
 mod ownership;
 mod packet;
+mod path_mtu;
 mod peers;
 mod pipeline;
 mod port_book;

@@ -26,6 +26,7 @@ impl Worker {
             Command::AddQueue(queue) => self.queues.push(queue),
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
             Command::SetOutput(port, queue) => self.outputs.set(port, queue),
+            Command::SetMtus(mtus) => self.outputs.set_mtus(&mtus),
             Command::Pin(cpu) => self.pin = Some(cpu),
             Command::Settings(settings) => self.apply(*settings),
             Command::ShareMemory(workers) => self.reassembly.memory.set_workers(workers),

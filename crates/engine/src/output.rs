@@ -5,6 +5,7 @@ use flow::{Counters, DropReason};
 use netio::{Frame, FramePool, PortError, PortId, TxQueue};
 
 use crate::bridge::{Bridge, Egress};
+use crate::path_mtu::{self, PathMtu, Refused};
 
 /// Frames that are gathered before they are sent on their own accord; a turn
 /// sends what is left in any case.
@@ -15,12 +16,17 @@ const FLUSH_AT: usize = 64;
 pub struct Outputs {
     ports: Vec<Output>,
     bridge: Bridge,
+    path_mtu: PathMtu,
+    /// What a frame is sent as that was too long; empty in between.
+    pieces: Vec<Frame>,
 }
 
 #[derive(Default)]
 struct Output {
     queue: Option<Box<dyn TxQueue>>,
     pending: Vec<Frame>,
+    /// Longest packet that the port takes behind the link header, bytes.
+    mtu: Option<u32>,
     sent: Sent,
 }
 
@@ -45,13 +51,24 @@ impl Outputs {
     /// Outputs for `ports` ports, none of them open.
     pub fn new(ports: usize) -> Self {
         let open = |_| Output { pending: Vec::with_capacity(FLUSH_AT), ..Output::default() };
-        Self { ports: (0..ports).map(open).collect(), bridge: Bridge::new(ports) }
+        Self {
+            ports: (0..ports).map(open).collect(),
+            bridge: Bridge::new(ports),
+            ..Self::default()
+        }
     }
 
     /// Opens or closes this worker's queue of a port.
     pub fn set(&mut self, port: PortId, queue: Option<Box<dyn TxQueue>>) {
         if let Some(output) = self.ports.get_mut(usize::from(port.0)) {
             output.queue = queue;
+        }
+    }
+
+    /// Sets what each port takes, bytes behind the link header, where that is known.
+    pub fn set_mtus(&mut self, mtus: &[Option<u32>]) {
+        for (output, mtu) in self.ports.iter_mut().zip(mtus) {
+            output.mtu = *mtu;
         }
     }
 
@@ -69,7 +86,7 @@ impl Outputs {
         counters: &mut Counters,
     ) {
         match self.bridge.egress(&frame, now_ns) {
-            Egress::Port(port) => self.queue(port, frame, pool, counters),
+            Egress::Port(port) => self.queue(port, frame, Some(now_ns), pool, counters),
             Egress::Flood => self.flood(frame, pool, counters),
             Egress::Drop(reason) => {
                 counters.drop_packet(reason);
@@ -85,23 +102,46 @@ impl Outputs {
                 continue;
             }
             match pool.duplicate(&frame) {
-                Some(copy) => self.queue(port, copy, pool, counters),
+                // Nobody knows that the station is behind this port: no error is due.
+                Some(copy) => self.queue(port, copy, None, pool, counters),
                 None => counters.drop_packet(DropReason::NoBuffer),
             }
         }
         pool.give_back(frame);
     }
 
-    fn queue(&mut self, port: PortId, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
+    /// Queues a frame for a port. `answer_ns` is the time, if its sender may be told
+    /// that it is too long.
+    fn queue(
+        &mut self,
+        port: PortId,
+        frame: Frame,
+        answer_ns: Option<u64>,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
         let Some(output) = self.ports.get_mut(usize::from(port.0)).filter(|o| o.queue.is_some())
         else {
             counters.drop_packet(DropReason::NoOutputPort);
             pool.give_back(frame);
             return;
         };
-        output.pending.push(frame);
-        if output.pending.len() >= FLUSH_AT {
-            output.flush(pool, counters);
+        let Some(mtu) = output.mtu.filter(|mtu| path_mtu::is_exceeded(*mtu, &frame)) else {
+            return output.push(frame, pool, counters);
+        };
+        let came_from = usize::from(frame.port.0);
+        match self.path_mtu.shorten(frame, mtu, answer_ns, pool, &mut self.pieces) {
+            Ok(()) => {
+                for piece in self.pieces.drain(..) {
+                    output.push(piece, pool, counters);
+                }
+            }
+            Err(Refused { reason, answer }) => {
+                counters.drop_packet(reason);
+                if let (Some(answer), Some(back)) = (answer, self.ports.get_mut(came_from)) {
+                    back.push(answer, pool, counters);
+                }
+            }
         }
     }
 
@@ -116,6 +156,13 @@ impl Outputs {
 }
 
 impl Output {
+    fn push(&mut self, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
+        self.pending.push(frame);
+        if self.pending.len() >= FLUSH_AT {
+            self.flush(pool, counters);
+        }
+    }
+
     fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
         let queued = self.pending.len() as u64;
         let result = match &mut self.queue {

@@ -49,3 +49,62 @@ fn what_left_before_a_port_broke_counts_as_sent() {
         assert_eq!(counters.dropped(DropReason::NoOutputPort), dropped);
     }
 }
+
+fn datagram(pool: &mut FramePool, builder: &wire::build::PacketBuilder) -> Frame {
+    let mut bytes = Vec::new();
+    builder.udp(7, 9, &[0; 4000], &mut bytes);
+    let mut frame = pool.copy_of(&bytes).unwrap();
+    frame.port = PortId(0);
+    frame
+}
+
+/// Outputs of so many ports, the last with an MTU of 1500, and what they send.
+fn a_step(ports: usize) -> (Outputs, Vec<netio::memory::Sink>) {
+    let mut outputs = Outputs::new(ports);
+    let sinks: Vec<_> = (0..ports).map(|_| netio::memory::Sink::new()).collect();
+    for (port, sink) in sinks.iter().enumerate() {
+        outputs.set(PortId(port as u16), Some(Box::new(sink.clone())));
+    }
+    let mut mtus = vec![None; ports];
+    mtus[ports - 1] = Some(1500);
+    outputs.set_mtus(&mtus);
+    (outputs, sinks)
+}
+
+fn lengths(sink: &netio::memory::Sink) -> Vec<usize> {
+    sink.take().iter().map(Frame::len).collect()
+}
+
+#[test]
+fn a_frame_that_is_too_long_goes_on_in_pieces_or_is_answered() {
+    let (mut outputs, sinks) = a_step(2);
+    let (mut pool, mut counters) = (FramePool::new(8, 8), Counters::default());
+    let plain = wire::build::PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]);
+    for builder in [plain.clone(), plain.dont_fragment()] {
+        let frame = datagram(&mut pool, &builder);
+        outputs.forward(frame, 0, &mut pool, &mut counters);
+    }
+    outputs.flush(&mut pool, &mut counters);
+    assert_eq!(lengths(&sinks[1]), [1514, 1514, 1082]);
+    assert_eq!(lengths(&sinks[0]), [14 + 576]);
+    assert_eq!(counters.dropped(DropReason::FragNeeded), 1);
+    assert_eq!((counters.dropped_total(), counters.transmitted), (1, 4));
+}
+
+#[test]
+fn a_frame_that_is_flooded_is_cut_but_not_answered() {
+    let (mut outputs, sinks) = a_step(3);
+    let (mut pool, mut counters) = (FramePool::new(8, 8), Counters::default());
+    let plain = wire::build::PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]);
+    for (builder, pieces) in
+        [(plain.clone(), vec![1514, 1514, 1082]), (plain.dont_fragment(), vec![])]
+    {
+        let frame = datagram(&mut pool, &builder);
+        outputs.forward(frame, 0, &mut pool, &mut counters);
+        outputs.flush(&mut pool, &mut counters);
+        assert_eq!(lengths(&sinks[0]), [0; 0]);
+        assert_eq!(lengths(&sinks[1]), [4042]);
+        assert_eq!(lengths(&sinks[2]), pieces);
+    }
+    assert_eq!(counters.dropped(DropReason::FragNeeded), 1);
+}

@@ -18,6 +18,7 @@ pub struct PortBook {
     /// Who polls which queue.
     pollers: BTreeMap<usize, (PortId, WorkerId)>,
     next_queue: usize,
+    mtus: Vec<Option<u32>>,
 }
 
 struct Entry {
@@ -46,7 +47,13 @@ impl PortBook {
                 complained: false,
             })
             .collect();
-        Self { ports, unassigned: Vec::new(), pollers: BTreeMap::new(), next_queue: 0 }
+        Self {
+            ports,
+            unassigned: Vec::new(),
+            pollers: BTreeMap::new(),
+            next_queue: 0,
+            mtus: Vec::new(),
+        }
     }
 
     /// How many ports there are.
@@ -108,6 +115,17 @@ impl PortBook {
             }
         }
         opened
+    }
+
+    /// Asks every port for its MTU. True when the answers have changed.
+    pub fn read_mtus(&mut self) -> bool {
+        let mtus = self.ports.iter().map(|entry| entry.setup.opener.mtu()).collect();
+        std::mem::replace(&mut self.mtus, mtus) != self.mtus
+    }
+
+    /// The MTUs that were read last.
+    pub fn mtus(&self) -> &[Option<u32>] {
+        &self.mtus
     }
 
     /// Opens one more transmit queue on every port that is up, for a new worker.

@@ -52,6 +52,12 @@ pub trait PortOpener: Send {
     /// # Errors
     /// As for [`PortOpener::open`].
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError>;
+
+    /// The longest packet that the port takes behind the link header, bytes, as it is
+    /// now; `None` where there is no such limit or it can not be known.
+    fn mtu(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// Opens an interface by packet sockets.
@@ -94,5 +100,10 @@ impl PortOpener for AfPacket {
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
         let options = AfPacketOptions::default();
         Ok(Box::new(AfPacketPort::open_transmit(&self.interface, &options)?))
+    }
+
+    fn mtu(&self) -> Option<u32> {
+        let state = netio::link_state(&self.interface).ok().flatten();
+        state.map(|state| state.mtu)
     }
 }

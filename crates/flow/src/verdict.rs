@@ -103,6 +103,7 @@ drop_reasons! {
     NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
     OutputFull = "output_full", "Output queue of the interface refused the frame.";
+    FragNeeded = "frag_needed", "Packet longer than the MTU of the output interface that must not be cut; its sender is told.";
     OutputTooLong = "output_too_long", "Frame longer than the output interface takes.";
     OutputInvalid = "output_invalid", "Frame that the output interface takes in no form: cut short, or with an offload that does not fit the packet.";
 }

@@ -68,6 +68,14 @@ pub struct Segmentation {
     pub header_length: u16,
 }
 
+impl Segmentation {
+    /// True for a super-packet of TCP (VIRTIO_NET_HDR_GSO_TCPV4 and _TCPV6).
+    pub fn is_tcp(&self) -> bool {
+        const ECN: u8 = 0x80;
+        matches!(self.kind & !ECN, 1 | 4)
+    }
+}
+
 impl Frame {
     /// The bytes of the frame, link header first.
     pub fn bytes(&self) -> &[u8] {

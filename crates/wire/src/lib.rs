@@ -25,7 +25,6 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
-pub use link::ip_offset;
 pub use whole::whole_header;
 
 /// What follows `offset`; empty if nothing does.

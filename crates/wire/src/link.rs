@@ -90,12 +90,6 @@ fn known(family: Family, offset: u16, end: usize) -> Option<IpPlace> {
     Some(IpPlace { family, offset, end, guessed: false })
 }
 
-/// Bytes in front of the IP packet of an Ethernet frame; `None` for a frame without
-/// one.
-pub fn ip_offset(frame: &[u8]) -> Option<u16> {
-    Some(read(frame, 0).ok()?.ip?.offset)
-}
-
 /// Makes a link header, which reaches up to IP, fit an IP packet of `ip_length`
 /// bytes: PPPoE has a length field.
 pub(crate) fn fit(header: &mut [u8], ip_length: usize) {

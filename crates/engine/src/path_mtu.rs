@@ -1,0 +1,162 @@
+//! What happens to a frame that is longer than the link ahead takes: it is cut, or
+//! its sender is told (RFC 1191, RFC 8201). A bridge has no address of its own, so it
+//! answers in the name of the destination.
+
+use flow::DropReason;
+use netio::{Checksum, Frame, FramePool, Segmentation};
+use wire::fragment::{Cut, Fragments};
+use wire::{Dissected, Family, Network, Tunnels, checksum, icmp_error};
+
+/// Errors that a worker sends per second at most (RFC 1812 section 4.3.2.8, RFC 4443
+/// section 2.4 (f)).
+pub const ERRORS_PER_SECOND: u64 = 1000;
+/// Errors that it may send at once after a pause.
+pub const ERROR_BURST: u64 = 50;
+
+const NANOS_PER_ERROR: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
+/// Bytes of an Ethernet header, which the MTU does not count.
+const ETHERNET_LEN: usize = 14;
+/// Bytes of a VLAN tag, which it does not count either (IEEE 802.3ac), if it is the
+/// first and no service tag: so do packet sockets of Linux.
+const VLAN_TAG_LEN: usize = 4;
+const VLAN: [u8; 2] = [0x81, 0x00];
+
+/// A worker's answers to packets that are too long.
+#[derive(Debug, Default)]
+pub struct PathMtu {
+    /// When the allowance of errors is full again.
+    full_at_ns: u64,
+}
+
+/// A frame that was dropped because it is too long.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub reason: DropReason,
+    /// The error for its sender, to leave by the port that the frame came from.
+    pub answer: Option<Frame>,
+}
+
+/// True for a frame that is longer than a link of this MTU takes, and for a
+/// super-packet of which a segment is.
+pub fn is_exceeded(mtu: u32, frame: &Frame) -> bool {
+    let length = match frame.offload.segmentation {
+        None => frame.len(),
+        Some(Segmentation { segment_size, header_length, .. }) => {
+            frame.len().min(usize::from(header_length) + usize::from(segment_size))
+        }
+    };
+    length > mtu as usize + ETHERNET_LEN && length > longest(mtu, frame.bytes())
+}
+
+/// The longest frame with the link header of this one.
+fn longest(mtu: u32, frame: &[u8]) -> usize {
+    let is_tagged = frame.get(12..14) == Some(&VLAN);
+    mtu as usize + ETHERNET_LEN + if is_tagged { VLAN_TAG_LEN } else { 0 }
+}
+
+impl PathMtu {
+    /// Appends what is to be sent instead of a frame that exceeds the MTU to `pieces`:
+    /// fragments, or the super-packet with shorter segments.
+    ///
+    /// # Errors
+    /// [`Refused`] where the packet may not be cut, or is none of IP. There is an
+    /// answer only if the time is given, within the rate, and where one may be sent.
+    pub fn shorten(
+        &mut self,
+        mut frame: Frame,
+        mtu: u32,
+        answer_ns: Option<u64>,
+        pool: &mut FramePool,
+        pieces: &mut Vec<Frame>,
+    ) -> Result<(), Refused> {
+        let longest = longest(mtu, frame.bytes());
+        let result = match wire::dissect(frame.bytes(), Tunnels::Outer) {
+            Ok(Dissected { network: Some(network), .. }) => {
+                let mtu = longest.saturating_sub(network.offset.into()) as u32;
+                let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
+                match &mut frame.offload.segmentation {
+                    _ if !may_be_cut => {
+                        let answers = answer_ns.is_some_and(|now_ns| self.may_answer(now_ns));
+                        Err(refuse(&frame, &network, mtu, answers, pool))
+                    }
+                    None => cut(&mut frame, mtu, pool, pieces),
+                    Some(segments) => shorten_segments(segments, longest),
+                }
+            }
+            _ => Err(TOO_LONG),
+        };
+        if result.is_ok() && frame.offload.segmentation.is_some() {
+            // It goes on itself, with shorter segments.
+            pieces.push(frame);
+        } else {
+            pool.give_back(frame);
+        }
+        result
+    }
+
+    /// Takes one error from the allowance.
+    fn may_answer(&mut self, now_ns: u64) -> bool {
+        let full_at_ns = self.full_at_ns.max(now_ns) + NANOS_PER_ERROR;
+        let allowed = full_at_ns - now_ns <= ERROR_BURST * NANOS_PER_ERROR;
+        if allowed {
+            self.full_at_ns = full_at_ns;
+        }
+        allowed
+    }
+}
+
+const TOO_LONG: Refused = Refused { reason: DropReason::OutputTooLong, answer: None };
+
+fn refuse(
+    frame: &Frame,
+    network: &Network,
+    mtu: u32,
+    answers: bool,
+    pool: &mut FramePool,
+) -> Refused {
+    let mut error = [0; icmp_error::MAX_FRAME];
+    let length = answers.then(|| {
+        icmp_error::packet_too_big(frame.bytes(), mtu, network.destination_ip(), &mut error)
+    });
+    let answer = length.flatten().and_then(|length| pool.copy_of(&error[..length]));
+    Refused { reason: DropReason::FragNeeded, answer }
+}
+
+/// Appends the fragments of a packet.
+fn cut(
+    frame: &mut Frame,
+    mtu: u32,
+    pool: &mut FramePool,
+    pieces: &mut Vec<Frame>,
+) -> Result<(), Refused> {
+    if let Checksum::Partial { start, offset } = frame.offload.checksum {
+        checksum::complete(frame.bytes_mut(), start, offset);
+    }
+    let mut fragments =
+        Fragments::new(frame.bytes(), &Cut { mtu, ..Cut::default() }).map_err(|_| TOO_LONG)?;
+    while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
+        fragments.write_next(piece.bytes_mut());
+        piece.port = frame.port;
+        piece.timestamp = frame.timestamp;
+        piece.sequence = frame.sequence;
+        pieces.push(piece);
+    }
+    Ok(())
+}
+
+/// Makes the segments of a super-packet of TCP fit: to the receiver they are the same
+/// stream, and it is spared the fragments. A datagram of UDP can not be split so.
+fn shorten_segments(segments: &mut Segmentation, longest: usize) -> Result<(), Refused> {
+    let room = longest.saturating_sub(segments.header_length.into());
+    if !segments.is_tcp() || room == 0 {
+        return Err(TOO_LONG);
+    }
+    // Less than before, or it would not be too long.
+    segments.segment_size = room as u16;
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "path_mtu_tests.rs"]
+mod tests;

@@ -1,0 +1,170 @@
+use wire::build::{PacketBuilder, Tcp};
+use wire::{IcmpError, Transport};
+
+use super::*;
+
+const MTU: u32 = 1500;
+
+fn v4() -> PacketBuilder {
+    PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2])
+}
+
+fn v6() -> PacketBuilder {
+    PacketBuilder::v6([0x20; 16], [0x21; 16])
+}
+
+struct Bench {
+    pool: FramePool,
+    path_mtu: PathMtu,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { pool: FramePool::new(64, 8), path_mtu: PathMtu::default() }
+    }
+
+    fn datagram(&mut self, builder: &PacketBuilder, payload: usize) -> Frame {
+        let mut bytes = Vec::new();
+        builder.udp(7, 9, &vec![0xa5; payload], &mut bytes);
+        self.pool.copy_of(&bytes).unwrap()
+    }
+
+    fn super_packet(&mut self, builder: &PacketBuilder, kind: u8, segment_size: u16) -> Frame {
+        let mut bytes = Vec::new();
+        builder.tcp(&Tcp::default(), &[0; 20_000], &mut bytes);
+        let header_length = (bytes.len() - 20_000) as u16;
+        let mut frame = self.pool.copy_of(&bytes).unwrap();
+        frame.offload.segmentation = Some(Segmentation { kind, segment_size, header_length });
+        frame
+    }
+
+    fn shorten(&mut self, frame: Frame, now: Option<u64>) -> Result<Vec<Frame>, Refused> {
+        let mut pieces = Vec::new();
+        let result = self.path_mtu.shorten(frame, MTU, now, &mut self.pool, &mut pieces);
+        result.map(|()| pieces)
+    }
+}
+
+/// Type, code and MTU of an ICMP error.
+fn error(frame: &Frame) -> (u8, u8, u32) {
+    let network = wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+    let Transport::IcmpError(IcmpError { kind, code, .. }) = network.transport else {
+        panic!("{network:?}");
+    };
+    let field = &frame.bytes()[usize::from(network.transport_offset) + 4..][..4];
+    (kind, code, u32::from_be_bytes(field.try_into().unwrap()))
+}
+
+#[test]
+fn a_vlan_tag_is_not_counted_but_a_service_tag_is() {
+    let mut bench = Bench::new();
+    let payload = MTU as usize - 28;
+    for (builder, room) in [(v4(), 0), (v4().vlan(1), 0), (v4().vlan(1).vlan(2), 8)] {
+        let frame = bench.datagram(&builder, payload - room);
+        assert!(!is_exceeded(MTU, &frame));
+        let frame = bench.datagram(&builder, payload - room + 1);
+        assert!(is_exceeded(MTU, &frame));
+    }
+}
+
+#[test]
+fn a_super_packet_is_as_long_as_its_segments() {
+    let mut bench = Bench::new();
+    let header = 14 + 40;
+    let fits = MTU as u16 + 14 - header;
+    assert!(!is_exceeded(MTU, &bench.super_packet(&v4(), 1, fits)));
+    assert!(is_exceeded(MTU, &bench.super_packet(&v4(), 1, fits + 1)));
+    // One that holds less than a segment.
+    let mut small = bench.datagram(&v4(), 100);
+    small.offload.segmentation = bench.super_packet(&v4(), 1, 60_000).offload.segmentation;
+    assert!(!is_exceeded(MTU, &small));
+}
+
+#[test]
+fn a_datagram_is_cut_with_a_complete_checksum() {
+    let mut bench = Bench::new();
+    let mut frame = bench.datagram(&v4().id(77), 4000);
+    frame.port = netio::PortId(3);
+    frame.sequence = 9;
+    let complete = frame.bytes().to_vec();
+    // As a local sender leaves it: the pseudo header's sum, not complemented.
+    let network = wire::dissect(&complete, Tunnels::Outer).unwrap().network.unwrap();
+    let sum = !checksum::Sum::ZERO.pseudo_header(&network, network.transport_len()).finish();
+    frame.bytes_mut()[40..42].copy_from_slice(&sum.to_be_bytes());
+    frame.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
+    let pieces = bench.shorten(frame, Some(0)).unwrap();
+    let lengths: Vec<_> = pieces.iter().map(Frame::len).collect();
+    assert_eq!(lengths, [1514, 1514, 14 + 20 + 4008 - 2960]);
+    let joined: Vec<u8> = pieces.iter().flat_map(|piece| &piece.bytes()[34..]).copied().collect();
+    assert_eq!(joined, &complete[34..]);
+    for piece in &pieces {
+        assert_eq!(piece.offload, netio::Offload::default());
+        assert_eq!((piece.port, piece.sequence), (netio::PortId(3), 9));
+        assert!(!is_exceeded(MTU, piece));
+    }
+}
+
+#[test]
+fn who_forbids_cutting_is_told() {
+    let mut bench = Bench::new();
+    for (builder, expected) in [
+        (v4().dont_fragment(), (3, 4, 1500)),
+        (v4().dont_fragment().vlan(1).vlan(2), (3, 4, 1492)),
+        (v4().dont_fragment().pppoe(1), (3, 4, 1492)),
+        (v6(), (2, 0, 1500)),
+    ] {
+        let frame = bench.datagram(&builder, 4000);
+        let refused = bench.shorten(frame, Some(0)).unwrap_err();
+        assert_eq!(refused.reason, DropReason::FragNeeded);
+        assert_eq!(error(&refused.answer.unwrap()), expected);
+    }
+    let frame = bench.datagram(&v6(), 4000);
+    let refused = bench.shorten(frame, None).unwrap_err();
+    assert_eq!(refused.reason, DropReason::FragNeeded);
+    assert!(refused.answer.is_none(), "not when nobody knows the way");
+}
+
+#[test]
+fn what_is_not_ip_is_too_long() {
+    let mut bench = Bench::new();
+    let mut frame = bench.datagram(&v4(), 4000);
+    frame.bytes_mut()[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let refused = bench.shorten(frame, Some(0)).unwrap_err();
+    assert_eq!(refused.reason, DropReason::OutputTooLong);
+    assert!(refused.answer.is_none());
+}
+
+#[test]
+fn segments_of_tcp_are_made_shorter_or_the_sender_is_told() {
+    let mut bench = Bench::new();
+    for kind in [1, 0x81] {
+        let frame = bench.super_packet(&v4().vlan(5), kind, 8948);
+        let pieces = bench.shorten(frame, Some(0)).unwrap();
+        assert_eq!(pieces.len(), 1);
+        assert!(!is_exceeded(MTU, &pieces[0]));
+        assert_eq!(pieces[0].offload.segmentation.unwrap().segment_size, 1460);
+    }
+    let frame = bench.super_packet(&v4().dont_fragment(), 1, 8948);
+    let refused = bench.shorten(frame, Some(0)).unwrap_err();
+    assert_eq!(error(&refused.answer.unwrap()), (3, 4, 1500));
+    let frame = bench.super_packet(&v6(), 4, 8948);
+    let refused = bench.shorten(frame, Some(0)).unwrap_err();
+    assert_eq!(error(&refused.answer.unwrap()), (2, 0, 1500));
+    let datagrams = bench.super_packet(&v4(), 5, 8948);
+    let refused = bench.shorten(datagrams, Some(0)).unwrap_err();
+    assert_eq!(refused.reason, DropReason::OutputTooLong);
+}
+
+#[test]
+fn errors_are_rationed() {
+    let mut path_mtu = PathMtu::default();
+    let second = 1_000_000_000;
+    let mut sent = |from: u64, step: u64, asked: u64| {
+        (0..asked).filter(|n| path_mtu.may_answer(from + n * step)).count() as u64
+    };
+    assert_eq!(sent(5 * second, 0, 1000), ERROR_BURST);
+    assert_eq!(sent(6 * second, 0, 1000), ERROR_BURST, "and not a second's worth");
+    // A flood of 100,000 packets in a second, right behind that.
+    assert_eq!(sent(6 * second, second / 100_000, 100_000), ERRORS_PER_SECOND - 1);
+    assert_eq!(sent(60 * second, second / ERRORS_PER_SECOND, 3000), 3000, "as many as it may");
+}
