@@ -13,6 +13,8 @@ mod fragments;
 mod kernel;
 #[path = "live/lifetime.rs"]
 mod lifetime;
+#[path = "live/mtu.rs"]
+mod mtu;
 #[path = "live/operations.rs"]
 mod operations;
 #[path = "live/rate.rs"]

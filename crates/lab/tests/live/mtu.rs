@@ -1,0 +1,110 @@
+//! A gateway between links of different MTUs.
+
+use lab::{Family, HttpServer, Lab, Result, ping};
+
+use crate::scenario::{FAMILIES, alone};
+use crate::stateway::{stateway_lab, stop_cleanly};
+
+/// Lets the server's side have packets of 9000 bytes. The client, whose link has an
+/// MTU of 1500, says that it takes segments as long as the server's: only path MTU
+/// discovery can find out that they do not get there.
+fn make_a_step(lab: &Lab) -> Result<()> {
+    lab.gateway().ip(&["link set wan0 mtu 9000"])?;
+    lab.server().ip(&["link set eth0 mtu 9000"])?;
+    for family in FAMILIES {
+        let prefix = if family == Family::V4 { 32 } else { 128 };
+        let server = lab.server_address(family);
+        let route = format!("route add {server}/{prefix} dev eth0 advmss 8900");
+        lab.client().ip(&[&route])?;
+    }
+    Ok(())
+}
+
+/// What a `ping` of 4000 bytes from the server to the client says.
+fn long_ping(lab: &Lab, family: Family) -> Result<String> {
+    let client = lab.client_address(family).to_string();
+    let args = ["-n", "-c", "1", "-W", "3", "-M", "do", "-s", "4000", &client];
+    Ok(lab.on_server("ping").args(args).run()?.stdout)
+}
+
+fn told(lab: &Lab) -> Result<u64> {
+    let drops = lab.stateway().expect("the lab has a Stateway").query(&["drops"])?;
+    let of = |drop: &&serde_json::Value| drop["name"] == "frag_needed";
+    let count = drops["drops"].as_array().and_then(|drops| drops.iter().find(of));
+    Ok(count.and_then(|drop| drop["count"].as_u64()).expect("every reason has a count"))
+}
+
+/// The path MTU to the client that the server has learnt, if any.
+fn learnt(lab: &Lab, family: Family) -> Result<Option<String>> {
+    let client = lab.client_address(family).to_string();
+    let route = lab.on_server("ip").args(["route", "get", &client]).check()?;
+    let mut words = route.split_whitespace().skip_while(|word| *word != "mtu");
+    Ok(words.nth(1).map(str::to_owned))
+}
+
+#[test]
+fn pings_cross_a_step_or_say_why_not() {
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        make_a_step(&lab)?;
+        let program = lab.on_server("ping").args(["-M", "dont", "-s", "4000"]);
+        let report = ping(program, lab.client_address(Family::V4), 5)?;
+        assert_eq!((report.sent, report.received), (5, 5), "cut by the gateway");
+        assert_eq!((told(&lab)?, learnt(&lab, Family::V4)?), (0, None), "nobody was told");
+        for (family, expected) in [
+            (Family::V4, "Frag needed and DF set (mtu = 1500)"),
+            (Family::V6, "Packet too big: mtu=1500"),
+        ] {
+            let said = long_ping(&lab, family)?;
+            let from = format!("From {} ", lab.client_address(family));
+            assert!(said.contains(expected) && said.contains(&from), "{said}");
+        }
+        assert_eq!(told(&lab)?, 2);
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn tcp_finds_the_mtu_behind_a_step() {
+    const BYTES: usize = 10_000_000;
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        make_a_step(&lab)?;
+        let server = HttpServer::start(&lab, BYTES)?;
+        for family in FAMILIES {
+            let before = told(&lab)?;
+            let got = server.download(&lab, family)?;
+            assert_eq!((got.bytes, got.intact), (BYTES as u64, true), "{family:?}");
+            assert!(told(&lab)? > before, "{family:?}: no segment was too long");
+            assert_eq!(learnt(&lab, family)?.as_deref(), Some("1500"), "{family:?}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn a_changed_mtu_is_noticed() {
+    alone(|| {
+        let mut lab = stateway_lab(1)?;
+        lab.server().ip(&["link set eth0 mtu 9000"])?;
+        lab.client().ip(&["link set eth0 mtu 9000"])?;
+        lab.gateway().ip(&["link set wan0 mtu 9000", "link set lan0 mtu 9000"])?;
+        let jumbo = || {
+            let program = lab.on_server("ping").args(["-M", "do", "-s", "8000"]);
+            ping(program, lab.client_address(Family::V4), 1)
+        };
+        let mut tries = 0;
+        while jumbo()?.received == 0 {
+            lab.server().ip(&["route flush cache"])?;
+            tries += 1;
+            assert!(tries < 10, "packets of 8000 bytes do not get through");
+        }
+        lab.gateway().ip(&["link set lan0 mtu 1500"])?;
+        tries = 0;
+        while !long_ping(&lab, Family::V4)?.contains("mtu = 1500") {
+            tries += 1;
+            assert!(tries < 10, "nobody says that packets of 4000 bytes are too long");
+        }
+        stop_cleanly(&mut lab)
+    });
+}
