@@ -76,6 +76,8 @@ impl PathMtu {
                 let mtu = longest.saturating_sub(network.offset.into()) as u32;
                 let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
                 match &mut frame.offload.segmentation {
+                    // What is too long lies behind the packet: its sender can not help.
+                    None if network.end as usize <= longest => Err(TOO_LONG),
                     _ if !may_be_cut => {
                         let answers = answer_ns.is_some_and(|now_ns| self.may_answer(now_ns));
                         Err(refuse(&frame, &network, mtu, answers, pool))
@@ -135,6 +137,7 @@ fn cut(
     }
     let mut fragments =
         Fragments::new(frame.bytes(), &Cut { mtu, ..Cut::default() }).map_err(|_| TOO_LONG)?;
+    // A piece is shorter than the frame: there are buffers of its size.
     while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
         fragments.write_next(piece.bytes_mut());
         piece.port = frame.port;

@@ -135,6 +135,18 @@ fn what_is_not_ip_is_too_long() {
 }
 
 #[test]
+fn bytes_behind_the_packet_are_nobodys_packet() {
+    let mut bench = Bench::new();
+    for builder in [v4(), v4().dont_fragment(), v6()] {
+        let mut bytes = bench.datagram(&builder, 1000).bytes().to_vec();
+        bytes.resize(1600, 0);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        let refused = bench.shorten(frame, Some(0)).unwrap_err();
+        assert_eq!(refused.reason, DropReason::OutputTooLong);
+    }
+}
+
+#[test]
 fn segments_of_tcp_are_made_shorter_or_the_sender_is_told() {
     let mut bench = Bench::new();
     for kind in [1, 0x81] {
