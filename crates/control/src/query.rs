@@ -53,7 +53,7 @@ pub enum LineFormat {
 pub struct QueryError {
     key: &'static str,
     value: String,
-    allowed: &'static str,
+    allowed: String,
 }
 
 /// Characters that stand in a query as they are (RFC 3986 section 3.4, without
@@ -66,18 +66,35 @@ impl ConnectionQuery {
     /// # Errors
     /// [`QueryError`] names the first value that means nothing.
     pub fn filter(&self) -> Result<Filter, QueryError> {
+        let protocol = read("proto", &self.proto, "a protocol name or number", protocol_number)?;
         Ok(Filter {
             family: read("family", &self.family, "ipv4 or ipv6", family)?,
-            protocol: read("proto", &self.proto, "a protocol name or number", protocol_number)?,
+            protocol,
             zone: self.zone,
             source: read("src", &self.src, PREFIX, prefix)?,
             destination: read("dst", &self.dst, PREFIX, prefix)?,
             source_port: self.sport,
             destination_port: self.dport,
-            state: self.state.clone(),
+            state: self.checked_state(protocol)?,
             mark: read("mark", &self.mark, "a number, or two with a slash between", mark)?,
             ..Filter::default()
         })
+    }
+
+    /// The state, if the protocols that are meant have it.
+    fn checked_state(&self, protocol: Option<u8>) -> Result<Option<String>, QueryError> {
+        let Some(state) = &self.state else { return Ok(None) };
+        let meant = |number: &u8| protocol.is_none_or(|protocol| protocol == *number);
+        let names: Vec<&str> =
+            (0..=u8::MAX).filter(meant).flat_map(conntrack::proto::state_names).collect();
+        if names.iter().any(|name| name.eq_ignore_ascii_case(state)) {
+            return Ok(Some(state.clone()));
+        }
+        let allowed = match names.as_slice() {
+            [] => "possible: this protocol has no states".to_owned(),
+            names => format!("one of {}", names.join(", ")),
+        };
+        Err(QueryError { key: "state", value: state.clone(), allowed })
     }
 
     /// The kinds of events that are meant; all where none is named.
@@ -140,7 +157,8 @@ fn read<T>(
     convert: impl FnOnce(&str) -> Option<T>,
 ) -> Result<Option<T>, QueryError> {
     let Some(text) = value else { return Ok(None) };
-    convert(text).map(Some).ok_or_else(|| QueryError { key, value: text.clone(), allowed })
+    let refused = || QueryError { key, value: text.clone(), allowed: allowed.to_owned() };
+    convert(text).map(Some).ok_or_else(refused)
 }
 
 const PREFIX: &str = "an address or a prefix such as 192.0.2.0/24";

@@ -36,6 +36,8 @@ fn values_become_a_filter() {
     assert_eq!(filter.destination_port, Some(53));
     assert_eq!(query("proto=132").unwrap().filter().unwrap().protocol, Some(132));
     assert_eq!(query("mark=7").unwrap().filter().unwrap().mark, Some((7, u32::MAX)));
+    let state = query("state=time_wait&proto=6").unwrap().filter().unwrap().state;
+    assert_eq!(state.as_deref(), Some("time_wait"), "in any case");
     assert_eq!(query("").unwrap().filter(), Ok(Filter::default()));
     assert_eq!(
         query("events=new,DESTROY").unwrap().event_kinds(),
@@ -54,6 +56,9 @@ fn values_that_mean_nothing_are_named() {
         "family=ipx",
         "mark=0x",
         "mark=1/",
+        "state=NOPE",
+        "state=NOPE&proto=tcp",
+        "state=ESTABLISHED&proto=udp",
     ];
     let errors: Vec<String> =
         refused.iter().map(|text| query(text).unwrap().filter().unwrap_err().to_string()).collect();

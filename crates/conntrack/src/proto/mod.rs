@@ -8,7 +8,7 @@ mod udp;
 use flow::{DropReason, Timestamp};
 use wire::{Network, Transport, protocol};
 
-use self::tcp::{Invalid, Segment, TcpTracker};
+use self::tcp::{Invalid, Segment, TcpState, TcpTracker};
 use crate::{Context, Direction, Settings, TrackedPacket};
 
 /// What a protocol keeps of a connection.
@@ -132,6 +132,13 @@ impl State {
             Self::Udp(_) | Self::Icmp | Self::Gre | Self::Generic => None,
         }
     }
+}
+
+/// The names that the states of a protocol have in lists; none for protocols
+/// that have no states.
+pub fn state_names(number: u8) -> impl Iterator<Item = &'static str> {
+    let states: &[TcpState] = if number == protocol::TCP { &TcpState::ALL } else { &[] };
+    states.iter().map(|state| state.name())
 }
 
 #[inline]
