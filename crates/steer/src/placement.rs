@@ -10,9 +10,9 @@
 //! for all buckets. The union would break promises in silence; a set per bucket
 //! can not help, because a bucket is chosen by a hash that knows no interface.
 //!
-//! * An interface with an empty set promises nothing: any worker will do. A mask
-//!   of zero reads as the empty set. To the kernel it means "no steering", which
-//!   does not exist where every bucket has an owner.
+//! * An interface with an empty set promises nothing: any worker will do. (A mask
+//!   of zero is refused before it gets here: to the kernel it means "no steering",
+//!   which does not exist where every bucket has an owner.)
 //! * CPUs of a set on which no worker runs are ignored, as the kernel ignores
 //!   CPUs that are offline; a set without any worker is an error.
 //! * Two sets that share no worker are an error that names the interfaces.

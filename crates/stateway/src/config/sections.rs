@@ -140,13 +140,23 @@ fn interface_name(value: &DeValue<'_>) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// An empty text stands for every worker.
+/// An empty text stands for every worker. A mask without a bit, which switches
+/// steering off in the kernel, stands for nothing that exists here.
 fn read_cpus(value: &DeValue<'_>, existing: &CpuSet) -> Result<Option<CpuSet>, String> {
     let mask = text(value, "a hexadecimal mask such as \"3\" or a CPU list such as \"0-1\"")?;
     if mask.trim().is_empty() {
         return Ok(None);
     }
-    CpuSet::parse(mask, existing).map(Some).map_err(|error| error.to_string())
+    let set = CpuSet::parse(mask, existing).map_err(|error| error.to_string())?;
+    if set.is_empty() {
+        return Err(format!(
+            "{mask:?} names no CPU. To the kernel that means no steering, which does not exist \
+             here: every bucket has an owner. For every worker write \"\" or leave the key out; \
+             for all CPUs write \"{}\"",
+            existing.mask()
+        ));
+    }
+    Ok(Some(set))
 }
 
 fn refuse_repeated_names(reader: &mut Reader<'_>, interfaces: &[Interface]) {
