@@ -141,7 +141,7 @@ http = "127.0.0.1:9630"
 
 #[test]
 fn masks_and_lists_of_cpus_are_explained() {
-    let texts = ["10", "0xg", "0-", "3-1", "cpus:4", "2000"];
+    let texts = ["10", "0xg", "0-", "3-1", "cpus:4", "2000", "0", "00000000,00000000"];
     let problems: Vec<String> = texts
         .iter()
         .map(|text| problems(&format!("[[interface]]\nname = \"lan0\"\nrps_cpus = \"{text}\"\n")))
@@ -191,6 +191,18 @@ fn the_secret_is_never_shown() {
 fn a_file_that_is_not_there() {
     let error = Configuration::load(Path::new("/nonexistent/gateway.toml")).unwrap_err();
     insta::assert_snapshot!(error, @"/nonexistent/gateway.toml: can not be read: No such file or directory (os error 2)");
+}
+
+#[test]
+fn files_that_are_no_text_are_refused_before_they_fill_the_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gateway.toml");
+    let problem = |file: &Path| Configuration::load(file).unwrap_err().0.remove(0);
+    std::fs::write(&file, b"[gateway]\n# caf\xe9\n").unwrap();
+    assert_eq!(problem(&file).line, 2);
+    assert_eq!(problem(&file).what, "is not UTF-8; save the file in that encoding");
+    let endless = problem(Path::new("/dev/zero"));
+    insta::assert_snapshot!(endless, @"/dev/zero: is longer than 16 MiB, so it is no configuration; name the right file");
 }
 
 #[test]

@@ -18,6 +18,9 @@ use crate::every::Every;
 
 pub use document::{Problem, Problems};
 
+/// Longest configuration file that is read, bytes.
+const MAX_BYTES: u64 = 16 << 20;
+
 /// A configuration as a whole, with defaults where the file says nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
@@ -70,9 +73,8 @@ impl Configuration {
     /// # Errors
     /// All problems of the file, with their lines.
     pub fn load(file: &Path) -> Result<Self, Problems> {
-        let text = std::fs::read_to_string(file).map_err(|error| {
-            let what = format!("can not be read: {error}");
-            Problems(vec![Problem { file: file.into(), line: 0, key: String::new(), what }])
+        let text = read(file).map_err(|(line, what)| {
+            Problems(vec![Problem { file: file.into(), line, key: String::new(), what }])
         })?;
         let online = netio::cpu::online_cpus().unwrap_or_default();
         Self::parse(file, &text, &online.into_iter().collect())
@@ -129,9 +131,30 @@ impl Configuration {
         host::check(self, cpus)
     }
 
-    fn problem(&self, line: usize, key: &str, what: String) -> Problem {
+    /// A problem of this file; `line` 0 means all of it.
+    pub fn problem(&self, line: usize, key: &str, what: String) -> Problem {
         Problem { file: self.file.clone(), line, key: key.to_owned(), what }
     }
+}
+
+/// The text of a file, or what is wrong with it and in which line, 0 for all of it.
+fn read(file: &Path) -> Result<String, (usize, String)> {
+    let mut bytes = Vec::new();
+    File::open(file)
+        .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| (0, format!("can not be read: {error}")))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        let what = format!(
+            "is longer than {} MiB, so it is no configuration; name the right file",
+            MAX_BYTES >> 20
+        );
+        return Err((0, what));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        (line, "is not UTF-8; save the file in that encoding".to_owned())
+    })
 }
 
 fn random_secret() -> std::io::Result<HashKey> {
