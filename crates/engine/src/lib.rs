@@ -41,7 +41,7 @@ pub use output::Sent;
 pub use port_book::place;
 pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
 pub use prefetch::Hardware;
-pub use replay::{REPLAY_SECRET, ReplayError, ReplayOptions, ReplayReport, replay};
+pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, replay};
 pub use settings::Settings;
 pub use views::{
     BucketStatus, DatagramMemory, DatagramStatus, PortStatus, Received, Status, WorkerStatus,

@@ -52,6 +52,8 @@ pub struct ReplayReport {
     pub counters: Counters,
     /// Why the capture could not be read to its end.
     pub problem: Option<String>,
+    /// Why the output is not complete. The replay ended where this was noticed.
+    pub output_problem: Option<String>,
 }
 
 /// How a capture is played.
@@ -71,36 +73,26 @@ impl Default for ReplayOptions {
     }
 }
 
-/// Why there was no replay.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// The output can not be written. Everything up to here is in it.
-    #[error("{0}")]
-    Output(PortError),
-    /// No workers.
-    #[error(transparent)]
-    Start(#[from] StartError),
-}
-
 /// Plays a capture through the pipeline and writes what passes to `output`.
 /// `progress` is told the number of packets from time to time.
 ///
-/// A capture that is damaged is played up to the damage, and the report says so.
+/// A capture that is damaged is played up to the damage, one whose output can not
+/// be written up to that point, and the report says so.
 ///
 /// # Errors
-/// [`ReplayError`] when the output can not be written.
+/// [`StartError`] when there are no workers or no room for them.
 pub fn replay(
     mut input: CaptureReader,
     mut output: Option<CaptureWriter>,
     config: &Config,
     options: ReplayOptions,
     progress: &mut dyn FnMut(u64),
-) -> Result<ReplayReport, ReplayError> {
+) -> Result<ReplayReport, StartError> {
     const PROGRESS_EVERY: u64 = 4096;
     let mut lockstep = Lockstep::new(config, options.workers)?;
     let mut report = ReplayReport::default();
     let mut first = None;
-    loop {
+    while report.output_problem.is_none() {
         let mut frame = match input.next_frame(&mut lockstep.pool) {
             Ok(Some(frame)) => frame,
             Ok(None) => break,
@@ -118,8 +110,11 @@ pub fn replay(
         report.span_ns = lockstep.now_ns - *first.get_or_insert(lockstep.now_ns);
         for frame in lockstep.take_passed() {
             report.passed += 1;
-            if let Some(output) = &mut output {
-                output.write(&frame, "").map_err(ReplayError::Output)?;
+            if let Some(writer) = &mut output
+                && let Err(error) = writer.write(&frame, "")
+            {
+                report.output_problem = Some(error.to_string());
+                output = None;
             }
             lockstep.pool.give_back(frame);
         }
@@ -132,7 +127,7 @@ pub fn replay(
     report.counters = lockstep.finish(&mut report);
     progress(report.packets);
     if let Some(output) = output {
-        output.finish().map_err(ReplayError::Output)?;
+        report.output_problem = output.finish().err().map(|error| error.to_string());
     }
     Ok(report)
 }

@@ -234,9 +234,21 @@ fn garbage_inside_a_capture_is_dropped_with_a_reason() {
 fn a_full_disk_is_told() {
     let directory = TempDir::new().unwrap();
     let input = written(&directory, "in.pcap", &pcap(&traffic(3)));
-    let output = stateway(&["replay", &input, "-w", "/dev/full"]);
+    let output = stateway(&["replay", &input, "-w", "/dev/full", "--json"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["packets"], &report["passed"]), (&29.into(), &27.into()));
+    let problem = "/dev/full: packet 1: can not be written: No space left on device";
+    assert!(report["output_problem"].as_str().unwrap().starts_with(problem), "{report}");
+    assert!(stderr(&output).contains(problem), "{}", stderr(&output));
+
+    // What does not fit ends the replay long before the end of the capture.
+    let long = written(&directory, "long.pcap", &pcap(&traffic(1000)));
+    let output = stateway(&["replay", &long, "-w", "/dev/full", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["packets"].as_u64().unwrap() < 9002, "{report}");
+    assert!(stderr(&output).contains(problem), "{}", stderr(&output));
 
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_stateway"))

@@ -242,10 +242,7 @@ fn a_full_disk_is_an_error_and_never_a_panic() {
     let mut writer = CaptureWriter::create(full, &[]).unwrap();
     writer.write(&frame(0, 0, b"buffered"), "").unwrap();
     let message = writer.finish().unwrap_err().to_string();
-    assert!(
-        message.starts_with("/dev/full: packet 2: can not write the capture: No space"),
-        "{message}"
-    );
+    assert!(message.starts_with("/dev/full: packet 1: can not be written: No space"), "{message}");
     let mut writer = CaptureWriter::create(full, &[]).unwrap();
     let mut pool = FramePool::new(0, 0);
     // Four fit the buffer; the fifth would have to reach the disk.

@@ -22,6 +22,8 @@ pub struct CaptureWriter {
     /// The record under construction, so that it is written as a whole.
     record: Vec<u8>,
     packets: u64,
+    /// How many of them the system has taken.
+    kept: u64,
     /// Set by the first failure: behind a half-written packet nothing can be read.
     failed: bool,
 }
@@ -57,7 +59,8 @@ impl CaptureWriter {
             WriteFormat::Pcap
         };
         let output = BufWriter::with_capacity(WRITE_BYTES, Box::new(file) as Box<dyn Write + Send>);
-        let mut writer = Self { file: name, output, format, record, packets: 0, failed: false };
+        let mut writer =
+            Self { file: name, output, format, record, packets: 0, kept: 0, failed: false };
         writer.write_record()?;
         Ok(writer)
     }
@@ -68,8 +71,9 @@ impl CaptureWriter {
     ///
     /// # Errors
     /// [`PortError::Capture`] when the file can not be written, for example
-    /// because the disk is full. Packets that were written before stay readable;
-    /// everything after fails the same way.
+    /// because the disk is full. It names the first packet that may be missing:
+    /// packets are collected, so that this is often not the last one. Those before
+    /// it stay readable; everything after fails the same way.
     pub fn write(&mut self, frame: &Frame, comment: &str) -> Result<(), PortError> {
         self.record.clear();
         match self.format {
@@ -83,6 +87,10 @@ impl CaptureWriter {
             }
         }
         self.write_record()?;
+        // Before a packet that does not fit, the buffer is emptied.
+        if self.output.buffer().len() <= self.record.len() {
+            self.kept = self.packets;
+        }
         self.packets += 1;
         Ok(())
     }
@@ -97,7 +105,9 @@ impl CaptureWriter {
     /// # Errors
     /// As [`CaptureWriter::write`].
     pub fn flush(&mut self) -> Result<(), PortError> {
-        self.attempt(|output, _| output.flush())
+        self.attempt(|output, _| output.flush())?;
+        self.kept = self.packets;
+        Ok(())
     }
 
     /// Writes what is left and tells how many packets the file holds.
@@ -126,10 +136,8 @@ impl CaptureWriter {
             self.failed = true;
             PortError::Capture {
                 file: self.file.clone(),
-                packet: self.packets + 1,
-                problem: format!(
-                    "can not write the capture: {error}; the packets that fitted before are kept"
-                ),
+                packet: self.kept + 1,
+                problem: format!("can not be written: {error}; the packets before it are kept"),
             }
         })
     }

@@ -25,7 +25,8 @@ Examples:
   stateway replay traffic.pcap --json | jq .drops
 
 The time is that of the capture. The result does not depend on the number of workers. A
-capture that is damaged is played up to the damage; the exit code is 1 then.")]
+capture that is damaged is played up to the damage, and an output that can not be written
+ends the replay; the report covers what was done, and the exit code is 1 then.")]
 pub struct Args {
     /// The capture: pcap or pcapng.
     input: PathBuf,
@@ -79,10 +80,13 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         shown.print(out)?
     }
     out.flush()?;
-    match report.problem {
-        None => Ok(()),
-        Some(problem) => bail!("the capture is damaged; what came before was played: {problem}"),
+    if let Some(problem) = report.output_problem {
+        bail!("the output is not complete; the replay ended there: {problem}");
     }
+    if let Some(problem) = report.problem {
+        bail!("the capture is damaged; what came before was played: {problem}");
+    }
+    Ok(())
 }
 
 /// To write a file while it is read would destroy it.

@@ -29,6 +29,8 @@ pub struct Report {
     conntrack: Names,
     /// Why the capture could not be read to its end.
     problem: Option<String>,
+    /// Why the output is not complete.
+    output_problem: Option<String>,
 }
 
 /// Flows with one protocol and one last state.
@@ -64,6 +66,7 @@ impl Report {
             drops: counters.drops,
             conntrack: counters.conntrack,
             problem: report.problem.clone(),
+            output_problem: report.output_problem.clone(),
         }
     }
 
