@@ -13,6 +13,7 @@ mod run;
 mod status;
 mod steer;
 mod tunable;
+mod workers;
 
 use clap::Subcommand;
 

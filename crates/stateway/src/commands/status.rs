@@ -5,6 +5,7 @@ use std::time::Duration;
 use control::schema::Status;
 
 use super::remote::{Json, Remote, Watch};
+use super::workers;
 use crate::print::{Align, Output, Table, bytes, count, duration, percent};
 
 #[derive(Debug, clap::Args)]
@@ -76,27 +77,11 @@ fn ports(status: &Status) -> Table {
 }
 
 fn workers_table(status: &Status) -> Table {
-    let mut table = Table::new(&[
-        ("worker", Align::Right),
-        ("cpu", Align::Right),
-        ("busy", Align::Right),
-        ("packets", Align::Right),
-        ("connections", Align::Right),
-        ("buckets", Align::Right),
-        ("queues", Align::Right),
-        ("dropped", Align::Right),
-    ]);
-    for worker in &status.workers {
-        table.row([
-            worker.worker.to_string(),
-            worker.cpu.map_or("any".to_owned(), |cpu| cpu.to_string()),
-            percent(worker.busy_ns, status.uptime_ns),
+    workers::table(status, &["packets", "connections", "dropped"], |worker| {
+        vec![
             count(worker.counters.softnet.get("processed")),
             count(worker.connections),
-            worker.buckets.to_string(),
-            worker.queues.to_string(),
             count(worker.counters.drops.total()),
-        ]);
-    }
-    table
+        ]
+    })
 }

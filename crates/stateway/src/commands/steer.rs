@@ -4,8 +4,9 @@ use control::schema::{Balance, Buckets, Done, Moves, SetBalancer, SetWorkers, St
 use serde_json::json;
 
 use super::remote::{Json, Remote, Watch};
+use super::workers;
 use crate::every::Every;
-use crate::print::{Align, Output, Table, count, percent};
+use crate::print::{Align, Output, Table, count};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -70,7 +71,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 if json.json {
                     return out.json(&as_json(&status, &buckets));
                 }
-                workers(&status).print(out)?;
+                worker_table(&status).print(out)?;
                 let every = Every::from_millis(status.balance_interval_ms);
                 out.line(format_args!("\nbalancer {every}"))?;
                 if *verbose {
@@ -130,31 +131,16 @@ fn as_json(status: &Status, buckets: &Buckets) -> serde_json::Value {
     })
 }
 
-fn workers(status: &Status) -> Table {
-    let names: Vec<&str> = status.totals.softnet.iter().map(|(name, _)| name).collect();
-    let mut columns = vec![
-        ("worker", Align::Right),
-        ("cpu", Align::Right),
-        ("busy", Align::Right),
-        ("buckets", Align::Right),
-        ("queues", Align::Right),
-    ];
-    columns.extend(names.iter().map(|&name| (name, Align::Right)));
-    columns.push(("backlog_len", Align::Right));
-    let mut table = Table::new(&columns);
-    for worker in &status.workers {
-        let mut row = vec![
-            worker.worker.to_string(),
-            worker.cpu.map_or("any".to_owned(), |cpu| cpu.to_string()),
-            percent(worker.busy_ns, status.uptime_ns),
-            worker.buckets.to_string(),
-            worker.queues.to_string(),
-        ];
-        row.extend(worker.counters.softnet.iter().map(|(_, value)| count(value)));
-        row.push(count(worker.backlog));
-        table.row(row);
-    }
-    table
+fn worker_table(status: &Status) -> Table {
+    let mut titles = vec!["buckets", "queues"];
+    titles.extend(status.totals.softnet.iter().map(|(name, _)| name));
+    titles.push("backlog_len");
+    workers::table(status, &titles, |worker| {
+        let mut cells = vec![worker.buckets.to_string(), worker.queues.to_string()];
+        cells.extend(worker.counters.softnet.iter().map(|(_, value)| count(value)));
+        cells.push(count(worker.backlog));
+        cells
+    })
 }
 
 fn bucket_table(buckets: &Buckets) -> Table {

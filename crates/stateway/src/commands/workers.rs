@@ -1,0 +1,23 @@
+//! The table of workers, which several commands show from their own side.
+
+use control::schema::{Status, Worker};
+
+use crate::print::{Align, Table, percent};
+
+/// A row for each worker: which it is and how busy, then what a command adds under
+/// the titles `more`.
+pub fn table(status: &Status, more: &[&str], cells: impl Fn(&Worker) -> Vec<String>) -> Table {
+    let titles = ["worker", "cpu", "busy"].iter().chain(more);
+    let columns: Vec<_> = titles.map(|title| (*title, Align::Right)).collect();
+    let mut table = Table::new(&columns);
+    for worker in &status.workers {
+        let mut row = vec![
+            worker.worker.to_string(),
+            worker.cpu.map_or("any".to_owned(), |cpu| cpu.to_string()),
+            percent(worker.busy_ns, status.uptime_ns),
+        ];
+        row.extend(cells(worker));
+        table.row(row);
+    }
+    table
+}
