@@ -1,6 +1,7 @@
 //! The other side of the API: what the command line uses.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,6 +35,23 @@ pub enum ClientError {
     NotRunning {
         /// The socket.
         socket: PathBuf,
+    },
+    /// The gateway went away while it was asked.
+    #[error("the gateway on {socket} has stopped; its log says why")]
+    Stopped {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// Something else has the name of the socket.
+    #[error(
+        "{socket} is {what} and not the socket of a gateway; name the socket of a running one \
+         with --socket or STATEWAY_SOCKET"
+    )]
+    NotASocket {
+        /// The path.
+        socket: PathBuf,
+        /// What it is.
+        what: &'static str,
     },
     /// The socket may not be used.
     #[error("no permission to use {socket}; run as its owner, or as a member of its group")]
@@ -112,10 +130,12 @@ impl Client {
     }
 
     /// Reads a stream and calls `each` with every line, without its end, as it
-    /// comes.
+    /// comes. A stream of events ends when the gateway is told to stop.
     ///
     /// # Errors
-    /// [`ClientError`], or the first error of `each`, which ends the stream.
+    /// [`ClientError`], or the first error of `each`, which ends the stream. A stream
+    /// that was cut off, because the gateway was killed or waited no longer, is
+    /// [`ClientError::Stopped`].
     pub fn lines<E: From<ClientError>>(
         &self,
         path: &str,
@@ -125,7 +145,7 @@ impl Client {
             let mut response = self.send(Method::GET, path, Bytes::new()).await?;
             let mut pending = Vec::new();
             while let Some(frame) = response.frame().await {
-                let frame = frame.map_err(|error| self.broken(error))?;
+                let frame = frame.map_err(|error| self.lost(&error))?;
                 if let Some(data) = frame.data_ref() {
                     pending.extend_from_slice(data);
                     let complete = pending.iter().rposition(|&byte| byte == b'\n');
@@ -147,7 +167,7 @@ impl Client {
     ) -> Result<T, ClientError> {
         self.runtime.block_on(async {
             let response = self.send(method, path, body).await?;
-            let body = response.collect().await.map_err(|error| self.broken(error))?.to_bytes();
+            let body = response.collect().await.map_err(|error| self.lost(&error))?.to_bytes();
             serde_json::from_slice(&body).map_err(|error| self.broken(error))
         })
     }
@@ -162,7 +182,7 @@ impl Client {
         let stream =
             UnixStream::connect(&self.socket).await.map_err(|error| self.not_connected(error))?;
         let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(error))?;
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.lost(&error))?;
         // It ends with the connection; what fails is seen by the request.
         tokio::spawn(connection);
         let request = Request::builder()
@@ -175,12 +195,12 @@ impl Client {
         let response = tokio::time::timeout(PATIENCE, sender.send_request(request))
             .await
             .map_err(|_| self.broken(format!("no answer within {} s", PATIENCE.as_secs())))?
-            .map_err(|error| self.broken(error))?;
+            .map_err(|error| self.lost(&error))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
         let status = response.status();
-        let body = response.collect().await.map_err(|error| self.broken(error))?.to_bytes();
+        let body = response.collect().await.map_err(|error| self.lost(&error))?.to_bytes();
         match serde_json::from_slice::<Refusal>(&body) {
             Ok(refusal) => Err(ClientError::Refused(refusal.error)),
             Err(_) => Err(self.broken(status)),
@@ -195,10 +215,29 @@ impl Client {
         let socket = self.socket.clone();
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ClientError::NotRunning { socket }
+                let found = std::fs::metadata(&socket).map(|found| found.file_type());
+                match found {
+                    Ok(found) if found.is_dir() => {
+                        ClientError::NotASocket { socket, what: "a directory" }
+                    }
+                    Ok(found) if !found.is_socket() => {
+                        ClientError::NotASocket { socket, what: "a file" }
+                    }
+                    _ => ClientError::NotRunning { socket },
+                }
             }
             io::ErrorKind::PermissionDenied => ClientError::NoPermission { socket },
             _ => self.broken(error),
+        }
+    }
+
+    /// A connection that was there and ended. What can not be understood came from
+    /// somebody who is still there.
+    fn lost(&self, error: &hyper::Error) -> ClientError {
+        if error.is_parse() {
+            self.broken(error)
+        } else {
+            ClientError::Stopped { socket: self.socket.clone() }
         }
     }
 

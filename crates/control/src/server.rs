@@ -2,13 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use engine::Gateway;
 use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Semaphore, watch};
 
 use crate::routes;
 use crate::socket::ControlSocket;
@@ -18,6 +18,10 @@ pub(crate) const MAX_STREAMS: usize = 16;
 
 /// Threads for calls into the gateway beside those of the streams.
 const CALL_THREADS: usize = 4;
+
+/// How long answers may take to come to their end when the gateway stops. A reader
+/// that is slower is cut off.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Why nobody answers on the control socket.
 #[derive(Debug, thiserror::Error)]
@@ -35,20 +39,21 @@ pub struct Server {
 
 /// Tells the thread and the streams that the gateway stops.
 #[derive(Debug, Default)]
-pub(crate) struct Stop {
-    begun: AtomicBool,
-    signal: Notify,
-}
+pub(crate) struct Stop(watch::Sender<bool>);
 
 impl Stop {
     /// True once the gateway stops.
     pub fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Relaxed)
+        *self.0.borrow()
     }
 
     fn begin(&self) {
-        self.begun.store(true, Ordering::Relaxed);
-        self.signal.notify_one();
+        self.0.send_replace(true);
+    }
+
+    async fn begun(self: Arc<Self>) {
+        // An error says that the sender is gone, which is here.
+        let _ = self.0.subscribe().wait_for(|begun| *begun).await;
     }
 }
 
@@ -100,7 +105,12 @@ impl Drop for Server {
 
 fn serve(runtime: Runtime, listener: UnixListener, shared: Shared) {
     let stop = shared.stop.clone();
-    let service = axum::serve(listener, routes::router(shared));
+    let service =
+        axum::serve(listener, routes::router(shared)).with_graceful_shutdown(stop.clone().begun());
+    let patience = async {
+        stop.begun().await;
+        tokio::time::sleep(GRACE).await;
+    };
     runtime.block_on(async {
         tokio::select! {
             result = service.into_future() => {
@@ -108,10 +118,10 @@ fn serve(runtime: Runtime, listener: UnixListener, shared: Shared) {
                     tracing::error!("the control socket fails: {error}");
                 }
             }
-            () = stop.signal.notified() => {}
+            () = patience => {}
         }
     });
-    // Closes all connections, and waits for the calls in progress: afterwards
-    // nobody holds the gateway any more.
+    // Closes what connections are left, and waits for the calls in progress:
+    // afterwards nobody holds the gateway any more.
     drop(runtime);
 }

@@ -1,6 +1,6 @@
 //! The control socket as a file: one gateway for one path.
 
-use std::fs::{File, Permissions, TryLockError};
+use std::fs::{File, Metadata, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -32,7 +32,7 @@ pub enum BindError {
         path: PathBuf,
     },
     /// Something else has that name.
-    #[error("{path} exists and is not a socket; choose another path or remove it")]
+    #[error("{path} exists and is not a socket; choose another path")]
     NotASocket {
         /// The path.
         path: PathBuf,
@@ -54,11 +54,13 @@ impl ControlSocket {
     /// [`BindError`]; nothing has been changed then.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let system = |source| BindError::System { path: path.into(), source };
+        let foreign = |found: Metadata| !found.file_type().is_socket();
+        // Looked at first, so that nothing is left beside what is not ours.
+        if std::fs::symlink_metadata(path).is_ok_and(foreign) {
+            return Err(BindError::NotASocket { path: path.into() });
+        }
         let lock = lock(path)?;
         match std::fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(BindError::NotASocket { path: path.into() });
-            }
             // A listener without our lock is no gateway, but it is not ours to replace.
             Ok(_) if UnixStream::connect(path).is_ok() => {
                 return Err(BindError::InUse { path: path.into() });

@@ -44,6 +44,7 @@ fn foreign_listeners_and_files_are_left_alone() {
     std::fs::write(&file, "precious").unwrap();
     assert!(matches!(ControlSocket::bind(&file), Err(BindError::NotASocket { .. })));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+    assert!(!directory.path().join("notes.txt.lock").exists(), "nothing is left behind");
 
     let nowhere = directory.path().join("missing/gateway.sock");
     assert!(matches!(ControlSocket::bind(&nowhere), Err(BindError::System { .. })));

@@ -1,10 +1,10 @@
 //! The API of a gateway whose interfaces are channels in memory.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -239,14 +239,13 @@ fn events_are_told_as_they_happen() {
     let (told, events) = std::sync::mpsc::channel();
     let query = ConnectionQuery { events: Some("NEW,DESTROY".into()), ..Default::default() };
     let reader = std::thread::spawn(move || {
-        // The stream ends with the gateway.
-        let _ = Client::new(&socket).unwrap().lines::<ClientError>(
+        Client::new(&socket).unwrap().lines::<ClientError>(
             &query.request("/v1/events"),
             &mut |line| {
                 told.send(serde_json::from_slice::<Event>(line).unwrap()).unwrap();
                 Ok(())
             },
-        );
+        )
     });
     // Flows are opened until the subscription has taken effect.
     let first = loop {
@@ -259,7 +258,28 @@ fn events_are_told_as_they_happen() {
     running.client.delete::<Done>("/v1/connections").unwrap();
     assert_eq!(events.recv_timeout(PATIENCE).unwrap().event, "destroy");
     running.stop();
-    reader.join().unwrap();
+    reader.join().unwrap().expect("the stream ends in order when the gateway stops");
+}
+
+#[test]
+fn an_answer_that_is_cut_off_says_that_the_gateway_has_stopped() {
+    let directory = TempDir::new().unwrap();
+    let socket = directory.path().join("gateway.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    const BEGUN: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nfirst\n\r\n";
+    for answer in ["", "HTTP/1.1 200", BEGUN] {
+        let client = Client::new(&socket).unwrap();
+        let reader =
+            std::thread::spawn(move || client.lines::<ClientError>("/v1/events", &mut |_| Ok(())));
+        let (mut stream, _) = listener.accept().unwrap();
+        // The request is read, or closing would not be the end but a reset.
+        let mut request = [0; 1024];
+        assert!(stream.read(&mut request).unwrap() > 0);
+        stream.write_all(answer.as_bytes()).unwrap();
+        drop(stream);
+        let error = reader.join().unwrap().unwrap_err();
+        assert!(matches!(error, ClientError::Stopped { .. }), "{answer:?}: {error}");
+    }
 }
 
 #[test]

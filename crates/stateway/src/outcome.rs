@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
+use control::{BindError, ClientError};
+
 use crate::config::Problems;
 
 /// It was asked for something that can not be; exit code 2.
@@ -34,7 +36,11 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
 
 fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<UsageError>()
-        || matches!(error.downcast_ref(), Some(control::BindError::InUse { .. }))
+        || matches!(
+            error.downcast_ref(),
+            Some(BindError::InUse { .. } | BindError::NotASocket { .. })
+        )
+        || matches!(error.downcast_ref(), Some(ClientError::NotASocket { .. }))
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

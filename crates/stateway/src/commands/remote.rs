@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use control::Client;
+use control::{Client, ClientError};
 
 use crate::print::Output;
 
@@ -54,14 +54,27 @@ impl Watch {
         mut show: impl FnMut(&mut Output) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let Some(interval) = self.watch else { return show(out) };
+        if !json {
+            out.next_page()?;
+        }
+        show(out)?;
         loop {
+            out.flush()?;
+            std::thread::sleep(interval);
             if !json {
                 out.next_page()?;
             }
-            show(out)?;
-            out.flush()?;
-            std::thread::sleep(interval);
+            show(out).map_err(not_any_more)?;
         }
+    }
+}
+
+/// A gateway that has answered before and is not there now has stopped.
+fn not_any_more(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast() {
+        Ok(ClientError::NotRunning { socket }) => ClientError::Stopped { socket }.into(),
+        Ok(other) => other.into(),
+        Err(other) => other,
     }
 }
 

@@ -55,7 +55,9 @@ Examples:
         after_long_help = "\
 Examples:
   stateway conntrack events -e NEW
-  stateway conntrack events -p udp --dport 53 --json"
+  stateway conntrack events -p udp --dport 53 --json
+
+It ends with exit code 0 when the gateway is told to stop, and with 1 when it is killed."
     )]
     Events {
         /// Only these events: NEW, UPDATES, DESTROY, ALL; several with commas.
@@ -233,7 +235,9 @@ fn events(
             Format::Conntrack | Format::Json => out.raw_line(line)?,
         }
         out.flush()
-    })
+    })?;
+    eprintln!("the gateway has stopped");
+    Ok(())
 }
 
 fn delete(
