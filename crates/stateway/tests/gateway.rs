@@ -52,12 +52,32 @@ fn every_command_says_so_when_no_gateway_runs() {
 }
 
 #[test]
+fn what_is_no_socket_of_a_gateway_is_named() {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("notes.txt");
+    std::fs::write(&file, "precious").unwrap();
+    let dead = directory.path().join("dead.sock");
+    drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
+    for (socket, code, said) in [
+        (directory.path(), 2, "is a directory and not the socket of a gateway"),
+        (&file, 2, "is a file and not the socket of a gateway"),
+        (&dead, 1, "no gateway is running on"),
+    ] {
+        let (given, message) = code_and_message(&["status"], socket);
+        assert_eq!(given, Some(code), "{message}");
+        assert!(message.contains(said) && message.contains("--socket"), "{message}");
+    }
+}
+
+#[test]
 fn wrong_usage_is_told_before_a_gateway_is_asked() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("none.sock");
-    let commands: [&[&str]; 8] = [
+    let commands: [&[&str]; 10] = [
         &["conntrack", "-L", "-s", "192.0.2"],
         &["conntrack", "-L", "-p", "tcpp"],
+        &["conntrack", "-L", "--state", "NOPE"],
+        &["conntrack", "-D", "-p", "udp", "--state", "ESTABLISHED"],
         &["conntrack", "-E", "-e", "BORN"],
         &["conntrack", "-D"],
         &["steer", "set", "--workers", "65"],
@@ -131,8 +151,19 @@ fn a_running_gateway_answers_every_question() {
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
 
         second_gateway_is_refused(lab.gateway())?;
+        let watch = gateway.command(&["status", "--watch", "0.1"]).spawn()?;
+        let events = gateway.command(&["conntrack", "-E"]).spawn()?;
+        while !(events.log().contains("new") && watch.log().contains("connections")) {
+            gateway.command(&["conntrack", "-F"]).check()?;
+            lab::ping(lab.on_client("ping"), lab.server_address(Family::V4), 1)?;
+        }
         let stopped = lab.take_stateway().expect("it was running").stop()?;
         assert_eq!(stopped.code, Some(0), "{}", stopped.stderr);
+        for (reader, code) in [(events, 0), (watch, 1)] {
+            let ended = reader.finish()?;
+            assert_eq!(ended.code, Some(code), "{}", ended.stdout);
+            assert!(ended.stdout.contains("has stopped"), "{}", ended.stdout);
+        }
         let socket = Path::new(Stateway::SOCKET).file_name().expect("it is a file");
         assert!(!lab.gateway().scratch().join(socket).exists(), "the socket goes with it");
         Ok(())
@@ -144,5 +175,10 @@ fn second_gateway_is_refused(gateway: &Namespace) -> lab::Result<()> {
     let second = gateway.program(BINARY).args(["run", "-c", &file]).run()?;
     assert_eq!(second.code, Some(2), "{}", second.stderr);
     assert!(second.stderr.contains("another gateway is running on"), "{}", second.stderr);
+    let apart = format!("{}/second.sock", Namespace::SCRATCH);
+    let second = gateway.program(BINARY).args(["run", "-c", &file, "--socket", &apart]).run()?;
+    assert_eq!(second.code, Some(2), "{}", second.stderr);
+    assert!(second.stderr.contains("another gateway is running on lan0"), "{}", second.stderr);
+    assert!(second.stderr.contains("another gateway is running on wan0"), "{}", second.stderr);
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `stateway run`
 
+mod claim;
 mod notify;
 
 use std::io::IsTerminal;
@@ -18,6 +19,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::Configuration;
 use crate::outcome::UsageError;
 use crate::print::{count, duration};
+use claim::Claims;
 use notify::Supervisor;
 
 #[derive(Debug, clap::Args)]
@@ -60,8 +62,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
     // From here on a signal waits until everything runs, and then stops it.
     let mut signals = Signals::new().context("can not wait for signals")?;
-    // The socket comes first: a second gateway must not touch the interfaces.
+    // These come first: a second gateway must not touch the interfaces.
     let socket = ControlSocket::bind(&path)?;
+    let _claims = Claims::take(&config)?;
     let gateway = Arc::new(start(&config)?);
     let server = Server::start(socket, gateway.clone())?;
     let supervisor = Supervisor::from_environment();
