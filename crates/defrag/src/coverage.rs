@@ -129,6 +129,10 @@ impl Coverage {
 
 #[inline]
 fn look_at_runs(runs: &[Run], range: Run) -> Fit {
+    // Mostly pieces come in order.
+    if runs.last().is_none_or(|last| last.end <= range.start) {
+        return Fit::New;
+    }
     for run in runs {
         step();
         if run.start < range.end && range.start < run.end {
@@ -142,6 +146,12 @@ fn look_at_runs(runs: &[Run], range: Run) -> Fit {
 #[inline]
 fn fill_runs(len: &mut u8, runs: &mut [Run; RUNS], range: Run) {
     let count = usize::from(*len);
+    if let Some(last) = runs[..count].last_mut()
+        && last.end == range.start
+    {
+        last.end = range.end;
+        return;
+    }
     // The first run that lies behind the range.
     let at = runs[..count].iter().position(|run| range.end <= run.start).unwrap_or(count);
     let before = at > 0 && runs[at - 1].end == range.start;

@@ -308,24 +308,29 @@ impl<F: Buffer> Reassembler<F> {
             }
             complete.push(frame);
         } else {
-            self.order.clear();
-            while let Some(held) = self.pieces.get(at) {
-                self.order.push((held.offset, at));
-                at = held.next;
-            }
-            self.order.push((piece.offset, NONE));
-            self.order.sort_unstable();
-            let mut frame = Some(frame);
-            for &(_, at) in &self.order {
-                match self.pieces.remove(at) {
-                    Some(held) => complete.push(held.frame),
-                    None => complete.extend(frame.take()),
-                }
-            }
+            self.put_in_order(at, piece.offset, frame, complete);
         }
         context.counters.reasm_oks += 1;
         self.forget(slot, context);
         summary
+    }
+
+    /// Hands out the pieces from slot `at` on and the last one to arrive, by offset.
+    fn put_in_order(&mut self, mut at: u32, offset: u16, frame: F, complete: &mut Vec<F>) {
+        self.order.clear();
+        while let Some(held) = self.pieces.get(at) {
+            self.order.push((held.offset, at));
+            at = held.next;
+        }
+        self.order.push((offset, NONE));
+        self.order.sort_unstable();
+        let mut frame = Some(frame);
+        for &(_, at) in &self.order {
+            match self.pieces.remove(at) {
+                Some(held) => complete.push(held.frame),
+                None => complete.extend(frame.take()),
+            }
+        }
     }
 
     /// Gives a queue the map that it needs, and counts the pieces it has in it.
