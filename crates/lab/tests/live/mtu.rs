@@ -1,5 +1,8 @@
 //! A gateway between links of different MTUs.
 
+use std::thread;
+use std::time::Duration;
+
 use lab::{Family, HttpServer, Lab, Result, ping};
 
 use crate::scenario::{FAMILIES, alone};
@@ -40,6 +43,17 @@ fn learnt(lab: &Lab, family: Family) -> Result<Option<String>> {
     let route = lab.on_server("ip").args(["route", "get", &client]).check()?;
     let mut words = route.split_whitespace().skip_while(|word| *word != "mtu");
     Ok(words.nth(1).map(str::to_owned))
+}
+
+/// Asks until it is so: the gateway looks at its interfaces now and then.
+fn soon(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    for _ in 0..50 {
+        if is_so()? {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("not so: {what}");
 }
 
 #[test]
@@ -89,22 +103,15 @@ fn a_changed_mtu_is_noticed() {
         lab.server().ip(&["link set eth0 mtu 9000"])?;
         lab.client().ip(&["link set eth0 mtu 9000"])?;
         lab.gateway().ip(&["link set wan0 mtu 9000", "link set lan0 mtu 9000"])?;
-        let jumbo = || {
-            let program = lab.on_server("ping").args(["-M", "do", "-s", "8000"]);
-            ping(program, lab.client_address(Family::V4), 1)
-        };
-        let mut tries = 0;
-        while jumbo()?.received == 0 {
+        soon("packets of 8000 bytes get through", || {
             lab.server().ip(&["route flush cache"])?;
-            tries += 1;
-            assert!(tries < 10, "packets of 8000 bytes do not get through");
-        }
+            let program = lab.on_server("ping").args(["-M", "do", "-s", "8000"]);
+            Ok(ping(program, lab.client_address(Family::V4), 1)?.received == 1)
+        })?;
         lab.gateway().ip(&["link set lan0 mtu 1500"])?;
-        tries = 0;
-        while !long_ping(&lab, Family::V4)?.contains("mtu = 1500") {
-            tries += 1;
-            assert!(tries < 10, "nobody says that packets of 4000 bytes are too long");
-        }
+        soon("packets of 4000 bytes are answered", || {
+            Ok(long_ping(&lab, Family::V4)?.contains("mtu = 1500"))
+        })?;
         stop_cleanly(&mut lab)
     });
 }
