@@ -1,9 +1,13 @@
 //! Frames of a network interface, through packet sockets (packet(7)).
 
+mod messages;
 mod receive;
+mod receive_ring;
 mod segments;
+mod slots;
 mod socket;
 mod transmit;
+mod transmit_ring;
 mod vnet;
 
 pub use receive::AfPacketRx;
@@ -11,8 +15,10 @@ pub use transmit::AfPacketTx;
 
 use std::io;
 
-use crate::{PortError, PortId, link_state};
+use crate::{LinkState, PortError, PortId, link_state};
+use receive_ring::ReceiveRing;
 use socket::PacketSocket;
+use transmit_ring::TransmitRing;
 
 /// Messages of one system call.
 const BATCH: usize = 64;
@@ -26,7 +32,8 @@ pub struct AfPacketOptions {
     /// Transmit queues: one for each worker.
     pub transmit_queues: u16,
     /// Room for frames that wait to be received, bytes of kernel memory per
-    /// queue. A small frame takes about 1 KiB of it.
+    /// queue, reserved while the queue is open; each frame takes 2 KiB of it.
+    /// Those that are longer wait in a queue beside it, of this length at most.
     pub receive_buffer_bytes: u32,
     /// Room for frames on their way out, bytes of kernel memory per queue.
     pub send_buffer_bytes: u32,
@@ -38,9 +45,9 @@ pub struct AfPacketOptions {
 }
 
 impl AfPacketOptions {
-    /// Default of [`receive_buffer_bytes`](Self::receive_buffer_bytes): some 40
-    /// ms of small frames at 1 M/s.
-    pub const RECEIVE_BUFFER_BYTES: u32 = 32 << 20;
+    /// Default of [`receive_buffer_bytes`](Self::receive_buffer_bytes): 8192
+    /// frames, 8 ms at 1 M/s.
+    pub const RECEIVE_BUFFER_BYTES: u32 = 16 << 20;
     /// Default of [`send_buffer_bytes`](Self::send_buffer_bytes): a batch of 64
     /// super-packets.
     pub const SEND_BUFFER_BYTES: u32 = 8 << 20;
@@ -83,6 +90,16 @@ pub struct Granted {
     pub ignore_outgoing: bool,
     /// The queueing discipline is passed by, if that was asked for.
     pub qdisc_bypass: bool,
+    /// Short frames are sent from a ring.
+    pub transmit_ring: bool,
+}
+
+impl Granted {
+    /// Everything that is asked for.
+    fn all(options: &AfPacketOptions) -> Self {
+        let qdisc_bypass = options.qdisc_bypass;
+        Self { offload: true, ignore_outgoing: true, qdisc_bypass, transmit_ring: true }
+    }
 }
 
 impl AfPacketPort {
@@ -99,22 +116,22 @@ impl AfPacketPort {
         options: &AfPacketOptions,
     ) -> Result<Self, PortError> {
         let failed = |what| move |source| system_error(interface, what, source);
-        let index = index_of(interface)?;
+        let link = link_of(interface)?;
+        let index = link.index;
         // What one socket is refused the others are refused too.
-        let mut granted =
-            Granted { offload: true, ignore_outgoing: true, qdisc_bypass: options.qdisc_bypass };
+        let mut granted = Granted::all(options);
         let mut transmit = Vec::new();
         for _ in 0..options.transmit_queues {
-            let socket = transmit_socket(index, options, &mut granted)
+            let queue = transmit_queue(interface, link, options, &mut granted)
                 .map_err(failed("opening a socket to send"))?;
-            transmit.push(AfPacketTx::new(socket, interface, granted.offload));
+            transmit.push(queue);
         }
         let mut receive = Vec::new();
         let mut group = None;
         for _ in 0..options.receive_queues.max(1) {
-            let socket = receive_socket(index, options, &mut granted, &mut group)
+            let (ring, socket) = receive_socket(index, options, &mut granted, &mut group)
                 .map_err(failed("opening a socket to receive"))?;
-            receive.push(AfPacketRx::new(socket, interface, port, granted.offload));
+            receive.push(AfPacketRx::new(ring, socket, interface, port, granted.offload));
         }
         // A socket of an interface that is down reports it once; here it must not
         // be mistaken for an interface that has just gone down.
@@ -134,36 +151,47 @@ impl AfPacketPort {
         options: &AfPacketOptions,
     ) -> Result<AfPacketTx, PortError> {
         let failed = |what| move |source| system_error(interface, what, source);
-        let index = index_of(interface)?;
-        let mut granted =
-            Granted { offload: true, ignore_outgoing: true, qdisc_bypass: options.qdisc_bypass };
-        let socket = transmit_socket(index, options, &mut granted)
-            .map_err(failed("opening a socket to send"))?;
-        Ok(AfPacketTx::new(socket, interface, granted.offload))
+        let link = link_of(interface)?;
+        let mut granted = Granted::all(options);
+        transmit_queue(interface, link, options, &mut granted)
+            .map_err(failed("opening a socket to send"))
     }
 }
 
-fn index_of(interface: &str) -> Result<u32, PortError> {
+fn link_of(interface: &str) -> Result<LinkState, PortError> {
     let state = link_state(interface)
         .map_err(|source| system_error(interface, "looking at the link", source))?;
     match state {
-        Some(state) => Ok(state.index),
+        Some(state) => Ok(state),
         None => Err(PortError::NoInterface { interface: interface.into() }),
     }
 }
 
-fn transmit_socket(
-    index: u32,
+fn transmit_queue(
+    interface: &str,
+    link: LinkState,
     options: &AfPacketOptions,
     granted: &mut Granted,
-) -> io::Result<PacketSocket> {
+) -> io::Result<AfPacketTx> {
+    let socket = transmit_socket(options, granted)?;
+    socket.bind(link.index, false)?;
+    // It is faster and not needed: a kernel that refuses it is no problem.
+    let mut ring = None;
+    if granted.offload && link.mtu as usize >= TransmitRing::LONGEST {
+        ring = TransmitRing::new(transmit_socket(options, granted)?, link.index).ok();
+    }
+    granted.transmit_ring &= ring.is_some();
+    Ok(AfPacketTx::new(socket, ring, interface, granted.offload))
+}
+
+/// A socket that is still to be bound.
+fn transmit_socket(options: &AfPacketOptions, granted: &mut Granted) -> io::Result<PacketSocket> {
     let socket = PacketSocket::new()?;
     socket.enlarge(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes)?;
     granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
     if granted.qdisc_bypass {
         granted.qdisc_bypass = socket.set(libc::PACKET_QDISC_BYPASS, 1).is_ok();
     }
-    socket.bind(index, false)?;
     Ok(socket)
 }
 
@@ -173,26 +201,27 @@ fn receive_socket(
     options: &AfPacketOptions,
     granted: &mut Granted,
     group: &mut Option<u16>,
-) -> io::Result<PacketSocket> {
+) -> io::Result<(ReceiveRing, PacketSocket)> {
     let socket = PacketSocket::new()?;
     socket.enlarge(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.receive_buffer_bytes)?;
     granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
     granted.ignore_outgoing &= socket.set(libc::PACKET_IGNORE_OUTGOING, 1).is_ok();
-    // Without it, the kernel would keep VLAN tags to itself.
+    // Without it, the kernel would keep VLAN tags of messages to itself.
     socket.set(libc::PACKET_AUXDATA, 1)?;
+    let ring = ReceiveRing::new(&socket, options.receive_buffer_bytes)?;
     if options.promiscuous {
         socket.be_promiscuous(index)?;
     }
     if options.receive_queues <= 1 {
         socket.bind(index, true)?;
-        return Ok(socket);
+        return Ok((ring, socket));
     }
     // Between binding and joining, a socket receives what its siblings receive.
     socket.admit_nothing()?;
     socket.bind(index, true)?;
     *group = Some(socket.join_fanout(*group)?);
     socket.admit_all()?;
-    Ok(socket)
+    Ok((ring, socket))
 }
 
 /// Sorts the errors that every call on a packet socket can meet.

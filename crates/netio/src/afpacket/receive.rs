@@ -1,173 +1,173 @@
-//! Receiving in batches.
+//! Receiving from the ring, and from the queue what is too long for it.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use super::messages::Messages;
+use super::receive_ring::{ReceiveRing, Slot};
 use super::socket::PacketSocket;
+use super::system_error;
 use super::vnet::VnetHeader;
-use super::{BATCH, system_error};
-use crate::{Frame, FramePool, MAX_FRAME, PortError, PortId, RxQueue, SMALL_BUFFER};
+use crate::{Frame, FramePool, PortError, PortId, RxQueue};
 
-/// Length of a VLAN tag, and the headroom kept for putting one back, bytes.
+/// Length of a VLAN tag, bytes.
 const TAG: usize = 4;
 /// Length of the two link addresses, behind which a tag goes, bytes.
 const ADDRESSES: usize = 12;
-/// Longest frame that fits a small buffer with its headroom, bytes.
-const SMALL_FRAME: usize = SMALL_BUFFER - TAG;
+/// Of how many calls in a row that find nothing one asks whether the interface is
+/// still there.
+const SILENT_CALLS: u32 = 16;
+
+/// Where frames come from.
+#[derive(Debug)]
+enum Source {
+    Ring(ReceiveRing),
+    /// The ring is stuck and was given up.
+    Messages(Messages),
+}
 
 /// A receive queue of an interface.
 #[derive(Debug)]
 pub struct AfPacketRx {
+    source: Source,
     socket: PacketSocket,
     interface: String,
     port: PortId,
     /// Every frame has a virtio header in front.
     offload: bool,
-    slots: Vec<Slot>,
     sequence: u64,
-    /// Frames that the kernel took off the queue and could not deliver.
+    /// Frames that were taken off the ring and could not be delivered.
     lost: u64,
+    /// Calls in a row that found nothing.
+    silent: u32,
     gone: bool,
 }
 
-/// Where one message of a batch goes. A frame goes into the small buffer as far as
-/// it fits and then on into the large one, both behind some headroom. So most
-/// frames are never copied, and of a super-packet only the beginning.
-struct Slot {
-    header: VnetHeader,
-    small: Box<[u8]>,
-    large: Box<[u8]>,
-    control: AuxiliaryMessage,
-    /// Bytes received, with the virtio header.
-    length: usize,
-    flags: libc::c_int,
-}
-
-/// The control message of PACKET_AUXDATA; it is laid out as CMSG_DATA(3) finds it.
-#[repr(C)]
-struct AuxiliaryMessage {
-    header: libc::cmsghdr,
-    data: libc::tpacket_auxdata,
-}
-
 impl AfPacketRx {
-    pub(super) fn new(socket: PacketSocket, interface: &str, port: PortId, offload: bool) -> Self {
-        let slots = (0..BATCH).map(|_| Slot::new()).collect();
+    pub(super) fn new(
+        ring: ReceiveRing,
+        socket: PacketSocket,
+        interface: &str,
+        port: PortId,
+        offload: bool,
+    ) -> Self {
         let interface = interface.into();
-        Self { socket, interface, port, offload, slots, sequence: 0, lost: 0, gone: false }
-    }
-
-    /// Bytes in front of each frame.
-    fn header_length(&self) -> usize {
-        if self.offload { size_of::<VnetHeader>() } else { 0 }
-    }
-
-    /// Fills up to `wanted` slots, and returns how many.
-    fn fill_slots(&mut self, wanted: usize) -> io::Result<usize> {
-        const NO_BYTES: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let header_length = self.header_length();
-        let mut pieces = [[NO_BYTES; 3]; BATCH];
-        // SAFETY: zero is a valid value of every field.
-        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-        let wanted = wanted.min(self.slots.len()).min(BATCH);
-        for ((slot, pieces), message) in
-            self.slots.iter_mut().zip(&mut pieces).zip(&mut messages).take(wanted)
-        {
-            let header = std::ptr::from_mut(&mut slot.header).cast();
-            let small = &mut slot.small[TAG..];
-            let large = &mut slot.large[SMALL_BUFFER..];
-            *pieces = [
-                libc::iovec { iov_base: header, iov_len: header_length },
-                libc::iovec { iov_base: small.as_mut_ptr().cast(), iov_len: small.len() },
-                libc::iovec { iov_base: large.as_mut_ptr().cast(), iov_len: large.len() },
-            ];
-            message.msg_hdr.msg_iov = pieces.as_mut_ptr();
-            message.msg_hdr.msg_iovlen = pieces.len();
-            slot.control.header.cmsg_len = 0;
-            message.msg_hdr.msg_control = std::ptr::from_mut(&mut slot.control).cast();
-            message.msg_hdr.msg_controllen = size_of::<AuxiliaryMessage>();
-        }
-        // SAFETY: the first `wanted` messages point to pieces and control messages
-        // that live in `pieces` and `self.slots` through the call and are used by
-        // nothing else meanwhile; each length is that of what is pointed to. Any
-        // bytes are valid in a header, a buffer and a control message.
-        let count = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                messages.as_mut_ptr(),
-                wanted as libc::c_uint,
-                libc::MSG_DONTWAIT as _,
-                std::ptr::null_mut(),
-            )
-        };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        for (slot, message) in self.slots.iter_mut().zip(&messages).take(count) {
-            slot.length = message.msg_len as usize;
-            slot.flags = message.msg_hdr.msg_flags;
-        }
-        Ok(count)
-    }
-}
-
-impl Slot {
-    fn new() -> Self {
         Self {
-            header: VnetHeader::default(),
-            small: vec![0; SMALL_BUFFER].into(),
-            large: vec![0; MAX_FRAME].into(),
-            // SAFETY: zero is a valid value of every field.
-            control: unsafe { std::mem::zeroed() },
-            length: 0,
-            flags: 0,
+            source: Source::Ring(ring),
+            socket,
+            interface,
+            port,
+            offload,
+            sequence: 0,
+            lost: 0,
+            silent: 0,
+            gone: false,
         }
     }
 
-    /// Takes the frame out, with its VLAN tag put back, and takes a new buffer
-    /// from the pool. `None` when the frame was longer than any should be.
-    fn take(&mut self, header_length: usize, pool: &mut FramePool) -> Option<Frame> {
-        let length = self.length.checked_sub(header_length)?;
-        if self.flags & libc::MSG_TRUNC != 0 {
-            return None;
+    /// Receives into `frames`. What can not be delivered is counted as lost.
+    fn take(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        max: usize,
+        pool: &mut FramePool,
+    ) -> io::Result<()> {
+        let Self { source, socket, port, offload, sequence, lost, .. } = self;
+        let mut give = |frame: Option<Frame>| match frame {
+            Some(mut frame) => {
+                (frame.port, frame.sequence) = (*port, *sequence);
+                *sequence += 1;
+                frames.push(frame);
+            }
+            None => *lost += 1,
+        };
+        let ring = match source {
+            Source::Ring(ring) => ring,
+            Source::Messages(messages) => return messages.receive(socket, max, pool, give),
+        };
+        for taken in 0..max {
+            match ring.take(|slot| copy(slot, socket, *offload, pool)) {
+                Some(frame) => give(frame?),
+                None if taken == 0 => return self.look_after_silence(),
+                None => break,
+            }
+            self.silent = 0;
         }
-        let mut frame = pool.take(if length <= SMALL_FRAME { SMALL_BUFFER } else { MAX_FRAME })?;
-        if length <= SMALL_FRAME {
-            std::mem::swap(&mut frame.buffer, &mut self.small);
-        } else {
-            std::mem::swap(&mut frame.buffer, &mut self.large);
-            frame.buffer[TAG..SMALL_BUFFER].copy_from_slice(&self.small[TAG..]);
+        Ok(())
+    }
+
+    /// Looks, after some calls that found nothing, for what is no event in the ring:
+    /// that the interface has gone, and that the ring is stuck. It is when the kernel
+    /// (6.18) meets a super-packet that a virtio header can not describe, such as one
+    /// of SCTP: it counts it as lost, takes the slot for one that is being filled ever
+    /// after, and loses all that follow. So nothing came and yet something was lost.
+    fn look_after_silence(&mut self) -> io::Result<()> {
+        self.silent = self.silent.wrapping_add(1);
+        if !self.silent.is_multiple_of(SILENT_CALLS) {
+            return Ok(());
         }
-        (frame.start, frame.length) = (TAG as u32, length as u32);
-        let mut inserted = 0;
-        if let Some(tag) = self.control.vlan_tag()
-            && length >= ADDRESSES
-        {
-            frame.buffer.copy_within(TAG..TAG + ADDRESSES, 0);
-            frame.buffer[ADDRESSES..ADDRESSES + TAG].copy_from_slice(&tag);
-            (frame.start, frame.length) = (0, (length + TAG) as u32);
-            inserted = TAG as u16;
+        self.socket.take_error()?;
+        let lost = self.socket.take_lost()?;
+        self.lost += u64::from(lost);
+        // What was lost before the first of these calls may be for want of room.
+        if lost > 0 && self.silent > SILENT_CALLS {
+            // The kernel takes no ring away that is still mapped.
+            self.source = Source::Messages(Messages::new(self.offload));
+            self.socket.remove_receive_ring()?;
         }
-        if header_length > 0 {
-            frame.offload = self.header.offload(frame.bytes(), inserted);
-        }
-        Some(frame)
+        Ok(())
+    }
+
+    fn failed(&mut self, error: io::Error) -> PortError {
+        let error = system_error(&self.interface, "receiving", error);
+        self.gone = matches!(error, PortError::Gone { .. });
+        error
     }
 }
 
-impl AuxiliaryMessage {
-    /// The tag that the kernel took off the frame, as it was on the wire.
-    fn vlan_tag(&self) -> Option<[u8; TAG]> {
-        let is_present = self.header.cmsg_level == libc::SOL_PACKET
-            && self.header.cmsg_type == libc::PACKET_AUXDATA
-            && self.header.cmsg_len >= std::mem::offset_of!(Self, data) + size_of_val(&self.data);
-        if !is_present || self.data.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
-            return None;
+/// Copies the frame out of the ring, or fetches it from the queue, with its VLAN tag
+/// put back. `None` for a frame that is not there as a whole.
+fn copy(
+    slot: &Slot<'_>,
+    socket: &PacketSocket,
+    offload: bool,
+    pool: &mut FramePool,
+) -> io::Result<Option<Frame>> {
+    let length = slot.length();
+    let tag = slot.vlan_tag().filter(|_| length >= ADDRESSES);
+    let inserted = tag.map_or(0, |tag| tag.len());
+    let Some(mut frame) = pool.take(length + inserted) else { return Ok(None) };
+    let (addresses, rest) = match tag {
+        None => frame.bytes_mut().split_at_mut(0),
+        Some(tag) => {
+            let (addresses, rest) = frame.bytes_mut().split_at_mut(ADDRESSES);
+            let (place, rest) = rest.split_at_mut(TAG);
+            place.copy_from_slice(&tag);
+            (addresses, rest)
         }
-        let has_protocol = self.data.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-        let protocol = if has_protocol { self.data.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
-        let [p0, p1] = protocol.to_be_bytes();
-        let [t0, t1] = self.data.tp_vlan_tci.to_be_bytes();
-        Some([p0, p1, t0, t1])
+    };
+    let is_whole = if slot.bytes().len() == length {
+        let (from_addresses, from_rest) = slot.bytes().split_at(addresses.len());
+        addresses.copy_from_slice(from_addresses);
+        rest.copy_from_slice(from_rest);
+        true
+    } else if slot.is_queued() {
+        let mut header = [0; VnetHeader::LENGTH];
+        let header = if offload { &mut header[..] } else { &mut [] };
+        let expected = header.len() + length;
+        let parts = [header, addresses, rest].map(IoSliceMut::new);
+        socket.read(parts)? == expected
+    } else {
+        false
+    };
+    if !is_whole {
+        pool.give_back(frame);
+        return Ok(None);
     }
+    if offload {
+        frame.offload = slot.vnet_header().offload(frame.bytes(), inserted as u16);
+    }
+    Ok(Some(frame))
 }
 
 impl RxQueue for AfPacketRx {
@@ -180,42 +180,20 @@ impl RxQueue for AfPacketRx {
         if self.gone {
             return Err(PortError::Gone { interface: self.interface.clone() });
         }
-        if max == 0 {
-            return Ok(0);
-        }
-        let header_length = self.header_length();
-        // Each turn but the last takes a frame off the queue, so that `max` of
-        // them are enough.
+        let before = frames.len();
+        // Each turn but the last takes a frame off the queue, so that `max` of them
+        // are enough.
         for _ in 0..max {
-            let count = match self.fill_slots(max) {
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            match self.take(frames, max, pool) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // A super-packet of a kind that the virtio header can not describe.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    self.lost += 1;
-                    continue;
-                }
-                Err(error) => {
-                    let error = system_error(&self.interface, "receiving", error);
-                    self.gone = matches!(error, PortError::Gone { .. });
-                    return Err(error);
-                }
-            };
-            let before = frames.len();
-            for slot in &mut self.slots[..count] {
-                let Some(mut frame) = slot.take(header_length, pool) else {
-                    self.lost += 1;
-                    continue;
-                };
-                frame.port = self.port;
-                frame.sequence = self.sequence;
-                self.sequence += 1;
-                frames.push(frame);
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.lost += 1,
+                Err(error) => return Err(self.failed(error)),
             }
-            return Ok(frames.len() - before);
         }
-        Ok(0)
+        Ok(frames.len() - before)
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -224,11 +202,5 @@ impl RxQueue for AfPacketRx {
 
     fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost) + u64::from(self.socket.take_lost().unwrap_or(0))
-    }
-}
-
-impl std::fmt::Debug for Slot {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Slot").field("length", &self.length).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,6 @@
 //! Packet sockets: the system calls that set them up.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Every protocol, in network byte order as the kernel wants it.
@@ -92,14 +92,55 @@ impl PacketSocket {
         };
         self.set(libc::PACKET_FANOUT, argument)?;
         let mut joined: libc::c_int = 0;
-        self.get_option(libc::PACKET_FANOUT, &mut joined)?;
+        self.get_option(libc::SOL_PACKET, libc::PACKET_FANOUT, &mut joined)?;
         Ok((joined & 0xffff) as u16)
+    }
+
+    /// Makes the ring of `option`.
+    pub(super) fn set_ring(&self, option: libc::c_int, ring: &libc::tpacket_req) -> io::Result<()> {
+        self.set_option(libc::SOL_PACKET, option, ring)
+    }
+
+    /// Takes the ring away, which must not be mapped any more; from then on all frames
+    /// come through the queue.
+    pub(super) fn remove_receive_ring(&self) -> io::Result<()> {
+        let none = libc::tpacket_req {
+            tp_block_size: 0,
+            tp_block_nr: 0,
+            tp_frame_size: 0,
+            tp_frame_nr: 0,
+        };
+        self.set_ring(libc::PACKET_RX_RING, &none)
+    }
+
+    /// Has the kernel send what lies in the transmit ring. Which frames it sent,
+    /// the ring tells.
+    pub(super) fn send_ring(&self) {
+        // SAFETY: no memory is passed.
+        unsafe { libc::send(self.0.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT) };
+    }
+
+    /// The error that waits on the socket, such as that the interface has gone.
+    pub(super) fn take_error(&self) -> io::Result<()> {
+        let mut error: libc::c_int = 0;
+        self.get_option(libc::SOL_SOCKET, libc::SO_ERROR, &mut error)?;
+        if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+    }
+
+    /// Reads one message of the queue into `parts`, one after the other, and
+    /// returns its length as far as it fits.
+    pub(super) fn read<const N: usize>(&self, mut parts: [IoSliceMut<'_>; N]) -> io::Result<usize> {
+        // SAFETY: an `IoSliceMut` is laid out as an iovec; each is borrowed mutably
+        // through the call, and its length is that of what it points to.
+        let count =
+            unsafe { libc::readv(self.0.as_raw_fd(), parts.as_mut_ptr().cast(), N as libc::c_int) };
+        usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
     /// Packets lost for want of room in the receive buffer since the last call.
     pub(super) fn take_lost(&self) -> io::Result<u32> {
         let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-        self.get_option(libc::PACKET_STATISTICS, &mut statistics)?;
+        self.get_option(libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut statistics)?;
         Ok(statistics.tp_drops)
     }
 
@@ -116,14 +157,19 @@ impl PacketSocket {
         })
     }
 
-    fn get_option<T: Integers>(&self, option: libc::c_int, value: &mut T) -> io::Result<()> {
+    fn get_option<T: Integers>(
+        &self,
+        level: libc::c_int,
+        option: libc::c_int,
+        value: &mut T,
+    ) -> io::Result<()> {
         let mut length = size_of::<T>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `length` bytes to `value`, and any
         // bytes are a valid `T`.
         done(unsafe {
             libc::getsockopt(
                 self.0.as_raw_fd(),
-                libc::SOL_PACKET,
+                level,
                 option,
                 std::ptr::from_mut(value).cast(),
                 &raw mut length,

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use super::socket::PacketSocket;
+use super::transmit_ring::TransmitRing;
 use super::vnet::VnetHeader;
 use super::{BATCH, segments, system_error};
 use crate::{Frame, FramePool, PortError, TxQueue, TxReport, wake};
@@ -14,10 +15,15 @@ const WAITS: u32 = 4;
 /// How long each of these waits lasts at most.
 const WAIT: Duration = Duration::from_micros(100);
 
+/// Fewer short frames in a row go out as messages, together with what follows them.
+const SHORTEST_RUN: usize = 4;
+
 /// A transmit queue of an interface.
 #[derive(Debug)]
 pub struct AfPacketTx {
     socket: PacketSocket,
+    /// For runs of short frames, where there is one.
+    ring: Option<TransmitRing>,
     interface: String,
     /// Every frame has a virtio header in front.
     offload: bool,
@@ -26,14 +32,34 @@ pub struct AfPacketTx {
 }
 
 impl AfPacketTx {
-    pub(super) fn new(socket: PacketSocket, interface: &str, offload: bool) -> Self {
+    pub(super) fn new(
+        socket: PacketSocket,
+        ring: Option<TransmitRing>,
+        interface: &str,
+        offload: bool,
+    ) -> Self {
         let segments = Vec::with_capacity(BATCH);
-        Self { socket, interface: interface.into(), offload, segments }
+        Self { socket, ring, interface: interface.into(), offload, segments }
     }
 
     /// Sends the first of `frames`, at most [`BATCH`], and returns how many went
     /// out. An error is about the very first one.
-    fn send(&self, frames: &mut [Frame]) -> io::Result<usize> {
+    fn send(&mut self, frames: &mut [Frame]) -> io::Result<usize> {
+        match self.send_from_ring(frames) {
+            0 => self.send_messages(frames),
+            sent => Ok(sent),
+        }
+    }
+
+    /// As [`send`](Self::send), for frames that are short; whatever is wrong, none
+    /// went out.
+    fn send_from_ring(&mut self, frames: &[Frame]) -> usize {
+        let Some(ring) = &mut self.ring else { return 0 };
+        let run = frames.iter().take(BATCH).take_while(|frame| TransmitRing::fits(frame)).count();
+        if run < SHORTEST_RUN.min(frames.len()) { 0 } else { ring.send(&frames[..run]) }
+    }
+
+    fn send_messages(&self, frames: &mut [Frame]) -> io::Result<usize> {
         const NO_BYTES: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let header_length = if self.offload { size_of::<VnetHeader>() } else { 0 };
         let mut headers = [VnetHeader::default(); BATCH];
@@ -69,7 +95,7 @@ impl AfPacketTx {
     }
 
     /// Sends frames that are ready.
-    fn send_ready(&self, frames: &mut [Frame], sending: &mut Sending) -> Result<(), Stop> {
+    fn send_ready(&mut self, frames: &mut [Frame], sending: &mut Sending) -> Result<(), Stop> {
         let report = &mut sending.report;
         let mut done = 0;
         while done < frames.len() {

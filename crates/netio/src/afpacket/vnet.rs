@@ -27,6 +27,36 @@ pub(super) struct VnetHeader {
 }
 
 impl VnetHeader {
+    /// Its length, bytes.
+    pub(super) const LENGTH: usize = size_of::<Self>();
+
+    /// The header from where it was received.
+    pub(super) fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
+        let [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1] = bytes;
+        Self {
+            flags,
+            gso_type,
+            header_length: u16::from_ne_bytes([h0, h1]),
+            gso_size: u16::from_ne_bytes([g0, g1]),
+            checksum_start: u16::from_ne_bytes([s0, s1]),
+            checksum_offset: u16::from_ne_bytes([o0, o1]),
+        }
+    }
+
+    /// The header as it is sent.
+    pub(super) fn to_bytes(self) -> [u8; Self::LENGTH] {
+        let [h0, h1] = self.header_length.to_ne_bytes();
+        let [g0, g1] = self.gso_size.to_ne_bytes();
+        let [s0, s1] = self.checksum_start.to_ne_bytes();
+        let [o0, o1] = self.checksum_offset.to_ne_bytes();
+        [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
+    }
+
+    /// The same with another length of what the kernel copies into one piece.
+    pub(super) fn with_header_length(self, header_length: u16) -> Self {
+        Self { header_length, ..self }
+    }
+
     /// The offload that the header describes. `frame` is what follows it, into
     /// which `inserted` bytes have been put before the network header since.
     pub(super) fn offload(self, frame: &[u8], inserted: u16) -> Offload {

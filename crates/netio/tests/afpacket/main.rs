@@ -19,6 +19,7 @@ use netio::{
     Checksum, Frame, FramePool, Offload, PortError, PortId, RxQueue, Segmentation, TxQueue, Waiter,
     link_state,
 };
+use wire::build::PacketBuilder;
 
 /// How long anything may take that is certain to happen.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -422,28 +423,124 @@ fn datagram(flow: u8, reply: bool, pool: &mut FramePool) -> Frame {
     frame
 }
 
+/// Short frames lie in the ring and long ones in the queue beside it.
+#[test]
+fn short_and_long_frames_keep_their_order() {
+    isolated("short_and_long_frames_keep_their_order", || {
+        cable();
+        ip("link set here mtu 9000");
+        ip("link set there mtu 9000");
+        let (mut a, mut pool) = (open("here").unwrap(), FramePool::new(64, 64));
+        // The smallest ring, so that it turns many times.
+        let options =
+            AfPacketOptions { receive_buffer_bytes: 65_536, ..AfPacketOptions::default() };
+        let mut b = AfPacketPort::open("there", PortId(0), &options).unwrap();
+        let lengths = [60, 5000, 61, 1958, 1959, 2048, 1514];
+        let mut sequence = None;
+        for start in (0..1000).step_by(10) {
+            let mut frames: Vec<_> = (start..start + 10)
+                .map(|n| numbered(n, lengths[n as usize % lengths.len()], &mut pool))
+                .collect();
+            frames.iter_mut().for_each(|frame| frame.bytes_mut()[20..].fill(0xa5));
+            let expected: Vec<_> = frames.iter().map(bytes_of).collect();
+            assert_eq!(a.transmit[0].transmit(&mut frames, &mut pool).unwrap().sent, 10);
+            let received = drain(&mut b.receive[0], 10, &mut pool).unwrap();
+            assert!(received.iter().map(bytes_of).eq(expected), "{start}");
+            for frame in received {
+                assert!(sequence < Some(frame.sequence));
+                sequence = Some(frame.sequence);
+                pool.give_back(frame);
+            }
+        }
+        assert_eq!(b.receive[0].take_lost(), 0);
+    });
+}
+
+/// The receiver reads long after the slots of the ring were used again.
+#[test]
+fn frames_sent_from_the_ring_keep_their_bytes() {
+    isolated("frames_sent_from_the_ring_keep_their_bytes", || {
+        const COUNT: usize = 150;
+        let machine = Machine::new();
+        machine.connect("g0", "p0");
+        let (socket, mac) = machine.run(|| {
+            ip("addr add 192.0.2.2/24 dev p0");
+            let socket = UdpSocket::bind("192.0.2.2:4002").unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            (socket, link_state("p0").unwrap().unwrap().mac)
+        });
+        let mut port = open("g0").unwrap();
+        assert!(port.granted.transmit_ring);
+        let packet = PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).macs([2; 6], mac);
+        let payload = |n: usize| vec![n as u8; 1 + n];
+        let (mut pool, mut bytes) = (FramePool::new(64, 0), Vec::new());
+        for batch in (0..COUNT).collect::<Vec<_>>().chunks(50) {
+            let mut frames = Vec::new();
+            for &n in batch {
+                bytes.clear();
+                packet.udp(4001, 4002, &payload(n), &mut bytes);
+                frames.extend(pool.copy_of(&bytes));
+            }
+            let report = port.transmit[0].transmit(&mut frames, &mut pool).unwrap();
+            assert_eq!(report.sent, 50);
+        }
+        machine.run(move || {
+            let mut buffer = [0; 2048];
+            for n in 0..COUNT {
+                let length = socket.recv(&mut buffer).unwrap();
+                assert!(buffer[..length] == payload(n), "datagram {n}");
+            }
+        });
+    });
+}
+
+#[test]
+fn what_came_before_an_interface_went_is_delivered() {
+    isolated("what_came_before_an_interface_went_is_delivered", || {
+        cable();
+        let (mut a, mut b, mut pool) =
+            (open("here").unwrap(), open("there").unwrap(), FramePool::new(16, 8));
+        let mut frames: Vec<_> = (0..5).map(|n| numbered(n, 60, &mut pool)).collect();
+        assert_eq!(b.transmit[0].transmit(&mut frames, &mut pool).unwrap().sent, 5);
+        ip("link delete here");
+        let (mut received, mut error) = (Vec::new(), None);
+        let start = Instant::now();
+        while error.is_none() && start.elapsed() < PATIENCE {
+            error = a.receive[0].receive(&mut received, 2, &mut pool).err();
+        }
+        assert!(matches!(error, Some(PortError::Gone { .. })), "{error:?}");
+        assert_eq!(received.iter().map(number).collect::<Vec<_>>(), (0..5).collect::<Vec<_>>());
+    });
+}
+
 #[test]
 fn losses_are_counted() {
     isolated("losses_are_counted", || {
         cable();
+        ip("link set here mtu 9000");
+        ip("link set there mtu 9000");
         let options =
             AfPacketOptions { receive_buffer_bytes: 65_536, ..AfPacketOptions::default() };
-        let mut b = AfPacketPort::open("there", PortId(0), &options).unwrap();
-        let (mut a, mut pool) = (open("here").unwrap(), FramePool::new(1024, 8));
-        let mut sent = 0;
-        for start in 0..16 {
-            let mut frames: Vec<_> =
-                (0..64).map(|n| numbered(start * 64 + n, 60, &mut pool)).collect();
-            sent += a.transmit[0].transmit(&mut frames, &mut pool).unwrap().sent;
+        let mut pool = FramePool::new(1024, 64);
+        // Too many for the ring, and too long for the queue beside it.
+        for (length, batches, batch) in [(60, 16, 64), (9000, 1, 31)] {
+            let mut b = AfPacketPort::open("there", PortId(0), &options).unwrap();
+            let mut a = open("here").unwrap();
+            let mut sent = 0;
+            for _ in 0..batches {
+                let mut frames: Vec<_> =
+                    (0..batch).map(|n| numbered(n, length, &mut pool)).collect();
+                sent += a.transmit[0].transmit(&mut frames, &mut pool).unwrap().sent;
+            }
+            let (mut received, mut lost) = (0, 0);
+            let start = Instant::now();
+            while received + lost < sent && start.elapsed() < PATIENCE {
+                received += drain(&mut b.receive[0], 0, &mut pool).unwrap().len() as u64;
+                lost += b.receive[0].take_lost();
+            }
+            assert!(received > 0 && lost > 0, "{length}: {received} {lost}");
+            assert_eq!((sent, received + lost), (u64::from(batches * batch), sent));
+            assert_eq!(b.receive[0].take_lost(), 0);
         }
-        let (mut received, mut lost) = (0, 0);
-        let start = Instant::now();
-        while received + lost < sent && start.elapsed() < PATIENCE {
-            received += drain(&mut b.receive[0], 0, &mut pool).unwrap().len() as u64;
-            lost += b.receive[0].take_lost();
-        }
-        assert!(received > 0 && lost > 0);
-        assert_eq!((sent, received + lost), (1024, 1024));
-        assert_eq!(b.receive[0].take_lost(), 0);
     });
 }

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::time::Instant;
 
 use netio::afpacket::AfPacketOptions;
 use netio::{Checksum, Frame, FramePool, Offload, RxQueue, Segmentation, TxQueue, Waiter};
@@ -271,6 +272,17 @@ fn a_super_packet_that_can_not_be_described_is_counted() {
         // Flags, kind 3 (a datagram to be cut into fragments), header length, size,
         // where the checksum starts and its offset.
         let ufo = [1, 3, 42, 0, 200, 5, 34, 0, 6, 0];
+        into_tap(&mut tap, ufo, &fragmented);
+        // The ring is lost with it, and what comes before that is noticed.
+        let (mut frames, start) = (Vec::new(), Instant::now());
+        while frames.is_empty() && start.elapsed() < PATIENCE {
+            into_tap(&mut tap, [0; 10], &numbered(0, 60, &mut pool));
+            for _ in 0..64 {
+                port.receive[0].receive(&mut frames, 64, &mut pool).unwrap();
+            }
+        }
+        assert!(port.receive[0].take_lost() > 0);
+        // From then on nothing else is lost.
         into_tap(&mut tap, [0; 10], &numbered(1, 60, &mut pool));
         into_tap(&mut tap, ufo, &fragmented);
         into_tap(&mut tap, [0; 10], &numbered(2, 60, &mut pool));

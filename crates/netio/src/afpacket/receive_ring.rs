@@ -1,0 +1,107 @@
+//! The ring in which the kernel lays down received frames.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use super::slots::{HEADER, Slots};
+use super::socket::PacketSocket;
+use super::vnet::VnetHeader;
+
+/// Length of a slot, bytes: room for a frame of a 1500-byte link with everything
+/// that the kernel puts in front.
+const SLOT: usize = 2048;
+/// How many slots ahead to ask for the memory of a frame.
+const PREFETCH_AHEAD: usize = 4;
+
+/// The receive ring of one socket.
+#[derive(Debug)]
+pub(super) struct ReceiveRing {
+    slots: Slots<SLOT>,
+    /// The slot that the kernel fills next, or has filled.
+    next: usize,
+}
+
+/// A received frame, as it lies in the ring.
+pub(super) struct Slot<'a> {
+    header: libc::tpacket2_hdr,
+    /// What follows the header.
+    content: &'a [u8],
+}
+
+impl ReceiveRing {
+    /// Gives the socket a ring of about this length; frames that are too long for
+    /// a slot are queued besides. The socket must not be bound yet, and options
+    /// that change what lies in a slot must have been set before.
+    pub(super) fn new(socket: &PacketSocket, bytes: u32) -> io::Result<Self> {
+        // Any number but zero has the whole of a frame queued that is cut off.
+        socket.set(libc::PACKET_COPY_THRESH, 1)?;
+        let slots = Slots::new(socket, libc::PACKET_RX_RING, bytes as usize)?;
+        Ok(Self { slots, next: 0 })
+    }
+
+    /// Shows the oldest frame to `read` and hands its slot back to the kernel;
+    /// `None` when there is no frame.
+    pub(super) fn take<T>(&mut self, read: impl FnOnce(&Slot<'_>) -> T) -> Option<T> {
+        let status = self.slots.status(self.next);
+        if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+            return None;
+        }
+        self.slots.prefetch(self.next + PREFETCH_AHEAD);
+        // SAFETY: the slot is ours, and what the kernel wrote happened before the
+        // status was loaded; it does not touch the slot until the status is stored
+        // below, when `slot` is used no more.
+        let slot = unsafe {
+            Slot { header: self.slots.header(self.next), content: self.slots.content(self.next) }
+        };
+        let result = read(&slot);
+        status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.next = self.slots.after(self.next);
+        Some(result)
+    }
+}
+
+impl Slot<'_> {
+    /// Length of the frame, which may be more than what is here, bytes.
+    pub(super) fn length(&self) -> usize {
+        self.header.tp_len as usize
+    }
+
+    /// True when the whole frame is in the socket's queue too, as the next one
+    /// there.
+    pub(super) fn is_queued(&self) -> bool {
+        self.header.tp_status & libc::TP_STATUS_COPY != 0
+    }
+
+    /// The frame, as far as it fits.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.part(usize::from(self.header.tp_mac), self.header.tp_snaplen as usize)
+    }
+
+    /// The virtio header in front of the frame, on a socket with PACKET_VNET_HDR.
+    pub(super) fn vnet_header(&self) -> VnetHeader {
+        let start = usize::from(self.header.tp_mac).saturating_sub(VnetHeader::LENGTH);
+        let bytes = self.part(start, VnetHeader::LENGTH);
+        bytes.try_into().map_or_else(|_| VnetHeader::default(), VnetHeader::from_bytes)
+    }
+
+    /// The VLAN tag that the kernel took off the frame, as it was on the wire.
+    pub(super) fn vlan_tag(&self) -> Option<[u8; 4]> {
+        let status = self.header.tp_status;
+        if status & libc::TP_STATUS_VLAN_VALID == 0 {
+            return None;
+        }
+        let has_protocol = status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+        let protocol =
+            if has_protocol { self.header.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
+        let [p0, p1] = protocol.to_be_bytes();
+        let [t0, t1] = self.header.tp_vlan_tci.to_be_bytes();
+        Some([p0, p1, t0, t1])
+    }
+
+    /// What lies at a place that is counted from the start of the slot; nothing if
+    /// it is not within.
+    fn part(&self, start: usize, length: usize) -> &[u8] {
+        let start = start.wrapping_sub(HEADER);
+        self.content.get(start..start.wrapping_add(length)).unwrap_or_default()
+    }
+}
