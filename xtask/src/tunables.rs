@@ -35,6 +35,7 @@ pub fn update(root: &Path) -> anyhow::Result<()> {
 fn in_code() -> String {
     let mut text = INTRODUCTION.to_owned();
     section(&mut text, "Connection tracking", conntrack::Settings::tunables());
+    section(&mut text, "Reassembly", defrag::Settings::tunables());
     section(&mut text, "Steering", steer::TUNABLES.iter());
     text
 }

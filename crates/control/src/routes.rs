@@ -18,8 +18,8 @@ use crate::SCHEMA;
 use crate::query::{ConnectionQuery, LineFormat};
 use crate::refusal::Refused;
 use crate::schema::{
-    Balance, Buckets, Connection, Count, Done, Event, Moves, SetBalancer, SetTunable, SetWorkers,
-    Status, Tunable, Tunables,
+    Balance, Buckets, Connection, Count, Datagram, Done, Event, Moves, SetBalancer, SetTunable,
+    SetWorkers, Status, Tunable, Tunables,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
@@ -45,6 +45,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/buckets", get(buckets))
         .route("/v1/connections", get(list).delete(delete))
         .route("/v1/connections/count", get(count))
+        .route("/v1/datagrams", get(datagrams))
         .route("/v1/events", get(events))
         .route("/v1/tunables", get(tunables))
         .route("/v1/tunables/{name}", put(set_tunable))
@@ -136,6 +137,22 @@ async fn events(
                 return;
             }
         }
+    })
+}
+
+async fn datagrams(State(shared): State<Shared>) -> Result<Response, Refused> {
+    stream(shared, move |shared, mut lines| {
+        let result = shared.gateway.datagrams(&mut |view| match json_line(
+            &mut lines,
+            &Datagram::from(&view),
+        ) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(ReaderGone) => ControlFlow::Break(()),
+        });
+        if let Err(error) = result {
+            tracing::error!("a list of datagrams ends early: {error}");
+        }
+        let _ = lines.flush();
     })
 }
 

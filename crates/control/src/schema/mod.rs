@@ -3,12 +3,14 @@
 //! Within one schema version keys are only added, never renamed or removed.
 
 mod connection;
+mod datagram;
 mod names;
 mod status;
 
 use serde::{Deserialize, Serialize};
 
 pub use connection::{Connection, Counts, Event, Tuple};
+pub use datagram::{Datagram, DatagramMemory, Datagrams};
 pub use names::Names;
 pub use status::{Bucket, Buckets, Counters, Port, Status, Worker};
 

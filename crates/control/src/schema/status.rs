@@ -3,7 +3,7 @@
 use flow::DropReason;
 use serde::{Deserialize, Serialize};
 
-use super::Names;
+use super::{Datagrams, Names};
 
 /// The whole gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,6 +48,9 @@ pub struct Worker {
     pub backlog: u64,
     /// Nanoseconds with packets in hand since the start.
     pub busy_ns: u64,
+    /// Datagrams that wait for fragments.
+    #[serde(default)]
+    pub datagrams: Datagrams,
     /// Its counters.
     pub counters: Counters,
 }
@@ -65,6 +68,9 @@ pub struct Counters {
     pub softnet: Names,
     /// Under the names of `conntrack -S`.
     pub conntrack: Names,
+    /// Reassembly, under the names of `/proc/net/snmp`, and datagrams that were evicted.
+    #[serde(default)]
+    pub defrag: Names,
     /// Packets dropped, by reason; all reasons, also those with 0.
     pub drops: Names,
 }
@@ -140,6 +146,7 @@ impl From<&engine::WorkerStatus> for Worker {
             connections: worker.connections,
             backlog: worker.backlog,
             busy_ns: worker.busy_ns,
+            datagrams: Datagrams::from(&worker.datagrams),
             counters: Counters::from(&worker.counters),
         }
     }
@@ -155,6 +162,7 @@ impl From<&flow::Counters> for Counters {
             classes: classes.collect(),
             softnet: counters.softnet.entries().collect(),
             conntrack: counters.conntrack.entries().collect(),
+            defrag: counters.defrag.entries().collect(),
             drops: drops.collect(),
         }
     }

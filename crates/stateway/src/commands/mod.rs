@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod conntrack;
+mod defrag;
 mod demo;
 mod drops;
 mod lab_generate;
@@ -30,6 +31,8 @@ pub enum Command {
     Status(status::Args),
     /// Show and change the connections that the gateway tracks.
     Conntrack(conntrack::Args),
+    /// Show the datagrams that wait for fragments.
+    Defrag(defrag::Args),
     /// Show how many packets were dropped, and why.
     Drops(drops::Args),
     /// Show and change how packets are spread over the workers.
@@ -61,6 +64,7 @@ impl Command {
             Self::Check(args) => check::run(&args, out),
             Self::Status(args) => status::run(&args, out),
             Self::Conntrack(args) => conntrack::run(args, out),
+            Self::Defrag(args) => defrag::run(&args, out),
             Self::Drops(args) => drops::run(&args, out),
             Self::Steer(args) => steer::run(&args, out),
             Self::Tunable(args) => tunable::run(&args, out),

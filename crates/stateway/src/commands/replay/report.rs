@@ -27,6 +27,8 @@ pub struct Report {
     flows: Vec<Flows>,
     drops: Names,
     conntrack: Names,
+    /// Reassembly: fragments, datagrams completed and given up.
+    defrag: Names,
     /// Why the capture could not be read to its end.
     problem: Option<String>,
     /// Why the output is not complete.
@@ -65,6 +67,7 @@ impl Report {
             flows: flows.collect(),
             drops: counters.drops,
             conntrack: counters.conntrack,
+            defrag: counters.defrag,
             problem: report.problem.clone(),
             output_problem: report.output_problem.clone(),
         }
@@ -78,6 +81,15 @@ impl Report {
         out.line(format_args!("dropped  {}", count(self.dropped)))?;
         if self.truncated > 0 {
             out.line(format_args!("cut off  {} when they were captured", count(self.truncated)))?;
+        }
+        let fragments = self.defrag.get("reasm_reqds");
+        if fragments > 0 {
+            let datagrams = count(self.defrag.get("reasm_oks"));
+            let failed = count(self.defrag.get("reasm_fails"));
+            out.line(format_args!(
+                "fragments {}: {datagrams} datagrams complete, {failed} given up",
+                count(fragments)
+            ))?;
         }
         self.print_classes(out)?;
         self.print_flows(out)?;

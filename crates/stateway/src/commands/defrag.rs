@@ -1,0 +1,201 @@
+//! `stateway defrag`
+
+use std::time::Duration;
+
+use control::schema::{Counters, Datagram, DatagramMemory, Status, Tunables};
+use serde_json::json;
+
+use super::remote::{Json, Remote, Watch};
+use crate::print::{Align, Output, Table, bytes, count, duration, percent};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway defrag show                       memory by worker, what was completed and given up
+  stateway defrag show -v                    also each datagram that waits for fragments
+  stateway defrag show --watch               again every second
+  stateway tunable set ipfrag_high_thresh 67108864")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show datagrams that wait for fragments, their memory, and what was given up.
+    Show {
+        /// Show the datagrams one by one.
+        #[arg(short, long)]
+        verbose: bool,
+        #[command(flatten)]
+        remote: Remote,
+        #[command(flatten)]
+        json: Json,
+        #[command(flatten)]
+        watch: Watch,
+    },
+}
+
+/// The limits of one address family.
+#[derive(Clone, Copy, Debug)]
+struct Family {
+    name: &'static str,
+    limit: &'static str,
+    memory: fn(&control::schema::Worker) -> &DatagramMemory,
+}
+
+const FAMILIES: [Family; 2] = [
+    Family { name: "IPv4", limit: "ipfrag_high_thresh", memory: |worker| &worker.datagrams.v4 },
+    Family { name: "IPv6", limit: "ip6frag_high_thresh", memory: |worker| &worker.datagrams.v6 },
+];
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    let Action::Show { verbose, remote, json, watch } = &args.action;
+    let client = remote.client()?;
+    watch.repeat(out, json.json, |out| {
+        let status: Status = client.get("/v1/status")?;
+        let tunables: Tunables = client.get("/v1/tunables")?;
+        let mut datagrams = Vec::new();
+        if *verbose {
+            client.lines("/v1/datagrams", &mut |line| -> anyhow::Result<()> {
+                datagrams.push(serde_json::from_slice::<Datagram>(line)?);
+                Ok(())
+            })?;
+        }
+        if json.json {
+            return out.json(&as_json(&status, verbose.then_some(&datagrams)));
+        }
+        summary(&status, &tunables, out)?;
+        out.line("")?;
+        workers(&status).print(out)?;
+        given_up(&status.totals, out)?;
+        if *verbose {
+            out.line("")?;
+            list(&datagrams).print(out)?;
+        }
+        Ok(())
+    })
+}
+
+fn as_json(status: &Status, datagrams: Option<&Vec<Datagram>>) -> serde_json::Value {
+    let workers: Vec<_> = status
+        .workers
+        .iter()
+        .map(|worker| {
+            json!({
+                "worker": worker.worker,
+                "datagrams": worker.datagrams,
+                "counters": worker.counters.defrag,
+            })
+        })
+        .collect();
+    let mut shown = json!({
+        "schema": control::SCHEMA,
+        "totals": status.totals.defrag,
+        "workers": workers,
+    });
+    if let Some(datagrams) = datagrams {
+        shown["datagrams"] = json!(datagrams);
+    }
+    shown
+}
+
+fn summary(status: &Status, tunables: &Tunables, out: &mut Output) -> anyhow::Result<()> {
+    let defrag = &status.totals.defrag;
+    out.line(format_args!(
+        "fragments {}, datagrams completed {}, given up {} (timed out {})",
+        count(defrag.get("reasm_reqds")),
+        count(defrag.get("reasm_oks")),
+        count(defrag.get("reasm_fails")),
+        count(defrag.get("reasm_timeout")),
+    ))?;
+    for family in FAMILIES {
+        let used: u64 = status.workers.iter().map(|worker| (family.memory)(worker).total()).sum();
+        let limit = tunables.tunables.iter().find(|tunable| tunable.name == family.limit);
+        let limit = limit.map_or(0, |tunable| tunable.value);
+        out.line(format_args!(
+            "{} memory {} of {} ({})",
+            family.name,
+            bytes(used),
+            bytes(limit),
+            percent(used, limit)
+        ))?;
+    }
+    Ok(())
+}
+
+fn workers(status: &Status) -> Table {
+    let mut table = Table::new(&[
+        ("worker", Align::Right),
+        ("datagrams", Align::Right),
+        ("family", Align::Left),
+        ("new", Align::Right),
+        ("in progress", Align::Right),
+        ("given up", Align::Right),
+    ]);
+    for worker in &status.workers {
+        for (index, family) in FAMILIES.iter().enumerate() {
+            let memory = (family.memory)(worker);
+            let first = |text: String| if index == 0 { text } else { String::new() };
+            table.row([
+                first(worker.worker.to_string()),
+                first(count(worker.datagrams.count)),
+                family.name.to_owned(),
+                bytes(memory.new),
+                bytes(memory.progress),
+                bytes(memory.given_up),
+            ]);
+        }
+    }
+    table
+}
+
+/// Why datagrams were evicted and fragments dropped, where that has happened.
+fn given_up(totals: &Counters, out: &mut Output) -> anyhow::Result<()> {
+    let evicted = totals.defrag.iter().filter(|(name, _)| name.starts_with("evicted"));
+    let dropped = totals.drops.iter().filter(|(name, _)| name.starts_with("frag_"));
+    let mut table = Table::new(&[("evicted or dropped", Align::Left), ("count", Align::Right)]);
+    let mut rows = 0;
+    for (name, number) in evicted.chain(dropped).filter(|(_, number)| *number > 0) {
+        table.row([name.to_owned(), count(number)]);
+        rows += 1;
+    }
+    if rows == 0 {
+        return Ok(());
+    }
+    out.line("")?;
+    table.print(out)
+}
+
+fn list(datagrams: &[Datagram]) -> Table {
+    let mut table = Table::new(&[
+        ("source", Align::Left),
+        ("destination", Align::Left),
+        ("id", Align::Right),
+        ("bucket", Align::Right),
+        ("stage", Align::Left),
+        ("fragments", Align::Right),
+        ("bytes", Align::Right),
+        ("of", Align::Right),
+        ("memory", Align::Right),
+        ("age", Align::Right),
+        ("left", Align::Right),
+    ]);
+    for datagram in datagrams {
+        let time = |milliseconds| duration(Duration::from_millis(milliseconds));
+        table.row([
+            datagram.source.to_string(),
+            datagram.destination.to_string(),
+            datagram.id.to_string(),
+            datagram.bucket.to_string(),
+            datagram.reason.clone().unwrap_or_else(|| datagram.stage.clone()),
+            datagram.fragments.to_string(),
+            datagram.received.to_string(),
+            datagram.total.map_or("?".to_owned(), |total| total.to_string()),
+            bytes(datagram.memory),
+            time(datagram.age_ms),
+            time(datagram.remaining_ms),
+        ]);
+    }
+    table
+}
