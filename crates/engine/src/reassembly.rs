@@ -87,6 +87,7 @@ pub struct Reassembly {
     secret: HashKey,
     /// Fragments that were given up in the last call, until they are counted.
     discarded: Vec<(Fragment, DropReason)>,
+    #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
     /// Frames on their way from [`Pieces`] to an output.
     pub(crate) loose: Vec<Frame>,
