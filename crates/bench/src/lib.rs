@@ -6,6 +6,7 @@
 //! same as functions that return a report.
 
 pub mod conntrack;
+pub mod defrag;
 mod machine;
 mod measure;
 mod spin;
@@ -24,6 +25,10 @@ pub use measure::Spread;
 /// The benchmarks, and what each measures.
 pub const BENCHMARKS: &[(&str, &str)] = &[
     ("conntrack", "connection tracking: packets of known flows, new and deleted flows, memory"),
+    (
+        "defrag",
+        "reassembly: beside the designs of 2012 under overload, rates, goodput under attack",
+    ),
     ("steer", "700 request/response flows over one and two workers, with and without steering"),
 ];
 
@@ -86,7 +91,7 @@ fn names() -> String {
 pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Error> {
     match name {
         "conntrack" => show(&conntrack::run(options)?, options, out),
-
+        "defrag" => show(&defrag::run(options)?, options, out),
         "steer" => show(&steer::run(options)?, options, out),
         _ => Err(Error::Unknown { name: name.to_owned() }),
     }

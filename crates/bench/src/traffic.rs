@@ -272,14 +272,16 @@ impl Traffic {
 pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    /// 64 bits.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    fn shuffle(&mut self, items: &mut [u32]) {
+    /// Puts the items in any order.
+    pub fn shuffle(&mut self, items: &mut [u32]) {
         for last in (1..items.len()).rev() {
             let other = ((u128::from(self.next()) * (last as u128 + 1)) >> 64) as usize;
             items.swap(last, other);

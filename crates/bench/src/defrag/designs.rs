@@ -1,0 +1,164 @@
+//! What each worker does with the fragments of the overload.
+
+use std::cell::Cell;
+
+use ::defrag::{Buffer, Context, Memory, Outcome, Piece, Pools, Reassembler, Settings};
+use flow::{DefragCounters, DropReason, HashKey, Timestamp};
+
+use super::frame::{Frame, Pool};
+use super::shape::HEADERS;
+use crate::Error;
+
+/// The key of every hash.
+pub const SECRET: HashKey = HashKey(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
+/// Bucket of every datagram: nothing moves here.
+const BUCKET: u16 = 0;
+/// Datagrams that are looked at for their timeouts in one go, as a worker does.
+const EXPIRE_BUDGET: usize = 64;
+
+/// What one worker has of a design.
+pub trait Lane: Send {
+    /// Takes fragments in and returns the payload of the datagrams that they
+    /// completed, bytes behind the IP header.
+    fn take(&mut self, batch: &[Piece], now: Timestamp) -> u64;
+
+    /// Datagrams that were put together wrongly.
+    fn damaged(&self) -> u64 {
+        0
+    }
+
+    /// Most bytes that the frames in waiting have occupied, where it is known.
+    fn peak(&self) -> u64 {
+        0
+    }
+}
+
+impl Pool {
+    /// A frame that could have brought this piece.
+    pub fn frame_of(&mut self, piece: &Piece) -> Frame {
+        self.take(HEADERS + usize::from(piece.length))
+    }
+}
+
+/// A worker's reassembler with all that it needs: the gateway's design.
+pub struct Owned {
+    reassembler: Reassembler<Frame>,
+    settings: Settings,
+    memory: Memory,
+    counters: DefragCounters,
+    pool: Pool,
+    complete: Vec<Frame>,
+    hashes: Vec<u64>,
+    /// Of the batch at hand.
+    frames: Vec<Frame>,
+    /// Bytes that the frames in waiting occupy, counted here and not by what is
+    /// measured, and the most after any batch.
+    held: u64,
+    peak: u64,
+}
+
+/// What became of a batch of fragments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// Datagrams completed.
+    pub datagrams: u64,
+    /// Their payload, bytes behind the IP header.
+    pub bytes: u64,
+}
+
+/// Settings with so many bytes for each family.
+pub fn settings(high: u64, low: u64) -> Result<Settings, Error> {
+    let mut settings = Settings::default();
+    for (name, value) in [
+        ("ipfrag_high_thresh", high),
+        ("ipfrag_low_thresh", low),
+        ("ip6frag_high_thresh", high),
+        ("ip6frag_low_thresh", low),
+    ] {
+        settings
+            .set(name, value)
+            .map_err(|error| Error::Wrong { benchmark: super::NAME, problem: error.to_string() })?;
+    }
+    Ok(settings)
+}
+
+impl Owned {
+    /// One of so many workers that share the memory of `pools`.
+    pub fn new(pools: &Pools, workers: usize, settings: &Settings) -> Self {
+        Self {
+            reassembler: Reassembler::new(SECRET),
+            settings: settings.clone(),
+            memory: pools.memory(workers as u32),
+            counters: DefragCounters::default(),
+            pool: Pool::new(1 << 15),
+            complete: Vec::new(),
+            hashes: Vec::new(),
+            frames: Vec::new(),
+            held: 0,
+            peak: 0,
+        }
+    }
+
+    /// Free buffers.
+    pub fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    /// Reassembles a batch: hashes, a stage of prefetch, one piece after the other,
+    /// what is due. The frames are drained; those of a datagram that is complete
+    /// go to `deliver` in order, and then back to the pool.
+    #[inline]
+    pub fn reassemble(
+        &mut self,
+        pieces: &[Piece],
+        frames: impl Iterator<Item = Frame>,
+        now: Timestamp,
+        mut deliver: impl FnMut(&[Frame]),
+    ) -> Taken {
+        let Self { reassembler, settings, memory, counters, pool, complete, hashes, .. } = self;
+        hashes.clear();
+        hashes.extend(pieces.iter().map(|piece| piece.key.hash(SECRET)));
+        for &hash in &*hashes {
+            reassembler.prefetch_index(hash, engine::Hardware);
+        }
+        for &hash in &*hashes {
+            reassembler.prefetch_queue(hash, engine::Hardware);
+        }
+        let held = Cell::new(self.held);
+        let mut give_back = |frame: Frame, _: DropReason| {
+            held.update(|held| held - frame.footprint() as u64);
+            pool.give_back(frame);
+        };
+        let mut taken = Taken::default();
+        let mut context = Context { now, settings, memory, counters, discard: &mut give_back };
+        for ((piece, frame), &hash) in pieces.iter().zip(frames).zip(&*hashes) {
+            held.update(|held| held + frame.footprint() as u64);
+            let outcome = reassembler.insert(piece, hash, BUCKET, frame, complete, &mut context);
+            if let Outcome::Complete(summary) = outcome {
+                taken.datagrams += 1;
+                taken.bytes += u64::from(summary.payload);
+                deliver(complete);
+                for frame in complete.drain(..) {
+                    (context.discard)(frame, DropReason::FragTimeout);
+                }
+            }
+        }
+        reassembler.expire(EXPIRE_BUDGET, &mut context);
+        self.held = held.get();
+        self.peak = self.peak.max(self.held);
+        taken
+    }
+}
+
+impl Lane for Owned {
+    fn take(&mut self, batch: &[Piece], now: Timestamp) -> u64 {
+        let mut frames = std::mem::take(&mut self.frames);
+        frames.extend(batch.iter().map(|piece| self.pool.frame_of(piece)));
+        let bytes = self.reassemble(batch, frames.drain(..), now, |_| {}).bytes;
+        self.frames = frames;
+        bytes
+    }
+    fn peak(&self) -> u64 {
+        self.peak
+    }
+}

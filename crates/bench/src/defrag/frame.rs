@@ -1,0 +1,54 @@
+//! What a reassembler holds: frames in buffers of the gateway's pool.
+
+use ::defrag::Buffer;
+use netio::FramePool;
+
+/// A frame that may be held.
+#[derive(Debug, Default)]
+pub struct Frame(netio::Frame);
+
+impl Buffer for Frame {
+    fn footprint(&self) -> usize {
+        self.0.footprint()
+    }
+}
+
+impl Frame {
+    /// The bytes, link header first.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.bytes_mut()
+    }
+}
+
+/// Free buffers of one worker.
+#[derive(Debug)]
+pub struct Pool(FramePool);
+
+impl Pool {
+    /// A pool that keeps at most so many free buffers.
+    pub fn new(limit: usize) -> Self {
+        Self(FramePool::new(limit, 0))
+    }
+
+    /// A frame as it is received, of the length of one of a 1500-byte link at most,
+    /// whose content is whatever was there.
+    pub fn take(&mut self, length: usize) -> Frame {
+        Frame(self.0.take(length).unwrap_or_default())
+    }
+
+    /// Moves a short frame to a buffer of its size, as a worker does before it is
+    /// held.
+    pub fn compact(&mut self, frame: Frame) -> Frame {
+        Frame(self.0.compact(frame.0))
+    }
+
+    /// Takes a buffer back.
+    pub fn give_back(&mut self, frame: Frame) {
+        self.0.give_back(frame.0);
+    }
+}

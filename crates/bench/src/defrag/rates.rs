@@ -1,0 +1,158 @@
+//! What reassembly costs when nothing is missing.
+
+use std::collections::BTreeMap;
+
+use ::defrag::{Pools, Settings};
+
+use super::assembly::{Assembly, Order};
+use super::designs::{Owned, settings};
+use super::shape::{PIECE, Shape, UDP_HEADER};
+use super::{NAME, flood};
+use crate::measure::{self, Schedule, Turn, Work};
+use crate::{Error, Spread};
+
+/// Datagrams under way at once.
+const DATAGRAMS: usize = 32;
+/// Pieces of a datagram of 8 bytes each, in any order.
+pub const PIECES: [usize; 4] = [10, 100, 1000, 8189];
+/// A bound of `ipfrag_pieces_per_4k` that allows pieces of 8 bytes.
+const NO_BOUND: u64 = 512;
+
+/// A variant and what its rounds came to.
+pub struct Measured {
+    /// Name of the figure.
+    pub key: &'static str,
+    /// Rounds.
+    pub turns: Vec<Turn>,
+}
+
+/// The rates of one worker.
+pub struct Rates {
+    /// Datagrams per second; those that begin with `making` only make the frames.
+    pub datagrams: Vec<Measured>,
+    /// Nanoseconds for each piece of a datagram of so many, making included.
+    pub nanoseconds_per_piece: BTreeMap<usize, Spread>,
+    /// Two workers with datagrams of three pieces, shuffled.
+    pub two_workers: Option<Vec<Turn>>,
+}
+
+/// Keys of the rates.
+pub const MAKING_4416: &str = "making_4416";
+pub const IN_ORDER: &str = "datagrams_4416_per_s";
+pub const WITHIN: &str = "datagrams_4416_shuffled_within_per_s";
+pub const OVER_32: &str = "datagrams_4416_shuffled32_per_s";
+pub const MAKING_65507: &str = "making_65507";
+pub const LARGE: &str = "datagrams_65507_per_s";
+pub const LARGE_OVER_32: &str = "datagrams_65507_shuffled32_per_s";
+
+/// Payload of the larger datagrams, bytes behind the UDP header.
+pub const LARGEST: usize = 65_507;
+const THREE_PIECES: usize = 4416;
+
+/// Measures all of them.
+pub fn measure(schedule: Schedule, cpus: &[usize]) -> Result<Rates, Error> {
+    let settings = settings(flood::CAP, flood::LOW)?;
+    let variants = [
+        (MAKING_4416, THREE_PIECES, Order::Sequential),
+        (IN_ORDER, THREE_PIECES, Order::Sequential),
+        (WITHIN, THREE_PIECES, Order::ShuffledWithin),
+        (OVER_32, THREE_PIECES, Order::Shuffled),
+        (MAKING_65507, LARGEST, Order::Sequential),
+        (LARGE, LARGEST, Order::Sequential),
+        (LARGE_OVER_32, LARGEST, Order::Shuffled),
+    ];
+    let assembly = |(key, payload, order): (&str, usize, Order)| {
+        let shape = Shape::new(payload, PIECE);
+        let assembly = one(&settings, shape, DATAGRAMS, order);
+        if [MAKING_4416, MAKING_65507].contains(&key) { assembly.idle() } else { assembly }
+    };
+    let mut groups: Vec<Vec<Assembly>> =
+        variants.iter().map(|&variant| vec![assembly(variant)]).collect();
+    if cpus.len() > 1 {
+        groups.push(pair(&settings));
+    }
+    let mut turns = turns(&mut groups, schedule, cpus)?;
+    let two_workers = if cpus.len() > 1 { turns.pop() } else { None };
+    let datagrams = variants.iter().zip(turns).map(|(&(key, ..), turns)| Measured { key, turns });
+    Ok(Rates {
+        datagrams: datagrams.collect(),
+        nanoseconds_per_piece: many_pieces(settings, schedule, cpus)?,
+        two_workers,
+    })
+}
+
+/// A worker by itself.
+fn one(settings: &Settings, shape: Shape, datagrams: usize, order: Order) -> Assembly {
+    let owned = Owned::new(&Pools::new(settings), 1, settings);
+    Assembly::new(owned, shape, datagrams, order)
+}
+
+/// Two workers that share the memory.
+fn pair(settings: &Settings) -> Vec<Assembly> {
+    let pools = Pools::new(settings);
+    let worker = |_| {
+        let shape = Shape::new(THREE_PIECES, PIECE);
+        Assembly::new(Owned::new(&pools, 2, settings), shape, DATAGRAMS, Order::Shuffled)
+    };
+    (0..2).map(worker).collect()
+}
+
+/// Lets every group run in turns. Fails if a datagram did not come out.
+fn turns(
+    groups: &mut [Vec<Assembly>],
+    schedule: Schedule,
+    cpus: &[usize],
+) -> Result<Vec<Vec<Turn>>, Error> {
+    let turns = measure::rounds(schedule, groups.len(), |index| {
+        let mut works: Vec<&mut dyn Work> = Vec::new();
+        groups[index].iter_mut().for_each(|assembly| works.push(assembly));
+        measure::turn(&mut works, cpus, schedule.turn)
+    })?;
+    let lost: u64 = groups.iter().flatten().map(Assembly::lost).sum();
+    if lost > 0 {
+        let problem = format!("{lost} datagrams did not come out although nothing was missing");
+        return Err(Error::Wrong { benchmark: NAME, problem });
+    }
+    Ok(turns)
+}
+
+fn many_pieces(
+    settings: Settings,
+    schedule: Schedule,
+    cpus: &[usize],
+) -> Result<BTreeMap<usize, Spread>, Error> {
+    let mut groups: Vec<_> =
+        PIECES.iter().map(|&pieces| vec![tiny(settings.clone(), pieces, false)]).collect();
+    let turns = turns(&mut groups, schedule, cpus)?;
+    let per_piece = |(&pieces, turns): (&usize, Vec<Turn>)| {
+        let figures = turns.iter().map(|turn| 1e9 / (turn.rate.max(1e-9) * pieces as f64));
+        (pieces, Spread::of(figures.collect()))
+    };
+    Ok(PIECES.iter().zip(turns).map(per_piece).collect())
+}
+
+/// Datagrams in so many pieces of 8 bytes, in any order.
+fn tiny(mut settings: Settings, pieces: usize, idle: bool) -> Assembly {
+    const TINY: usize = 8;
+    // Within the range of the tunable, so it can not be refused.
+    let _ = settings.set("ipfrag_pieces_per_4k", NO_BOUND);
+    let shape = Shape::new((pieces * TINY).saturating_sub(UDP_HEADER), TINY);
+    let assembly = one(&settings, shape, 1, Order::Shuffled);
+    if idle { assembly.idle() } else { assembly }
+}
+
+/// Makes and, unless `idle`, reassembles so many `datagrams` in so many `pieces` of 8
+/// bytes (1 to 8189), in any order. Nothing is measured here.
+///
+/// # Errors
+/// [`Error::Wrong`] when a datagram did not come out.
+pub fn reassemble(pieces: usize, datagrams: usize, idle: bool) -> Result<(), Error> {
+    let settings = settings(flood::CAP, flood::LOW)?;
+    let mut assembly = tiny(settings, pieces.clamp(1, PIECES[3]), idle);
+    let done: u64 = (0..datagrams).map(|_| assembly.burst()).sum();
+    if done < datagrams as u64 {
+        let problem = format!("{done} of {datagrams} datagrams came out");
+        return Err(Error::Wrong { benchmark: NAME, problem });
+    }
+    Ok(())
+}

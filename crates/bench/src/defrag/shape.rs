@@ -1,0 +1,117 @@
+//! Datagrams in pieces, as a 1500-byte link cuts them.
+
+use ::defrag::{DatagramKey, Ecn, Piece};
+use flow::Zone;
+use wire::build::PacketBuilder;
+use wire::{Tunnels, dissect, protocol};
+
+/// Payload of a piece: what a 1500-byte link leaves behind the IPv4 header.
+pub const PIECE: usize = 1480;
+/// Length of the UDP header.
+pub const UDP_HEADER: usize = 8;
+/// Length of the link and the IPv4 header.
+pub const HEADERS: usize = 34;
+/// Where every datagram goes.
+const RECEIVER: [u8; 4] = [198, 19, 0, 1];
+
+/// UDP datagrams of one size. Which piece of which datagram a fragment is, is
+/// written into its header; the rest is the same for all.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    payload: usize,
+    templates: Vec<Template>,
+}
+
+#[derive(Clone, Debug)]
+struct Template {
+    headers: [u8; HEADERS],
+    piece: Piece,
+}
+
+impl Shape {
+    /// Datagrams of `payload` bytes behind the UDP header, in pieces of at most
+    /// `piece` bytes.
+    pub fn new(payload: usize, piece: usize) -> Self {
+        let builder = PacketBuilder::v4([198, 18, 0, 0], RECEIVER);
+        let mut whole = Vec::new();
+        builder.udp(5353, 5353, &vec![0; payload], &mut whole);
+        let frames = builder.fragments(protocol::UDP, &whole[HEADERS..], piece);
+        let templates = frames.iter().map(|frame| {
+            let network = dissect(frame, Tunnels::Inner).ok().and_then(|found| found.network);
+            let piece = network.and_then(|network| Piece::of(&network, Zone::default()));
+            #[expect(clippy::expect_used, reason = "the builder makes fragments of IPv4")]
+            let piece = piece.expect("a fragment");
+            let mut headers = [0; HEADERS];
+            headers.copy_from_slice(&frame[..HEADERS]);
+            Template { headers, piece }
+        });
+        Self { payload, templates: templates.collect() }
+    }
+
+    /// Bytes behind the UDP header.
+    pub fn payload(&self) -> usize {
+        self.payload
+    }
+
+    /// Pieces of a datagram.
+    pub fn pieces(&self) -> usize {
+        self.templates.len()
+    }
+
+    /// Bytes behind the IP header that a piece carries on average.
+    pub fn mean_piece(&self) -> f64 {
+        (self.payload + UDP_HEADER) as f64 / self.pieces() as f64
+    }
+
+    /// Bytes of the frame that carries a piece.
+    pub fn frame_length(&self, index: usize) -> usize {
+        HEADERS + usize::from(self.templates[index].piece.length)
+    }
+
+    /// A piece of a datagram, as if an interface had parsed it.
+    #[inline]
+    pub fn piece(&self, index: usize, source: u32, id: u16) -> Piece {
+        let mut piece = self.templates[index].piece;
+        piece.key.source[12..].copy_from_slice(&source.to_be_bytes());
+        piece.key.id = id.into();
+        piece
+    }
+
+    /// Writes the headers of a piece. The header checksum is not made anew.
+    #[inline]
+    pub fn write(&self, index: usize, source: u32, id: u16, frame: &mut [u8]) {
+        frame[..HEADERS].copy_from_slice(&self.templates[index].headers);
+        frame[18..20].copy_from_slice(&id.to_be_bytes());
+        frame[26..30].copy_from_slice(&source.to_be_bytes());
+    }
+}
+
+/// Reads the piece out of the header of an IPv4 fragment without options behind an
+/// Ethernet header: no more than a library does that is told where the header is.
+#[inline]
+pub fn read(frame: &[u8]) -> Piece {
+    let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let address = |at: usize| {
+        let mut address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
+        address[12..].copy_from_slice(&frame[at..at + 4]);
+        address
+    };
+    let (size, place) = (word(16), word(20));
+    Piece {
+        key: DatagramKey {
+            source: address(26),
+            destination: address(30),
+            id: word(18).into(),
+            zone: Zone::default(),
+            protocol: frame[23],
+            family: wire::Family::V4,
+        },
+        offset: (place & 0x1fff) * 8,
+        length: size - 20,
+        more: place & 0x2000 != 0,
+        ecn: Ecn::of(frame[15]),
+        frame_size: size,
+        header: 20,
+        dont_fragment: place & 0x4000 != 0,
+    }
+}
