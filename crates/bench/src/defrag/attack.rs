@@ -42,8 +42,8 @@ pub enum Attack {
     AllButOne,
     /// Pieces that end beyond 65535 bytes or behind the end of their datagram.
     PastTheEnd,
-    /// First pieces under the honest senders' addresses, with every
-    /// identification: some meet honest datagrams.
+    /// First pieces under the address of one honest sender of large datagrams, with
+    /// every identification: some meet honest datagrams.
     IdSpray,
     /// Datagrams whose keys collide under a hash without a secret.
     HashCollisions,
@@ -88,7 +88,7 @@ impl Attack {
             Self::Duplicates => "duplicates",
             Self::AllButOne => "all pieces but one",
             Self::PastTheEnd => "pieces past the end",
-            Self::IdSpray => "identifications of honest senders",
+            Self::IdSpray => "identifications of an honest sender",
             Self::HashCollisions => "keys that collide without a secret",
             Self::SpoofedSources => "spoofed sources",
             Self::TwoPieces => "two pieces of each datagram",
@@ -156,10 +156,8 @@ impl Flood {
                 _ => self.piece(own(number / 3), 65_528, true, full, out),
             },
             Attack::IdSpray => {
-                let senders = honest::addresses();
-                let source = senders[number as usize % senders.len()];
-                let id = (number / senders.len() as u64) as u16;
-                self.piece((source, id), 0, true, full, out);
+                let [victim, ..] = honest::addresses();
+                self.piece((victim, number as u16), 0, true, full, out);
             }
             Attack::HashCollisions => {
                 let key = self.colliding[number as usize % self.colliding.len()];

@@ -26,10 +26,11 @@
 //!   is the payload of the datagrams that were completed. Their ratio is that of
 //!   eviction, and the offered rate is that of the locks.
 //!
-//! With two workers each has half of the senders. An interface that hashes addresses
-//! does the same, and so in all designs the fragments of a datagram are at the worker
-//! that has its neighbours; what it costs to bring them there is part of
-//! `stateway bench steer`. No design touches payload: frames are kept as they came.
+//! With two workers each has half of the senders, so that in all designs the fragments of
+//! a datagram come to one worker, as they do from an interface that hashes addresses;
+//! what the gateway's steering costs is part of `stateway bench steer`. Neither link
+//! is ever more than 512 fragments ahead of the other. No design touches payload: frames
+//! are kept as they came.
 //!
 //! # Nothing missing
 //!

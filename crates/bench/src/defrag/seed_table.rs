@@ -1,5 +1,8 @@
 //! The table of 2012 made again: four designs under the same overload.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use ::defrag::{Piece, Pools};
 use serde::Serialize;
 
@@ -87,24 +90,49 @@ pub struct Row {
     pub turns: Vec<Turn>,
 }
 
+/// Fragments that a worker may be ahead of another one: its link waits for the other's,
+/// because who is evicted depends on what arrives meanwhile.
+const LEAD: u64 = 512;
+
 /// One worker and what arrives there.
 struct Station {
     arrivals: Arrivals,
+    /// Fragments that have been sent to each of the workers.
+    progress: Arc<[Progress]>,
+    number: usize,
     lane: Box<dyn Lane>,
     batch: Vec<Piece>,
     /// Payload completed, bytes behind the IP header.
     completed: u64,
 }
 
+/// On cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Progress(AtomicU64);
+
+impl Station {
+    fn is_ahead(&self) -> bool {
+        let sent = self.arrivals.sent();
+        self.progress.iter().any(|other| other.0.load(Ordering::Relaxed) + LEAD < sent)
+    }
+}
+
 impl Work for Station {
     /// Returns the fragments that were sent.
     fn batch(&mut self) -> u64 {
+        if self.is_ahead() {
+            std::thread::yield_now();
+            return 0;
+        }
         let before = self.arrivals.sent();
         let now = self.arrivals.now();
         self.batch.clear();
         self.batch.extend((0..BATCH).map(|_| self.arrivals.next()));
         self.completed += self.lane.take(&self.batch, now);
-        self.arrivals.sent() - before
+        let sent = self.arrivals.sent();
+        self.progress[self.number].0.store(sent, Ordering::Relaxed);
+        sent - before
     }
 }
 
@@ -127,9 +155,12 @@ impl Variant {
     fn new(design: Design, size: usize, workers: usize) -> Result<Self, Error> {
         let shape = Shape::new(size, PIECE);
         let share = SENDERS / workers as u32;
+        let progress: Arc<[_]> = (0..workers).map(|_| Progress::default()).collect();
         let lanes = design.lanes(workers)?.into_iter().zip(0..);
         let station = |(lane, number): (Box<dyn Lane>, u32)| Station {
             arrivals: Arrivals::new(&shape, number * share..(number + 1) * share),
+            progress: progress.clone(),
+            number: number as usize,
             lane,
             batch: Vec::with_capacity(BATCH),
             completed: 0,
