@@ -11,9 +11,10 @@ use super::{HEADER, LAST, fill, number};
 use crate::print::Output;
 
 /// Datagrams that may be on their way.
-const WINDOW: u64 = 16;
-/// What was not acknowledged after so long a silence is lost.
-const PATIENCE: Duration = Duration::from_millis(5);
+const WINDOW: u64 = 8;
+/// What was not acknowledged after so long a silence is lost; on a busy machine the
+/// sink may have to wait for a CPU.
+const PATIENCE: Duration = Duration::from_millis(30);
 /// How often the end is announced.
 const ENDS: u32 = 3;
 
