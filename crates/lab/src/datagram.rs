@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::capture::Capture;
+use crate::clients::path::ping;
 use crate::error::{Error, Result};
 use crate::program::{Background, Transport};
 use crate::topology::{Family, Lab};
@@ -88,14 +89,18 @@ pub struct NumberedReport {
 }
 
 impl Datagrams {
-    /// With this program (`stateway`).
+    /// With this program (`stateway`). The end points get to know each other's
+    /// hardware addresses, because fragments that wait for one are lost.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if it has no command `lab-traffic`.
+    /// [`Error::Unavailable`] if the program has no command `lab-traffic`.
     pub fn new(lab: &Lab, program: &Path) -> Result<Self> {
         let name = program.to_string_lossy();
         if lab.client().program(&name).args(["lab-traffic", "--help"]).run()?.code != Some(0) {
             return Err(Error::Unavailable { why: format!("{name} has no command `lab-traffic`") });
+        }
+        for family in [Family::V4, Family::V6] {
+            ping(lab.on_client("ping"), lab.server_address(family), 1)?;
         }
         Ok(Self { program: program.to_path_buf() })
     }

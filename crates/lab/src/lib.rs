@@ -19,11 +19,13 @@
 //!
 //! Nothing, also if the calling process is killed: see [`Namespace`].
 
+mod attack;
 mod capture;
 mod clients;
 mod conntrack;
 mod datagram;
 mod error;
+mod flood;
 mod host;
 mod namespace;
 mod packet;
@@ -35,6 +37,7 @@ mod stateway;
 mod topology;
 mod traffic;
 
+pub use attack::Attack;
 pub use capture::Capture;
 pub use clients::dns::DnsServer;
 pub use clients::http::{Download, HttpServer};
@@ -45,6 +48,7 @@ pub use datagram::{
     Arrival, Datagrams, END, NumberedReport, NumberedSpec, Recorder, Sending, digest,
 };
 pub use error::{Error, Result};
+pub use flood::{FLOOD_GATEWAYS, FLOOD_RATES, FloodReport, FloodSpec, Reassembler, at_pace, flood};
 pub use namespace::Namespace;
 pub use packet::{Piece, udp, udp_sum};
 pub use placement::{CpuSet, Placement};

@@ -62,6 +62,44 @@ impl Piece {
         frame.extend(&self.bytes);
         frame
     }
+
+    /// Reads what [`Piece::frame`] writes, and whole IPv6 packets too; none if it is
+    /// something else.
+    #[must_use]
+    pub fn read(frame: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+        let v4 = |at: usize| Some(IpAddr::from(*frame.get(at..)?.first_chunk::<4>()?));
+        let v6 = |at: usize| Some(IpAddr::from(*frame.get(at..)?.first_chunk::<16>()?));
+        match word(12)? {
+            0x0800 if frame.get(14)? & 0x0f == 5 && *frame.get(23)? == UDP => Some(Self {
+                source: v4(26)?,
+                destination: v4(30)?,
+                id: word(18)?.into(),
+                offset: u32::from(word(20)? & 0x1fff) * 8,
+                more: word(20)? & 0x2000 != 0,
+                ecn: frame.get(15)? & 3,
+                bytes: frame.get(34..14 + usize::from(word(16)?))?.to_vec(),
+            }),
+            0x86dd => {
+                let is_fragment = *frame.get(20)? == FRAGMENT;
+                let (place, id, start) = if is_fragment {
+                    (word(56)?, u32::from(word(58)?) << 16 | u32::from(word(60)?), 62)
+                } else {
+                    (0, 0, 54)
+                };
+                Some(Self {
+                    source: v6(22)?,
+                    destination: v6(38)?,
+                    id,
+                    offset: (place & !7).into(),
+                    more: place & 1 != 0,
+                    ecn: (frame.get(15)? >> 4) & 3,
+                    bytes: frame.get(start..54 + usize::from(word(18)?))?.to_vec(),
+                })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The hardware address of the lab's client.
@@ -124,6 +162,21 @@ fn sum(start: u16, bytes: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for (pair, id) in [(["192.0.2.1", "192.0.2.2"], 0xabcd), (["2001:db8::1", "::1"], 1 << 31)]
+        {
+            let [source, destination] = pair.map(|address| address.parse().unwrap());
+            for (offset, more, ecn) in [(0, false, 0), (0, true, 3), (65_528, false, 2)] {
+                let bytes = vec![7; 24];
+                let piece = Piece { source, destination, id, offset, more, ecn, bytes };
+                let frame = piece.frame([0; 6]);
+                assert_eq!(Piece::read(&frame), Some(piece));
+                assert_eq!(Piece::read(&frame[..frame.len() - 1]), None);
+            }
+        }
+    }
 
     #[test]
     fn the_checksum_of_what_it_makes_is_right() {

@@ -20,6 +20,9 @@ impl DnsServer {
     pub const NAME: &str = "host.lab.example";
     /// The address of the name.
     pub const ADDRESS: &str = "192.0.2.53";
+    /// Text of another name, whose answer takes several fragments, bytes.
+    pub const TEXT_BYTES: usize = 3000;
+    const TEXT_NAME: &str = "text.lab.example";
 
     /// Starts `dnsmasq` on the lab's server.
     ///
@@ -27,11 +30,14 @@ impl DnsServer {
     /// Those of [`Background::wait_for`].
     pub fn start(lab: &Lab) -> Result<Self> {
         let record = format!("--host-record={},{}", Self::NAME, Self::ADDRESS);
+        // A string of a TXT record has up to 255 bytes (RFC 1035 section 3.3).
+        let text = vec!["t".repeat(250); Self::TEXT_BYTES / 250].join(",");
+        let text = format!("--txt-record={},{text}", Self::TEXT_NAME);
         let mut background = lab
             .on_server("dnsmasq")
             // In its debug mode it does not change its user, which a user namespace refuses.
             .args(["--no-daemon", "--conf-file=/dev/null", "--pid-file"])
-            .args(["--no-resolv", "--no-hosts", &record])
+            .args(["--no-resolv", "--no-hosts", "--edns-packet-max=4096", &record, &text])
             .spawn()?;
         background.wait_for_port(Transport::Udp, PORT)?;
         background.wait_for_port(Transport::Tcp, PORT)?;
@@ -55,5 +61,21 @@ impl DnsServer {
             .limit(LIMIT)
             .check()?;
         Ok(answer.lines().map(str::to_owned).collect())
+    }
+
+    /// Asks for the long text over UDP, with room for 4096 bytes (RFC 6891), and returns
+    /// how many bytes of it are in the answer.
+    ///
+    /// # Errors
+    /// [`crate::Error::Failed`] if no answer came.
+    pub fn resolve_text(&self, lab: &Lab, family: Family) -> Result<usize> {
+        let server = format!("@{}", lab.server_address(family));
+        let answer = lab
+            .on_client("dig")
+            .args([&server, Self::TEXT_NAME, "TXT", "+notcp", "+ignore", "+bufsize=4096"])
+            .args(["+short", "+tries=2", "+time=2"])
+            .limit(LIMIT)
+            .check()?;
+        Ok(answer.matches('t').count())
     }
 }

@@ -58,7 +58,8 @@ pub fn iperf_tcp_to(lab: &Lab, to: IpAddr, time: Duration, streams: u32) -> Resu
     })
 }
 
-/// UDP from the client to the server at `bits_per_second`, in datagrams of 1200 bytes.
+/// UDP from the client to the server at `bits_per_second`, in datagrams of so many
+/// `bytes`.
 ///
 /// # Errors
 /// As [`iperf_tcp`].
@@ -67,8 +68,9 @@ pub fn iperf_udp(
     family: Family,
     time: Duration,
     bits_per_second: u64,
+    bytes: u16,
 ) -> Result<UdpReport> {
-    let options = ["-u", "-l", "1200", "-b", &bits_per_second.to_string()];
+    let options = ["-u", "-l", &bytes.to_string(), "-b", &bits_per_second.to_string()];
     let report = iperf(lab, lab.server_address(family), time, &options)?;
     Ok(UdpReport {
         bits_per_second: report.float("/end/sum/bits_per_second")?,

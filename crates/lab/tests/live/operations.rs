@@ -109,7 +109,7 @@ fn streams_go_on_while_workers_change() {
 fn datagrams_stay_in_order_while_workers_change() {
     alone(|| {
         let report = while_workers_change(|lab| {
-            iperf_udp(lab, Family::V4, Duration::from_secs(4), 100_000_000)
+            iperf_udp(lab, Family::V4, Duration::from_secs(4), 100_000_000, 1200)
         })?;
         println!("{report:?}");
         assert_eq!(report.out_of_order, 0, "{report:?}");

@@ -99,7 +99,7 @@ fn streams_and_datagrams_flow(lab: &Lab) -> Result<()> {
         let tcp = iperf_tcp(lab, family, SHORT, 2)?;
         assert!(tcp.bytes > 1_000_000, "{family:?}: {tcp:?}");
         // So slow that a receiver on a busy machine loses none for itself.
-        let udp = iperf_udp(lab, family, SHORT, 5_000_000)?;
+        let udp = iperf_udp(lab, family, SHORT, 5_000_000, 1200)?;
         assert!(udp.packets > 400, "{family:?}: {udp:?}");
         assert_eq!((udp.lost, udp.out_of_order), (0, 0), "{family:?}: {udp:?}");
         println!(

@@ -1,14 +1,17 @@
 //! `stateway bench io`: real traffic through the gateway and through the kernel's,
 //! one after the other in the same lab.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use bench::Machine;
 use indicatif::{ProgressBar, ProgressStyle};
-use lab::{Load, Placement, RatioReport, RatioSpec, Variant, ratio};
-use serde_json::json;
+use lab::{
+    FLOOD_GATEWAYS, FLOOD_RATES, FloodSpec, Load, Placement, RatioReport, RatioSpec, Variant,
+    flood, ratio,
+};
+use serde_json::{Value, json};
 
 use crate::print::{Align, Output, Table};
 
@@ -77,7 +80,48 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
         out.flush()?;
         object[measurement.key] = report.to_json();
     }
+    let seconds = if quick { 1 } else { 4 };
+    object["fragment_flood"] = floods(&binary, Duration::from_secs(seconds), out)?;
     if json { out.json(&object) } else { Ok(()) }
+}
+
+/// Datagrams in fragments while fragments of others come that are never complete.
+fn floods(binary: &Path, time: Duration, out: &mut Output) -> anyhow::Result<Value> {
+    const TITLE: &str = "65507-byte UDP, in a flood of incomplete fragments and after it";
+    let spinner = spinner(TITLE);
+    let mut table = Table::new(&[
+        ("reassembly", Align::Left),
+        ("MiB", Align::Right),
+        ("flood/s", Align::Right),
+        ("Gbit/s", Align::Right),
+        ("sent", Align::Right),
+        ("delivered", Align::Right),
+        ("corrupt", Align::Right),
+        ("Gbit/s after it", Align::Right),
+    ]);
+    let mut rows = Vec::new();
+    for (reassembler, memory) in FLOOD_GATEWAYS {
+        for rate in FLOOD_RATES {
+            let report = flood(binary, FloodSpec { reassembler, memory, rate, time })?;
+            let (during, after) = (report.during, report.after);
+            table.row([
+                reassembler.name().to_owned(),
+                (memory >> 20).to_string(),
+                rate.to_string(),
+                format!("{:.3}", during.bits_per_second / 1e9),
+                during.sent.to_string(),
+                during.received.to_string(),
+                (during.corrupt + after.corrupt).to_string(),
+                format!("{:.3}", after.bits_per_second / 1e9),
+            ]);
+            rows.push(report.to_json());
+        }
+    }
+    spinner.finish_and_clear();
+    out.line("")?;
+    out.title(TITLE)?;
+    table.print(out)?;
+    Ok(rows.into())
 }
 
 fn spinner(title: &'static str) -> ProgressBar {
