@@ -9,6 +9,12 @@ use crate::scenario::{alone, every_client, fragments_arrive, routes_show, statew
 /// A lab that prints what its Stateway logged, which a failed test shows.
 pub struct Live(Lab);
 
+impl From<Lab> for Live {
+    fn from(lab: Lab) -> Self {
+        Self(lab)
+    }
+}
+
 impl Deref for Live {
     type Target = Lab;
 

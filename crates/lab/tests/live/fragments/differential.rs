@@ -1,17 +1,24 @@
 //! The same fragments to a kernel and to a kernel behind Stateway.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
-use lab::{Datagrams, Family, Gateway, Lab, Namespace, Placement, Result};
+use lab::{
+    Capture, Datagrams, Family, Gateway, Lab, Namespace, Piece, Placement, Result, StatewaySpec,
+};
 
 use super::batch::{Batch, SEQUENCES};
 use super::model::{Expected, Stricter, kernel, stateway};
 use super::sequence::{PORT, Sequence};
 use crate::scenario::{alone, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
 
 /// Batches through each receiver.
-const BATCHES: u32 = 8;
+const BATCHES: u32 = 6;
 /// Memory for what stays incomplete, bytes: nothing is to be lost for want of it.
 const MEMORY: u32 = 256 << 20;
 
@@ -27,12 +34,15 @@ const RULES: [Stricter; 9] = [
     Stricter::Distance,
 ];
 
-#[test]
-fn every_difference_to_the_kernel_has_a_rule_and_every_rule_a_case() {
-    let address = |family| match family {
+fn address(family: Family) -> IpAddr {
+    match family {
         Family::V4 => "192.0.2.2".parse().unwrap(),
         Family::V6 => "2001:db8:1::2".parse().unwrap(),
-    };
+    }
+}
+
+#[test]
+fn every_difference_to_the_kernel_has_a_rule_and_every_rule_a_case() {
     let (mut differ, mut whole) = (BTreeMap::new(), 0);
     for number in 0..BATCHES {
         for sequence in Batch::generate(number, address).sequences {
@@ -85,7 +95,14 @@ fn send_batches(lab: &Lab, expected: impl Fn(&Sequence) -> Expected) -> Result<(
             start.elapsed().as_secs_f64()
         );
         let complaints = batch.complaints(arrivals, &expected);
-        assert!(complaints.is_empty(), "batch {number}: {complaints}");
+        if !complaints.is_empty() {
+            for command in ["drops", "status"] {
+                if let Some(stateway) = lab.stateway() {
+                    println!("{}", stateway.command(&[command]).check()?);
+                }
+            }
+            panic!("batch {number}: {complaints}");
+        }
     }
     Ok(())
 }
@@ -96,4 +113,64 @@ fn the_kernel_does_what_its_model_says() {
         let lab = Lab::new(Gateway::KernelBridge, Placement::free())?;
         send_batches(&lab, kernel)
     });
+}
+
+/// The configuration of a gateway that loses nothing for want of memory, nor because
+/// one of its workers had to wait for a CPU.
+fn tunables() -> String {
+    format!(
+        "[tunables]\nipfrag_high_thresh = {MEMORY}\nip6frag_high_thresh = {MEMORY}\n\
+        netdev_max_backlog = 65536\n"
+    )
+}
+
+#[test]
+fn behind_stateway_arrives_what_its_rules_say() {
+    alone(|| {
+        let spec = StatewaySpec { more: tunables(), ..StatewaySpec::new(stateway_binary()?, 2) };
+        let mut lab = Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live::from)?;
+        send_batches(&lab, stateway)?;
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// The same in memory: what a replay lets through, put together by the kernel's rules.
+#[test]
+fn a_replay_passes_what_its_rules_say() {
+    alone(|| {
+        let binary = stateway_binary()?;
+        let end = ("192.0.2.1".parse().unwrap(), address(Family::V4));
+        for number in 0..BATCHES {
+            let batch = Batch::generate(number, address);
+            let passed = replay(&binary, &batch.capture([2; 6], end));
+            let mut by_source: HashMap<IpAddr, Vec<Piece>> = HashMap::new();
+            for piece in passed {
+                by_source.entry(piece.source).or_default().push(piece);
+            }
+            let arrivals = batch.sequences.iter().flat_map(|sequence| {
+                let pieces = by_source.remove(&sequence.place.source).unwrap_or_default();
+                kernel(&Sequence { pieces, ..sequence.clone() }).arrivals
+            });
+            let complaints = batch.complaints(arrivals.collect(), stateway);
+            assert!(complaints.is_empty(), "batch {number}: {complaints}");
+        }
+        Ok(())
+    });
+}
+
+/// The frames that a replay lets through, all of them UDP.
+fn replay(binary: &Path, capture: &Capture) -> Vec<Piece> {
+    let [input, output, config] = ["fragments.pcap", "passed.pcap", "fragments.toml"]
+        .map(|name| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+    fs::write(&input, capture.bytes()).unwrap();
+    fs::write(&config, tunables()).unwrap();
+    let report = Command::new(binary)
+        .args(["replay".as_ref(), input.as_os_str(), "-w".as_ref(), output.as_os_str()])
+        .args(["-c".as_ref(), config.as_os_str()])
+        .output()
+        .unwrap();
+    assert!(report.status.success(), "{report:?}");
+    let passed = fs::read(&output).unwrap();
+    let frames = Capture::read(&passed).expect("a capture");
+    frames.into_iter().map(|frame| Piece::read(frame).expect("a UDP packet")).collect()
 }

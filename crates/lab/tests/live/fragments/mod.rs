@@ -1,6 +1,8 @@
 //! Datagrams in fragments: what arrives behind the kernel and behind Stateway.
 
+mod attacks;
 mod batch;
 mod differential;
 mod model;
+mod programs;
 mod sequence;

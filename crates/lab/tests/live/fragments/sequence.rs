@@ -268,14 +268,16 @@ impl Maker {
     /// First fragments of other datagrams.
     fn pause(&mut self) -> Vec<Piece> {
         let count = self.random.one_of(&PAUSES);
+        let Place { source, destination, port, .. } = self.place;
+        let header = udp((source, destination), (port, PORT), &[0; 100], false);
         let filler = |id| Piece {
-            source: self.place.source,
-            destination: self.place.destination,
+            source,
+            destination,
             id,
             offset: 0,
             more: true,
             ecn: 0,
-            bytes: vec![0; 8],
+            bytes: header[..8].to_vec(),
         };
         // Two pauses may use the same ones, which are then duplicates.
         (1..=count as u32).map(|number| filler(self.place.first_id + number)).collect()

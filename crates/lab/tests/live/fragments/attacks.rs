@@ -1,0 +1,191 @@
+//! Honest datagrams through floods of fragments that never make one.
+
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use lab::{
+    Attack, Datagrams, END, FLOOD_GATEWAYS, FLOOD_RATES, Family, FloodReport, FloodSpec, Gateway,
+    Lab, NumberedSpec, Piece, Placement, Random, Reassembler, Result, StatewaySpec, at_pace,
+    digest, flood, udp,
+};
+
+use serde_json::Value;
+
+use super::sequence::PORT;
+use crate::scenario::{alone, stateway_binary};
+use crate::stateway::{Live, stateway_lab, stop_cleanly};
+
+/// Seconds of honest traffic for each figure of the table, where 0.8 are too few.
+const SECONDS: &str = "LAB_FLOOD_SECONDS";
+/// `ipfrag_high_thresh` of the gateway under attack, bytes.
+const MEMORY: u32 = 64 << 20;
+
+/// Fragments of an attack, and how many of them come in a second.
+const ATTACK_FRAMES: usize = 44_000;
+const ATTACK_RATE: u32 = 20_000;
+/// Honest traffic of each size.
+const HONEST: Duration = Duration::from_millis(400);
+
+#[test]
+fn honest_datagrams_through_a_flood_beside_the_kernel() {
+    alone(|| {
+        let binary = stateway_binary()?;
+        let time = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
+        let time = Duration::from_secs_f64(time.unwrap_or(0.8));
+        println!(
+            "{:<20} {:>9} {:>8} {:>9} {:>9} {:>7} {:>8}",
+            "65507 bytes of UDP", "flood/s", "Gbit/s", "sent", "delivered", "corrupt", "after"
+        );
+        let mut reports = Vec::new();
+        for (reassembler, memory) in FLOOD_GATEWAYS {
+            for rate in FLOOD_RATES {
+                let report = flood(&binary, FloodSpec { reassembler, memory, rate, time })?;
+                println!("{}", row(&report));
+                reports.push(report);
+            }
+        }
+        let is_ours = |report: &&FloodReport| report.spec.reassembler == Reassembler::Stateway;
+        reports.iter().filter(is_ours).for_each(holds_through_the_flood);
+        Ok(())
+    });
+}
+
+fn row(report: &FloodReport) -> String {
+    let FloodReport { spec, during, after } = report;
+    format!(
+        "{:<8} {:>5} MiB   {:>9} {:>8.3} {:>9} {:>9} {:>7} {:>8.3}",
+        spec.reassembler.name(),
+        spec.memory >> 20,
+        spec.rate,
+        during.bits_per_second / 1e9,
+        during.sent,
+        during.received,
+        during.corrupt + after.corrupt,
+        after.bits_per_second / 1e9,
+    )
+}
+
+/// What counts is which share arrives: how many are sent at all is a matter of who gets
+/// the CPUs.
+fn holds_through_the_flood(report: &FloodReport) {
+    let FloodReport { spec, during, after } = report;
+    for (when, honest) in [("during", during), ("after", after)] {
+        assert_eq!(honest.corrupt, 0, "{when} {spec:?}");
+        assert!(honest.sent > 0 && honest.received * 2 >= honest.sent, "{when} {report:?}");
+    }
+}
+
+#[test]
+fn no_attack_corrupts_or_stops_honest_datagrams() {
+    alone(|| {
+        let binary = stateway_binary()?;
+        let spec = StatewaySpec {
+            more: format!(
+                "[tunables]\nipfrag_high_thresh = {MEMORY}\n\
+                ip6frag_high_thresh = {MEMORY}\nnetdev_max_backlog = 65536\n"
+            ),
+            ..StatewaySpec::new(binary.clone(), 2)
+        };
+        let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+        let datagrams = Datagrams::new(&lab, &binary)?;
+        for attack in Attack::ALL {
+            let frames = attack.frames(&lab, ATTACK_FRAMES, 1);
+            let flood = datagrams.start_sending(&lab, &at_pace(&frames, ATTACK_RATE))?;
+            sleep(Duration::from_millis(100));
+            for bytes in [65507, 4416, 1800] {
+                honest(&lab, &datagrams, attack, bytes)?;
+                memory_is_bounded(&lab, attack)?;
+            }
+            flood.finish()?;
+        }
+        for command in ["drops", "status"] {
+            println!("{}", lab.stateway().expect("it runs").command(&[command]).check()?);
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+fn honest(lab: &Lab, datagrams: &Datagrams, attack: Attack, bytes: u16) -> Result<()> {
+    let family = if attack == Attack::LongChain { Family::V6 } else { Family::V4 };
+    let report =
+        datagrams.numbered(lab, &NumberedSpec { family, bytes, time: HONEST, rate: None })?;
+    let share = report.received as f64 / report.sent as f64;
+    println!("{attack:?}, {bytes} bytes: {share:.3} of {} delivered, {report:?}", report.sent);
+    assert_eq!((report.corrupt, report.duplicates), (0, 0), "{attack:?}, {bytes} bytes");
+    // Who sends between the same addresses condemns the identifications that it hits.
+    let wanted = if attack == Attack::SameAddresses { 0.2 } else { 0.8 };
+    assert!(share >= wanted, "{attack:?}, {bytes} bytes: {share:.3} delivered");
+    Ok(())
+}
+
+/// What is charged for incomplete datagrams stays within the limit of each family.
+fn memory_is_bounded(lab: &Lab, attack: Attack) -> Result<()> {
+    let status = lab.stateway().expect("it runs").query(&["status"])?;
+    let workers = status["workers"].as_array().expect("a list of workers");
+    for family in ["v4", "v6"] {
+        let charged = |worker: &Value| -> u64 {
+            let stages = worker["datagrams"][family].as_object().expect("memory by stage");
+            stages.values().map(|bytes| bytes.as_u64().expect("bytes")).sum()
+        };
+        let total: u64 = workers.iter().map(charged).sum();
+        println!("{attack:?}: {family} {total} bytes");
+        assert!(total <= u64::from(MEMORY), "{attack:?}: {family} {total} bytes");
+    }
+    Ok(())
+}
+
+/// Identifications come round with pieces missing, and no checksum to tell: what
+/// arrives is what was sent, and nothing that was sent whole is missing.
+#[test]
+fn identifications_that_come_round_mix_no_datagrams() {
+    const DATAGRAMS: u32 = 4000;
+    const IDS: u32 = 256;
+    const LENGTH: usize = 4416;
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
+        let addresses = (Ipv4Addr::new(198, 51, 100, 1).into(), lab.server_address(Family::V4));
+        let mut random = Random::new(1);
+        let mut frames = Vec::new();
+        let (mut whole, mut all) = (HashSet::new(), HashSet::new());
+        for number in 0..DATAGRAMS {
+            let payload = random.bytes(LENGTH);
+            let datagram = udp(addresses, (PORT, PORT), &payload, false);
+            let missing = random.between(0, 11);
+            for (index, bytes) in datagram.chunks(1480).enumerate().filter(|(at, _)| *at != missing)
+            {
+                let piece = Piece {
+                    source: addresses.0,
+                    destination: addresses.1,
+                    id: 1 + number % IDS,
+                    offset: 1480 * index as u32,
+                    more: index < 2,
+                    ecn: 0,
+                    bytes: bytes.to_vec(),
+                };
+                frames.push(piece.frame(lab.next_hop_mac()));
+            }
+            all.insert(digest(&payload));
+            if missing > 2 {
+                whole.insert(digest(&payload));
+            }
+        }
+        frames.push(end(&lab).frame(lab.next_hop_mac()));
+        let recorder = datagrams.start_recording(&lab, PORT)?;
+        datagrams.start_sending(&lab, &at_pace(&frames, 40_000))?.finish()?;
+        let arrived: Vec<u64> = recorder.finish()?.iter().map(|arrival| arrival.digest).collect();
+        let mixed = arrived.iter().filter(|digest| !all.contains(digest)).count();
+        assert_eq!(mixed, 0, "of {} datagrams that arrived", arrived.len());
+        let arrived: HashSet<u64> = arrived.into_iter().collect();
+        assert_eq!(whole.difference(&arrived).count(), 0, "of {} whole ones", whole.len());
+        stop_cleanly(&mut lab)
+    });
+}
+
+fn end(lab: &Lab) -> Piece {
+    let (source, destination) = (lab.client_address(Family::V4), lab.server_address(Family::V4));
+    let bytes = udp((source, destination), (PORT, PORT), END, true);
+    Piece { source, destination, id: 0x8000, offset: 0, more: false, ecn: 0, bytes }
+}

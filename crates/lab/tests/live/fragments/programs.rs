@@ -1,0 +1,67 @@
+//! Real programs that send more than fits into a frame.
+
+use std::thread;
+use std::time::Duration;
+
+use lab::{
+    Datagrams, DnsServer, Gateway, Lab, NumberedSpec, Placement, Result, StatewaySpec, iperf_udp,
+    ping,
+};
+
+use crate::scenario::{FAMILIES, SHORT, alone, stateway_binary};
+use crate::stateway::{Live, stateway_lab, stop_cleanly};
+
+#[test]
+fn programs_that_send_fragments_work_through_two_workers() {
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        let names = DnsServer::start(&lab)?;
+        for family in FAMILIES {
+            for size in ["8000", "60000"] {
+                let program = lab.on_client("ping").args(["-s", size]);
+                let report = ping(program, lab.server_address(family), 10)?;
+                assert_eq!((report.received, report.duplicates), (10, 0), "{family:?} {size}");
+            }
+            assert_eq!(names.resolve_text(&lab, family)?, DnsServer::TEXT_BYTES, "{family:?}");
+            // So slow that the receiver's buffer, which holds one or two, suffices.
+            let udp = iperf_udp(&lab, family, SHORT, 50_000_000, 60_000)?;
+            assert!(udp.packets > 50, "{family:?}: {udp:?}");
+            // A busy machine may lose some.
+            assert!(udp.lost * 10 < udp.packets, "{family:?}: {udp:?}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn no_datagram_in_fragments_is_lost_while_workers_change() {
+    alone(|| {
+        for family in FAMILIES {
+            // A worker may have to wait for a CPU longer than the default has room for.
+            let more = "[tunables]\nnetdev_max_backlog = 65536\n".to_owned();
+            let spec = StatewaySpec { more, ..StatewaySpec::new(stateway_binary()?, 1) };
+            let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+            let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
+            let spec = NumberedSpec {
+                family,
+                bytes: 65507,
+                time: Duration::from_millis(2500),
+                rate: Some(300),
+            };
+            let report = thread::scope(|scope| -> Result<_> {
+                let traffic = scope.spawn(|| datagrams.numbered(&lab, &spec));
+                let stateway = lab.stateway().expect("it runs");
+                for workers in ["2", "1", "2", "1", "2"] {
+                    thread::sleep(Duration::from_millis(450));
+                    stateway.command(&["steer", "set", "--workers", workers]).check()?;
+                }
+                traffic.join().expect("a client does not panic")
+            })?;
+            println!("{family:?}: {report:?}");
+            assert_eq!((report.received, report.corrupt), (report.sent, 0), "{report:?}");
+            assert!(report.sent > 100, "{report:?}");
+            stop_cleanly(&mut lab)?;
+        }
+        Ok(())
+    });
+}
