@@ -200,8 +200,8 @@ impl State {
             return Judgement::Fatal(DropReason::FragEcn);
         }
         // As long as there are no more pieces than a block may have, no block can
-        // have too many.
-        let crowded = self.pieces >= pieces_per_4k && pieces_per_4k < NO_BOUND;
+        // have too many. They are counted from the last of these on.
+        let crowded = self.pieces + 1 >= pieces_per_4k && pieces_per_4k < NO_BOUND;
         if crowded
             && self.coverage.map().is_some_and(|map| map.begun(piece.offset) >= pieces_per_4k)
         {

@@ -59,7 +59,8 @@ fn every_difference_to_the_kernel_has_a_rule_and_every_rule_a_case() {
     }
     println!("{whole} datagrams; rules, how often used, how often with a difference: {differ:?}");
     for rule in RULES {
-        assert!(differ.contains_key(&rule), "no sequence meets {rule:?}");
+        let different = differ.get(&rule).is_some_and(|(_, different)| *different > 0);
+        assert!(different, "{rule:?} never makes a difference");
     }
     assert!(whole > SEQUENCES as usize, "{whole} datagrams");
 }

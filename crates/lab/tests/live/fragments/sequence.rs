@@ -11,6 +11,8 @@ pub const PORT: u16 = 7001;
 pub const IDS: u32 = 1024;
 /// Longest UDP datagram over IPv4 with its header, bytes.
 const LONGEST: usize = 65_515;
+/// A datagram in as many pieces of 8 bytes as may begin in 4 KiB, bytes.
+const FULL_BLOCK: usize = 8 * 128;
 /// Most pieces that a datagram is cut into.
 const MOST_PIECES: usize = 600;
 /// Fragments of the same source in between: few enough to go on, and so many that the
@@ -46,7 +48,7 @@ enum Defect {
     Conflict,
     /// A piece before the last whose length is no multiple of 8.
     OddLength,
-    /// A piece that says to be the last and is not.
+    /// A piece that says to be the last and is not, or the other way round.
     OtherEnd,
     /// A piece behind the last.
     PastEnd,
@@ -112,14 +114,18 @@ impl Maker {
     }
 
     fn datagram_in_pieces(&mut self) -> Vec<Piece> {
-        let length = match self.random.between(0, 11) {
-            0..=2 => self.random.between(9, 64),
+        let length = match self.random.between(0, 12) {
+            0 => FULL_BLOCK + 8 * self.random.between(0, 4) - 16,
+            1..=2 => self.random.between(9, 64),
             3..=5 => self.random.between(65, 3000),
             6..=9 => self.random.between(3001, 9000),
             10 => self.random.between(9001, LONGEST),
-            _ => LONGEST,
+            11 => LONGEST,
+            _ => self.random.between(9, 64),
         };
-        let payload = self.random.bytes(length - 8);
+        // The last piece ends on a unit of 8 bytes more often than by chance.
+        let length = if self.random.once_in(4) { length.next_multiple_of(8) } else { length };
+        let payload = self.random.bytes(length.min(LONGEST) - 8);
         let checksum = !self.is_v4() || self.random.once_in(2);
         let Place { source, destination, port, .. } = self.place;
         self.datagram = udp((source, destination), (port, PORT), &payload, checksum);
@@ -132,7 +138,8 @@ impl Maker {
         let shortest = (length / MOST_PIECES).next_multiple_of(8).max(8);
         let one = self.random.one_of(&[shortest, 16, 64, 552, longest, longest, longest]);
         let one = one.max(shortest);
-        let ragged = self.random.once_in(3);
+        let one = if length.abs_diff(FULL_BLOCK) <= 16 { 8 } else { one };
+        let ragged = one > 8 && self.random.once_in(3);
         let ecn = self.random.one_of(&[0, 0, 0, 1, 2, 3]);
         let mut pieces = Vec::new();
         let mut offset = 0;
@@ -202,6 +209,11 @@ impl Maker {
                 if self.random.once_in(2) {
                     pieces[victim] = piece;
                     return;
+                }
+            }
+            Defect::OtherEnd if self.random.once_in(2) => {
+                if let Some(last) = pieces.iter().find(|piece| !piece.more) {
+                    piece = Piece { more: true, ..last.clone() };
                 }
             }
             Defect::OtherEnd => {
