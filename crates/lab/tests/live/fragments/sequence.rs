@@ -188,13 +188,43 @@ impl Maker {
             return;
         }
         let victim = self.random.between(0, pieces.len() - 1);
-        let mut piece = pieces[victim].clone();
         match defect {
             Defect::Missing => {
                 pieces.remove(victim);
-                return;
             }
-            Defect::Duplicate => {}
+            Defect::OddLength if self.random.once_in(2) => {
+                pieces[victim] = self.wrong_piece(defect, pieces, victim);
+            }
+            Defect::Ecn => {
+                let ecn = self.random.between(0, 3) as u8;
+                let share = self.random.between(1, 4);
+                for piece in pieces.iter_mut() {
+                    if self.random.once_in(share) {
+                        piece.ecn = ecn;
+                    }
+                }
+            }
+            Defect::SameId => {
+                let mut second = self.datagram_in_pieces();
+                self.reorder(&mut second);
+                pieces.append(&mut second);
+            }
+            Defect::Pause => {
+                let pause = self.pause();
+                pieces.splice(victim..victim, pause);
+            }
+            _ => {
+                let piece = self.wrong_piece(defect, pieces, victim);
+                let at = self.random.between(0, pieces.len());
+                pieces.insert(at, piece);
+            }
+        }
+    }
+
+    /// A piece that should not be there, most often made from the one at `victim`.
+    fn wrong_piece(&mut self, defect: Defect, pieces: &[Piece], victim: usize) -> Piece {
+        let mut piece = pieces[victim].clone();
+        match defect {
             Defect::Again => piece = self.other_cut(piece.ecn),
             Defect::Conflict => {
                 piece = self.other_cut(piece.ecn);
@@ -206,10 +236,6 @@ impl Maker {
                 piece.more = true;
                 let length = piece.bytes.len();
                 piece.bytes.truncate(length.saturating_sub(self.random.between(1, 7)).max(1));
-                if self.random.once_in(2) {
-                    pieces[victim] = piece;
-                    return;
-                }
             }
             Defect::OtherEnd if self.random.once_in(2) => {
                 if let Some(last) = pieces.iter().find(|piece| !piece.more) {
@@ -233,36 +259,16 @@ impl Maker {
                 let length = 8 * self.random.between(4, 20);
                 piece.bytes = self.random.bytes(length);
             }
-            Defect::Ecn => {
-                let ecn = self.random.between(0, 3) as u8;
-                let share = self.random.between(1, 4);
-                for piece in pieces.iter_mut() {
-                    if self.random.once_in(share) {
-                        piece.ecn = ecn;
-                    }
-                }
-                return;
-            }
-            Defect::SameId => {
-                let mut second = self.datagram_in_pieces();
-                self.reorder(&mut second);
-                pieces.append(&mut second);
-                return;
-            }
-            Defect::Pause => {
-                let pause = self.pause();
-                pieces.splice(victim..victim, pause);
-                return;
-            }
             Defect::Whole => {
                 let Place { source, destination, port, .. } = self.place;
                 let payload = self.random.bytes(100);
                 piece.bytes = udp((source, destination), (port, PORT), &payload, true);
                 (piece.offset, piece.more) = (0, false);
             }
+            // The piece itself, once more.
+            Defect::Duplicate | Defect::Missing | Defect::Ecn | Defect::SameId | Defect::Pause => {}
         }
-        let at = self.random.between(0, pieces.len());
-        pieces.insert(at, piece);
+        piece
     }
 
     /// Any part of the datagram that fits into a frame.
