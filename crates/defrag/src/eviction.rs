@@ -1,6 +1,6 @@
 //! How datagrams end without being complete, and which one makes room.
 
-use flow::DropReason;
+use flow::{DropReason, Timestamp};
 use wire::Family;
 
 use crate::fifo::{ByAge, ByClass, Fifo};
@@ -9,6 +9,12 @@ use crate::queue::{Identity, Queue, Stage};
 use crate::reassembler::{Buffer, Context, Reassembler};
 use crate::settings::FamilySettings;
 use crate::slab::{NONE, Slab};
+
+/// Datagrams in progress that were given up are remembered, so that the rest of them
+/// does not begin them anew, in up to 1 / `DEAD_SHARE` of what is held.
+const DEAD_SHARE: u128 = 32;
+/// A datagram has come to a halt if its pace is below 1 / `HALTED` of another's.
+const HALTED: u128 = 4;
 
 /// The datagrams of a family: all by age, and by class.
 #[derive(Debug)]
@@ -62,19 +68,56 @@ impl Shelf {
     }
 
     /// Who makes room, never `spared`; `NONE` if there is nobody else.
-    fn victim(&self, queues: &mut Slab<Queue>, limits: &FamilySettings, spared: u32) -> u32 {
+    fn victim(
+        &self,
+        queues: &mut Slab<Queue>,
+        limits: &FamilySettings,
+        spared: u32,
+        now: Timestamp,
+    ) -> u32 {
         let [newcomers, progress, dead] = &self.stages;
-        let mut oldest = |class: &Fifo<ByClass>| match class.first() {
-            first if first == spared && first != NONE => Fifo::<ByClass>::next(queues, first),
-            first => first,
-        };
-        let [few, many, _] = self.charged.map(u128::from);
+        let [few, many, remembered] = self.charged.map(u128::from);
+        if remembered * DEAD_SHARE > few + many + remembered {
+            return dead.first();
+        }
         let over_share =
             many * u128::from(limits.high_thresh) > (few + many) * u128::from(limits.low_thresh);
-        let order =
-            if over_share { [dead, progress, newcomers] } else { [dead, newcomers, progress] };
-        order.into_iter().map(&mut oldest).find(|&slot| slot != NONE).unwrap_or(NONE)
+        let oldest_newcomer = newcomers.first_but(queues, spared);
+        let least_promising = least_promising(progress, queues, spared, now);
+        let order = if over_share {
+            [least_promising, oldest_newcomer, dead.first()]
+        } else {
+            [oldest_newcomer, least_promising, dead.first()]
+        };
+        order.into_iter().find(|&slot| slot != NONE).unwrap_or(NONE)
     }
+}
+
+/// Of the datagrams in progress, the oldest if it has come to a halt: if it has gained
+/// bytes at less than a quarter of the pace of the youngest. What a flood began
+/// stands still. Otherwise the youngest, which has the longest way to go: if all are
+/// honest and memory is too short for them, giving up the oldest would complete none.
+fn least_promising(
+    progress: &Fifo<ByClass>,
+    queues: &mut Slab<Queue>,
+    spared: u32,
+    now: Timestamp,
+) -> u32 {
+    let oldest = progress.first_but(queues, spared);
+    let youngest = progress.last_but(queues, spared);
+    if oldest == youngest {
+        return oldest;
+    }
+    let pace = |slot: u32| {
+        let Queue { identity, state } = &queues[slot];
+        // A microsecond, so that what came in one batch has a pace too.
+        let age = now.since(identity.created).as_nanos().max(1000);
+        (u128::from(state.received), age)
+    };
+    let ((old_bytes, old_age), (young_bytes, young_age)) = (pace(oldest), pace(youngest));
+    // Bytes in half an hour are below 2^16, nanoseconds below 2^51.
+    let has_halted = old_bytes * young_age * HALTED < young_bytes * old_age;
+    if has_halted { oldest } else { youngest }
 }
 
 impl<F: Buffer> Reassembler<F> {
@@ -136,7 +179,8 @@ impl<F: Buffer> Reassembler<F> {
 
     fn evict(&mut self, family: Family, spared: u32, context: &mut Context<'_, F>) -> bool {
         let limits = context.settings.family(family);
-        let slot = self.shelves[family_index(family)].victim(&mut self.queues, limits, spared);
+        let shelf = &self.shelves[family_index(family)];
+        let slot = shelf.victim(&mut self.queues, limits, spared, context.now);
         if slot == NONE {
             return false;
         }
@@ -147,7 +191,7 @@ impl<F: Buffer> Reassembler<F> {
             }
             Stage::Progress => {
                 context.counters.evicted_progress += 1;
-                self.give_up(slot, DropReason::FragEvictedProgress, context);
+                self.kill(slot, DropReason::FragEvictedProgress, context);
             }
             Stage::Dead(_) => {
                 context.counters.evicted_dead += 1;

@@ -59,9 +59,20 @@ impl<O: Order> Fifo<O> {
         self.first
     }
 
-    /// The one that came after `slot`.
-    pub fn next(queues: &mut Slab<Queue>, slot: u32) -> u32 {
-        O::link(&mut queues[slot]).next
+    /// The oldest that is not `spared`.
+    pub fn first_but(&self, queues: &mut Slab<Queue>, spared: u32) -> u32 {
+        match self.first {
+            first if first == spared && first != NONE => O::link(&mut queues[first]).next,
+            first => first,
+        }
+    }
+
+    /// The youngest that is not `spared`.
+    pub fn last_but(&self, queues: &mut Slab<Queue>, spared: u32) -> u32 {
+        match self.last {
+            last if last == spared && last != NONE => O::link(&mut queues[last]).previous,
+            last => last,
+        }
     }
 
     pub fn push(&mut self, queues: &mut Slab<Queue>, slot: u32) {

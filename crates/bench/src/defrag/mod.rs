@@ -46,7 +46,7 @@
 //!
 //! # Attack
 //!
-//! See [`flood`]: goodput of honest datagrams in the time of a model.
+//! See the module `flood`: goodput of honest datagrams in the time of a model.
 
 mod assembly;
 mod attack;
