@@ -69,6 +69,13 @@ pub(crate) struct Map {
 impl Coverage {
     pub const EMPTY: Self = Self::Runs { len: 0, runs: [Run { start: 0, end: 0 }; RUNS] };
 
+    /// A single range.
+    #[inline]
+    pub const fn of(range: Run) -> Self {
+        let none = Run { start: 0, end: 0 };
+        Self::Runs { len: 1, runs: [range, none, none, none] }
+    }
+
     #[inline]
     pub fn look(&self, range: Run) -> Fit {
         match self {

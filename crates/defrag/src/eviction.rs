@@ -39,10 +39,12 @@ impl Shelf {
         self.charged[stage.index()]
     }
 
-    /// Takes in the youngest queue.
+    /// Takes in the youngest queue, with its charge.
+    #[inline]
     pub fn enter(&mut self, queues: &mut Slab<Queue>, slot: u32) {
         self.ages.push(queues, slot);
-        self.stages[queues[slot].identity.stage.index()].push(queues, slot);
+        self.stages[Stage::Newcomer.index()].push(queues, slot);
+        self.charge(Stage::Newcomer, queues[slot].state.charged.into());
     }
 
     /// Takes in a queue that was created elsewhere, maybe long ago.
@@ -52,6 +54,7 @@ impl Shelf {
     }
 
     /// Takes a queue out with all that it is charged for.
+    #[inline]
     pub fn leave(&mut self, queues: &mut Slab<Queue>, slot: u32) {
         let stage = queues[slot].identity.stage.index();
         self.charged[stage] -= u64::from(queues[slot].state.charged);
@@ -59,6 +62,17 @@ impl Shelf {
         self.stages[stage].remove(queues, slot);
     }
 
+    /// Moves a newcomer to those in progress. Of all that it is charged for, `fresh`
+    /// bytes were not charged to its class yet.
+    #[inline]
+    pub fn promote(&mut self, queues: &mut Slab<Queue>, slot: u32, charged: u64, fresh: u64) {
+        self.stages[Stage::Newcomer.index()].remove(queues, slot);
+        self.stages[Stage::Progress.index()].push(queues, slot);
+        self.discharge(Stage::Newcomer, charged - fresh);
+        self.charge(Stage::Progress, charged);
+    }
+
+    #[inline]
     pub fn charge(&mut self, stage: Stage, bytes: u64) {
         self.charged[stage.index()] += bytes;
     }
@@ -169,12 +183,25 @@ impl<F: Buffer> Reassembler<F> {
         spared: u32,
         context: &mut Context<'_, F>,
     ) -> bool {
-        while !context.memory.lease(family).spend(bytes) {
-            if !self.evict(family, spared, context) {
-                return false;
+        context.memory.lease(family).spend(bytes)
+            || self.make_room_by_force(family, bytes, spared, context)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_room_by_force(
+        &mut self,
+        family: Family,
+        bytes: u64,
+        spared: u32,
+        context: &mut Context<'_, F>,
+    ) -> bool {
+        while self.evict(family, spared, context) {
+            if context.memory.lease(family).spend(bytes) {
+                return true;
             }
         }
-        true
+        false
     }
 
     fn evict(&mut self, family: Family, spared: u32, context: &mut Context<'_, F>) -> bool {
@@ -201,6 +228,7 @@ impl<F: Buffer> Reassembler<F> {
         true
     }
 
+    #[cold]
     pub(crate) fn time_out(&mut self, slot: u32, context: &mut Context<'_, F>) {
         if !matches!(self.queues[slot].identity.stage, Stage::Dead(_)) {
             context.counters.reasm_timeout += 1;
@@ -223,14 +251,18 @@ impl<F: Buffer> Reassembler<F> {
     pub(crate) fn kill(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
         context.counters.reasm_fails += 1;
         self.discard_pieces(slot, reason, context);
-        let map = self.queues[slot].state.take_map();
-        self.keep_map(map);
-        self.change_stage(slot, Stage::Dead(reason));
         let Queue { identity, state } = &mut self.queues[slot];
-        let freed = u64::from(state.charged) - Self::QUEUE_BYTES;
-        state.charged = Self::QUEUE_BYTES as u32;
-        self.shelves[family_index(identity.key.family)].discharge(identity.stage, freed);
-        context.memory.lease(identity.key.family).release(freed);
+        let family = identity.key.family;
+        let before = std::mem::replace(&mut identity.stage, Stage::Dead(reason));
+        let charged = std::mem::replace(&mut state.charged, Self::QUEUE_BYTES as u32).into();
+        context.memory.lease(family).release(charged - Self::QUEUE_BYTES);
+        let map = state.take_map();
+        self.keep_map(map);
+        let shelf = &mut self.shelves[family_index(family)];
+        shelf.discharge(before, charged);
+        shelf.charge(Stage::Dead(reason), Self::QUEUE_BYTES);
+        shelf.stages[before.index()].remove(&mut self.queues, slot);
+        shelf.stages[Stage::Dead(reason).index()].push(&mut self.queues, slot);
     }
 
     fn discard_pieces(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
@@ -244,6 +276,7 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     /// Takes out a queue that holds no pieces any more, and returns its memory.
+    #[inline(always)]
     pub(crate) fn forget(&mut self, slot: u32, context: &mut Context<'_, F>) {
         let Queue { identity, state } = &mut self.queues[slot];
         context.memory.lease(identity.key.family).release(u64::from(state.charged));
@@ -254,21 +287,10 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     /// Takes a queue out of all lists.
+    #[inline]
     pub(crate) fn unlink(&mut self, slot: u32) {
         let Identity { key, hash, .. } = self.queues[slot].identity;
         self.index.remove(hash, slot);
         self.shelves[family_index(key.family)].leave(&mut self.queues, slot);
-    }
-
-    /// Moves a queue with its charge to another class.
-    pub(crate) fn change_stage(&mut self, slot: u32, stage: Stage) {
-        let queue = &mut self.queues[slot];
-        let before = std::mem::replace(&mut queue.identity.stage, stage);
-        let bytes = u64::from(queue.state.charged);
-        let shelf = &mut self.shelves[family_index(queue.identity.key.family)];
-        shelf.stages[before.index()].remove(&mut self.queues, slot);
-        shelf.stages[stage.index()].push(&mut self.queues, slot);
-        shelf.discharge(before, bytes);
-        shelf.charge(stage, bytes);
     }
 }

@@ -75,8 +75,14 @@ impl<O: Order> Fifo<O> {
         }
     }
 
+    #[inline]
     pub fn push(&mut self, queues: &mut Slab<Queue>, slot: u32) {
-        self.insert_after(queues, self.last, slot);
+        let previous = std::mem::replace(&mut self.last, slot);
+        *O::link(&mut queues[slot]) = Link { previous, next: NONE };
+        match previous {
+            NONE => self.first = slot,
+            previous => O::link(&mut queues[previous]).next = slot,
+        }
     }
 
     /// Puts a queue where its age belongs. Looks at those that are younger.
@@ -102,6 +108,7 @@ impl<O: Order> Fifo<O> {
         }
     }
 
+    #[inline]
     pub fn remove(&mut self, queues: &mut Slab<Queue>, slot: u32) {
         let Link { previous, next } = std::mem::replace(O::link(&mut queues[slot]), Link::ALONE);
         match previous {

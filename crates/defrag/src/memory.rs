@@ -86,6 +86,7 @@ impl Memory {
         self.leases[family_index(family)].used()
     }
 
+    #[inline]
     pub(crate) fn lease(&mut self, family: Family) -> &mut Lease {
         &mut self.leases[family_index(family)]
     }

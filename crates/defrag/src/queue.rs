@@ -5,7 +5,7 @@ use flow::{DropReason, Timestamp};
 use crate::coverage::{Coverage, Fit, Map, Run};
 use crate::fifo::Link;
 use crate::piece::{DatagramKey, Ecn, Piece};
-use crate::slab::{NONE, Slot};
+use crate::slab::Slot;
 
 /// An incomplete datagram: two cache lines, who it is and how far it is.
 #[derive(Debug)]
@@ -96,20 +96,26 @@ pub(crate) struct EcnSeen {
 }
 
 impl EcnSeen {
-    const NONE: Self = Self { bits: 0 };
     const NOT_ECT: u8 = 1 << Ecn::NotEct as u8;
     const CE: u8 = 1 << Ecn::Ce as u8;
 
-    /// With one more piece; `None` if it may not be mixed with the others: a piece
-    /// that can not carry a mark with one that can (RFC 3168 section 5.3).
     #[inline]
-    fn with(self, piece: &Piece) -> Option<Self> {
-        let mut bits = self.bits | 1 << piece.ecn as u8;
-        if piece.offset == 0 {
-            bits |= (piece.ecn as u8) << 4;
-        }
-        let seen = bits & 0x0f;
-        (seen & Self::NOT_ECT == 0 || seen == Self::NOT_ECT).then_some(Self { bits })
+    const fn of(piece: &Piece) -> Self {
+        let first = if piece.offset == 0 { (piece.ecn as u8) << 4 } else { 0 };
+        Self { bits: first | 1 << piece.ecn as u8 }
+    }
+
+    #[inline]
+    const fn with(self, piece: &Piece) -> Self {
+        Self { bits: self.bits | Self::of(piece).bits }
+    }
+
+    /// False if a piece that can not carry a mark is mixed with one that can (RFC
+    /// 3168 section 5.3).
+    #[inline]
+    const fn is_allowed(self) -> bool {
+        let seen = self.bits & 0x0f;
+        seen & Self::NOT_ECT == 0 || seen == Self::NOT_ECT
     }
 
     /// The ECN field of the whole: congestion that any piece has met, or what the
@@ -150,40 +156,38 @@ pub struct Summary {
     pub max_df: u16,
 }
 
-impl Queue {
-    /// A queue that holds nothing.
+impl Identity {
+    #[inline]
     pub fn new(key: DatagramKey, hash: u64, bucket: u16, now: Timestamp) -> Self {
-        Self {
-            identity: Identity {
-                key,
-                created: now,
-                hash: hash as u32,
-                age: Link::ALONE,
-                bucket,
-                stage: Stage::Newcomer,
-            },
-            state: State {
-                coverage: Coverage::EMPTY,
-                peers: Link::ALONE,
-                first: NONE,
-                last: NONE,
-                charged: 0,
-                source_count: 0,
-                pieces: 0,
-                received: 0,
-                reach: 0,
-                total: 0,
-                max_fragment: 0,
-                max_df: 0,
-                header: 0,
-                ecn: EcnSeen::NONE,
-                in_order: true,
-            },
-        }
+        let (age, stage) = (Link::ALONE, Stage::Newcomer);
+        Self { key, created: now, hash: hash as u32, age, bucket, stage }
     }
 }
 
 impl State {
+    /// A datagram of which one piece is held, in slot `held`.
+    #[inline]
+    pub fn of(piece: &Piece, held: u32, charged: u32, source_count: u32) -> Self {
+        let (is_first, end) = (piece.offset == 0, piece.end());
+        Self {
+            coverage: Coverage::of(Run::of_bytes(piece.offset, piece.length)),
+            peers: Link::ALONE,
+            first: held,
+            last: held,
+            charged,
+            source_count,
+            pieces: 1,
+            received: piece.length,
+            reach: end,
+            total: if piece.more { 0 } else { end },
+            max_fragment: piece.frame_size,
+            max_df: if piece.dont_fragment { piece.frame_size } else { 0 },
+            header: if is_first { piece.header } else { 0 },
+            ecn: EcnSeen::of(piece),
+            in_order: true,
+        }
+    }
+
     /// What a piece would be. Changes nothing.
     #[inline]
     pub fn judge(&self, piece: &Piece, pieces_per_4k: u16) -> Judgement {
@@ -196,7 +200,7 @@ impl State {
             Fit::Overlap => return Judgement::Fatal(DropReason::FragOverlap),
             Fit::New => {}
         }
-        if self.ecn.with(piece).is_none() {
+        if !self.ecn.with(piece).is_allowed() {
             return Judgement::Fatal(DropReason::FragEcn);
         }
         // As long as there are no more pieces than a block may have, no block can
@@ -251,8 +255,7 @@ impl State {
         if piece.dont_fragment {
             self.max_df = self.max_df.max(piece.frame_size);
         }
-        // It was judged: the mixture is allowed.
-        self.ecn = self.ecn.with(piece).unwrap_or(self.ecn);
+        self.ecn = self.ecn.with(piece);
     }
 
     /// Marks the place of a piece as covered.

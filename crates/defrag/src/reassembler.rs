@@ -6,7 +6,7 @@ use wire::Family;
 use crate::coverage::Map;
 use crate::eviction::Shelf;
 use crate::memory::family_index;
-use crate::queue::{Judgement, Queue, Stage};
+use crate::queue::{Identity, Judgement, Queue, Stage, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::{DatagramKey, Memory, Piece, Settings, Summary};
@@ -158,20 +158,11 @@ impl<F: Buffer> Reassembler<F> {
     ) -> Outcome {
         context.counters.reasm_reqds += 1;
         let source_count = self.sources.count(piece);
-        let Some(slot) = self.find(&piece.key, hash) else {
+        let known = self.find(&piece.key, hash);
+        let Some(slot) = known.filter(|&slot| self.goes_on(slot, source_count, context)) else {
             return self.open(piece, hash, bucket, frame, source_count, context);
         };
         let Queue { identity, state } = &mut self.queues[slot];
-        let limits = context.settings.family(piece.key.family);
-        if limits.is_due(identity.created, context.now) {
-            self.time_out(slot, context);
-            return self.open(piece, hash, bucket, frame, source_count, context);
-        }
-        let max_dist = context.settings.max_dist;
-        if max_dist != 0 && source_count.wrapping_sub(state.source_count) > max_dist {
-            self.give_up(slot, DropReason::FragWrap, context);
-            return self.open(piece, hash, bucket, frame, source_count, context);
-        }
         if let Stage::Dead(reason) = identity.stage {
             // Its own pieces are no sign that its identification was used again.
             state.source_count = source_count;
@@ -199,17 +190,34 @@ impl<F: Buffer> Reassembler<F> {
 
     #[inline]
     fn find(&mut self, key: &DatagramKey, hash: u64) -> Option<u32> {
-        let is_it =
-            |queue: &Queue| queue.identity.hash == hash as u32 && queue.identity.key == *key;
-        if self.queues.get(self.recent).is_some_and(is_it) {
+        let recent = self.queues.get(self.recent).map(|queue| &queue.identity);
+        if recent.is_some_and(|it| it.hash == hash as u32 && it.key.is(key)) {
             return Some(self.recent);
         }
-        let found = self.index.find(hash as u32, |slot| is_it(&self.queues[slot]))?;
+        let found = self.index.find(hash as u32, |slot| self.queues[slot].identity.key.is(key))?;
         self.recent = found;
         Some(found)
     }
 
+    /// Whether a piece may still join a datagram; ends the datagram if not.
+    #[inline]
+    fn goes_on(&mut self, slot: u32, source_count: u32, context: &mut Context<'_, F>) -> bool {
+        let Queue { identity, state } = &self.queues[slot];
+        let Settings { max_dist, .. } = *context.settings;
+        let limits = context.settings.family(identity.key.family);
+        if limits.is_due(identity.created, context.now) {
+            self.time_out(slot, context);
+            return false;
+        }
+        if max_dist != 0 && source_count.wrapping_sub(state.source_count) > max_dist {
+            self.give_up(slot, DropReason::FragWrap, context);
+            return false;
+        }
+        true
+    }
+
     /// Begins a datagram with its first piece to arrive.
+    #[inline]
     fn open(
         &mut self,
         piece: &Piece,
@@ -229,20 +237,34 @@ impl<F: Buffer> Reassembler<F> {
         if let Some(reason) = refusal {
             return refuse(frame, reason, context);
         }
-        let slot = self.queues.insert(Queue::new(piece.key, hash, bucket, context.now));
+        let held = self.pieces.insert(Held { frame, next: NONE, offset: piece.offset });
+        let slot = self.queues.insert(Queue {
+            identity: Identity::new(piece.key, hash, bucket, context.now),
+            state: State::of(piece, held, bytes as u32, source_count),
+        });
         let queues = &self.queues;
         if self.index.insert(hash as u32, slot, |slot| queues[slot].identity.hash).is_err() {
-            self.queues.remove(slot);
-            context.memory.lease(family).release(bytes);
-            return refuse(frame, DropReason::FragNoMemory, context);
+            return self.close(slot, held, bytes, context);
         }
         self.shelves[family_index(family)].enter(&mut self.queues, slot);
         self.recent = slot;
-        self.attach(slot, piece, frame, source_count, bytes);
         Outcome::Held
     }
 
+    /// Takes back a datagram for which the index has no place.
+    #[cold]
+    fn close(&mut self, slot: u32, held: u32, bytes: u64, context: &mut Context<'_, F>) -> Outcome {
+        let family = self.queues[slot].identity.key.family;
+        self.queues.clear(slot);
+        context.memory.lease(family).release(bytes);
+        if let Some(held) = self.pieces.remove(held) {
+            return refuse(held.frame, DropReason::FragNoMemory, context);
+        }
+        Outcome::Refused
+    }
+
     /// Adds a piece that was judged to fit.
+    #[inline]
     fn extend(
         &mut self,
         slot: u32,
@@ -252,9 +274,10 @@ impl<F: Buffer> Reassembler<F> {
         source_count: u32,
         context: &mut Context<'_, F>,
     ) -> Outcome {
+        let family = piece.key.family;
         let map_bytes = if needs_map { Self::MAP_BYTES } else { 0 };
         let bytes = Self::PIECE_BYTES + frame.footprint() as u64 + map_bytes;
-        if !self.make_room(piece.key.family, bytes, slot, context) {
+        if !self.make_room(family, bytes, slot, context) {
             // Fragments are not sent again: without this one it can not be completed.
             self.kill(slot, DropReason::FragNoMemory, context);
             (context.discard)(frame, DropReason::FragNoMemory);
@@ -263,33 +286,29 @@ impl<F: Buffer> Reassembler<F> {
         if needs_map {
             self.spread(slot);
         }
-        if self.queues[slot].identity.stage == Stage::Newcomer {
-            self.change_stage(slot, Stage::Progress);
-        }
-        self.attach(slot, piece, frame, source_count, bytes);
-        Outcome::Held
-    }
-
-    /// Holds a piece whose memory has been found.
-    #[inline]
-    fn attach(&mut self, slot: u32, piece: &Piece, frame: F, source_count: u32, bytes: u64) {
         let held = self.pieces.insert(Held { frame, next: NONE, offset: piece.offset });
-        let queue = &mut self.queues[slot];
-        let state = &mut queue.state;
-        match state.last {
-            NONE => state.first = held,
-            last => self.pieces[last].next = held,
-        }
-        state.last = held;
+        let Queue { identity, state } = &mut self.queues[slot];
+        // It holds at least one piece.
+        self.pieces[std::mem::replace(&mut state.last, held)].next = held;
         state.source_count = source_count;
         state.cover(piece);
         state.note(piece);
         state.charged += bytes as u32;
-        self.shelves[family_index(piece.key.family)].charge(queue.identity.stage, bytes);
+        let (stage, charged) = (identity.stage, state.charged.into());
+        let shelf = &mut self.shelves[family_index(family)];
+        match stage {
+            Stage::Newcomer => {
+                identity.stage = Stage::Progress;
+                shelf.promote(&mut self.queues, slot, charged, bytes);
+            }
+            stage => shelf.charge(stage, bytes),
+        }
+        Outcome::Held
     }
 
     /// Hands out a datagram of which `piece` was the last one missing. It needs no
     /// room, so it can not fail for want of it.
+    #[inline]
     fn finish(
         &mut self,
         slot: u32,
@@ -300,8 +319,8 @@ impl<F: Buffer> Reassembler<F> {
     ) -> Summary {
         let state = &mut self.queues[slot].state;
         state.note(piece);
-        let (summary, in_order, mut at) = (state.summary(), state.in_order, state.first);
-        if in_order {
+        let (summary, mut at) = (state.summary(), state.first);
+        if state.in_order {
             while let Some(held) = self.pieces.remove(at) {
                 complete.push(held.frame);
                 at = held.next;

@@ -75,7 +75,7 @@ impl<T> Slab<T> {
         self.place(self.free)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> u32 {
         if self.free == NONE {
             self.grow();

@@ -23,7 +23,7 @@ const BITS: u32 = 13;
 /// the counter lets nobody aim at another's.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    counters: Box<[u32]>,
+    counters: Box<[u32; 1 << BITS]>,
     /// Odd and secret.
     multiplier: u64,
 }
@@ -32,7 +32,7 @@ impl Sources {
     pub fn new(secret: HashKey) -> Self {
         let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
         hasher.write(b"fragments by source");
-        Self { counters: vec![0; 1 << BITS].into_boxed_slice(), multiplier: hasher.finish() | 1 }
+        Self { counters: Box::new([0; 1 << BITS]), multiplier: hasher.finish() | 1 }
     }
 
     /// Counts a fragment and returns the count of its source; 0 for IPv6, whose
@@ -42,9 +42,9 @@ impl Sources {
         if piece.key.family == Family::V6 {
             return 0;
         }
-        let at = self.place(piece.key.source, piece.key.zone);
-        self.counters[at] = self.counters[at].wrapping_add(1);
-        self.counters[at]
+        let counter = &mut self.counters[self.place(piece.key.source, piece.key.zone)];
+        *counter = counter.wrapping_add(1);
+        *counter
     }
 
     /// The count of a source.
@@ -54,6 +54,7 @@ impl Sources {
 
     /// Multiply-shift hashing (Dietzfelbinger et al., 1997): two given sources
     /// share a counter with a probability of 2 in 2^`BITS`.
+    #[inline]
     fn place(&self, source: [u8; 16], zone: Zone) -> usize {
         let source = u64::from(zone.0) << 32 | u64::from(last_word(source));
         (source.wrapping_mul(self.multiplier) >> (64 - BITS)) as usize

@@ -146,6 +146,7 @@ impl SlotIndex {
     /// # Errors
     /// [`Crowded`] when the segment of the hash is full: about 256 of its 640
     /// places are taken on average, so only equal hashes get there.
+    #[inline]
     pub fn insert(
         &mut self,
         hash: u32,
@@ -162,6 +163,7 @@ impl SlotIndex {
     }
 
     /// Takes a slot out; false if it is not filed under `hash`.
+    #[inline]
     pub fn remove(&mut self, hash: u32, slot: u32) -> bool {
         let at = self.segment_of(hash);
         let removed = displace(&mut self.segments[at], hash, slot);
@@ -201,6 +203,8 @@ impl SlotIndex {
     }
 
     /// Splits the segment whose turn it is.
+    #[cold]
+    #[inline(never)]
     fn split(&mut self, hash_of: impl Fn(u32) -> u32) {
         let count = self.segments.len();
         let turn = count - (1 << count.ilog2());

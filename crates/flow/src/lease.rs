@@ -102,31 +102,37 @@ impl LeasePool {
 impl Lease {
     /// Spends `units`; false, with nothing spent, when the pool can not cover them.
     #[must_use]
+    #[inline]
     pub fn spend(&mut self, units: u64) -> bool {
-        if self.spare < units {
-            self.fill_to_floor();
-            let short = units.saturating_sub(self.spare);
-            self.spare += self.pool.take(short.max(self.quantum), self.pool.owed());
-            if self.spare < units {
-                return false;
-            }
+        if self.spare < units && !self.refill(units) {
+            return false;
         }
         self.spare -= units;
         self.used += units;
         true
     }
 
+    /// Asks the pool for what is lacking; true if `units` can be spent now.
+    #[cold]
+    #[inline(never)]
+    fn refill(&mut self, units: u64) -> bool {
+        self.fill_to_floor();
+        let short = units.saturating_sub(self.spare);
+        self.spare += self.pool.take(short.max(self.quantum), self.pool.owed());
+        self.spare >= units
+    }
+
     /// Returns spent units. More than two quanta of spare units, those below the
     /// floor not counted, go back to the pool at once, so that other workers are
     /// not starved by a pocket.
+    #[inline]
     pub fn release(&mut self, units: u64) {
         debug_assert!(units <= self.used, "released more than was spent");
         let units = units.min(self.used);
         self.used -= units;
         self.spare += units;
-        let reserve = self.reserve();
-        if self.spare > reserve + 2 * self.quantum {
-            self.keep_spare(reserve + self.quantum);
+        if self.spare > self.reserve() + 2 * self.quantum {
+            self.keep_spare(self.reserve() + self.quantum);
         }
     }
 
@@ -167,10 +173,13 @@ impl Lease {
     }
 
     /// Spare units that belong to the floor.
+    #[inline]
     fn reserve(&self) -> u64 {
         self.floor.saturating_sub(self.used)
     }
 
+    #[cold]
+    #[inline(never)]
     fn keep_spare(&mut self, units: u64) {
         let surplus = self.spare.saturating_sub(units);
         self.spare -= surplus;
