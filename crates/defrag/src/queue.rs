@@ -222,14 +222,14 @@ impl State {
     /// Whether a piece contradicts what is known of the datagram's end.
     #[inline]
     fn conflict_of_ends(&self, piece: &Piece) -> Option<DropReason> {
-        let end = piece.end();
-        let conflict = match (piece.more, self.total) {
-            // More is to follow behind this piece, so the datagram ends behind it.
-            (true, 0) => false,
-            (true, total) => end >= total,
-            (false, 0) => end <= self.reach,
-            (false, total) => end != total,
-        };
+        let Piece { more, .. } = *piece;
+        let (end, total) = (piece.end(), self.total);
+        let is_known = total != 0;
+        // The pieces of shuffled datagrams can not be foreseen, so no branches: with
+        // more to follow behind this piece, the datagram ends behind it.
+        let conflict = (more & is_known & (end >= total))
+            | (!more & is_known & (end != total))
+            | (!more & !is_known & (end <= self.reach));
         if conflict {
             return Some(DropReason::FragEnd);
         }
@@ -245,16 +245,10 @@ impl State {
         self.received += piece.length;
         self.in_order &= piece.offset >= self.reach;
         self.reach = self.reach.max(piece.end());
-        if !piece.more {
-            self.total = piece.end();
-        }
-        if piece.offset == 0 {
-            self.header = piece.header;
-        }
+        self.total = if piece.more { self.total } else { piece.end() };
+        self.header = if piece.offset == 0 { piece.header } else { self.header };
         self.max_fragment = self.max_fragment.max(piece.frame_size);
-        if piece.dont_fragment {
-            self.max_df = self.max_df.max(piece.frame_size);
-        }
+        self.max_df = self.max_df.max(if piece.dont_fragment { piece.frame_size } else { 0 });
         self.ecn = self.ecn.with(piece);
     }
 

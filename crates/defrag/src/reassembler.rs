@@ -63,12 +63,14 @@ pub struct Reassembler<F> {
     /// By [`family_index`].
     pub(crate) shelves: [Shelf; 2],
     pub(crate) sources: Sources,
+    secret: HashKey,
     #[expect(clippy::vec_box, reason = "they move between here and the queues")]
     spare_maps: Vec<Box<Map>>,
     /// The datagram that the last piece went to: most often the next one does too.
     recent: u32,
-    /// Places and slots of the pieces of a datagram while they are put in order.
-    order: Vec<(u16, u32)>,
+    /// Offsets and slots of the pieces of a datagram while they are put in order, the
+    /// offset in the high half.
+    order: Vec<u64>,
 }
 
 impl<F: Buffer> Reassembler<F> {
@@ -88,6 +90,7 @@ impl<F: Buffer> Reassembler<F> {
             pieces: Slab::new(),
             shelves: [Shelf::new(), Shelf::new()],
             sources: Sources::new(secret),
+            secret,
             spare_maps: Vec::new(),
             recent: NONE,
             order: Vec::new(),
@@ -117,6 +120,16 @@ impl<F: Buffer> Reassembler<F> {
             + self.queues.memory_bytes()
             + self.pieces.memory_bytes()
             + self.spare_maps.len() * size_of::<Map>()
+    }
+
+    /// The low half of a datagram's hash, all that is needed here. That of the last
+    /// piece's datagram is known and costs a look at its key.
+    #[inline]
+    pub fn hash(&self, key: &DatagramKey) -> u64 {
+        match self.queues.get(self.recent) {
+            Some(Queue { identity, .. }) if identity.key.is(key) => identity.hash.into(),
+            _ => key.hash(self.secret) & u64::from(u32::MAX),
+        }
     }
 
     /// First stage of a batch: asks for the index line of a datagram.
@@ -335,21 +348,24 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     /// Hands out the pieces from slot `at` on and the last one to arrive, by offset.
+    #[inline]
     fn put_in_order(&mut self, mut at: u32, offset: u16, frame: F, complete: &mut Vec<F>) {
         self.order.clear();
         while let Some(held) = self.pieces.get(at) {
-            self.order.push((held.offset, at));
+            self.order.push(u64::from(held.offset) << 32 | u64::from(at));
             at = held.next;
         }
-        self.order.push((offset, NONE));
-        self.order.sort_unstable();
-        let mut frame = Some(frame);
-        for &(_, at) in &self.order {
-            match self.pieces.remove(at) {
-                Some(held) => complete.push(held.frame),
-                None => complete.extend(frame.take()),
-            }
+        match &mut self.order[..] {
+            [first, second] => (*first, *second) = (*first.min(second), *first.max(second)),
+            more => more.sort_unstable(),
         }
+        let before = self.order.iter().filter(|&&held| held >> 32 < offset.into()).count();
+        let (before, behind) = self.order.split_at(before);
+        let pieces = &mut self.pieces;
+        let mut held = |place: &u64| pieces.remove(*place as u32).map(|held| held.frame);
+        complete.extend(before.iter().filter_map(&mut held));
+        complete.push(frame);
+        complete.extend(behind.iter().filter_map(&mut held));
     }
 
     /// Gives a queue the map that it needs, and counts the pieces it has in it.
