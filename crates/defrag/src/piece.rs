@@ -28,23 +28,17 @@ pub struct DatagramKey {
 }
 
 impl DatagramKey {
-    /// Whether both are the same, in a few wide comparisons and without a branch
-    /// for each field.
+    /// Whether both are the same, without a branch for each field.
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {
         let difference = |a, b| u128::from_ne_bytes(a) ^ u128::from_ne_bytes(b);
-        let addresses =
-            difference(self.source, other.source) | difference(self.destination, other.destination);
-        (addresses == 0) & (self.rest() == other.rest())
-    }
-
-    /// All but the addresses.
-    #[inline]
-    fn rest(&self) -> u64 {
-        u64::from(self.id)
-            | u64::from(self.zone.0) << 32
-            | u64::from(self.protocol) << 48
-            | (self.family as u64) << 56
+        let addresses = difference(self.source, other.source)
+            | difference(self.destination, other.destination);
+        (addresses == 0)
+            & (self.id == other.id)
+            & (self.zone == other.zone)
+            & (self.protocol == other.protocol)
+            & (self.family == other.family)
     }
 
     /// The keyed hash of the datagram (SipHash-1-3: an attacker who does not know
@@ -176,7 +170,7 @@ impl Piece {
         } else if self.offset.checked_add(self.length).is_none() {
             Some(DropReason::FragOversize)
         } else if !self.offset.is_multiple_of(UNIT)
-            || (self.more && !self.length.is_multiple_of(UNIT))
+            || (self.more & !self.length.is_multiple_of(UNIT))
         {
             Some(DropReason::FragLength)
         } else {

@@ -1,5 +1,7 @@
 //! One incomplete datagram.
 
+use std::hint::select_unpredictable;
+
 use flow::{DropReason, Timestamp};
 
 use crate::coverage::{Coverage, Fit, Map, Run};
@@ -100,13 +102,13 @@ impl EcnSeen {
     const CE: u8 = 1 << Ecn::Ce as u8;
 
     #[inline]
-    const fn of(piece: &Piece) -> Self {
-        let first = if piece.offset == 0 { (piece.ecn as u8) << 4 } else { 0 };
+    fn of(piece: &Piece) -> Self {
+        let first = select_unpredictable(piece.offset == 0, (piece.ecn as u8) << 4, 0);
         Self { bits: first | 1 << piece.ecn as u8 }
     }
 
     #[inline]
-    const fn with(self, piece: &Piece) -> Self {
+    fn with(self, piece: &Piece) -> Self {
         Self { bits: self.bits | Self::of(piece).bits }
     }
 
@@ -179,10 +181,10 @@ impl State {
             pieces: 1,
             received: piece.length,
             reach: end,
-            total: if piece.more { 0 } else { end },
+            total: select_unpredictable(piece.more, 0, end),
             max_fragment: piece.frame_size,
             max_df: if piece.dont_fragment { piece.frame_size } else { 0 },
-            header: if is_first { piece.header } else { 0 },
+            header: select_unpredictable(is_first, piece.header, 0),
             ecn: EcnSeen::of(piece),
             in_order: true,
         }
@@ -211,7 +213,7 @@ impl State {
         {
             return Judgement::Fatal(DropReason::FragTooManyPieces);
         }
-        let total = if piece.more { self.total } else { piece.end() };
+        let total = self.total_with(piece);
         if total != 0 && self.received + piece.length == total {
             return Judgement::Completes;
         }
@@ -233,9 +235,19 @@ impl State {
         if conflict {
             return Some(DropReason::FragEnd);
         }
-        let header = if piece.offset == 0 { piece.header } else { self.header };
+        let header = self.header_with(piece);
         let oversize = header.checked_add(end.max(self.reach)).is_none();
         oversize.then_some(DropReason::FragOversize)
+    }
+
+    #[inline]
+    fn total_with(&self, piece: &Piece) -> u16 {
+        select_unpredictable(piece.more, self.total, piece.end())
+    }
+
+    #[inline]
+    fn header_with(&self, piece: &Piece) -> u16 {
+        select_unpredictable(piece.offset == 0, piece.header, self.header)
     }
 
     /// Takes note of a piece that was judged to fit or to complete.
@@ -245,8 +257,8 @@ impl State {
         self.received += piece.length;
         self.in_order &= piece.offset >= self.reach;
         self.reach = self.reach.max(piece.end());
-        self.total = if piece.more { self.total } else { piece.end() };
-        self.header = if piece.offset == 0 { piece.header } else { self.header };
+        self.total = self.total_with(piece);
+        self.header = self.header_with(piece);
         self.max_fragment = self.max_fragment.max(piece.frame_size);
         self.max_df = self.max_df.max(if piece.dont_fragment { piece.frame_size } else { 0 });
         self.ecn = self.ecn.with(piece);
