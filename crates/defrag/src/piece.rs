@@ -32,8 +32,8 @@ impl DatagramKey {
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {
         let difference = |a, b| u128::from_ne_bytes(a) ^ u128::from_ne_bytes(b);
-        let addresses = difference(self.source, other.source)
-            | difference(self.destination, other.destination);
+        let addresses =
+            difference(self.source, other.source) | difference(self.destination, other.destination);
         (addresses == 0)
             & (self.id == other.id)
             & (self.zone == other.zone)
