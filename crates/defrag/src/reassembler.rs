@@ -11,6 +11,9 @@ use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::{DatagramKey, Memory, Piece, Settings, Summary};
 
+/// Places for datagrams that a piece has gone to lately: 1 KiB, so that those
+/// that a sender interleaves rarely meet.
+const NEAR: usize = 256;
 /// Bitmaps that are kept for the next datagrams.
 const MAPS_KEPT: usize = 64;
 
@@ -68,6 +71,10 @@ pub struct Reassembler<F> {
     spare_maps: Vec<Box<Map>>,
     /// The datagram that the last piece went to: most often the next one does too.
     recent: u32,
+    /// Datagrams that pieces went to lately, by hash. Most pieces follow one of their
+    /// own closely, and the index is not asked for them. What is gone may still be
+    /// named here.
+    near: [u32; NEAR],
     /// Offsets and slots of the pieces of a datagram while they are put in order, the
     /// offset in the high half.
     order: Vec<u64>,
@@ -93,6 +100,7 @@ impl<F: Buffer> Reassembler<F> {
             secret,
             spare_maps: Vec::new(),
             recent: NONE,
+            near: [NONE; NEAR],
             order: Vec::new(),
         }
     }
@@ -203,13 +211,21 @@ impl<F: Buffer> Reassembler<F> {
 
     #[inline]
     fn find(&mut self, key: &DatagramKey, hash: u64) -> Option<u32> {
-        let recent = self.queues.get(self.recent).map(|queue| &queue.identity);
-        if recent.is_some_and(|it| it.hash == hash as u32 && it.key.is(key)) {
-            return Some(self.recent);
+        let near = self.near[hash as usize % NEAR];
+        let identity = self.queues.get(near).map(|queue| &queue.identity);
+        if identity.is_some_and(|it| it.hash == hash as u32 && it.key.is(key)) {
+            self.recent = near;
+            return Some(near);
         }
         let found = self.index.find(hash as u32, |slot| self.queues[slot].identity.key.is(key))?;
-        self.recent = found;
+        self.remember(found, hash);
         Some(found)
+    }
+
+    #[inline]
+    fn remember(&mut self, slot: u32, hash: u64) {
+        self.near[hash as usize % NEAR] = slot;
+        self.recent = slot;
     }
 
     /// Whether a piece may still join a datagram; ends the datagram if not.
@@ -260,7 +276,7 @@ impl<F: Buffer> Reassembler<F> {
             return self.close(slot, held, bytes, context);
         }
         self.shelves[family_index(family)].enter(&mut self.queues, slot);
-        self.recent = slot;
+        self.remember(slot, hash);
         Outcome::Held
     }
 
