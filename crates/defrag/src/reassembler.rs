@@ -187,8 +187,7 @@ impl<F: Buffer> Reassembler<F> {
         if let Stage::Dead(reason) = identity.stage {
             // Its own pieces are no sign that its identification was used again.
             state.source_count = source_count;
-            (context.discard)(frame, reason);
-            return Outcome::Refused;
+            return discard(frame, reason, context);
         }
         match state.judge(piece, context.settings.pieces_per_4k) {
             Judgement::Completes => {
@@ -197,14 +196,10 @@ impl<F: Buffer> Reassembler<F> {
             Judgement::Fits { needs_map } => {
                 self.extend(slot, piece, frame, needs_map, source_count, context)
             }
-            Judgement::Duplicate => {
-                (context.discard)(frame, DropReason::FragDuplicate);
-                Outcome::Refused
-            }
+            Judgement::Duplicate => discard(frame, DropReason::FragDuplicate, context),
             Judgement::Fatal(reason) => {
                 self.kill(slot, reason, context);
-                (context.discard)(frame, reason);
-                Outcome::Refused
+                discard(frame, reason, context)
             }
         }
     }
@@ -309,8 +304,7 @@ impl<F: Buffer> Reassembler<F> {
         if !self.make_room(family, bytes, slot, context) {
             // Fragments are not sent again: without this one it can not be completed.
             self.kill(slot, DropReason::FragNoMemory, context);
-            (context.discard)(frame, DropReason::FragNoMemory);
-            return Outcome::Refused;
+            return discard(frame, DropReason::FragNoMemory, context);
         }
         if needs_map {
             self.spread(slot);
@@ -410,8 +404,16 @@ impl<F: Buffer> Reassembler<F> {
 const INDEX_BYTES: u64 = 16;
 
 /// Refuses a fragment without a datagram.
+#[cold]
 fn refuse<F>(frame: F, reason: DropReason, context: &mut Context<'_, F>) -> Outcome {
     context.counters.reasm_fails += 1;
+    discard(frame, reason, context)
+}
+
+/// Apart from the way of the others, which needs the registers.
+#[cold]
+#[inline(never)]
+fn discard<F>(frame: F, reason: DropReason, context: &mut Context<'_, F>) -> Outcome {
     (context.discard)(frame, reason);
     Outcome::Refused
 }
