@@ -64,8 +64,8 @@ drop_reasons! {
     MalformedTcp = "malformed_tcp", "TCP header cut short or with a wrong data offset.";
     MalformedUdp = "malformed_udp", "UDP header cut short or with a wrong length.";
     MalformedIcmp = "malformed_icmp", "ICMP or ICMPv6 header cut short.";
-    MalformedSctp = "malformed_sctp", "SCTP common header cut short.";
-    MalformedDccp = "malformed_dccp", "DCCP header cut short or with a wrong data offset.";
+    MalformedSctp = "malformed_sctp", "SCTP common header or chunk cut short.";
+    MalformedDccp = "malformed_dccp", "DCCP header cut short, with a wrong data offset or of a reserved type.";
     MalformedGre = "malformed_gre", "GRE header cut short or with source routing.";
     TunnelDepth = "tunnel_depth", "More tunnels inside one another than the limit.";
     FragLength = "frag_length", "Fragment before the last whose length is no multiple of 8.";

@@ -425,9 +425,9 @@ pub enum Malformed {
     Udp,
     /// ICMP or ICMPv6 header cut short.
     Icmp,
-    /// SCTP common header cut short.
+    /// SCTP common header or a chunk cut short, or a tag of zero in a chunk.
     Sctp,
-    /// DCCP header cut short, or a data offset beyond the packet.
+    /// DCCP header cut short, a data offset that does not fit, or a reserved type.
     Dccp,
     /// GRE header cut short or with reserved routing.
     Gre,

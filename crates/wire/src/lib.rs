@@ -8,6 +8,7 @@
 pub mod build;
 pub mod checksum;
 mod crc32c;
+pub mod dccp;
 mod dissect;
 mod dissected;
 mod extension;
@@ -16,6 +17,7 @@ mod icmp;
 pub mod icmp_error;
 mod ip;
 mod link;
+pub mod sctp;
 pub mod segment;
 mod transport;
 mod whole;
