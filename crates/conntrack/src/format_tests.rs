@@ -2,6 +2,7 @@ use flow::{Endpoint, FlowKey, Zone};
 use wire::Family;
 
 use super::*;
+use crate::proto::{dccp::DccpState, sctp::SctpState};
 
 fn connection() -> Connection {
     let endpoint = |port| Endpoint { address: [0; 16], port };
@@ -35,7 +36,8 @@ fn with_transport(protocol: u8, there: TupleTransport, back: TupleTransport) -> 
 }
 
 /// The expected lines were printed by `conntrack` 1.4.7 on Linux 6.18; only the
-/// addresses have been replaced.
+/// addresses have been replaced. That of DCCP, which this kernel does not track, is made
+/// like that of SCTP.
 #[test]
 fn connections_are_listed_as_the_tool_lists_them() {
     assert_eq!(
@@ -57,6 +59,12 @@ fn connections_are_listed_as_the_tool_lists_them() {
         Listed(&echo6).to_string(),
         "icmpv6   58 29 src=2001:db8::1 dst=2001:db8::2 type=128 code=0 id=8904 \
          src=2001:db8::2 dst=2001:db8::1 type=129 code=0 id=8904 mark=0 use=1"
+    );
+    let dccp = Connection { protocol: protocol::DCCP, ..connection() };
+    assert_eq!(
+        Listed(&Connection { state: Some(DccpState::Open.name()), ..dccp }).to_string(),
+        "dccp     33 431999 OPEN src=192.0.2.1 dst=192.0.2.2 sport=41212 dport=6000 \
+         src=192.0.2.2 dst=192.0.2.1 sport=6000 dport=41212 [ASSURED] mark=0 use=1"
     );
     let gre = TupleTransport::Gre { key: 0 };
     let gre = Connection { seen_reply: false, ..with_transport(protocol::GRE, gre, gre) };
@@ -146,6 +154,9 @@ fn the_real_tool_prints_the_same() {
          -u SEEN_REPLY,ASSURED -t 9000 -m 7 -w 3",
         "-p udp -s 2001:db8::1 -d 2001:db8::2 --sport 5000 --dport 53 -t 9000",
         "-p icmp -s 192.0.2.1 -d 192.0.2.2 --icmp-type 8 --icmp-code 0 --icmp-id 77 -t 9000",
+        "-p sctp -s 192.0.2.1 -d 192.0.2.2 --sport 41212 --dport 6000 --state HEARTBEAT_SENT \
+         --orig-vtag 1 --reply-vtag 2 -u SEEN_REPLY,ASSURED -t 9000",
+        "-p udplite -s 192.0.2.1 -d 192.0.2.2 --sport 41212 --dport 6000 -t 9000",
     ];
     let Some(mut printed) = printed_by_the_tool(&insert) else {
         println!("SKIPPED: needs user namespaces and the conntrack tool");
@@ -160,9 +171,19 @@ fn the_real_tool_prints_the_same() {
     [udp.reply.destination, udp.reply.source] = addresses;
     let echo = |kind| TupleTransport::Icmp { kind, code: 0, id: 77 };
     let icmp = with_transport(protocol::ICMP, echo(8), echo(0));
+    let both = ports(41212, 6000);
+    let sctp = Connection {
+        state: Some(SctpState::HeartbeatSent.name()),
+        assured: true,
+        timeout_s,
+        ..with_transport(protocol::SCTP, both, ports(6000, 41212))
+    };
+    let udp_lite = with_transport(protocol::UDPLITE, both, ports(6000, 41212));
     let unreplied = |connection| Connection { seen_reply: false, timeout_s, ..connection };
-    let mut expected: Vec<_> =
-        [tcp, unreplied(udp), unreplied(icmp)].iter().map(|c| Listed(c).to_string()).collect();
+    let mut expected: Vec<_> = [tcp, unreplied(udp), unreplied(icmp), sctp, unreplied(udp_lite)]
+        .iter()
+        .map(|connection| Listed(connection).to_string())
+        .collect();
     // The clock of the tool runs: let its 8999 be 9000, too.
     printed.iter_mut().for_each(|line| *line = line.replacen(" 8999 ", " 9000 ", 1));
     // With -L alone the tool may show both families.

@@ -3,6 +3,8 @@
 use flow::declared::LONGEST_TIMEOUT;
 use flow::{SetTunableError, Tunable, declare_tunables};
 
+use crate::proto::dccp::DccpState;
+use crate::proto::sctp::SctpState;
 use crate::proto::tcp;
 
 /// Everything that can be tuned about tracking.
@@ -19,7 +21,9 @@ pub struct Settings {
     pub verify_checksums: bool,
     /// Report events if anybody listens.
     pub events: bool,
-    /// Timeouts of the protocols with little state.
+    /// Pick up DCCP connections whose opening was not seen.
+    pub dccp_loose: bool,
+    /// Timeouts of all protocols but TCP.
     pub timeouts: Timeouts,
     /// The TCP tracker.
     pub tcp: tcp::TcpSettings,
@@ -28,9 +32,10 @@ pub struct Settings {
 /// How long connections live without a packet, seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Timeouts {
-    /// UDP with one end heard, or an exchange of less than two seconds.
+    /// UDP with one end heard, or an exchange of less than two seconds; UDP-Lite with
+    /// one end heard.
     pub udp: u32,
-    /// UDP with both ends heard for longer.
+    /// UDP with both ends heard for longer; UDP-Lite with both ends heard.
     pub udp_stream: u32,
     /// ICMP queries.
     pub icmp: u32,
@@ -40,6 +45,10 @@ pub struct Timeouts {
     pub gre: u32,
     /// GRE with both ends heard.
     pub gre_stream: u32,
+    /// SCTP, by discriminant of [`SctpState`].
+    pub sctp: [u32; SctpState::ALL.len()],
+    /// DCCP, by discriminant of [`DccpState`].
+    pub dccp: [u32; DccpState::ALL.len()],
     /// All other protocols.
     pub generic: u32,
 }
@@ -76,6 +85,7 @@ impl Default for Settings {
             timestamps: false,
             verify_checksums: false,
             events: false,
+            dccp_loose: false,
             timeouts: Timeouts::default(),
             tcp: tcp::TcpSettings::default(),
         };
@@ -104,6 +114,30 @@ declare_tunables! {
     "nf_conntrack_events", Switch, 1, 0..=1,
         "Report new, changed and ended connections to those who listen.",
         [events];
+    "nf_conntrack_dccp_loose", Switch, 1, 0..=1,
+        "Pick up DCCP connections whose opening was not seen.",
+        [dccp_loose];
+    "nf_conntrack_dccp_timeout_closereq", Seconds, 64, 0..=LONGEST_TIMEOUT,
+        "How long a DCCP connection is kept whose server has asked for a Close.",
+        [timeouts.dccp[DccpState::CloseReq as usize]];
+    "nf_conntrack_dccp_timeout_closing", Seconds, 64, 0..=LONGEST_TIMEOUT,
+        "How long a DCCP connection with a Close is kept.",
+        [timeouts.dccp[DccpState::Closing as usize]];
+    "nf_conntrack_dccp_timeout_open", Seconds, 43_200, 0..=LONGEST_TIMEOUT,
+        "How long an idle DCCP connection is kept.",
+        [timeouts.dccp[DccpState::Open as usize]];
+    "nf_conntrack_dccp_timeout_partopen", Seconds, 480, 0..=LONGEST_TIMEOUT,
+        "How long a DCCP connection with an acknowledged Response is kept.",
+        [timeouts.dccp[DccpState::PartOpen as usize]];
+    "nf_conntrack_dccp_timeout_request", Seconds, 240, 0..=LONGEST_TIMEOUT,
+        "How long a DCCP connection with an unanswered Request is kept.",
+        [timeouts.dccp[DccpState::Request as usize]];
+    "nf_conntrack_dccp_timeout_respond", Seconds, 480, 0..=LONGEST_TIMEOUT,
+        "How long a DCCP connection with an answered Request is kept.",
+        [timeouts.dccp[DccpState::Respond as usize]];
+    "nf_conntrack_dccp_timeout_timewait", Seconds, 240, 0..=LONGEST_TIMEOUT,
+        "How long a closed DCCP connection is kept.",
+        [timeouts.dccp[DccpState::TimeWait as usize]];
     "nf_conntrack_generic_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
         "How long a flow of a protocol without a tracker of its own is kept.",
         [timeouts.generic];
@@ -119,11 +153,35 @@ declare_tunables! {
     "nf_conntrack_icmpv6_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long an ICMPv6 query is kept.",
         [timeouts.icmpv6];
+    "nf_conntrack_sctp_timeout_closed", Seconds, 10, 0..=LONGEST_TIMEOUT,
+        "How long an SCTP association with an unanswered INIT, or a closed one, is kept.",
+        [timeouts.sctp[SctpState::Closed as usize]];
+    "nf_conntrack_sctp_timeout_cookie_echoed", Seconds, 3, 0..=LONGEST_TIMEOUT,
+        "How long an SCTP association is kept whose cookie was returned.",
+        [timeouts.sctp[SctpState::CookieEchoed as usize]];
+    "nf_conntrack_sctp_timeout_cookie_wait", Seconds, 3, 0..=LONGEST_TIMEOUT,
+        "How long an SCTP association with an answered INIT is kept.",
+        [timeouts.sctp[SctpState::CookieWait as usize]];
+    "nf_conntrack_sctp_timeout_established", Seconds, 210, 0..=LONGEST_TIMEOUT,
+        "How long an idle SCTP association is kept.",
+        [timeouts.sctp[SctpState::Established as usize]];
+    "nf_conntrack_sctp_timeout_heartbeat_sent", Seconds, 30, 0..=LONGEST_TIMEOUT,
+        "How long an SCTP path with an unanswered heartbeat is kept.",
+        [timeouts.sctp[SctpState::HeartbeatSent as usize]];
+    "nf_conntrack_sctp_timeout_shutdown_ack_sent", Seconds, 3, 0..=LONGEST_TIMEOUT,
+        "How long an SCTP association with an answered SHUTDOWN is kept.",
+        [timeouts.sctp[SctpState::ShutdownAckSent as usize]];
+    "nf_conntrack_sctp_timeout_shutdown_recd", Seconds, 3, 0..=LONGEST_TIMEOUT,
+        "How long an SCTP association is kept whose opener got a SHUTDOWN.",
+        [timeouts.sctp[SctpState::ShutdownRecd as usize]];
+    "nf_conntrack_sctp_timeout_shutdown_sent", Seconds, 3, 0..=LONGEST_TIMEOUT,
+        "How long an SCTP association is kept whose opener sent a SHUTDOWN.",
+        [timeouts.sctp[SctpState::ShutdownSent as usize]];
     "nf_conntrack_udp_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
-        "How long a UDP flow is kept that has not become a stream.",
+        "How long a UDP or UDP-Lite flow is kept that has not become a stream.",
         [timeouts.udp];
     "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST_TIMEOUT,
-        "How long a UDP flow with traffic both ways for two seconds is kept.",
+        "How long a UDP flow with traffic both ways for two seconds, or a UDP-Lite flow with any, is kept.",
         [timeouts.udp_stream];
 }
 

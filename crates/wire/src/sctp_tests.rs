@@ -2,25 +2,27 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn walk(bytes: &[u8]) -> Vec<Result<(u8, u8, &[u8]), Malformed>> {
-    let chunks = Chunks { rest: bytes };
-    chunks.map(|chunk| chunk.map(|chunk| (chunk.kind, chunk.flags, chunk.value))).collect()
+fn walk(bytes: &[u8]) -> Vec<Result<Chunk<'_>, Malformed>> {
+    Chunks { rest: bytes }.collect()
+}
+
+fn chunk(kind: u8, flags: u8, value: &[u8]) -> Result<Chunk<'_>, Malformed> {
+    Ok(Chunk { kind, flags, value })
 }
 
 #[test]
 fn chunks_come_in_order_without_their_padding() {
     let bytes = [10, 0, 0, 6, b'a', b'b', 0, 0, 0, 3, 0, 4, 6, 1, 0, 5, 9];
-    let (echo, data, abort) = ((10, 0, &b"ab"[..]), (0, 3, &[][..]), (6, 1, &[9][..]));
-    assert_eq!(walk(&bytes), [Ok(echo), Ok(data), Ok(abort)]);
+    assert_eq!(walk(&bytes), [chunk(10, 0, b"ab"), chunk(0, 3, &[]), chunk(6, 1, &[9])]);
     assert_eq!(walk(&[]), []);
-    assert_eq!(walk(&[0, 0, 0, 4, 1, 2, 3]), [Ok((0, 0, &[][..]))], "three bytes of padding");
+    assert_eq!(walk(&[0, 0, 0, 4, 1, 2, 3]), [chunk(0, 0, &[])], "three bytes of padding");
 }
 
 #[test]
 fn a_length_that_does_not_fit_ends_the_walk() {
     for length in [0, 1, 3, 9, 255] {
         let bytes = [3, 0, 0, 4, 0, 0, 0, length, 0, 0, 0, 4];
-        assert_eq!(walk(&bytes), [Ok((3, 0, &[][..])), Err(Malformed::Sctp)], "{length}");
+        assert_eq!(walk(&bytes), [chunk(3, 0, &[]), Err(Malformed::Sctp)], "{length}");
     }
     let longest = [0, 0, 0xff, 0xff];
     assert_eq!(walk(&longest), [Err(Malformed::Sctp)]);

@@ -1,13 +1,20 @@
 //! The protocols: what each keeps of a connection and what it makes of a packet.
 
+pub mod dccp;
+#[cfg(test)]
+mod dialogue;
 mod gre;
 mod icmp;
+pub mod sctp;
 pub mod tcp;
 mod udp;
+mod udplite;
 
 use flow::{DropReason, Timestamp};
 use wire::{Network, Transport, protocol};
 
+use self::dccp::{Dccp, DccpState};
+use self::sctp::{Sctp, SctpState};
 use self::tcp::{Invalid, Segment, TcpState, TcpTracker};
 use crate::{Context, Direction, Settings, TrackedPacket};
 
@@ -16,10 +23,12 @@ use crate::{Context, Direction, Settings, TrackedPacket};
 pub(crate) enum State {
     Tcp(TcpTracker),
     Udp(udp::Udp),
+    UdpLite,
+    Sctp(Sctp),
+    Dccp(Dccp),
     Icmp,
     Gre,
-    /// SCTP and DCCP among them: their own state machines are not there yet, so
-    /// they are tracked by addresses and ports alone.
+    /// Every other protocol: by addresses alone.
     Generic,
 }
 
@@ -96,7 +105,16 @@ impl State {
                     .map_err(Invalid::reason)?;
                 Ok((Self::Tcp(opened.tracker), opened.timeout.0))
             }
+            (Transport::Udp { .. }, protocol::UDPLITE) => Ok((Self::UdpLite, timeouts.udp)),
             (Transport::Udp { .. }, _) => Ok(udp::open(input)),
+            (Transport::Sctp { .. }, _) => {
+                let sctp = Sctp::open(input)?;
+                Ok((Self::Sctp(sctp), sctp.timeout(input)))
+            }
+            (Transport::Dccp { .. }, _) => {
+                let dccp = Dccp::open(input)?;
+                Ok((Self::Dccp(dccp), dccp.timeout(input)))
+            }
             (Transport::IcmpQuery(query), _) => {
                 icmp::open(*query)?;
                 Ok((Self::Icmp, icmp::timeout(input)))
@@ -111,6 +129,9 @@ impl State {
         match self {
             Self::Tcp(tcp) => advance_tcp(tcp, input, before),
             Self::Udp(udp) => udp.advance(input, before),
+            Self::UdpLite => udplite::advance(&input.settings.timeouts, before),
+            Self::Sctp(sctp) => sctp.advance(input, before.direction),
+            Self::Dccp(dccp) => dccp.advance(input, before),
             Self::Icmp => Step::refresh(icmp::timeout(input)),
             Self::Gre => gre::advance(&input.settings.timeouts, before),
             Self::Generic => Step::refresh(input.settings.timeouts.generic),
@@ -121,7 +142,9 @@ impl State {
     pub fn is_closing(&self) -> bool {
         match self {
             Self::Tcp(tcp) => tcp.state().is_closing(),
-            Self::Udp(_) | Self::Icmp | Self::Gre | Self::Generic => false,
+            Self::Sctp(sctp) => sctp.state().is_closing(),
+            Self::Dccp(dccp) => dccp.state().is_closing(),
+            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Generic => false,
         }
     }
 
@@ -129,7 +152,9 @@ impl State {
     pub fn name(&self) -> Option<&'static str> {
         match self {
             Self::Tcp(tcp) => Some(tcp.state().name()),
-            Self::Udp(_) | Self::Icmp | Self::Gre | Self::Generic => None,
+            Self::Sctp(sctp) => Some(sctp.state().name()),
+            Self::Dccp(dccp) => Some(dccp.state().name()),
+            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Generic => None,
         }
     }
 }
@@ -137,8 +162,13 @@ impl State {
 /// The names that the states of a protocol have in lists; none for protocols
 /// that have no states.
 pub fn state_names(number: u8) -> impl Iterator<Item = &'static str> {
-    let states: &[TcpState] = if number == protocol::TCP { &TcpState::ALL } else { &[] };
-    states.iter().map(|state| state.name())
+    let of = |protocol, names: &[&'static str]| {
+        let names = if number == protocol { names.to_vec() } else { Vec::new() };
+        names.into_iter()
+    };
+    of(protocol::TCP, &TcpState::ALL.map(TcpState::name))
+        .chain(of(protocol::SCTP, &SctpState::ALL.map(SctpState::name)))
+        .chain(of(protocol::DCCP, &DccpState::ALL.map(DccpState::name)))
 }
 
 #[inline]

@@ -53,6 +53,35 @@ fn udp_becomes_a_stream_after_two_seconds_of_traffic_both_ways() {
 }
 
 #[test]
+fn udp_lite_becomes_a_stream_with_the_first_reply() {
+    insta::assert_snapshot!(situations(|| State::UdpLite, UDP));
+}
+
+#[test]
+fn only_the_covered_part_of_udp_lite_is_verified() {
+    let mut dialogue = dialogue::Dialogue::of(wire::protocol::UDPLITE);
+    // Ports, coverage of the header and two bytes, checksum.
+    let packet = [0, 0, 0, 0, 0, 10, 0, 0, b'a', b'b', b'c', b'd'];
+    let mut frame = dialogue.frame(Direction::Original, &packet);
+    let last = frame.len() - 1;
+    frame[last] ^= 1;
+    assert_eq!(dialogue.sees(&frame), "new, - 30");
+    assert_eq!(dialogue.says(Direction::Reply, &packet), "established, - 30");
+    assert_eq!(dialogue.says(Direction::Original, &packet), "established, - 120 assured");
+    frame[last - 2] ^= 1;
+    assert_eq!(dialogue.sees(&frame), "bad_checksum, - 120 assured");
+}
+
+#[test]
+fn states_are_named_for_the_protocols_that_have_some() {
+    let names = |number| state_names(number).collect::<Vec<_>>();
+    assert_eq!(names(wire::protocol::TCP).len(), 9);
+    assert_eq!(names(wire::protocol::SCTP)[..2], ["CLOSED", "COOKIE_WAIT"]);
+    assert_eq!(names(wire::protocol::DCCP)[6], "TIMEWAIT");
+    assert_eq!(names(wire::protocol::UDP), [""; 0]);
+}
+
+#[test]
 fn gre_becomes_a_stream_with_the_first_reply() {
     insta::assert_snapshot!(situations(|| State::Gre, Transport::Gre { version: 1, key: 5 }));
 }

@@ -1,4 +1,4 @@
-//! UDP and UDP-Lite: a short life until both ends have spoken for two seconds.
+//! UDP: a short life until both ends have spoken for two seconds.
 
 use std::time::Duration;
 

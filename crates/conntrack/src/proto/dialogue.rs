@@ -1,0 +1,115 @@
+//! Two ends that talk through a table, byte by byte.
+
+use std::time::Duration;
+
+use flow::{
+    Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Lease, LeasePool, Timestamp, Zone,
+};
+use wire::{Network, Tunnels, build::PacketBuilder, dissect};
+
+use crate::{Checksum, Connection, Context, Direction, Settings, Table, TrackedPacket};
+
+const SECRET: HashKey = HashKey(5, 6);
+const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
+
+/// A dialogue of one protocol between two ends.
+pub struct Dialogue {
+    protocol: u8,
+    table: Table,
+    now: Timestamp,
+    pub settings: Settings,
+    lease: Lease,
+    counters: ConntrackCounters,
+    last: Option<FlowKey>,
+}
+
+impl Dialogue {
+    pub fn of(protocol: u8) -> Self {
+        let now = Timestamp::from_secs(1000);
+        Self {
+            protocol,
+            table: Table::new(now),
+            now,
+            settings: Settings::default(),
+            lease: LeasePool::new(2).lease(1),
+            counters: ConntrackCounters::default(),
+            last: None,
+        }
+    }
+
+    /// Tracks a packet whose first four bytes will be the ports. The answer is its class
+    /// with the reason, then state, timeout and flags of the connection.
+    pub fn says(&mut self, from: Direction, transport: &[u8]) -> String {
+        let frame = self.frame(from, transport);
+        self.sees(&frame)
+    }
+
+    pub fn frame(&self, from: Direction, transport: &[u8]) -> Vec<u8> {
+        self.numbered(from, transport, 0, 0)
+    }
+
+    /// A frame of one of several dialogues, which differ in the client's port, with an
+    /// identification.
+    pub fn numbered(&self, from: Direction, transport: &[u8], dialogue: u16, id: u16) -> Vec<u8> {
+        let (here, there) = (from.index(), from.reversed().index());
+        let mut bytes = transport.to_vec();
+        let ports = [(5000 + dialogue).to_be_bytes(), 53_u16.to_be_bytes()];
+        bytes[..2].copy_from_slice(&ports[here]);
+        bytes[2..4].copy_from_slice(&ports[there]);
+        let mut frame = Vec::new();
+        let builder = PacketBuilder::v4(ADDRESSES[here], ADDRESSES[there]).id(id.into());
+        builder.transport(self.protocol, &bytes, &mut frame);
+        frame
+    }
+
+    pub fn sees(&mut self, frame: &[u8]) -> String {
+        let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+        let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
+        let class = match self.track(frame, &network, &keyed) {
+            Class::New => "new",
+            Class::Established => "established",
+            Class::Invalid(reason) => reason.name(),
+            _ => "other",
+        };
+        self.last = Some(keyed.key);
+        let Some(connection) = self.connection() else { return format!("{class}, none") };
+        let (state, timeout_s) = (connection.state.unwrap_or("-"), connection.timeout_s);
+        let assured = if connection.assured { " assured" } else { "" };
+        format!("{class}, {state} {timeout_s}{assured}")
+    }
+
+    fn track(&mut self, frame: &[u8], network: &Network, keyed: &KeyedPacket) -> Class {
+        let packet = TrackedPacket {
+            network,
+            frame,
+            keyed,
+            hash: keyed.key.hash(SECRET),
+            checksum: Checksum::Verify,
+            segments: 1,
+        };
+        let mut context = Context {
+            now: self.now,
+            settings: &self.settings,
+            lease: &mut self.lease,
+            counters: &mut self.counters,
+            events: None,
+        };
+        self.table.track(&packet, &mut context).class
+    }
+
+    pub fn connection(&self) -> Option<Connection> {
+        let key = self.last?;
+        self.table.get(&key, key.hash(SECRET), self.now)
+    }
+
+    pub fn wait(&mut self, seconds: u64) {
+        self.now = self.now.after(Duration::from_secs(seconds));
+    }
+}
+
+/// Plays packets in turn and compares all that the table says.
+pub fn play(dialogue: &mut Dialogue, lines: &[(Direction, Vec<u8>, &str)]) {
+    for (at, (from, packet, expected)) in lines.iter().enumerate() {
+        assert_eq!(dialogue.says(*from, packet), *expected, "packet {at}");
+    }
+}

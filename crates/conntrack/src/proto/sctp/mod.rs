@@ -1,0 +1,280 @@
+//! The SCTP tracker: a state machine over chunks, and the verification tags that an
+//! honest sender must know (RFC 9260 sections 8.4 and 8.5). States, timers and most
+//! rules are those of the Linux kernel's tracker.
+//!
+//! Each path of a multi-homed association is a connection of its own, opened by its
+//! heartbeats: the address lists of INIT and INIT ACK are not read.
+//!
+//! Where this tracker knows better than the kernel's:
+//!
+//! - An INIT amid an association does not invalidate its tags, so nobody can cut it off
+//!   with a forged INIT, and packets under way while an end restarts still pass.
+//! - When a repeated INIT was answered twice, the cookie of either answer is good.
+//! - The tag of a SHUTDOWN ACK is verified while there is an association, a tag of zero
+//!   never fits but with an INIT, and chunks must not reach beyond the packet.
+//! - A SHUTDOWN COMPLETE or ABORT that answers a SHUTDOWN ACK out of the blue fits by
+//!   the tag that it reflects.
+//! - After the end an INIT opens a new connection, with directions of its own.
+
+mod state;
+mod tags;
+
+use flow::DropReason;
+use wire::Transport;
+use wire::sctp::{Chunk, Chunks, chunks};
+
+use self::tags::{Asked, Tag, Tags};
+use super::{Input, Step};
+use crate::Direction;
+
+pub use state::{ChunkClass, SctpState, opening, transition};
+
+/// What the tracker remembers of an association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sctp {
+    /// By direction of the packets that carry them.
+    tags: [Tags; 2],
+    /// A heartbeat with a tag that does not fit: if it is answered, both ends know
+    /// more than the tracker.
+    foreign: Option<(Direction, Tag)>,
+    asked: Asked,
+    state: SctpState,
+}
+
+/// What is to be done with a packet that belongs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// It keeps the association alive.
+    Refresh,
+    /// It does not: its receiver has to judge it.
+    Ignore,
+}
+
+impl Sctp {
+    /// The first packet of an association or path.
+    pub fn open(input: &Input<'_>) -> Result<Self, DropReason> {
+        let packet = Packet::read(input)?;
+        let refused = DropReason::ProtocolState;
+        for chunk in packet.classes() {
+            opening(chunk).ok_or(refused)?;
+        }
+        let state = packet.classes().next().and_then(opening).ok_or(refused)?;
+        let tags = [Tags::default(); 2];
+        let mut opened = Self { tags, foreign: None, asked: Asked::Nobody, state };
+        opened.follow(&packet, Direction::Original)?;
+        Ok(opened)
+    }
+
+    /// One more packet.
+    pub fn advance(&mut self, input: &Input<'_>, direction: Direction) -> Step {
+        let packet = match Packet::read(input) {
+            Ok(packet) => packet,
+            Err(reason) => return Step::Invalid { reason, cap: None },
+        };
+        let is_over = self.state == SctpState::Closed && self.asked == Asked::Nobody;
+        if is_over && packet.classes().next() == Some(ChunkClass::Init) {
+            return Step::Reopen;
+        }
+        // All chunks of a packet count, or none.
+        let mut next = *self;
+        let course = match next.follow(&packet, direction) {
+            Ok(course) => course,
+            Err(reason) => return Step::Invalid { reason, cap: None },
+        };
+        let before = std::mem::replace(self, next);
+        match course {
+            Course::Ignore => Step::Pass,
+            Course::Refresh => Step::Accept {
+                timeout: self.timeout(input),
+                assure: self.state == SctpState::Established,
+                changed: self.state != before.state,
+            },
+        }
+    }
+
+    pub fn state(&self) -> SctpState {
+        self.state
+    }
+
+    /// Time to live in this state, seconds.
+    pub fn timeout(&self, input: &Input<'_>) -> u32 {
+        input.settings.timeouts.sctp[self.state as usize]
+    }
+
+    fn follow(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Course, DropReason> {
+        let mut course = Course::Refresh;
+        for chunk in packet.chunks.clone() {
+            let chunk = chunk?;
+            let class = ChunkClass::of(chunk.kind);
+            if self.verify(class, &chunk, packet, direction)? == Course::Ignore {
+                course = Course::Ignore;
+                continue;
+            }
+            let from = self.state;
+            self.state = transition(from, direction, class).ok_or(DropReason::ProtocolState)?;
+            if self.state == SctpState::Closed {
+                match class {
+                    ChunkClass::Abort | ChunkClass::ShutdownComplete => self.asked = Asked::Nobody,
+                    // Or repeated INITs to a silent host keep an entry forever.
+                    ChunkClass::Init if from == SctpState::Closed => course = Course::Ignore,
+                    _ => {}
+                }
+            }
+        }
+        Ok(course)
+    }
+
+    /// Holds the tag of `packet` against what `chunk` must have, and learns from it.
+    fn verify(
+        &mut self,
+        class: ChunkClass,
+        chunk: &Chunk<'_>,
+        packet: &Packet<'_>,
+        direction: Direction,
+    ) -> Result<Course, DropReason> {
+        let back = direction.reversed();
+        match class {
+            ChunkClass::Init => {
+                self.asked = self.asked.and(direction);
+                self.tags[back.index()].offer(chunk.initiate_tag()?);
+            }
+            ChunkClass::InitAck => {
+                self.known(packet, direction)?;
+                let tag = chunk.initiate_tag()?;
+                let answers = self.asked == Asked::One(back);
+                if !answers && !self.tags[back.index()].fit(Some(tag)) {
+                    return Err(DropReason::VerificationTag);
+                }
+                self.tags[back.index()].offer(tag);
+            }
+            ChunkClass::CookieEcho => {
+                let tag = self.known(packet, direction)?;
+                self.tags[direction.index()].prove(tag);
+            }
+            ChunkClass::CookieAck => {
+                let tag = self.known(packet, direction)?;
+                self.tags[direction.index()].prove(tag);
+                self.asked = Asked::Nobody;
+            }
+            ChunkClass::Abort | ChunkClass::ShutdownComplete if chunk.is_tag_reflected() => {
+                self.known(packet, back)?;
+            }
+            ChunkClass::ShutdownAck => self.verify_shutdown_ack(packet, direction)?,
+            ChunkClass::Heartbeat | ChunkClass::HeartbeatAck => {
+                return self.verify_heartbeat(class, packet, direction);
+            }
+            _ => {
+                self.known(packet, direction)?;
+            }
+        }
+        Ok(Course::Refresh)
+    }
+
+    /// The tag of `packet` if it is one of `direction`.
+    fn known(&self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, DropReason> {
+        let fitting = packet.tag.filter(|tag| self.tags[direction.index()].fit(Some(*tag)));
+        fitting.ok_or(DropReason::VerificationTag)
+    }
+
+    /// The SHUTDOWN ACK of an association that its receiver has forgotten comes out of
+    /// the blue, or while the receiver is opening another (RFC 9260 section 8.5.1 (E)).
+    fn verify_shutdown_ack(
+        &mut self,
+        packet: &Packet<'_>,
+        direction: Direction,
+    ) -> Result<(), DropReason> {
+        let tags = &mut self.tags[direction.index()];
+        if tags.are_unknown() && !self.state.is_opening() {
+            tags.prove(packet.tag.ok_or(DropReason::VerificationTag)?);
+        } else if !self.state.is_opening() {
+            self.known(packet, direction)?;
+        }
+        Ok(())
+    }
+
+    /// Heartbeats teach tags that are not known, and may correct those that are: by a
+    /// question and an answer of which neither fits.
+    fn verify_heartbeat(
+        &mut self,
+        class: ChunkClass,
+        packet: &Packet<'_>,
+        direction: Direction,
+    ) -> Result<Course, DropReason> {
+        let tag = packet.tag.ok_or(DropReason::VerificationTag)?;
+        let (here, back) = (direction.index(), direction.reversed());
+        if self.tags[here].are_unknown() {
+            self.tags[here].prove(tag);
+        } else if self.tags[here].fit(Some(tag)) {
+            self.foreign = None;
+        } else if packet.has_data {
+            return Err(DropReason::VerificationTag);
+        } else if class == ChunkClass::Heartbeat {
+            self.foreign = Some((direction, tag));
+            return Ok(Course::Ignore);
+        } else if let Some((asker, theirs)) = self.foreign
+            && asker == back
+        {
+            self.tags[here].prove(tag);
+            self.tags[back.index()].prove(theirs);
+            self.foreign = None;
+        } else {
+            return Err(DropReason::VerificationTag);
+        }
+        Ok(Course::Refresh)
+    }
+}
+
+/// A packet whose chunks may stand together.
+struct Packet<'a> {
+    tag: Option<Tag>,
+    chunks: Chunks<'a>,
+    has_data: bool,
+}
+
+impl<'a> Packet<'a> {
+    /// INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets, a COOKIE ECHO or
+    /// COOKIE ACK is the first chunk (RFC 9260 sections 5.1 and 6.10), and the tag of
+    /// zero belongs to INIT (section 8.5.1 (A)).
+    fn read(input: &Input<'a>) -> Result<Self, DropReason> {
+        // The protocol is part of the flow key, so another transport never comes here.
+        let Transport::Sctp { verification_tag, .. } = input.network.transport else {
+            return Err(DropReason::ProtocolState);
+        };
+        let tag = Tag::new(verification_tag);
+        let chunks = chunks(input.frame, input.network);
+        let (mut count, mut has_data, mut alone) = (0, false, false);
+        for chunk in chunks.clone() {
+            let chunk = chunk?;
+            let class = ChunkClass::of(chunk.kind);
+            let is_init = matches!(class, ChunkClass::Init | ChunkClass::InitAck);
+            let is_cookie = matches!(class, ChunkClass::CookieEcho | ChunkClass::CookieAck);
+            count += 1;
+            alone |= is_init || class == ChunkClass::ShutdownComplete;
+            if count > 1 && (alone || is_cookie) {
+                return Err(DropReason::ProtocolState);
+            }
+            if class == ChunkClass::Init && tag.is_some() {
+                return Err(DropReason::VerificationTag);
+            }
+            if is_init {
+                chunk.initiate_tag()?;
+            }
+            has_data |= class == ChunkClass::Data;
+        }
+        if count == 0 {
+            return Err(DropReason::MalformedSctp);
+        }
+        Ok(Self { tag, chunks, has_data })
+    }
+
+    fn classes(&self) -> impl Iterator<Item = ChunkClass> {
+        self.chunks.clone().flatten().map(|chunk| ChunkClass::of(chunk.kind))
+    }
+}
+
+#[cfg(test)]
+#[path = "tracker_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+mod kernel_tests;

@@ -1,0 +1,61 @@
+//! Verification tags (RFC 9260 section 8.5).
+
+use std::num::NonZeroU32;
+
+use crate::Direction;
+
+/// A verification tag. Zero is none: only an INIT has it.
+pub(super) type Tag = NonZeroU32;
+
+/// The tags that packets of one direction may carry.
+///
+/// An INIT amid an association proves nothing: anybody can send one. Its tag counts
+/// beside the tag of the association, until a cookie shows which of them is right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tags {
+    /// The tag of the association.
+    proven: Option<Tag>,
+    /// The last two tags of INITs or INIT ACKs since then, the newer first: an end that
+    /// answers a repeated INIT chooses another tag, and either answer may be believed.
+    offered: [Option<Tag>; 2],
+}
+
+impl Tags {
+    pub fn fit(&self, tag: Option<Tag>) -> bool {
+        tag.is_some() && (self.proven == tag || self.offered.contains(&tag))
+    }
+
+    pub fn are_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub fn offer(&mut self, tag: Tag) {
+        if !self.fit(Some(tag)) {
+            self.offered = [Some(tag), self.offered[0]];
+        }
+    }
+
+    pub fn prove(&mut self, tag: Tag) {
+        *self = Self { proven: Some(tag), offered: [None; 2] };
+    }
+}
+
+/// Whose INITs wait for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    Nobody,
+    One(Direction),
+    /// INITs have crossed (RFC 9260 section 5.2.1).
+    Both,
+}
+
+impl Asked {
+    /// After an INIT. One that follows a collision stands alone: the other end may have
+    /// given up, or the collision was not one.
+    pub fn and(self, direction: Direction) -> Self {
+        match self {
+            Self::One(other) if other != direction => Self::Both,
+            _ => Self::One(direction),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! UDP-Lite (RFC 3828): with UDP's timeouts, but a stream from the first answer on, as
+//! the kernel has it.
+
+use super::{Before, Step};
+use crate::settings::Timeouts;
+
+pub(super) fn advance(timeouts: &Timeouts, before: Before) -> Step {
+    if before.seen_reply {
+        Step::Accept { timeout: timeouts.udp_stream, assure: true, changed: false }
+    } else {
+        Step::refresh(timeouts.udp)
+    }
+}
