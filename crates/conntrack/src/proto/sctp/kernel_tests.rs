@@ -1,6 +1,6 @@
 //! The tracker beside the kernel's, packet by packet.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -122,7 +122,38 @@ fn judged_by_the_kernel(frames: &[Vec<u8>]) -> Option<HashMap<u16, String>> {
     judged.lines().map(parse).collect()
 }
 
-const CASES: u16 = 600;
+/// Why this tracker differs from the kernel's in the last packet of a dialogue; all of it
+/// is said in the documentation of the tracker. `None` for what is a mistake.
+fn reason(said: &[(u16, Vec<u8>, String)], kernel: &str) -> Option<&'static str> {
+    let (last, before) = said.split_last()?;
+    let word = |packet: &[u8], at| u32::from_be_bytes(*packet[at..].first_chunk().unwrap());
+    let (tag, initiate_tag) = (|packet: &[u8]| word(packet, 4), |packet: &[u8]| word(packet, 16));
+    let kind = |packet: &[u8]| packet[12];
+    let foreign = |tag| tag != TO_CLIENT && tag != TO_SERVER;
+    let had = |what: &dyn Fn(&[u8]) -> bool| before.iter().any(|(_, packet, _)| what(packet));
+    let abort = |packet: &[u8]| kind(packet) == of::ABORT;
+    let forged_init = |packet: &[u8]| kind(packet) == of::INIT && foreign(initiate_tag(packet));
+    let foreign_heartbeat = |packet: &[u8]| kind(packet) == of::HEARTBEAT && foreign(tag(packet));
+    let (packet, ours) = (&last.1, class(&last.2));
+    match (kind(packet), ours, kernel) {
+        (of::INIT, "new", "established") => Some("opens anew after the end"),
+        (kind, "invalid", _) if tag(packet) == 0 && kind != of::INIT => Some("tag of zero"),
+        (of::SHUTDOWN_ACK, "invalid", "established") => Some("tag of a SHUTDOWN ACK"),
+        (of::INIT_ACK, "invalid", "established") if had(&abort) => Some("answer after the end"),
+        (_, "established", "invalid") if had(&forged_init) => Some("forged INIT"),
+        (_, "established", "invalid") if had(&foreign_heartbeat) => Some("corrected tags"),
+        _ => None,
+    }
+}
+
+fn class(said: &str) -> &str {
+    match said.split_once(',') {
+        Some((class @ ("new" | "established"), _)) => class,
+        _ => "invalid",
+    }
+}
+
+const CASES: u16 = 2000;
 
 #[test]
 fn the_kernel_says_the_same_but_for_what_is_known() {
@@ -130,8 +161,8 @@ fn the_kernel_says_the_same_but_for_what_is_known() {
     for case in 0..CASES {
         let mut dice = Dice(case.into());
         let mut lines = dialogue(&mut dice);
-        // The first third is honest.
-        if case >= CASES / 3 {
+        // A third is honest.
+        if case % 3 != 0 {
             mistreat(&mut lines, &mut dice);
         }
         let mut ours = Dialogue::of(protocol::SCTP);
@@ -148,26 +179,23 @@ fn the_kernel_says_the_same_but_for_what_is_known() {
         println!("SKIPPED: needs user namespaces, python3, nft and the kernel's SCTP tracker");
         return;
     };
-    let mut differences = 0;
+    let mut reasons: BTreeMap<_, usize> = BTreeMap::new();
     for (case, said) in cases.iter().enumerate() {
-        let class = |said: &str| {
-            let class = said.split(',').next().unwrap_or_default().to_owned();
-            if class == "new" || class == "established" { class } else { "invalid".to_owned() }
-        };
-        let differing =
-            said.iter().position(|(number, _, said)| judged.get(number) != Some(&class(said)));
-        let Some(at) = differing else { continue };
-        differences += 1;
-        let (number, packet, ours) = &said[at];
-        println!(
-            "case {case} packet {at} {:02x?}: {ours}, kernel {:?}",
-            &packet[4..],
-            judged.get(number)
-        );
-        for (_, packet, said) in &said[..at] {
-            println!("      after {:02x?} {said}", &packet[4..14]);
+        // What follows a difference differs, too.
+        let differs = |(number, _, said): &(u16, _, String)| judged[number] != class(said);
+        let Some(at) = said.iter().position(differs) else { continue };
+        let kernel = &judged[&said[at].0];
+        let reason = reason(&said[..=at], kernel);
+        for (_, packet, said) in said[..=at].iter().filter(|_| reason.is_none()) {
+            println!(
+                "case {case}: tag {:02x?} chunks {:02x?}: {said}",
+                &packet[4..8],
+                &packet[12..]
+            );
         }
+        println!("case {case}: {reason:?}, kernel {kernel}");
+        *reasons.entry(reason).or_default() += 1;
     }
-    println!("{differences} of {CASES} differ, {} packets", frames.len());
-    assert_eq!(differences, 0);
+    println!("{CASES} dialogues of {} packets, differences: {reasons:#?}", frames.len());
+    assert_eq!(reasons.get(&None), None);
 }

@@ -14,7 +14,9 @@
 //!   never fits but with an INIT, and chunks must not reach beyond the packet.
 //! - A SHUTDOWN COMPLETE or ABORT that answers a SHUTDOWN ACK out of the blue fits by
 //!   the tag that it reflects.
-//! - After the end an INIT opens a new connection, with directions of its own.
+//! - When heartbeats correct the tags, both are known at once.
+//! - After the end an INIT opens a new connection, with directions of its own, and a late
+//!   INIT ACK revives nothing.
 
 mod state;
 mod tags;
@@ -112,13 +114,16 @@ impl Sctp {
             }
             let from = self.state;
             self.state = transition(from, direction, class).ok_or(DropReason::ProtocolState)?;
-            if self.state == SctpState::Closed {
-                match class {
-                    ChunkClass::Abort | ChunkClass::ShutdownComplete => self.asked = Asked::Nobody,
-                    // Or repeated INITs to a silent host keep an entry forever.
-                    ChunkClass::Init if from == SctpState::Closed => course = Course::Ignore,
-                    _ => {}
+            match (class, self.state) {
+                (ChunkClass::CookieAck, SctpState::Established)
+                | (ChunkClass::Abort | ChunkClass::ShutdownComplete, SctpState::Closed) => {
+                    self.asked = Asked::Nobody;
                 }
+                // Or repeated INITs to a silent host keep an entry forever.
+                (ChunkClass::Init, SctpState::Closed) if from == SctpState::Closed => {
+                    course = Course::Ignore;
+                }
+                _ => {}
             }
         }
         Ok(course)
@@ -147,14 +152,9 @@ impl Sctp {
                 }
                 self.tags[back.index()].offer(tag);
             }
-            ChunkClass::CookieEcho => {
+            ChunkClass::CookieEcho | ChunkClass::CookieAck => {
                 let tag = self.known(packet, direction)?;
                 self.tags[direction.index()].prove(tag);
-            }
-            ChunkClass::CookieAck => {
-                let tag = self.known(packet, direction)?;
-                self.tags[direction.index()].prove(tag);
-                self.asked = Asked::Nobody;
             }
             ChunkClass::Abort | ChunkClass::ShutdownComplete if chunk.is_tag_reflected() => {
                 self.known(packet, back)?;
