@@ -84,7 +84,6 @@ impl Pieces {
 pub struct Reassembly {
     pub(crate) queues: Reassembler<Fragment>,
     pub(crate) memory: Memory,
-    secret: HashKey,
     /// Fragments that were given up in the last call, until they are counted.
     discarded: Vec<(Fragment, DropReason)>,
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
@@ -99,7 +98,6 @@ impl Reassembly {
         Self {
             queues: Reassembler::new(secret),
             memory,
-            secret,
             discarded: Vec::new(),
             spare: Vec::new(),
             loose: Vec::new(),
@@ -165,7 +163,7 @@ impl Worker {
             payload: (start, network.end),
             pieces: packet.pieces.take(),
         };
-        let hash = piece.key.hash(self.reassembly.secret);
+        let hash = self.reassembly.queues.hash(&piece.key);
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
         let outcome = self.with_datagrams(now, |queues, context| {
             queues.insert(piece, hash, bucket.0, fragment, &mut pieces.0, context)
