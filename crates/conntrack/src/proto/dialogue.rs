@@ -10,6 +10,8 @@ use wire::{Network, Tunnels, build::PacketBuilder, dissect};
 use crate::{Checksum, Connection, Context, Direction, Settings, Table, TrackedPacket};
 
 const SECRET: HashKey = HashKey(5, 6);
+/// The client's port in the first dialogue.
+pub const FIRST_PORT: u16 = 5000;
 const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
 
 /// A dialogue of one protocol between two ends.
@@ -25,13 +27,17 @@ pub struct Dialogue {
 
 impl Dialogue {
     pub fn of(protocol: u8) -> Self {
+        Self::with_room_for(2, protocol)
+    }
+
+    pub fn with_room_for(connections: u64, protocol: u8) -> Self {
         let now = Timestamp::from_secs(1000);
         Self {
             protocol,
             table: Table::new(now),
             now,
             settings: Settings::default(),
-            lease: LeasePool::new(2).lease(1),
+            lease: LeasePool::new(connections).lease(1),
             counters: ConntrackCounters::default(),
             last: None,
         }
@@ -53,7 +59,7 @@ impl Dialogue {
     pub fn numbered(&self, from: Direction, transport: &[u8], dialogue: u16, id: u16) -> Vec<u8> {
         let (here, there) = (from.index(), from.reversed().index());
         let mut bytes = transport.to_vec();
-        let ports = [(5000 + dialogue).to_be_bytes(), 53_u16.to_be_bytes()];
+        let ports = [(FIRST_PORT + dialogue).to_be_bytes(), 53_u16.to_be_bytes()];
         bytes[..2].copy_from_slice(&ports[here]);
         bytes[2..4].copy_from_slice(&ports[there]);
         let mut frame = Vec::new();

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lets the kernel track packets, in a network namespace of its own.
 
-Reads frames as lines of hexadecimal digits, and prints the identification (IPv4) of each
-with the class that the kernel gave it.
+Reads frames as lines of hexadecimal digits. Prints "class", the identification (IPv4) and
+the class of each, and then "state", the client's port and the state of each association.
 """
 import json
 import socket
@@ -55,4 +55,9 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
 for class_ in ["new", "established", "invalid"]:
     listed = json.loads(run("nft", "-j", "list", "set", "ip", "judge", class_))
     for number in listed["nftables"][1]["set"].get("elem", []):
-        print(number, class_)
+        print("class", number, class_)
+for line in run("conntrack", "-L", "-p", "sctp").splitlines():
+    fields = line.split()
+    # Either end may have opened it; the client's port is the higher one.
+    ports = [int(field[6:]) for field in fields if field.startswith("sport=")]
+    print("state", max(ports), fields[3])

@@ -304,6 +304,17 @@ fn malformed_chunks_and_checksums_change_nothing() {
     assert_eq!(dialogue.sees(&frame), "bad_checksum, ESTABLISHED 210 assured");
 }
 
+#[test]
+fn an_association_on_its_way_out_makes_room() {
+    for (kind, makes_room) in [(of::SHUTDOWN, true), (of::ABORT, true), (of::DATA, false)] {
+        let mut dialogue = Dialogue::with_room_for(1, protocol::SCTP);
+        play(&mut dialogue, &set_up());
+        dialogue.says(Client, &one(TO_SERVER, kind));
+        let other = dialogue.numbered(Client, &init(0, of::INIT, 1), 1, 0);
+        assert_eq!(dialogue.sees(&other) == "new, CLOSED 10", makes_room, "{kind}");
+    }
+}
+
 /// Chunks that mean something, and any.
 fn any_packet() -> impl Strategy<Value = (bool, Vec<u8>)> {
     let chunk = (prop_oneof![8 => 0u8..15, 1 => any::<u8>()], 0u8..2, 0u32..4).prop_map(
