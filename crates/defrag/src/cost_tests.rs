@@ -31,9 +31,7 @@ fn pieces(count: u16) -> Vec<Piece> {
         length: 8,
         more: number + 1 < count,
         ecn: Ecn::NotEct,
-        frame_size: 28,
         header: 20,
-        dont_fragment: false,
     };
     (0..count).map(at).collect()
 }

@@ -13,8 +13,12 @@ use crate::slab::{NONE, Slab};
 /// Datagrams in progress that were given up are remembered, so that the rest of them
 /// does not begin them anew, in up to 1 / `DEAD_SHARE` of what is held.
 const DEAD_SHARE: u128 = 32;
-/// A datagram has come to a halt if its pace is below 1 / `HALTED` of another's.
+/// A datagram has come to a halt if its pace is below 1 / `HALTED` of another's, or if
+/// it waits for a piece `HALTED` times as long as it waited for the others.
 const HALTED: u128 = 4;
+/// So long pieces may wait in a receive queue before all of them come at once,
+/// microseconds.
+const BATCH_US: u128 = 100;
 
 /// The datagrams of a family: all by age, and by class.
 #[derive(Debug)]
@@ -24,6 +28,17 @@ pub(crate) struct Shelf {
     pub stages: [Fifo<ByClass>; Stage::COUNT],
     /// Bytes charged for each class.
     charged: [u64; Stage::COUNT],
+}
+
+/// The queues that [`Shelf::enter_by_age`] put in last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entered {
+    age: u32,
+    stages: [u32; Stage::COUNT],
+}
+
+impl Entered {
+    pub const NOTHING: Self = Self { age: NONE, stages: [NONE; Stage::COUNT] };
 }
 
 impl Shelf {
@@ -47,10 +62,15 @@ impl Shelf {
         self.charge(Stage::Newcomer, queues[slot].state.charged.into());
     }
 
-    /// Takes in a queue that was created elsewhere, maybe long ago.
-    pub fn enter_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32) {
-        self.ages.insert_by_age(queues, slot);
-        self.stages[queues[slot].identity.stage.index()].insert_by_age(queues, slot);
+    /// Takes in a queue that was created elsewhere, maybe long ago. `last` says which
+    /// one came before it, if all come from the youngest on: so that together they
+    /// look at every queue once.
+    pub fn enter_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32, last: &mut Entered) {
+        let stage = queues[slot].identity.stage.index();
+        self.ages.insert_by_age(queues, slot, last.age);
+        self.stages[stage].insert_by_age(queues, slot, last.stages[stage]);
+        last.age = slot;
+        last.stages[stage] = slot;
     }
 
     /// Takes a queue out with all that it is charged for.
@@ -107,10 +127,12 @@ impl Shelf {
     }
 }
 
-/// Of the datagrams in progress, the oldest if it has come to a halt: if it has gained
-/// bytes at less than a quarter of the pace of the youngest. What a flood began
-/// stands still. Otherwise the youngest, which has the longest way to go: if all are
-/// honest and memory is too short for them, giving up the oldest would complete none.
+/// Of the datagrams in progress, the oldest if it has come to a halt: no piece has come
+/// for several times the time that there was between its pieces, or it has gained bytes
+/// at a fraction of the pace of the youngest. So what a flood began makes room,
+/// whatever it looked like. Otherwise the youngest, which has the longest way to go:
+/// if all are honest and memory is too short for them, giving up the oldest would
+/// complete none.
 fn least_promising(
     progress: &Fifo<ByClass>,
     queues: &mut Slab<Queue>,
@@ -125,13 +147,16 @@ fn least_promising(
     let pace = |slot: u32| {
         let Queue { identity, state } = &queues[slot];
         // A microsecond, so that what came in one batch has a pace too.
-        let age = now.since(identity.created).as_nanos().max(1000);
-        (u128::from(state.received), age)
+        let age_us = now.since(identity.created).as_micros().max(1);
+        (u128::from(state.received), age_us, u128::from(state.idle_us(now)))
     };
-    let ((old_bytes, old_age), (young_bytes, young_age)) = (pace(oldest), pace(youngest));
-    // Bytes in half an hour are below 2^16, nanoseconds below 2^51.
-    let has_halted = old_bytes * young_age * HALTED < young_bytes * old_age;
-    if has_halted { oldest } else { youngest }
+    let (old_bytes, old_age, old_idle) = pace(oldest);
+    let (young_bytes, young_age, _) = pace(youngest);
+    let gaps = u128::from(queues[oldest].state.pieces.max(2) - 1);
+    let active = old_age.saturating_sub(old_idle);
+    let is_idle = old_idle.saturating_sub(BATCH_US) * gaps > active * HALTED;
+    let is_slow = old_bytes * young_age * HALTED < young_bytes * old_age;
+    if is_idle || is_slow { oldest } else { youngest }
 }
 
 impl<F: Buffer> Reassembler<F> {

@@ -85,10 +85,14 @@ impl<O: Order> Fifo<O> {
         }
     }
 
-    /// Puts a queue where its age belongs. Looks at those that are younger.
-    pub fn insert_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32) {
+    /// Puts a queue where its age belongs. Looks at those that are younger, from
+    /// `younger` down; with `NONE` at all of them.
+    pub fn insert_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32, younger: u32) {
         let created = queues[slot].identity.created;
-        let mut before = self.last;
+        let mut before = match younger {
+            NONE => self.last,
+            younger => O::link(&mut queues[younger]).previous,
+        };
         while before != NONE && queues[before].identity.created > created {
             before = O::link(&mut queues[before]).previous;
         }

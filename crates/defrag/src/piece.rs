@@ -111,14 +111,10 @@ pub struct Piece {
     pub more: bool,
     /// ECN field of this piece.
     pub ecn: Ecn,
-    /// Length of this piece as an IP packet, bytes; 65535 stands for all above.
-    pub frame_size: u16,
     /// Bytes before the payload that count against the 65535 bytes of the
     /// datagram: the IPv4 header, or the extension headers before the IPv6
     /// fragment header.
     pub header: u16,
-    /// IPv4 "don't fragment".
-    pub dont_fragment: bool,
 }
 
 impl Piece {
@@ -150,9 +146,7 @@ impl Piece {
             length: (network.end - u32::from(fragment.payload_offset)) as u16,
             more: fragment.more,
             ecn: Ecn::of(network.traffic_class),
-            frame_size: u16::try_from(network.end - u32::from(network.offset)).unwrap_or(u16::MAX),
             header: (fragment.payload_offset - network.offset).saturating_sub(overhead),
-            dont_fragment: network.dont_fragment,
         })
     }
 

@@ -50,9 +50,8 @@ pub(crate) struct State {
     pub reach: u16,
     /// End of the datagram, 0 until the last piece has come.
     pub total: u16,
-    pub max_fragment: u16,
-    /// Longest piece with "don't fragment", 0 without any.
-    pub max_df: u16,
+    /// When the last piece came, microseconds modulo 2^32.
+    pub touched: u32,
     /// [`Piece::header`] of the first piece, 0 until it has come.
     pub header: u16,
     pub ecn: EcnSeen,
@@ -152,10 +151,6 @@ pub struct Summary {
     pub payload: u32,
     /// ECN field of the whole.
     pub ecn: Ecn,
-    /// Longest piece as an IP packet, bytes: the path has room for it.
-    pub max_fragment: u16,
-    /// Longest piece that had "don't fragment" set, 0 if none had.
-    pub max_df: u16,
 }
 
 impl Identity {
@@ -169,7 +164,7 @@ impl Identity {
 impl State {
     /// A datagram of which one piece is held, in slot `held`.
     #[inline]
-    pub fn of(piece: &Piece, held: u32, charged: u32, source_count: u32) -> Self {
+    pub fn of(piece: &Piece, held: u32, charged: u32, source_count: u32, now: Timestamp) -> Self {
         let (is_first, end) = (piece.offset == 0, piece.end());
         Self {
             coverage: Coverage::of(Run::of_bytes(piece.offset, piece.length)),
@@ -182,8 +177,7 @@ impl State {
             received: piece.length,
             reach: end,
             total: select_unpredictable(piece.more, 0, end),
-            max_fragment: piece.frame_size,
-            max_df: if piece.dont_fragment { piece.frame_size } else { 0 },
+            touched: microseconds(now),
             header: select_unpredictable(is_first, piece.header, 0),
             ecn: EcnSeen::of(piece),
             in_order: true,
@@ -259,8 +253,6 @@ impl State {
         self.reach = self.reach.max(piece.end());
         self.total = self.total_with(piece);
         self.header = self.header_with(piece);
-        self.max_fragment = self.max_fragment.max(piece.frame_size);
-        self.max_df = self.max_df.max(if piece.dont_fragment { piece.frame_size } else { 0 });
         self.ecn = self.ecn.with(piece);
     }
 
@@ -273,13 +265,16 @@ impl State {
         }
     }
 
+    /// Time between the last piece and `now`, microseconds; not more than 2^32.
+    pub fn idle_us(&self, now: Timestamp) -> u32 {
+        microseconds(now).wrapping_sub(self.touched)
+    }
+
     pub fn summary(&self) -> Summary {
         Summary {
             pieces: u32::from(self.pieces),
             payload: u32::from(self.total),
             ecn: self.ecn.merged(),
-            max_fragment: self.max_fragment,
-            max_df: self.max_df,
         }
     }
 
@@ -290,6 +285,11 @@ impl State {
             Coverage::Map(map) => Some(map),
         }
     }
+}
+
+/// The low 32 bits of a time in microseconds: no datagram lives for an hour.
+pub(crate) fn microseconds(time: Timestamp) -> u32 {
+    (time.as_nanos() / 1000) as u32
 }
 
 /// So many pieces of 8 bytes fill 4 KiB: a limit of as many is none.

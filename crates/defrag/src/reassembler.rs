@@ -6,7 +6,7 @@ use wire::Family;
 use crate::coverage::Map;
 use crate::eviction::Shelf;
 use crate::memory::family_index;
-use crate::queue::{Identity, Judgement, Queue, Stage, State};
+use crate::queue::{Identity, Judgement, Queue, Stage, State, microseconds};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::{DatagramKey, Memory, Piece, Settings, Summary};
@@ -264,7 +264,7 @@ impl<F: Buffer> Reassembler<F> {
         let held = self.pieces.insert(Held { frame, next: NONE, offset: piece.offset });
         let slot = self.queues.insert(Queue {
             identity: Identity::new(piece.key, hash, bucket, context.now),
-            state: State::of(piece, held, bytes as u32, source_count),
+            state: State::of(piece, held, bytes as u32, source_count, context.now),
         });
         let queues = &self.queues;
         if self.index.insert(hash as u32, slot, |slot| queues[slot].identity.hash).is_err() {
@@ -314,6 +314,7 @@ impl<F: Buffer> Reassembler<F> {
         // It holds at least one piece.
         self.pieces[std::mem::replace(&mut state.last, held)].next = held;
         state.source_count = source_count;
+        state.touched = microseconds(context.now);
         state.cover(piece);
         state.note(piece);
         state.charged += bytes as u32;

@@ -1,6 +1,7 @@
 //! Datagrams on their way to another worker.
 
 use crate::Memory;
+use crate::eviction::Entered;
 use crate::memory::family_index;
 use crate::queue::Queue;
 use crate::reassembler::{Buffer, Held, Reassembler};
@@ -82,12 +83,18 @@ impl<F: Buffer> Reassembler<F> {
     /// The bucket's fragments must not have reached this worker before: it holds no
     /// datagram that is in the parcel too.
     pub fn adopt(&mut self, parcel: Parcel<F>, memory: &mut Memory) {
-        for traveller in parcel.travellers {
-            self.settle_in(traveller, memory);
+        let mut entered = [Entered::NOTHING; 2];
+        for traveller in parcel.travellers.into_iter().rev() {
+            self.settle_in(traveller, memory, &mut entered);
         }
     }
 
-    fn settle_in(&mut self, traveller: Traveller<F>, memory: &mut Memory) {
+    fn settle_in(
+        &mut self,
+        traveller: Traveller<F>,
+        memory: &mut Memory,
+        entered: &mut [Entered; 2],
+    ) {
         let Traveller { mut queue, distance, pieces } = traveller;
         let key = queue.identity.key;
         let (family, hash) = (family_index(key.family), queue.identity.hash);
@@ -103,7 +110,7 @@ impl<F: Buffer> Reassembler<F> {
         }
         memory.lease(key.family).adopt(bytes);
         let slot = self.queues.insert(queue);
-        self.shelves[family].enter_by_age(&mut self.queues, slot);
+        self.shelves[family].enter_by_age(&mut self.queues, slot, &mut entered[family]);
         self.shelves[family].charge(stage, bytes);
         let queues = &self.queues;
         let filed = self.index.insert(hash, slot, |slot| queues[slot].identity.hash);

@@ -110,8 +110,6 @@ pub fn read(frame: &[u8]) -> Piece {
         length: size - 20,
         more: place & 0x2000 != 0,
         ecn: Ecn::of(frame[15]),
-        frame_size: size,
         header: 20,
-        dont_fragment: place & 0x4000 != 0,
     }
 }

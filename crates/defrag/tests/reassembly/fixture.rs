@@ -225,16 +225,7 @@ pub fn cut(key: DatagramKey, content: &[u8], offset: usize, length: usize) -> Cu
 pub fn fragment(key: DatagramKey, offset: u16, payload: &[u8], more: bool) -> Cut {
     let header = if key.family == Family::V4 { 20 } else { 0 };
     let length = payload.len() as u16;
-    let piece = Piece {
-        key,
-        offset,
-        length,
-        more,
-        ecn: Ecn::NotEct,
-        frame_size: length.saturating_add(48),
-        header,
-        dont_fragment: false,
-    };
+    let piece = Piece { key, offset, length, more, ecn: Ecn::NotEct, header };
     Cut { piece, payload: payload.to_vec() }
 }
 

@@ -116,20 +116,6 @@ fn ecn_is_merged_as_rfc_3168_says() {
 }
 
 #[test]
-fn the_summary_tells_what_the_path_can_carry() {
-    let mut worker = Worker::new(&Settings::default());
-    let mut pieces = cuts(key(Family::V4, 1, 1), &content(1, 4416), 1480);
-    pieces[0].piece.dont_fragment = true;
-    pieces[0].piece.frame_size = 1200;
-    pieces[1].piece.frame_size = 1500;
-    worker.send(&pieces[1]);
-    worker.send(&pieces[0]);
-    let summary = summary_of(&worker.send(&pieces[2]));
-    assert_eq!((summary.pieces, summary.payload), (3, 4416));
-    assert_eq!((summary.max_fragment, summary.max_df), (1504, 1200));
-}
-
-#[test]
 fn too_many_pieces_in_a_block_condemn_the_datagram() {
     let bytes = content(1, 20_000);
     for (size, limit, passes) in
@@ -286,7 +272,7 @@ fn a_packet_is_a_piece_only_if_there_are_others() {
     assert_eq!((piece.key.protocol, piece.key.id, piece.key.zone), (0, 9, Zone(3)));
     assert_eq!((piece.offset, piece.length, piece.more), (8, 100, false));
     // 8 bytes of extension headers lie before the fragment header.
-    assert_eq!((piece.header, piece.frame_size, piece.ecn), (8, 156, Ecn::Ect0));
+    assert_eq!((piece.header, piece.ecn), (8, Ecn::Ect0));
 }
 
 /// Honest senders, all at the same pace, of whose datagrams memory holds a third.
@@ -313,4 +299,45 @@ fn when_honest_datagrams_exceed_memory_the_oldest_become_complete() {
     let complete = worker.counters.reasm_oks;
     assert!(complete * 4 > sent, "only {complete} of {sent} datagrams became complete");
     worker.check_books();
+}
+
+/// A flood of datagrams of 44 pieces that lack the last does not stop a slow sender
+/// whose datagrams take a tenth of the time in which the flood fills the memory.
+#[test]
+fn a_slow_sender_gets_through_a_flood_of_large_datagrams_that_never_end() {
+    const FLOOD_PER_SECOND: u64 = 100_000;
+    const TOGETHER: u64 = 8;
+    for together in [1, TOGETHER] {
+        let mut settings = Settings::default();
+        settings.v4.high_thresh = 4 << 20;
+        settings.v4.low_thresh = 3 << 20;
+        let mut worker = Worker::new(&settings);
+        let (mut sent, mut honest) = (0, 0_u32);
+        // Three pieces, 1.2 ms apart as on a link of 10 Mbit/s.
+        for flood in 0..FLOOD_PER_SECOND {
+            worker.pass(1.0 / FLOOD_PER_SECOND as f64);
+            // So many datagrams at a time take turns.
+            let (round, turn) = (flood / together, flood % together);
+            let id = (round / 43 * together + turn) as u32;
+            let piece = (round % 43) as u16;
+            worker.send(&fragment(key(Family::V4, 200, id), piece * 8, &[0; 8], true));
+            if flood % 120 == 0 {
+                let piece = (honest % 3) as u16;
+                worker.send(&fragment(
+                    key(Family::V4, 1, honest / 3),
+                    piece * 8,
+                    &[0; 8],
+                    piece < 2,
+                ));
+                sent += u32::from(piece == 2);
+                honest += 1;
+            }
+        }
+        let complete = worker.counters.reasm_oks;
+        assert!(
+            complete * 100 >= u64::from(sent) * 95,
+            "{complete} of {sent}, {together} at a time"
+        );
+        worker.check_books();
+    }
 }
