@@ -12,11 +12,12 @@
 //! and the bookkeeping) to a lease of the worker ([`Memory`]). When it is used up,
 //! older datagrams make room, so a flood can not stop the datagrams that come after
 //! it; a paced datagram is complete long before it is the oldest. There are three
-//! classes ([`Stage`]): datagrams that were given up and are only remembered go
-//! first. Datagrams in several pieces may hold `low_thresh` of `high_thresh`; if
-//! they hold more, the oldest of them goes, otherwise the oldest that has one piece.
-//! So a flood of single fragments pushes out its own kind, and so does one of
-//! datagrams that never become complete.
+//! classes ([`Stage`]). Datagrams that were given up are remembered in a small part of
+//! the memory. Datagrams in several pieces may hold `low_thresh` of `high_thresh`; if
+//! they hold more, the oldest of them goes if it stands still, and otherwise the
+//! youngest, which has the longest way to go. If they hold less, the oldest that has one
+//! piece goes. So a flood of single fragments pushes out its own kind, and so does one
+//! of datagrams that never become complete.
 //!
 //! # Cost
 //!

@@ -21,6 +21,9 @@ pub struct Packet {
     pub flow: Option<TrackedFlow>,
     /// The bucket whose owner processes it.
     pub bucket: BucketId,
+    /// Outermost VLAN identifier: what is fragmented in one VLAN is not put together
+    /// with what is in another.
+    pub vlan: u16,
     /// For a datagram that came in fragments: these, in order. They are what is
     /// sent; `frame` is the whole, to be looked at.
     pub pieces: Option<Box<Pieces>>,

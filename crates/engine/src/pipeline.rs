@@ -17,8 +17,8 @@ use crate::worker::{TimeSource, Worker};
 impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner.
     pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
-        let network = match wire::dissect(frame.bytes(), self.tunnels) {
-            Ok(dissected) => dissected.network,
+        let (network, vlan) = match wire::dissect(frame.bytes(), self.tunnels) {
+            Ok(dissected) => (dissected.network, dissected.vlan),
             Err(malformed) => return self.drop_frame(frame, malformed.into()),
         };
         let Some(network) = network else {
@@ -28,7 +28,7 @@ impl Worker {
             self.outputs.forward(frame, now.as_nanos(), &mut self.pool, &mut self.counters);
             return;
         };
-        let packet = self.packet(frame, network, None);
+        let packet = self.packet(frame, network, vlan, None);
         if self.ownership.route(packet.bucket) == self.id {
             self.batch.push(packet);
         } else {
@@ -41,6 +41,7 @@ impl Worker {
         &self,
         frame: Frame,
         network: Network,
+        vlan: u16,
         pieces: Option<Box<Pieces>>,
     ) -> Packet {
         let supplied = NonZeroU32::new(frame.supplied_hash);
@@ -51,7 +52,7 @@ impl Worker {
             }
             Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
         };
-        Packet { frame, network, flow, bucket, pieces }
+        Packet { frame, network, flow, bucket, vlan, pieces }
     }
 
     /// True for an ICMP error about a tunnel that is looked into: the tunnel itself
@@ -134,7 +135,7 @@ impl Worker {
             // Those of a datagram were counted one by one.
             self.counters.softnet.processed += 1;
         }
-        if let Some(piece) = Piece::of(&packet.network, Zone::default()) {
+        if let Some(piece) = Piece::of(&packet.network, Zone(packet.vlan)) {
             return self.reassemble(&piece, packet, now);
         }
         let verdict = self.tracking.judge(bucket, packet, now, &mut self.counters);
@@ -149,9 +150,9 @@ impl Worker {
     fn keep(&mut self, packet: &mut Packet) {
         let bucket = packet.bucket;
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        let Packet { network, flow, .. } = *packet;
+        let Packet { network, flow, vlan, .. } = *packet;
         if let Err(packet) =
-            self.ownership.keep(bucket, Packet { frame, network, flow, bucket, pieces })
+            self.ownership.keep(bucket, Packet { frame, network, flow, bucket, vlan, pieces })
         {
             self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);
         }

@@ -20,6 +20,9 @@ const EXPIRE_BUDGET: usize = 64;
 /// Empty [`Pieces`] that a worker keeps for the next datagrams.
 const SPARE_PIECES: usize = 256;
 
+/// Most fragments that spare [`Pieces`] have room for: those of the longest datagram
+/// over a link of 1500 bytes.
+const SPARE_CAPACITY: usize = 64;
 /// Room for the headers of a datagram, bytes: Ethernet, IPv6, and the longest
 /// extension headers that the fragments of a link of 1500 bytes have room for.
 const HEADER_ROOM: usize = 2048;
@@ -45,19 +48,23 @@ impl Fragment {
 
 impl Buffer for Fragment {
     fn footprint(&self) -> usize {
-        let pieces = self.pieces.iter().flat_map(|pieces| &pieces.0);
+        let pieces = self.pieces.iter().flat_map(|pieces| &pieces.fragments);
         self.frame.footprint() + pieces.map(Buffer::footprint).sum::<usize>()
     }
 }
 
 /// The fragments of a complete datagram, in the order of their offsets.
 #[derive(Debug, Default)]
-pub struct Pieces(Vec<Fragment>);
+pub struct Pieces {
+    fragments: Vec<Fragment>,
+    /// How often what is inside was put together: 1 unless tunnels are involved.
+    depth: usize,
+}
 
 impl Pieces {
     /// Moves the frames to `frames` as they came from outside.
     fn take_into(&mut self, frames: &mut Vec<Frame>, pool: &mut FramePool) {
-        for fragment in self.0.drain(..) {
+        for fragment in self.fragments.drain(..) {
             match fragment.pieces {
                 None => frames.push(fragment.frame),
                 Some(mut inner) => {
@@ -70,7 +77,7 @@ impl Pieces {
 
     /// Shows the frames as they came from outside.
     pub fn each_frame(&self, each: &mut impl FnMut(&Frame)) {
-        for fragment in &self.0 {
+        for fragment in &self.fragments {
             match &fragment.pieces {
                 None => each(&fragment.frame),
                 Some(inner) => inner.each_frame(each),
@@ -130,8 +137,10 @@ impl Reassembly {
     }
 
     fn keep(&mut self, pieces: Box<Pieces>) {
-        debug_assert!(pieces.0.is_empty());
-        if self.spare.len() < SPARE_PIECES {
+        debug_assert!(pieces.fragments.is_empty());
+        // What a datagram of thousands of fragments made large is not kept.
+        let is_small = pieces.fragments.capacity() <= SPARE_CAPACITY;
+        if is_small && self.spare.len() < SPARE_PIECES {
             self.spare.push(pieces);
         }
     }
@@ -154,7 +163,12 @@ impl Worker {
 
     /// Takes in a fragment, and sends its datagram on its way if that is complete.
     pub(crate) fn reassemble(&mut self, piece: &Piece, packet: &mut Packet, now: Timestamp) {
-        let Packet { network, bucket, .. } = *packet;
+        let Packet { network, bucket, vlan, .. } = *packet;
+        let depth = packet.pieces.as_ref().map_or(0, |pieces| pieces.depth);
+        if depth > Dissected::MAX_TUNNELS {
+            let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
+            return self.drop_frames(frame, pieces, DropReason::TunnelDepth);
+        }
         let start = network.fragment.map_or(network.transport_offset, |info| info.payload_offset);
         let frame = std::mem::take(&mut packet.frame);
         let timestamp = frame.timestamp;
@@ -166,16 +180,25 @@ impl Worker {
         let hash = self.reassembly.queues.hash(&piece.key);
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
         let outcome = self.with_datagrams(now, |queues, context| {
-            queues.insert(piece, hash, bucket.0, fragment, &mut pieces.0, context)
+            queues.insert(piece, hash, bucket.0, fragment, &mut pieces.fragments, context)
         });
         match outcome {
-            Outcome::Complete(summary) => self.complete(pieces, &summary, timestamp, now),
+            Outcome::Complete(summary) => self.complete(pieces, &summary, vlan, timestamp, now),
             Outcome::Held | Outcome::Refused => self.reassembly.keep(pieces),
         }
     }
 
     /// Steers a complete datagram once more, now by its flow.
-    fn complete(&mut self, pieces: Box<Pieces>, summary: &Summary, timestamp: u64, now: Timestamp) {
+    fn complete(
+        &mut self,
+        mut pieces: Box<Pieces>,
+        summary: &Summary,
+        vlan: u16,
+        timestamp: u64,
+        now: Timestamp,
+    ) {
+        let inner = pieces.fragments.iter().filter_map(|fragment| fragment.pieces.as_ref());
+        pieces.depth = 1 + inner.map(|pieces| pieces.depth).max().unwrap_or(0);
         let mut frame = match self.put_together(&pieces, summary) {
             Ok(frame) => frame,
             Err(reason) => return self.drop_frames(Frame::default(), Some(pieces), reason),
@@ -186,7 +209,7 @@ impl Worker {
             Ok(_) => return self.drop_frames(frame, Some(pieces), DropReason::FragHeaderChain),
             Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed.into()),
         };
-        let mut packet = self.packet(frame, network, Some(pieces));
+        let mut packet = self.packet(frame, network, vlan, Some(pieces));
         if let Some(flow) = &mut packet.flow {
             flow.hash.get_or_insert_with(|| self.hasher.table_hash(&flow.keyed.key));
         }
@@ -203,7 +226,7 @@ impl Worker {
 
     /// The whole datagram in a buffer of its own.
     fn put_together(&mut self, pieces: &Pieces, summary: &Summary) -> Result<Frame, DropReason> {
-        let first = &pieces.0.first().ok_or(DropReason::FragHeaderChain)?.frame;
+        let first = &pieces.fragments.first().ok_or(DropReason::FragHeaderChain)?.frame;
         let network = wire::dissect(first.bytes(), self.tunnels)?.network;
         let network = network.ok_or(DropReason::FragHeaderChain)?;
         let mut headers = [0; HEADER_ROOM];
@@ -214,7 +237,7 @@ impl Worker {
         let mut frame = self.pool.take(length + payload).ok_or(DropReason::FragOversize)?;
         let (place, mut rest) = frame.bytes_mut().split_at_mut(length);
         place.copy_from_slice(&headers[..length]);
-        for fragment in &pieces.0 {
+        for fragment in &pieces.fragments {
             let bytes = fragment.payload();
             // The payloads fill the datagram exactly.
             let length = bytes.len().min(rest.len());

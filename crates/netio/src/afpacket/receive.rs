@@ -136,7 +136,13 @@ fn copy(
     let length = slot.length();
     let tag = slot.vlan_tag().filter(|_| length >= ADDRESSES);
     let inserted = tag.map_or(0, |tag| tag.len());
-    let Some(mut frame) = pool.take(length + inserted) else { return Ok(None) };
+    let Some(mut frame) = pool.take(length + inserted) else {
+        if slot.is_queued() {
+            // Its turn in the queue must not become that of the next.
+            socket.read([IoSliceMut::new(&mut [0; VnetHeader::LENGTH + 1])])?;
+        }
+        return Ok(None);
+    };
     let (addresses, rest) = match tag {
         None => frame.bytes_mut().split_at_mut(0),
         Some(tag) => {
