@@ -149,13 +149,17 @@ impl Link {
         Some(item)
     }
 
-    /// Notes that a frame came from the peer, who is owed a buffer of its size.
+    /// Notes that a frame came from the peer, who is owed a buffer of its size if it is
+    /// one of those that frames come in.
     ///
     /// What the ring back could not carry in one go is not owed: buffers that were
     /// never there to return, because an output keeps its frames, must not add up.
     fn owe(&mut self, frame: &Frame) {
-        let is_small = frame.footprint() <= SMALL_BUFFER;
-        let owed = if is_small { &mut self.owed_small } else { &mut self.owed_large };
+        let owed = match frame.footprint() {
+            SMALL_BUFFER => &mut self.owed_small,
+            MAX_FRAME => &mut self.owed_large,
+            _ => return,
+        };
         *owed = (*owed + 1).min(self.spent_to.buffer().capacity());
     }
 

@@ -8,17 +8,22 @@ pub const MAX_FRAME: usize = 65_536 + 64;
 /// Bytes of a small buffer: an Ethernet frame of a 1500-byte link with tags.
 pub const SMALL_BUFFER: usize = 2048;
 
-/// Sizes of the buffers that short frames are moved to when they are kept for long,
-/// bytes.
-const COMPACT_BUFFERS: [usize; 4] = [128, 256, 512, 1024];
+/// Sizes of buffers, bytes. Frames come in small and large ones; to the other sizes
+/// frames are moved that are kept for long.
+const SIZES: [usize; 10] =
+    [128, 256, 512, 1024, SMALL_BUFFER, 4096, 9728, 16_384, 32_768, MAX_FRAME];
+/// Place of small buffers.
+const SMALL: usize = 4;
+/// Place of large buffers.
+const LARGE: usize = SIZES.len() - 1;
 
 /// The free buffers of one worker. Most frames fit a small buffer; only
 /// super-packets and jumbo frames take a large one, and only frames that are kept
-/// for long take a compact one.
+/// for long take one of another size.
 #[derive(Debug)]
 pub struct FramePool {
-    /// By size, ascending: the compact ones, small, large.
-    shelves: [Shelf; COMPACT_BUFFERS.len() + 2],
+    /// By size, as in [`SIZES`].
+    shelves: [Shelf; SIZES.len()],
 }
 
 /// Free buffers of one size.
@@ -29,23 +34,18 @@ struct Shelf {
     free: Vec<Box<[u8]>>,
 }
 
-/// Place of the shelf of small buffers.
-const SMALL: usize = COMPACT_BUFFERS.len();
-/// Place of the shelf of large buffers.
-const LARGE: usize = SMALL + 1;
-
 impl FramePool {
-    /// An empty pool that keeps at most so many free small and large buffers, and
-    /// of each compact size a quarter of `small_limit`. Buffers are allocated on
-    /// first use and reused from then on.
+    /// An empty pool that keeps at most so many free small and large buffers, of each
+    /// size below small a quarter of `small_limit`, and of each between as many as
+    /// large ones. Buffers are allocated on first use and reused from then on.
     pub fn new(small_limit: usize, large_limit: usize) -> Self {
         let shelf = |place: usize| {
-            let (size, limit) = match place {
-                SMALL => (SMALL_BUFFER, small_limit),
-                LARGE => (MAX_FRAME, large_limit),
-                compact => (COMPACT_BUFFERS[compact], small_limit / 4),
+            let limit = match place {
+                ..SMALL => small_limit / 4,
+                SMALL => small_limit,
+                _ => large_limit,
             };
-            Shelf { size, limit, free: Vec::with_capacity(limit) }
+            Shelf { size: SIZES[place], limit, free: Vec::with_capacity(limit) }
         };
         Self { shelves: std::array::from_fn(shelf) }
     }
@@ -53,14 +53,14 @@ impl FramePool {
     /// A frame with room for `length` bytes, whose content is whatever was there.
     /// `None` when `length` exceeds [`MAX_FRAME`].
     pub fn take(&mut self, length: usize) -> Option<Frame> {
-        let place = SMALL + usize::from(length > SMALL_BUFFER);
+        let place = if length <= SMALL_BUFFER { SMALL } else { LARGE };
         (length <= MAX_FRAME).then(|| self.shelves[place].take(length))
     }
 
     /// Like [`FramePool::take`], but never allocates: `None` when no buffer of
     /// that size is free.
     pub fn take_free(&mut self, length: usize) -> Option<Frame> {
-        let place = SMALL + usize::from(length > SMALL_BUFFER);
+        let place = if length <= SMALL_BUFFER { SMALL } else { LARGE };
         if self.shelves[place].free.is_empty() { None } else { self.take(length) }
     }
 
@@ -68,7 +68,7 @@ impl FramePool {
     /// frees half of its buffer or more. So many short frames can not pin much
     /// more memory than they have bytes.
     pub fn compact(&mut self, frame: Frame) -> Frame {
-        let shelf = self.shelves[..=SMALL].iter_mut().find(|shelf| frame.len() <= shelf.size);
+        let shelf = self.shelves.iter_mut().find(|shelf| frame.len() <= shelf.size);
         let Some(shelf) = shelf.filter(|shelf| 2 * shelf.size <= frame.buffer.len()) else {
             return frame;
         };
@@ -135,8 +135,12 @@ mod tests {
             assert_eq!((kept.port, kept.timestamp, kept.sequence), (PortId(3), 7, 9));
             pool.give_back(kept);
         }
-        let jumbo = pool.take(9000).unwrap();
-        assert_eq!(pool.compact(jumbo).footprint(), MAX_FRAME, "nothing between small and large");
+        for (length, footprint) in
+            [(2049, 4096), (9018, 9728), (32_768, 32_768), (40_000, MAX_FRAME)]
+        {
+            let long = pool.take(length).unwrap();
+            assert_eq!((long.footprint(), pool.compact(long).footprint()), (MAX_FRAME, footprint));
+        }
     }
 
     #[test]
@@ -149,7 +153,7 @@ mod tests {
             pool.give_back(kept);
         }
         let free: Vec<_> = pool.shelves.iter().map(|shelf| shelf.free.len()).collect();
-        assert_eq!(free, [1, 0, 0, 0, 0, 0]);
+        assert_eq!(free, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         pool.give_back(Frame::default());
     }
 }
