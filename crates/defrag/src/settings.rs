@@ -96,7 +96,7 @@ declare_tunables! {
         "Most bytes that incomplete IPv4 datagrams may hold.",
         [v4.high_thresh];
     "ipfrag_low_thresh", Bytes, 3_145_728, 0..=MOST_BYTES,
-        "Bytes that IPv4 datagrams of which several fragments have come may hold; the rest is kept for new ones.",
+        "Bytes that IPv4 datagrams of which several fragments have come may hold; the rest is kept for new ones. More than ipfrag_high_thresh is as much as that.",
         [v4.low_thresh];
     "ipfrag_time", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long an IPv4 datagram may take from its first fragment to its last.",
@@ -111,7 +111,7 @@ declare_tunables! {
         "Most bytes that incomplete IPv6 datagrams may hold.",
         [v6.high_thresh];
     "ip6frag_low_thresh", Bytes, 3_145_728, 0..=MOST_BYTES,
-        "Bytes that IPv6 datagrams of which several fragments have come may hold; the rest is kept for new ones.",
+        "Bytes that IPv6 datagrams of which several fragments have come may hold; the rest is kept for new ones. More than ip6frag_high_thresh is as much as that.",
         [v6.low_thresh];
     "ip6frag_time", Seconds, 60, 0..=LONGEST_TIMEOUT,
         "How long an IPv6 datagram may take from its first fragment to its last.",

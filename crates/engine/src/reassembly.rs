@@ -16,7 +16,7 @@ use crate::worker::Worker;
 
 /// Datagrams whose end is looked for in one turn at most, so that expiry never
 /// holds up a batch of packets.
-const EXPIRE_BUDGET: usize = 64;
+pub const EXPIRE_DATAGRAMS: usize = 64;
 /// Empty [`Pieces`] that a worker keeps for the next datagrams.
 const SPARE_PIECES: usize = 256;
 
@@ -291,7 +291,7 @@ impl Worker {
     /// Gives up datagrams whose time is over, a bounded number of them; returns how
     /// many.
     pub(crate) fn expire_datagrams(&mut self, now: Timestamp) -> usize {
-        self.with_datagrams(now, |queues, context| queues.expire(EXPIRE_BUDGET, context))
+        self.with_datagrams(now, |queues, context| queues.expire(EXPIRE_DATAGRAMS, context))
     }
 
     /// Takes the datagrams of a bucket that leaves.

@@ -19,7 +19,7 @@ use crate::output::Outputs;
 use crate::ownership::{Departure, Ownership};
 use crate::packet::{Item, Packet};
 use crate::peers::{Link, Wakeup};
-use crate::reassembly::Reassembly;
+use crate::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::settings::Settings;
 use crate::tracking::Tracking;
 use crate::{BATCH, Bucket};
@@ -160,7 +160,7 @@ impl Worker {
         worked |= self.take_from_peers(now);
         worked |= self.take_from_queues(now);
         self.flush();
-        self.expire(now);
+        worked |= self.expire(now);
         if worked { Turn::Worked } else { Turn::Idle }
     }
 
@@ -310,16 +310,18 @@ impl Worker {
         self.pool.give_back(frame);
     }
 
-    /// Turns the timers of a few buckets.
-    fn expire(&mut self, now: Timestamp) {
+    /// Turns the timers of a few buckets, and gives up a few datagrams; true if there
+    /// may be more of these, so that the worker does not sleep over them.
+    fn expire(&mut self, now: Timestamp) -> bool {
         if self.time == TimeSource::Frame {
-            return;
+            return false;
         }
-        self.expire_datagrams(now);
+        let has_more = self.expire_datagrams(now) >= EXPIRE_DATAGRAMS;
         for _ in 0..EXPIRE_BUCKETS {
             self.expire_at = (self.expire_at + 1) % self.ownership.routes().len();
             self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);
         }
+        has_more
     }
 
     /// Turns the timers of all buckets: replay, where memory must be returned at

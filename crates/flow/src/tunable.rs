@@ -78,7 +78,10 @@ pub enum SetTunableError {
         name: String,
     },
     /// The value is outside the range.
-    #[error("{name} = {value} is out of range: {min} to {max} {unit}")]
+    #[error(
+        "{name} = {value} is out of range: {min} to {max}{}{unit}",
+        if unit.is_empty() { "" } else { " " }
+    )]
     OutOfRange {
         /// The setting.
         name: &'static str,

@@ -63,7 +63,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             })?;
         }
         if json.json {
-            return out.json(&as_json(&status, verbose.then_some(&datagrams)));
+            return out.json(&as_json(&status, &tunables, verbose.then_some(&datagrams)));
         }
         summary(&status, &tunables, out)?;
         out.line("")?;
@@ -77,7 +77,11 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     })
 }
 
-fn as_json(status: &Status, datagrams: Option<&Vec<Datagram>>) -> serde_json::Value {
+fn as_json(
+    status: &Status,
+    tunables: &Tunables,
+    datagrams: Option<&Vec<Datagram>>,
+) -> serde_json::Value {
     let workers: Vec<_> = status
         .workers
         .iter()
@@ -89,8 +93,13 @@ fn as_json(status: &Status, datagrams: Option<&Vec<Datagram>>) -> serde_json::Va
             })
         })
         .collect();
+    let limits: serde_json::Map<_, _> = FAMILIES
+        .iter()
+        .map(|family| (family.limit.to_owned(), json!(limit(tunables, family))))
+        .collect();
     let mut shown = json!({
         "schema": control::SCHEMA,
+        "limits": limits,
         "totals": status.totals.defrag,
         "workers": workers,
     });
@@ -98,6 +107,12 @@ fn as_json(status: &Status, datagrams: Option<&Vec<Datagram>>) -> serde_json::Va
         shown["datagrams"] = json!(datagrams);
     }
     shown
+}
+
+/// Most bytes that the datagrams of a family may hold.
+fn limit(tunables: &Tunables, family: &Family) -> u64 {
+    let limit = tunables.tunables.iter().find(|tunable| tunable.name == family.limit);
+    limit.map_or(0, |tunable| tunable.value)
 }
 
 fn summary(status: &Status, tunables: &Tunables, out: &mut Output) -> anyhow::Result<()> {
@@ -111,8 +126,7 @@ fn summary(status: &Status, tunables: &Tunables, out: &mut Output) -> anyhow::Re
     ))?;
     for family in FAMILIES {
         let used: u64 = status.workers.iter().map(|worker| (family.memory)(worker).total()).sum();
-        let limit = tunables.tunables.iter().find(|tunable| tunable.name == family.limit);
-        let limit = limit.map_or(0, |tunable| tunable.value);
+        let limit = limit(tunables, &family);
         out.line(format_args!(
             "{} memory {} of {} ({})",
             family.name,

@@ -37,7 +37,7 @@ fn the_largest_value_survives() {
 fn a_refused_value_changes_nothing() {
     let mut settings = TcpSettings::default();
     let error = settings.set("nf_conntrack_tcp_max_retrans", 256).unwrap_err();
-    assert_eq!(error.to_string(), "nf_conntrack_tcp_max_retrans = 256 is out of range: 0 to 255 ");
+    assert_eq!(error.to_string(), "nf_conntrack_tcp_max_retrans = 256 is out of range: 0 to 255");
     assert!(matches!(
         settings.set("nf_conntrack_tcp_lose", 0),
         Err(SetTunableError::Unknown { .. })
