@@ -85,8 +85,13 @@ impl ConnectionQuery {
     fn checked_state(&self, protocol: Option<u8>) -> Result<Option<String>, QueryError> {
         let Some(state) = &self.state else { return Ok(None) };
         let meant = |number: &u8| protocol.is_none_or(|protocol| protocol == *number);
-        let names: Vec<&str> =
-            (0..=u8::MAX).filter(meant).flat_map(conntrack::proto::state_names).collect();
+        let mut names: Vec<&str> = Vec::new();
+        for name in (0..=u8::MAX).filter(meant).flat_map(conntrack::proto::state_names) {
+            // Protocols have some names in common.
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         if names.iter().any(|name| name.eq_ignore_ascii_case(state)) {
             return Ok(Some(state.clone()));
         }
