@@ -255,7 +255,7 @@ impl<F: Buffer> Reassembler<F> {
 
     #[cold]
     pub(crate) fn time_out(&mut self, slot: u32, context: &mut Context<'_, F>) {
-        if !matches!(self.queues[slot].identity.stage, Stage::Dead(_)) {
+        if !self.queues[slot].identity.stage.is_dead() {
             context.counters.reasm_timeout += 1;
         }
         self.give_up(slot, DropReason::FragTimeout, context);
@@ -263,7 +263,7 @@ impl<F: Buffer> Reassembler<F> {
 
     /// Ends a datagram, and its identification may be used again.
     pub(crate) fn give_up(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
-        if !matches!(self.queues[slot].identity.stage, Stage::Dead(_)) {
+        if !self.queues[slot].identity.stage.is_dead() {
             context.counters.reasm_fails += 1;
         }
         self.discard_pieces(slot, reason, context);

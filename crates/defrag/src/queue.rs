@@ -78,6 +78,11 @@ impl Stage {
     /// How many there are, the reasons of death not counted.
     pub const COUNT: usize = 3;
 
+    /// True for a datagram that was given up and is only remembered.
+    pub const fn is_dead(self) -> bool {
+        matches!(self, Self::Dead(_))
+    }
+
     /// An index into lists by stage.
     pub const fn index(self) -> usize {
         match self {

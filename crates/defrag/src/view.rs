@@ -59,8 +59,7 @@ impl Queue {
     fn view(&self, settings: &Settings, now: Timestamp) -> QueueView {
         let Queue { identity, state } = self;
         let age = now.since(identity.created);
-        let is_dead = matches!(identity.stage, Stage::Dead(_));
-        let held = |count: u16| if is_dead { 0 } else { u32::from(count) };
+        let held = |count: u16| if identity.stage.is_dead() { 0 } else { u32::from(count) };
         QueueView {
             key: identity.key,
             bucket: identity.bucket,

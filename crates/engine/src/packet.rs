@@ -2,7 +2,7 @@
 
 use flow::KeyedPacket;
 use netio::Frame;
-use steer::BucketId;
+use steer::{BucketId, SteeringHasher};
 use wire::Network;
 
 use crate::Bucket;
@@ -37,6 +37,14 @@ pub struct TrackedFlow {
     /// Hash of the key; its low half is the place in the bucket's table. `None`
     /// where choosing the bucket did not need it: the owner computes it.
     pub hash: Option<u64>,
+}
+
+impl TrackedFlow {
+    /// The hash, computed now if nobody has needed it before.
+    #[inline]
+    pub fn table_hash(&mut self, hasher: &SteeringHasher) -> u64 {
+        *self.hash.get_or_insert_with(|| hasher.table_hash(&self.keyed.key))
+    }
 }
 
 /// An entry of a ring between two workers. The order of a ring is the order in

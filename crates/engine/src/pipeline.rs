@@ -25,8 +25,7 @@ impl Worker {
             // What is not IP has no flow; it stays in the order of its queue.
             self.counters.softnet.processed += 1;
             self.counters.classify(Class::Untracked);
-            self.outputs.forward(frame, now.as_nanos(), &mut self.pool, &mut self.counters);
-            return;
+            return self.send(frame, None, now);
         };
         let packet = self.packet(frame, network, vlan, None);
         if self.ownership.route(packet.bucket) == self.id {
@@ -77,7 +76,7 @@ impl Worker {
             return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
         };
         let flow_hash = || match &mut packet.flow {
-            Some(flow) => *flow.hash.get_or_insert_with(|| self.hasher.table_hash(&flow.keyed.key)),
+            Some(flow) => flow.table_hash(&self.hasher),
             // What names no flow counts as one flow for each bucket.
             None => u64::from(packet.bucket.0),
         };
@@ -102,7 +101,7 @@ impl Worker {
         let mut batch = std::mem::take(&mut self.batch);
         for packet in &mut batch {
             let Some(flow) = &mut packet.flow else { continue };
-            let hash = *flow.hash.get_or_insert_with(|| self.hasher.table_hash(&flow.keyed.key));
+            let hash = flow.table_hash(&self.hasher);
             if let Some(bucket) = self.ownership.get(packet.bucket) {
                 bucket.connections.prefetch_index(hash, Hardware);
             }
@@ -150,10 +149,8 @@ impl Worker {
     fn keep(&mut self, packet: &mut Packet) {
         let bucket = packet.bucket;
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        let Packet { network, flow, vlan, .. } = *packet;
-        if let Err(packet) =
-            self.ownership.keep(bucket, Packet { frame, network, flow, bucket, vlan, pieces })
-        {
+        let packet = Packet { frame, pieces, ..*packet };
+        if let Err(packet) = self.ownership.keep(bucket, packet) {
             self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);
         }
     }

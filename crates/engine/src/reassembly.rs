@@ -96,7 +96,7 @@ pub struct Reassembly {
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
     /// Frames on their way from [`Pieces`] to an output.
-    pub(crate) loose: Vec<Frame>,
+    loose: Vec<Frame>,
 }
 
 impl Reassembly {
@@ -211,7 +211,7 @@ impl Worker {
         };
         let mut packet = self.packet(frame, network, vlan, Some(pieces));
         if let Some(flow) = &mut packet.flow {
-            flow.hash.get_or_insert_with(|| self.hasher.table_hash(&flow.keyed.key));
+            flow.table_hash(&self.hasher);
         }
         // A bucket that is about to leave is still here: what its next owner gets
         // from others has come after this datagram.
