@@ -25,3 +25,12 @@ impl Direction {
         self as usize
     }
 }
+
+impl std::fmt::Display for Direction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Original => "original",
+            Self::Reply => "reply",
+        })
+    }
+}

@@ -18,6 +18,7 @@ mod settings;
 mod slab;
 mod table;
 mod view;
+mod why;
 
 pub use direction::Direction;
 pub use event::{Event, EventKind, EventSink};
@@ -26,3 +27,4 @@ pub use packet::{Checksum, Context, Tracked, TrackedPacket, class_without_flow};
 pub use settings::{Settings, Timeouts};
 pub use table::{Changes, Cursor, Table};
 pub use view::{Connection, Counts, Tuple, TupleTransport};
+pub use why::Why;

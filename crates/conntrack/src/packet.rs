@@ -3,7 +3,7 @@
 use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Lease, Timestamp, Verdict};
 use wire::{Family, IcmpError, Network, Transport};
 
-use crate::{Direction, EventSink, Settings};
+use crate::{Direction, EventSink, Settings, Why};
 
 /// Whether somebody has verified the transport checksum already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,19 +58,26 @@ pub struct Tracked {
     pub mark: u32,
     /// Drop only when the table is full: what is invalid is for the rules to drop.
     pub verdict: Verdict,
+    /// What decided, for a packet that is invalid or to be dropped.
+    pub why: Option<Why>,
 }
 
 impl Tracked {
     pub(crate) const fn of_connection(class: Class, direction: Direction, mark: u32) -> Self {
-        Self { class, direction: Some(direction), mark, verdict: Verdict::Accept }
+        Self { class, direction: Some(direction), mark, verdict: Verdict::Accept, why: None }
     }
 
     pub(crate) const fn alone(class: Class) -> Self {
-        Self { class, direction: None, mark: 0, verdict: Verdict::Accept }
+        Self { class, direction: None, mark: 0, verdict: Verdict::Accept, why: None }
     }
 
     pub(crate) const fn table_full() -> Self {
-        Self { verdict: Verdict::Drop(DropReason::TableFull), ..Self::alone(Class::New) }
+        let why = Why::Reason(DropReason::TableFull);
+        Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..Self::alone(Class::New) }
+    }
+
+    pub(crate) const fn invalid(why: Why) -> Self {
+        Self { why: Some(why), ..Self::alone(Class::Invalid(why.reason())) }
     }
 }
 

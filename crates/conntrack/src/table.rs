@@ -10,7 +10,9 @@ use crate::entry::{Entry, Status};
 use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
 use crate::slab::Slab;
-use crate::{Checksum, Connection, Context, Direction, Event, EventKind, Tracked, TrackedPacket};
+use crate::{
+    Checksum, Connection, Context, Direction, Event, EventKind, Tracked, TrackedPacket, Why,
+};
 
 pub use admin::{Changes, Cursor};
 
@@ -85,7 +87,7 @@ impl Table {
             && !verify_transport(packet.frame, packet.network)
         {
             context.counters.error += 1;
-            return invalid(DropReason::BadChecksum, context);
+            return invalid(DropReason::BadChecksum.into(), context);
         }
         let found = self.find(&packet.keyed.key, packet.hash, context);
         if matches!(packet.network.transport, Transport::IcmpError(_)) {
@@ -175,12 +177,12 @@ impl Table {
                 self.close(slot, context);
                 self.open(packet, context)
             }
-            Step::Invalid { reason, cap } => {
+            Step::Invalid { why, cap } => {
                 if let Some(cap) = cap {
                     head.deadline = head.deadline.min(deadline(context.now, cap));
                     self.refile(slot);
                 }
-                invalid(reason, context)
+                invalid(why, context)
             }
         }
     }
@@ -191,7 +193,7 @@ impl Table {
     fn open(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
         let (state, timeout) = match State::open(&Input::of(packet, context)) {
             Ok(opened) => opened,
-            Err(reason) => return invalid(reason, context),
+            Err(why) => return invalid(why, context),
         };
         let hash = packet.hash as u32;
         if !context.lease.spend(1) && !self.evict_for(hash, context) {
@@ -232,12 +234,12 @@ impl Table {
     ) -> Tracked {
         let Some(slot) = found else {
             context.counters.error += 1;
-            return invalid(DropReason::IcmpErrorUnknown, context);
+            return invalid(DropReason::IcmpErrorUnknown.into(), context);
         };
         let sender = packet.keyed.sender;
         if packet.keyed.key.endpoint(sender).address != packet.network.destination {
             context.counters.error += 1;
-            return invalid(DropReason::IcmpErrorDirection, context);
+            return invalid(DropReason::IcmpErrorDirection.into(), context);
         }
         let head = &self.slab[slot].head;
         Tracked::of_connection(Class::Related, head.direction(sender).reversed(), head.mark)
@@ -300,9 +302,9 @@ fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
     }
 }
 
-fn invalid(reason: DropReason, context: &mut Context<'_>) -> Tracked {
+fn invalid(why: Why, context: &mut Context<'_>) -> Tracked {
     context.counters.invalid += 1;
-    Tracked::alone(Class::Invalid(reason))
+    Tracked::invalid(why)
 }
 
 #[cold]

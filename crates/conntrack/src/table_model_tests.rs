@@ -48,11 +48,11 @@ impl Model {
                 known.seen_reply = replied;
                 class
             }
-            Step::Invalid { reason, cap } => {
+            Step::Invalid { why, cap } => {
                 if let Some(cap) = cap {
                     known.deadline = known.deadline.min(deadline(now, cap));
                 }
-                Class::Invalid(reason)
+                Class::Invalid(why.reason())
             }
             Step::End => {
                 self.known.remove(&keyed.key);
@@ -74,7 +74,7 @@ impl Model {
                 self.known.insert(key, known);
                 Class::New
             }
-            Err(reason) => Class::Invalid(reason),
+            Err(why) => Class::Invalid(why.reason()),
         }
     }
 }

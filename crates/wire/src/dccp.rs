@@ -29,6 +29,22 @@ pub enum PacketType {
 }
 
 impl PacketType {
+    /// The name in RFC 4340 section 5.1.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Request => "DCCP-Request",
+            Self::Response => "DCCP-Response",
+            Self::Data => "DCCP-Data",
+            Self::Ack => "DCCP-Ack",
+            Self::DataAck => "DCCP-DataAck",
+            Self::CloseReq => "DCCP-CloseReq",
+            Self::Close => "DCCP-Close",
+            Self::Reset => "DCCP-Reset",
+            Self::Sync => "DCCP-Sync",
+            Self::SyncAck => "DCCP-SyncAck",
+        }
+    }
+
     /// All types, by number.
     pub const ALL: [Self; 10] = [
         Self::Request,

@@ -7,7 +7,9 @@ use flow::{
 };
 use wire::{Network, Tunnels, build::PacketBuilder, dissect};
 
-use crate::{Checksum, Connection, Context, Direction, Settings, Table, TrackedPacket};
+use crate::{
+    Checksum, Connection, Context, Direction, Settings, Table, Tracked, TrackedPacket, Why,
+};
 
 const SECRET: HashKey = HashKey(5, 6);
 /// The client's port in the first dialogue.
@@ -23,6 +25,8 @@ pub struct Dialogue {
     lease: Lease,
     counters: ConntrackCounters,
     last: Option<FlowKey>,
+    /// Why the last packet was refused.
+    pub why: Option<Why>,
 }
 
 impl Dialogue {
@@ -40,6 +44,7 @@ impl Dialogue {
             lease: LeasePool::new(connections).lease(1),
             counters: ConntrackCounters::default(),
             last: None,
+            why: None,
         }
     }
 
@@ -71,7 +76,9 @@ impl Dialogue {
     pub fn sees(&mut self, frame: &[u8]) -> String {
         let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
-        let class = match self.track(frame, &network, &keyed) {
+        let tracked = self.track(frame, &network, &keyed);
+        self.why = tracked.why;
+        let class = match tracked.class {
             Class::New => "new",
             Class::Established => "established",
             Class::Invalid(reason) => reason.name(),
@@ -84,7 +91,7 @@ impl Dialogue {
         format!("{class}, {state} {timeout_s}{assured}")
     }
 
-    fn track(&mut self, frame: &[u8], network: &Network, keyed: &KeyedPacket) -> Class {
+    fn track(&mut self, frame: &[u8], network: &Network, keyed: &KeyedPacket) -> Tracked {
         let packet = TrackedPacket {
             network,
             frame,
@@ -100,7 +107,7 @@ impl Dialogue {
             counters: &mut self.counters,
             events: None,
         };
-        self.table.track(&packet, &mut context).class
+        self.table.track(&packet, &mut context)
     }
 
     pub fn connection(&self) -> Option<Connection> {

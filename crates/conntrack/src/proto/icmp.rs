@@ -4,10 +4,11 @@ use flow::DropReason;
 use wire::{Family, IcmpQuery};
 
 use super::Input;
+use crate::Why;
 
 /// Only a question opens a flow.
-pub(super) fn open(query: IcmpQuery) -> Result<(), DropReason> {
-    if query.reply { Err(DropReason::IcmpNotQuery) } else { Ok(()) }
+pub(super) fn open(query: IcmpQuery) -> Result<(), Why> {
+    if query.reply { Err(DropReason::IcmpNotQuery.into()) } else { Ok(()) }
 }
 
 /// The two versions have a timeout each, seconds.

@@ -2,7 +2,7 @@
 
 pub mod dccp;
 #[cfg(test)]
-mod dialogue;
+pub(crate) mod dialogue;
 mod gre;
 mod icmp;
 pub mod sctp;
@@ -10,13 +10,13 @@ pub mod tcp;
 mod udp;
 mod udplite;
 
-use flow::{DropReason, Timestamp};
+use flow::Timestamp;
 use wire::{Network, Transport, protocol};
 
 use self::dccp::{Dccp, DccpState};
 use self::sctp::{Sctp, SctpState};
-use self::tcp::{Invalid, Segment, TcpState, TcpTracker};
-use crate::{Context, Direction, Settings, TrackedPacket};
+use self::tcp::{Segment, TcpState, TcpTracker};
+use crate::{Context, Direction, Settings, TrackedPacket, Why};
 
 /// What a protocol keeps of a connection.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(crate) enum Step {
     /// It does not belong.
     Invalid {
         /// Why.
-        reason: DropReason,
+        why: Why,
         /// Lower the time to live to this if more is left, seconds.
         cap: Option<u32>,
     },
@@ -95,14 +95,12 @@ impl Step {
 impl State {
     /// The state after a first packet and how long the connection lives in seconds, or why
     /// the packet can not open one.
-    pub fn open(input: &Input<'_>) -> Result<(Self, u32), DropReason> {
+    pub fn open(input: &Input<'_>) -> Result<(Self, u32), Why> {
         let timeouts = &input.settings.timeouts;
         match (&input.network.transport, input.network.protocol) {
             (Transport::Tcp(tcp), _) => {
-                let segment = Segment::parse(tcp, input.network, input.frame);
-                let opened = segment
-                    .and_then(|segment| TcpTracker::open(&segment, &input.settings.tcp))
-                    .map_err(Invalid::reason)?;
+                let segment = Segment::parse(tcp, input.network, input.frame)?;
+                let opened = TcpTracker::open(&segment, &input.settings.tcp)?;
                 Ok((Self::Tcp(opened.tracker), opened.timeout.0))
             }
             (Transport::Udp { .. }, protocol::UDPLITE) => Ok((Self::UdpLite, timeouts.udp)),
@@ -175,11 +173,12 @@ pub fn state_names(number: u8) -> impl Iterator<Item = &'static str> {
 fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> Step {
     // The protocol is part of the flow key, so another transport never comes here.
     let Transport::Tcp(tcp) = &input.network.transport else { return Step::Pass };
+    let Before { direction, seen_reply, assured } = before;
+    let connection = Some((tracker.state(), direction));
     let segment = match Segment::parse(tcp, input.network, input.frame) {
         Ok(segment) => segment,
-        Err(why) => return Step::Invalid { reason: why.reason(), cap: None },
+        Err(check) => return Step::Invalid { why: Why::Tcp { check, connection }, cap: None },
     };
-    let Before { direction, seen_reply, assured } = before;
     let settings = &input.settings.tcp;
     match tracker.advance(direction, &segment, seen_reply, assured, settings) {
         tcp::Step::Accept(accepted) => Step::Accept {
@@ -188,8 +187,8 @@ fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> S
             changed: accepted.state_changed,
         },
         tcp::Step::Pass => Step::Pass,
-        tcp::Step::Invalid { why, cap } => {
-            Step::Invalid { reason: why.reason(), cap: cap.map(|timeout| timeout.0) }
+        tcp::Step::Invalid { why: check, cap } => {
+            Step::Invalid { why: Why::Tcp { check, connection }, cap: cap.map(|timeout| timeout.0) }
         }
         tcp::Step::Delete => Step::End,
         tcp::Step::Reopen => Step::Reopen,

@@ -96,5 +96,5 @@ fn icmp_and_the_rest_have_one_timeout() {
 fn only_a_question_opens_an_icmp_flow() {
     assert_eq!(icmp::open(ECHO), Ok(()));
     let answer = IcmpQuery { reply: true, icmp_type: 0, ..ECHO };
-    assert_eq!(icmp::open(answer), Err(DropReason::IcmpNotQuery));
+    assert_eq!(icmp::open(answer), Err(flow::DropReason::IcmpNotQuery.into()));
 }

@@ -8,11 +8,10 @@
 
 mod state;
 
-use flow::DropReason;
 use wire::dccp::{Header, PacketType, header};
 
 use super::{Before, Input, Step};
-use crate::Direction;
+use crate::{Direction, Why};
 
 pub use state::{DccpState, Role, Transition, opening, transition};
 
@@ -30,14 +29,18 @@ pub(crate) struct Dccp {
 
 impl Dccp {
     /// The first packet of a connection.
-    pub fn open(input: &Input<'_>) -> Result<Self, DropReason> {
+    pub fn open(input: &Input<'_>) -> Result<Self, Why> {
         let header = header(input.frame, input.network)?;
         let client = (header.kind == PacketType::Request).then_some(Direction::Original);
         match opening(header.kind) {
             Transition::To(state) if client.is_some() || input.settings.dccp_loose => {
                 Ok(Self { response: 0, client, requested: client, state })
             }
-            _ => Err(DropReason::ProtocolState),
+            _ => Err(Why::State {
+                state: None,
+                what: header.kind.name(),
+                direction: Direction::Original,
+            }),
         }
     }
 
@@ -45,7 +48,7 @@ impl Dccp {
     pub fn advance(&mut self, input: &Input<'_>, before: Before) -> Step {
         let header = match header(input.frame, input.network) {
             Ok(header) => header,
-            Err(malformed) => return Step::Invalid { reason: malformed.into(), cap: None },
+            Err(malformed) => return Step::Invalid { why: malformed.into(), cap: None },
         };
         let Header { kind, .. } = header;
         let (direction, from) = (before.direction, self.state);
@@ -55,7 +58,8 @@ impl Dccp {
         }
         let next = match transition(from, self.role(direction, kind), kind) {
             Transition::Invalid => {
-                return Step::Invalid { reason: DropReason::ProtocolState, cap: None };
+                let why = Why::State { state: Some(from.name()), what: kind.name(), direction };
+                return Step::Invalid { why, cap: None };
             }
             Transition::To(DccpState::Request) if from == DccpState::TimeWait => {
                 return Step::Reopen;

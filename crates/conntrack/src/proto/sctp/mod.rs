@@ -27,7 +27,7 @@ use wire::sctp::{Chunk, Chunks, chunks};
 
 use self::tags::{Asked, Tag, Tags};
 use super::{Input, Step};
-use crate::Direction;
+use crate::{Direction, Why};
 
 pub use state::{ChunkClass, SctpState, opening, transition};
 
@@ -54,13 +54,17 @@ enum Course {
 
 impl Sctp {
     /// The first packet of an association or path.
-    pub fn open(input: &Input<'_>) -> Result<Self, DropReason> {
+    pub fn open(input: &Input<'_>) -> Result<Self, Why> {
         let packet = Packet::read(input)?;
-        let refused = DropReason::ProtocolState;
         for chunk in packet.classes() {
-            opening(chunk).ok_or(refused)?;
+            opening(chunk).ok_or(Why::State {
+                state: None,
+                what: chunk.name(),
+                direction: Direction::Original,
+            })?;
         }
-        let state = packet.classes().next().and_then(opening).ok_or(refused)?;
+        let first = packet.classes().next().and_then(opening);
+        let state = first.ok_or(DropReason::ProtocolState)?;
         let tags = [Tags::default(); 2];
         let mut opened = Self { tags, foreign: None, asked: Asked::Nobody, state };
         opened.follow(&packet, Direction::Original)?;
@@ -71,7 +75,7 @@ impl Sctp {
     pub fn advance(&mut self, input: &Input<'_>, direction: Direction) -> Step {
         let packet = match Packet::read(input) {
             Ok(packet) => packet,
-            Err(reason) => return Step::Invalid { reason, cap: None },
+            Err(why) => return Step::Invalid { why, cap: None },
         };
         let is_over = self.state == SctpState::Closed && self.asked == Asked::Nobody;
         if is_over && packet.classes().next() == Some(ChunkClass::Init) {
@@ -81,7 +85,7 @@ impl Sctp {
         let mut next = *self;
         let course = match next.follow(&packet, direction) {
             Ok(course) => course,
-            Err(reason) => return Step::Invalid { reason, cap: None },
+            Err(why) => return Step::Invalid { why, cap: None },
         };
         let before = std::mem::replace(self, next);
         match course {
@@ -103,7 +107,7 @@ impl Sctp {
         input.settings.timeouts.sctp[self.state as usize]
     }
 
-    fn follow(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Course, DropReason> {
+    fn follow(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Course, Why> {
         let mut course = Course::Refresh;
         for chunk in packet.chunks.clone() {
             let chunk = chunk?;
@@ -113,7 +117,11 @@ impl Sctp {
                 continue;
             }
             let from = self.state;
-            self.state = transition(from, direction, class).ok_or(DropReason::ProtocolState)?;
+            self.state = transition(from, direction, class).ok_or(Why::State {
+                state: Some(from.name()),
+                what: class.name(),
+                direction,
+            })?;
             match (class, self.state) {
                 (ChunkClass::CookieAck, SctpState::Established)
                 | (ChunkClass::Abort | ChunkClass::ShutdownComplete, SctpState::Closed) => {
@@ -136,7 +144,7 @@ impl Sctp {
         chunk: &Chunk<'_>,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<Course, DropReason> {
+    ) -> Result<Course, Why> {
         let back = direction.reversed();
         match class {
             ChunkClass::Init => {
@@ -148,7 +156,7 @@ impl Sctp {
                 let tag = chunk.initiate_tag()?;
                 let answers = self.asked == Asked::One(back);
                 if !answers && !self.tags[back.index()].fit(Some(tag)) {
-                    return Err(DropReason::VerificationTag);
+                    return Err(self.tags[back.index()].refuse(Some(tag)));
                 }
                 self.tags[back.index()].offer(tag);
             }
@@ -171,9 +179,9 @@ impl Sctp {
     }
 
     /// The tag of `packet` if it is one of `direction`.
-    fn known(&self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, DropReason> {
+    fn known(&self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, Why> {
         let fitting = packet.tag.filter(|tag| self.tags[direction.index()].fit(Some(*tag)));
-        fitting.ok_or(DropReason::VerificationTag)
+        fitting.ok_or_else(|| self.tags[direction.index()].refuse(packet.tag))
     }
 
     /// The SHUTDOWN ACK of an association that its receiver has forgotten comes out of
@@ -182,10 +190,10 @@ impl Sctp {
         &mut self,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<(), DropReason> {
+    ) -> Result<(), Why> {
         let tags = &mut self.tags[direction.index()];
         if tags.are_unknown() && !self.state.is_opening() {
-            tags.prove(packet.tag.ok_or(DropReason::VerificationTag)?);
+            tags.prove(packet.tag.ok_or_else(|| tags.refuse(None))?);
         } else if !self.state.is_opening() {
             self.known(packet, direction)?;
         }
@@ -199,15 +207,15 @@ impl Sctp {
         class: ChunkClass,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<Course, DropReason> {
-        let tag = packet.tag.ok_or(DropReason::VerificationTag)?;
+    ) -> Result<Course, Why> {
         let (here, back) = (direction.index(), direction.reversed());
+        let tag = packet.tag.ok_or_else(|| self.tags[here].refuse(None))?;
         if self.tags[here].are_unknown() {
             self.tags[here].prove(tag);
         } else if self.tags[here].fit(Some(tag)) {
             self.foreign = None;
         } else if packet.has_data {
-            return Err(DropReason::VerificationTag);
+            return Err(self.tags[here].refuse(packet.tag));
         } else if class == ChunkClass::Heartbeat {
             self.foreign = Some((direction, tag));
             return Ok(Course::Ignore);
@@ -218,7 +226,7 @@ impl Sctp {
             self.tags[back.index()].prove(theirs);
             self.foreign = None;
         } else {
-            return Err(DropReason::VerificationTag);
+            return Err(self.tags[here].refuse(packet.tag));
         }
         Ok(Course::Refresh)
     }
@@ -235,10 +243,10 @@ impl<'a> Packet<'a> {
     /// INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets, a COOKIE ECHO or
     /// COOKIE ACK is the first chunk (RFC 9260 sections 5.1 and 6.10), and the tag of
     /// zero belongs to INIT (section 8.5.1 (A)).
-    fn read(input: &Input<'a>) -> Result<Self, DropReason> {
+    fn read(input: &Input<'a>) -> Result<Self, Why> {
         // The protocol is part of the flow key, so another transport never comes here.
         let Transport::Sctp { verification_tag, .. } = input.network.transport else {
-            return Err(DropReason::ProtocolState);
+            return Err(DropReason::ProtocolState.into());
         };
         let tag = Tag::new(verification_tag);
         let chunks = chunks(input.frame, input.network);
@@ -251,10 +259,10 @@ impl<'a> Packet<'a> {
             count += 1;
             alone |= is_init || class == ChunkClass::ShutdownComplete;
             if count > 1 && (alone || is_cookie) {
-                return Err(DropReason::ProtocolState);
+                return Err(DropReason::ProtocolState.into());
             }
             if class == ChunkClass::Init && tag.is_some() {
-                return Err(DropReason::VerificationTag);
+                return Err(DropReason::VerificationTag.into());
             }
             if is_init {
                 chunk.initiate_tag()?;
@@ -262,7 +270,7 @@ impl<'a> Packet<'a> {
             has_data |= class == ChunkClass::Data;
         }
         if count == 0 {
-            return Err(DropReason::MalformedSctp);
+            return Err(DropReason::MalformedSctp.into());
         }
         Ok(Self { tag, chunks, has_data })
     }

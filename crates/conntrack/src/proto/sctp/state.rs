@@ -137,6 +137,25 @@ impl ChunkClass {
             _ => Self::Other,
         }
     }
+
+    /// The name in RFC 9260 section 3.2.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Init => "INIT",
+            Self::InitAck => "INIT ACK",
+            Self::Abort => "ABORT",
+            Self::Shutdown => "SHUTDOWN",
+            Self::ShutdownAck => "SHUTDOWN ACK",
+            Self::Error => "ERROR",
+            Self::CookieEcho => "COOKIE ECHO",
+            Self::CookieAck => "COOKIE ACK",
+            Self::ShutdownComplete => "SHUTDOWN COMPLETE",
+            Self::Heartbeat => "HEARTBEAT",
+            Self::HeartbeatAck => "HEARTBEAT ACK",
+            Self::Data => "DATA",
+            Self::Other => "a chunk of another type",
+        }
+    }
 }
 
 /// The state that the first chunk of a flow leads to; `None` if it can not be the first.

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::Direction;
+use crate::{Direction, Why};
 
 /// A verification tag. Zero is none: only an INIT has it.
 pub(super) type Tag = NonZeroU32;
@@ -23,6 +23,13 @@ pub(super) struct Tags {
 impl Tags {
     pub fn fit(&self, tag: Option<Tag>) -> bool {
         tag.is_some() && (self.proven == tag || self.offered.contains(&tag))
+    }
+
+    /// Why a packet with this tag is refused.
+    pub fn refuse(&self, tag: Option<Tag>) -> Why {
+        let [newer, older] = self.offered;
+        let number = |tag: Option<Tag>| tag.map_or(0, Tag::get);
+        Why::Tag { found: number(tag), expected: [self.proven, newer, older].map(number) }
     }
 
     pub fn are_unknown(&self) -> bool {

@@ -69,13 +69,9 @@ impl std::fmt::Display for Invalid {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match *self {
             Self::Flags { flags } => write!(f, "control bits {flags:?} are never sent together"),
-            Self::NotOpening { class } => write!(f, "{class:?} does not open a connection"),
+            Self::NotOpening { class } => write!(f, "{class} does not open a connection"),
             Self::State { state, direction, class } => {
-                write!(
-                    f,
-                    "{class:?} in {direction:?} direction is not possible in {}",
-                    state.name()
-                )
+                write!(f, "{class} in {direction} direction is not possible in {}", state.name())
             }
             Self::SequenceOver { sequence, highest } => {
                 write!(f, "sequence number {sequence} is over {highest}, the receiver's window")

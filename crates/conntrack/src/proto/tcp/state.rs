@@ -121,6 +121,18 @@ impl FlagClass {
     }
 }
 
+impl std::fmt::Display for FlagClass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Syn => "SYN",
+            Self::SynAck => "SYN+ACK",
+            Self::Fin => "FIN",
+            Self::Ack => "ACK",
+            Self::Rst => "RST",
+        })
+    }
+}
+
 /// What a segment does to the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {

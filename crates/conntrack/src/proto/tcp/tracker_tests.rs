@@ -329,6 +329,6 @@ fn fins_outside_the_windows_from_both_sides_cap_the_timer() {
 fn what_the_table_forbids_is_explained() {
     assert_eq!(
         opened().refuses(Original, &segment(ACK, 101, 0)),
-        "Ack in Original direction is not possible in SYN_SENT"
+        "ACK in original direction is not possible in SYN_SENT"
     );
 }
