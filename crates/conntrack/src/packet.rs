@@ -56,7 +56,8 @@ pub struct Tracked {
     pub direction: Option<Direction>,
     /// The mark of that connection, 0 where there is none.
     pub mark: u32,
-    /// Drop only when the table is full: what is invalid is for the rules to drop.
+    /// Drop only when the table is full: what is invalid is for the rules to drop. The
+    /// caller counts the packet as refused, unless it makes room and asks again.
     pub verdict: Verdict,
     /// What decided, for a packet that is invalid or to be dropped.
     pub why: Option<Why>,

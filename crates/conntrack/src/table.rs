@@ -1,11 +1,13 @@
 //! The connections of one bucket.
 
 mod admin;
+mod candidates;
 
 use flow::{Class, DropReason, FlowKey, Prefetch, SlotIndex, TimerWheel, Timestamp};
 use wire::Transport;
 use wire::checksum::verify_transport;
 
+use self::candidates::{Candidates, Rank};
 use crate::entry::{Entry, Status};
 use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
@@ -15,9 +17,6 @@ use crate::{
 };
 
 pub use admin::{Changes, Cursor};
-
-/// How many entries near a new one are looked at for an early drop.
-const EARLY_DROP_SCAN: usize = 32;
 
 /// The connections of one bucket. It belongs to one worker at a time and can be
 /// given to another as a whole.
@@ -30,12 +29,18 @@ pub struct Table {
     index: SlotIndex,
     slab: Slab,
     wheel: TimerWheel,
+    candidates: Candidates,
 }
 
 impl Table {
     /// An empty table.
     pub fn new(now: Timestamp) -> Self {
-        Self { index: SlotIndex::new(), slab: Slab::new(), wheel: TimerWheel::new(now) }
+        Self {
+            index: SlotIndex::new(),
+            slab: Slab::new(),
+            wheel: TimerWheel::new(now),
+            candidates: Candidates::default(),
+        }
     }
 
     /// Connections that hold memory, also those whose time is over but that
@@ -55,6 +60,7 @@ impl Table {
             + self.index.memory_bytes()
             + self.slab.memory_bytes()
             + self.wheel.memory_bytes()
+            + self.candidates.memory_bytes()
     }
 
     /// First stage of a batch: asks for the index line of a flow.
@@ -78,6 +84,10 @@ impl Table {
     }
 
     /// Says how a packet relates to the connections, and opens, changes or ends one.
+    ///
+    /// Where there is no room for a new connection and none here gives way, the packet is
+    /// refused and nothing has changed: the caller may make room elsewhere ([`Table::evict`]
+    /// of another table with the same lease) and ask again.
     pub fn track(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
         if is_fragment(packet.network) {
             return Tracked::alone(Class::Untracked);
@@ -102,10 +112,11 @@ impl Table {
     /// Gives back the memory of connections whose time is over, looking at no
     /// more than `budget` entries. Returns how many it has looked at.
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_>) -> usize {
-        let Self { index, slab, wheel } = self;
+        let Self { index, slab, wheel, candidates } = self;
         let looked_at = wheel.advance(context.now, budget, |slot| {
             let head = &mut slab[slot].head;
             if head.is_expired(context.now) {
+                candidates.file(slot, None);
                 retire(index, slab, slot, context);
                 return None;
             }
@@ -114,6 +125,9 @@ impl Table {
         });
         index.shrink(|slot| slab[slot].head.hash);
         slab.shrink();
+        if slab.len() == 0 {
+            *candidates = Candidates::default();
+        }
         looked_at
     }
 
@@ -158,6 +172,7 @@ impl Table {
                     self.account(slot, packet, before.direction);
                 }
                 if news {
+                    self.rank(slot);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
                 tracked
@@ -165,6 +180,7 @@ impl Table {
             Step::Pass => {
                 if replied && !before.seen_reply {
                     head.status.set(Status::SEEN_REPLY);
+                    self.rank(slot);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
                 tracked
@@ -196,8 +212,8 @@ impl Table {
             Err(why) => return invalid(why, context),
         };
         let hash = packet.hash as u32;
-        if !context.lease.spend(1) && !self.evict_for(hash, context) {
-            return refuse(context);
+        if !context.lease.spend(1) && !(self.evict(context) && context.lease.spend(1)) {
+            return Tracked::table_full();
         }
         let mut entry = Entry::open(packet.keyed.key, hash, packet.keyed.sender, state);
         entry.head.deadline = deadline(context.now, timeout);
@@ -212,9 +228,10 @@ impl Table {
             self.slab.remove(slot);
             context.lease.release(1);
             context.counters.chaintoolong += 1;
-            return refuse(context);
+            return Tracked::table_full();
         }
         self.wheel.insert(slot, deadline);
+        self.rank(slot);
         if settings.accounting || settings.timestamps {
             self.slab.side_mut(slot).restart(context.now);
             self.account(slot, packet, Direction::Original);
@@ -245,19 +262,22 @@ impl Table {
         Tracked::of_connection(Class::Related, head.direction(sender).reversed(), head.mark)
     }
 
-    /// Ends a connection near `hash` that is not assured, or that is on its way
-    /// out, and takes over its unit of the lease.
-    fn evict_for(&mut self, hash: u32, context: &mut Context<'_>) -> bool {
-        let victim = self.index.neighbours(hash, EARLY_DROP_SCAN).find(|&slot| {
-            let Entry { head, body } = &self.slab[slot];
-            !head.status.has(Status::ASSURED)
-                || body.state.is_closing()
-                || head.is_expired(context.now)
-        });
+    /// Ends the connection that is the first to give way, oldest first; false if none
+    /// does. Takes the same time however many connections there are.
+    pub fn evict(&mut self, context: &mut Context<'_>) -> bool {
+        let mut ranks = Rank::ALL.into_iter();
+        let victim = ranks.find_map(|rank| self.candidates.oldest(rank as u16));
         let Some(victim) = victim else { return false };
         self.close(victim, context);
         context.counters.early_drop += 1;
-        context.lease.spend(1)
+        true
+    }
+
+    /// Files a connection by its rank, which may have changed.
+    fn rank(&mut self, slot: u32) {
+        let Entry { head, body } = &self.slab[slot];
+        let rank = Rank::of(head.status, &body.state);
+        self.candidates.file(slot, rank.map(|rank| rank as u16));
     }
 
     fn account(&mut self, slot: u32, packet: &TrackedPacket<'_>, direction: Direction) {
@@ -279,11 +299,12 @@ impl Table {
 
     fn close(&mut self, slot: u32, context: &mut Context<'_>) {
         self.wheel.remove(slot);
+        self.candidates.file(slot, None);
         retire(&mut self.index, &mut self.slab, slot, context);
     }
 }
 
-/// Ends a connection that is not in the wheel any more.
+/// Ends a connection that is neither in the wheel nor among the candidates any more.
 fn retire(index: &mut SlotIndex, slab: &mut Slab, slot: u32, context: &mut Context<'_>) {
     report(slab, slot, EventKind::Destroy, context);
     let removed = index.remove(slab[slot].head.hash, slot);
@@ -305,13 +326,6 @@ fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
 fn invalid(why: Why, context: &mut Context<'_>) -> Tracked {
     context.counters.invalid += 1;
     Tracked::invalid(why)
-}
-
-#[cold]
-fn refuse(context: &mut Context<'_>) -> Tracked {
-    context.counters.insert_failed += 1;
-    context.counters.drop += 1;
-    Tracked::table_full()
 }
 
 fn deadline(now: Timestamp, timeout_s: u32) -> Timestamp {

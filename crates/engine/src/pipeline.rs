@@ -6,13 +6,16 @@ use std::num::NonZeroU32;
 use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone};
 use netio::Frame;
-use steer::Steered;
+use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 
 use crate::packet::{Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::reassembly::Pieces;
 use crate::worker::{TimeSource, Worker};
+
+/// Buckets that are asked at most to make room for one packet.
+const EVICT_BUCKETS: usize = 16;
 
 impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner.
@@ -137,12 +140,51 @@ impl Worker {
         if let Some(piece) = Piece::of(&packet.network, Zone(packet.vlan)) {
             return self.reassemble(&piece, packet, now);
         }
-        let verdict = self.tracking.judge(bucket, packet, now, &mut self.counters);
+        let mut verdict = self.tracking.judge(bucket, packet, now, &mut self.counters);
+        if verdict == Verdict::Drop(DropReason::TableFull) {
+            verdict = self.make_room_for(packet, verdict, now);
+        }
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         match verdict {
             Verdict::Accept => self.send(frame, pieces, now),
             Verdict::Drop(reason) => self.drop_frames(frame, pieces, reason),
         }
+    }
+
+    /// Has a connection of another bucket give way for a packet that its own bucket has
+    /// refused, and judges the packet again.
+    ///
+    /// A replay does without: what gives way must not depend on which buckets share a
+    /// worker.
+    #[cold]
+    fn make_room_for(&mut self, packet: &Packet, refused: Verdict, now: Timestamp) -> Verdict {
+        let mut verdict = refused;
+        if self.time == TimeSource::Turn
+            && self.evict_somewhere(now)
+            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+        {
+            verdict = self.tracking.judge(bucket, packet, now, &mut self.counters);
+        }
+        if verdict == refused {
+            self.counters.conntrack.insert_failed += 1;
+            self.counters.conntrack.drop += 1;
+        }
+        verdict
+    }
+
+    /// Ends the first candidate of the next bucket that has one. All buckets are asked in
+    /// turn, a few at a time: one with candidates is passed over by no more refusals in a
+    /// row than there are buckets over [`EVICT_BUCKETS`].
+    fn evict_somewhere(&mut self, now: Timestamp) -> bool {
+        let mut context = self.tracking.context(now, &mut self.counters);
+        for _ in 0..EVICT_BUCKETS {
+            self.evict_at = (self.evict_at + 1) % self.ownership.routes().len();
+            let bucket = self.ownership.get_mut(BucketId(self.evict_at as u16));
+            if bucket.is_some_and(|bucket| bucket.connections.evict(&mut context)) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Keeps a packet until its bucket arrives.

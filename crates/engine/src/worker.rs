@@ -106,6 +106,8 @@ pub struct Worker {
     pub(crate) departures: Vec<Departure<Box<Bucket>>>,
     /// Which bucket's timers are turned next.
     expire_at: usize,
+    /// Which bucket was asked last to make room for another.
+    pub(crate) evict_at: usize,
     pub(crate) busy_ns: u64,
     /// A CPU that its thread is to be pinned to.
     pub(crate) pin: Option<usize>,
@@ -136,6 +138,7 @@ impl Worker {
             batch: Vec::with_capacity(2 * BATCH),
             departures: Vec::new(),
             expire_at: 0,
+            evict_at: 0,
             busy_ns: 0,
             pin: None,
         }

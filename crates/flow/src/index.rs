@@ -171,13 +171,6 @@ impl SlotIndex {
         removed
     }
 
-    /// The slots that lie near the home of `hash`, at most `limit`.
-    pub fn neighbours(&self, hash: u32, limit: usize) -> impl Iterator<Item = u32> {
-        let segment = &self.segments[self.segment_of(hash)];
-        let lines = (0..LINES).map(move |step| &segment[(line_of(hash) + step) % LINES]);
-        lines.flat_map(Line::filed).take(limit)
-    }
-
     /// Gives back one segment if there is far more room than needed.
     pub fn shrink(&mut self, hash_of: impl Fn(u32) -> u32) {
         if self.segments.len() == 1 || self.len >= self.segments.len() * LOW_LOAD {

@@ -1,0 +1,157 @@
+//! Which connections give way when there is no room, oldest first.
+//!
+//! The links lie in chunks of their own, by slot number: an entry keeps its two cache
+//! lines, and filing one connection touches its links and those of a neighbour or two,
+//! however many there are.
+
+use crate::entry::Status;
+use crate::proto::State;
+
+/// Links of a chunk, as many as the slab has entries in one.
+const CHUNK: usize = 128;
+/// No slot.
+const NO_SLOT: u32 = u32::MAX;
+/// No list.
+const NO_LIST: u16 = u16::MAX;
+
+/// How much is lost when a connection is ended early, the least first: the order in
+/// which they give way.
+///
+/// The kernel ends whatever is not assured that it meets near a new connection, and what
+/// is closing once the table is nearly full. Here the order is fixed, because the three
+/// are not worth the same. What nobody has answered is what a flood is made of, and its
+/// sender tries again. What was answered once has another end that remembers it: a
+/// handshake in progress, a query. What closes was a whole connection of a real user and
+/// may still carry data one way. Within a rank the oldest goes first: it has had most time
+/// to get its answer, so what is real passes through while a flood runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u16)]
+pub(crate) enum Rank {
+    /// No reply was seen.
+    Unreplied,
+    /// A reply was seen, but not enough to be assured.
+    Unassured,
+    /// Was assured, and its ends have begun to close it.
+    Closing,
+}
+
+impl Rank {
+    pub const ALL: [Self; 3] = [Self::Unreplied, Self::Unassured, Self::Closing];
+
+    /// The rank of a connection; `None` for what does not give way.
+    pub fn of(status: Status, state: &State) -> Option<Self> {
+        if status.has(Status::ASSURED) {
+            state.is_closing().then_some(Self::Closing)
+        } else if status.has(Status::SEEN_REPLY) {
+            Some(Self::Unassured)
+        } else {
+            Some(Self::Unreplied)
+        }
+    }
+}
+
+/// Lists of slots, each in the order in which its slots were filed.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates {
+    /// On demand: a connection that was never in a list needs no links.
+    chunks: Vec<Option<Box<Chunk>>>,
+    lists: Vec<Ends>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    oldest: u32,
+    newest: u32,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    links: [Link; CHUNK],
+    /// The list that holds the slot, `NO_LIST` for none.
+    lists: [u16; CHUNK],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    older: u32,
+    newer: u32,
+}
+
+impl Candidates {
+    /// Memory held, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.chunks.iter().flatten().count() * size_of::<Chunk>()
+            + self.chunks.capacity() * size_of::<usize>()
+            + self.lists.capacity() * size_of::<Ends>()
+    }
+
+    /// The slot that was filed first of those in `list`.
+    pub fn oldest(&self, list: u16) -> Option<u32> {
+        let ends = self.lists.get(usize::from(list))?;
+        (ends.oldest != NO_SLOT).then_some(ends.oldest)
+    }
+
+    /// Files a slot as the newest of `list`, or takes it out of whatever list it is in.
+    /// Nothing happens if it is in that list already.
+    pub fn file(&mut self, slot: u32, list: Option<u16>) {
+        let list = list.unwrap_or(NO_LIST);
+        let (chunk, at) = (slot as usize / CHUNK, slot as usize % CHUNK);
+        if self.chunks.len() <= chunk {
+            self.chunks.resize_with(chunk + 1, || None);
+        }
+        let links = match &mut self.chunks[chunk] {
+            Some(links) => links,
+            None if list == NO_LIST => return,
+            none => none.insert(Box::default()),
+        };
+        let before = std::mem::replace(&mut links.lists[at], list);
+        if before == list {
+            return;
+        }
+        let link = links.links[at];
+        if before != NO_LIST {
+            self.unlink(link, before);
+        }
+        if list != NO_LIST {
+            self.append(slot, list);
+        }
+    }
+
+    fn append(&mut self, slot: u32, list: u16) {
+        let list = usize::from(list);
+        if self.lists.len() <= list {
+            self.lists.resize(list + 1, Ends { oldest: NO_SLOT, newest: NO_SLOT });
+        }
+        let older = std::mem::replace(&mut self.lists[list].newest, slot);
+        match older {
+            NO_SLOT => self.lists[list].oldest = slot,
+            older => self.link(older).newer = slot,
+        }
+        *self.link(slot) = Link { older, newer: NO_SLOT };
+    }
+
+    fn unlink(&mut self, Link { older, newer }: Link, list: u16) {
+        let list = usize::from(list);
+        match older {
+            NO_SLOT => self.lists[list].oldest = newer,
+            older => self.link(older).newer = newer,
+        }
+        match newer {
+            NO_SLOT => self.lists[list].newest = older,
+            newer => self.link(newer).older = older,
+        }
+    }
+
+    /// The links of a slot that is in a list.
+    fn link(&mut self, slot: u32) -> &mut Link {
+        let chunk = self.chunks[slot as usize / CHUNK].get_or_insert_default();
+        &mut chunk.links[slot as usize % CHUNK]
+    }
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        let link = Link { older: NO_SLOT, newer: NO_SLOT };
+        Self { links: [link; CHUNK], lists: [NO_LIST; CHUNK] }
+    }
+}
