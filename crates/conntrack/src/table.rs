@@ -212,7 +212,7 @@ impl Table {
             Err(why) => return invalid(why, context),
         };
         let hash = packet.hash as u32;
-        if !context.lease.spend(1) && !(self.evict(context) && context.lease.spend(1)) {
+        if !(context.lease.spend(1) || self.evict(context) && context.lease.spend(1)) {
             return Tracked::table_full();
         }
         let mut entry = Entry::open(packet.keyed.key, hash, packet.keyed.sender, state);

@@ -366,3 +366,7 @@ impl Worker {
         let _ = self.notices.send(notice);
     }
 }
+
+#[cfg(test)]
+#[path = "flood_tests.rs"]
+mod flood_tests;

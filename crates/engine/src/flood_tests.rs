@@ -1,0 +1,246 @@
+//! One worker under floods: what is established goes on, what a flood opens gives way.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use flow::{FlowKey, LeasePool, Zone};
+use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
+use rtrb::{Producer, RingBuffer};
+use wire::build::{PacketBuilder, Tcp};
+use wire::{TcpFlags, Tunnels};
+
+use steer::{BucketCount, SteeringHasher};
+
+use super::*;
+use crate::views::Received;
+use crate::{Config, REPLAY_SECRET};
+
+/// Frames on their way into the worker, or out of it.
+#[derive(Clone, Default)]
+struct Wire(Arc<Mutex<VecDeque<Vec<u8>>>>);
+
+impl RxQueue for Wire {
+    fn receive(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        max: usize,
+        pool: &mut FramePool,
+    ) -> Result<usize, PortError> {
+        let mut waiting = self.0.lock().unwrap();
+        let count = max.min(waiting.len());
+        frames.extend(waiting.drain(..count).map(|bytes| pool.copy_of(&bytes).unwrap()));
+        Ok(count)
+    }
+
+    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl TxQueue for Wire {
+    fn transmit(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        pool: &mut FramePool,
+    ) -> Result<TxReport, PortError> {
+        let mut sent = self.0.lock().unwrap();
+        let report = TxReport { sent: frames.len() as u64, ..TxReport::default() };
+        for frame in frames.drain(..) {
+            sent.push_back(frame.bytes().to_vec());
+            pool.give_back(frame);
+        }
+        Ok(report)
+    }
+}
+
+/// A worker between two ports.
+struct Rig {
+    worker: Worker,
+    commands: Producer<Command>,
+    input: Wire,
+    output: Wire,
+    now: Timestamp,
+}
+
+impl Rig {
+    fn new(config: &Config) -> Self {
+        let now = Timestamp::from_secs(1000);
+        let (mut commands, inbox) = RingBuffer::new(8);
+        let (input, output) = (Wire::default(), Wire::default());
+        let mut worker = Worker::new(Equipment {
+            id: WorkerId(0),
+            hasher: SteeringHasher::new(config.steering()),
+            tunnels: config.tunnels,
+            routes: vec![WorkerId(0); config.buckets.get()],
+            ports: 2,
+            settings: config.settings.clone(),
+            lease: LeasePool::new(config.settings.conntrack.max_entries).lease(1),
+            fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
+            time: TimeSource::Turn,
+            inbox,
+            notices: mpsc::channel().0,
+            wakeup: Wakeup::new(Waker::new().unwrap()),
+        });
+        for bucket in config.buckets.iter() {
+            worker.install(bucket, Box::new(Bucket::new(now)));
+        }
+        let queue = Queue {
+            id: 0,
+            port: PortId(0),
+            supplies_hash: false,
+            received: Received::default(),
+            source: Box::new(input.clone()),
+        };
+        commands.push(Command::AddQueue(queue)).unwrap();
+        let out = Box::new(output.clone());
+        commands.push(Command::SetOutput(PortId(1), Some(out))).unwrap();
+        Self { worker, commands, input, output, now }
+    }
+
+    /// Sends frames through the worker; how many came out.
+    fn pass(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) -> usize {
+        self.input.0.lock().unwrap().extend(frames);
+        while self.worker.turn(self.now) == Turn::Worked {}
+        std::mem::take(&mut *self.output.0.lock().unwrap()).len()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+        // Each turn looks at a few buckets only.
+        for _ in 0..1000 {
+            self.worker.turn(self.now);
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+    }
+
+    fn memory(&self) -> usize {
+        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.memory_bytes()).sum()
+    }
+
+    fn bucket_of(&self, frame: &[u8]) -> BucketId {
+        let network = wire::dissect(frame, Tunnels::Inner).unwrap().network.unwrap();
+        let keyed = FlowKey::of_packet(&network, Zone::default()).unwrap();
+        self.worker.hasher.bucket_of_key(&keyed.key)
+    }
+}
+
+const SERVER: [u8; 4] = [198, 51, 100, 2];
+
+fn spoofed(number: u32) -> [u8; 4] {
+    (0x0a00_0000 | number).to_be_bytes()
+}
+
+fn segment(there: bool, client: u32, flags: TcpFlags, numbers: (u32, u32)) -> Vec<u8> {
+    let address = spoofed(client);
+    let (from, to, ports) =
+        if there { (address, SERVER, (40_000, 80)) } else { (SERVER, address, (80, 40_000)) };
+    let header = Tcp {
+        source_port: ports.0,
+        destination_port: ports.1,
+        sequence: numbers.0,
+        acknowledgment: numbers.1,
+        flags,
+        window: 65_535,
+        ..Tcp::default()
+    };
+    let mut frame = Vec::new();
+    PacketBuilder::v4(from, to).tcp(&header, &[], &mut frame);
+    frame
+}
+
+fn syn(client: u32) -> Vec<u8> {
+    segment(true, client, TcpFlags::SYN, (100, 0))
+}
+
+fn syn_ack(client: u32) -> Vec<u8> {
+    segment(false, client, TcpFlags::SYN.with(TcpFlags::ACK), (500, 101))
+}
+
+fn ack(client: u32) -> Vec<u8> {
+    segment(true, client, TcpFlags::ACK, (101, 501))
+}
+
+fn ack_back(client: u32) -> Vec<u8> {
+    segment(false, client, TcpFlags::ACK, (501, 101))
+}
+
+fn handshake(client: u32) -> [Vec<u8>; 3] {
+    [syn(client), syn_ack(client), ack(client)]
+}
+
+fn udp(client: u32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::v4(spoofed(client), SERVER).udp(5353, 53, b"question", &mut frame);
+    frame
+}
+
+fn config(buckets: u64, max: u64) -> Config {
+    let mut config = Config::new(REPLAY_SECRET);
+    config.buckets = BucketCount::new(buckets).unwrap();
+    config.settings.set("nf_conntrack_max", max).unwrap();
+    config
+}
+
+#[test]
+fn a_bucket_of_assured_connections_is_helped_by_the_others() {
+    let config = config(64, 100);
+    let mut rig = Rig::new(&config);
+    let full = BucketId(7);
+    let inside: Vec<u32> =
+        (0..20_000).filter(|&client| rig.bucket_of(&syn(client)) == full).take(60).collect();
+    let (assured, late) = inside.split_at(40);
+    for &client in assured {
+        assert_eq!(rig.pass(handshake(client)), 3);
+    }
+    let flood = (100_000..101_000).map(syn).filter(|syn| rig.bucket_of(syn) != full);
+    let flood: Vec<_> = flood.collect();
+    rig.pass(flood);
+    assert_eq!(rig.connections(), 100);
+    // At 16 buckets for each refusal, one of the 64 is asked after four at the latest.
+    for &client in late {
+        assert!((0..4).any(|_| rig.pass([syn(client)]) == 1), "client {client} is locked out");
+        assert_eq!(rig.pass([syn_ack(client), ack(client)]), 2);
+    }
+    assert_eq!(rig.pass(assured.iter().map(|&client| ack(client))), 40);
+    let counters = &rig.worker.counters;
+    assert_eq!(counters.conntrack.insert_failed, counters.dropped(DropReason::TableFull));
+    assert!(counters.conntrack.early_drop >= 20);
+}
+
+#[test]
+fn established_flows_lose_nothing_in_floods_and_the_memory_stays_bounded() {
+    const HONEST: u32 = 200;
+    const MAX: u64 = 4096;
+    let mut rig = Rig::new(&config(64, MAX));
+    for client in 0..HONEST {
+        assert_eq!(rig.pass(handshake(client)), 3);
+    }
+    let floods: [fn(u32) -> Vec<u8>; 3] = [syn, ack, udp];
+    let mut bound = 0;
+    for (number, flood) in (0u32..).zip(floods) {
+        for round in 0..10 {
+            let first = 100_000 + (number * 10 + round) * 2 * MAX as u32;
+            rig.pass((first..first + 2 * MAX as u32).map(flood));
+            // By turns: an ACK that is repeated looks like a sender in trouble.
+            let talk = if round % 2 == 0 { ack } else { ack_back };
+            assert_eq!(rig.pass((0..HONEST).map(talk)), HONEST as usize);
+            // New clients get through while the flood runs.
+            let client = 1000 + number * 10 + round;
+            assert_eq!(rig.pass(handshake(client)), 3);
+            assert!(rig.connections() <= MAX as usize);
+            if bound == 0 {
+                bound = rig.memory() * 11 / 10;
+            }
+            assert!(rig.memory() <= bound, "{} bytes over {bound}", rig.memory());
+        }
+        assert_eq!(rig.worker.counters.dropped(DropReason::TableFull), 0);
+    }
+    rig.wait(Duration::from_secs(301));
+    rig.wait(Duration::from_secs(3));
+    assert_eq!(rig.connections(), HONEST as usize + 30, "what the floods opened is gone");
+    assert!(rig.commands.push(Command::Stop).is_ok());
+}
