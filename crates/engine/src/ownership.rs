@@ -68,6 +68,7 @@ enum Slot<B, P> {
     },
     Awaited {
         kept: Vec<P>,
+        weight: usize,
     },
     Elsewhere,
 }
@@ -78,13 +79,14 @@ pub struct Ownership<B, P> {
     me: WorkerId,
     routes: Vec<WorkerId>,
     slots: Vec<Slot<B, P>>,
+    /// Weight of what is kept for all buckets.
     kept: usize,
     keep_limit: usize,
 }
 
 impl<B, P> Ownership<B, P> {
     /// A worker that owns nothing yet; `routes` names the owner of each bucket,
-    /// and `keep_limit` is how many packets may wait for buckets on their way.
+    /// and `keep_limit` bounds the weight of what may wait for buckets on their way.
     pub fn new(me: WorkerId, routes: Vec<WorkerId>, keep_limit: usize) -> Self {
         let slots = routes.iter().map(|_| Slot::Elsewhere).collect();
         Self { me, routes, slots, kept: 0, keep_limit }
@@ -106,9 +108,9 @@ impl<B, P> Ownership<B, P> {
         &self.routes
     }
 
-    /// How many packets may wait for buckets on their way.
-    pub fn set_keep_limit(&mut self, packets: usize) {
-        self.keep_limit = packets;
+    /// The weight of what may wait for buckets on their way.
+    pub fn set_keep_limit(&mut self, weight: usize) {
+        self.keep_limit = weight;
     }
 
     /// Learns of a move. To be called between two batches: nothing of the bucket
@@ -117,7 +119,7 @@ impl<B, P> Ownership<B, P> {
         let index = order.bucket.index();
         self.routes[index] = order.to;
         if self.me == order.to && matches!(self.slots[index], Slot::Elsewhere) {
-            self.slots[index] = Slot::Awaited { kept: Vec::new() };
+            self.slots[index] = Slot::Awaited { kept: Vec::new(), weight: 0 };
         }
         if self.me != order.from {
             return Switched::SendFence;
@@ -172,8 +174,8 @@ impl<B, P> Ownership<B, P> {
     pub fn arrive(&mut self, bucket: BucketId, content: B) -> Vec<P> {
         let slot = &mut self.slots[bucket.index()];
         match std::mem::replace(slot, Slot::Owned { content, early_fences: 0 }) {
-            Slot::Awaited { kept } => {
-                self.kept -= kept.len();
+            Slot::Awaited { kept, weight } => {
+                self.kept -= weight;
                 kept
             }
             Slot::Elsewhere => Vec::new(),
@@ -185,18 +187,20 @@ impl<B, P> Ownership<B, P> {
     }
 
     /// Keeps a packet whose bucket is not here: it is on its way, and another
-    /// worker may know that before this one does.
+    /// worker may know that before this one does. `weight` is how many packets it
+    /// counts as; any may wait while less than the limit does.
     ///
     /// # Errors
     /// The packet, when no more may wait.
-    pub fn keep(&mut self, bucket: BucketId, packet: P) -> Result<(), P> {
+    pub fn keep(&mut self, bucket: BucketId, packet: P, weight: usize) -> Result<(), P> {
         let slot = &mut self.slots[bucket.index()];
         if matches!(slot, Slot::Elsewhere) {
-            *slot = Slot::Awaited { kept: Vec::new() };
+            *slot = Slot::Awaited { kept: Vec::new(), weight: 0 };
         }
         match slot {
-            Slot::Awaited { kept } if self.kept < self.keep_limit => {
-                self.kept += 1;
+            Slot::Awaited { kept, weight: sum } if self.kept < self.keep_limit => {
+                self.kept += weight;
+                *sum += weight;
                 kept.push(packet);
                 Ok(())
             }

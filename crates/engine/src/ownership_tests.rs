@@ -37,7 +37,7 @@ impl Node {
         match self.ownership.get_mut(BUCKET) {
             Some(log) => log.push((producer, number)),
             // The buffer is large enough for all.
-            None => self.ownership.keep(BUCKET, (producer, number)).unwrap(),
+            None => self.ownership.keep(BUCKET, (producer, number), 1).unwrap(),
         }
     }
 
@@ -166,9 +166,21 @@ fn adversarial_schedules_of_a_move_lose_nothing() {
 #[test]
 fn packets_beyond_the_limit_are_refused_and_handed_back() {
     let mut ownership: Ownership<(), u32> = Ownership::new(WorkerId(0), vec![WorkerId(0)], 2);
-    assert_eq!(ownership.keep(BUCKET, 1), Ok(()));
-    assert_eq!(ownership.keep(BUCKET, 2), Ok(()));
-    assert_eq!(ownership.keep(BUCKET, 3), Err(3));
+    assert_eq!(ownership.keep(BUCKET, 1, 1), Ok(()));
+    assert_eq!(ownership.keep(BUCKET, 2, 1), Ok(()));
+    assert_eq!(ownership.keep(BUCKET, 3, 1), Err(3));
     assert_eq!(ownership.arrive(BUCKET, ()), [1, 2]);
     assert!(ownership.get_mut(BUCKET).is_some());
+}
+
+#[test]
+fn what_waits_is_bounded_by_its_weight_over_all_buckets() {
+    let (a, b) = (BucketId(0), BucketId(1));
+    let mut ownership: Ownership<(), u32> = Ownership::new(WorkerId(0), vec![WorkerId(0); 2], 10);
+    assert_eq!(ownership.keep(a, 1, 9), Ok(()));
+    assert_eq!(ownership.keep(b, 2, 3000), Ok(()), "less than the limit was there");
+    assert_eq!(ownership.keep(a, 3, 1), Err(3));
+    assert_eq!(ownership.arrive(b, ()), [2]);
+    assert_eq!(ownership.keep(a, 4, 1), Ok(()));
+    assert_eq!(ownership.keep(a, 5, 1), Err(5));
 }

@@ -4,6 +4,7 @@
 //! and one for spent frame buffers in return, so that a worker which only
 //! receives does not run dry while the one that sends piles buffers up.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use flow::DropReason;
@@ -64,6 +65,13 @@ pub struct Link {
     wakeup: Wakeup,
     backlog: Backlog,
     staged: Vec<Item>,
+    /// Number of the next item that is staged.
+    next: u64,
+    /// Packets to the peer that count as several, until it has taken them: their
+    /// numbers, and as how many more than one.
+    heavy: VecDeque<(u64, usize)>,
+    /// Sum of what `heavy` counts.
+    extra: usize,
     owed_small: usize,
     owed_large: usize,
 }
@@ -87,6 +95,9 @@ pub fn connect(
         wakeup: wakeup.clone(),
         backlog: Backlog::new(limits(peer)),
         staged: Vec::with_capacity(BATCH),
+        next: 0,
+        heavy: VecDeque::new(),
+        extra: 0,
         owed_small: 0,
         owed_large: 0,
     };
@@ -101,22 +112,42 @@ impl Link {
     /// Asks the peer's backlog for room for one packet of a flow. The hash of the
     /// flow is asked only where the flow limit applies.
     ///
+    /// A packet may enter while less than the limit waits, whatever its own
+    /// [weight](Packet::weight): a datagram in more fragments than the limit has to get
+    /// through too.
+    ///
     /// # Errors
     /// The reason when the backlog is full or the flow has more than its share.
     pub fn admit(&mut self, flow_hash: impl FnOnce() -> u64) -> Result<(), DropReason> {
-        let queued = self.to.buffer().capacity() - self.to.slots() + self.staged.len();
+        let queued = self.queued();
         self.backlog.admit(queued, flow_hash)
+    }
+
+    /// The weight of what is staged or in the ring.
+    fn queued(&mut self) -> usize {
+        let items = self.to.buffer().capacity() - self.to.slots() + self.staged.len();
+        let taken = self.next - items as u64;
+        while let Some((_, extra)) = self.heavy.pop_front_if(|(number, _)| *number < taken) {
+            self.extra -= extra;
+        }
+        items + self.extra
     }
 
     /// Stages a packet that was admitted.
     pub fn stage(&mut self, packet: Packet) {
-        self.staged.push(Item::Packet(packet));
+        let extra = packet.weight() - 1;
+        if extra > 0 {
+            self.heavy.push_back((self.next, extra));
+            self.extra += extra;
+        }
+        self.stage_control(Item::Packet(packet));
     }
 
     /// Stages a control item. It is never refused: a ring has
     /// [`CONTROL_RESERVE`] slots that packets can not use, and what does not fit
     /// stays staged, in order, until it does.
     pub fn stage_control(&mut self, item: Item) {
+        self.next += 1;
         self.staged.push(item);
     }
 

@@ -1,4 +1,8 @@
+use wire::Tunnels;
+use wire::build::PacketBuilder;
+
 use super::*;
+use crate::reassembly::Pieces;
 
 /// Ends of the rings between workers 0 and 1, with so many slots: the link that
 /// leads to worker 1, and the one that leads to worker 0.
@@ -60,4 +64,50 @@ fn all_buffers_of_a_full_turn_come_back_with_the_next() {
     owner.exchange_buffers(&mut owner_pool);
     receiver.exchange_buffers(&mut receiver_pool);
     assert_eq!(free(&mut receiver_pool, 60), 300);
+}
+
+/// A datagram that came in so many fragments, or whole for 0.
+fn datagram(fragments: usize) -> Packet {
+    let (mut pool, mut bytes) = (FramePool::new(0, 0), Vec::new());
+    PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).udp(7, 9, &[0; 100], &mut bytes);
+    let frame = pool.copy_of(&bytes).unwrap();
+    let network = wire::dissect(frame.bytes(), Tunnels::Inner).unwrap().network.unwrap();
+    let piece = |_| pool.copy_of(&[0; 60]).unwrap();
+    let pieces = (fragments > 0).then(|| Pieces::of((0..fragments).map(piece)));
+    Packet { frame, network, flow: None, bucket: steer::BucketId(0), vlan: 0, pieces }
+}
+
+#[test]
+fn a_datagram_takes_as_much_of_the_backlog_as_its_fragments() {
+    const LIMIT: usize = 1000;
+    let (mut to_owner, mut from_receiver) = pair(LIMIT + CONTROL_RESERVE);
+    let weights = [0, 2, 45, 0, 400, 7];
+    // What waits between the two, by a sum of its own.
+    let mut waits = std::collections::VecDeque::new();
+    let mut fullest = 0;
+    for round in 0..2000 {
+        let fragments = weights[round % weights.len()];
+        let waiting: usize = waits.iter().sum();
+        let admitted = to_owner.admit(|| round as u64);
+        assert_eq!(admitted.is_ok(), waiting < LIMIT, "{waiting} wait in round {round}");
+        if admitted.is_ok() {
+            to_owner.stage(datagram(fragments));
+            waits.push_back(fragments.max(1));
+        }
+        if round % 7 == 0 {
+            to_owner.stage_control(Item::Marker(0));
+            waits.push_back(1);
+        }
+        fullest = fullest.max(waits.iter().sum());
+        if round % 3 == 0 {
+            to_owner.flush();
+        }
+        // Now the owner is slower, now faster.
+        for _ in 0..(round / 200) % 4 {
+            if from_receiver.take().is_some() {
+                waits.pop_front();
+            }
+        }
+    }
+    assert!((LIMIT..LIMIT + 400 + 300).contains(&fullest), "{fullest}");
 }

@@ -86,10 +86,11 @@ impl Worker {
         match link.admit(flow_hash) {
             Ok(()) => link.stage(packet),
             Err(reason) => {
-                match reason {
-                    DropReason::FlowLimit => self.counters.softnet.flow_limit_count += 1,
-                    _ => self.counters.softnet.dropped += 1,
-                }
+                let softnet = &mut self.counters.softnet;
+                *match reason {
+                    DropReason::FlowLimit => &mut softnet.flow_limit_count,
+                    _ => &mut softnet.dropped,
+                } += packet.weight() as u64;
                 self.drop_frames(packet.frame, packet.pieces, reason);
             }
         }
@@ -192,7 +193,8 @@ impl Worker {
         let bucket = packet.bucket;
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         let packet = Packet { frame, pieces, ..*packet };
-        if let Err(packet) = self.ownership.keep(bucket, packet) {
+        let weight = packet.weight();
+        if let Err(packet) = self.ownership.keep(bucket, packet, weight) {
             self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);
         }
     }

@@ -62,6 +62,12 @@ pub struct Pieces {
 }
 
 impl Pieces {
+    #[cfg(test)]
+    pub fn of(frames: impl IntoIterator<Item = Frame>) -> Box<Self> {
+        let fragment = |frame| Fragment { frame, payload: (0, 0), pieces: None };
+        Box::new(Self { fragments: frames.into_iter().map(fragment).collect(), depth: 1 })
+    }
+
     /// Moves the frames to `frames` as they came from outside.
     fn take_into(&mut self, frames: &mut Vec<Frame>, pool: &mut FramePool) {
         for fragment in self.fragments.drain(..) {
@@ -73,6 +79,13 @@ impl Pieces {
                 }
             }
         }
+    }
+
+    /// How many frames came from outside.
+    pub fn frames(&self) -> usize {
+        let mut frames = 0;
+        self.each_frame(&mut |_| frames += 1);
+        frames
     }
 
     /// Shows the frames as they came from outside.

@@ -20,7 +20,8 @@ const NEVER: u16 = u16::MAX;
 /// The limits of a backlog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklogLimits {
-    /// Most packets that may wait (`netdev_max_backlog`).
+    /// Most packets that may wait (`netdev_max_backlog`); a datagram that came in
+    /// fragments counts as many.
     pub max_backlog: u32,
     /// Entries of the table of flows (`flow_limit_table_len`): a power of two up to
     /// 8192; any other number is rounded up. `None` switches the flow limit off.
@@ -60,7 +61,8 @@ impl Backlog {
         }
     }
 
-    /// Whether a packet may enter while `queue_length` packets wait. `flow_hash`
+    /// Whether a packet may enter while `queue_length` packets wait, a datagram in
+    /// fragments counted as many. `flow_hash`
     /// gives any hash that the packets of one flow share; it is asked only where the
     /// flow limit applies.
     ///

@@ -12,7 +12,7 @@ pub const TUNABLES: &[Tunable] = &[
         default: 1000,
         min: 1,
         max: 65536,
-        meaning: "Packets that may wait from one worker to another; more are dropped.",
+        meaning: "Packets that may wait from one worker to another, a datagram in fragments counted as many; more are dropped.",
     },
     Tunable {
         name: "netdev_budget",
