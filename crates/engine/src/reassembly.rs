@@ -307,6 +307,23 @@ impl Worker {
         self.with_datagrams(now, |queues, context| queues.expire(EXPIRE_DATAGRAMS, context))
     }
 
+    /// Drops what waits for fragments that will not come any more: the worker or the
+    /// capture has come to its end.
+    pub(crate) fn end_datagrams(&mut self) {
+        let defrag = self.counters.defrag;
+        let settings = &self.tracking.settings.defrag;
+        let last = Timestamp::from_nanos(u64::MAX);
+        let expire = |queues: &mut Reassembler<Fragment>, context: &mut Context<'_, Fragment>| {
+            queues.expire(EXPIRE_DATAGRAMS, context)
+        };
+        while self.reassembly.call(last, settings, &mut self.counters.defrag, expire) > 0 {}
+        // Their time was not over.
+        self.counters.defrag.reasm_timeout = defrag.reasm_timeout;
+        for (fragment, _) in std::mem::take(&mut self.reassembly.discarded) {
+            self.drop_frames(fragment.frame, fragment.pieces, DropReason::FragIncomplete);
+        }
+    }
+
     /// Takes the datagrams of a bucket that leaves.
     pub(crate) fn pack_datagrams(&mut self, bucket: BucketId) -> Option<Parcel<Fragment>> {
         let Reassembly { queues, memory, .. } = &mut self.reassembly;

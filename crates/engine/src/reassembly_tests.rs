@@ -91,7 +91,13 @@ fn what_stays_incomplete_is_counted_and_never_sent() {
     frames.remove(2);
     let (passed, report) = play(&frames, &config(), 1);
     assert!(passed.is_empty());
+    assert_eq!(drops(&report.counters), [("frag_incomplete", 4)]);
+    // With something behind it, past its time.
+    frames.resize(40_000, udp(&v4(), 10));
+    let (passed, report) = play(&frames, &config(), 1);
+    assert_eq!(passed.len(), frames.len() - 4);
     assert_eq!(drops(&report.counters), [("frag_timeout", 4)]);
+    assert_eq!(report.counters.defrag.reasm_timeout, 1);
 }
 
 #[test]

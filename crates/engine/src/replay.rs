@@ -312,10 +312,10 @@ impl Lockstep {
     pub(crate) fn finish(&mut self, report: &mut ReplayReport) -> Counters {
         let mut totals = Counters::default();
         for index in 0..self.workers.len() {
-            // Datagrams that the capture has no more fragments of.
-            while self.workers[index].expire_datagrams(Timestamp::from_nanos(u64::MAX)) > 0 {}
-            totals.add(&self.workers[index].counters);
             let now = Timestamp::from_nanos(self.now_ns);
+            while self.workers[index].expire_datagrams(now) > 0 {}
+            self.workers[index].end_datagrams();
+            totals.add(&self.workers[index].counters);
             while self.workers[index].end_connections(EVENTS / 2, now) > 0 {
                 self.count_flows(report);
             }

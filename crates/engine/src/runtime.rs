@@ -31,7 +31,10 @@ fn run(worker: &mut Worker) -> WorkerReport {
     let mut now = clock::monotonic_nanoseconds();
     loop {
         match worker.turn(Timestamp::from_nanos(now)) {
-            Turn::Stopped => return worker.report(),
+            Turn::Stopped => {
+                worker.end_datagrams();
+                return worker.report();
+            }
             Turn::Worked => {
                 idle_turns = 0;
                 let then = clock::monotonic_nanoseconds();

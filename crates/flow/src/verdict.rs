@@ -91,6 +91,7 @@ drop_reasons! {
     FragEcn = "frag_ecn", "Fragment of a datagram that mixes ECN-capable and other fragments.";
     FragTooManyPieces = "frag_too_many_pieces", "Fragment of a datagram in more pieces than ipfrag_pieces_per_4k allows.";
     FragTimeout = "frag_timeout", "Fragment of a datagram that was not complete in time.";
+    FragIncomplete = "frag_incomplete", "Fragment of a datagram that still waited for others when the gateway or the capture ended.";
     FragWrap = "frag_wrap", "Fragment of an earlier datagram with the same identification.";
     FragEvicted = "frag_evicted", "Only fragment of a datagram, evicted to make room.";
     FragEvictedProgress = "frag_evicted_progress", "Fragment of a datagram in several pieces, evicted to make room.";
