@@ -96,16 +96,22 @@ impl Outputs {
     }
 
     fn flood(&mut self, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
+        let mut copies: u64 = 0;
         for index in 0..self.ports.len() {
             let port = PortId(index as u16);
             if port == frame.port || self.ports[index].queue.is_none() {
                 continue;
             }
+            copies += 1;
             match pool.duplicate(&frame) {
                 // Nobody knows that the station is behind this port: no error is due.
                 Some(copy) => self.queue(port, copy, None, pool, counters),
                 None => counters.drop_packet(DropReason::NoBuffer),
             }
+        }
+        match copies.checked_sub(1) {
+            Some(more) => counters.output.flood_copies += more,
+            None => counters.drop_packet(DropReason::NoOutputPort),
         }
         pool.give_back(frame);
     }
@@ -132,13 +138,20 @@ impl Outputs {
         let came_from = usize::from(frame.port.0);
         match self.path_mtu.shorten(frame, mtu, answer_ns, pool, &mut self.pieces) {
             Ok(()) => {
+                // A super-packet with shorter segments is still one.
+                if self.pieces.len() > 1 {
+                    counters.output.frag_oks += 1;
+                    counters.output.frag_creates += self.pieces.len() as u64;
+                }
                 for piece in self.pieces.drain(..) {
                     output.push(piece, pool, counters);
                 }
             }
             Err(Refused { reason, answer }) => {
                 counters.drop_packet(reason);
+                counters.output.frag_fails += u64::from(reason == DropReason::FragNeeded);
                 if let (Some(answer), Some(back)) = (answer, self.ports.get_mut(came_from)) {
+                    counters.output.icmp_out_msgs += 1;
                     back.push(answer, pool, counters);
                 }
             }

@@ -12,6 +12,8 @@ pub struct Counters {
     pub conntrack: ConntrackCounters,
     /// Reassembly, under the names of `/proc/net/snmp`.
     pub defrag: DefragCounters,
+    /// Frames that were not received but made.
+    pub output: OutputCounters,
     /// Packets sent.
     pub transmitted: u64,
     /// Bytes sent, link header included.
@@ -27,6 +29,7 @@ impl Default for Counters {
             softnet: SoftnetCounters::default(),
             conntrack: ConntrackCounters::default(),
             defrag: DefragCounters::default(),
+            output: OutputCounters::default(),
             transmitted: 0,
             transmitted_bytes: 0,
             classes: [0; 5],
@@ -77,6 +80,7 @@ impl Counters {
         self.softnet.add(&other.softnet);
         self.conntrack.add(&other.conntrack);
         self.defrag.add(&other.defrag);
+        self.output.add(&other.output);
         self.transmitted += other.transmitted;
         self.transmitted_bytes += other.transmitted_bytes;
         for (sum, value) in self.classes.iter_mut().zip(other.classes) {
@@ -173,5 +177,27 @@ counter_group! {
         /// Datagrams that had been given up and were remembered until their time
         /// was over, forgotten early to make room.
         evicted_dead,
+    }
+}
+
+counter_group! {
+    /// What the output makes of frames beside sending them, named after the columns of
+    /// `Ip` and `Icmp` in `/proc/net/snmp`, both families together; the last has no
+    /// column there.
+    ///
+    /// With these the books balance: what was received + `frag_creates` - `frag_oks` +
+    /// `icmp_out_msgs` + `flood_copies` is what was sent or dropped or still waits.
+    OutputCounters {
+        /// Packets that were cut because the output interface takes none of their
+        /// length; a super-packet is one.
+        frag_oks,
+        /// Packets of such a length that must not be cut, and were dropped.
+        frag_fails,
+        /// Frames made by cutting.
+        frag_creates,
+        /// Errors made for senders of what was dropped.
+        icmp_out_msgs,
+        /// Copies of flooded frames beyond the first.
+        flood_copies,
     }
 }

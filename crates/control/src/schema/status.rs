@@ -71,6 +71,10 @@ pub struct Counters {
     /// Reassembly, under the names of `/proc/net/snmp`, and datagrams that were evicted.
     #[serde(default)]
     pub defrag: Names,
+    /// Frames that were made and not received: fragments for a smaller MTU and errors,
+    /// under the names of `/proc/net/snmp`, and copies.
+    #[serde(default)]
+    pub output: Names,
     /// Packets dropped, by reason; all reasons, also those with 0.
     pub drops: Names,
 }
@@ -163,6 +167,7 @@ impl From<&flow::Counters> for Counters {
             softnet: counters.softnet.entries().collect(),
             conntrack: counters.conntrack.entries().collect(),
             defrag: counters.defrag.entries().collect(),
+            output: counters.output.entries().collect(),
             drops: drops.collect(),
         }
     }

@@ -37,6 +37,25 @@ fn told(lab: &Lab) -> Result<u64> {
     Ok(count.and_then(|drop| drop["count"].as_u64()).expect("every reason has a count"))
 }
 
+/// What came in and was made is what went out or was dropped: five requests and answers
+/// in three fragments each at least, two errors.
+fn books_balance(lab: &Lab) -> Result<bool> {
+    let status = lab.stateway().expect("the lab has a Stateway").query(&["status"])?;
+    let number = |value: &serde_json::Value| value.as_u64().expect("a counter");
+    let of_ports = |name: &str| -> u64 {
+        status["ports"].as_array().into_iter().flatten().map(|port| number(&port[name])).sum()
+    };
+    let output = &status["totals"]["output"];
+    let drops = status["totals"]["drops"].as_object().expect("an object");
+    let dropped: u64 = drops.values().map(number).sum();
+    let [cut, failed, made, errors] = ["frag_oks", "frag_fails", "frag_creates", "icmp_out_msgs"]
+        .map(|name| number(&output[name]));
+    assert!(cut >= 5 && made >= 3 * cut, "{output}");
+    assert_eq!((failed, errors), (2, 2), "{output}");
+    // Not while a packet is on its way.
+    Ok(of_ports("received") + made + errors == cut + of_ports("sent") + dropped)
+}
+
 /// The path MTU to the client that the server has learnt, if any.
 fn learnt(lab: &Lab, family: Family) -> Result<Option<String>> {
     let client = lab.client_address(family).to_string();
@@ -74,6 +93,7 @@ fn pings_cross_a_step_or_say_why_not() {
             assert!(said.contains(expected) && said.contains(&from), "{said}");
         }
         assert_eq!(told(&lab)?, 2);
+        soon("the books balance", || books_balance(&lab))?;
         stop_cleanly(&mut lab)
     });
 }

@@ -101,6 +101,7 @@ fn as_json(
         "schema": control::SCHEMA,
         "limits": limits,
         "totals": status.totals.defrag,
+        "output": status.totals.output,
         "workers": workers,
     });
     if let Some(datagrams) = datagrams {
@@ -123,6 +124,13 @@ fn summary(status: &Status, tunables: &Tunables, out: &mut Output) -> anyhow::Re
         count(defrag.get("reasm_oks")),
         count(defrag.get("reasm_fails")),
         count(defrag.get("reasm_timeout")),
+    ))?;
+    let output = &status.totals.output;
+    out.line(format_args!(
+        "packets too long for an output: cut {} into {} fragments, dropped {}",
+        count(output.get("frag_oks")),
+        count(output.get("frag_creates")),
+        count(output.get("frag_fails")),
     ))?;
     for family in FAMILIES {
         let used: u64 = status.workers.iter().map(|worker| (family.memory)(worker).total()).sum();
