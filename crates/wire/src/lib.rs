@@ -19,6 +19,7 @@ mod ip;
 mod link;
 pub mod sctp;
 pub mod segment;
+mod summary;
 mod transport;
 mod whole;
 
@@ -27,6 +28,7 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
+pub use summary::Summary;
 pub use whole::whole_header;
 
 /// What follows `offset`; empty if nothing does.
