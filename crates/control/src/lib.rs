@@ -8,6 +8,7 @@
 //! | `DELETE /v1/connections?FILTER` | [`schema::Done`]; without a filter all are deleted |
 //! | `GET /v1/connections/count` | [`schema::Count`] |
 //! | `GET /v1/datagrams` | stream of [`schema::Datagram`], one per line |
+//! | `GET /v1/drops/recent` | [`schema::RecentDrops`] |
 //! | `GET /v1/events?FILTER` | stream of [`schema::Event`], one per line |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
 //! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |

@@ -18,8 +18,8 @@ use crate::SCHEMA;
 use crate::query::{ConnectionQuery, LineFormat};
 use crate::refusal::Refused;
 use crate::schema::{
-    Balance, Buckets, Connection, Count, Datagram, Done, Event, Moves, SetBalancer, SetTunable,
-    SetWorkers, Status, Tunable, Tunables,
+    Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Moves, RecentDrops,
+    SetBalancer, SetTunable, SetWorkers, Status, Tunable, Tunables,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
@@ -46,6 +46,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/connections", get(list).delete(delete))
         .route("/v1/connections/count", get(count))
         .route("/v1/datagrams", get(datagrams))
+        .route("/v1/drops/recent", get(recent_drops))
         .route("/v1/events", get(events))
         .route("/v1/tunables", get(tunables))
         .route("/v1/tunables/{name}", put(set_tunable))
@@ -69,6 +70,14 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
 
 async fn buckets(State(shared): State<Shared>) -> Answer<Buckets> {
     call(shared, |gateway| Ok(Buckets::new(&gateway.buckets().map_err(unresponsive)?))).await
+}
+
+async fn recent_drops(State(shared): State<Shared>) -> Answer<RecentDrops> {
+    call(shared, |gateway| {
+        let packets = gateway.recent_drops().map_err(unresponsive)?;
+        Ok(RecentDrops { schema: SCHEMA, packets: packets.iter().map(Dropped::from).collect() })
+    })
+    .await
 }
 
 async fn count(State(shared): State<Shared>) -> Answer<Count> {

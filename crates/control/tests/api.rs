@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use conntrack::Filter;
 use control::schema::{
-    Balance, Buckets, Connection, Count, Done, Event, Moves, SetBalancer, SetTunable, SetWorkers,
-    Status, Tunables,
+    Balance, Buckets, Connection, Count, Done, Event, Moves, RecentDrops, SetBalancer, SetTunable,
+    SetWorkers, Status, Tunables,
 };
 use control::{Client, ClientError, ConnectionQuery, ControlSocket, LineFormat, Server};
 use engine::{Config, Gateway, OpenPort, PortOpener, PortSetup, WorkerCount};
@@ -20,7 +20,8 @@ use flow::HashKey;
 use netio::memory::{ChannelRx, ChannelTx, Discard, channel};
 use netio::{FramePool, PortError, PortId, RxQueue, TxQueue};
 use tempfile::TempDir;
-use wire::build::PacketBuilder;
+use wire::TcpFlags;
+use wire::build::{PacketBuilder, Tcp};
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -168,6 +169,41 @@ fn questions_are_answered() {
     let tunables: Tunables = running.client.get("/v1/tunables").unwrap();
     let mut names = tunables.tunables.iter().map(|tunable| tunable.name.as_str());
     assert!(names.any(|name| name == "nf_conntrack_tcp_timeout_established"));
+    running.stop();
+}
+
+#[test]
+fn a_dropped_packet_is_shown_with_the_check_that_decided() {
+    let mut running = Running::start();
+    let recent =
+        |running: &Running| -> RecentDrops { running.client.get("/v1/drops/recent").unwrap() };
+    assert!(recent(&running).packets.is_empty());
+    let tcp = Tcp {
+        source_port: 80,
+        destination_port: 4711,
+        sequence: 5,
+        flags: TcpFlags::SYN.with(TcpFlags::ACK),
+        ..Tcp::default()
+    };
+    let mut bytes = Vec::new();
+    PacketBuilder::v4([198, 18, 0, 1], [192, 0, 2, 1]).tcp(&tcp, b"", &mut bytes);
+    let frame = running.pool.copy_of(&bytes).unwrap();
+    running.lan.transmit(&mut vec![frame], &mut running.pool).unwrap();
+    let begin = Instant::now();
+    while recent(&running).packets.is_empty() {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let dropped = recent(&running).packets.remove(0);
+    assert_eq!(
+        (dropped.reason.as_str(), dropped.why.as_str(), dropped.packet.as_str()),
+        (
+            "tcp_not_syn",
+            "SYN+ACK does not open a connection",
+            "198.18.0.1:80 > 192.0.2.1:4711 TCP SYN|ACK seq 5 ack 0 window 0 length 0"
+        )
+    );
+    assert_eq!((dropped.interface.as_str(), dropped.length), ("lan0", bytes.len() as u32));
     running.stop();
 }
 

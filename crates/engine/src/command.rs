@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use conntrack::{Connection, Cursor, Filter};
 use defrag::QueueView;
@@ -13,6 +14,7 @@ use crate::events::EventSender;
 use crate::output::Sent;
 use crate::ownership::Move;
 use crate::peers::Link;
+use crate::recent_drops::RecentDrop;
 use crate::settings::Settings;
 use crate::views::{BucketStatus, DatagramStatus, Received};
 
@@ -86,6 +88,8 @@ pub enum Question {
     /// Incomplete datagrams in a piece of the worker's table, and where the next
     /// piece begins.
     Datagrams(defrag::Cursor, SyncSender<(Vec<QueueView>, Option<defrag::Cursor>)>),
+    /// The last packets that it dropped, each with the time since then.
+    RecentDrops(SyncSender<Vec<(Duration, RecentDrop)>>),
     /// Delete connections in a piece of a bucket that match; how many, and where
     /// the next piece begins.
     Delete(BucketId, Cursor, Arc<Filter>, SyncSender<(usize, Option<Cursor>)>),

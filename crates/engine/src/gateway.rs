@@ -11,6 +11,7 @@ use defrag::QueueView;
 use flow::{SetTunableError, Tunable};
 use netio::{clock, cpu};
 use steer::{BucketId, BucketMove, Plan, WorkerId};
+use wire::Summary;
 
 use crate::command::{Command, Question};
 use crate::config::{Config, StartError, SteerError, WorkerCount};
@@ -20,7 +21,7 @@ use crate::events::EventStream;
 use crate::port_book::PortBook;
 use crate::ports::PortSetup;
 use crate::settings::Settings;
-use crate::views::{BucketStatus, Status, WorkerStatus};
+use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus};
 
 /// How often ports and the set of CPUs are looked after.
 const TEND_EVERY: Duration = Duration::from_millis(200);
@@ -134,6 +135,31 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// The last packets that each worker dropped for each reason, the latest first:
+    /// [`DROPS_KEPT`](crate::DROPS_KEPT) of them at most.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn recent_drops(&self) -> Result<Vec<DroppedPacket>, Unresponsive> {
+        let mut all = Vec::new();
+        for worker in (0..).map(WorkerId) {
+            let mut coordinator = self.shared.lock();
+            let Some(answer) = coordinator.ask_worker(worker, Question::RecentDrops) else { break };
+            let ports = coordinator.ports.statuses();
+            let tunnels = coordinator.config.tunnels;
+            all.extend(answer?.into_iter().map(|(age, dropped)| DroppedPacket {
+                worker,
+                interface: ports[usize::from(dropped.port.0)].name.clone(),
+                age,
+                length: dropped.length,
+                why: dropped.why,
+                summary: Summary { frame: &dropped.bytes(), tunnels }.to_string(),
+            }));
+        }
+        all.sort_by_key(|dropped| dropped.age);
+        Ok(all)
     }
 
     /// Deletes every connection that matches; returns how many.

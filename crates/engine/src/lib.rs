@@ -25,6 +25,7 @@ mod port_book;
 mod ports;
 mod prefetch;
 mod reassembly;
+mod recent_drops;
 mod replay;
 mod runtime;
 mod settings;
@@ -41,10 +42,12 @@ pub use output::Sent;
 pub use port_book::place;
 pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
 pub use prefetch::Hardware;
-pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, replay};
+pub use recent_drops::{DROPS_KEPT, RecentDrop};
+pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
 pub use settings::Settings;
 pub use views::{
-    BucketStatus, DatagramMemory, DatagramStatus, PortStatus, Received, Status, WorkerStatus,
+    BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, Status,
+    WorkerStatus,
 };
 
 /// Packets that are taken from a queue and tracked in one go.

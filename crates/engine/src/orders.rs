@@ -8,6 +8,7 @@ use crate::command::{Command, Notice, Question, WorkerReport};
 use crate::ownership::{Move, Switched};
 use crate::packet::Item;
 use crate::peers::Link;
+use crate::recent_drops::RecentDrop;
 use crate::settings::Settings;
 use crate::views::BucketStatus;
 use crate::worker::Worker;
@@ -105,6 +106,11 @@ impl Worker {
                 let queues = &self.reassembly.queues;
                 let next = queues.list(from, PIECE, settings, now, |view| found.push(view));
                 let _ = reply.try_send((found, next));
+            }
+            Question::RecentDrops(reply) => {
+                let aged = |dropped: RecentDrop| (now.since(dropped.at), dropped);
+                let kept = self.recent_drops.kept();
+                let _ = reply.try_send(kept.into_iter().map(aged).collect());
             }
             Question::Delete(bucket, from, filter, reply) => {
                 let answer = self.ownership.get_mut(bucket).map_or((0, None), |bucket| {

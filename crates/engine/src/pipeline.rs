@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use defrag::Piece;
-use flow::{Class, DropReason, Timestamp, Verdict, Zone};
+use flow::{Class, DropReason, Timestamp, Zone};
 use netio::Frame;
 use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
@@ -147,8 +147,8 @@ impl Worker {
         }
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         match verdict {
-            Verdict::Accept => self.send(frame, pieces, now),
-            Verdict::Drop(reason) => self.drop_frames(frame, pieces, reason),
+            Ok(()) => self.send(frame, pieces, now),
+            Err(why) => self.drop_frames(frame, pieces, why),
         }
     }
 

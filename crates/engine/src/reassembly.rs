@@ -4,6 +4,7 @@
 //! What is tracked and judged is the whole datagram, put together in a buffer of
 //! its own: one copy of each byte. What is sent are the fragments as they came.
 
+use conntrack::Why;
 use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage, Summary};
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
@@ -220,7 +221,7 @@ impl Worker {
         let network = match wire::dissect(frame.bytes(), self.tunnels) {
             Ok(Dissected { network: Some(network), .. }) => network,
             Ok(_) => return self.drop_frames(frame, Some(pieces), DropReason::FragHeaderChain),
-            Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed.into()),
+            Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed),
         };
         let mut packet = self.packet(frame, network, vlan, Some(pieces));
         if let Some(flow) = &mut packet.flow {
@@ -272,11 +273,12 @@ impl Worker {
         &mut self,
         frame: Frame,
         pieces: Option<Box<Pieces>>,
-        reason: DropReason,
+        why: impl Into<Why>,
     ) {
-        let Some(pieces) = pieces else { return self.drop_frame(frame, reason) };
+        let why = why.into();
+        let Some(pieces) = pieces else { return self.drop_frame(frame, why) };
         let mut frames = self.take_apart(frame, pieces);
-        frames.drain(..).for_each(|frame| self.drop_frame(frame, reason));
+        frames.drain(..).for_each(|frame| self.drop_frame(frame, why));
         self.reassembly.loose = frames;
     }
 

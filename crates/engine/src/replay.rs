@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use conntrack::EventKind;
+use conntrack::{EventKind, Why};
 use flow::{Counters, HashKey, LeasePool, Timestamp};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use steer::{
     FragmentSteering, IndirectionTable, SteeringConfig, SteeringHasher, WorkerId, WorkerSet,
 };
-use wire::Tunnels;
+use wire::{Summary, Tunnels};
 
 use crate::Bucket;
 use crate::command::{Command, Queue};
@@ -56,6 +56,24 @@ pub struct ReplayReport {
     pub output_problem: Option<String>,
 }
 
+/// What is told while a replay goes on.
+#[derive(Debug)]
+pub enum Seen {
+    /// So many packets were played.
+    Packets(u64),
+    /// A packet was dropped.
+    Dropped {
+        /// Its number in the capture, from 1.
+        number: u64,
+        /// Its length, bytes.
+        length: u32,
+        /// Why.
+        why: Why,
+        /// Its headers in one line.
+        summary: String,
+    },
+}
+
 /// How a capture is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayOptions {
@@ -74,7 +92,7 @@ impl Default for ReplayOptions {
 }
 
 /// Plays a capture through the pipeline and writes what passes to `output`.
-/// `progress` is told the number of packets from time to time.
+/// `tell` is told what happens meanwhile.
 ///
 /// A capture that is damaged is played up to the damage, one whose output can not
 /// be written up to that point, and the report says so.
@@ -86,7 +104,7 @@ pub fn replay(
     mut output: Option<CaptureWriter>,
     config: &Config,
     options: ReplayOptions,
-    progress: &mut dyn FnMut(u64),
+    tell: &mut dyn FnMut(Seen),
 ) -> Result<ReplayReport, StartError> {
     const PROGRESS_EVERY: u64 = 4096;
     let mut lockstep = Lockstep::new(config, options.workers)?;
@@ -118,14 +136,16 @@ pub fn replay(
             }
             lockstep.pool.give_back(frame);
         }
+        lockstep.tell_dropped(tell);
         lockstep.count_flows(&mut report);
         if report.packets.is_multiple_of(PROGRESS_EVERY) {
-            progress(report.packets);
+            tell(Seen::Packets(report.packets));
         }
     }
     report.truncated = input.truncated();
     report.counters = lockstep.finish(&mut report);
-    progress(report.packets);
+    lockstep.tell_dropped(tell);
+    tell(Seen::Packets(report.packets));
     if let Some(output) = output {
         report.output_problem = output.finish().err().map(|error| error.to_string());
     }
@@ -295,6 +315,20 @@ impl Lockstep {
 
     pub(crate) fn take_passed(&self) -> Vec<Frame> {
         self.passed.take()
+    }
+
+    fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) {
+        for worker in &mut self.workers {
+            for dropped in worker.recent_drops.take() {
+                tell(Seen::Dropped {
+                    number: dropped.sequence + 1,
+                    length: dropped.length,
+                    why: dropped.why,
+                    summary: Summary { frame: &dropped.bytes(), tunnels: worker.tunnels }
+                        .to_string(),
+                });
+            }
+        }
     }
 
     /// Counts the flows that have ended.

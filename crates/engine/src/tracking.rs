@@ -1,6 +1,6 @@
 //! The tracking stage: class and verdict of a packet in its bucket.
 
-use conntrack::{Context, TrackedPacket};
+use conntrack::{Context, TrackedPacket, Why};
 use flow::{Class, Counters, Lease, Timestamp, Verdict};
 use netio::Checksum;
 
@@ -33,16 +33,23 @@ impl Tracking {
 
     /// Judges a packet: until a ruleset is loaded, everything passes that is not
     /// INVALID.
+    ///
+    /// # Errors
+    /// Why the packet is to be dropped.
     pub fn judge(
         &mut self,
         bucket: &mut Bucket,
         packet: &Packet,
         now: Timestamp,
         counters: &mut Counters,
-    ) -> Verdict {
+    ) -> Result<(), Why> {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else {
             let class = conntrack::class_without_flow(&packet.network);
-            return verdict(class, counters);
+            counters.classify(class);
+            return match class {
+                Class::Invalid(reason) => Err(reason.into()),
+                _ => Ok(()),
+            };
         };
         let tracked_packet = TrackedPacket {
             network: &packet.network,
@@ -57,17 +64,9 @@ impl Tracking {
         };
         let mut context = self.context(now, counters);
         let tracked = bucket.connections.track(&tracked_packet, &mut context);
-        match tracked.verdict {
-            Verdict::Accept => verdict(tracked.class, counters),
-            Verdict::Drop(_) => tracked.verdict,
+        if tracked.verdict == Verdict::Accept {
+            counters.classify(tracked.class);
         }
-    }
-}
-
-fn verdict(class: Class, counters: &mut Counters) -> Verdict {
-    counters.classify(class);
-    match class {
-        Class::Invalid(reason) => Verdict::Drop(reason),
-        Class::New | Class::Established | Class::Related | Class::Untracked => Verdict::Accept,
+        tracked.why.map_or(Ok(()), Err)
     }
 }

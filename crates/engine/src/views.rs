@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use conntrack::Why;
 use flow::Counters;
 use steer::{BucketId, WorkerId};
 
@@ -101,6 +102,23 @@ pub struct PortStatus {
     pub sent: Sent,
     /// How often the interface came back after it had gone.
     pub reopened: u64,
+}
+
+/// A packet that was dropped not long ago.
+#[derive(Clone, Debug)]
+pub struct DroppedPacket {
+    /// The worker that dropped it.
+    pub worker: WorkerId,
+    /// The interface that it came from.
+    pub interface: String,
+    /// How long ago.
+    pub age: Duration,
+    /// Its length, bytes.
+    pub length: u32,
+    /// Why.
+    pub why: Why,
+    /// Its headers in one line.
+    pub summary: String,
 }
 
 /// One bucket.

@@ -6,8 +6,8 @@
 
 use std::sync::mpsc::Sender;
 
-use conntrack::Cursor;
-use flow::{Counters, DropReason, Timestamp};
+use conntrack::{Cursor, Why};
+use flow::{Counters, Timestamp};
 use netio::{Frame, FramePool, PortError};
 use rtrb::Consumer;
 use steer::{BucketId, SteeringHasher, WorkerId};
@@ -20,6 +20,7 @@ use crate::ownership::{Departure, Ownership};
 use crate::packet::{Item, Packet};
 use crate::peers::{Link, Wakeup};
 use crate::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
+use crate::recent_drops::RecentDrops;
 use crate::settings::Settings;
 use crate::tracking::Tracking;
 use crate::{BATCH, Bucket};
@@ -98,6 +99,9 @@ pub struct Worker {
     pub(crate) queues: Vec<Queue>,
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
+    pub(crate) recent_drops: RecentDrops,
+    /// When the turn began.
+    now: Timestamp,
     inbox: Consumer<Command>,
     notices: Sender<Notice>,
     wakeup: Wakeup,
@@ -131,6 +135,11 @@ impl Worker {
             queues: Vec::new(),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),
             counters: Counters::default(),
+            recent_drops: match time {
+                TimeSource::Turn => RecentDrops::latest(),
+                TimeSource::Frame => RecentDrops::All(Vec::new()),
+            },
+            now: Timestamp::ZERO,
             inbox: equipment.inbox,
             notices: equipment.notices,
             wakeup: equipment.wakeup,
@@ -152,6 +161,8 @@ impl Worker {
     /// Takes commands, packets from peers, packets from its queues; processes
     /// them, and sends what they lead to.
     pub fn turn(&mut self, now: Timestamp) -> Turn {
+        self.now = now;
+        self.recent_drops.begin();
         let mut worked = false;
         while let Ok(command) = self.inbox.pop() {
             worked = true;
@@ -308,8 +319,9 @@ impl Worker {
         }
     }
 
-    pub(crate) fn drop_frame(&mut self, frame: Frame, reason: DropReason) {
-        self.counters.drop_packet(reason);
+    pub(crate) fn drop_frame(&mut self, frame: Frame, why: Why) {
+        self.counters.drop_packet(why.reason());
+        self.recent_drops.see(&frame, why, self.now);
         self.pool.give_back(frame);
     }
 

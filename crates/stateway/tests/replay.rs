@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
@@ -130,6 +130,41 @@ fn the_report_tells_packets_flows_and_drops() {
 }
 
 /// Report and output file for a number of workers.
+#[test]
+fn each_dropped_packet_is_explained() {
+    let directory = TempDir::new().unwrap();
+    let mut frames = Vec::new();
+    for (builder, tcp) in [
+        (there(), Tcp { flags: TcpFlags::SYN, sequence: 100, window: 1000, ..Tcp::default() }),
+        (there(), Tcp { flags: TcpFlags::ACK, sequence: 101, window: 1000, ..Tcp::default() }),
+    ] {
+        let mut frame = Vec::new();
+        builder.tcp(&tcp, b"", &mut frame);
+        frames.push(frame);
+    }
+    frames.push(vec![0xab; 5]);
+    let input = written(&directory, "in.pcap", &pcap(&frames));
+    let output = stateway(&["replay", &input, "--explain"]);
+    let text = stdout(&output);
+    let explained: Vec<&str> =
+        text.lines().take_while(|line| !line.starts_with("packets")).collect();
+    assert_eq!(
+        explained,
+        [
+            "2: tcp_state: ACK in original direction is not possible in SYN_SENT",
+            "    192.0.2.1:0 > 198.51.100.2:0 TCP ACK seq 101 ack 0 window 1000 length 0",
+            "3: malformed_link: Ethernet, VLAN, PPPoE or MPLS header cut short.",
+            "    ababababab",
+        ]
+    );
+    let output = stateway(&["replay", &input, "--explain", "--json"]);
+    let lines: Vec<Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 3);
+    assert_eq!((&lines[0]["number"], &lines[0]["reason"]), (&json!(2), &json!("tcp_state")));
+    assert_eq!(lines[2]["dropped"], 2, "the report comes last");
+}
+
 fn outcome(input: &str, directory: &TempDir, workers: &str) -> (Vec<u8>, Vec<u8>) {
     let path = directory.path().join("out.pcap");
     let output =

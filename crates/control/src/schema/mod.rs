@@ -4,6 +4,7 @@
 
 mod connection;
 mod datagram;
+mod dropped;
 mod names;
 mod status;
 
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use connection::{Connection, Counts, Event, Tuple};
 pub use datagram::{Datagram, DatagramMemory, Datagrams};
+pub use dropped::{Dropped, RecentDrops};
 pub use names::Names;
 pub use status::{Bucket, Buckets, Counters, Port, Status, Worker};
 

@@ -1,21 +1,28 @@
 //! `stateway drops`
 
-use control::schema::Status;
+use std::time::Duration;
+
+use control::schema::{RecentDrops, Status};
 use serde::Serialize;
 
 use super::remote::{Json, Remote, Watch};
-use crate::print::{Align, Output, Table, count};
+use crate::print::{Align, Output, Table, count, duration};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 Examples:
   stateway drops              reasons that occurred
   stateway drops --all        every reason there is, with its meaning
+  stateway drops --recent     the last packets for each reason: headers, and the check that
+                              decided, with its numbers
   stateway drops -v --watch   per worker, again every second")]
 pub struct Args {
     /// Show also the reasons that have not occurred.
     #[arg(short, long)]
     all: bool,
+    /// Show the last packets that were dropped for each reason, and why.
+    #[arg(short, long, conflicts_with = "all")]
+    recent: bool,
     /// Show the workers one by one.
     #[arg(short, long)]
     verbose: bool,
@@ -48,6 +55,9 @@ struct DropCount {
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let client = args.remote.client()?;
     args.watch.repeat(out, args.json.json, |out| {
+        if args.recent {
+            return recent(&client.get("/v1/drops/recent")?, args, out);
+        }
         let status: Status = client.get("/v1/status")?;
         let drops = drops(&status);
         if args.json.json {
@@ -59,6 +69,22 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             table(&status, &drops, args).print(out)
         }
     })
+}
+
+fn recent(recent: &RecentDrops, args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    if args.json.json {
+        return out.json(recent);
+    }
+    if recent.packets.is_empty() {
+        eprintln!("no packet was dropped");
+    }
+    for dropped in &recent.packets {
+        let age = duration(Duration::from_millis(dropped.age_ms));
+        out.line(format_args!("{} from {}, {age} ago", dropped.reason, dropped.interface))?;
+        out.line(format_args!("  {}", dropped.packet))?;
+        out.line(format_args!("  {}", dropped.why))?;
+    }
+    Ok(())
 }
 
 fn drops(status: &Status) -> Drops {

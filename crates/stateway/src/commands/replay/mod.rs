@@ -5,7 +5,7 @@ mod report;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use engine::{REPLAY_SECRET, ReplayOptions};
+use engine::{REPLAY_SECRET, ReplayOptions, Seen};
 use indicatif::{ProgressBar, ProgressStyle};
 use netio::PortId;
 use netio::capture::{CaptureReader, CaptureWriter};
@@ -22,6 +22,8 @@ Examples:
   stateway replay traffic.pcap
   stateway replay traffic.pcap -w passed.pcapng     keep what passes
   stateway replay traffic.pcap -c gateway.toml      with the tunables of a gateway
+  stateway replay traffic.pcap --explain            every dropped packet, and the check that
+                                                    decided, with its numbers
   stateway replay traffic.pcap --json | jq .drops
 
 The time is that of the capture. The result does not depend on the number of workers. A
@@ -39,6 +41,10 @@ pub struct Args {
     /// How many workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: Option<u16>,
+    /// Show each packet that is dropped, and why. With `--json`: one object for each,
+    /// in lines before the report.
+    #[arg(short, long)]
+    explain: bool,
     /// Judge packets by their checksums. On the machine that sends them, packets are
     /// captured before the interface has filled the checksums in.
     #[arg(long)]
@@ -68,10 +74,16 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         None => None,
     };
     let progress = progress_bar();
-    let result = engine::replay(input, output, &config, options, &mut |packets| {
-        progress.set_position(packets);
+    let mut explained = Ok(());
+    let result = engine::replay(input, output, &config, options, &mut |seen| match seen {
+        Seen::Packets(packets) => progress.set_position(packets),
+        dropped if args.explain && explained.is_ok() => {
+            explained = progress.suspend(|| report::explain(&dropped, args.json.json, out));
+        }
+        Seen::Dropped { .. } => {}
     });
     progress.finish_and_clear();
+    explained?;
     let report = result?;
     let shown = Report::new(&args.input, &report);
     if args.json.json {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use control::schema::{Counters, Names};
-use engine::ReplayReport;
+use engine::{ReplayReport, Seen};
 use flow::DropReason;
 use serde::Serialize;
 
@@ -33,6 +33,31 @@ pub struct Report {
     problem: Option<String>,
     /// Why the output is not complete.
     output_problem: Option<String>,
+}
+
+/// A packet that was dropped.
+#[derive(Debug, Serialize)]
+struct Dropped<'a> {
+    schema: u32,
+    /// Its number in the capture, from 1.
+    number: u64,
+    reason: &'static str,
+    why: String,
+    packet: &'a str,
+    length: u32,
+}
+
+/// Shows a packet that was dropped, and why.
+pub fn explain(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
+    let Seen::Dropped { number, length, why, summary } = seen else { return Ok(()) };
+    let reason = why.reason().name();
+    if as_json {
+        let (number, length, why) = (*number, *length, why.to_string());
+        let schema = control::SCHEMA;
+        return out.json(&Dropped { schema, number, reason, why, packet: summary, length });
+    }
+    out.line(format_args!("{number}: {reason}: {why}"))?;
+    out.line(format_args!("    {summary}"))
 }
 
 /// Flows with one protocol and one last state.

@@ -1,0 +1,53 @@
+use netio::FramePool;
+
+use super::*;
+
+fn see(drops: &mut RecentDrops, reason: DropReason, at: u64, bytes: &[u8]) {
+    let mut frame = FramePool::new(1, 0).copy_of(bytes).unwrap();
+    frame.sequence = at;
+    drops.see(&frame, reason.into(), Timestamp::from_nanos(at));
+}
+
+fn kept(drops: &RecentDrops, reason: DropReason) -> Vec<u64> {
+    let mut kept = drops.kept();
+    kept.retain(|dropped| dropped.why.reason() == reason);
+    let mut kept: Vec<u64> = kept.iter().map(|dropped| dropped.at.as_nanos()).collect();
+    kept.sort_unstable();
+    kept
+}
+
+#[test]
+fn a_flood_of_one_reason_leaves_the_others_to_be_seen() {
+    let mut drops = RecentDrops::latest();
+    drops.begin();
+    see(&mut drops, DropReason::TcpSequence, 1, b"rare");
+    for turn in 0..100 {
+        drops.begin();
+        (0..1000).for_each(|n| see(&mut drops, DropReason::TableFull, 1000 * turn + n, b"flood"));
+    }
+    assert_eq!(kept(&drops, DropReason::TcpSequence), [1]);
+    // The first of the last turn: the rest was over what a turn may keep.
+    assert_eq!(kept(&drops, DropReason::TableFull), [99_004, 99_005, 99_006, 99_007]);
+}
+
+#[test]
+fn the_headers_are_kept_and_the_length() {
+    let mut drops = RecentDrops::latest();
+    drops.begin();
+    let long: Vec<u8> = (0..255).cycle().take(3000).collect();
+    see(&mut drops, DropReason::NoBuffer, 1, &long);
+    let dropped = &drops.kept()[0];
+    assert_eq!(dropped.length, 3000);
+    let bytes = dropped.bytes();
+    assert_eq!((bytes.len(), &bytes[..HEAD]), (3000, &long[..HEAD]));
+    assert!(bytes[HEAD..].iter().all(|&byte| byte == 0));
+    see(&mut drops, DropReason::NoBuffer, 2, b"short");
+    assert_eq!(drops.kept()[1].bytes(), b"short");
+}
+
+#[test]
+fn a_replay_keeps_all() {
+    let mut drops = RecentDrops::All(Vec::new());
+    (0..100).for_each(|at| see(&mut drops, DropReason::TableFull, at, b"x"));
+    assert_eq!(kept(&drops, DropReason::TableFull), (0..100).collect::<Vec<_>>());
+}
