@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use flow::{FlowKey, LeasePool, Zone};
+use flow::{DropReason, FlowKey, LeasePool, Zone};
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
 use rtrb::{Producer, RingBuffer};
 use wire::build::{PacketBuilder, Tcp};

@@ -3,6 +3,7 @@
 
 use std::num::NonZeroU32;
 
+use conntrack::Why;
 use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Zone};
 use netio::Frame;
@@ -141,12 +142,14 @@ impl Worker {
         if let Some(piece) = Piece::of(&packet.network, Zone(packet.vlan)) {
             return self.reassemble(&piece, packet, now);
         }
-        let mut verdict = self.tracking.judge(bucket, packet, now, &mut self.counters);
-        if verdict == Verdict::Drop(DropReason::TableFull) {
-            verdict = self.make_room_for(packet, verdict, now);
+        let mut judged = self.tracking.judge(bucket, packet, now, &mut self.counters);
+        if let Err(why) = judged
+            && why.reason() == DropReason::TableFull
+        {
+            judged = self.make_room_for(packet, why, now);
         }
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        match verdict {
+        match judged {
             Ok(()) => self.send(frame, pieces, now),
             Err(why) => self.drop_frames(frame, pieces, why),
         }
@@ -158,19 +161,19 @@ impl Worker {
     /// A replay does without: what gives way must not depend on which buckets share a
     /// worker.
     #[cold]
-    fn make_room_for(&mut self, packet: &Packet, refused: Verdict, now: Timestamp) -> Verdict {
-        let mut verdict = refused;
+    fn make_room_for(&mut self, packet: &Packet, why: Why, now: Timestamp) -> Result<(), Why> {
+        let mut judged = Err(why);
         if self.time == TimeSource::Turn
             && self.evict_somewhere(now)
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {
-            verdict = self.tracking.judge(bucket, packet, now, &mut self.counters);
+            judged = self.tracking.judge(bucket, packet, now, &mut self.counters);
         }
-        if verdict == refused {
+        if judged == Err(why) {
             self.counters.conntrack.insert_failed += 1;
             self.counters.conntrack.drop += 1;
         }
-        verdict
+        judged
     }
 
     /// Ends the first candidate of the next bucket that has one. All buckets are asked in
