@@ -62,6 +62,10 @@ impl Status {
     pub const ACCOUNTED: Self = Self(1 << 4);
     /// The start is kept in the side array.
     pub const STAMPED: Self = Self(1 << 5);
+    /// A helper reads its packets.
+    pub const WATCHED: Self = Self(1 << 6);
+    /// Another connection has announced it.
+    pub const EXPECTED: Self = Self(1 << 7);
 
     pub const fn has(self, bit: Self) -> bool {
         self.0 & bit.0 != 0

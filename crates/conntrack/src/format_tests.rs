@@ -21,6 +21,8 @@ fn connection() -> Connection {
         timeout_s: 431_999,
         seen_reply: true,
         assured: true,
+        expected: false,
+        helper: None,
         mark: 0,
         counters: None,
         age_s: None,

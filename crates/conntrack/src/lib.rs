@@ -10,8 +10,10 @@
 mod direction;
 mod entry;
 mod event;
+mod expect;
 mod filter;
 pub mod format;
+pub mod helper;
 mod packet;
 pub mod proto;
 mod settings;
@@ -22,9 +24,10 @@ mod why;
 
 pub use direction::Direction;
 pub use event::{Event, EventKind, EventSink};
+pub use expect::{ExpectationCursor, Expectations};
 pub use filter::{Filter, Prefix, PrefixError};
 pub use packet::{Checksum, Context, Tracked, TrackedPacket, class_without_flow};
 pub use settings::{Settings, Timeouts};
 pub use table::{Changes, Cursor, Table};
-pub use view::{Connection, Counts, Tuple, TupleTransport};
+pub use view::{Connection, Counts, Expected, Tuple, TupleTransport};
 pub use why::Why;

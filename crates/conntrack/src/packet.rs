@@ -3,7 +3,7 @@
 use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Lease, Timestamp, Verdict};
 use wire::{Family, IcmpError, Network, Transport};
 
-use crate::{Direction, EventSink, Settings, Why};
+use crate::{Direction, EventSink, Expectations, Settings, Why};
 
 /// Whether somebody has verified the transport checksum already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct TrackedPacket<'a> {
     /// Packets on the wire that this frame stands for (segmentation offload), at
     /// least 1. Only accounting looks at it.
     pub segments: u32,
+    /// It may open a connection that nobody expects.
+    pub may_open: bool,
 }
 
 /// What tracking needs from its worker.
@@ -43,6 +45,8 @@ pub struct Context<'a> {
     pub lease: &'a mut Lease,
     /// Counters of the worker.
     pub counters: &'a mut ConntrackCounters,
+    /// Connections that others have announced.
+    pub expectations: &'a Expectations,
     /// Who wants to know of new, changed and ended connections. `None` costs nothing.
     pub events: Option<&'a mut dyn EventSink>,
 }
@@ -56,8 +60,10 @@ pub struct Tracked {
     pub direction: Option<Direction>,
     /// The mark of that connection, 0 where there is none.
     pub mark: u32,
-    /// Drop only when the table is full: what is invalid is for the rules to drop. The
-    /// caller counts the packet as refused, unless it makes room and asks again.
+    /// Drop only when a table is full, a helper waits for the rest, or the packet may not
+    /// open a connection: what is invalid is for the rules to drop. When the connection
+    /// table is full the caller counts the packet as refused, unless it makes room and asks
+    /// again.
     pub verdict: Verdict,
     /// What decided, for a packet that is invalid or to be dropped.
     pub why: Option<Why>,
@@ -75,6 +81,11 @@ impl Tracked {
     pub(crate) const fn table_full() -> Self {
         let why = Why::Reason(DropReason::TableFull);
         Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..Self::alone(Class::New) }
+    }
+
+    /// The same packet, but it ends here.
+    pub(crate) const fn dropped(self, reason: DropReason) -> Self {
+        Self { verdict: Verdict::Drop(reason), why: Some(Why::Reason(reason)), ..self }
     }
 
     pub(crate) const fn invalid(why: Why) -> Self {

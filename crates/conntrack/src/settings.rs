@@ -3,6 +3,7 @@
 use flow::declared::LONGEST_TIMEOUT;
 use flow::{SetTunableError, Tunable, declare_tunables};
 
+use crate::helper::Helpers;
 use crate::proto::dccp::DccpState;
 use crate::proto::sctp::SctpState;
 use crate::proto::tcp;
@@ -23,6 +24,12 @@ pub struct Settings {
     pub events: bool,
     /// Pick up DCCP connections whose opening was not seen.
     pub dccp_loose: bool,
+    /// Most expectations of the gateway.
+    pub expect_max: u64,
+    /// Believe FTP's addresses that are not the sender's.
+    pub ftp_loose: bool,
+    /// Which connections are watched; no tunable.
+    pub helpers: Helpers,
     /// Timeouts of all protocols but TCP.
     pub timeouts: Timeouts,
     /// The TCP tracker.
@@ -86,6 +93,9 @@ impl Default for Settings {
             verify_checksums: false,
             events: false,
             dccp_loose: false,
+            expect_max: 0,
+            ftp_loose: false,
+            helpers: Helpers::default(),
             timeouts: Timeouts::default(),
             tcp: tcp::TcpSettings::default(),
         };
@@ -96,6 +106,8 @@ impl Default for Settings {
 
 /// Most connections that can be asked for.
 const MOST_ENTRIES: u64 = 1 << 32;
+/// Most expectations that can be asked for.
+const MOST_EXPECTATIONS: u64 = 1 << 20;
 
 declare_tunables! {
     Settings;
@@ -138,6 +150,12 @@ declare_tunables! {
     "nf_conntrack_dccp_timeout_timewait", Seconds, 240, 0..=LONGEST_TIMEOUT,
         "How long a closed DCCP connection is kept.",
         [timeouts.dccp[DccpState::TimeWait as usize]];
+    "nf_conntrack_expect_max", Entries, 4096, 1..=MOST_EXPECTATIONS,
+        "Most connections that are expected at a time; a packet that announces one more is dropped.",
+        [expect_max];
+    "nf_conntrack_ftp_loose", Switch, 0, 0..=1,
+        "Expect FTP data connections also at addresses that are not those of the control connection.",
+        [ftp_loose];
     "nf_conntrack_generic_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
         "How long a flow of a protocol without a tracker of its own is kept.",
         [timeouts.generic];

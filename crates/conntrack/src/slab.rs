@@ -1,11 +1,13 @@
 //! Where the entries lie: chunks that never move, so that growth copies nothing.
 
+use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
 use flow::Timestamp;
 
 use crate::Counts;
-use crate::entry::{Entry, Status};
+use crate::entry::{Entry, Head, Status};
+use crate::helper::Watcher;
 
 /// Entries of a chunk: 16 KiB are added at a time.
 const CHUNK: usize = 128;
@@ -22,6 +24,8 @@ pub(crate) struct Slab {
     len: usize,
     /// Facts that are kept on demand, by the same slot numbers.
     sides: Vec<Option<Box<[SideFacts; CHUNK]>>>,
+    /// Helpers of the connections that have one, by slot.
+    watchers: BTreeMap<u32, Watcher>,
 }
 
 /// What is kept of a connection only if accounting or timestamps are on.
@@ -41,7 +45,13 @@ impl SideFacts {
 
 impl Slab {
     pub const fn new() -> Self {
-        Self { chunks: Vec::new(), free: NONE, len: 0, sides: Vec::new() }
+        Self {
+            chunks: Vec::new(),
+            free: NONE,
+            len: 0,
+            sides: Vec::new(),
+            watchers: BTreeMap::new(),
+        }
     }
 
     /// Entries that live.
@@ -59,6 +69,7 @@ impl Slab {
             + self.chunks.capacity() * size_of::<usize>()
             + self.sides.iter().flatten().count() * size_of::<[SideFacts; CHUNK]>()
             + self.sides.capacity() * size_of::<usize>()
+            + self.watchers.len() * (size_of::<(u32, Watcher)>() + Watcher::STATE_BYTES)
     }
 
     /// The entry in a slot, if one lives there.
@@ -88,10 +99,31 @@ impl Slab {
     pub fn remove(&mut self, slot: u32) {
         let free = self.free;
         let head = &mut self[slot].head;
+        let watched = head.status.has(Status::WATCHED);
         head.status = Status::default();
         head.hash = free;
         self.free = slot;
         self.len -= 1;
+        if watched {
+            self.watchers.remove(&slot);
+        }
+    }
+
+    /// Has a connection watched.
+    pub fn watch(&mut self, slot: u32, watcher: Watcher) {
+        self[slot].head.status.set(Status::WATCHED);
+        self.watchers.insert(slot, watcher);
+    }
+
+    /// The helper of a connection that is watched.
+    pub fn watcher(&self, slot: u32) -> Option<&Watcher> {
+        if self[slot].head.status.has(Status::WATCHED) { self.watchers.get(&slot) } else { None }
+    }
+
+    /// A connection that is watched, with its helper.
+    pub fn watched_mut(&mut self, slot: u32) -> Option<(&mut Head, &mut Watcher)> {
+        let head = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK].head;
+        Some((head, self.watchers.get_mut(&slot)?))
     }
 
     /// The facts kept on demand, if any connection of this chunk had them kept.

@@ -2,12 +2,14 @@
 
 mod admin;
 mod candidates;
+mod watched;
 
 use flow::{Class, DropReason, FlowKey, Prefetch, SlotIndex, TimerWheel, Timestamp};
 use wire::Transport;
 use wire::checksum::verify_transport;
 
 use self::candidates::{Candidates, Rank};
+use self::watched::put_back;
 use crate::entry::{Entry, Status};
 use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
@@ -158,8 +160,17 @@ impl Table {
             assured: head.status.has(Status::ASSURED),
         };
         let replied = before.seen_reply || before.direction == Direction::Reply;
-        let class = if replied { Class::Established } else { Class::New };
+        let class = if replied {
+            Class::Established
+        } else if head.status.has(Status::EXPECTED) {
+            Class::Related
+        } else {
+            Class::New
+        };
         let tracked = Tracked::of_connection(class, before.direction, head.mark);
+        if class == Class::New && !packet.may_open {
+            return tracked.dropped(DropReason::NewRefused);
+        }
         match body.state.advance(&Input::of(packet, context), before) {
             Step::Accept { timeout, assure, changed } => {
                 let old = head.status;
@@ -175,7 +186,7 @@ impl Table {
                     self.rank(slot);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
-                tracked
+                self.accepted(slot, packet, tracked, context)
             }
             Step::Pass => {
                 if replied && !before.seen_reply {
@@ -183,7 +194,7 @@ impl Table {
                     self.rank(slot);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
-                tracked
+                self.accepted(slot, packet, tracked, context)
             }
             Step::End => {
                 self.close(slot, context);
@@ -211,8 +222,13 @@ impl Table {
             Ok(opened) => opened,
             Err(why) => return invalid(why, context),
         };
+        let expected = context.expectations.take(packet.keyed, context.now);
+        if expected.is_none() && !packet.may_open {
+            return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
+        }
         let hash = packet.hash as u32;
         if !(context.lease.spend(1) || self.evict(context) && context.lease.spend(1)) {
+            put_back(expected, context);
             return Tracked::table_full();
         }
         let mut entry = Entry::open(packet.keyed.key, hash, packet.keyed.sender, state);
@@ -228,6 +244,7 @@ impl Table {
             self.slab.remove(slot);
             context.lease.release(1);
             context.counters.chaintoolong += 1;
+            put_back(expected, context);
             return Tracked::table_full();
         }
         self.wheel.insert(slot, deadline);
@@ -237,8 +254,9 @@ impl Table {
             self.account(slot, packet, Direction::Original);
         }
         context.counters.insert += 1;
+        let tracked = self.welcome(slot, packet, expected, context);
         report(&self.slab, slot, EventKind::New, context);
-        Tracked::of_connection(Class::New, Direction::Original, 0)
+        self.accepted(slot, packet, tracked, context)
     }
 
     /// An ICMP error: it belongs to the flow that it quotes, and goes to the
@@ -307,7 +325,11 @@ impl Table {
 /// Ends a connection that is neither in the wheel nor among the candidates any more.
 fn retire(index: &mut SlotIndex, slab: &mut Slab, slot: u32, context: &mut Context<'_>) {
     report(slab, slot, EventKind::Destroy, context);
-    let removed = index.remove(slab[slot].head.hash, slot);
+    let head = &slab[slot].head;
+    if head.status.has(Status::WATCHED) {
+        context.expectations.withdraw(&head.key, &(0..=u8::MAX));
+    }
+    let removed = index.remove(head.hash, slot);
     debug_assert!(removed, "a live entry is in the index");
     slab.remove(slot);
     context.lease.release(1);
@@ -318,7 +340,7 @@ fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
     if let Some(events) = &mut context.events
         && context.settings.events
     {
-        let connection = Connection::of(&slab[slot], slab.side(slot), context.now);
+        let connection = Connection::of(slab, slot, context.now);
         events.event(Event { kind, connection });
     }
 }

@@ -9,7 +9,7 @@ use wire::{
 };
 
 use super::*;
-use crate::{Settings, class_without_flow};
+use crate::{Expectations, Settings, class_without_flow};
 
 pub(super) const SECRET: HashKey = HashKey(3, 4);
 
@@ -21,6 +21,7 @@ pub(super) struct Lab {
     pool: LeasePool,
     pub lease: Lease,
     pub counters: ConntrackCounters,
+    pub expectations: Expectations,
     events: Vec<Event>,
 }
 
@@ -35,6 +36,7 @@ impl Lab {
             lease: pool.lease(1),
             pool,
             counters: ConntrackCounters::default(),
+            expectations: Expectations::default(),
             events: Vec::new(),
         }
     }
@@ -49,6 +51,7 @@ impl Lab {
             settings: &self.settings,
             lease: &mut self.lease,
             counters: &mut self.counters,
+            expectations: &self.expectations,
             events: Some(&mut self.events),
         };
         act(&mut self.table, &mut context)
@@ -63,6 +66,7 @@ impl Lab {
             hash: keyed.key.hash(SECRET),
             checksum: Checksum::Trust,
             segments: 1,
+            may_open: true,
         };
         self.run(|table, context| table.track(&packet, context))
     }
@@ -438,7 +442,9 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
     let class = |lab: &mut Lab, checksum| {
         let hash = keyed.key.hash(SECRET);
         let (network, keyed) = (&packet, &keyed);
-        let packet = TrackedPacket { network, frame: &frame, keyed, hash, checksum, segments: 1 };
+        let (segments, may_open) = (1, true);
+        let packet =
+            TrackedPacket { network, frame: &frame, keyed, hash, checksum, segments, may_open };
         lab.run(|table, context| table.track(&packet, context)).class
     };
     let mut lab = Lab::new();

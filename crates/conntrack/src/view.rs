@@ -6,7 +6,8 @@ use flow::{FlowKey, Side, Timestamp, Zone};
 use wire::{Family, QueryKind, protocol};
 
 use crate::entry::Status;
-use crate::slab::SideFacts;
+use crate::expect::Expectation;
+use crate::slab::Slab;
 use crate::{Direction, entry::Entry};
 
 /// A copy of all there is to know of a connection.
@@ -32,6 +33,10 @@ pub struct Connection {
     pub seen_reply: bool,
     /// Not a candidate for early drop before it closes.
     pub assured: bool,
+    /// Another connection has announced it.
+    pub expected: bool,
+    /// Name of the helper that watches it.
+    pub helper: Option<&'static str>,
     /// Mark.
     pub mark: u32,
     /// Packets and bytes in the original and the reply direction; `None` unless
@@ -91,9 +96,61 @@ pub enum TupleTransport {
     None,
 }
 
+/// A copy of all there is to know of a connection that another one has announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Zone.
+    pub zone: u16,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Who will open it; `None`: anybody.
+    pub source: Option<IpAddr>,
+    /// From which port; `None`: any.
+    pub source_port: Option<u16>,
+    /// To whom.
+    pub destination: IpAddr,
+    /// To which port.
+    pub destination_port: u16,
+    /// Whole seconds for which it is expected.
+    pub timeout_s: u64,
+    /// It stands for any number of connections.
+    pub permanent: bool,
+    /// The connection that has announced it, as the packets of its originator carry it.
+    pub master: Tuple,
+    /// Name of the helper of that connection.
+    pub helper: &'static str,
+    /// What the helper calls such connections, and its number for that.
+    pub class: (&'static str, u8),
+    /// The mark that the connection will have.
+    pub mark: u32,
+}
+
+impl Expected {
+    pub(crate) fn of(expectation: &Expectation, now: Timestamp) -> Self {
+        let Expectation { master, announced, deadline } = expectation;
+        let class = &master.helper.classes()[usize::from(announced.class)];
+        Self {
+            zone: zone_number(master.flow.key.zone),
+            protocol: announced.protocol,
+            source: announced.source,
+            source_port: announced.source_port,
+            destination: announced.destination,
+            destination_port: announced.destination_port,
+            timeout_s: deadline.since(now).as_secs(),
+            permanent: announced.permanent,
+            master: tuple(&master.flow.key, master.flow.sender, Direction::Original),
+            helper: master.helper.name(),
+            class: (class.name, announced.class),
+            mark: master.mark,
+        }
+    }
+}
+
 impl Connection {
-    pub(crate) fn of(entry: &Entry, side: Option<&SideFacts>, now: Timestamp) -> Self {
-        let head = &entry.head;
+    /// The connection in a slot.
+    pub(crate) fn of(slab: &Slab, slot: u32, now: Timestamp) -> Self {
+        let Entry { head, body } = &slab[slot];
+        let side = slab.side(slot);
         let key = &head.key;
         let has = |bit| head.status.has(bit);
         Self {
@@ -103,10 +160,12 @@ impl Connection {
             original: tuple(key, head.originator(), Direction::Original),
             reply: tuple(key, head.originator(), Direction::Reply),
             key: *key,
-            state: entry.body.state.name(),
+            state: body.state.name(),
             timeout_s: head.deadline.since(now).as_secs(),
             seen_reply: has(Status::SEEN_REPLY),
             assured: has(Status::ASSURED),
+            expected: has(Status::EXPECTED),
+            helper: slab.watcher(slot).map(|watcher| watcher.kind.name()),
             mark: head.mark,
             counters: side.filter(|_| has(Status::ACCOUNTED)).map(|side| side.counts),
             age_s: side

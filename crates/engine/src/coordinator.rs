@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use conntrack::Expectations;
 use flow::{Counters, LeasePool};
 use steer::{
     BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, WorkerId, WorkerSet,
@@ -42,6 +43,8 @@ pub struct Coordinator {
     pub ports: PortBook,
     /// The allowance of connections.
     pub pool: LeasePool,
+    /// Connections that others have announced.
+    pub expectations: Expectations,
     /// The memory of fragments.
     pub fragment_pools: defrag::Pools,
     /// Who owns which bucket.
@@ -85,6 +88,7 @@ impl Coordinator {
         ports.read_mtus();
         let mut coordinator = Self {
             pool: LeasePool::new(config.settings.conntrack.max_entries),
+            expectations: Expectations::default(),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],
@@ -134,9 +138,10 @@ impl Coordinator {
             hasher: self.hasher,
             tunnels: self.config.tunnels,
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
-            ports: self.ports.len(),
+            refuses_new: self.ports.refuse_new(),
             settings: self.config.settings.clone(),
             lease: self.pool.lease(self.config.lease_quantum()),
+            expectations: self.expectations.clone(),
             fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
             time: TimeSource::Turn,
             inbox,

@@ -34,6 +34,8 @@ fn event(connection: u16, number: u32) -> Event {
         timeout_s: 0,
         seen_reply: false,
         assured: false,
+        expected: false,
+        helper: None,
         mark: number,
         counters: None,
         age_s: None,

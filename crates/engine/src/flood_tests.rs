@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use conntrack::Expectations;
 use flow::{DropReason, FlowKey, LeasePool, Zone};
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
 use rtrb::{Producer, RingBuffer};
@@ -73,9 +74,10 @@ impl Rig {
             hasher: SteeringHasher::new(config.steering()),
             tunnels: config.tunnels,
             routes: vec![WorkerId(0); config.buckets.get()],
-            ports: 2,
+            refuses_new: vec![false; 2],
             settings: config.settings.clone(),
             lease: LeasePool::new(config.settings.conntrack.max_entries).lease(1),
+            expectations: Expectations::default(),
             fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
             time: TimeSource::Turn,
             inbox,

@@ -1,5 +1,6 @@
 use std::sync::mpsc;
 
+use conntrack::Expectations;
 use flow::LeasePool;
 use netio::memory::Source;
 use netio::{PortId, Waker};
@@ -30,9 +31,10 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
         hasher: steer::SteeringHasher::new(config.steering()),
         tunnels: config.tunnels,
         routes: vec![WorkerId(1); config.buckets.get()],
-        ports: 2,
+        refuses_new: vec![false; 2],
         settings: config.settings.clone(),
         lease: LeasePool::new(1).lease(0),
+        expectations: Expectations::default(),
         fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
         time: TimeSource::Turn,
         inbox,

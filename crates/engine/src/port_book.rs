@@ -117,6 +117,11 @@ impl PortBook {
         opened
     }
 
+    /// Which ports accept no new connections.
+    pub fn refuse_new(&self) -> Vec<bool> {
+        self.ports.iter().map(|entry| entry.setup.refuses_new).collect()
+    }
+
     /// Asks every port for its MTU. True when the answers have changed.
     pub fn read_mtus(&mut self) -> bool {
         let mtus = self.ports.iter().map(|entry| entry.setup.opener.mtu()).collect();

@@ -16,6 +16,8 @@ pub struct PortSetup {
     pub rps_cpus: Option<CpuSet>,
     /// The interface supplies the symmetric Toeplitz hash, and it may be used.
     pub supplied_hash_symmetric: bool,
+    /// What arrives here opens no connections but those that others have announced.
+    pub refuses_new: bool,
 }
 
 impl PortSetup {
@@ -27,6 +29,7 @@ impl PortSetup {
             rx_queues: 1,
             rps_cpus: None,
             supplied_hash_symmetric: false,
+            refuses_new: false,
         }
     }
 }

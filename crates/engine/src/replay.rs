@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use conntrack::{EventKind, Why};
+use conntrack::{EventKind, Expectations, Why};
 use flow::{Counters, HashKey, LeasePool, Timestamp};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
@@ -237,6 +237,7 @@ impl Lockstep {
         let table = IndirectionTable::spread(config.buckets, WorkerSet::first(count.into()))
             .map_err(|_| StartError::NoWorkers)?;
         let pool = LeasePool::new(config.settings.conntrack.max_entries);
+        let expectations = Expectations::default();
         // All fragments meet at one worker, and it has all the memory: which are given
         // up when that runs short must not depend on how many workers there are.
         let steering =
@@ -252,10 +253,11 @@ impl Lockstep {
                 hasher: SteeringHasher::new(steering),
                 tunnels: config.tunnels,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
-                ports: 2,
+                refuses_new: vec![false; 2],
                 settings: config.settings.clone(),
                 // No pockets: whether there is room must not depend on who asks.
                 lease: pool.lease(0),
+                expectations: expectations.clone(),
                 fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
                 time: TimeSource::Frame,
                 inbox,

@@ -1,6 +1,6 @@
 //! The tracking stage: class and verdict of a packet in its bucket.
 
-use conntrack::{Context, TrackedPacket, Why};
+use conntrack::{Context, Expectations, TrackedPacket, Why};
 use flow::{Class, Counters, Lease, Timestamp, Verdict};
 use netio::Checksum;
 
@@ -15,6 +15,10 @@ pub struct Tracking {
     pub settings: Settings,
     /// Allowance of connections.
     pub lease: Lease,
+    /// Connections that others have announced; shared by all workers.
+    pub expectations: Expectations,
+    /// Which ports accept no new connections.
+    pub refuses_new: Vec<bool>,
     /// Who listens to events.
     pub subscribers: Subscribers,
 }
@@ -27,6 +31,7 @@ impl Tracking {
             settings: &self.settings.conntrack,
             lease: &mut self.lease,
             counters: &mut counters.conntrack,
+            expectations: &self.expectations,
             events: self.subscribers.sink(),
         }
     }
@@ -61,6 +66,7 @@ impl Tracking {
                 Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
             },
             segments: packet.frame.segments(),
+            may_open: !self.refuses_new[usize::from(packet.frame.port.0)],
         };
         let mut context = self.context(now, counters);
         let tracked = bucket.connections.track(&tracked_packet, &mut context);

@@ -6,7 +6,7 @@
 
 use std::sync::mpsc::Sender;
 
-use conntrack::{Cursor, Why};
+use conntrack::{Cursor, Expectations, Why};
 use flow::{Counters, Timestamp};
 use netio::{Frame, FramePool, PortError};
 use rtrb::Consumer;
@@ -56,12 +56,14 @@ pub struct Equipment {
     pub tunnels: Tunnels,
     /// Owner of each bucket.
     pub routes: Vec<WorkerId>,
-    /// How many ports there are.
-    pub ports: usize,
+    /// Which ports accept no new connections; as many as there are ports.
+    pub refuses_new: Vec<bool>,
     /// Tunables.
     pub settings: Settings,
     /// Connections that the worker may hold.
     pub lease: flow::Lease,
+    /// Connections that others have announced.
+    pub expectations: Expectations,
     /// Bytes of fragments that the worker may hold.
     pub fragment_memory: defrag::Memory,
     /// Whose time counts.
@@ -120,7 +122,9 @@ pub struct Worker {
 impl Worker {
     /// A worker that owns no bucket and no queue yet.
     pub fn new(equipment: Equipment) -> Self {
-        let Equipment { id, hasher, tunnels, routes, ports, settings, lease, time, .. } = equipment;
+        let Equipment { id, hasher, tunnels, routes, settings, lease, time, .. } = equipment;
+        let Equipment { expectations, refuses_new, .. } = equipment;
+        let outputs = Outputs::new(refuses_new.len());
         let keep_limit = settings.steer.netdev_max_backlog();
         Self {
             id,
@@ -128,9 +132,15 @@ impl Worker {
             tunnels,
             time,
             reassembly: Reassembly::new(hasher.config().key, equipment.fragment_memory),
-            tracking: Tracking { settings, lease, subscribers: Subscribers::default() },
+            tracking: Tracking {
+                settings,
+                lease,
+                expectations,
+                refuses_new,
+                subscribers: Subscribers::default(),
+            },
             ownership: Ownership::new(id, routes, keep_limit),
-            outputs: Outputs::new(ports),
+            outputs,
             links: Vec::new(),
             queues: Vec::new(),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),

@@ -154,6 +154,10 @@ counter_group! {
         chaintoolong,
         /// Entries deleted, by timeout or by their protocol.
         delete,
+        /// Connections opened that were expected.
+        expect_new,
+        /// Connections that helpers have announced.
+        expect_create,
     }
 }
 

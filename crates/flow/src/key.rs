@@ -56,7 +56,7 @@ impl Side {
 ///
 /// The end that asks is part of an ICMP key because an echo request from A and
 /// one from B with the same identifier are two flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
     /// The end that sorts first.
     pub low: Endpoint,

@@ -97,6 +97,9 @@ drop_reasons! {
     FragEvictedProgress = "frag_evicted_progress", "Fragment of a datagram in several pieces, evicted to make room.";
     FragNoMemory = "frag_no_memory", "Fragment for which no room could be made.";
     TableFull = "table_full", "Connection table at its limit and nothing could be evicted early.";
+    ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected.";
+    HelperIncomplete = "helper_incomplete", "Segment that ends in the middle of an announcement that a helper reads.";
+    NewRefused = "new_refused", "New connection from an interface with `new_connections = \"drop\"` that nobody expected.";
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";
     MoveBufferFull = "move_buffer_full", "Packets that waited for a moving bucket exceeded the backlog limit.";

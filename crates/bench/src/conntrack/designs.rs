@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
-use ::conntrack::{Checksum, Context, Direction, Settings, Table, TrackedPacket};
+use ::conntrack::{Checksum, Context, Direction, Expectations, Settings, Table, TrackedPacket};
 use engine::Hardware;
 use flow::{
     Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Lease, LeasePool, Side, Timestamp,
@@ -63,6 +63,7 @@ struct Desk {
     settings: Settings,
     lease: Lease,
     counters: ConntrackCounters,
+    expectations: Expectations,
     refused: u64,
 }
 
@@ -73,6 +74,7 @@ impl Desk {
             settings: Settings::default(),
             lease: LeasePool::new(ENOUGH).lease(1024),
             counters: ConntrackCounters::default(),
+            expectations: Expectations::default(),
             refused: 0,
         }
     }
@@ -83,6 +85,7 @@ impl Desk {
             settings: &self.settings,
             lease: &mut self.lease,
             counters: &mut self.counters,
+            expectations: &self.expectations,
             events: None,
         }
     }
@@ -102,6 +105,7 @@ impl Desk {
             hash: flow.hash,
             checksum: Checksum::Trust,
             segments: 1,
+            may_open: true,
         };
         let class = table.track(&tracked, &mut self.context(now)).class;
         self.refused += u64::from(!matches!(class, Class::New | Class::Established));

@@ -8,7 +8,8 @@ use flow::{
 use wire::{Network, Tunnels, build::PacketBuilder, dissect};
 
 use crate::{
-    Checksum, Connection, Context, Direction, Settings, Table, Tracked, TrackedPacket, Why,
+    Checksum, Connection, Context, Direction, Expectations, Settings, Table, Tracked,
+    TrackedPacket, Why,
 };
 
 const SECRET: HashKey = HashKey(5, 6);
@@ -99,12 +100,14 @@ impl Dialogue {
             hash: keyed.key.hash(SECRET),
             checksum: Checksum::Verify,
             segments: 1,
+            may_open: true,
         };
         let mut context = Context {
             now: self.now,
             settings: &self.settings,
             lease: &mut self.lease,
             counters: &mut self.counters,
+            expectations: &Expectations::default(),
             events: None,
         };
         self.table.track(&packet, &mut context)

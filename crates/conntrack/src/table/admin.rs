@@ -81,9 +81,8 @@ impl Table {
         let end = from.0.saturating_add(budget).min(self.slab.slots());
         let before = self.len();
         for slot in from.0..end {
-            if self.slab.live(slot).is_some_and(|entry| {
-                doomed(&Connection::of(entry, self.slab.side(slot), context.now))
-            }) {
+            let live = self.slab.live(slot).is_some();
+            if live && doomed(&Connection::of(&self.slab, slot, context.now)) {
                 self.close(slot, context);
             }
         }
@@ -91,7 +90,7 @@ impl Table {
     }
 
     fn view(&self, slot: u32, now: Timestamp) -> Option<Connection> {
-        let entry = self.slab.live(slot).filter(|entry| !entry.head.is_expired(now))?;
-        Some(Connection::of(entry, self.slab.side(slot), now))
+        self.slab.live(slot).filter(|entry| !entry.head.is_expired(now))?;
+        Some(Connection::of(&self.slab, slot, now))
     }
 }

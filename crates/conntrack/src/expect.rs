@@ -1,0 +1,308 @@
+//! Connections that others have announced: the one table that all workers share.
+//!
+//! An expectation is announced on the control connection (its *master*) and fulfilled
+//! by another flow, whose bucket may have another owner. No worker could find out
+//! whose business a new flow is, so the table is common to all of them, and it makes no
+//! difference where master and child live or move to: expectations name the master by its
+//! key.
+//!
+//! It is asked only for packets that open connections, and the lock is taken only if a
+//! connection is expected whose destination port has the same low bits: beside traffic
+//! that is announced, new connections cost one look at a word that hardly ever changes.
+//! The announcing packet leaves only after the announcement is filed, so whoever reacts to
+//! it is expected.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flow::{Endpoint, FlowKey, KeyedPacket, Timestamp, Zone};
+use wire::{Family, protocol};
+
+use crate::Expected;
+use crate::helper::{Announced, Kind};
+
+/// Words that tell which destination ports are worth a look, a power of two.
+const HINTS: usize = 256;
+
+/// The expectations of a gateway; clones share them.
+#[derive(Clone, Debug)]
+pub struct Expectations {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// How many connections are expected, by the low bits of their destination port.
+    hints: [AtomicU32; HINTS],
+    book: Mutex<Book>,
+}
+
+/// Expectations by number. Numbers grow, so the oldest comes first everywhere.
+///
+/// Ordered maps need no secret: nobody can choose announcements that collide.
+#[derive(Debug, Default)]
+struct Book {
+    entries: BTreeMap<u64, Expectation>,
+    by_destination: BTreeSet<(Destination, u64)>,
+    by_master: BTreeSet<(FlowKey, u64)>,
+    by_deadline: BTreeSet<(Timestamp, u64)>,
+    next: u64,
+}
+
+/// Where an expected connection goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Destination {
+    zone: Zone,
+    family: Family,
+    protocol: u8,
+    endpoint: Endpoint,
+}
+
+/// The connection that announces others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Master {
+    /// Its key, and the end that has opened it.
+    pub flow: KeyedPacket,
+    /// Its helper.
+    pub helper: Kind,
+    /// Its mark when it announced.
+    pub mark: u32,
+}
+
+/// An expected connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Expectation {
+    pub master: Master,
+    pub announced: Announced,
+    pub deadline: Timestamp,
+}
+
+/// There are as many expectations as there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// Where a walk over the expectations goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ExpectationCursor(u64);
+
+impl Default for Expectations {
+    fn default() -> Self {
+        let hints = std::array::from_fn(|_| AtomicU32::new(0));
+        Self { shared: Arc::new(Shared { hints, book: Mutex::default() }) }
+    }
+}
+
+impl Expectations {
+    /// How many connections are expected, those included whose time is over but that
+    /// nobody has come across.
+    pub fn len(&self) -> usize {
+        self.book().entries.len()
+    }
+
+    /// True when nothing is expected.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Shows up to `budget` expectations to `each`, oldest first. Returns where to go
+    /// on, `None` at the end.
+    pub fn list(
+        &self,
+        from: ExpectationCursor,
+        budget: usize,
+        now: Timestamp,
+        mut each: impl FnMut(Expected),
+    ) -> Option<ExpectationCursor> {
+        let mut last = None;
+        let book = self.book();
+        for (&number, expectation) in book.entries.range(from.0..).take(budget) {
+            if expectation.deadline > now {
+                each(Expected::of(expectation, now));
+            }
+            last = Some(ExpectationCursor(number + 1));
+        }
+        last
+    }
+
+    /// Files an announcement. One that says the same as an earlier one of the master
+    /// takes its place; beyond the maximum of its class it takes that of the oldest.
+    ///
+    /// # Errors
+    /// [`Full`] if `limit` expectations are there; nothing is filed then.
+    pub(crate) fn announce(
+        &self,
+        master: Master,
+        announced: Announced,
+        limit: u64,
+        now: Timestamp,
+    ) -> Result<(), Full> {
+        let class = &master.helper.classes()[usize::from(announced.class)];
+        let mut book = self.book();
+        self.forget_expired(&mut book, now);
+        let siblings = book.of_master(&master.flow.key);
+        let of_class = |number: &u64| book.entries[number].announced.class == announced.class;
+        let siblings: Vec<u64> = siblings.into_iter().filter(of_class).collect();
+        let same = siblings.iter().find(|number| book.entries[number].announced.equals(&announced));
+        let replaced = match same {
+            None if siblings.len() >= class.maximum => siblings.first(),
+            same => same,
+        };
+        if let Some(&number) = replaced {
+            self.remove(&mut book, number);
+        }
+        if book.entries.len() as u64 >= limit {
+            return Err(Full);
+        }
+        let timeout_s = announced.timeout_s.unwrap_or(class.timeout_s);
+        let deadline = now.after(Duration::from_secs(timeout_s.into()));
+        self.insert(&mut book, Expectation { master, announced, deadline });
+        Ok(())
+    }
+
+    /// The oldest expectation that a packet which opens a connection fulfils. It is taken
+    /// out unless it is permanent.
+    #[inline]
+    pub(crate) fn take(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Expectation> {
+        let port = packet.key.endpoint(packet.sender.opposite()).port;
+        // Pairs with the release in `insert`.
+        let expected = self.hint(port).load(Ordering::Acquire);
+        if expected == 0 { None } else { self.take_slowly(packet, now) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_slowly(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Expectation> {
+        let mut book = self.book();
+        self.forget_expired(&mut book, now);
+        let destination = Destination::of(packet);
+        let candidates = book.by_destination.range((destination, 0)..=(destination, u64::MAX));
+        let source = packet.key.endpoint(packet.sender);
+        let number = candidates
+            .map(|&(_, number)| number)
+            .find(|number| book.entries[number].announced.admits(&source))?;
+        if book.entries[&number].announced.permanent {
+            return book.entries.get(&number).cloned();
+        }
+        self.remove(&mut book, number)
+    }
+
+    /// Files again what was [taken](Self::take) for a connection that then could not be
+    /// opened.
+    pub(crate) fn put_back(&self, expectation: Expectation) {
+        if !expectation.announced.permanent {
+            self.insert(&mut self.book(), expectation);
+        }
+    }
+
+    /// Forgets what a connection announced in some classes.
+    pub(crate) fn withdraw(&self, master: &FlowKey, classes: &RangeInclusive<u8>) {
+        let mut book = self.book();
+        for number in book.of_master(master) {
+            if classes.contains(&book.entries[&number].announced.class) {
+                self.remove(&mut book, number);
+            }
+        }
+    }
+
+    fn forget_expired(&self, book: &mut Book, now: Timestamp) {
+        while let Some(&(deadline, number)) = book.by_deadline.first()
+            && deadline <= now
+        {
+            self.remove(book, number);
+        }
+    }
+
+    fn insert(&self, book: &mut Book, expectation: Expectation) {
+        let number = book.next;
+        book.next += 1;
+        let destination = expectation.destination();
+        book.by_destination.insert((destination, number));
+        book.by_master.insert((expectation.master.flow.key, number));
+        book.by_deadline.insert((expectation.deadline, number));
+        book.entries.insert(number, expectation);
+        self.hint(destination.endpoint.port).fetch_add(1, Ordering::Release);
+    }
+
+    fn remove(&self, book: &mut Book, number: u64) -> Option<Expectation> {
+        let expectation = book.entries.remove(&number)?;
+        let destination = expectation.destination();
+        book.by_destination.remove(&(destination, number));
+        book.by_master.remove(&(expectation.master.flow.key, number));
+        book.by_deadline.remove(&(expectation.deadline, number));
+        self.hint(destination.endpoint.port).fetch_sub(1, Ordering::Release);
+        Some(expectation)
+    }
+
+    fn hint(&self, port: u16) -> &AtomicU32 {
+        &self.shared.hints[usize::from(port) % HINTS]
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        // Nothing that is done under the lock can panic half-way.
+        self.shared.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    fn of_master(&self, master: &FlowKey) -> Vec<u64> {
+        let range = self.by_master.range((*master, 0)..=(*master, u64::MAX));
+        range.map(|&(_, number)| number).collect()
+    }
+}
+
+impl Destination {
+    fn of(packet: &KeyedPacket) -> Self {
+        let KeyedPacket { key, sender } = packet;
+        Self {
+            zone: key.zone,
+            family: key.family,
+            protocol: key.protocol,
+            endpoint: key.endpoint(sender.opposite()),
+        }
+    }
+}
+
+impl Expectation {
+    fn destination(&self) -> Destination {
+        let Announced { protocol, destination, destination_port: port, .. } = self.announced;
+        Destination {
+            zone: self.master.flow.key.zone,
+            family: if destination.is_ipv4() { Family::V4 } else { Family::V6 },
+            protocol,
+            endpoint: Endpoint { address: mapped(destination), port },
+        }
+    }
+}
+
+impl Announced {
+    /// GRE packets do not carry what stands for the port of their sender.
+    fn admits(&self, source: &Endpoint) -> bool {
+        let any_port = self.protocol == protocol::GRE;
+        self.source.is_none_or(|address| mapped(address) == source.address)
+            && (any_port || self.source_port.is_none_or(|port| port == source.port))
+    }
+
+    /// True if both stand for the same connections.
+    fn equals(&self, other: &Self) -> bool {
+        let connections = |it: &Self| {
+            (it.protocol, it.source, it.source_port, it.destination, it.destination_port)
+        };
+        connections(self) == connections(other)
+    }
+}
+
+/// An address as flow keys hold it.
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+#[cfg(test)]
+#[path = "expect_tests.rs"]
+mod tests;

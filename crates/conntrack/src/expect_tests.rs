@@ -1,0 +1,186 @@
+use std::thread;
+
+use super::*;
+
+const CLIENT: &str = "192.0.2.1";
+const SERVER: &str = "198.51.100.2";
+const LIMIT: u64 = 100;
+
+fn start() -> Timestamp {
+    Timestamp::from_secs(1000)
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn flow(protocol: u8, zone: u16, from: (&str, u16), to: (&str, u16)) -> KeyedPacket {
+    let end = |(text, port)| Endpoint { address: mapped(address(text)), port };
+    let family = if from.0.contains(':') { Family::V6 } else { Family::V4 };
+    FlowKey::of_ports(family, protocol, Zone(zone), end(from), end(to))
+}
+
+fn master(port: u16) -> Master {
+    let flow = flow(protocol::TCP, 0, (CLIENT, port), (SERVER, 21));
+    Master { flow, helper: Kind::Ftp, mark: 7 }
+}
+
+/// From the server to a port of the client.
+fn data(port: u16) -> Announced {
+    Announced {
+        class: 0,
+        protocol: protocol::TCP,
+        source: Some(address(SERVER)),
+        source_port: None,
+        destination: address(CLIENT),
+        destination_port: port,
+        helper: None,
+        permanent: false,
+        timeout_s: None,
+        place: 0..0,
+    }
+}
+
+fn child(port: u16) -> KeyedPacket {
+    flow(protocol::TCP, 0, (SERVER, 20), (CLIENT, port))
+}
+
+fn ports(expectations: &Expectations, now: Timestamp) -> Vec<u16> {
+    let mut found = Vec::new();
+    let mut next = Some(ExpectationCursor::default());
+    while let Some(from) = next {
+        next = expectations.list(from, 2, now, |expected| found.push(expected.destination_port));
+    }
+    found
+}
+
+impl Expectations {
+    fn add(&self, master_port: u16, announced: Announced) -> Result<(), Full> {
+        self.announce(master(master_port), announced, LIMIT, start())
+    }
+
+    fn assert_nothing_is_left(&self) {
+        let book = self.book();
+        let sets = [book.by_destination.len(), book.by_master.len(), book.by_deadline.len()];
+        assert_eq!((book.entries.len(), sets), (0, [0; 3]));
+        assert!(self.shared.hints.iter().all(|hint| hint.load(Ordering::Relaxed) == 0));
+    }
+}
+
+#[test]
+fn an_expectation_is_for_one_connection_of_those_it_fits() {
+    let expectations = Expectations::default();
+    expectations.add(5000, data(2000)).unwrap();
+    let (tcp, udp) = (protocol::TCP, protocol::UDP);
+    for other in [
+        flow(tcp, 0, (SERVER, 20), (CLIENT, 2001)),
+        flow(tcp, 0, (SERVER, 20), (CLIENT, 2000 + HINTS as u16)),
+        flow(tcp, 0, ("198.51.100.3", 20), (CLIENT, 2000)),
+        flow(tcp, 0, (SERVER, 20), ("192.0.2.2", 2000)),
+        flow(tcp, 1, (SERVER, 20), (CLIENT, 2000)),
+        flow(udp, 0, (SERVER, 20), (CLIENT, 2000)),
+        flow(tcp, 0, (CLIENT, 2000), (SERVER, 20)),
+        flow(tcp, 0, ("::ffff:198.51.100.2", 20), ("::ffff:192.0.2.1", 2000)),
+    ] {
+        assert!(expectations.take(&other, start()).is_none(), "{other:?}");
+    }
+    let taken = expectations.take(&child(2000), start()).unwrap();
+    assert_eq!((taken.master.mark, taken.master.flow), (7, master(5000).flow));
+    assert!(expectations.take(&child(2000), start()).is_none(), "once");
+    expectations.put_back(taken);
+    assert!(expectations.take(&child(2000), start()).is_some(), "but it was put back");
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
+fn a_source_port_counts_where_it_is_known_and_a_source_where_it_is() {
+    let expectations = Expectations::default();
+    let exact = Announced { source_port: Some(20), ..data(2000) };
+    expectations.add(5000, exact).unwrap();
+    let other = flow(protocol::TCP, 0, (SERVER, 21), (CLIENT, 2000));
+    assert!(expectations.take(&other, start()).is_none());
+    assert!(expectations.take(&child(2000), start()).is_some());
+    let anybody = Announced { source: None, ..data(2000) };
+    expectations.add(5000, anybody).unwrap();
+    let stranger = flow(protocol::TCP, 0, ("203.0.113.9", 9), (CLIENT, 2000));
+    assert!(expectations.take(&stranger, start()).is_some());
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
+fn a_permanent_one_stays_until_its_time_is_over() {
+    let expectations = Expectations::default();
+    let permanent = Announced { permanent: true, timeout_s: Some(10), ..data(2000) };
+    expectations.add(5000, permanent).unwrap();
+    let before = start().after(Duration::from_secs(9));
+    for _ in 0..3 {
+        let taken = expectations.take(&child(2000), before).unwrap();
+        expectations.put_back(taken);
+    }
+    assert_eq!(ports(&expectations, before), [2000]);
+    let over = start().after(Duration::from_secs(10));
+    assert!(ports(&expectations, over).is_empty());
+    assert!(expectations.take(&child(2000), over).is_none());
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
+fn a_class_has_a_maximum_and_the_oldest_goes_first() {
+    let expectations = Expectations::default();
+    expectations.add(5000, data(2000)).unwrap();
+    expectations.add(5000, data(2001)).unwrap();
+    expectations.add(5001, data(2002)).unwrap();
+    assert_eq!(ports(&expectations, start()), [2001, 2002], "FTP expects one at a time");
+    let later = start().after(Duration::from_secs(100));
+    expectations.announce(master(5000), data(2001), LIMIT, later).unwrap();
+    assert_eq!(ports(&expectations, start()), [2002, 2001], "it was announced anew");
+    let late = start().after(Duration::from_secs(300));
+    assert_eq!(ports(&expectations, late), [2001], "and lives longer for that");
+}
+
+#[test]
+fn there_are_no_more_than_the_limit() {
+    let expectations = Expectations::default();
+    for port in 0..LIMIT as u16 {
+        expectations.add(5000 + port, data(2000 + port)).unwrap();
+    }
+    assert_eq!(expectations.add(4999, data(1999)), Err(Full));
+    expectations.add(5000, data(1999)).unwrap();
+    assert_eq!(expectations.len(), LIMIT as usize, "one of its own made room");
+    let over = start().after(Duration::from_secs(300));
+    expectations.announce(master(4999), data(1998), LIMIT, over).unwrap();
+    assert_eq!(ports(&expectations, over), [1998], "those whose time is over made room");
+}
+
+#[test]
+fn what_a_connection_announced_ends_with_it() {
+    let expectations = Expectations::default();
+    expectations.add(5000, data(2000)).unwrap();
+    expectations.add(5001, data(2001)).unwrap();
+    expectations.withdraw(&master(5000).flow.key, &(1..=9));
+    assert_eq!(expectations.len(), 2, "another class");
+    expectations.withdraw(&master(5000).flow.key, &(0..=0));
+    assert_eq!(ports(&expectations, start()), [2001]);
+    expectations.withdraw(&master(5001).flow.key, &(0..=u8::MAX));
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
+fn of_several_workers_one_takes_it() {
+    const ROUNDS: u16 = 500;
+    let expectations = Expectations::default();
+    let takers: Vec<_> = (0..2)
+        .map(|_| {
+            let shared = expectations.clone();
+            thread::spawn(move || {
+                let tries = (0..20 * ROUNDS).map(|n| 2000 + n % ROUNDS);
+                tries.filter(|&port| shared.take(&child(port), start()).is_some()).count()
+            })
+        })
+        .collect();
+    for port in 2000..2000 + ROUNDS {
+        expectations.announce(master(port), data(port), u64::MAX, start()).unwrap();
+    }
+    let taken: usize = takers.into_iter().map(|taker| taker.join().unwrap()).sum();
+    assert_eq!(taken + expectations.len(), usize::from(ROUNDS));
+}

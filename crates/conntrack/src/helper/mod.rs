@@ -1,0 +1,238 @@
+//! Helpers: they read what the ends of a connection tell each other, and announce
+//! the further connections that the ends agree on.
+//!
+//! A helper is attached when a connection opens: by the configuration, for a
+//! destination port, or by the expectation that the connection fulfils; never by a
+//! port alone. It sees each packet that tracking has accepted, in the order in which
+//! packets pass, so also what is sent again. It knows no table: bytes go in,
+//! [`Request`]s come out. To add one: a file here with its [`Facts`] and its state, and a
+//! [`Kind`].
+
+mod ftp;
+mod tftp;
+
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::ops::{Range, RangeInclusive};
+
+use wire::protocol;
+
+use crate::{Direction, Settings};
+
+/// Most ports that helpers can be attached to.
+pub const MAX_ATTACHMENTS: usize = 64;
+
+/// A protocol whose connections announce others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// File Transfer Protocol.
+    Ftp,
+    /// Trivial File Transfer Protocol.
+    Tftp,
+}
+
+/// What there is to know of a helper beside its state.
+pub(crate) struct Facts {
+    /// Name as the kernel has it.
+    pub name: &'static str,
+    /// Protocols that carry it.
+    pub protocols: &'static [u8],
+    /// Assigned port.
+    pub port: u16,
+    /// Kinds of connections that it announces.
+    pub classes: &'static [Class],
+}
+
+/// One kind of connections that a helper announces.
+pub(crate) struct Class {
+    /// Name for people.
+    pub name: &'static str,
+    /// How many of them one connection may expect at a time; the oldest goes first.
+    pub maximum: usize,
+    /// How long one is expected, seconds.
+    pub timeout_s: u32,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[Self::Ftp, Self::Tftp];
+
+    const fn facts(self) -> &'static Facts {
+        match self {
+            Self::Ftp => &ftp::FACTS,
+            Self::Tftp => &tftp::FACTS,
+        }
+    }
+
+    /// Its state for a new connection.
+    pub(crate) fn start(self) -> Watcher {
+        let state: Box<dyn Inspect> = match self {
+            Self::Ftp => Box::<ftp::Ftp>::default(),
+            Self::Tftp => Box::new(tftp::Tftp),
+        };
+        Watcher { kind: self, state }
+    }
+
+    /// Name as the kernel has it.
+    pub const fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The port that is assigned to its protocol.
+    pub const fn default_port(self) -> u16 {
+        self.facts().port
+    }
+
+    pub(crate) const fn classes(self) -> &'static [Class] {
+        self.facts().classes
+    }
+}
+
+/// Which connections are watched, by destination port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Helpers(Vec<Attachment>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attachment {
+    protocol: u8,
+    port: u16,
+    kind: Kind,
+}
+
+/// Why a helper was not attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// Two helpers can not read one connection.
+    #[error("port {port} already has the helper {:?}", .kind.name())]
+    Taken {
+        /// The port.
+        port: u16,
+        /// Who has it.
+        kind: Kind,
+    },
+    /// Too many.
+    #[error("helpers are attached to {MAX_ATTACHMENTS} ports already, and that is the limit")]
+    TooMany,
+}
+
+impl Helpers {
+    /// Has connections to `port`, opened from now on, watched.
+    ///
+    /// # Errors
+    /// [`AttachError`]; nothing is changed then.
+    pub fn attach(&mut self, kind: Kind, port: u16) -> Result<(), AttachError> {
+        let protocols = kind.facts().protocols;
+        for &protocol in protocols {
+            if let Some(kind) = self.of(protocol, port) {
+                return Err(AttachError::Taken { port, kind });
+            }
+        }
+        if self.0.len() + protocols.len() > MAX_ATTACHMENTS {
+            return Err(AttachError::TooMany);
+        }
+        self.0.extend(protocols.iter().map(|&protocol| Attachment { protocol, port, kind }));
+        Ok(())
+    }
+
+    /// Who watches connections to a port.
+    pub fn of(&self, protocol: u8, port: u16) -> Option<Kind> {
+        let found = self.0.iter().find(|it| (it.protocol, it.port) == (protocol, port));
+        found.map(|attachment| attachment.kind)
+    }
+}
+
+/// A helper with what it knows of one connection.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    pub kind: Kind,
+    pub state: Box<dyn Inspect>,
+}
+
+impl Watcher {
+    /// Memory of a state, about, bytes.
+    pub const STATE_BYTES: usize = 64;
+}
+
+/// The part of a helper that reads packets.
+pub(crate) trait Inspect: Debug + Send {
+    /// Reads a packet of the connection, and asks for what it leads to, in this order.
+    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected;
+}
+
+/// What a helper sees of a packet of a connection that it watches.
+#[derive(Clone, Copy, Debug)]
+#[expect(dead_code, reason = "not every field has a reader yet")]
+pub(crate) struct Watched<'a> {
+    /// Seen from the opener of the connection.
+    pub direction: Direction,
+    /// Addresses and ports of this packet.
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub source_port: u16,
+    pub destination_port: u16,
+    /// What is behind the transport header. Not empty; up to 64 KiB, so several
+    /// messages of a stream may be in it.
+    pub payload: &'a [u8],
+    /// TCP: number of the first byte of the payload. `None` for datagrams.
+    pub sequence: Option<u32>,
+    /// The frame goes to many: broadcast or multicast.
+    pub group: bool,
+    pub settings: &'a Settings,
+}
+
+/// What a helper asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(dead_code, reason = "not every request has a helper yet")]
+pub(crate) enum Request {
+    /// Expect a connection.
+    Expect(Announced),
+    /// Expect no longer what this connection has announced in these classes.
+    Withdraw {
+        /// Indices into [`Kind::classes`].
+        classes: RangeInclusive<u8>,
+    },
+    /// Keep this connection so long if its protocol would keep it for less.
+    Keep {
+        /// From now on.
+        seconds: u32,
+    },
+}
+
+/// A connection that a packet announces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// Index into [`Kind::classes`] of the helper that announces it.
+    pub class: u8,
+    /// Its protocol.
+    pub protocol: u8,
+    /// Who will open it; `None`: anybody.
+    pub source: Option<IpAddr>,
+    /// From which port; `None`: any.
+    pub source_port: Option<u16>,
+    /// To whom.
+    pub destination: IpAddr,
+    /// To which port.
+    pub destination_port: u16,
+    /// Who will watch it.
+    pub helper: Option<Kind>,
+    /// It stands for any number of connections, until its time is over.
+    pub permanent: bool,
+    /// How long it is expected, seconds; `None`: as long as its class says.
+    pub timeout_s: Option<u32>,
+    /// Where in the payload address and port stand; empty where they do not.
+    pub place: Range<usize>,
+}
+
+/// What to do with a packet that was inspected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inspected {
+    /// It goes on.
+    Pass,
+    /// It ends in the middle of an announcement. It is dropped, so that the sender
+    /// sends it again together with the rest.
+    Incomplete,
+}
+
+/// The protocols of helpers that speak over both TCP and UDP, or one of them.
+const TCP: &[u8] = &[protocol::TCP];
+const UDP: &[u8] = &[protocol::UDP];

@@ -1,0 +1,53 @@
+//! TFTP (RFC 1350): the server answers a request from a port of its own choice
+//! (section 4).
+
+use super::{Announced, Class, Facts, Inspect, Inspected, Request, UDP, Watched};
+use crate::Direction;
+use wire::protocol;
+
+pub(super) const FACTS: Facts = Facts {
+    name: "tftp",
+    protocols: UDP,
+    port: 69,
+    classes: &[Class { name: "transfer", maximum: 1, timeout_s: 300 }],
+};
+
+/// Opcodes of requests, RFC 1350 section 5.
+const READ: u16 = 1;
+const WRITE: u16 = 2;
+
+/// TFTP has nothing to remember.
+#[derive(Debug)]
+pub(super) struct Tftp;
+
+impl Inspect for Tftp {
+    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+        if packet.direction == Direction::Original && is_request(packet.payload) {
+            ask(Request::Expect(Announced {
+                class: 0,
+                protocol: protocol::UDP,
+                source: Some(packet.destination),
+                source_port: None,
+                destination: packet.source,
+                destination_port: packet.source_port,
+                helper: None,
+                permanent: false,
+                timeout_s: None,
+                place: 0..0,
+            }));
+        }
+        Inspected::Pass
+    }
+}
+
+/// Opcode, file name and mode, the latter two with a zero behind them.
+fn is_request(payload: &[u8]) -> bool {
+    let Some((opcode, texts)) = payload.split_first_chunk() else { return false };
+    let mut texts = texts.split_inclusive(|&byte| byte == 0);
+    let mut is_text = || texts.next().is_some_and(|text| text.len() > 1 && text.ends_with(&[0]));
+    matches!(u16::from_be_bytes(*opcode), READ | WRITE) && is_text() && is_text()
+}
+
+#[cfg(test)]
+#[path = "tftp_tests.rs"]
+mod tests;

@@ -1,0 +1,149 @@
+//! Connections that helpers watch, and those that were expected because of them.
+
+use flow::{Class, DropReason, KeyedPacket};
+use wire::{TcpFlags, Transport};
+
+use super::{Table, deadline};
+use crate::entry::Status;
+use crate::expect::{Expectation, Full, Master};
+use crate::helper::{Inspected, Request, Watched};
+use crate::{Context, Direction, Settings, Tracked, TrackedPacket};
+
+/// Length of a UDP header, bytes.
+const UDP_HEADER: usize = 8;
+/// In the first byte of a frame: its destination is a group (IEEE 802.3 section 3.2.3).
+const GROUP: u8 = 1;
+
+impl Table {
+    /// Gives a new connection the mark and the helper that are due to it.
+    pub(super) fn welcome(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        expected: Option<Expectation>,
+        context: &mut Context<'_>,
+    ) -> Tracked {
+        let key = &packet.keyed.key;
+        let settings = context.settings;
+        let port = key.endpoint(packet.keyed.sender.opposite()).port;
+        let mut helper = settings.helpers.of(key.protocol, port);
+        let mut class = Class::New;
+        let head = &mut self.slab[slot].head;
+        if let Some(Expectation { master, announced, .. }) = expected {
+            head.status.set(Status::EXPECTED);
+            head.mark = master.mark;
+            helper = announced.helper.or(helper);
+            class = Class::Related;
+            context.counters.expect_new += 1;
+        }
+        let tracked = Tracked::of_connection(class, Direction::Original, head.mark);
+        if let Some(kind) = helper {
+            self.slab.watch(slot, kind.start());
+        }
+        tracked
+    }
+
+    /// A packet that belongs to a connection. Where nobody watches that, it costs the
+    /// look at a bit.
+    #[inline]
+    pub(super) fn accepted(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        tracked: Tracked,
+        context: &mut Context<'_>,
+    ) -> Tracked {
+        if self.slab[slot].head.status.has(Status::WATCHED) {
+            self.inspect(slot, packet, tracked, context)
+        } else {
+            tracked
+        }
+    }
+
+    /// Has a helper read a packet, and files what it announces.
+    #[cold]
+    #[inline(never)]
+    fn inspect(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        tracked: Tracked,
+        context: &mut Context<'_>,
+    ) -> Tracked {
+        let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
+        let direction = head.direction(packet.keyed.sender);
+        let Some(watched) = Watched::of(packet, direction, context.settings) else {
+            return tracked;
+        };
+        let flow = KeyedPacket { key: head.key, sender: head.originator() };
+        let master = Master { flow, helper: watcher.kind, mark: head.mark };
+        let mut full = false;
+        let limit = context.settings.expect_max;
+        let Context { expectations, counters, now, .. } = context;
+        let inspected = watcher.state.inspect(&watched, &mut |request| match request {
+            Request::Expect(announced) => {
+                match expectations.announce(master, announced, limit, *now) {
+                    Ok(()) => counters.expect_create += 1,
+                    Err(Full) => full = true,
+                }
+            }
+            Request::Withdraw { classes } => expectations.withdraw(&head.key, &classes),
+            Request::Keep { seconds } => {
+                head.deadline = head.deadline.max(deadline(*now, seconds));
+            }
+        });
+        match inspected {
+            _ if full => tracked.dropped(DropReason::ExpectationsFull),
+            Inspected::Incomplete => tracked.dropped(DropReason::HelperIncomplete),
+            Inspected::Pass => tracked,
+        }
+    }
+}
+
+impl<'a> Watched<'a> {
+    /// `None` for packets without payload.
+    fn of(
+        packet: &TrackedPacket<'a>,
+        direction: Direction,
+        settings: &'a Settings,
+    ) -> Option<Self> {
+        let TrackedPacket { network, frame, .. } = *packet;
+        let start = usize::from(network.transport_offset);
+        let (payload, sequence, source_port, destination_port) = match network.transport {
+            Transport::Tcp(tcp) => {
+                // A SYN has a number of its own, before its data.
+                let syn = u32::from(tcp.flags.contains(TcpFlags::SYN));
+                let payload = start + usize::from(tcp.header_len)..network.end as usize;
+                let sequence = Some(tcp.sequence.wrapping_add(syn));
+                (payload, sequence, tcp.source_port, tcp.destination_port)
+            }
+            Transport::Udp { source_port, destination_port, length } => {
+                let payload = start + UDP_HEADER..start + usize::from(length);
+                (payload, None, source_port, destination_port)
+            }
+            _ => return None,
+        };
+        Some(Self {
+            direction,
+            source: network.source_ip(),
+            destination: network.destination_ip(),
+            source_port,
+            destination_port,
+            payload: frame.get(payload).filter(|payload| !payload.is_empty())?,
+            sequence,
+            group: frame.first().is_some_and(|first| first & GROUP != 0),
+            settings,
+        })
+    }
+}
+
+/// Expects a connection again that could not be opened.
+pub(super) fn put_back(expected: Option<Expectation>, context: &Context<'_>) {
+    if let Some(expectation) = expected {
+        context.expectations.put_back(expectation);
+    }
+}
+
+#[cfg(test)]
+#[path = "watched_tests.rs"]
+mod tests;

@@ -1,0 +1,296 @@
+use std::time::Duration;
+
+use flow::{Class, ConntrackCounters, DropReason, FlowKey, HashKey, Lease, LeasePool, Timestamp};
+use flow::{Verdict, Zone};
+use wire::build::{PacketBuilder, Tcp};
+use wire::{TcpFlags, Tunnels, dissect, protocol};
+
+use crate::helper::Kind;
+use crate::{
+    Changes, Checksum, Connection, Context, Expectations, Settings, Table, Tracked, TrackedPacket,
+};
+
+const CLIENT: [u8; 4] = [192, 0, 2, 1];
+const SERVER: [u8; 4] = [198, 51, 100, 2];
+const SECRET: HashKey = HashKey(7, 8);
+const CONTROL: u16 = 40000;
+
+/// A table to whose client side only expected connections may come.
+struct Lab {
+    table: Table,
+    now: Timestamp,
+    settings: Settings,
+    lease: Lease,
+    counters: ConntrackCounters,
+    expectations: Expectations,
+    from_client_may_open: bool,
+}
+
+/// A segment or datagram.
+#[derive(Clone, Copy)]
+struct Sent<'a> {
+    from_client: bool,
+    ports: (u16, u16),
+    flags: Option<u8>,
+    numbers: (u32, u32),
+    payload: &'a [u8],
+}
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+impl Lab {
+    fn new(helpers: &[(Kind, u16)]) -> Self {
+        let now = Timestamp::from_secs(1000);
+        let mut settings = Settings::default();
+        for &(kind, port) in helpers {
+            settings.helpers.attach(kind, port).unwrap();
+        }
+        Self {
+            table: Table::new(now),
+            now,
+            settings,
+            lease: LeasePool::new(100).lease(0),
+            counters: ConntrackCounters::default(),
+            expectations: Expectations::default(),
+            from_client_may_open: true,
+        }
+    }
+
+    fn run<T>(&mut self, act: impl FnOnce(&mut Table, &mut Context<'_>) -> T) -> T {
+        let mut context = Context {
+            now: self.now,
+            settings: &self.settings,
+            lease: &mut self.lease,
+            counters: &mut self.counters,
+            expectations: &self.expectations,
+            events: None,
+        };
+        act(&mut self.table, &mut context)
+    }
+
+    fn send(&mut self, sent: Sent<'_>) -> Tracked {
+        let Sent { from_client, ports, flags, numbers, payload } = sent;
+        let (source, destination) = if from_client { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+        let builder = PacketBuilder::v4(source, destination);
+        let mut frame = Vec::new();
+        match flags {
+            None => builder.udp(ports.0, ports.1, payload, &mut frame),
+            Some(flags) => {
+                let tcp = Tcp {
+                    source_port: ports.0,
+                    destination_port: ports.1,
+                    sequence: numbers.0,
+                    acknowledgment: numbers.1,
+                    window: 60000,
+                    flags: TcpFlags(flags),
+                    ..Tcp::default()
+                };
+                builder.tcp(&tcp, payload, &mut frame);
+            }
+        }
+        let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
+        let packet = TrackedPacket {
+            network: &network,
+            frame: &frame,
+            keyed: &keyed,
+            hash: keyed.key.hash(SECRET),
+            checksum: Checksum::Verify,
+            segments: 1,
+            may_open: from_client && self.from_client_may_open,
+        };
+        self.run(|table, context| table.track(&packet, context))
+    }
+
+    /// Opens a control connection on which the server has greeted; the next numbers are
+    /// 1 and 5.
+    fn control(&mut self, port: u16) {
+        let there = |numbers, flags, payload| Sent {
+            from_client: true,
+            ports: (CONTROL, port),
+            flags: Some(flags),
+            numbers,
+            payload,
+        };
+        let back = |numbers, flags, payload| Sent {
+            from_client: false,
+            ports: (port, CONTROL),
+            ..there(numbers, flags, payload)
+        };
+        self.send(there((0, 0), SYN, b""));
+        self.send(back((0, 1), SYN | ACK, b""));
+        self.send(there((1, 1), ACK, b""));
+        self.send(back((1, 1), ACK, b"220\n"));
+        self.send(there((1, 5), ACK, b"A\n"));
+    }
+
+    fn command(&mut self, sequence: u32, payload: &[u8]) -> Tracked {
+        let (ports, numbers) = ((CONTROL, 21), (sequence, 5));
+        self.send(Sent { from_client: true, ports, flags: Some(ACK), numbers, payload })
+    }
+
+    fn data_syn(&mut self, port: u16) -> Tracked {
+        let (ports, numbers) = ((20, port), (9, 0));
+        self.send(Sent { from_client: false, ports, flags: Some(SYN), numbers, payload: b"" })
+    }
+
+    fn connections(&self) -> Vec<Connection> {
+        let mut found = Vec::new();
+        self.table.list(Default::default(), 1000, self.now, |connection| found.push(connection));
+        found
+    }
+}
+
+fn is_refused(tracked: Tracked) -> bool {
+    tracked.verdict == Verdict::Drop(DropReason::NewRefused)
+}
+
+#[test]
+fn an_announced_connection_is_related_and_has_the_mark() {
+    let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+    lab.control(21);
+    let key = lab.connections()[0].key;
+    let changes = Changes { mark: Some(5), timeout_s: None };
+    lab.run(|table, context| table.update(&key, key.hash(SECRET), changes, context));
+    assert!(is_refused(lab.data_syn(2000)));
+    assert_eq!(lab.command(3, b"PORT 192,0,2,1,7,208\n").verdict, Verdict::Accept);
+    assert!(is_refused(lab.data_syn(2001)));
+    for _ in 0..2 {
+        let tracked = lab.data_syn(2000);
+        assert_eq!(
+            (tracked.class, tracked.verdict, tracked.mark),
+            (Class::Related, Verdict::Accept, 5)
+        );
+    }
+    let listed: Vec<_> =
+        lab.connections().iter().map(|it| (it.expected, it.helper, it.mark)).collect();
+    assert_eq!(listed, [(false, Some("ftp"), 5), (true, None, 5)]);
+    assert!(lab.expectations.is_empty());
+    assert_eq!((lab.counters.expect_create, lab.counters.expect_new), (1, 1));
+
+    let (ports, numbers) = ((2000, 20), (0, 10));
+    let answer = Sent { from_client: true, ports, flags: Some(SYN | ACK), numbers, payload: b"" };
+    assert_eq!(lab.send(answer).class, Class::Established);
+}
+
+#[test]
+fn nothing_is_watched_that_is_not_configured() {
+    for (configured, port) in [(None, 21), (Some(2121), 21), (Some(21), 2121)] {
+        let helpers: Vec<_> = configured.map(|port| (Kind::Ftp, port)).into_iter().collect();
+        let mut lab = Lab::new(&helpers);
+        lab.control(port);
+        let (ports, numbers, flags) = ((CONTROL, port), (3, 5), Some(ACK));
+        let payload = b"PORT 192,0,2,1,7,208\n";
+        lab.send(Sent { from_client: true, ports, flags, numbers, payload });
+        assert!(lab.expectations.is_empty());
+        assert!(is_refused(lab.data_syn(2000)));
+        assert_eq!(lab.connections()[0].helper, None);
+    }
+}
+
+#[test]
+fn a_refused_packet_leaves_nothing_behind() {
+    let mut lab = Lab::new(&[]);
+    let refused = lab.data_syn(2000);
+    assert!(is_refused(refused));
+    assert_eq!(refused.class, Class::New);
+    assert!(lab.table.is_empty());
+    assert_eq!(lab.lease.used(), 0);
+    let (ports, numbers) = ((CONTROL, 22), (0, 0));
+    let opening = Sent { from_client: true, ports, flags: Some(SYN), numbers, payload: b"" };
+    assert_eq!(lab.send(opening).verdict, Verdict::Accept);
+    lab.from_client_may_open = false;
+    assert!(is_refused(lab.send(opening)), "not from the side that opened it");
+    let numbers = (0, 1);
+    let answer = Sent {
+        from_client: false,
+        ports: (22, CONTROL),
+        flags: Some(SYN | ACK),
+        numbers,
+        ..opening
+    };
+    assert_eq!(lab.send(answer).class, Class::Established);
+}
+
+#[test]
+fn half_a_command_is_dropped_until_the_rest_comes() {
+    let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+    lab.control(21);
+    let half = lab.command(3, b"PORT 192,0,2,1,7,2");
+    assert_eq!(half.verdict, Verdict::Drop(DropReason::HelperIncomplete));
+    assert_eq!(half.class, Class::Established);
+    let whole = lab.command(3, b"PORT 192,0,2,1,7,208\n");
+    assert_eq!((whole.class, whole.verdict), (Class::Established, Verdict::Accept));
+    assert_eq!(lab.expectations.len(), 1);
+}
+
+#[test]
+fn segments_outside_the_window_announce_nothing() {
+    let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+    lab.control(21);
+    let far = lab.command(1_000_003, b"\nPORT 192,0,2,1,7,208\n");
+    assert!(matches!(far.class, Class::Invalid(_)), "{far:?}");
+    assert!(lab.expectations.is_empty());
+}
+
+#[test]
+fn expectations_end_with_the_connection_that_announced_them() {
+    for ending in [Lab::expire as fn(&mut Lab), Lab::delete_all] {
+        let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+        lab.control(21);
+        lab.command(3, b"PORT 192,0,2,1,7,208\n");
+        assert_eq!(lab.expectations.len(), 1);
+        ending(&mut lab);
+        assert!(lab.table.is_empty() && lab.expectations.is_empty());
+    }
+}
+
+impl Lab {
+    fn expire(&mut self) {
+        self.now = self.now.after(Duration::from_secs(500_000));
+        self.run(|table, context| table.expire(usize::MAX, context));
+    }
+
+    fn delete_all(&mut self) {
+        self.run(|table, context| table.flush(Default::default(), 1000, |_| true, context));
+    }
+}
+
+#[test]
+fn a_packet_that_announces_too_much_is_dropped() {
+    let mut lab = Lab::new(&[(Kind::Ftp, 21), (Kind::Tftp, 69)]);
+    lab.settings.expect_max = 1;
+    lab.control(21);
+    lab.command(3, b"PORT 192,0,2,1,7,208\n");
+    let (ports, numbers, payload) = ((3000, 69), (0, 0), b"\0\x01file\0octet\0");
+    let request = Sent { from_client: true, ports, flags: None, numbers, payload };
+    assert_eq!(lab.send(request).verdict, Verdict::Drop(DropReason::ExpectationsFull));
+    lab.settings.expect_max = 2;
+    assert_eq!(lab.send(request).verdict, Verdict::Accept, "the first datagram is read too");
+    let (ports, payload) = ((4000, 3000), b"\0\x03\0\x01data");
+    let answer = Sent { from_client: false, ports, flags: None, numbers, payload };
+    assert_eq!(lab.send(answer).class, Class::Related);
+    let other = Sent { ports: (4001, 3000), ..answer };
+    assert!(is_refused(lab.send(other)));
+}
+
+#[test]
+fn what_is_expected_is_still_expected_when_there_was_no_room() {
+    let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+    lab.lease = LeasePool::new(1).lease(0);
+    lab.control(21);
+    lab.command(3, b"PORT 192,0,2,1,7,208\n");
+    assert_eq!(lab.data_syn(2000).verdict, Verdict::Drop(DropReason::TableFull));
+    assert_eq!(lab.expectations.len(), 1);
+}
+
+#[test]
+fn one_port_has_one_helper() {
+    let mut settings = Settings::default();
+    settings.helpers.attach(Kind::Ftp, 21).unwrap();
+    assert!(settings.helpers.attach(Kind::Ftp, 21).is_err());
+    settings.helpers.attach(Kind::Tftp, 21).unwrap();
+    assert_eq!(settings.helpers.of(protocol::TCP, 21), Some(Kind::Ftp));
+    assert_eq!(settings.helpers.of(protocol::UDP, 21), Some(Kind::Tftp));
+}
