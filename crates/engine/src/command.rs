@@ -123,6 +123,8 @@ pub enum Notice {
     Marker(u64),
     /// A queue that is no longer polled.
     Released(Queue),
+    /// A lot of memory was freed since the last time.
+    Freed,
     /// A queue that failed and is no longer polled.
     Failed(Queue, netio::PortError),
 }

@@ -450,6 +450,7 @@ impl Coordinator {
         for notice in std::mem::take(&mut self.waiting) {
             match notice {
                 Notice::Failed(queue, error) => self.port_failed(queue, &error)?,
+                Notice::Freed => netio::return_free_memory(),
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }

@@ -314,11 +314,13 @@ impl Worker {
     pub(crate) fn end_datagrams(&mut self) {
         let defrag = self.counters.defrag;
         let settings = &self.tracking.settings.defrag;
-        let last = Timestamp::from_nanos(u64::MAX);
+
         let expire = |queues: &mut Reassembler<Fragment>, context: &mut Context<'_, Fragment>| {
             queues.expire(EXPIRE_DATAGRAMS, context)
         };
-        while self.reassembly.call(last, settings, &mut self.counters.defrag, expire) > 0 {}
+        while self.reassembly.call(Timestamp::NEVER, settings, &mut self.counters.defrag, expire)
+            > 0
+        {}
         // Their time was not over.
         self.counters.defrag.reasm_timeout = defrag.reasm_timeout;
         for (fragment, _) in std::mem::take(&mut self.reassembly.discarded) {

@@ -5,6 +5,7 @@
 //! lockstep of several workers, a test as it likes.
 
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use conntrack::{Cursor, Expectations, Why};
 use flow::{Counters, Timestamp};
@@ -36,6 +37,12 @@ const EXPIRE_BUCKETS: usize = 4;
 /// ones for two batches of super-packets.
 const POOL_SMALL: usize = 4096;
 const POOL_LARGE: usize = 256;
+
+/// How often a worker looks at the memory that it does not need.
+const TRIM_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of frames that were freed since the allocator was told to return what is free:
+/// as many, and it is worth the while.
+const WORTH_RETURNING: i64 = 2 << 20;
 
 /// Whose time a packet is processed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +119,11 @@ pub struct Worker {
     pub(crate) departures: Vec<Departure<Box<Bucket>>>,
     /// Which bucket's timers are turned next.
     expire_at: usize,
+    /// When the pool is trimmed next.
+    trim_at: Timestamp,
+    /// Most bytes in frames since memory was last returned to the system, as
+    /// [`FramePool::trim`] counts.
+    most_bytes: i64,
     /// Which bucket was asked last to make room for another.
     pub(crate) evict_at: usize,
     pub(crate) busy_ns: u64,
@@ -157,6 +169,8 @@ impl Worker {
             batch: Vec::with_capacity(2 * BATCH),
             departures: Vec::new(),
             expire_at: 0,
+            trim_at: Timestamp::ZERO,
+            most_bytes: 0,
             evict_at: 0,
             busy_ns: 0,
             pin: None,
@@ -346,7 +360,22 @@ impl Worker {
             self.expire_at = (self.expire_at + 1) % self.ownership.routes().len();
             self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);
         }
+        if now >= self.trim_at {
+            self.trim_at = now.after(TRIM_EVERY);
+            self.trim();
+        }
         has_more
+    }
+
+    /// Frees buffers that a burst has left, and says so when they are many: the
+    /// allocator keeps them, and to make it return them is no work for the packet path.
+    fn trim(&mut self) {
+        let bytes = self.pool.trim();
+        self.most_bytes = self.most_bytes.max(bytes);
+        if self.most_bytes - bytes >= WORTH_RETURNING {
+            self.most_bytes = bytes;
+            self.notify(Notice::Freed);
+        }
     }
 
     /// Turns the timers of all buckets: replay, where memory must be returned at

@@ -278,15 +278,31 @@ impl Background {
         })
     }
 
-    /// Signals the program, which is the one child of our child, `nsenter`, as soon
+    /// Memory of the program that is resident, bytes (`VmRSS`, see proc(5)).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it has ended.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let file = format!("/proc/{}/status", self.program_id().unwrap_or_default());
+        let status = std::fs::read_to_string(&file).map_err(Error::io(file))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
+        number.map(|kib: u64| kib << 10).ok_or_else(|| Error::unexpected("proc", "VmRSS", &status))
+    }
+
+    /// Number of the program, which is the one child of our child, `nsenter`, as soon
     /// as it is there.
-    fn signal(&mut self, name: &str) {
+    fn program_id(&self) -> Option<String> {
         let nsenter = self.child.id().to_string();
+        let output = Command::new("pgrep").args(["-P", &nsenter]).output().ok()?;
+        let program = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        Some(program).filter(|program| !program.is_empty())
+    }
+
+    fn signal(&mut self, name: &str) {
         let start = Instant::now();
         while self.is_running() && start.elapsed() < PATIENCE {
-            let Ok(output) = Command::new("pgrep").args(["-P", &nsenter]).output() else { return };
-            let program = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-            if !program.is_empty() {
+            if let Some(program) = self.program_id() {
                 let _ = Command::new("kill").args([&format!("-{name}"), &program]).output();
                 return;
             }

@@ -110,6 +110,14 @@ impl Stateway {
         self.background.log()
     }
 
+    /// Memory of it that is resident, bytes.
+    ///
+    /// # Errors
+    /// Those of [`Background::resident_bytes`].
+    pub fn resident_bytes(&self) -> Result<u64> {
+        self.background.resident_bytes()
+    }
+
     /// Whether it has not ended yet.
     pub fn is_running(&mut self) -> bool {
         self.background.is_running()

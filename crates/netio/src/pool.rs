@@ -16,6 +16,8 @@ const SIZES: [usize; 10] =
 const SMALL: usize = 4;
 /// Place of large buffers.
 const LARGE: usize = SIZES.len() - 1;
+/// Of the buffers that nobody needed for a while, one in so many is freed.
+const TRIMMED: usize = 8;
 
 /// The free buffers of one worker. Most frames fit a small buffer; only
 /// super-packets and jumbo frames take a large one, and only frames that are kept
@@ -24,6 +26,9 @@ const LARGE: usize = SIZES.len() - 1;
 pub struct FramePool {
     /// By size, as in [`SIZES`].
     shelves: [Shelf; SIZES.len()],
+    /// Bytes that were allocated and not freed here; less than 0 where they came from
+    /// another pool.
+    balance: i64,
 }
 
 /// Free buffers of one size.
@@ -32,6 +37,8 @@ struct Shelf {
     size: usize,
     limit: usize,
     free: Vec<Box<[u8]>>,
+    /// The fewest that were free since the pool was trimmed.
+    least: usize,
 }
 
 impl FramePool {
@@ -45,16 +52,16 @@ impl FramePool {
                 SMALL => small_limit,
                 _ => large_limit,
             };
-            Shelf { size: SIZES[place], limit, free: Vec::with_capacity(limit) }
+            Shelf { size: SIZES[place], limit, free: Vec::with_capacity(limit), least: 0 }
         };
-        Self { shelves: std::array::from_fn(shelf) }
+        Self { shelves: std::array::from_fn(shelf), balance: 0 }
     }
 
     /// A frame with room for `length` bytes, whose content is whatever was there.
     /// `None` when `length` exceeds [`MAX_FRAME`].
     pub fn take(&mut self, length: usize) -> Option<Frame> {
         let place = if length <= SMALL_BUFFER { SMALL } else { LARGE };
-        (length <= MAX_FRAME).then(|| self.shelves[place].take(length))
+        (length <= MAX_FRAME).then(|| self.shelves[place].take(length, &mut self.balance))
     }
 
     /// Like [`FramePool::take`], but never allocates: `None` when no buffer of
@@ -72,7 +79,7 @@ impl FramePool {
         let Some(shelf) = shelf.filter(|shelf| 2 * shelf.size <= frame.buffer.len()) else {
             return frame;
         };
-        let mut compact = shelf.take(frame.len());
+        let mut compact = shelf.take(frame.len(), &mut self.balance);
         compact.bytes_mut().copy_from_slice(frame.bytes());
         compact.inherit(&frame);
         self.give_back(frame);
@@ -96,17 +103,35 @@ impl FramePool {
     /// Returns a frame's buffer. Beyond the limit it is freed.
     pub fn give_back(&mut self, frame: Frame) {
         let size = frame.buffer.len();
-        if let Some(shelf) = self.shelves.iter_mut().rev().find(|shelf| shelf.size == size)
-            && shelf.free.len() < shelf.limit
-        {
-            shelf.free.push(frame.buffer);
+        match self.shelves.iter_mut().rev().find(|shelf| shelf.size == size) {
+            Some(shelf) if shelf.free.len() < shelf.limit => shelf.free.push(frame.buffer),
+            _ => self.balance -= size as i64,
         }
+    }
+
+    /// Frees an eighth of the buffers that nobody has needed since the last call: what
+    /// a burst left goes little by little, and what steady traffic uses stays. Returns
+    /// how many more bytes this pool has allocated than freed since it was made; less
+    /// than 0 where it frees what others allocated.
+    pub fn trim(&mut self) -> i64 {
+        for shelf in &mut self.shelves {
+            // The last are those that were used lately.
+            let surplus = shelf.least.div_ceil(TRIMMED);
+            shelf.free.drain(..surplus);
+            self.balance -= (surplus * shelf.size) as i64;
+            shelf.least = shelf.free.len();
+        }
+        self.balance
     }
 }
 
 impl Shelf {
-    fn take(&mut self, length: usize) -> Frame {
-        let buffer = self.free.pop().unwrap_or_else(|| vec![0; self.size].into_boxed_slice());
+    fn take(&mut self, length: usize, balance: &mut i64) -> Frame {
+        let buffer = self.free.pop().unwrap_or_else(|| {
+            *balance += self.size as i64;
+            vec![0; self.size].into_boxed_slice()
+        });
+        self.least = self.least.min(self.free.len());
         Frame { buffer, length: length as u32, ..Frame::default() }
     }
 }
@@ -141,6 +166,26 @@ mod tests {
             let long = pool.take(length).unwrap();
             assert_eq!((long.footprint(), pool.compact(long).footprint()), (MAX_FRAME, footprint));
         }
+    }
+
+    #[test]
+    fn what_a_burst_left_goes_and_what_is_used_stays() {
+        let mut pool = FramePool::new(4096, 8);
+        let burst: Vec<_> = (0..5000).map(|_| pool.take(60).unwrap()).collect();
+        burst.into_iter().for_each(|frame| pool.give_back(frame));
+        let bytes = |buffers: usize| (buffers * SMALL_BUFFER) as i64;
+        assert_eq!(pool.trim(), bytes(4096), "the limit, and nothing is known of use yet");
+        for second in 0..60 {
+            // Steady traffic: 100 at a time.
+            for _ in 0..3 {
+                let batch: Vec<_> = (0..100).map(|_| pool.take(60).unwrap()).collect();
+                batch.into_iter().for_each(|frame| pool.give_back(frame));
+            }
+            let left = pool.trim();
+            assert!(left >= bytes(100), "what is used stays");
+            assert!(second < 10 || left < bytes(4096 / 3), "{left} after {second}");
+        }
+        assert_eq!(pool.trim(), bytes(87), "an eighth of those that nobody asked for");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod attacks;
 mod batch;
 mod differential;
+mod memory;
 mod model;
 mod programs;
 mod sequence;

@@ -1,0 +1,53 @@
+//! The memory of the process during a flood of fragments and when it is over.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lab::{Attack, Datagrams, Gateway, Lab, Placement, StatewaySpec, at_pace};
+
+use crate::scenario::{alone, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
+
+/// `ipfrag_high_thresh`, bytes.
+const LIMIT: u64 = 64 << 20;
+/// The floods, each of more than the limit takes: short fragments and long ones.
+const FLOODS: [(Attack, usize, u32); 2] =
+    [(Attack::First, 180_000, 60_000), (Attack::NearlyComplete, 50_000, 25_000)];
+/// How long the process may take to return the memory when the flood is over.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[test]
+fn the_memory_of_a_flood_is_returned() {
+    alone(|| {
+        let binary = stateway_binary()?;
+        let spec = StatewaySpec {
+            more: format!("[tunables]\nipfrag_high_thresh = {LIMIT}\nipfrag_time = 2\n"),
+            ..StatewaySpec::new(binary.clone(), 2)
+        };
+        let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+        let resident = |lab: &Lab| lab.stateway().expect("it runs").resident_bytes();
+        let datagrams = Datagrams::new(&lab, &binary)?;
+        let base = resident(&lab)?;
+        let mut peak = base;
+        for (attack, count, rate) in FLOODS {
+            let frames = attack.frames(&lab, count, 1);
+            let flood = datagrams.start_sending(&lab, &at_pace(&frames, rate))?;
+            let end = Instant::now() + Duration::from_secs(count as u64) / rate;
+            while Instant::now() < end {
+                peak = peak.max(resident(&lab)?);
+                sleep(Duration::from_millis(100));
+            }
+            flood.finish()?;
+        }
+        println!("{base} bytes at first, {peak} at most");
+        assert!(peak > base + LIMIT / 2, "no flood: {peak} bytes");
+        assert!(peak < base + 5 * LIMIT / 2, "{peak} bytes");
+        let over = Instant::now();
+        while resident(&lab)? > base + LIMIT / 2 {
+            assert!(over.elapsed() < PATIENCE, "{} bytes", resident(&lab)?);
+            sleep(Duration::from_millis(100));
+        }
+        println!("{} bytes after {:?}", resident(&lab)?, over.elapsed());
+        stop_cleanly(&mut lab)
+    });
+}
