@@ -431,11 +431,11 @@ fn a_flush_ends_what_the_filter_picks_in_pieces() {
 
 #[test]
 fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
-    // UDP over IPv6 behind 14 + 40 bytes, checksum 0, which RFC 8200 section 8.1
-    // forbids.
+    // UDP over IPv6 behind 14 + 40 bytes.
     let mut frame = vec![0; 62];
     frame[6 + 14] = protocol::UDP;
     frame[59] = 8;
+    frame[61] = 1;
     let mut packet = udp(Family::V6, (1, 0), (2, 0));
     packet.transport_offset = 54;
     let keyed = keyed(&packet);

@@ -105,7 +105,7 @@ pub fn fill_ipv4_header(header: &mut [u8]) {
 /// True if the transport checksum of `network` is right or can not be known.
 ///
 /// `network` is what [`crate::dissect`] found in `frame`. Known are TCP, UDP (zero
-/// is "none" for IPv4 and wrong for IPv6, RFC 8200 section 8.1), UDP-Lite, ICMP,
+/// is "none", which tunnels over IPv6 may use too: RFC 6935 section 5), UDP-Lite, ICMP,
 /// ICMPv6, DCCP and SCTP; other protocols are right. It can not be known for a
 /// piece of a datagram, and for IPv6 with a routing header that is not used up,
 /// whose pseudo header has another destination. Partial checksums, as virtual
@@ -122,7 +122,7 @@ pub fn verify_transport(frame: &[u8], network: &Network) -> bool {
     let Some(part) = bytes.get(..covered.length) else { return false };
     let field = bytes.get(covered.field..covered.field + 2);
     match network.protocol {
-        protocol::UDP if field == Some(&[0, 0]) => network.family == Family::V4,
+        protocol::UDP if field == Some(&[0, 0]) => true,
         protocol::UDPLITE if field == Some(&[0, 0]) => false,
         _ => covered.pseudo_header.bytes(part).finish() == 0,
     }
