@@ -23,5 +23,7 @@ mod rate;
 mod scenario;
 #[path = "live/stateway.rs"]
 mod stateway;
+#[path = "live/tracking/mod.rs"]
+mod tracking;
 #[path = "live/tunnels.rs"]
 mod tunnels;

@@ -14,7 +14,7 @@ use crate::{
 
 const SECRET: HashKey = HashKey(5, 6);
 /// The client's port in the first dialogue.
-pub const FIRST_PORT: u16 = 5000;
+const FIRST_PORT: u16 = 5000;
 const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
 
 /// A dialogue of one protocol between two ends.
@@ -57,19 +57,18 @@ impl Dialogue {
     }
 
     pub fn frame(&self, from: Direction, transport: &[u8]) -> Vec<u8> {
-        self.numbered(from, transport, 0, 0)
+        self.numbered(from, transport, 0)
     }
 
-    /// A frame of one of several dialogues, which differ in the client's port, with an
-    /// identification.
-    pub fn numbered(&self, from: Direction, transport: &[u8], dialogue: u16, id: u16) -> Vec<u8> {
+    /// A frame of one of several dialogues, which differ in the client's port.
+    pub fn numbered(&self, from: Direction, transport: &[u8], dialogue: u16) -> Vec<u8> {
         let (here, there) = (from.index(), from.reversed().index());
         let mut bytes = transport.to_vec();
         let ports = [(FIRST_PORT + dialogue).to_be_bytes(), 53_u16.to_be_bytes()];
         bytes[..2].copy_from_slice(&ports[here]);
         bytes[2..4].copy_from_slice(&ports[there]);
         let mut frame = Vec::new();
-        let builder = PacketBuilder::v4(ADDRESSES[here], ADDRESSES[there]).id(id.into());
+        let builder = PacketBuilder::v4(ADDRESSES[here], ADDRESSES[there]);
         builder.transport(self.protocol, &bytes, &mut frame);
         frame
     }

@@ -283,6 +283,3 @@ impl<'a> Packet<'a> {
 #[cfg(test)]
 #[path = "tracker_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-mod kernel_tests;

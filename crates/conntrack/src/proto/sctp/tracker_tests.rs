@@ -6,10 +6,10 @@ use super::super::dialogue::{Dialogue, play};
 use crate::Direction::{self, Original as Client, Reply as Server};
 
 /// Tags that packets to the client and to the server carry.
-pub const TO_CLIENT: u32 = 0xc1;
-pub const TO_SERVER: u32 = 0x5e;
+const TO_CLIENT: u32 = 0xc1;
+const TO_SERVER: u32 = 0x5e;
 
-pub fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
+fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
     let [l0, l1] = (4 + value.len() as u16).to_be_bytes();
     let mut bytes = vec![kind, flags, l0, l1];
     bytes.extend(value);
@@ -17,7 +17,7 @@ pub fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
+fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend(tag.to_be_bytes());
     bytes.extend([0; 4]);
@@ -25,18 +25,18 @@ pub fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-pub fn one(tag: u32, kind: u8) -> Vec<u8> {
+fn one(tag: u32, kind: u8) -> Vec<u8> {
     packet(tag, &[chunk(kind, 0, b"value")])
 }
 
 /// INIT or INIT ACK.
-pub fn init(tag: u32, kind: u8, initiate_tag: u32) -> Vec<u8> {
+fn init(tag: u32, kind: u8, initiate_tag: u32) -> Vec<u8> {
     let mut value = initiate_tag.to_be_bytes().to_vec();
     value.extend([0, 1, 0, 0, 0, 10, 0, 10, 0, 0, 0, 1]);
     packet(tag, &[chunk(kind, 0, &value)])
 }
 
-pub fn set_up() -> Vec<(Direction, Vec<u8>, &'static str)> {
+fn set_up() -> Vec<(Direction, Vec<u8>, &'static str)> {
     vec![
         (Client, init(0, of::INIT, TO_CLIENT), "new, CLOSED 10"),
         (Server, init(TO_CLIENT, of::INIT_ACK, TO_SERVER), "established, COOKIE_WAIT 3"),
@@ -310,7 +310,7 @@ fn an_association_on_its_way_out_makes_room() {
         let mut dialogue = Dialogue::with_room_for(1, protocol::SCTP);
         play(&mut dialogue, &set_up());
         dialogue.says(Client, &one(TO_SERVER, kind));
-        let other = dialogue.numbered(Client, &init(0, of::INIT, 1), 1, 0);
+        let other = dialogue.numbered(Client, &init(0, of::INIT, 1), 1);
         assert_eq!(dialogue.sees(&other) == "new, CLOSED 10", makes_room, "{kind}");
     }
 }

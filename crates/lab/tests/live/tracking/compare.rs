@@ -1,0 +1,201 @@
+//! Dialogues through both trackers, packet by packet.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write;
+use std::ops::Range;
+use std::time::Duration;
+
+use conntrack::Why;
+use lab::Result;
+
+use super::dialogue::{Dialogue, Side, Step};
+use super::kernel::{Answer, Kernel};
+use super::ours::Ours;
+use super::reason;
+use super::said::Said;
+use super::transcript::outline;
+
+/// Dialogues that are in the table together; they share its tunables.
+pub const BATCH: u64 = 500;
+/// Dialogues that a failure tells of.
+const TOLD: usize = 5;
+
+/// What is compared.
+pub struct Comparison {
+    pub name: &'static str,
+    /// Dialogues unless `STATEWAY_SEEDS` says otherwise.
+    pub seeds: u64,
+    /// How long all dialogues of a batch wait together.
+    pub pause: Duration,
+    /// Tunables of a batch.
+    pub tunables: fn(u64) -> Vec<(String, u64)>,
+    /// The dialogue of a seed.
+    pub generate: fn(u64) -> Dialogue,
+    /// The rule that explains why we differ in the last packet; none for a mistake.
+    pub rule: fn(&[Told<'_>]) -> Option<&'static str>,
+    /// All rules; each has to be met.
+    pub rules: &'static [&'static str],
+}
+
+/// A packet and what was said of it.
+pub struct Told<'a> {
+    pub from: Side,
+    pub frame: &'a [u8],
+    pub kernel: Said,
+    /// What the kernel has logged.
+    pub log: &'a str,
+    pub ours: Said,
+    pub why: Option<Why>,
+    /// What was done to the timer just before, for people.
+    aged: String,
+}
+
+impl Told<'_> {
+    fn agrees(&self) -> bool {
+        self.kernel.agrees(&self.ours) && reason::agree(self.why, self.log)
+    }
+}
+
+/// Which seeds: `STATEWAY_SEEDS=N` is 0 to N - 1, `STATEWAY_SEEDS=A-B` is A to B.
+fn seeds(default: u64) -> Range<u64> {
+    let Ok(wanted) = std::env::var("STATEWAY_SEEDS") else { return 0..default };
+    let number = |text: &str| text.parse::<u64>().expect("STATEWAY_SEEDS is N or A-B");
+    match wanted.split_once('-') {
+        Some((first, last)) => number(first)..number(last) + 1,
+        None => 0..number(&wanted),
+    }
+}
+
+#[derive(Default)]
+struct Totals {
+    dialogues: usize,
+    packets: usize,
+    rules: BTreeMap<&'static str, usize>,
+    /// Transcripts of what no rule explains.
+    unexplained: Vec<String>,
+}
+
+impl Comparison {
+    pub fn run(&self) -> Result<()> {
+        let kernel = Kernel::new()?;
+        let mut totals = Totals::default();
+        let seeds = seeds(self.seeds);
+        let mut seed = seeds.start;
+        while seed < seeds.end && totals.unexplained.len() < TOLD {
+            let batch = seed / BATCH;
+            let end = seeds.end.min((batch + 1) * BATCH);
+            let dialogues: Vec<Dialogue> = (seed..end).map(self.generate).collect();
+            self.compare(&kernel, &(self.tunables)(batch), &dialogues, &mut totals)?;
+            seed = end;
+        }
+        let Totals { dialogues, packets, rules, mut unexplained } = totals;
+        println!("{}: {dialogues} dialogues, {packets} packets, known: {rules:#?}", self.name);
+        unexplained.truncate(TOLD);
+        assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
+        // Seeds that were asked for need not meet all.
+        for rule in self.rules.iter().filter(|_| std::env::var("STATEWAY_SEEDS").is_err()) {
+            assert!(rules.contains_key(rule), "no dialogue shows: {rule}");
+        }
+        Ok(())
+    }
+
+    fn compare(
+        &self,
+        kernel: &Kernel,
+        tunables: &[(String, u64)],
+        dialogues: &[Dialogue],
+        totals: &mut Totals,
+    ) -> Result<()> {
+        kernel.tune(tunables)?;
+        let answers = kernel.play(dialogues, self.pause)?;
+        let listed = kernel.list()?;
+        let mut ours = Ours::new(tunables);
+        let mut told = told(dialogues, &answers, &mut ours);
+        totals.dialogues += dialogues.len();
+        totals.packets += told.iter().map(Vec::len).sum::<usize>();
+        let mut differ = HashSet::new();
+        for (dialogue, told) in dialogues.iter().zip(&mut told) {
+            let Some(at) = told.iter().position(|told| !told.agrees()) else { continue };
+            // What follows a difference differs, too.
+            told.truncate(at + 1);
+            differ.insert(dialogue.ends.client.to_string() + &dialogue.ends.server.to_string());
+            match (self.rule)(told) {
+                Some(rule) => *totals.rules.entry(rule).or_default() += 1,
+                None => totals.unexplained.push(format!(
+                    "{} seed {}, {tunables:?}\n{}",
+                    self.name,
+                    dialogue.seed,
+                    transcript(told)
+                )),
+            }
+        }
+        totals.unexplained.extend(only_in_one(&listed, &ours.list(), &differ));
+        Ok(())
+    }
+}
+
+/// Plays what the kernel has answered to us as well, by dialogue.
+fn told<'a>(
+    dialogues: &'a [Dialogue],
+    answers: &'a [Answer],
+    ours: &mut Ours,
+) -> Vec<Vec<Told<'a>>> {
+    let mut told: Vec<Vec<Told<'_>>> = dialogues.iter().map(|_| Vec::new()).collect();
+    let mut aged = vec![String::new(); dialogues.len()];
+    let keys: Vec<_> = dialogues.iter().map(|dialogue| dialogue.key().0).collect();
+    for Answer { dialogue: number, step, at, said, log } in answers {
+        let key = &keys[*number];
+        match (&dialogues[*number].steps[*step], *said) {
+            (Step::Send(from, frame), Some(kernel)) => {
+                let (ours, why) = ours.track(frame, key, *at);
+                let aged = std::mem::take(&mut aged[*number]);
+                told[*number].push(Told { from: *from, frame, kernel, log, ours, why, aged });
+            }
+            (Step::Age(seconds), _) => {
+                ours.age(key, *seconds, *at);
+                writeln!(aged[*number], "    {seconds} s are left").unwrap();
+            }
+            (step, said) => panic!("{said:?} of {step:?}"),
+        }
+    }
+    told
+}
+
+fn transcript(told: &[Told<'_>]) -> String {
+    let mut text = String::new();
+    for told in told {
+        let Told { from, frame, kernel, log, ours, why, aged } = told;
+        let why = why.map_or(String::new(), |why| why.to_string());
+        writeln!(text, "{aged}  {}", outline(*from, frame)).unwrap();
+        if told.agrees() {
+            writeln!(text, "    {ours}. {why}").unwrap();
+        } else {
+            writeln!(text, "    kernel: {kernel}. {log}").unwrap();
+            writeln!(text, "    ours:   {ours}. {why}").unwrap();
+        }
+    }
+    text
+}
+
+/// Lines of one list that are not in the other, without the dialogues between addresses that
+/// `differ`, and without GRE, of which only we list each key.
+fn only_in_one(kernel: &[String], ours: &[String], differ: &HashSet<String>) -> Vec<String> {
+    let mut lines: HashMap<String, i32> = HashMap::new();
+    for (line, weight) in kernel.iter().map(|line| (line, 1)).chain(ours.iter().map(|l| (l, -1))) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let address = |name| fields.iter().find_map(|field| field.strip_prefix(name));
+        let (source, destination) = (address("src=").unwrap(), address("dst=").unwrap());
+        let both = [source.to_owned() + destination, destination.to_owned() + source];
+        if fields[0] != "gre" && both.iter().all(|ends| !differ.contains(ends)) {
+            // Without the time left, which was compared.
+            let rest = [&fields[..2], &fields[3..]].concat().join(" ");
+            *lines.entry(rest).or_default() += weight;
+        }
+    }
+    lines.retain(|_, weight| *weight != 0);
+    let who = |weight| if weight > 0 { "the kernel" } else { "us" };
+    lines
+        .into_iter()
+        .map(|(line, weight)| format!("only listed by {}: {line}", who(weight)))
+        .collect()
+}

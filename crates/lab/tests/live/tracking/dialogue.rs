@@ -1,0 +1,117 @@
+//! What is played: packets of one flow, with the time between them.
+
+use std::net::IpAddr;
+
+use flow::{FlowKey, Zone};
+use lab::{Family, Random};
+use wire::build::PacketBuilder;
+use wire::{Network, Tunnels, dissect};
+
+/// Where a packet comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Client,
+    Server,
+}
+
+pub use Side::{Client, Server};
+
+impl Side {
+    pub const BOTH: [Self; 2] = [Client, Server];
+
+    pub fn other(self) -> Self {
+        if self == Client { Server } else { Client }
+    }
+
+    pub fn name(self) -> &'static str {
+        if self == Client { "client" } else { "server" }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// A frame from a side.
+    Send(Side, Vec<u8>),
+    /// The entry has this time left, seconds.
+    Age(u32),
+    /// Time passes for all dialogues together.
+    Pause,
+}
+
+/// The addresses of a dialogue, which no other of its batch has.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    pub family: Family,
+    pub client: IpAddr,
+    pub server: IpAddr,
+}
+
+impl Ends {
+    /// The ends of a dialogue by its number in the batch, less than 62500.
+    pub fn of(number: u64, family: Family) -> Self {
+        let (host, net) = (1 + (number % 250) as u8, 1 + (number / 250) as u8);
+        let [client, server] = match family {
+            Family::V4 => [format!("192.0.2.{host}"), format!("198.51.100.{net}")],
+            Family::V6 => [format!("2001:db8:1::{host:x}"), format!("2001:db8:2::{net:x}")],
+        };
+        Self { family, client: client.parse().unwrap(), server: server.parse().unwrap() }
+    }
+
+    pub fn address(&self, side: Side) -> IpAddr {
+        if side == Client { self.client } else { self.server }
+    }
+
+    /// A packet from a side to the other.
+    pub fn from(&self, side: Side) -> PacketBuilder {
+        packet(self.address(side), self.address(side.other()))
+    }
+}
+
+pub fn packet(source: IpAddr, destination: IpAddr) -> PacketBuilder {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            PacketBuilder::v4(source.octets(), destination.octets())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            PacketBuilder::v6(source.octets(), destination.octets())
+        }
+        _ => panic!("{source} and {destination} are of two families"),
+    }
+}
+
+/// The packets of one flow.
+#[derive(Clone, Debug)]
+pub struct Dialogue {
+    pub seed: u64,
+    pub ends: Ends,
+    /// A packet of the flow whose entry is looked at; its sender is the client.
+    pub flow: Vec<u8>,
+    pub steps: Vec<Step>,
+}
+
+impl Dialogue {
+    /// The key of the flow, and the packet as it was read.
+    pub fn key(&self) -> (FlowKey, Network) {
+        let network = dissect(&self.flow, Tunnels::Outer).unwrap().network.unwrap();
+        (FlowKey::of_packet(&network, Zone(0)).unwrap().key, network)
+    }
+}
+
+/// Time left that is more than any timeout, and less, seconds: shows whether a packet has
+/// set a timer, and whether to less.
+const AGES: [u32; 2] = [1_000_000, 80];
+
+/// Looks at timers between packets, and lets the entry end at one place of some dialogues.
+pub fn interrupt(random: &mut Random, packets: Vec<Step>) -> Vec<Step> {
+    let end_at = if random.once_in(4) { random.between(1, packets.len()) } else { 0 };
+    let mut steps = Vec::new();
+    for (at, step) in packets.into_iter().enumerate() {
+        if at > 0 && at == end_at {
+            steps.extend([Step::Age(1), Step::Pause]);
+        } else if at > 0 && random.once_in(4) {
+            steps.push(Step::Age(random.one_of(&AGES)));
+        }
+        steps.push(step);
+    }
+    steps
+}

@@ -1,0 +1,242 @@
+//! The kernel's side: a namespace that forwards, and what it says of each packet.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lab::{Error, Namespace, Result};
+use wire::{Family, Transport, protocol};
+
+use super::dialogue::{Dialogue, Step};
+use super::said::{Class, Entry, Said, Way};
+
+/// Classes as numbers that the rules of the namespace write into the DSCP.
+const CLASSES: [(Class, Option<Way>); 7] = [
+    (Class::New, Some(Way::Original)),
+    (Class::Established, Some(Way::Original)),
+    (Class::Established, Some(Way::Reply)),
+    (Class::Related, Some(Way::Original)),
+    (Class::Related, Some(Way::Reply)),
+    (Class::Invalid, None),
+    (Class::Untracked, None),
+];
+
+/// States by their numbers (`enum tcp_conntrack` and `enum sctp_conntrack` of the kernel's
+/// interface).
+const TCP_STATES: [&str; 10] = [
+    "NONE",
+    "SYN_SENT",
+    "SYN_RECV",
+    "ESTABLISHED",
+    "FIN_WAIT",
+    "CLOSE_WAIT",
+    "LAST_ACK",
+    "TIME_WAIT",
+    "CLOSE",
+    "SYN_SENT2",
+];
+const SCTP_STATES: [&str; 9] = [
+    "NONE",
+    "CLOSED",
+    "COOKIE_WAIT",
+    "COOKIE_ECHOED",
+    "ESTABLISHED",
+    "SHUTDOWN_SENT",
+    "SHUTDOWN_RECD",
+    "SHUTDOWN_ACK_SENT",
+    "HEARTBEAT_SENT",
+];
+
+/// Bits of an entry's status (`enum ip_conntrack_status` of the kernel's interface).
+const SEEN_REPLY: u32 = 1 << 1;
+const ASSURED: u32 = 1 << 2;
+
+/// The namespace.
+pub struct Kernel {
+    namespace: Namespace,
+    player: String,
+}
+
+/// What the kernel said of a step, and when.
+pub struct Answer {
+    pub dialogue: usize,
+    /// Step of the dialogue.
+    pub step: usize,
+    pub at: Duration,
+    /// None for a step without a packet.
+    pub said: Option<Said>,
+    /// Why, if the kernel says it.
+    pub log: String,
+}
+
+impl Kernel {
+    pub fn new() -> Result<Self> {
+        let namespace = Namespace::new("kernel")?;
+        let mut links = Vec::new();
+        for (side, v4, v6) in [
+            ("client", "192.0.2.0/24", "2001:db8:1::/64"),
+            ("server", "198.51.100.0/24", "2001:db8:2::/64"),
+        ] {
+            let (near, far) = (format!("{side}0"), format!("{side}1"));
+            links.push(format!("link add {near} arp off type veth peer name {far}"));
+            for end in [&near, &far] {
+                links.push(format!("link set {end} addrgenmode none up"));
+            }
+            links.push(format!("route add {v4} dev {near}"));
+            links.push(format!("route add {v6} dev {near}"));
+        }
+        namespace.ip(&links.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let sysctls = [
+            "net.ipv4.ip_forward=1",
+            "net.ipv6.conf.all.forwarding=1",
+            "net.ipv4.conf.all.rp_filter=0",
+            "net.ipv4.conf.client0.rp_filter=0",
+            "net.ipv4.conf.server0.rp_filter=0",
+            "net.netfilter.nf_conntrack_log_invalid=255",
+            "net.netfilter.nf_log.2=nfnetlink_log",
+            "net.netfilter.nf_log.10=nfnetlink_log",
+        ];
+        namespace.program("nft").args(["-f", "-"]).input(rules()).check()?;
+        namespace.program("sysctl").args(["-qw"]).args(sysctls).check()?;
+        let player = namespace.write_file("player.py", include_bytes!("player.py"))?;
+        Ok(Self { namespace, player })
+    }
+
+    /// Sets tunables of connection tracking, which have the kernel's names.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if this kernel does not know one.
+    pub fn tune(&self, tunables: &[(String, u64)]) -> Result<()> {
+        let settings = tunables.iter().map(|(name, value)| format!("net.netfilter.{name}={value}"));
+        let program = self.namespace.program("sysctl").args(["-qw"]).args(settings);
+        program.check().map(drop).map_err(|error| match error {
+            Error::Failed { output, .. } if output.contains("No such file") => {
+                Error::Unavailable { why: format!("this kernel does not know it: {output}") }
+            }
+            other => other,
+        })
+    }
+
+    /// Plays dialogues in turn, packet by packet, from an empty table.
+    pub fn play(&self, dialogues: &[Dialogue], pause: Duration) -> Result<Vec<Answer>> {
+        self.namespace.program("conntrack").args(["-F"]).check()?;
+        let (orders, order) = orders(dialogues, pause);
+        let limit = Duration::from_secs(60) + 4 * pause;
+        let player = self.namespace.program("python3").args([&self.player]);
+        let told = player.input(orders).limit(limit).check()?;
+        let mut lines = told.lines();
+        let answers = order.into_iter().map(|(dialogue, step)| {
+            let line = lines.next().expect("an answer to each order");
+            let (at, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let at = Duration::from_micros(at.parse().expect("a time"));
+            let (said, log) = said(rest, dialogues[dialogue].key().1.protocol);
+            Answer { dialogue, step, at, said, log }
+        });
+        Ok(answers.collect())
+    }
+
+    /// The table as `conntrack -L` prints it.
+    pub fn list(&self) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for family in ["ipv4", "ipv6"] {
+            let program = self.namespace.program("conntrack").args(["-L", "-f", family]);
+            lines.extend(program.check()?.lines().map(str::to_owned));
+        }
+        Ok(lines)
+    }
+}
+
+/// Every packet is forwarded, with its class in the DSCP.
+fn rules() -> String {
+    let mut rules = "table inet judge {\nchain forward {\n\
+        type filter hook forward priority 0\n"
+        .to_owned();
+    for (number, (class, way)) in CLASSES.iter().enumerate() {
+        let way = way.map_or(String::new(), |way| format!("ct direction {}", way.name()));
+        for ip in ["ip", "ip6"] {
+            let class = class.name();
+            writeln!(rules, "ct state {class} {way} {ip} dscp set {} accept", number + 1).unwrap();
+        }
+    }
+    rules + "}\n}\n"
+}
+
+/// The player's orders, and the dialogue and step of each that it answers.
+fn orders(dialogues: &[Dialogue], pause: Duration) -> (String, Vec<(usize, usize)>) {
+    let (mut orders, mut order) = (String::new(), Vec::new());
+    for dialogue in dialogues {
+        writeln!(orders, "flow {}", flow(dialogue)).unwrap();
+    }
+    let numbered = |dialogue: &Dialogue| dialogue.steps.iter().cloned().enumerate().collect();
+    let mut left: Vec<VecDeque<(usize, Step)>> = dialogues.iter().map(numbered).collect();
+    while left.iter().any(|steps| !steps.is_empty()) {
+        let mut idle = true;
+        for (number, steps) in left.iter_mut().enumerate() {
+            match steps.front() {
+                Some((_, Step::Pause)) | None => continue,
+                Some((at, Step::Age(seconds))) => {
+                    writeln!(orders, "age {number} {seconds}").unwrap();
+                    order.push((number, *at));
+                }
+                Some((at, Step::Send(side, frame))) => {
+                    write!(orders, "send {number} {} ", side.name()).unwrap();
+                    for byte in frame {
+                        write!(orders, "{byte:02x}").unwrap();
+                    }
+                    orders.push('\n');
+                    order.push((number, *at));
+                }
+            }
+            steps.pop_front();
+            idle = false;
+        }
+        if idle {
+            writeln!(orders, "pause {}", pause.as_secs_f64()).unwrap();
+            left.iter_mut().for_each(|steps| drop(steps.pop_front()));
+        }
+    }
+    (orders, order)
+}
+
+/// What the player has to know of a flow.
+fn flow(dialogue: &Dialogue) -> String {
+    let (_, network) = dialogue.key();
+    let family = if network.family == Family::V4 { 4 } else { 6 };
+    let [a, b, c] = match network.transport {
+        Transport::Tcp(tcp) => [tcp.source_port, tcp.destination_port, 0],
+        Transport::Udp { source_port, destination_port, .. }
+        | Transport::Sctp { source_port, destination_port, .. }
+        | Transport::Dccp { source_port, destination_port, .. } => {
+            [source_port, destination_port, 0]
+        }
+        Transport::IcmpQuery(query) => [query.icmp_type.into(), query.code.into(), query.id],
+        _ => [0; 3],
+    };
+    let (source, destination) = (network.source_ip(), network.destination_ip());
+    format!("{family} {} {source} {destination} {a} {b} {c}", network.protocol)
+}
+
+/// Reads `DSCP SOURCE STATUS TIMEOUT STATE LOG`.
+fn said(line: &str, protocol: u8) -> (Option<Said>, String) {
+    let words: Vec<&str> = line.splitn(6, ' ').collect();
+    let [dscp, source, status, timeout, state, log] = words[..] else {
+        return (None, String::new());
+    };
+    let (class, way) = match dscp.parse::<usize>() {
+        Ok(number @ 1..=7) => CLASSES[number - 1],
+        _ => (Class::Lost, None),
+    };
+    let entry = status.parse::<u32>().ok().map(|status| Entry {
+        source: source.parse::<IpAddr>().expect("an address"),
+        state: match protocol {
+            protocol::TCP => Some(TCP_STATES[state.parse::<usize>().expect("a state")]),
+            protocol::SCTP => Some(SCTP_STATES[state.parse::<usize>().expect("a state")]),
+            _ => None,
+        },
+        seen_reply: status & SEEN_REPLY != 0,
+        assured: status & ASSURED != 0,
+        timeout_s: timeout.parse().expect("seconds"),
+    });
+    (Some(Said { class, way, entry }), log.to_owned())
+}

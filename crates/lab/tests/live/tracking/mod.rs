@@ -1,0 +1,30 @@
+//! Our trackers beside the kernel's: the same packets at the same times, and what each says
+//! of every one of them.
+
+mod compare;
+mod datagrams;
+mod dialogue;
+mod kernel;
+mod ours;
+mod reason;
+mod said;
+mod sctp;
+mod tcp;
+mod transcript;
+
+use crate::scenario::alone;
+
+#[test]
+fn tcp_is_tracked_as_by_the_kernel() {
+    alone(|| tcp::TCP.run());
+}
+
+#[test]
+fn sctp_is_tracked_as_by_the_kernel() {
+    alone(|| sctp::SCTP.run());
+}
+
+#[test]
+fn datagrams_are_tracked_as_by_the_kernel() {
+    alone(|| datagrams::DATAGRAMS.run());
+}

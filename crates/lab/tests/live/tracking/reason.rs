@@ -1,0 +1,35 @@
+//! Why a packet is invalid, in the words of the kernel's log.
+
+use conntrack::Why;
+use conntrack::proto::tcp::Invalid;
+use flow::DropReason;
+
+/// True unless the kernel has logged another reason than ours. Its words are those of
+/// Linux 6; what other versions say is not understood and passes.
+pub fn agree(why: Option<Why>, log: &str) -> bool {
+    let known = [
+        "SEQ is over upper bound",
+        "ACK is over upper bound",
+        "invalid rst",
+        "invalid, state",
+        "bad checksum",
+        "flag combination",
+    ];
+    let Some(theirs) = known.iter().find(|words| log.contains(**words)) else { return true };
+    let (words, bound) = match why {
+        Some(Why::Tcp { check: Invalid::SequenceOver { highest, .. }, .. }) => {
+            ("SEQ is over upper bound", Some(highest))
+        }
+        Some(Why::Tcp { check: Invalid::AckOver { highest, .. }, .. }) => {
+            ("ACK is over upper bound", Some(highest))
+        }
+        Some(Why::Tcp { check: Invalid::ResetUnder { .. }, .. }) => ("invalid rst", None),
+        Some(Why::Tcp { check: Invalid::State { .. }, .. }) => ("invalid, state", None),
+        Some(Why::Tcp { check: Invalid::Flags { .. }, .. }) => ("flag combination", None),
+        Some(Why::Reason(DropReason::BadChecksum)) => ("bad checksum", None),
+        _ => return false,
+    };
+    // The kernel prints the first number that is too high.
+    *theirs == words
+        && bound.is_none_or(|highest| log.contains(&format!("bound {} ", highest.plus(1))))
+}

@@ -1,0 +1,95 @@
+//! What a tracker says of a packet, the kernel's or ours.
+
+use std::fmt::{Display, Formatter, Result};
+use std::net::IpAddr;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    New,
+    Established,
+    Related,
+    Invalid,
+    Untracked,
+    /// Did not come out.
+    Lost,
+}
+
+impl Class {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Established => "established",
+            Self::Related => "related",
+            Self::Invalid => "invalid",
+            Self::Untracked => "untracked",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// Direction of a packet within its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Original,
+    Reply,
+}
+
+impl Way {
+    pub fn name(self) -> &'static str {
+        if self == Self::Original { "original" } else { "reply" }
+    }
+}
+
+/// The entry of the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Who opened it.
+    pub source: IpAddr,
+    pub state: Option<&'static str>,
+    pub seen_reply: bool,
+    pub assured: bool,
+    /// Time left, seconds.
+    pub timeout_s: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    pub class: Class,
+    pub way: Option<Way>,
+    /// After the packet.
+    pub entry: Option<Entry>,
+}
+
+impl Said {
+    /// How much the time left may differ: the kernel counts in ticks and rounds down, and
+    /// is asked a moment after the packet.
+    const TOLERANCE_S: u64 = 2;
+
+    pub fn agrees(&self, other: &Self) -> bool {
+        let time = |said: &Self| said.entry.map_or(0, |entry| entry.timeout_s);
+        self.with_timeout(0) == other.with_timeout(0)
+            && time(self).abs_diff(time(other)) <= Self::TOLERANCE_S
+    }
+
+    /// The same with another time left.
+    pub fn with_timeout(self, timeout_s: u64) -> Self {
+        Self { entry: self.entry.map(|entry| Entry { timeout_s, ..entry }), ..self }
+    }
+}
+
+impl Display for Said {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(self.class.name())?;
+        if self.way == Some(Way::Reply) {
+            f.write_str(" (reply)")?;
+        }
+        let Some(entry) = &self.entry else { return f.write_str(", no entry") };
+        write!(f, ", {} {}s", entry.state.unwrap_or("entry"), entry.timeout_s)?;
+        for (flag, name) in [(!entry.seen_reply, "unreplied"), (entry.assured, "assured")] {
+            if flag {
+                write!(f, " {name}")?;
+            }
+        }
+        write!(f, " from {}", entry.source)
+    }
+}
