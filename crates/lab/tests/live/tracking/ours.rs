@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use conntrack::{
-    Changes, Checksum, Context, Direction, Settings, Table, TrackedPacket, Why, class_without_flow,
-    format,
+    Changes, Checksum, Context, Direction, Expectations, Settings, Table, TrackedPacket, Why,
+    class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, Lease, LeasePool, Timestamp, Verdict, Zone};
 use wire::{Transport, Tunnels, dissect};
@@ -20,6 +20,7 @@ pub struct Ours {
     pub settings: Settings,
     lease: Lease,
     counters: ConntrackCounters,
+    expectations: Expectations,
     now: Timestamp,
 }
 
@@ -57,6 +58,7 @@ impl Ours {
             settings,
             lease: LeasePool::new(ROOM).lease(ROOM),
             counters: ConntrackCounters::default(),
+            expectations: Expectations::default(),
             now,
         }
     }
@@ -94,6 +96,7 @@ impl Ours {
             hash: keyed.key.hash(SECRET),
             checksum: Checksum::Verify,
             segments: 1,
+            may_open: true,
         };
         let (table, mut context) = self.parts();
         let tracked = table.track(&packet, &mut context);
@@ -134,7 +137,8 @@ impl Ours {
     }
 
     fn parts(&mut self) -> (&mut Table, Context<'_>) {
-        let Self { table, settings, lease, counters, now } = self;
-        (table, Context { now: *now, settings, lease, counters, events: None })
+        let Self { table, settings, lease, counters, expectations, now } = self;
+        let now = *now;
+        (table, Context { now, settings, lease, counters, expectations, events: None })
     }
 }
