@@ -1,16 +1,20 @@
 //! Connections and events as the `conntrack` tool (version 1.4.7) prints them.
 
 use std::fmt::{Display, Formatter, Result};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::protocol;
 
-use crate::{Connection, Counts, Event, EventKind, Tuple, TupleTransport};
+use crate::{Connection, Counts, Event, EventKind, Expected, Tuple, TupleTransport};
 
 /// A connection as a line of `conntrack -L`, without the line end.
 pub struct Listed<'a>(pub &'a Connection);
 
 /// An event as a line of `conntrack -E`, without the line end.
 pub struct Reported<'a>(pub &'a Event);
+
+/// An expectation as a line of `conntrack -L expect`, without the line end.
+pub struct ListedExpectation<'a>(pub &'a Expected);
 
 impl Display for Listed<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -93,21 +97,57 @@ impl Display for End<'_> {
         if self.connection.zone != 0 {
             write!(f, "zone={} ", self.connection.zone)?;
         }
-        self.age_s.map_or(Ok(()), |age_s| write!(f, "delta-time={age_s} "))
+        self.age_s.map_or(Ok(()), |age_s| write!(f, "delta-time={age_s} "))?;
+        self.connection.helper.map_or(Ok(()), |helper| write!(f, "helper={helper} "))
+    }
+}
+
+impl Display for ListedExpectation<'_> {
+    /// What may have any value is 0, in the mask too.
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let expected = self.0;
+        let (any, one): (IpAddr, IpAddr) = match expected.destination {
+            IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::BROADCAST.into()),
+            IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::from(u128::MAX).into()),
+        };
+        let Expected { protocol, destination, source_port, destination_port, .. } = *expected;
+        let source = expected.source.unwrap_or(any);
+        let source_mask = if expected.source.is_some() { one } else { any };
+        let port_mask = if source_port.is_some() { u16::MAX } else { 0 };
+        write!(f, "{} proto={protocol} src={source} dst={destination} ", expected.timeout_s)?;
+        write_expected_ports(f, protocol, source_port.unwrap_or(0), destination_port)?;
+        write!(f, "mask-src={source_mask} mask-dst={one} ")?;
+        write_expected_ports(f, protocol, port_mask, u16::MAX)?;
+        write!(f, "master-src={} ", expected.master.source)?;
+        write!(f, "master-dst={} ", expected.master.destination)?;
+        write_transport(f, &expected.master)?;
+        f.write_str(if expected.permanent { "PERMANENT " } else { "" })?;
+        write!(f, "class={} helper={}", expected.class.1, expected.helper)
+    }
+}
+
+fn write_expected_ports(f: &mut Formatter<'_>, protocol: u8, from: u16, to: u16) -> Result {
+    match protocol {
+        protocol::GRE => write!(f, "srckey=0x{from:x} dstkey=0x{to:x} "),
+        _ => write!(f, "sport={from} dport={to} "),
     }
 }
 
 fn write_tuple(f: &mut Formatter<'_>, tuple: &Tuple, counts: Option<Counts>) -> Result {
     write!(f, "src={} dst={} ", tuple.source, tuple.destination)?;
+    write_transport(f, tuple)?;
+    counts.map_or(Ok(()), |Counts { packets, bytes }| write!(f, "packets={packets} bytes={bytes} "))
+}
+
+fn write_transport(f: &mut Formatter<'_>, tuple: &Tuple) -> Result {
     match tuple.transport {
         TupleTransport::Ports { source, destination } => {
-            write!(f, "sport={source} dport={destination} ")?;
+            write!(f, "sport={source} dport={destination} ")
         }
-        TupleTransport::Icmp { kind, code, id } => write!(f, "type={kind} code={code} id={id} ")?,
-        TupleTransport::Gre { key } => write!(f, "srckey=0x{key:x} dstkey=0x{key:x} ")?,
-        TupleTransport::None => {}
+        TupleTransport::Icmp { kind, code, id } => write!(f, "type={kind} code={code} id={id} "),
+        TupleTransport::Gre { key } => write!(f, "srckey=0x{key:x} dstkey=0x{key:x} "),
+        TupleTransport::None => Ok(()),
     }
-    counts.map_or(Ok(()), |Counts { packets, bytes }| write!(f, "packets={packets} bytes={bytes} "))
 }
 
 /// The name of a protocol as `conntrack` prints it.

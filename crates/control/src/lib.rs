@@ -10,13 +10,14 @@
 //! | `GET /v1/datagrams` | stream of [`schema::Datagram`], one per line |
 //! | `GET /v1/drops/recent` | [`schema::RecentDrops`] |
 //! | `GET /v1/events?FILTER` | stream of [`schema::Event`], one per line |
+//! | `GET /v1/expectations` | stream of [`schema::Expectation`], one per line |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
 //! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |
 //! | `PUT /v1/workers` | [`schema::Moves`]; body [`schema::SetWorkers`] |
 //! | `POST /v1/balance` | [`schema::Moves`]; body [`schema::Balance`] |
 //! | `PUT /v1/balancer` | [`schema::Done`]; body [`schema::SetBalancer`] |
 //!
-//! Both streams take `format=conntrack` for lines as the kernel's tool prints
+//! Streams of connections, expectations and events take `format=conntrack` for lines as the kernel's tool prints
 //! them. Every object carries `"schema": 1`. An answer other than 200 carries a
 //! [`schema::Refusal`]. All calls into the gateway happen on threads of their own,
 //! so a slow reader holds up nobody else.

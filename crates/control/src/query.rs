@@ -35,6 +35,14 @@ pub struct ConnectionQuery {
     pub format: LineFormat,
 }
 
+/// The query of a stream without filters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct FormatQuery {
+    /// Form of the lines.
+    pub format: LineFormat,
+}
+
 /// Form of the lines of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -15,11 +15,11 @@ use engine::{Gateway, SteerError};
 use serde::Serialize;
 
 use crate::SCHEMA;
-use crate::query::{ConnectionQuery, LineFormat};
+use crate::query::{ConnectionQuery, FormatQuery, LineFormat};
 use crate::refusal::Refused;
 use crate::schema::{
-    Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Moves, RecentDrops,
-    SetBalancer, SetTunable, SetWorkers, Status, Tunable, Tunables,
+    Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation, Moves,
+    RecentDrops, SetBalancer, SetTunable, SetWorkers, Status, Tunable, Tunables,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
@@ -48,6 +48,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/datagrams", get(datagrams))
         .route("/v1/drops/recent", get(recent_drops))
         .route("/v1/events", get(events))
+        .route("/v1/expectations", get(expectations))
         .route("/v1/tunables", get(tunables))
         .route("/v1/tunables/{name}", put(set_tunable))
         .route("/v1/workers", put(set_workers))
@@ -146,6 +147,25 @@ async fn events(
                 return;
             }
         }
+    })
+}
+
+async fn expectations(
+    State(shared): State<Shared>,
+    query: QueryOf<FormatQuery>,
+) -> Result<Response, Refused> {
+    let FormatQuery { format } = parsed(query)?;
+    stream(shared, move |shared, mut lines| {
+        shared.gateway.expectations(&mut |expected| {
+            let sent = match format {
+                LineFormat::Json => json_line(&mut lines, &Expectation::from(&expected)),
+                LineFormat::Conntrack => {
+                    text_line(&mut lines, conntrack::format::ListedExpectation(&expected))
+                }
+            };
+            if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        let _ = lines.flush();
     })
 }
 
@@ -283,7 +303,7 @@ fn text_line(lines: &mut LineSender, text: impl std::fmt::Display) -> Result<(),
     })
 }
 
-fn parsed(query: QueryOf<ConnectionQuery>) -> Result<ConnectionQuery, Refused> {
+fn parsed<T>(query: QueryOf<T>) -> Result<T, Refused> {
     query.map(|Query(query)| query).map_err(|error| bad_filter(error.body_text()))
 }
 

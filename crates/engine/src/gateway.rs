@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use conntrack::{Connection, Cursor, Filter};
+use conntrack::{Connection, Cursor, ExpectationCursor, Expected, Filter};
 use defrag::QueueView;
-use flow::{SetTunableError, Tunable};
+use flow::{SetTunableError, Timestamp, Tunable};
 use netio::{clock, cpu};
 use steer::{BucketId, BucketMove, Plan, WorkerId};
 use wire::Summary;
@@ -25,6 +25,9 @@ use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus};
 
 /// How often ports and the set of CPUs are looked after.
 const TEND_EVERY: Duration = Duration::from_millis(200);
+
+/// Expectations that are read in one go, while workers that look for one wait.
+const EXPECTATIONS_AT_ONCE: usize = 64;
 
 /// Which CPUs workers may run on now. Called a few times per second.
 pub type CpuSource = Box<dyn FnMut() -> Vec<usize> + Send>;
@@ -179,6 +182,21 @@ impl Gateway {
             }
         }
         Ok(deleted)
+    }
+
+    /// Calls `each` for every connection that another one has announced, oldest first,
+    /// until it breaks off.
+    pub fn expectations(&self, each: &mut dyn FnMut(Expected) -> ControlFlow<()>) {
+        let expectations = self.shared.lock().expectations.clone();
+        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        let mut next = Some(ExpectationCursor::default());
+        while let Some(from) = next {
+            let mut found = Vec::new();
+            next = expectations.list(from, EXPECTATIONS_AT_ONCE, now, |one| found.push(one));
+            if found.into_iter().try_for_each(&mut *each).is_break() {
+                return;
+            }
+        }
     }
 
     /// Calls `each` for every incomplete datagram, until it breaks off. A piece of one

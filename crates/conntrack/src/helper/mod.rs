@@ -134,6 +134,11 @@ impl Helpers {
         Ok(())
     }
 
+    /// Each port with its protocol and helper, in the order in which they were attached.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, u16, Kind)> {
+        self.0.iter().map(|&Attachment { protocol, port, kind }| (protocol, port, kind))
+    }
+
     /// Who watches connections to a port.
     pub fn of(&self, protocol: u8, port: u16) -> Option<Kind> {
         let found = self.0.iter().find(|it| (it.protocol, it.port) == (protocol, port));

@@ -29,6 +29,10 @@ pub struct Connection {
     pub seen_reply: bool,
     /// Not a candidate for early drop before it closes.
     pub assured: bool,
+    /// Another connection has announced it.
+    pub expected: bool,
+    /// The helper that reads its packets; `null` without.
+    pub helper: Option<String>,
     /// Mark.
     pub mark: u32,
     /// Zone.
@@ -114,6 +118,8 @@ impl From<&conntrack::Connection> for Connection {
             reply: Tuple::new(&connection.reply, counts(1)),
             seen_reply: connection.seen_reply,
             assured: connection.assured,
+            expected: connection.expected,
+            helper: connection.helper.map(str::to_owned),
             mark: connection.mark,
             zone: connection.zone,
             age_s: connection.age_s,
@@ -122,7 +128,7 @@ impl From<&conntrack::Connection> for Connection {
 }
 
 impl Tuple {
-    fn new(tuple: &conntrack::Tuple, counts: Option<Counts>) -> Self {
+    pub(crate) fn new(tuple: &conntrack::Tuple, counts: Option<Counts>) -> Self {
         let mut this = Self {
             source: tuple.source,
             destination: tuple.destination,

@@ -5,6 +5,7 @@
 mod connection;
 mod datagram;
 mod dropped;
+mod expectation;
 mod names;
 mod status;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use connection::{Connection, Counts, Event, Tuple};
 pub use datagram::{Datagram, DatagramMemory, Datagrams};
 pub use dropped::{Dropped, RecentDrops};
+pub use expectation::Expectation;
 pub use names::Names;
 pub use status::{Bucket, Buckets, Counters, Port, Status, Worker};
 

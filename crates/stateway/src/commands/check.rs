@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use conntrack::format::protocol_name;
 use control::schema::Tunable;
 
 use crate::config::Configuration;
@@ -40,7 +41,12 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             1 => "1 queue".to_owned(),
             more => format!("{more} queues"),
         };
-        out.line(format_args!("interface  {}: {queues}, {cpus}", interface.name))?;
+        let new = if interface.refuses_new { ", new connections refused" } else { "" };
+        out.line(format_args!("interface  {}: {queues}, {cpus}{new}", interface.name))?;
+    }
+    for (protocol, port, kind) in config.settings.conntrack.helpers.iter() {
+        let protocol = protocol_name(protocol);
+        out.line(format_args!("helper     {}: {protocol} port {port}", kind.name()))?;
     }
     for tunable in changed(&config) {
         let Tunable { name, value, unit, default, .. } = tunable;

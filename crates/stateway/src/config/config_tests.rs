@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use conntrack::helper::Kind;
+
 use super::*;
 
 /// Reads a text on a machine with CPUs 0 to 3.
@@ -35,6 +37,14 @@ fn everything_that_can_be_said_is_understood() {
 
         [[interface]]
         name = "wan0"
+        new_connections = "drop"
+
+        [[helper]]
+        name = "ftp"
+        port = 2121
+
+        [[helper]]
+        name = "tftp"
 
         [tunables]
         nf_conntrack_max = 1000
@@ -57,6 +67,9 @@ fn everything_that_can_be_said_is_understood() {
     assert!(lan.supplied_hash_symmetric && !wan.supplied_hash_symmetric);
     assert_eq!((wan.name.as_str(), wan.name_line, wan.rx_queues), ("wan0", 21, 1));
     assert_eq!(wan.rps_cpus, None);
+    assert!(wan.refuses_new && !lan.refuses_new);
+    let helpers: Vec<_> = config.settings.conntrack.helpers.iter().collect();
+    assert_eq!(helpers, [(6, 2121, Kind::Ftp), (17, 69, Kind::Tftp)]);
     assert_eq!(config.settings.get("nf_conntrack_max"), Some(1000));
     assert_eq!(config.settings.get("netdev_max_backlog"), Some(256));
     assert_eq!(config.socket(), Path::new("/tmp/gateway.sock"));
@@ -126,15 +139,38 @@ io = "tap"
 [rules]
 file = "ruleset.json"
 
-[[helper]]
-name = "ftp"
-port = 21
-
 [sync]
 peer = "192.0.2.2"
 
 [control]
 http = "127.0.0.1:9630"
+"#
+    ));
+}
+
+#[test]
+fn helpers_that_can_not_be_attached_are_explained() {
+    insta::assert_snapshot!(problems(
+        r#"[[helper]]
+port = 21
+
+[[helper]]
+name = "ftpd"
+
+[[helper]]
+name = "ftp"
+port = 0
+
+[[helper]]
+name = "ftp"
+ports = 21
+
+[[helper]]
+name = "ftp"
+
+[[interface]]
+name = "lan0"
+new_connections = "reject"
 "#
     ));
 }

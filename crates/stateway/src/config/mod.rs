@@ -42,7 +42,7 @@ pub struct Configuration {
     pub secret: Option<HashKey>,
     /// Interfaces, in the order of the file.
     pub interfaces: Vec<Interface>,
-    /// All tunables, the changed ones among them.
+    /// All tunables, the changed ones among them, and the helpers.
     pub settings: Settings,
     /// Where the control socket is to be.
     pub socket: Option<PathBuf>,
@@ -65,6 +65,8 @@ pub struct Interface {
     pub rps_cpus: Option<CpuSet>,
     /// True when the interface hashes with the symmetric Toeplitz key.
     pub supplied_hash_symmetric: bool,
+    /// True when what arrives here opens no connections but expected ones.
+    pub refuses_new: bool,
 }
 
 impl Configuration {

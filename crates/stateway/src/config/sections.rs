@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use conntrack::helper::{Helpers, Kind};
 use engine::Settings;
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS};
@@ -38,7 +39,10 @@ pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configurati
     if let Some(section) = table(&mut reader, &mut document, "control") {
         control(&mut reader, section, &mut config);
     }
-    for later in ["rules", "helper", "sync"] {
+    for section in tables(&mut reader, &mut document, "helper") {
+        helper(&mut reader, section, &mut config.settings.conntrack.helpers);
+    }
+    for later in ["rules", "sync"] {
         if let Some(entry) = document.take(later) {
             reader.note(entry.offset, later, "not supported yet; take this table out");
         }
@@ -119,6 +123,8 @@ fn interface(
     section.read(reader, "policy", |value| choice(value, &policies));
     let hashes = [("none", Some(false)), ("symmetric", Some(true))];
     let supplied_hash = section.read(reader, "supplied_hash", |value| choice(value, &hashes));
+    let words = [("accept", Some(false)), ("drop", Some(true))];
+    let refuses_new = section.read(reader, "new_connections", |value| choice(value, &words));
     section.finish(reader);
     Some(Interface {
         name_line,
@@ -127,6 +133,7 @@ fn interface(
         rps_cpus_line,
         rps_cpus: rps_cpus.flatten(),
         supplied_hash_symmetric: supplied_hash.unwrap_or(false),
+        refuses_new: refuses_new.unwrap_or(false),
     })
 }
 
@@ -167,6 +174,24 @@ fn refuse_repeated_names(reader: &mut Reader<'_>, interfaces: &[Interface]) {
             let what = format!("{name:?} is already the interface of line {name_line}");
             reader.note_line(interface.name_line, "interface.name", what);
         }
+    }
+}
+
+/// A helper is attached to its assigned port unless another is given.
+fn helper(reader: &mut Reader<'_>, mut section: Section<'_>, helpers: &mut Helpers) {
+    let offset = section.offset;
+    if !section.has("name") {
+        reader.note(offset, "helper.name", "is missing; for example name = \"ftp\"");
+    }
+    let kinds: Vec<_> = Kind::ALL.iter().map(|&kind| (kind.name(), Some(kind))).collect();
+    let kind = section.read(reader, "name", |value| choice(value, &kinds));
+    let given = section.has("port");
+    let port = section.read(reader, "port", |value| number(value, 1, u16::MAX.into()));
+    section.finish(reader);
+    let Some(kind) = kind.filter(|_| port.is_some() || !given) else { return };
+    let port = port.map_or(kind.default_port(), |port| port as u16);
+    if let Err(error) = helpers.attach(kind, port) {
+        reader.note(offset, "helper", error);
     }
 }
 

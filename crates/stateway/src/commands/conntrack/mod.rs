@@ -1,5 +1,6 @@
 //! `stateway conntrack`
 
+mod expect;
 mod filter;
 mod rows;
 
@@ -18,6 +19,7 @@ The options of the kernel's conntrack tool work too:
   stateway conntrack -L                      = stateway conntrack list
   stateway conntrack -L -p tcp --dport 443   connections to port 443
   stateway conntrack -L -o conntrack         lines as the kernel's tool prints them
+  stateway conntrack -L expect               = stateway conntrack expect
   stateway conntrack -E -e NEW,DESTROY       what begins and ends, as it happens
   stateway conntrack -S                      counters per worker
   stateway conntrack -C                      how many
@@ -41,8 +43,23 @@ Examples:
   stateway conntrack list -o conntrack | diff - kernel.txt"
     )]
     List {
+        /// What to list.
+        #[arg(value_name = "TABLE", default_value = "conntrack")]
+        table: ListedTable,
         #[command(flatten)]
         filter: FilterArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// List connections that helpers have seen announced and that have not come yet.
+    #[command(after_long_help = "\
+Examples:
+  stateway conntrack expect
+  stateway conntrack expect --json | jq -r .master.source
+  stateway conntrack -L expect -o conntrack    lines as the kernel's tool prints them")]
+    Expect {
         #[command(flatten)]
         format: FormatArgs,
         #[command(flatten)]
@@ -118,6 +135,15 @@ Examples:
     },
 }
 
+/// The tables of the kernel's tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ListedTable {
+    /// Connections.
+    Conntrack,
+    /// Connections that were announced.
+    Expect,
+}
+
 /// How to print connections.
 #[derive(Debug, clap::Args)]
 struct FormatArgs {
@@ -152,11 +178,23 @@ impl Format {
     }
 }
 
+/// Counters of the kernel that its tool does not print.
+const NOT_PRINTED: [&str; 3] = ["delete", "expect_new", "expect_create"];
+
 pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
     match args.action {
-        Action::List { filter, format, remote } => {
-            list(&filter.query()?, format.get(), &remote, out)
+        Action::List { table, filter, format, remote } => {
+            let (query, format) = (filter.query()?, format.get());
+            if table == ListedTable::Conntrack {
+                return list(&query, format, &remote, out);
+            }
+            if query != ConnectionQuery::default() {
+                let what = "filters are for connections; `-L expect` lists all that is expected";
+                return Err(UsageError(what.to_owned()).into());
+            }
+            expect::list(format, &remote, out)
         }
+        Action::Expect { format, remote } => expect::list(format.get(), &remote, out),
         Action::Events { event_mask, filter, format, remote } => {
             let query = ConnectionQuery { events: event_mask, ..filter.query()? };
             query.event_kinds().map_err(|error| UsageError(error.to_string()))?;
@@ -269,8 +307,8 @@ fn stats(status: &Status, format: Format, out: &mut Output) -> anyhow::Result<()
             table.print(out)
         }
         Format::Conntrack => status.workers.iter().try_for_each(|worker| {
-            // The tool no longer prints deletions.
-            let counters = worker.counters.conntrack.iter().filter(|(name, _)| *name != "delete");
+            let counters = worker.counters.conntrack.iter();
+            let counters = counters.filter(|(name, _)| !NOT_PRINTED.contains(name));
             let counters: String =
                 counters.map(|(name, value)| format!("{name}={value} ")).collect();
             out.line(format_args!("cpu={:<4}\t{counters}", worker.worker))

@@ -130,6 +130,12 @@ fn status(connection: &Connection) -> String {
     if connection.assured {
         words.push("assured".to_owned());
     }
+    if connection.expected {
+        words.push("expected".to_owned());
+    }
+    if let Some(helper) = &connection.helper {
+        words.push(format!("helper={helper}"));
+    }
     if connection.mark != 0 {
         words.push(format!("mark={:#x}", connection.mark));
     }

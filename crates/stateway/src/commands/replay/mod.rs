@@ -35,7 +35,7 @@ pub struct Args {
     /// Write the packets that pass to a capture; pcapng if its name says so.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Take `[gateway]` and `[tunables]` from a configuration.
+    /// Take `[gateway]`, `[[helper]]` and `[tunables]` from a configuration.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// How many workers.

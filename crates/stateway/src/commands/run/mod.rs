@@ -113,6 +113,7 @@ fn start(config: &Configuration) -> anyhow::Result<Gateway> {
         rx_queues: interface.rx_queues,
         rps_cpus: interface.rps_cpus,
         supplied_hash_symmetric: interface.supplied_hash_symmetric,
+        refuses_new: interface.refuses_new,
         ..PortSetup::new(
             interface.name.clone(),
             AfPacket::new(interface.name.clone(), PortId(index as u16)),

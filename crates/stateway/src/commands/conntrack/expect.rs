@@ -1,0 +1,72 @@
+//! `stateway conntrack expect`
+
+use std::net::{IpAddr, SocketAddr};
+
+use control::schema::Expectation;
+
+use super::{Format, Remote};
+use crate::print::{Align, Output, Table};
+
+const COLUMNS: [(&str, Align); 7] = [
+    ("protocol", Align::Left),
+    ("expires", Align::Right),
+    ("source", Align::Left),
+    ("destination", Align::Left),
+    ("helper", Align::Left),
+    ("class", Align::Left),
+    ("announced by", Align::Left),
+];
+
+/// Lists what is expected.
+pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result<()> {
+    let mut table = Table::new(&COLUMNS);
+    let mut listed: u64 = 0;
+    let request = match format {
+        Format::Conntrack => "/v1/expectations?format=conntrack",
+        Format::Table | Format::Json => "/v1/expectations",
+    };
+    remote.client()?.lines(request, &mut |line| {
+        listed += 1;
+        match format {
+            Format::Table => {
+                table.row(cells(&serde_json::from_slice(line)?));
+                Ok(())
+            }
+            Format::Conntrack | Format::Json => out.raw_line(line),
+        }
+    })?;
+    if format == Format::Table && listed > 0 {
+        table.print(out)?;
+    }
+    out.flush()?;
+    if format != Format::Json {
+        eprintln!("{listed} expectations");
+    }
+    Ok(())
+}
+
+fn cells(expected: &Expectation) -> Vec<String> {
+    let source = match (expected.source, expected.source_port) {
+        (None, None) => "any".to_owned(),
+        (None, Some(port)) => format!("any:{port}"),
+        (Some(source), port) => end(source, port),
+    };
+    let master = &expected.master;
+    vec![
+        expected.protocol.clone(),
+        expected.timeout_s.to_string(),
+        source,
+        end(expected.destination, Some(expected.destination_port)),
+        expected.helper.clone(),
+        expected.class.clone(),
+        format!(
+            "{} > {}",
+            end(master.source, master.source_port),
+            end(master.destination, master.destination_port)
+        ),
+    ]
+}
+
+fn end(address: IpAddr, port: Option<u16>) -> String {
+    port.map_or(address.to_string(), |port| SocketAddr::new(address, port).to_string())
+}
