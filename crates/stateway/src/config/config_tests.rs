@@ -280,3 +280,33 @@ fn a_directory_that_is_not_there_is_found_with_its_key() {
                 [control]\nsocket = \"/nonexistent/gateway.sock\"\n";
     insta::assert_snapshot!(host_problems(text), @"gateway.toml:6: control.socket: there is no directory /nonexistent");
 }
+
+#[test]
+fn two_names_of_one_setting_must_agree() {
+    let file = |one, other| {
+        format!(
+            "[[interface]]\nname = \"lan0\"\nio = \"afpacket\"\n\n[tunables]\n\
+             ip6frag_time = {one}\nipfrag_time = 7\nnf_conntrack_frag6_timeout = {other}\n"
+        )
+    };
+    let contradicts = problems(&file(60, 5));
+    assert!(
+        contradicts.contains(
+            ":8: tunables.nf_conntrack_frag6_timeout: 5 contradicts line 6, where the same \
+             setting is 60 under the name ip6frag_time; keep one of them"
+        ),
+        "{contradicts}"
+    );
+    assert_eq!(contradicts.lines().count(), 1);
+    assert_eq!(parse(&file(5, 5)).unwrap().settings.get("ip6frag_time"), Some(5));
+}
+
+#[test]
+fn a_file_may_name_every_tunable() {
+    let lines: Vec<String> = engine::Settings::tunables()
+        .map(|tunable| format!("{} = {}\n", tunable.name, tunable.default))
+        .collect();
+    let lines = lines.concat();
+    parse(&format!("[[interface]]\nname = \"lan0\"\nio = \"afpacket\"\n[tunables]\n{lines}"))
+        .unwrap();
+}

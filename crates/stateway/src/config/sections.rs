@@ -196,15 +196,45 @@ fn helper(reader: &mut Reader<'_>, mut section: Section<'_>, helpers: &mut Helpe
 }
 
 fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Settings) {
-    for entry in section.rest() {
+    let entries = section.rest();
+    let mut given: Vec<(&str, usize, u64)> = Vec::new();
+    for entry in &entries {
         let name = entry.key.trim_start_matches("tunables.");
         let set = number(&entry.value, 0, u64::MAX)
             .map_err(|_| format!("{} is not allowed; allowed: a whole number", show(&entry.value)))
-            .and_then(|value| settings.set(name, value).map_err(|error| error.to_string()));
-        if let Err(what) = set {
-            reader.note(entry.offset, &entry.key, what);
+            .and_then(|value| {
+                settings.set(name, value).map_err(|error| error.to_string())?;
+                Ok((name, reader.line(entry.offset), value))
+            });
+        match set {
+            Ok(this) => {
+                refuse_other_name(reader, settings, &mut given, this);
+                given.push(this);
+            }
+            Err(what) => reader.note(entry.offset, &entry.key, what),
         }
     }
+}
+
+/// Some settings have two names. That two lines say different things of one is found by
+/// what the second has done to the value of the first.
+fn refuse_other_name(
+    reader: &mut Reader<'_>,
+    settings: &Settings,
+    given: &mut Vec<(&str, usize, u64)>,
+    (name, line, value): (&str, usize, u64),
+) {
+    given.retain(|&(other, other_line, other_value)| {
+        let holds = settings.get(other) == Some(other_value);
+        if !holds {
+            let what = format!(
+                "{value} contradicts line {other_line}, where the same setting is {other_value} \
+                 under the name {other}; keep one of them"
+            );
+            reader.note_line(line, &format!("tunables.{name}"), what);
+        }
+        holds
+    });
 }
 
 fn control(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Configuration) {
