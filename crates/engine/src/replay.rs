@@ -40,8 +40,10 @@ pub struct ReplayReport {
     pub bytes: u64,
     /// Packets that the capturing program had cut off.
     pub truncated: u64,
-    /// Packets that passed, and were written where an output was asked for.
+    /// Packets that passed.
     pub passed: u64,
+    /// Packets that the output holds for sure, if there is one.
+    pub written: Option<u64>,
     /// From the first to the last packet, nanoseconds of the capture's clock.
     pub span_ns: u64,
     /// Flows by protocol number and last state; the state is empty for protocols
@@ -131,7 +133,7 @@ pub fn replay(
             if let Some(writer) = &mut output
                 && let Err(error) = writer.write(&frame, "")
             {
-                report.output_problem = Some(error.to_string());
+                report.note_output(Err(error));
                 output = None;
             }
             lockstep.pool.give_back(frame);
@@ -147,9 +149,22 @@ pub fn replay(
     lockstep.tell_dropped(tell);
     tell(Seen::Packets(report.packets));
     if let Some(output) = output {
-        report.output_problem = output.finish().err().map(|error| error.to_string());
+        report.note_output(output.finish());
     }
     Ok(report)
+}
+
+impl ReplayReport {
+    /// Notes what the output has come to: how many packets it holds, or its failure.
+    fn note_output(&mut self, result: Result<u64, PortError>) {
+        self.written = Some(match &result {
+            Ok(packets) => *packets,
+            // Those before the first that may be missing.
+            Err(PortError::Capture { packet, .. }) => packet - 1,
+            Err(_) => 0,
+        });
+        self.output_problem = result.err().map(|error| error.to_string());
+    }
 }
 
 /// Fills an IPv4 header checksum that is still zero, and has the transport

@@ -170,6 +170,8 @@ fn outcome(input: &str, directory: &TempDir, workers: &str) -> (Vec<u8>, Vec<u8>
     let output =
         stateway(&["replay", input, "--json", "--workers", workers, "-w", path.to_str().unwrap()]);
     assert!(output.status.success(), "{input}: {}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["written"], report["passed"]);
     (output.stdout, fs::read(path).unwrap())
 }
 
@@ -273,6 +275,7 @@ fn a_full_disk_is_told() {
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["packets"], &report["passed"]), (&29.into(), &27.into()));
+    assert_eq!(report["written"], 0, "what passed is not what was written");
     let problem = "/dev/full: packet 1: can not be written: No space left on device";
     assert!(report["output_problem"].as_str().unwrap().starts_with(problem), "{report}");
     assert!(stderr(&output).contains(problem), "{}", stderr(&output));

@@ -93,7 +93,11 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
     out.flush()?;
     if let Some(problem) = report.output_problem {
-        bail!("the output is not complete; the replay ended there: {problem}");
+        let written = report.written.unwrap_or(0);
+        bail!(
+            "the output is not complete, {written} of {} packets were written: {problem}",
+            report.passed
+        );
     }
     if let Some(problem) = report.problem {
         bail!("the capture is damaged; what came before was played: {problem}");

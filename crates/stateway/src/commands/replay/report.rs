@@ -22,6 +22,8 @@ pub struct Report {
     truncated: u64,
     span_ns: u64,
     passed: u64,
+    /// Packets that the output holds, if there is one.
+    written: Option<u64>,
     dropped: u64,
     classes: Names,
     flows: Vec<Flows>,
@@ -87,6 +89,7 @@ impl Report {
             truncated: report.truncated,
             span_ns: report.span_ns,
             passed: report.passed,
+            written: report.written,
             dropped: report.counters.dropped_total(),
             classes: counters.classes,
             flows: flows.collect(),
@@ -103,6 +106,9 @@ impl Report {
         let span = duration(Duration::from_nanos(self.span_ns));
         out.line(format_args!("packets  {} ({}, {span})", count(self.packets), bytes(self.bytes)))?;
         out.line(format_args!("passed   {}", count(self.passed)))?;
+        if let Some(written) = self.written {
+            out.line(format_args!("written  {}", count(written)))?;
+        }
         out.line(format_args!("dropped  {}", count(self.dropped)))?;
         if self.truncated > 0 {
             out.line(format_args!("cut off  {} when they were captured", count(self.truncated)))?;
