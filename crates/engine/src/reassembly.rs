@@ -24,9 +24,6 @@ const SPARE_PIECES: usize = 256;
 /// Most fragments that spare [`Pieces`] have room for: those of the longest datagram
 /// over a link of 1500 bytes.
 const SPARE_CAPACITY: usize = 64;
-/// Room for the headers of a datagram, bytes: Ethernet, IPv6, and the longest
-/// extension headers that the fragments of a link of 1500 bytes have room for.
-const HEADER_ROOM: usize = 2048;
 
 /// A fragment as it waits.
 #[derive(Debug)]
@@ -243,14 +240,14 @@ impl Worker {
         let first = &pieces.fragments.first().ok_or(DropReason::FragHeaderChain)?.frame;
         let network = wire::dissect(first.bytes(), self.tunnels)?.network;
         let network = network.ok_or(DropReason::FragHeaderChain)?;
-        let mut headers = [0; HEADER_ROOM];
-        let payload = summary.payload as usize;
-        let ecn = summary.ecn as u8;
-        let length = wire::whole_header(first.bytes(), &network, payload, ecn, &mut headers)
-            .ok_or(DropReason::FragOversize)?;
+        let length = wire::whole_header_len(&network).ok_or(DropReason::FragHeaderChain)?;
+        let (payload, ecn) = (summary.payload as usize, summary.ecn as u8);
         let mut frame = self.pool.take(length + payload).ok_or(DropReason::FragOversize)?;
-        let (place, mut rest) = frame.bytes_mut().split_at_mut(length);
-        place.copy_from_slice(&headers[..length]);
+        let (header, mut rest) = frame.bytes_mut().split_at_mut(length);
+        if wire::whole_header(first.bytes(), &network, payload, ecn, header).is_none() {
+            self.pool.give_back(frame);
+            return Err(DropReason::FragOversize);
+        }
         for fragment in &pieces.fragments {
             let bytes = fragment.payload();
             // The payloads fill the datagram exactly.

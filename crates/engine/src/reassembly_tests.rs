@@ -233,3 +233,30 @@ fn nesting_without_end_is_cut_off() {
     assert!(passed.is_empty());
     assert!(report.counters.dropped(DropReason::TunnelDepth) > 0, "{:?}", drops(&report.counters));
 }
+
+/// Hop-by-hop options in front of the fragment header that are longer than the frames
+/// of most links.
+#[test]
+fn a_datagram_with_long_headers_is_put_together() {
+    const FRAGMENT: u8 = 44;
+    let whole = udp(&v6(), 3000);
+    let body = &whole[14 + 40..];
+    let mut options = [0; 2048];
+    options[..2].copy_from_slice(&[FRAGMENT, u8::MAX]);
+    let frames: Vec<Vec<u8>> = (0u16..)
+        .zip(body.chunks(1600))
+        .map(|(at, piece)| {
+            let more = u16::from(at == 0);
+            let [high, low] = (at * 1600 + more).to_be_bytes();
+            let header = [protocol::UDP, 0, high, low, 0, 0, 0, 7];
+            let mut frame = Vec::new();
+            v6().raw(0, &[&options[..], &header, piece].concat(), &mut frame);
+            frame
+        })
+        .collect();
+    assert_eq!(frames.len(), 2);
+    let (passed, report) = play(&frames, &config(), 1);
+    assert_eq!(drops(&report.counters), []);
+    assert_eq!(passed, frames);
+    assert_eq!(report.counters.classes, [1, 0, 0, 0, 0], "its checksum is right");
+}

@@ -29,7 +29,7 @@ pub use dissected::{
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
 pub use summary::Summary;
-pub use whole::whole_header;
+pub use whole::{whole_header, whole_header_len};
 
 /// What follows `offset`; empty if nothing does.
 #[inline]

@@ -7,6 +7,17 @@ use crate::{Family, Network, checksum};
 const IPV6_HEADER: usize = 40;
 const FRAGMENT_HEADER: usize = 8;
 
+/// How many bytes [`whole_header`] writes for the datagram whose first fragment has these
+/// headers; `None` if it is no fragment.
+pub fn whole_header_len(network: &Network) -> Option<usize> {
+    let fragment_header = match network.family {
+        Family::V4 => 0,
+        Family::V6 => FRAGMENT_HEADER,
+    };
+    let headers = network.fragment?.payload_offset.checked_sub(network.offset)?;
+    usize::from(ETHERNET_LEN + headers).checked_sub(fragment_header)
+}
+
 /// Writes to `whole` the headers of the datagram whose first fragment is given:
 /// an Ethernet header with the addresses of the frame and the IP header up to the
 /// fragmentable part (RFC 791 section 3.2; RFC 8200 section 4.5, which takes the

@@ -17,6 +17,7 @@ fn together(fragments: &[Vec<u8>], ecn: u8) -> Vec<u8> {
     let payload: Vec<u8> = fragments.iter().zip(&networks).flat_map(payload).collect();
     let mut whole = vec![0; 128 + payload.len()];
     let header = whole_header(&fragments[0], &networks[0], payload.len(), ecn, &mut whole).unwrap();
+    assert_eq!(whole_header_len(&networks[0]), Some(header));
     whole.truncate(header);
     whole.extend(payload);
     whole
@@ -64,6 +65,8 @@ proptest! {
         let fragment = PacketBuilder::v6([1; 16], [2; 16]).fragments(EXPERIMENT, &[0; 64], 32);
         let mut network = dissect(&fragment[0], Tunnels::Inner).unwrap().network.unwrap();
         let _ = whole_header(&bytes, &network, payload, 0, &mut vec![0; room]);
+        network.offset = room as u16;
+        let _ = whole_header_len(&network);
         network.family = Family::V4;
         let _ = whole_header(&bytes, &network, payload, 0, &mut vec![0; room]);
     }
@@ -81,7 +84,7 @@ fn extension_headers_before_the_fragment_header_stay() {
     assert_eq!(network.fragment.unwrap().payload_offset, 14 + 40 + 16);
     let mut whole = [0; 128];
     let header = whole_header(&first, &network, 24, 0, &mut whole).unwrap();
-    assert_eq!(header, 14 + 40 + 8);
+    assert_eq!((header, whole_header_len(&network)), (14 + 40 + 8, Some(header)));
     assert_eq!(whole[14 + 4..14 + 7], [0, 32, 0], "payload length, and hop-by-hop is first");
     assert_eq!(whole[14 + 40], protocol::UDP, "and UDP follows it");
 }
