@@ -31,14 +31,12 @@ impl Settings {
     /// # Errors
     /// [`SetTunableError`] names the setting and the range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
-        let unknown = |error: &SetTunableError| matches!(error, SetTunableError::Unknown { .. });
-        match self.conntrack.set(name, value) {
-            Err(error) if unknown(&error) => {}
-            result => return result,
-        }
-        match self.defrag.set(name, value) {
-            Err(error) if unknown(&error) => self.steer.set(name, value),
-            result => result,
+        if self.conntrack.get(name).is_some() {
+            self.conntrack.set(name, value)
+        } else if self.defrag.get(name).is_some() {
+            self.defrag.set(name, value)
+        } else {
+            self.steer.set(name, value)
         }
     }
 }
