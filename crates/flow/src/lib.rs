@@ -24,6 +24,6 @@ pub use key::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone};
 pub use lease::{Lease, LeasePool};
 pub use prefetch::{NoPrefetch, Prefetch};
 pub use time::Timestamp;
-pub use tunable::{SetTunableError, Tunable, Unit};
+pub use tunable::{SetTunableError, Tunable, Unit, out_of_range};
 pub use verdict::{Class, DropReason, Verdict};
 pub use wheel::TimerWheel;

@@ -78,10 +78,7 @@ pub enum SetTunableError {
         name: String,
     },
     /// The value is outside the range.
-    #[error(
-        "{name} = {value} is out of range: {min} to {max}{}{unit}",
-        if unit.is_empty() { "" } else { " " }
-    )]
+    #[error("{}", out_of_range(name, *value, (*min, *max), unit))]
     OutOfRange {
         /// The setting.
         name: &'static str,
@@ -94,4 +91,11 @@ pub enum SetTunableError {
         /// Symbol of the unit.
         unit: &'static str,
     },
+}
+
+/// What is said of a value that is not between the two limits, both allowed. `unit` is
+/// empty where there is none.
+pub fn out_of_range(name: &str, value: u64, (min, max): (u64, u64), unit: &str) -> String {
+    let range = format!("{min} to {max} {unit}");
+    format!("{name} = {value} is out of range: {}", range.trim_end())
 }

@@ -149,6 +149,10 @@ fn a_running_gateway_answers_every_question() {
         assert_eq!(gateway.command(&["tunable", "get", "nf_conntrack_max"]).check()?.trim(), "7");
         let refused = gateway.command(&["tunable", "set", "nf_conntrack_max", "0"]).run()?;
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        let refused =
+            gateway.command(&["tunable", "set", "nf_conntrack_tcp_max_retrans", "300"]).run()?;
+        let said = "stateway: nf_conntrack_tcp_max_retrans = 300 is out of range: 0 to 255\n";
+        assert_eq!(refused.stderr, said);
 
         second_gateway_is_refused(lab.gateway())?;
         let watch = gateway.command(&["status", "--watch", "0.1"]).spawn()?;

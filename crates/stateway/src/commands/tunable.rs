@@ -2,6 +2,7 @@
 
 use control::Client;
 use control::schema::{Done, SetTunable, Tunable, Tunables};
+use flow::out_of_range;
 
 use super::remote::{Json, Remote};
 use crate::outcome::UsageError;
@@ -75,8 +76,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             let tunable = find(&client, name)?;
             if !(tunable.min..=tunable.max).contains(value) {
                 let Tunable { name, min, max, unit, .. } = tunable;
-                let what = format!("{name} = {value} is out of range: {min} to {max} {unit}");
-                return Err(UsageError(what).into());
+                return Err(UsageError(out_of_range(&name, *value, (min, max), &unit)).into());
             }
             let _: Done = client
                 .put(&format!("/v1/tunables/{}", tunable.name), &SetTunable { value: *value })?;
