@@ -67,6 +67,11 @@ impl Status {
     /// Another connection has announced it.
     pub const EXPECTED: Self = Self(1 << 7);
 
+    /// The reserve pays for it, not the limit of the gateway.
+    pub const RESERVED: Self = Self(1 << 8);
+    /// It is among the half-open connections of its source.
+    pub const COUNTED: Self = Self(1 << 9);
+
     pub const fn has(self, bit: Self) -> bool {
         self.0 & bit.0 != 0
     }
@@ -83,6 +88,10 @@ impl Status {
 
     pub fn set(&mut self, bit: Self) {
         self.0 |= bit.0;
+    }
+
+    pub fn clear(&mut self, bit: Self) {
+        self.0 &= !bit.0;
     }
 }
 

@@ -1,9 +1,9 @@
 //! What goes into tracking and what comes out.
 
-use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Lease, Timestamp, Verdict};
+use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Timestamp, Verdict};
 use wire::{Family, IcmpError, Network, Transport};
 
-use crate::{Direction, EventSink, Expectations, Settings, Why};
+use crate::{Direction, EventSink, Expectations, Limits, Settings, Why};
 
 /// Whether somebody has verified the transport checksum already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +41,8 @@ pub struct Context<'a> {
     pub now: Timestamp,
     /// Tunables.
     pub settings: &'a Settings,
-    /// Allowance of connections out of `nf_conntrack_max`.
-    pub lease: &'a mut Lease,
+    /// How many connections there may be.
+    pub limits: &'a mut Limits,
     /// Counters of the worker.
     pub counters: &'a mut ConntrackCounters,
     /// Connections that others have announced.
@@ -60,10 +60,9 @@ pub struct Tracked {
     pub direction: Option<Direction>,
     /// The mark of that connection, 0 where there is none.
     pub mark: u32,
-    /// Drop only when a table is full, a helper waits for the rest, or the packet may not
-    /// open a connection: what is invalid is for the rules to drop. When the connection
-    /// table is full the caller counts the packet as refused, unless it makes room and asks
-    /// again.
+    /// Drop only when a limit leaves no room, a helper waits for the rest, or the packet may
+    /// not open a connection: what is invalid is for the rules to drop. Where there is no
+    /// room the caller counts the packet as refused, unless it makes room and asks again.
     pub verdict: Verdict,
     /// What decided, for a packet that is invalid or to be dropped.
     pub why: Option<Why>,
@@ -78,8 +77,8 @@ impl Tracked {
         Self { class, direction: None, mark: 0, verdict: Verdict::Accept, why: None }
     }
 
-    pub(crate) const fn table_full() -> Self {
-        let why = Why::Reason(DropReason::TableFull);
+    pub(crate) const fn refused(reason: DropReason) -> Self {
+        let why = Why::Reason(reason);
         Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..Self::alone(Class::New) }
     }
 

@@ -14,6 +14,9 @@ pub struct Settings {
     /// Most connections of the gateway. Tracking itself spends from a
     /// [`flow::Lease`]; whoever owns the pool sets its cap from this.
     pub max_entries: u64,
+    /// Most half-open connections of one source, 0 for any number; see
+    /// [`Sources`](crate::Sources).
+    pub half_open_per_source: u32,
     /// Count packets and bytes of connections opened from now on.
     pub accounting: bool,
     /// Remember the start of connections opened from now on.
@@ -88,6 +91,7 @@ impl Default for Settings {
     fn default() -> Self {
         let mut settings = Self {
             max_entries: 0,
+            half_open_per_source: 0,
             accounting: false,
             timestamps: false,
             verify_checksums: false,
@@ -108,12 +112,17 @@ impl Default for Settings {
 const MOST_ENTRIES: u64 = 1 << 32;
 /// Most expectations that can be asked for.
 const MOST_EXPECTATIONS: u64 = 1 << 20;
+/// Most half-open connections of a source that can be asked for.
+const MOST_HALF_OPEN: u64 = 1 << 20;
 
 declare_tunables! {
     Settings;
     "nf_conntrack_max", Entries, 1_048_576, 1..=MOST_ENTRIES,
         "Most connections of the whole gateway.",
         [max_entries];
+    "stateway_half_open_per_source", Entries, 0, 0..=MOST_HALF_OPEN,
+        "Most connections of one source (IPv4 address or IPv6 /64) that nobody has answered or that are in their handshake; 0: any number.",
+        [half_open_per_source];
     "nf_conntrack_acct", Switch, 0, 0..=1,
         "Count packets and bytes of connections opened from now on.",
         [accounting];

@@ -2,13 +2,14 @@
 
 mod admin;
 mod candidates;
+mod room;
 mod watched;
 
 use flow::{Class, DropReason, FlowKey, Prefetch, SlotIndex, TimerWheel, Timestamp};
 use wire::Transport;
 use wire::checksum::verify_transport;
 
-use self::candidates::{Candidates, Rank};
+use self::room::Room;
 use self::watched::put_back;
 use crate::entry::{Entry, Status};
 use crate::packet::is_fragment;
@@ -19,19 +20,20 @@ use crate::{
 };
 
 pub use admin::{Changes, Cursor};
+pub use room::Shortage;
 
 /// The connections of one bucket. It belongs to one worker at a time and can be
 /// given to another as a whole.
 ///
-/// Each connection holds one unit of the lease in the [`Context`]: whoever gives
-/// the table away transfers [`Table::len`] units with it, and whoever ends it
+/// Connections hold units of the limits in the [`Context`]: whoever gives the table
+/// away calls [`Table::surrender`], whoever gets it [`Table::adopt`], and whoever ends it
 /// flushes it first.
 #[derive(Debug)]
 pub struct Table {
     index: SlotIndex,
     slab: Slab,
     wheel: TimerWheel,
-    candidates: Candidates,
+    room: Room,
 }
 
 impl Table {
@@ -41,7 +43,7 @@ impl Table {
             index: SlotIndex::new(),
             slab: Slab::new(),
             wheel: TimerWheel::new(now),
-            candidates: Candidates::default(),
+            room: Room::default(),
         }
     }
 
@@ -62,7 +64,7 @@ impl Table {
             + self.index.memory_bytes()
             + self.slab.memory_bytes()
             + self.wheel.memory_bytes()
-            + self.candidates.memory_bytes()
+            + self.room.memory_bytes()
     }
 
     /// First stage of a batch: asks for the index line of a flow.
@@ -89,7 +91,7 @@ impl Table {
     ///
     /// Where there is no room for a new connection and none here gives way, the packet is
     /// refused and nothing has changed: the caller may make room elsewhere ([`Table::evict`]
-    /// of another table with the same lease) and ask again.
+    /// of another table with the same limits) and ask again.
     pub fn track(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
         if is_fragment(packet.network) {
             return Tracked::alone(Class::Untracked);
@@ -114,12 +116,11 @@ impl Table {
     /// Gives back the memory of connections whose time is over, looking at no
     /// more than `budget` entries. Returns how many it has looked at.
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_>) -> usize {
-        let Self { index, slab, wheel, candidates } = self;
+        let Self { index, slab, wheel, room } = self;
         let looked_at = wheel.advance(context.now, budget, |slot| {
             let head = &mut slab[slot].head;
             if head.is_expired(context.now) {
-                candidates.file(slot, None);
-                retire(index, slab, slot, context);
+                retire(index, slab, room, slot, context);
                 return None;
             }
             head.note_filed(head.deadline);
@@ -127,9 +128,7 @@ impl Table {
         });
         index.shrink(|slot| slab[slot].head.hash);
         slab.shrink();
-        if slab.len() == 0 {
-            *candidates = Candidates::default();
-        }
+        room.shrink();
         looked_at
     }
 
@@ -183,7 +182,7 @@ impl Table {
                     self.account(slot, packet, before.direction);
                 }
                 if news {
-                    self.rank(slot);
+                    self.rank(slot, context);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
                 self.accepted(slot, packet, tracked, context)
@@ -191,7 +190,7 @@ impl Table {
             Step::Pass => {
                 if replied && !before.seen_reply {
                     head.status.set(Status::SEEN_REPLY);
-                    self.rank(slot);
+                    self.rank(slot, context);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
                 self.accepted(slot, packet, tracked, context)
@@ -227,28 +226,32 @@ impl Table {
             return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
         }
         let hash = packet.hash as u32;
-        if !(context.lease.spend(1) || self.evict(context) && context.lease.spend(1)) {
-            put_back(expected, context);
-            return Tracked::table_full();
-        }
+        let admitted = match self.admit(packet.keyed, context) {
+            Ok(admitted) => admitted,
+            Err(reason) => {
+                put_back(expected, context);
+                return Tracked::refused(reason);
+            }
+        };
         let mut entry = Entry::open(packet.keyed.key, hash, packet.keyed.sender, state);
         entry.head.deadline = deadline(context.now, timeout);
         entry.head.note_filed(entry.head.deadline);
         let settings = context.settings;
+        entry.head.status.set(admitted);
         entry.head.status.set(Status::when(settings.accounting, Status::ACCOUNTED));
         entry.head.status.set(Status::when(settings.timestamps, Status::STAMPED));
         let deadline = entry.head.deadline;
         let slot = self.slab.insert(entry);
+        self.enter(slot, context);
         let slab = &self.slab;
         if self.index.insert(hash, slot, |slot| slab[slot].head.hash).is_err() {
+            self.room.leave(slot, &self.slab[slot].head, context.limits);
             self.slab.remove(slot);
-            context.lease.release(1);
             context.counters.chaintoolong += 1;
             put_back(expected, context);
-            return Tracked::table_full();
+            return Tracked::refused(DropReason::TableFull);
         }
         self.wheel.insert(slot, deadline);
-        self.rank(slot);
         if settings.accounting || settings.timestamps {
             self.slab.side_mut(slot).restart(context.now);
             self.account(slot, packet, Direction::Original);
@@ -280,24 +283,6 @@ impl Table {
         Tracked::of_connection(Class::Related, head.direction(sender).reversed(), head.mark)
     }
 
-    /// Ends the connection that is the first to give way, oldest first; false if none
-    /// does. Takes the same time however many connections there are.
-    pub fn evict(&mut self, context: &mut Context<'_>) -> bool {
-        let mut ranks = Rank::ALL.into_iter();
-        let victim = ranks.find_map(|rank| self.candidates.oldest(rank as u16));
-        let Some(victim) = victim else { return false };
-        self.close(victim, context);
-        context.counters.early_drop += 1;
-        true
-    }
-
-    /// Files a connection by its rank, which may have changed.
-    fn rank(&mut self, slot: u32) {
-        let Entry { head, body } = &self.slab[slot];
-        let rank = Rank::of(head.status, &body.state);
-        self.candidates.file(slot, rank.map(|rank| rank as u16));
-    }
-
     fn account(&mut self, slot: u32, packet: &TrackedPacket<'_>, direction: Direction) {
         let counts = &mut self.slab.side_mut(slot).counts[direction.index()];
         counts.packets += u64::from(packet.segments);
@@ -317,13 +302,18 @@ impl Table {
 
     fn close(&mut self, slot: u32, context: &mut Context<'_>) {
         self.wheel.remove(slot);
-        self.candidates.file(slot, None);
-        retire(&mut self.index, &mut self.slab, slot, context);
+        retire(&mut self.index, &mut self.slab, &mut self.room, slot, context);
     }
 }
 
-/// Ends a connection that is neither in the wheel nor among the candidates any more.
-fn retire(index: &mut SlotIndex, slab: &mut Slab, slot: u32, context: &mut Context<'_>) {
+/// Ends a connection that is not in the wheel any more.
+fn retire(
+    index: &mut SlotIndex,
+    slab: &mut Slab,
+    room: &mut Room,
+    slot: u32,
+    context: &mut Context<'_>,
+) {
     report(slab, slot, EventKind::Destroy, context);
     let head = &slab[slot].head;
     if head.status.has(Status::WATCHED) {
@@ -331,8 +321,8 @@ fn retire(index: &mut SlotIndex, slab: &mut Slab, slot: u32, context: &mut Conte
     }
     let removed = index.remove(head.hash, slot);
     debug_assert!(removed, "a live entry is in the index");
+    room.leave(slot, &slab[slot].head, context.limits);
     slab.remove(slot);
-    context.lease.release(1);
     context.counters.delete += 1;
 }
 

@@ -199,11 +199,11 @@ proptest! {
                 prop_assert_eq!(connection.state, known.state.name());
                 prop_assert_eq!(connection.timeout_s, known.deadline.since(now).as_secs());
             }
-            prop_assert_eq!(lab.lease.used(), lab.table.len() as u64);
+            prop_assert_eq!(lab.limits.used(), lab.table.len() as u64);
         }
         lab.wait(std::time::Duration::from_secs(1_000_000));
         while lab.run(|table, context| table.expire(7, context)) > 0 {}
-        prop_assert_eq!((lab.table.len(), lab.lease.used()), (0, 0));
+        prop_assert_eq!((lab.table.len(), lab.limits.used()), (0, 0));
         let counters = lab.counters;
         prop_assert_eq!(counters.insert, counters.delete);
     }

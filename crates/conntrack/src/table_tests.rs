@@ -1,15 +1,14 @@
 use std::time::Duration;
 
 use flow::{
-    Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Lease, LeasePool,
-    Timestamp, Verdict, Zone,
+    Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone,
 };
 use wire::{
     Family, FragmentInfo, IcmpError, Network, Quoted, QuotedTransport, TcpFlags, TcpInfo, protocol,
 };
 
 use super::*;
-use crate::{Expectations, Settings, class_without_flow};
+use crate::{Expectations, Limits, Settings, class_without_flow};
 
 pub(super) const SECRET: HashKey = HashKey(3, 4);
 
@@ -18,8 +17,7 @@ pub(super) struct Lab {
     pub table: Table,
     pub now: Timestamp,
     pub settings: Settings,
-    pool: LeasePool,
-    pub lease: Lease,
+    pub limits: Limits,
     pub counters: ConntrackCounters,
     pub expectations: Expectations,
     events: Vec<Event>,
@@ -28,13 +26,11 @@ pub(super) struct Lab {
 impl Lab {
     pub fn with_room_for(entries: u64) -> Self {
         let now = Timestamp::from_secs(1000);
-        let pool = LeasePool::new(entries);
         Self {
             table: Table::new(now),
             now,
             settings: Settings::default(),
-            lease: pool.lease(1),
-            pool,
+            limits: Limits::alone(entries, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::default(),
             events: Vec::new(),
@@ -49,7 +45,7 @@ impl Lab {
         let mut context = Context {
             now: self.now,
             settings: &self.settings,
-            lease: &mut self.lease,
+            limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
             events: Some(&mut self.events),
@@ -250,7 +246,7 @@ fn expiry_is_exact() {
         lab.kinds(),
         [EventKind::New, EventKind::Update, EventKind::Destroy, EventKind::New]
     );
-    assert_eq!((lab.table.len(), lab.lease.used()), (1, 1));
+    assert_eq!((lab.table.len(), lab.limits.used()), (1, 1));
 }
 
 #[test]
@@ -276,7 +272,7 @@ fn growth_keeps_every_entry_and_all_memory_comes_back() {
     for _ in 0..1000 {
         lab.run(|table, context| table.expire(100, context));
     }
-    assert_eq!((lab.table.len(), lab.lease.used()), (0, 0));
+    assert_eq!((lab.table.len(), lab.limits.used()), (0, 0));
     // The wheel and the lists of chunks keep their capacity.
     let kept = lab.table.memory_bytes() - empty;
     assert!(kept <= 24 * FLOWS as usize, "{kept} bytes");
@@ -319,7 +315,7 @@ fn a_full_table_drops_early_what_is_not_assured() {
     assert_eq!(lab.track(&flows[4]).verdict, Verdict::Accept);
     assert_eq!(lab.track(&flows[5]).verdict, Verdict::Accept, "in place of the one before");
     assert_eq!(lab.counters.early_drop, 1);
-    assert_eq!(lab.pool.leased(), 4);
+    assert_eq!(lab.limits.used(), 4);
     for packet in &flows[1..4] {
         assert_eq!(lab.track(packet).class, Class::Established);
     }
@@ -341,7 +337,7 @@ fn a_full_table_drops_early_what_is_closing() {
     lab.track(&there(TcpFlags::FIN.0 | ACK, (17, 9)));
     assert_eq!(lab.listed()[0].state, Some("FIN_WAIT"));
     assert_eq!(lab.track(&other).verdict, Verdict::Accept);
-    assert_eq!((lab.counters.early_drop, lab.table.len(), lab.pool.leased()), (1, 1, 1));
+    assert_eq!((lab.counters.early_drop, lab.table.len(), lab.limits.used()), (1, 1, 1));
 }
 
 #[test]
@@ -425,7 +421,7 @@ fn a_flush_ends_what_the_filter_picks_in_pieces() {
         assert!(some <= 100);
         (cursor, ended, pieces) = (next, ended + some, pieces + 1);
     }
-    assert_eq!((ended, lab.table.len(), lab.lease.used()), (500, 500, 500));
+    assert_eq!((ended, lab.table.len(), lab.limits.used()), (500, 500, 500));
     assert!(pieces >= 10);
 }
 

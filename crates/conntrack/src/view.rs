@@ -7,6 +7,7 @@ use wire::{Family, QueryKind, protocol};
 
 use crate::entry::Status;
 use crate::expect::Expectation;
+use crate::limits::ip_address;
 use crate::slab::Slab;
 use crate::{Direction, entry::Entry};
 
@@ -199,10 +200,7 @@ fn tuple(key: &FlowKey, originator: Side, direction: Direction) -> Tuple {
         }
         _ => TupleTransport::None,
     };
-    let address = |bytes: [u8; 16]| match key.family {
-        Family::V4 => IpAddr::from([bytes[12], bytes[13], bytes[14], bytes[15]]),
-        Family::V6 => IpAddr::from(bytes),
-    };
+    let address = |bytes| ip_address(bytes, key.family);
     Tuple { source: address(source.address), destination: address(destination.address), transport }
 }
 

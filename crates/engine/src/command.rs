@@ -63,8 +63,9 @@ pub enum Command {
     SetMtus(Vec<Option<u32>>),
     /// Changed tunables.
     Settings(Box<Settings>),
-    /// How many workers share the memory of fragments.
-    ShareMemory(u32),
+    /// How many workers share the limits that are divided: memory of fragments, half-open
+    /// connections of a source.
+    ShareLimits(u32),
     /// Send a marker to every peer.
     Mark(u64),
     /// Run on this CPU.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use conntrack::{LimitPools, Reserve};
 use flow::HashKey;
 use netio::PortError;
 use steer::{
@@ -11,6 +12,7 @@ use wire::Tunnels;
 
 use crate::crew::Unresponsive;
 use crate::settings::Settings;
+use crate::zones::{TooManyOrigins, ZoneConfig};
 
 /// Configuration of a gateway.
 #[derive(Clone, Debug)]
@@ -29,6 +31,10 @@ pub struct Config {
     pub secret: HashKey,
     /// Tunables.
     pub settings: Settings,
+    /// Zones, the first that takes a packet has it.
+    pub zones: Vec<ZoneConfig>,
+    /// Connections that only some sources may use.
+    pub reserve: Reserve,
     /// How often the balancer runs; `None`: never.
     pub balance: Option<Duration>,
     /// Pin each worker to a CPU.
@@ -46,6 +52,8 @@ impl Config {
             fragments: FragmentSteering::default(),
             secret,
             settings: Settings::default(),
+            zones: Vec::new(),
+            reserve: Reserve::default(),
             balance: None,
             pin: true,
         }
@@ -60,11 +68,10 @@ impl Config {
         }
     }
 
-    /// Connections that a worker takes from the pool at a time: large enough that
-    /// the shared counter is rarely touched, small enough that the pockets of all
-    /// workers together keep little from those who need it.
-    pub(crate) fn lease_quantum(&self) -> u64 {
-        (self.settings.conntrack.max_entries / 1024).clamp(1, 1024)
+    pub(crate) fn limit_pools(&self) -> LimitPools {
+        let limited = |zone: &ZoneConfig| Some((zone.zone, zone.max_connections?));
+        let zones = self.zones.iter().filter_map(limited);
+        LimitPools::new(&self.settings.conntrack, &self.reserve, zones)
     }
 }
 
@@ -112,6 +119,9 @@ pub enum StartError {
     /// A worker hangs.
     #[error(transparent)]
     Unresponsive(#[from] Unresponsive),
+    /// Zones can not be told apart.
+    #[error(transparent)]
+    Zones(#[from] TooManyOrigins),
     /// No workers at all.
     #[error("a gateway needs at least one worker")]
     NoWorkers,

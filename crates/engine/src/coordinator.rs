@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use conntrack::Expectations;
-use flow::{Counters, LeasePool};
+use conntrack::{Expectations, LimitPools};
+use flow::Counters;
 use steer::{
     BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, WorkerId, WorkerSet,
 };
@@ -26,6 +26,7 @@ use crate::ownership::Move;
 use crate::port_book::PortBook;
 use crate::runtime;
 use crate::worker::{Equipment, TimeSource, Worker};
+use crate::zones::Zones;
 
 /// Moves that are under way at the same time. Each needs one fence in each ring
 /// to the old owner, which must fit beside the packets.
@@ -41,8 +42,8 @@ pub struct Coordinator {
     pub config: Config,
     /// The ports.
     pub ports: PortBook,
-    /// The allowance of connections.
-    pub pool: LeasePool,
+    /// How many connections there may be.
+    pub limit_pools: LimitPools,
     /// Connections that others have announced.
     pub expectations: Expectations,
     /// The memory of fragments.
@@ -58,6 +59,7 @@ pub struct Coordinator {
     members: Vec<Member>,
     subscriptions: Vec<Subscription>,
     hasher: SteeringHasher,
+    zones: Zones,
     notices: Receiver<Notice>,
     notify: Sender<Notice>,
     /// Notices that came while something else was waited for.
@@ -87,7 +89,8 @@ impl Coordinator {
         ports.open_all(count)?;
         ports.read_mtus();
         let mut coordinator = Self {
-            pool: LeasePool::new(config.settings.conntrack.max_entries),
+            zones: Zones::new(&config.zones, ports.len())?,
+            limit_pools: config.limit_pools(),
             expectations: Expectations::default(),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
             retired: Counters::default(),
@@ -140,7 +143,8 @@ impl Coordinator {
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
             refuses_new: self.ports.refuse_new(),
             settings: self.config.settings.clone(),
-            lease: self.pool.lease(self.config.lease_quantum()),
+            zones: self.zones.clone(),
+            limits: self.limit_pools.limits(self.config.secret),
             expectations: self.expectations.clone(),
             fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
             time: TimeSource::Turn,
@@ -168,13 +172,13 @@ impl Coordinator {
             member.tell(Command::SetOutput(port, Some(queue)))?;
         }
         self.members.push(member);
-        Ok(self.share_memory()?)
+        Ok(self.share_limits()?)
     }
 
-    /// Tells every worker what part of the memory of fragments is always its own.
-    pub fn share_memory(&mut self) -> Result<(), Unresponsive> {
+    /// Tells every worker what part of the limits that are divided is its own.
+    pub fn share_limits(&mut self) -> Result<(), Unresponsive> {
         let workers = self.members.len() as u32;
-        self.tell_all(|| Command::ShareMemory(workers))
+        self.tell_all(|| Command::ShareLimits(workers))
     }
 
     fn cpu_of(&self, id: WorkerId) -> Option<usize> {
@@ -389,7 +393,7 @@ impl Coordinator {
         }
         let report = member.stop()?;
         self.retire(&report);
-        Ok(self.share_memory()?)
+        Ok(self.share_limits()?)
     }
 
     fn retire(&mut self, report: &WorkerReport) {

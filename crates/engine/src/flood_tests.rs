@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use conntrack::Expectations;
-use flow::{DropReason, FlowKey, LeasePool, Zone};
+use flow::{DropReason, FlowKey, Zone};
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
 use rtrb::{Producer, RingBuffer};
 use wire::build::{PacketBuilder, Tcp};
@@ -15,7 +15,7 @@ use steer::{BucketCount, SteeringHasher};
 
 use super::*;
 use crate::views::Received;
-use crate::{Config, REPLAY_SECRET};
+use crate::{Config, REPLAY_SECRET, ZoneConfig, Zones};
 
 /// Frames on their way into the worker, or out of it.
 #[derive(Clone, Default)]
@@ -76,7 +76,8 @@ impl Rig {
             routes: vec![WorkerId(0); config.buckets.get()],
             refuses_new: vec![false; 2],
             settings: config.settings.clone(),
-            lease: LeasePool::new(config.settings.conntrack.max_entries).lease(1),
+            zones: Zones::new(&config.zones, 2).unwrap(),
+            limits: config.limit_pools().limits(config.secret),
             expectations: Expectations::default(),
             fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
             time: TimeSource::Turn,
@@ -245,4 +246,62 @@ fn established_flows_lose_nothing_in_floods_and_the_memory_stays_bounded() {
     rig.wait(Duration::from_secs(3));
     assert_eq!(rig.connections(), HONEST as usize + 30, "what the floods opened is gone");
     assert!(rig.commands.push(Command::Stop).is_ok());
+}
+
+fn in_vlan(vlan: u16, frame: &[u8]) -> Vec<u8> {
+    let [high, low] = vlan.to_be_bytes();
+    [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat()
+}
+
+fn tenant(id: u16, vlan: u16, max: u64) -> ZoneConfig {
+    let mut zone = ZoneConfig::new(Zone(id));
+    (zone.vlans, zone.max_connections) = (Some(vec![vlan]), Some(max));
+    zone
+}
+
+#[test]
+fn a_tenant_that_is_flooded_takes_nothing_from_another_with_the_same_addresses() {
+    let mut config = config(64, 10_000);
+    config.zones = vec![tenant(1, 10, 100), tenant(2, 20, 100)];
+    let mut rig = Rig::new(&config);
+    let send = |rig: &mut Rig, vlan, frames: Vec<Vec<u8>>| {
+        rig.pass(frames.into_iter().map(|frame| in_vlan(vlan, &frame)))
+    };
+    for client in 0..50 {
+        for vlan in [10, 20] {
+            assert_eq!(send(&mut rig, vlan, handshake(client).into()), 3);
+        }
+    }
+    assert_eq!(rig.connections(), 100, "equal addresses, two connections each");
+    assert_eq!(send(&mut rig, 10, (1000..6000).map(syn).collect()), 5000);
+    assert_eq!(rig.connections(), 150, "the flooded zone has its hundred");
+    assert_eq!(send(&mut rig, 20, (60..90).flat_map(handshake).collect()), 90);
+    for vlan in [10, 20] {
+        assert_eq!(send(&mut rig, vlan, (0..50).map(ack_back).collect()), 50);
+    }
+    // One without candidates of its own is told so, by a reason of its own.
+    assert_eq!(send(&mut rig, 20, (90..110).flat_map(handshake).collect()), 60);
+    assert_eq!(rig.worker.counters.dropped(DropReason::ZoneLimit), 0);
+    assert_eq!(send(&mut rig, 20, vec![syn(200)]), 0);
+    assert_eq!(rig.worker.counters.dropped(DropReason::ZoneLimit), 1);
+    assert_eq!(send(&mut rig, 30, vec![syn(200)]), 1, "no zone");
+    rig.wait(Duration::from_secs(500));
+}
+
+#[test]
+fn one_source_is_stopped_at_its_limit_of_half_open_connections() {
+    let mut config = config(64, 10_000);
+    config.settings.set("stateway_half_open_per_source", 20).unwrap();
+    let mut rig = Rig::new(&config);
+    let question = |port: u16| {
+        let mut frame = Vec::new();
+        PacketBuilder::v4(spoofed(1), SERVER).udp(port, 53, b"question", &mut frame);
+        frame
+    };
+    assert_eq!(rig.pass((1..=1000).map(question)), 20);
+    assert_eq!(rig.worker.counters.dropped(DropReason::SourceLimit), 980);
+    assert_eq!(rig.worker.counters.conntrack.drop, 980);
+    assert_eq!(rig.pass((2..100).map(udp)), 98, "others");
+    rig.wait(Duration::from_secs(31));
+    assert_eq!(rig.pass((2001..=3000).map(question)), 20, "and again when they have ended");
 }

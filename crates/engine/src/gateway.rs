@@ -418,12 +418,12 @@ impl Coordinator {
 
     fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
         self.config.settings.set(name, value)?;
-        self.pool.set_cap(self.config.settings.conntrack.max_entries);
+        self.limit_pools.apply(&self.config.settings.conntrack);
         self.fragment_pools.apply(&self.config.settings.defrag);
         let settings = self.config.settings.clone();
         let told = self
             .tell_all(|| Command::Settings(Box::new(settings.clone())))
-            .and_then(|()| self.share_memory());
+            .and_then(|()| self.share_limits());
         if let Err(error) = told {
             tracing::error!("{name} = {value} did not reach every worker: {error}");
         }

@@ -32,6 +32,7 @@ mod settings;
 mod tracking;
 mod views;
 mod worker;
+mod zones;
 
 pub use bucket::Bucket;
 pub use config::{Config, StartError, SteerError, WorkerCount};
@@ -49,6 +50,7 @@ pub use views::{
     BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, Status,
     WorkerStatus,
 };
+pub use zones::{TooManyOrigins, ZoneConfig, Zones};
 
 /// Packets that are taken from a queue and tracked in one go.
 pub const BATCH: usize = 64;

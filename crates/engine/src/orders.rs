@@ -30,7 +30,10 @@ impl Worker {
             Command::SetMtus(mtus) => self.outputs.set_mtus(&mtus),
             Command::Pin(cpu) => self.pin = Some(cpu),
             Command::Settings(settings) => self.apply(*settings),
-            Command::ShareMemory(workers) => self.reassembly.memory.set_workers(workers),
+            Command::ShareLimits(workers) => {
+                self.reassembly.memory.set_workers(workers);
+                self.tracking.limits.sources.set_workers(workers);
+            }
             Command::Mark(marker) => self.mark(marker),
             Command::Subscribe(sender) => self.tracking.subscribers.add(sender),
             Command::Ask(question) => self.answer(question, now),
@@ -79,7 +82,7 @@ impl Worker {
             }
         }
         self.ownership.set_keep_limit(settings.steer.netdev_max_backlog());
-        self.tracking.settings = settings;
+        self.tracking.apply(settings);
     }
 
     fn answer(&mut self, question: Question, now: Timestamp) {

@@ -7,6 +7,7 @@ use wire::Network;
 
 use crate::Bucket;
 use crate::reassembly::Pieces;
+use crate::zones::Origin;
 
 /// A frame with what the receiving worker found out about it, so that the owner
 /// of its bucket does not have to look again.
@@ -21,9 +22,8 @@ pub struct Packet {
     pub flow: Option<TrackedFlow>,
     /// The bucket whose owner processes it.
     pub bucket: BucketId,
-    /// Outermost VLAN identifier: what is fragmented in one VLAN is not put together
-    /// with what is in another.
-    pub vlan: u16,
+    /// Zone and VLAN that it came from.
+    pub origin: Origin,
     /// For a datagram that came in fragments: these, in order. They are what is
     /// sent; `frame` is the whole, to be looked at.
     pub pieces: Option<Box<Pieces>>,

@@ -74,7 +74,14 @@ fn datagram(fragments: usize) -> Packet {
     let network = wire::dissect(frame.bytes(), Tunnels::Inner).unwrap().network.unwrap();
     let piece = |_| pool.copy_of(&[0; 60]).unwrap();
     let pieces = (fragments > 0).then(|| Pieces::of((0..fragments).map(piece)));
-    Packet { frame, network, flow: None, bucket: steer::BucketId(0), vlan: 0, pieces }
+    Packet {
+        frame,
+        network,
+        flow: None,
+        bucket: steer::BucketId(0),
+        origin: crate::zones::Origin::default(),
+        pieces,
+    }
 }
 
 #[test]

@@ -3,9 +3,9 @@
 
 use std::num::NonZeroU32;
 
-use conntrack::Why;
+use conntrack::{Shortage, Why};
 use defrag::Piece;
-use flow::{Class, DropReason, Timestamp, Zone};
+use flow::{Class, DropReason, Timestamp};
 use netio::Frame;
 use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
@@ -14,7 +14,11 @@ use crate::packet::{Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::reassembly::Pieces;
 use crate::worker::{TimeSource, Worker};
+use crate::zones::Origin;
 
+/// Why there may be no room for a connection.
+const LIMITS: [DropReason; 3] =
+    [DropReason::TableFull, DropReason::ZoneLimit, DropReason::SourceLimit];
 /// Buckets that are asked at most to make room for one packet.
 const EVICT_BUCKETS: usize = 16;
 
@@ -31,7 +35,8 @@ impl Worker {
             self.counters.classify(Class::Untracked);
             return self.send(frame, None, now);
         };
-        let packet = self.packet(frame, network, vlan, None);
+        let origin = self.tracking.zones.origin(frame.port, vlan);
+        let packet = self.packet(frame, network, origin, None);
         if self.ownership.route(packet.bucket) == self.id {
             self.batch.push(packet);
         } else {
@@ -44,18 +49,18 @@ impl Worker {
         &self,
         frame: Frame,
         network: Network,
-        vlan: u16,
+        origin: Origin,
         pieces: Option<Box<Pieces>>,
     ) -> Packet {
         let supplied = NonZeroU32::new(frame.supplied_hash);
-        let (flow, bucket) = match self.hasher.steer(&network, Zone::default(), supplied) {
+        let (flow, bucket) = match self.hasher.steer(&network, origin.zone, supplied) {
             Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(&network) => (None, bucket),
             Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
                 (Some(TrackedFlow { keyed, hash }), bucket)
             }
             Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
         };
-        Packet { frame, network, flow, bucket, vlan, pieces }
+        Packet { frame, network, flow, bucket, origin, pieces }
     }
 
     /// True for an ICMP error about a tunnel that is looked into: the tunnel itself
@@ -139,12 +144,12 @@ impl Worker {
             // Those of a datagram were counted one by one.
             self.counters.softnet.processed += 1;
         }
-        if let Some(piece) = Piece::of(&packet.network, Zone(packet.vlan)) {
+        if let Some(piece) = Piece::of(&packet.network, packet.origin.fragments) {
             return self.reassemble(&piece, packet, now);
         }
         let mut judged = self.tracking.judge(bucket, packet, now, &mut self.counters);
         if let Err(why) = judged
-            && why.reason() == DropReason::TableFull
+            && LIMITS.contains(&why.reason())
         {
             judged = self.make_room_for(packet, why, now);
         }
@@ -163,8 +168,14 @@ impl Worker {
     #[cold]
     fn make_room_for(&mut self, packet: &Packet, why: Why, now: Timestamp) -> Result<(), Why> {
         let mut judged = Err(why);
-        if self.time == TimeSource::Turn
-            && self.evict_somewhere(now)
+        let shortage = match (why.reason(), &packet.flow) {
+            (DropReason::TableFull, _) => Some(Shortage::Table),
+            (DropReason::ZoneLimit, Some(flow)) => Some(Shortage::Zone(flow.keyed.key.zone)),
+            _ => None,
+        };
+        if let Some(shortage) = shortage
+            && self.time == TimeSource::Turn
+            && self.evict_somewhere(shortage, now)
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {
             judged = self.tracking.judge(bucket, packet, now, &mut self.counters);
@@ -179,12 +190,12 @@ impl Worker {
     /// Ends the first candidate of the next bucket that has one. All buckets are asked in
     /// turn, a few at a time: one with candidates is passed over by no more refusals in a
     /// row than there are buckets over [`EVICT_BUCKETS`].
-    fn evict_somewhere(&mut self, now: Timestamp) -> bool {
+    fn evict_somewhere(&mut self, shortage: Shortage, now: Timestamp) -> bool {
         let mut context = self.tracking.context(now, &mut self.counters);
         for _ in 0..EVICT_BUCKETS {
             self.evict_at = (self.evict_at + 1) % self.ownership.routes().len();
             let bucket = self.ownership.get_mut(BucketId(self.evict_at as u16));
-            if bucket.is_some_and(|bucket| bucket.connections.evict(&mut context)) {
+            if bucket.is_some_and(|bucket| bucket.connections.evict(shortage, &mut context)) {
                 return true;
             }
         }

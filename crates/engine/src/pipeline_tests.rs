@@ -1,7 +1,6 @@
 use std::sync::mpsc;
 
 use conntrack::Expectations;
-use flow::LeasePool;
 use netio::memory::Source;
 use netio::{PortId, Waker};
 use rtrb::RingBuffer;
@@ -13,7 +12,7 @@ use crate::command::{Command, Queue};
 use crate::peers::{Wakeup, connect};
 use crate::views::Received;
 use crate::worker::{Equipment, Turn};
-use crate::{Config, REPLAY_SECRET};
+use crate::{Config, REPLAY_SECRET, Zones};
 
 const BACKLOG: u64 = 400;
 
@@ -33,7 +32,8 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
         routes: vec![WorkerId(1); config.buckets.get()],
         refuses_new: vec![false; 2],
         settings: config.settings.clone(),
-        lease: LeasePool::new(1).lease(0),
+        zones: Zones::default(),
+        limits: config.limit_pools().limits(config.secret),
         expectations: Expectations::default(),
         fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
         time: TimeSource::Turn,

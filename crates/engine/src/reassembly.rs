@@ -14,6 +14,7 @@ use wire::{Dissected, Family};
 use crate::packet::Packet;
 use crate::views::{DatagramMemory, DatagramStatus};
 use crate::worker::Worker;
+use crate::zones::Origin;
 
 /// Datagrams whose end is looked for in one turn at most, so that expiry never
 /// holds up a batch of packets.
@@ -174,7 +175,7 @@ impl Worker {
 
     /// Takes in a fragment, and sends its datagram on its way if that is complete.
     pub(crate) fn reassemble(&mut self, piece: &Piece, packet: &mut Packet, now: Timestamp) {
-        let Packet { network, bucket, vlan, .. } = *packet;
+        let Packet { network, bucket, origin, .. } = *packet;
         let depth = packet.pieces.as_ref().map_or(0, |pieces| pieces.depth);
         if depth > Dissected::MAX_TUNNELS {
             let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
@@ -194,7 +195,7 @@ impl Worker {
             queues.insert(piece, hash, bucket.0, fragment, &mut pieces.fragments, context)
         });
         match outcome {
-            Outcome::Complete(summary) => self.complete(pieces, &summary, vlan, timestamp, now),
+            Outcome::Complete(summary) => self.complete(pieces, &summary, origin, timestamp, now),
             Outcome::Held | Outcome::Refused => self.reassembly.keep(pieces),
         }
     }
@@ -204,7 +205,7 @@ impl Worker {
         &mut self,
         mut pieces: Box<Pieces>,
         summary: &Summary,
-        vlan: u16,
+        origin: Origin,
         timestamp: u64,
         now: Timestamp,
     ) {
@@ -220,7 +221,7 @@ impl Worker {
             Ok(_) => return self.drop_frames(frame, Some(pieces), DropReason::FragHeaderChain),
             Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed),
         };
-        let mut packet = self.packet(frame, network, vlan, Some(pieces));
+        let mut packet = self.packet(frame, network, origin, Some(pieces));
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }

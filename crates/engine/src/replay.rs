@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conntrack::{EventKind, Expectations, Why};
-use flow::{Counters, HashKey, LeasePool, Timestamp};
+use flow::{Counters, HashKey, Timestamp};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use steer::{
@@ -24,10 +24,13 @@ use crate::crew::{Member, introduce};
 use crate::events::{EventStream, Subscription};
 use crate::views::Received;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
+use crate::zones::Zones;
 
 /// The secret of every replay: known, so that a run can be repeated.
 pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
 
+/// Ports of the workers: the capture comes in through the first.
+const PORTS: usize = 2;
 /// Events that may wait while one packet is processed.
 const EVENTS: usize = 4096;
 
@@ -251,7 +254,8 @@ impl Lockstep {
     pub(crate) fn new(config: &Config, count: u16) -> Result<Self, StartError> {
         let table = IndirectionTable::spread(config.buckets, WorkerSet::first(count.into()))
             .map_err(|_| StartError::NoWorkers)?;
-        let pool = LeasePool::new(config.settings.conntrack.max_entries);
+        let pools = config.limit_pools();
+        let zones = Zones::new(&config.zones, PORTS)?;
         let expectations = Expectations::default();
         // All fragments meet at one worker, and it has all the memory: which are given
         // up when that runs short must not depend on how many workers there are.
@@ -268,10 +272,10 @@ impl Lockstep {
                 hasher: SteeringHasher::new(steering),
                 tunnels: config.tunnels,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
-                refuses_new: vec![false; 2],
+                refuses_new: vec![false; PORTS],
                 settings: config.settings.clone(),
-                // No pockets: whether there is room must not depend on who asks.
-                lease: pool.lease(0),
+                zones: zones.clone(),
+                limits: pools.limits_of_replay(config.secret),
                 expectations: expectations.clone(),
                 fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
                 time: TimeSource::Frame,

@@ -1,20 +1,23 @@
 //! The tracking stage: class and verdict of a packet in its bucket.
 
-use conntrack::{Context, Expectations, TrackedPacket, Why};
-use flow::{Class, Counters, Lease, Timestamp, Verdict};
+use conntrack::{Context, Expectations, Limits, TrackedPacket, Why};
+use flow::{Class, Counters, Timestamp, Verdict};
 use netio::Checksum;
 
 use crate::Bucket;
 use crate::events::Subscribers;
 use crate::packet::{Packet, TrackedFlow};
 use crate::settings::Settings;
+use crate::zones::Zones;
 
 /// What tracking needs beside the bucket, one for each worker.
 pub struct Tracking {
     /// Tunables.
     pub settings: Settings,
-    /// Allowance of connections.
-    pub lease: Lease,
+    /// What is different in each zone.
+    pub zones: Zones,
+    /// How many connections there may be.
+    pub limits: Limits,
     /// Connections that others have announced; shared by all workers.
     pub expectations: Expectations,
     /// Which ports accept no new connections.
@@ -24,12 +27,19 @@ pub struct Tracking {
 }
 
 impl Tracking {
-    /// What the connection table needs from its worker.
+    /// Takes over changed tunables.
+    pub fn apply(&mut self, settings: Settings) {
+        self.zones.apply(&settings.conntrack);
+        self.settings = settings;
+    }
+
+    /// What the connection table needs from its worker for whatever is not about a packet
+    /// of one zone.
     pub fn context<'a>(&'a mut self, now: Timestamp, counters: &'a mut Counters) -> Context<'a> {
         Context {
             now,
             settings: &self.settings.conntrack,
-            lease: &mut self.lease,
+            limits: &mut self.limits,
             counters: &mut counters.conntrack,
             expectations: &self.expectations,
             events: self.subscribers.sink(),
@@ -68,7 +78,14 @@ impl Tracking {
             segments: packet.frame.segments(),
             may_open: !self.refuses_new[usize::from(packet.frame.port.0)],
         };
-        let mut context = self.context(now, counters);
+        let mut context = Context {
+            now,
+            settings: self.zones.settings(keyed.key.zone).unwrap_or(&self.settings.conntrack),
+            limits: &mut self.limits,
+            counters: &mut counters.conntrack,
+            expectations: &self.expectations,
+            events: self.subscribers.sink(),
+        };
         let tracked = bucket.connections.track(&tracked_packet, &mut context);
         if tracked.verdict == Verdict::Accept {
             counters.classify(tracked.class);

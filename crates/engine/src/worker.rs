@@ -7,7 +7,7 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use conntrack::{Cursor, Expectations, Why};
+use conntrack::{Cursor, Expectations, Limits, Why};
 use flow::{Counters, Timestamp};
 use netio::{Frame, FramePool, PortError};
 use rtrb::Consumer;
@@ -24,6 +24,7 @@ use crate::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::recent_drops::RecentDrops;
 use crate::settings::Settings;
 use crate::tracking::Tracking;
+use crate::zones::Zones;
 use crate::{BATCH, Bucket};
 
 /// Connections that expire in one turn at most, so that expiry never holds up a
@@ -67,8 +68,10 @@ pub struct Equipment {
     pub refuses_new: Vec<bool>,
     /// Tunables.
     pub settings: Settings,
+    /// Zones, before any settings are applied to them.
+    pub zones: Zones,
     /// Connections that the worker may hold.
-    pub lease: flow::Lease,
+    pub limits: Limits,
     /// Connections that others have announced.
     pub expectations: Expectations,
     /// Bytes of fragments that the worker may hold.
@@ -134,10 +137,12 @@ pub struct Worker {
 impl Worker {
     /// A worker that owns no bucket and no queue yet.
     pub fn new(equipment: Equipment) -> Self {
-        let Equipment { id, hasher, tunnels, routes, settings, lease, time, .. } = equipment;
+        let Equipment { id, hasher, tunnels, routes, settings, mut zones, limits, time, .. } =
+            equipment;
         let Equipment { expectations, refuses_new, .. } = equipment;
         let outputs = Outputs::new(refuses_new.len());
         let keep_limit = settings.steer.netdev_max_backlog();
+        zones.apply(&settings.conntrack);
         Self {
             id,
             hasher,
@@ -146,7 +151,8 @@ impl Worker {
             reassembly: Reassembly::new(hasher.config().key, equipment.fragment_memory),
             tracking: Tracking {
                 settings,
-                lease,
+                zones,
+                limits,
                 expectations,
                 refuses_new,
                 subscribers: Subscribers::default(),
@@ -275,8 +281,7 @@ impl Worker {
         if let Some(parcel) = content.datagrams.take() {
             self.unpack_datagrams(parcel);
         }
-        // The entries' allowance travels with them.
-        self.tracking.lease.adopt(content.connections.len() as u64);
+        content.connections.adopt(&mut self.tracking.limits);
         self.tracking.subscribers.advance_clock(content.event_clock);
         for packet in self.ownership.arrive(bucket, content) {
             self.batch.push(packet);
@@ -331,7 +336,7 @@ impl Worker {
         // Only now has everything of a departing bucket left this worker.
         while let Some(Departure { bucket, to, mut content }) = self.departures.pop() {
             content.datagrams = self.pack_datagrams(bucket);
-            self.tracking.lease.surrender(content.connections.len() as u64);
+            content.connections.surrender(&mut self.tracking.limits);
             content.event_clock = self.tracking.subscribers.clock();
             match self.links.get_mut(to.index()) {
                 Some(Some(link)) => link.stage_control(Item::Bucket(bucket, content)),

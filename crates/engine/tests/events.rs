@@ -91,7 +91,7 @@ fn run(disturb: impl Fn(&Gateway, u16) + Send + Sync) {
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| check(stream, 3 * ROUNDS * usize::from(FLOWS)));
         scope.spawn(|| {
-            for step in 0.. {
+            for step in (0..=u16::MAX).cycle() {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }

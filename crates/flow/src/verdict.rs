@@ -100,6 +100,8 @@ drop_reasons! {
     ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected.";
     HelperIncomplete = "helper_incomplete", "Segment that ends in the middle of an announcement that a helper reads.";
     NewRefused = "new_refused", "New connection from an interface with `new_connections = \"drop\"` that nobody expected.";
+    ZoneLimit = "zone_limit", "Connections of the zone at their limit and none of them could be evicted early.";
+    SourceLimit = "source_limit", "Source with stateway_half_open_per_source half-open connections.";
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";
     MoveBufferFull = "move_buffer_full", "Packets that waited for a moving bucket exceeded the backlog limit.";

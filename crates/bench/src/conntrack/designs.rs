@@ -5,12 +5,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
-use ::conntrack::{Checksum, Context, Direction, Expectations, Settings, Table, TrackedPacket};
-use engine::Hardware;
-use flow::{
-    Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Lease, LeasePool, Side, Timestamp,
-    Zone,
+use ::conntrack::{
+    Checksum, Context, Direction, Expectations, Limits, Settings, Table, TrackedPacket,
 };
+use engine::Hardware;
+use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Side, Timestamp, Zone};
 use steer::{
     BucketCount, BucketId, FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher,
 };
@@ -48,11 +47,13 @@ pub trait Lane: Send {
     }
 }
 
+const SECRET: HashKey = HashKey(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
+
 /// The hash that all designs with buckets use.
 pub fn steering() -> SteeringHasher {
     SteeringHasher::new(SteeringConfig {
         kind: HashKind::Sip,
-        key: HashKey(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210),
+        key: SECRET,
         buckets: BucketCount::DEFAULT,
         fragments: FragmentSteering::default(),
     })
@@ -61,7 +62,7 @@ pub fn steering() -> SteeringHasher {
 /// What tracking needs beside the table.
 struct Desk {
     settings: Settings,
-    lease: Lease,
+    limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
     refused: u64,
@@ -72,7 +73,7 @@ impl Desk {
         const ENOUGH: u64 = 1 << 32;
         Self {
             settings: Settings::default(),
-            lease: LeasePool::new(ENOUGH).lease(1024),
+            limits: Limits::alone(ENOUGH, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::default(),
             refused: 0,
@@ -83,7 +84,7 @@ impl Desk {
         Context {
             now,
             settings: &self.settings,
-            lease: &mut self.lease,
+            limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
             events: None,

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use flow::{
-    Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Lease, LeasePool, Timestamp, Zone,
-};
+use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use wire::{Network, Tunnels, build::PacketBuilder, dissect};
 
 use crate::{
-    Checksum, Connection, Context, Direction, Expectations, Settings, Table, Tracked,
+    Checksum, Connection, Context, Direction, Expectations, Limits, Settings, Table, Tracked,
     TrackedPacket, Why,
 };
 
@@ -23,7 +21,7 @@ pub struct Dialogue {
     table: Table,
     now: Timestamp,
     pub settings: Settings,
-    lease: Lease,
+    limits: Limits,
     counters: ConntrackCounters,
     last: Option<FlowKey>,
     /// Why the last packet was refused.
@@ -42,7 +40,7 @@ impl Dialogue {
             table: Table::new(now),
             now,
             settings: Settings::default(),
-            lease: LeasePool::new(connections).lease(1),
+            limits: Limits::alone(connections, SECRET),
             counters: ConntrackCounters::default(),
             last: None,
             why: None,
@@ -104,7 +102,7 @@ impl Dialogue {
         let mut context = Context {
             now: self.now,
             settings: &self.settings,
-            lease: &mut self.lease,
+            limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &Expectations::default(),
             events: None,

@@ -146,6 +146,16 @@ impl State {
         }
     }
 
+    /// True while the handshake of the protocol is not complete.
+    pub fn is_opening(&self) -> bool {
+        match self {
+            Self::Tcp(tcp) => tcp.state().is_opening(),
+            Self::Sctp(sctp) => sctp.state().is_opening(),
+            Self::Dccp(dccp) => dccp.state().is_opening(),
+            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Generic => false,
+        }
+    }
+
     /// The name of the state, for protocols that have several.
     pub fn name(&self) -> Option<&'static str> {
         match self {

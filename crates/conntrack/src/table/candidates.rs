@@ -91,6 +91,15 @@ impl Candidates {
         (ends.oldest != NO_SLOT).then_some(ends.oldest)
     }
 
+    /// The slots of a list, oldest first.
+    pub fn slots(&self, list: u16) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.oldest(list), |&slot| {
+            let chunk = self.chunks[slot as usize / CHUNK].as_ref()?;
+            let newer = chunk.links[slot as usize % CHUNK].newer;
+            (newer != NO_SLOT).then_some(newer)
+        })
+    }
+
     /// Files a slot as the newest of `list`, or takes it out of whatever list it is in.
     /// Nothing happens if it is in that list already.
     pub fn file(&mut self, slot: u32, list: Option<u16>) {

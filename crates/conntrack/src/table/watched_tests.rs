@@ -1,13 +1,14 @@
 use std::time::Duration;
 
-use flow::{Class, ConntrackCounters, DropReason, FlowKey, HashKey, Lease, LeasePool, Timestamp};
+use flow::{Class, ConntrackCounters, DropReason, FlowKey, HashKey, Timestamp};
 use flow::{Verdict, Zone};
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, Tunnels, dissect, protocol};
 
 use crate::helper::Kind;
 use crate::{
-    Changes, Checksum, Connection, Context, Expectations, Settings, Table, Tracked, TrackedPacket,
+    Changes, Checksum, Connection, Context, Expectations, Limits, Settings, Table, Tracked,
+    TrackedPacket,
 };
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -20,7 +21,7 @@ struct Lab {
     table: Table,
     now: Timestamp,
     settings: Settings,
-    lease: Lease,
+    limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
     from_client_may_open: bool,
@@ -50,7 +51,7 @@ impl Lab {
             table: Table::new(now),
             now,
             settings,
-            lease: LeasePool::new(100).lease(0),
+            limits: Limits::alone(100, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::default(),
             from_client_may_open: true,
@@ -61,7 +62,7 @@ impl Lab {
         let mut context = Context {
             now: self.now,
             settings: &self.settings,
-            lease: &mut self.lease,
+            limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
             events: None,
@@ -196,7 +197,7 @@ fn a_refused_packet_leaves_nothing_behind() {
     assert!(is_refused(refused));
     assert_eq!(refused.class, Class::New);
     assert!(lab.table.is_empty());
-    assert_eq!(lab.lease.used(), 0);
+    assert_eq!(lab.limits.used(), 0);
     let (ports, numbers) = ((CONTROL, 22), (0, 0));
     let opening = Sent { from_client: true, ports, flags: Some(SYN), numbers, payload: b"" };
     assert_eq!(lab.send(opening).verdict, Verdict::Accept);
@@ -278,7 +279,7 @@ fn a_packet_that_announces_too_much_is_dropped() {
 #[test]
 fn what_is_expected_is_still_expected_when_there_was_no_room() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
-    lab.lease = LeasePool::new(1).lease(0);
+    lab.limits = Limits::alone(1, SECRET);
     lab.control(21);
     lab.command(3, b"PORT 192,0,2,1,7,208\n");
     assert_eq!(lab.data_syn(2000).verdict, Verdict::Drop(DropReason::TableFull));

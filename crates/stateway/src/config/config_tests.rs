@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use conntrack::helper::Kind;
+use netio::PortId;
 
 use super::*;
 
@@ -50,6 +51,22 @@ fn everything_that_can_be_said_is_understood() {
         nf_conntrack_max = 1000
         netdev_max_backlog = 0x100
 
+        [[zone]]
+        id = 10
+        interfaces = ["wan0"]
+        vlans = [0, 100]
+        max_connections = 5000
+        half_open_per_source = 50
+        [zone.timeouts]
+        nf_conntrack_udp_timeout = 7
+
+        [[zone]]
+        id = 11
+
+        [conntrack]
+        reserve = ["192.0.2.0/28", "2001:db8::/64"]
+        reserve_connections = 10
+
         [control]
         socket = "/tmp/gateway.sock"
         "#,
@@ -73,6 +90,56 @@ fn everything_that_can_be_said_is_understood() {
     assert_eq!(config.settings.get("nf_conntrack_max"), Some(1000));
     assert_eq!(config.settings.get("netdev_max_backlog"), Some(256));
     assert_eq!(config.socket(), Path::new("/tmp/gateway.sock"));
+    let [first, second] = &config.zones[..] else { panic!("two zones") };
+    assert_eq!((first.zone.0, first.max_connections), (10, Some(5000)));
+    assert_eq!(
+        (first.ports.as_deref(), first.vlans.as_deref()),
+        (Some(&[PortId(1)][..]), Some(&[0, 100][..]))
+    );
+    assert_eq!(*second, engine::ZoneConfig::new(flow::Zone(11)));
+    let mut zones = engine::Zones::new(&config.zones, 2).unwrap();
+    zones.apply(&config.settings.conntrack);
+    let settings = zones.settings(first.zone).unwrap();
+    assert_eq!((settings.timeouts.udp, settings.half_open_per_source), (7, 50));
+    assert_eq!((config.reserve.sources.len(), config.reserve.connections), (2, 10));
+}
+
+#[test]
+fn zones_and_the_reserve_are_explained() {
+    insta::assert_snapshot!(problems(
+        r#"[[interface]]
+name = "lan0"
+
+[[zone]]
+interfaces = ["lan1"]
+vlans = [5000]
+max_connections = 0
+timeouts = 7
+
+[[zone]]
+id = 65536
+interface = "lan0"
+vlans = []
+
+[[zone]]
+id = 3
+half_open_per_source = 2000000
+
+[zone.timeouts]
+nf_conntrack_udp_timeout = -1
+nf_conntrack_max = 5
+nf_conntrack_tcp_timeout_never = 5
+
+[[zone]]
+id = 3
+
+[conntrack]
+reserve = ["192.0.2.0/33"]
+reserves = 4
+"#
+    ));
+    let alone = problems("[conntrack]\nreserve_connections = 5\n");
+    insta::assert_snapshot!(alone, @"gateway.toml:1: conntrack: reserve and reserve_connections belong together: who, and how many");
 }
 
 #[test]

@@ -3,13 +3,15 @@
 mod document;
 mod host;
 mod sections;
+mod zones;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use engine::{Settings, WorkerCount};
+use conntrack::Reserve;
+use engine::{Settings, WorkerCount, ZoneConfig};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind};
 use wire::Tunnels;
@@ -42,6 +44,10 @@ pub struct Configuration {
     pub secret: Option<HashKey>,
     /// Interfaces, in the order of the file.
     pub interfaces: Vec<Interface>,
+    /// Zones, in the order of the file.
+    pub zones: Vec<ZoneConfig>,
+    /// Connections that only some sources may use.
+    pub reserve: Reserve,
     /// All tunables, the changed ones among them, and the helpers.
     pub settings: Settings,
     /// Where the control socket is to be.
@@ -117,6 +123,8 @@ impl Configuration {
             hash: self.hash,
             fragments: self.fragments,
             settings: self.settings.clone(),
+            zones: self.zones.clone(),
+            reserve: self.reserve.clone(),
             balance: self.balance.interval(),
             ..engine::Config::new(secret)
         })

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use wire::Tunnels;
 
 use super::document::{Reader, Section, choice, number, show, text};
-use super::{Configuration, Interface, Problems};
+use super::{Configuration, Interface, Problems, zones};
 use crate::every::{ALLOWED, Every};
 
 /// Most receive queues of one interface.
@@ -33,6 +33,10 @@ pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configurati
         .filter_map(|section| interface(&mut reader, section, cpus))
         .collect();
     refuse_repeated_names(&mut reader, &config.interfaces);
+    config.zones = zones::read(&mut reader, &mut document, &config.interfaces);
+    if let Some(section) = table(&mut reader, &mut document, "conntrack") {
+        config.reserve = zones::conntrack(&mut reader, section);
+    }
     if let Some(section) = table(&mut reader, &mut document, "tunables") {
         tunables(&mut reader, section, &mut config.settings);
     }
@@ -254,27 +258,24 @@ fn control(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
 }
 
 /// A table of the document; a problem if the key holds something else.
-fn table<'t>(
+pub(super) fn table<'t>(
     reader: &mut Reader<'_>,
     document: &mut Section<'t>,
     name: &'static str,
 ) -> Option<Section<'t>> {
     let entry = document.take(name)?;
     match entry.value {
-        DeValue::Table(table) => Some(section(name, entry.offset, table)),
+        DeValue::Table(table) => Some(section(&entry.key, entry.offset, table)),
         other => {
-            reader.note(
-                entry.offset,
-                name,
-                format!("{} is not a table; write [{name}]", show(&other)),
-            );
+            let what = format!("{} is not a table; write [{}]", show(&other), entry.key);
+            reader.note(entry.offset, &entry.key, what);
             None
         }
     }
 }
 
 /// An array of tables of the document.
-fn tables<'t>(
+pub(super) fn tables<'t>(
     reader: &mut Reader<'_>,
     document: &mut Section<'t>,
     name: &'static str,

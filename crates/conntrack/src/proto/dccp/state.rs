@@ -55,6 +55,11 @@ impl DccpState {
             Self::Request | Self::Respond | Self::PartOpen | Self::Open => false,
         }
     }
+
+    /// True before the server has acknowledged the client's answer.
+    pub const fn is_opening(self) -> bool {
+        matches!(self, Self::Request | Self::Respond | Self::PartOpen)
+    }
 }
 
 /// What an end is (RFC 4340 section 4.2).

@@ -65,7 +65,7 @@ impl SctpState {
     }
 
     /// True before the cookie was acknowledged.
-    pub(super) const fn is_opening(self) -> bool {
+    pub const fn is_opening(self) -> bool {
         matches!(self, Self::Closed | Self::CookieWait | Self::CookieEchoed)
     }
 }

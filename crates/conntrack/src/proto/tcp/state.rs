@@ -68,6 +68,11 @@ impl TcpState {
             Self::SynSent | Self::SynRecv | Self::Established | Self::SynSent2 => false,
         }
     }
+
+    /// True before the ACK that completes the handshake.
+    pub const fn is_opening(self) -> bool {
+        matches!(self, Self::SynSent | Self::SynRecv | Self::SynSent2)
+    }
 }
 
 /// What the control bits of a segment mean to the state machine.

@@ -1,0 +1,226 @@
+//! Room for new connections: what a table holds of the limits, and what gives way.
+
+use flow::{DropReason, KeyedPacket, Zone};
+
+use super::Table;
+use super::candidates::{Candidates, Rank};
+use crate::Context;
+use crate::entry::{Entry, Head, Status};
+use crate::limits::{Held, Limits};
+use crate::slab::Slab;
+
+/// Which limit leaves no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// That of the gateway, for those that may not use the reserve.
+    Table,
+    /// The reserve.
+    Reserve,
+    /// That of a zone.
+    Zone(Zone),
+}
+
+/// The books of a table.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// Three lists by rank of what the gateway's limit pays for, then three of the reserve.
+    payers: Candidates,
+    /// Three lists for each zone with a limit of its own.
+    zones: Candidates,
+    held: Held,
+}
+
+const RANKS: u16 = Rank::ALL.len() as u16;
+
+impl Room {
+    pub fn memory_bytes(&self) -> usize {
+        self.payers.memory_bytes()
+            + self.zones.memory_bytes()
+            + self.held.zones.capacity() * size_of::<u64>()
+    }
+
+    /// Gives the memory back if there are no connections.
+    pub fn shrink(&mut self) {
+        if self.held.table + self.held.reserve == 0 {
+            *self = Self::default();
+        }
+    }
+
+    /// Notes a connection that was admitted.
+    fn enter(&mut self, head: &Head, limits: &Limits) {
+        *self.payer(head) += 1;
+        if let Some(zone) = limits.limited_zone(head.key.zone) {
+            if self.held.zones.len() <= zone {
+                self.held.zones.resize(zone + 1, 0);
+            }
+            self.held.zones[zone] += 1;
+        }
+    }
+
+    /// Takes a connection out that ends, and gives back what it holds.
+    pub fn leave(&mut self, slot: u32, head: &Head, limits: &mut Limits) {
+        self.payers.file(slot, None);
+        *self.payer(head) -= 1;
+        let zone = limits.limited_zone(head.key.zone);
+        if let Some(zone) = zone {
+            self.zones.file(slot, None);
+            self.held.zones[zone] -= 1;
+        }
+        limits.release(head.status.has(Status::RESERVED), zone);
+        if head.status.has(Status::COUNTED) {
+            discount(head, limits);
+        }
+    }
+
+    /// Files a connection by its rank, which may have changed.
+    fn rank(&mut self, slot: u32, entry: &Entry, limits: &Limits) {
+        let Entry { head, body } = entry;
+        let rank = Rank::of(head.status, &body.state).map(|rank| rank as u16);
+        let payer = u16::from(head.status.has(Status::RESERVED));
+        self.payers.file(slot, rank.map(|rank| payer * RANKS + rank));
+        if let Some(zone) = limits.limited_zone(head.key.zone) {
+            self.zones.file(slot, rank.map(|rank| zone as u16 * RANKS + rank));
+        }
+    }
+
+    /// Who gives way, the oldest of the lowest rank.
+    fn victim(&self, shortage: Shortage, limits: &Limits) -> Option<u32> {
+        let (candidates, group) = match shortage {
+            Shortage::Table => (&self.payers, 0),
+            Shortage::Reserve => (&self.payers, 1),
+            Shortage::Zone(zone) => (&self.zones, limits.limited_zone(zone)? as u16),
+        };
+        Rank::ALL.into_iter().find_map(|rank| candidates.oldest(group * RANKS + rank as u16))
+    }
+
+    fn payer(&mut self, head: &Head) -> &mut u64 {
+        if head.status.has(Status::RESERVED) {
+            &mut self.held.reserve
+        } else {
+            &mut self.held.table
+        }
+    }
+
+    /// The connections that are counted by source: what is half-open was never assured.
+    fn counted(&self, slab: &Slab) -> Vec<u32> {
+        let ranks = [Rank::Unreplied, Rank::Unassured].map(|rank| rank as u16);
+        let lists = ranks.into_iter().chain(ranks.map(|rank| RANKS + rank));
+        let slots = lists.flat_map(|list| self.payers.slots(list));
+        slots.filter(|&slot| slab[slot].head.status.has(Status::COUNTED)).collect()
+    }
+}
+
+impl Table {
+    /// Ends the connection that is the first to give way; false if none does. Takes the
+    /// same time however many connections there are.
+    pub fn evict(&mut self, shortage: Shortage, context: &mut Context<'_>) -> bool {
+        let Some(victim) = self.room.victim(shortage, context.limits) else { return false };
+        self.close(victim, context);
+        context.counters.early_drop += 1;
+        true
+    }
+
+    /// Takes what a new connection needs of every limit; all or nothing. The status tells
+    /// what it has to give back.
+    pub(super) fn admit(
+        &mut self,
+        packet: &KeyedPacket,
+        context: &mut Context<'_>,
+    ) -> Result<Status, DropReason> {
+        let key = &packet.key;
+        let limit = context.settings.half_open_per_source;
+        if limit == 0 {
+            return self.pay(packet, context);
+        }
+        let source = key.endpoint(packet.sender);
+        let counted = context.limits.sources.count(source, key.family, key.zone, limit);
+        let counted = counted.ok_or(DropReason::SourceLimit)?;
+        match self.pay(packet, context) {
+            Ok(status) => Ok(status.with(Status::when(counted, Status::COUNTED))),
+            Err(reason) => {
+                if counted {
+                    context.limits.sources.discount(source, key.family, key.zone);
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    fn pay(
+        &mut self,
+        packet: &KeyedPacket,
+        context: &mut Context<'_>,
+    ) -> Result<Status, DropReason> {
+        let KeyedPacket { key, sender } = packet;
+        let zone = context.limits.limited_zone(key.zone);
+        if let Some(zone) = zone
+            && !context.limits.spend_zone(zone)
+            && !(self.evict(Shortage::Zone(key.zone), context) && context.limits.spend_zone(zone))
+        {
+            return Err(DropReason::ZoneLimit);
+        }
+        if context.limits.spend() || self.evict(Shortage::Table, context) && context.limits.spend()
+        {
+            return Ok(Status::default());
+        }
+        if context.limits.is_reserved_for(key.endpoint(*sender), key.family)
+            && (context.limits.spend_reserve()
+                || self.evict(Shortage::Reserve, context) && context.limits.spend_reserve())
+        {
+            return Ok(Status::RESERVED);
+        }
+        if let Some(zone) = zone {
+            context.limits.release_zone(zone);
+        }
+        Err(DropReason::TableFull)
+    }
+
+    /// Enters a connection that was admitted into the books.
+    pub(super) fn enter(&mut self, slot: u32, context: &Context<'_>) {
+        let entry = &self.slab[slot];
+        self.room.enter(&entry.head, context.limits);
+        self.room.rank(slot, entry, context.limits);
+    }
+
+    /// Takes note of a connection's changed state or status.
+    pub(super) fn rank(&mut self, slot: u32, context: &mut Context<'_>) {
+        let Entry { head, body } = &mut self.slab[slot];
+        let in_progress = !head.status.has(Status::SEEN_REPLY) || body.state.is_opening();
+        let half_open = in_progress && !head.status.has(Status::ASSURED);
+        if head.status.has(Status::COUNTED) && !half_open {
+            discount(head, context.limits);
+            head.status.clear(Status::COUNTED);
+        }
+        self.room.rank(slot, &self.slab[slot], context.limits);
+    }
+
+    /// Takes what the connections hold out of the limits of a worker: the table leaves it
+    /// for one whose limits come from the same pools.
+    pub fn surrender(&self, limits: &mut Limits) {
+        limits.surrender(&self.room.held);
+        for slot in self.room.counted(&self.slab) {
+            discount(&self.slab[slot].head, limits);
+        }
+    }
+
+    /// The other half of [`Table::surrender`].
+    pub fn adopt(&mut self, limits: &mut Limits) {
+        limits.adopt(&self.room.held);
+        for slot in self.room.counted(&self.slab) {
+            let head = &mut self.slab[slot].head;
+            let (key, source) = (head.key, head.key.endpoint(head.originator()));
+            if limits.sources.count(source, key.family, key.zone, u32::MAX) != Some(true) {
+                head.status.clear(Status::COUNTED);
+            }
+        }
+    }
+}
+
+fn discount(head: &Head, limits: &mut Limits) {
+    let source = head.key.endpoint(head.originator());
+    limits.sources.discount(source, head.key.family, head.key.zone);
+}
+
+#[cfg(test)]
+#[path = "room_tests.rs"]
+mod tests;
