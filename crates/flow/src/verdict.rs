@@ -81,7 +81,7 @@ drop_reasons! {
     TcpReset = "tcp_reset", "TCP reset whose sequence number does not fit.";
     IcmpNotQuery = "icmp_not_query", "ICMP message that neither asks nor answers a known query.";
     IcmpErrorUnknown = "icmp_error_unknown", "ICMP error about a flow that is not known.";
-    IcmpErrorQuote = "icmp_error_quote", "ICMP error whose quote is too short to name a flow.";
+    IcmpErrorQuote = "icmp_error_quote", "ICMP error whose quote names no flow.";
     IcmpErrorDirection = "icmp_error_direction", "ICMP error sent to someone else than the sender of the quoted packet.";
     ProtocolState = "protocol_state", "Packet that the state of its SCTP or DCCP association does not allow.";
     VerificationTag = "verification_tag", "SCTP packet with a wrong verification tag.";

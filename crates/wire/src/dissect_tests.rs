@@ -133,3 +133,30 @@ fn a_first_fragment_holds_the_whole_chain_of_extension_headers() {
     assert_eq!(of(40, false), None, "an atomic fragment");
     assert_eq!(of(16, false), Some(Malformed::ExtensionHeaders), "no other piece has the rest");
 }
+
+#[test]
+fn a_quote_of_something_without_a_flow_names_none() {
+    let mut echo = Vec::new();
+    v4().echo(false, 7, 1, b"", &mut echo);
+    let names_one = |packet: &[u8]| {
+        let mut frame = Vec::new();
+        v4().icmp_error(3, 1, [0; 4], packet, &mut frame);
+        let transport = dissect(&frame, Tunnels::Inner).unwrap().network.unwrap().transport;
+        let Transport::IcmpError(error) = transport else { panic!("{transport:?}") };
+        error.quoted.is_some()
+    };
+    let packet = &echo[14..];
+    assert!(names_one(packet));
+    // An error or any other message: not even the query with the identifier zero.
+    for kind in [3, 11, 30] {
+        let mut other = packet.to_vec();
+        other[20] = kind;
+        assert!(!names_one(&other), "{kind}");
+    }
+    // Options that the quote does not reach to the end of.
+    let mut generic = packet.to_vec();
+    (generic[0], generic[9]) = (0x4f, 253);
+    assert!(!names_one(&generic));
+    generic[0] = 0x45;
+    assert!(names_one(&generic));
+}

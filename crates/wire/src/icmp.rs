@@ -67,7 +67,8 @@ fn quoted_v4(packet: &[u8], offset: u16) -> Option<Quoted> {
         header;
     let header_len = u16::from(version_ihl & 0x0f) * 4;
     let later = u16::from_be_bytes([f0, f1]) & 0x1fff != 0;
-    if version_ihl >> 4 != 4 || header_len < 20 || later {
+    let cut_short = rest.len() < usize::from(header_len);
+    if version_ihl >> 4 != 4 || header_len < 20 || cut_short || later {
         return None;
     }
     let transport_offset = offset.checked_add(header_len)?;
@@ -100,8 +101,9 @@ fn quoted_v6(packet: &[u8], offset: u16) -> Option<Quoted> {
     })
 }
 
-/// What names the flow, or `None` where the quote ends before it. All of it lies
-/// in the first 8 bytes, except the key of a GRE header with a checksum.
+/// What names the flow, or `None` where the quote ends before it or is of an ICMP
+/// message without a flow. All of it lies in the first 8 bytes, except the key of a
+/// GRE header with a checksum.
 fn quoted_transport(
     packet: &[u8],
     family: Family,
@@ -121,8 +123,7 @@ fn quoted_transport(
             })
         }
         (Family::V4, protocol::ICMP) | (Family::V6, protocol::ICMPV6) => {
-            let query = query(family, bytes.first_chunk()?);
-            Some(query.map_or(QuotedTransport::Other, QuotedTransport::Query))
+            query(family, bytes.first_chunk()?).map(QuotedTransport::Query)
         }
         (_, protocol::GRE) => {
             let header = transport::gre(bytes).ok()?;
