@@ -100,9 +100,9 @@ pub(crate) fn is_fragment(network: &Network) -> bool {
 /// The class of a packet that names no flow (no key by
 /// [`flow::FlowKey::of_packet`], nor by the quote of an ICMP error).
 ///
-/// Fragments are untracked, as are neighbour discovery (RFC 4861) and multicast
-/// listener discovery (RFC 2710, RFC 3810), which are talk on the link and not
-/// flows. All other ICMP messages can not belong to a flow.
+/// Fragments are untracked, as are neighbour discovery (RFC 4861), multicast
+/// listener discovery (RFC 2710, RFC 3810) and multicast router discovery (RFC 4286),
+/// which are talk on the link and not flows. All other ICMP messages can not belong to a flow.
 pub fn class_without_flow(network: &Network) -> Class {
     if is_fragment(network) {
         return Class::Untracked;
@@ -119,9 +119,9 @@ pub fn class_without_flow(network: &Network) -> Class {
     }
 }
 
-/// ICMPv6 types of router and neighbour solicitation and advertisement and of
-/// multicast listener discovery. Redirects are not among them: they may come
-/// from anybody.
+/// ICMPv6 types of router and neighbour solicitation and advertisement, of multicast
+/// listener discovery and of multicast router discovery. Redirects are not among them:
+/// they may come from anybody.
 const fn is_link_talk(kind: u8) -> bool {
-    matches!(kind, 130..=136 | 143)
+    matches!(kind, 130..=136 | 143 | 151..=153)
 }

@@ -367,7 +367,7 @@ fn what_names_no_flow_has_a_class_of_its_own() {
     let class =
         |family, transport| class_without_flow(&network(family, 1, 2, protocol::ICMP, transport));
     let other = |kind| Transport::IcmpOther { kind, code: 0 };
-    for kind in [130, 131, 132, 133, 134, 135, 136, 143] {
+    for kind in [130, 131, 132, 133, 134, 135, 136, 143, 151, 152, 153] {
         assert_eq!(class(Family::V6, other(kind)), Class::Untracked, "type {kind}");
         assert_eq!(class(Family::V4, other(kind)), Class::Invalid(DropReason::IcmpNotQuery));
     }
