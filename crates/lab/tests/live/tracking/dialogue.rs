@@ -65,6 +65,17 @@ impl Ends {
     pub fn from(&self, side: Side) -> PacketBuilder {
         packet(self.address(side), self.address(side.other()))
     }
+
+    /// A router on the way of a side.
+    pub fn router(&self, side: Side) -> IpAddr {
+        let address = match (self.family, side) {
+            (Family::V4, Client) => "192.0.2.254",
+            (Family::V4, Server) => "198.51.100.254",
+            (Family::V6, Client) => "2001:db8:1::ffff",
+            (Family::V6, Server) => "2001:db8:2::ffff",
+        };
+        address.parse().unwrap()
+    }
 }
 
 pub fn packet(source: IpAddr, destination: IpAddr) -> PacketBuilder {

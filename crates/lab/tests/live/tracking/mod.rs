@@ -4,6 +4,7 @@
 mod compare;
 mod datagrams;
 mod dialogue;
+mod icmp;
 mod kernel;
 mod ours;
 mod reason;
@@ -27,4 +28,9 @@ fn sctp_is_tracked_as_by_the_kernel() {
 #[test]
 fn datagrams_are_tracked_as_by_the_kernel() {
     alone(|| datagrams::DATAGRAMS.run());
+}
+
+#[test]
+fn icmp_is_tracked_as_by_the_kernel() {
+    alone(|| icmp::ICMP.run());
 }
