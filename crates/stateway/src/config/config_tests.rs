@@ -51,22 +51,6 @@ fn everything_that_can_be_said_is_understood() {
         nf_conntrack_max = 1000
         netdev_max_backlog = 0x100
 
-        [[zone]]
-        id = 10
-        interfaces = ["wan0"]
-        vlans = [0, 100]
-        max_connections = 5000
-        half_open_per_source = 50
-        [zone.timeouts]
-        nf_conntrack_udp_timeout = 7
-
-        [[zone]]
-        id = 11
-
-        [conntrack]
-        reserve = ["192.0.2.0/28", "2001:db8::/64"]
-        reserve_connections = 10
-
         [control]
         socket = "/tmp/gateway.sock"
         "#,
@@ -90,6 +74,35 @@ fn everything_that_can_be_said_is_understood() {
     assert_eq!(config.settings.get("nf_conntrack_max"), Some(1000));
     assert_eq!(config.settings.get("netdev_max_backlog"), Some(256));
     assert_eq!(config.socket(), Path::new("/tmp/gateway.sock"));
+}
+
+#[test]
+fn zones_and_the_reserve_are_understood() {
+    let config = parse(
+        r#"
+        [[interface]]
+        name = "lan0"
+        [[interface]]
+        name = "wan0"
+
+        [[zone]]
+        id = 10
+        interfaces = ["wan0"]
+        vlans = [0, 100]
+        max_connections = 5000
+        half_open_per_source = 50
+        [zone.timeouts]
+        nf_conntrack_udp_timeout = 7
+
+        [[zone]]
+        id = 11
+
+        [conntrack]
+        reserve = ["192.0.2.0/28", "2001:db8::/64"]
+        reserve_connections = 10
+        "#,
+    )
+    .unwrap();
     let [first, second] = &config.zones[..] else { panic!("two zones") };
     assert_eq!((first.zone.0, first.max_connections), (10, Some(5000)));
     assert_eq!(
