@@ -46,13 +46,14 @@ pub struct Told<'a> {
     pub log: &'a str,
     pub ours: Said,
     pub why: Option<Why>,
+    took: Duration,
     /// What was done to the timer just before, for people.
     aged: String,
 }
 
 impl Told<'_> {
     fn agrees(&self) -> bool {
-        self.kernel.agrees(&self.ours) && reason::agree(self.why, self.log)
+        self.kernel.agrees(&self.ours, self.took) && reason::agree(self.why, self.log)
     }
 }
 
@@ -143,13 +144,14 @@ fn told<'a>(
     let mut told: Vec<Vec<Told<'_>>> = dialogues.iter().map(|_| Vec::new()).collect();
     let mut aged = vec![String::new(); dialogues.len()];
     let keys: Vec<_> = dialogues.iter().map(|dialogue| dialogue.key().0).collect();
-    for Answer { dialogue: number, step, at, said, log } in answers {
+    for answer in answers {
+        let Answer { dialogue: number, step, at, until, said, log } = answer;
         let key = &keys[*number];
         match (&dialogues[*number].steps[*step], *said) {
             (Step::Send(from, frame), Some(kernel)) => {
-                let (ours, why) = ours.track(frame, key, *at);
-                let aged = std::mem::take(&mut aged[*number]);
-                told[*number].push(Told { from: *from, frame, kernel, log, ours, why, aged });
+                let (ours, why) = ours.track(frame, key, answer);
+                let (took, aged) = (*until - *at, std::mem::take(&mut aged[*number]));
+                told[*number].push(Told { from: *from, frame, kernel, log, ours, why, took, aged });
             }
             (Step::Age(seconds), _) => {
                 ours.age(key, *seconds, *at);
@@ -164,7 +166,7 @@ fn told<'a>(
 fn transcript(told: &[Told<'_>]) -> String {
     let mut text = String::new();
     for told in told {
-        let Told { from, frame, kernel, log, ours, why, aged } = told;
+        let Told { from, frame, kernel, log, ours, why, aged, .. } = told;
         let why = why.map_or(String::new(), |why| why.to_string());
         writeln!(text, "{aged}  {}", outline(*from, frame)).unwrap();
         if told.agrees() {

@@ -63,7 +63,10 @@ pub struct Answer {
     pub dialogue: usize,
     /// Step of the dialogue.
     pub step: usize,
+    /// When it began.
     pub at: Duration,
+    /// When the entry had been read.
+    pub until: Duration,
     /// None for a step without a packet.
     pub said: Option<Said>,
     /// Why, if the kernel says it.
@@ -128,10 +131,14 @@ impl Kernel {
         let mut lines = told.lines();
         let answers = order.into_iter().map(|(dialogue, step)| {
             let line = lines.next().expect("an answer to each order");
-            let (at, rest) = line.split_once(' ').unwrap_or((line, ""));
-            let at = Duration::from_micros(at.parse().expect("a time"));
-            let (said, log) = said(rest, dialogues[dialogue].key().1.protocol);
-            Answer { dialogue, step, at, said, log }
+            let mut words = line.splitn(3, ' ');
+            let [at, until] = [(); 2].map(|()| {
+                let time = words.next().and_then(|time| time.parse().ok());
+                Duration::from_micros(time.expect("a time"))
+            });
+            let protocol = dialogues[dialogue].key().1.protocol;
+            let (said, log) = said(words.next().unwrap_or_default(), protocol);
+            Answer { dialogue, step, at, until, said, log }
         });
         Ok(answers.collect())
     }

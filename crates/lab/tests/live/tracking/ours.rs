@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use conntrack::{
-    Changes, Checksum, Context, Direction, Expectations, Settings, Table, TrackedPacket, Why,
-    class_without_flow, format,
+    Changes, Checksum, Context, Direction, Expectations, Limits, Settings, Table, TrackedPacket,
+    Why, class_without_flow, format,
 };
-use flow::{ConntrackCounters, FlowKey, HashKey, Lease, LeasePool, Timestamp, Verdict, Zone};
+use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use wire::{Transport, Tunnels, dissect};
 
+use super::kernel::Answer;
 use super::said::{Class, Entry, Said, Way};
 
 const SECRET: HashKey = HashKey(0x6b, 0x65);
@@ -18,7 +19,7 @@ const ROOM: u64 = 1 << 20;
 pub struct Ours {
     table: Table,
     pub settings: Settings,
-    lease: Lease,
+    limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
     now: Timestamp,
@@ -56,17 +57,18 @@ impl Ours {
         Self {
             table: Table::new(now),
             settings,
-            lease: LeasePool::new(ROOM).lease(ROOM),
+            limits: Limits::alone(ROOM, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::default(),
             now,
         }
     }
 
-    /// Tracks a frame; what is said of it, and why if it is invalid.
-    pub fn track(&mut self, frame: &[u8], flow: &FlowKey, at: Duration) -> (Said, Option<Why>) {
-        self.now = Timestamp::ZERO.after(at);
+    /// Tracks a frame when the kernel did; what is said of it, and why if it is invalid.
+    pub fn track(&mut self, frame: &[u8], flow: &FlowKey, answer: &Answer) -> (Said, Option<Why>) {
+        self.now = Timestamp::ZERO.after(answer.at);
         let Judgement { class, way, why } = self.judge(frame);
+        self.now = Timestamp::ZERO.after(answer.until);
         (Said { class, way, entry: self.entry(flow) }, why)
     }
 
@@ -137,8 +139,8 @@ impl Ours {
     }
 
     fn parts(&mut self) -> (&mut Table, Context<'_>) {
-        let Self { table, settings, lease, counters, expectations, now } = self;
+        let Self { table, settings, limits, counters, expectations, now } = self;
         let now = *now;
-        (table, Context { now, settings, lease, counters, expectations, events: None })
+        (table, Context { now, settings, limits, counters, expectations, events: None })
     }
 }

@@ -11,9 +11,10 @@ into its DSCP. Reads orders, one on a line:
   age FLOW SECONDS     the entry of the flow has so much time left
   pause SECONDS        nothing happens
 
-For each frame it prints the time in microseconds, the DSCP ("lost" if it did not come out)
-and the entry: source, status, timeout and state ("-" without an entry), then what the kernel
-has logged. For each age it prints the time.
+For each frame it prints two times in microseconds, before it was sent and after the entry
+was read, the DSCP ("lost" if it did not come out) and the entry: source, status, timeout and
+state ("-" without an entry), then what the kernel has logged. For each age it prints the
+times.
 """
 import os
 import select
@@ -30,7 +31,7 @@ LOG_CONFIG = 0x401
 ERROR = 2
 NESTED = 0x8000
 # How long a frame may take through the namespace, seconds.
-PATIENCE = 0.5
+PATIENCE = 2
 
 
 def attribute(kind, value):
@@ -174,6 +175,10 @@ class Cables:
                 return (out[14] & 15) << 2 | out[15] >> 6
 
 
+def microseconds():
+    return time.monotonic_ns() // 1000
+
+
 def main():
     # One CPU, so that no frame overtakes another.
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
@@ -181,14 +186,15 @@ def main():
     log.read()
     for line in sys.stdin:
         order, *words = line.split()
-        now = time.monotonic_ns() // 1000
+        before = microseconds()
         if order == "send":
             flow, side, frame = flows[int(words[0])], words[1], bytes.fromhex(words[2])
             dscp = cables.carry(side, frame)
-            told.append(f"{now} {dscp} {table.ask(flow)} {log.read()}")
+            entry = table.ask(flow)
+            told.append(f"{before} {microseconds()} {dscp} {entry} {log.read()}")
         elif order == "age":
             table.age(flows[int(words[0])], int(words[1]))
-            told.append(f"{now}")
+            told.append(f"{before} {microseconds()}")
         elif order == "flow":
             flows.append(Flow(*words))
         elif order == "pause":

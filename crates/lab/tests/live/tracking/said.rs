@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result};
 use std::net::IpAddr;
+use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -61,14 +62,12 @@ pub struct Said {
 }
 
 impl Said {
-    /// How much the time left may differ: the kernel counts in ticks and rounds down, and
-    /// is asked a moment after the packet.
-    const TOLERANCE_S: u64 = 2;
-
-    pub fn agrees(&self, other: &Self) -> bool {
+    /// True if both say the same of a packet that took so long to be carried. The kernel
+    /// counts the time left in ticks and rounds down.
+    pub fn agrees(&self, other: &Self, took: Duration) -> bool {
         let time = |said: &Self| said.entry.map_or(0, |entry| entry.timeout_s);
         self.with_timeout(0) == other.with_timeout(0)
-            && time(self).abs_diff(time(other)) <= Self::TOLERANCE_S
+            && time(self).abs_diff(time(other)) <= 1 + took.as_secs()
     }
 
     /// The same with another time left.
