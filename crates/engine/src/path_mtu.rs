@@ -57,7 +57,8 @@ fn longest(mtu: u32, frame: &[u8]) -> usize {
 
 impl PathMtu {
     /// Appends what is to be sent instead of a frame that exceeds the MTU to `pieces`:
-    /// fragments, or the super-packet with shorter segments.
+    /// fragments, the datagrams of a super-packet and their fragments, or the
+    /// super-packet of TCP with shorter segments. `pieces` is empty before.
     ///
     /// # Errors
     /// [`Refused`] where the packet may not be cut, or is none of IP. There is an
@@ -75,7 +76,7 @@ impl PathMtu {
             Ok(Dissected { network: Some(network), .. }) => {
                 let mtu = longest.saturating_sub(network.offset.into()) as u32;
                 let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
-                match &mut frame.offload.segmentation {
+                match frame.offload.segmentation {
                     // What is too long lies behind the packet: its sender can not help.
                     None if network.end as usize <= longest => Err(TOO_LONG),
                     _ if !may_be_cut => {
@@ -83,12 +84,15 @@ impl PathMtu {
                         Err(refuse(&frame, &network, mtu, answers, pool))
                     }
                     None => cut(&mut frame, mtu, pool, pieces),
-                    Some(segments) => shorten_segments(segments, longest),
+                    Some(segments) if segments.is_tcp() => {
+                        shorten_segments(&mut frame, segments, longest)
+                    }
+                    Some(_) => cut_segments(&frame, longest, mtu, pool, pieces),
                 }
             }
             _ => Err(TOO_LONG),
         };
-        if result.is_ok() && frame.offload.segmentation.is_some() {
+        if result.is_ok() && pieces.is_empty() {
             // It goes on itself, with shorter segments.
             pieces.push(frame);
         } else {
@@ -140,23 +144,58 @@ fn cut(
     // A piece is shorter than the frame: there are buffers of its size.
     while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
         fragments.write_next(piece.bytes_mut());
-        piece.port = frame.port;
-        piece.timestamp = frame.timestamp;
-        piece.sequence = frame.sequence;
+        come_from(frame, &mut piece);
         pieces.push(piece);
     }
     Ok(())
 }
 
+/// Appends the datagrams of a super-packet of UDP, those that are longer than `longest`
+/// with their link header in fragments.
+fn cut_segments(
+    frame: &Frame,
+    longest: usize,
+    mtu: u32,
+    pool: &mut FramePool,
+    pieces: &mut Vec<Frame>,
+) -> Result<(), Refused> {
+    let segments = frame.cut_up().ok_or(TOO_LONG)?;
+    for index in 0..segments.count() {
+        // A datagram is no longer than the frame: there are buffers of its size.
+        let Some(mut datagram) = pool.take(segments.length(index)) else { break };
+        segments.write(index, datagram.bytes_mut());
+        come_from(frame, &mut datagram);
+        if datagram.len() <= longest {
+            pieces.push(datagram);
+            continue;
+        }
+        // All have the same headers: if one can not be cut, that is the first.
+        let result = cut(&mut datagram, mtu, pool, pieces);
+        pool.give_back(datagram);
+        result?;
+    }
+    Ok(())
+}
+
+fn come_from(frame: &Frame, piece: &mut Frame) {
+    piece.port = frame.port;
+    piece.timestamp = frame.timestamp;
+    piece.sequence = frame.sequence;
+}
+
 /// Makes the segments of a super-packet of TCP fit: to the receiver they are the same
-/// stream, and it is spared the fragments. A datagram of UDP can not be split so.
-fn shorten_segments(segments: &mut Segmentation, longest: usize) -> Result<(), Refused> {
+/// stream, and it is spared the fragments.
+fn shorten_segments(
+    frame: &mut Frame,
+    segments: Segmentation,
+    longest: usize,
+) -> Result<(), Refused> {
     let room = longest.saturating_sub(segments.header_length.into());
-    if !segments.is_tcp() || room == 0 {
+    if room == 0 {
         return Err(TOO_LONG);
     }
     // Less than before, or it would not be too long.
-    segments.segment_size = room as u16;
+    frame.offload.segmentation = Some(Segmentation { segment_size: room as u16, ..segments });
     Ok(())
 }
 

@@ -162,9 +162,64 @@ fn segments_of_tcp_are_made_shorter_or_the_sender_is_told() {
     let frame = bench.super_packet(&v6(), 4, 8948);
     let refused = bench.shorten(frame, Some(0)).unwrap_err();
     assert_eq!(error(&refused.answer.unwrap()), (2, 0, 1500));
-    let datagrams = bench.super_packet(&v4(), 5, 8948);
+    // What the header says and what the packet is are two things.
+    let datagrams = bench.super_packet(&v4(), 3, 8948);
     let refused = bench.shorten(datagrams, Some(0)).unwrap_err();
     assert_eq!(refused.reason, DropReason::OutputTooLong);
+}
+
+/// The datagrams that fragments and whole frames make, by identification: kept in order,
+/// put together by offset.
+fn datagrams(pieces: &[Frame]) -> Vec<Vec<u8>> {
+    let mut whole: Vec<(u32, Vec<u8>)> = Vec::new();
+    for piece in pieces {
+        let network = wire::dissect(piece.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+        let id = u32::from(u16::from_be_bytes(piece.bytes()[18..20].try_into().unwrap()));
+        let offset = network.fragment.map_or(0, |it| it.offset);
+        if offset == 0 {
+            whole.push((id, Vec::new()));
+        }
+        let (last, bytes) = whole.last_mut().unwrap();
+        assert_eq!((*last, bytes.len()), (id, usize::from(offset)));
+        bytes.extend(&piece.bytes()[34..network.end as usize]);
+    }
+    whole.into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+#[test]
+fn a_super_packet_of_datagrams_is_cut_into_these_and_their_fragments() {
+    const SEGMENT: usize = 4000;
+    let mut bench = Bench::new();
+    for payload in [20_000, 21_000, SEGMENT, 100] {
+        for partial in [false, true] {
+            let bytes: Vec<u8> = (0..payload).map(|n: usize| (n / 100) as u8).collect();
+            let mut packet = Vec::new();
+            v4().id(0xffff).udp(7, 9, &bytes, &mut packet);
+            let mut frame = bench.pool.copy_of(&packet).unwrap();
+            frame.sequence = 9;
+            frame.offload.segmentation =
+                Some(Segmentation { kind: 5, segment_size: SEGMENT as u16, header_length: 42 });
+            if partial {
+                let network = wire::dissect(&packet, Tunnels::Outer).unwrap().network.unwrap();
+                let sum = checksum::Sum::ZERO.pseudo_header(&network, network.transport_len());
+                frame.bytes_mut()[40..42].copy_from_slice(&(!sum.finish()).to_be_bytes());
+                frame.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
+            }
+            let pieces = bench.shorten(frame, Some(0)).unwrap();
+            for piece in &pieces {
+                assert!(!is_exceeded(MTU, piece));
+                assert_eq!((piece.sequence, piece.offload), (9, netio::Offload::default()));
+            }
+            let datagrams = datagrams(&pieces);
+            assert_eq!(datagrams.len(), payload.div_ceil(SEGMENT));
+            for (datagram, expected) in datagrams.iter().zip(bytes.chunks(SEGMENT)) {
+                assert_eq!(&datagram[8..], expected);
+                let mut frame = Vec::new();
+                v4().udp(7, 9, expected, &mut frame);
+                assert_eq!(datagram[..], frame[34..], "with its own length and checksum");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! A frame and where its bytes lie.
 
+use wire::segment::{Segments, SuperPacket};
+use wire::{Tunnels, dissect};
+
 use crate::PortId;
 
 /// One frame on its way through the gateway.
@@ -74,6 +77,11 @@ impl Segmentation {
         const ECN: u8 = 0x80;
         matches!(self.kind & !ECN, 1 | 4)
     }
+
+    /// True for a super-packet of UDP datagrams (VIRTIO_NET_HDR_GSO_UDP_L4).
+    pub fn is_udp(&self) -> bool {
+        self.kind == 5
+    }
 }
 
 impl Frame {
@@ -109,6 +117,21 @@ impl Frame {
         self.offload = other.offload;
         self.timestamp = other.timestamp;
         self.sequence = other.sequence;
+    }
+
+    /// The segments of a super-packet, `None` if it is none or can not be cut up.
+    pub fn cut_up(&self) -> Option<Segments<'_>> {
+        let segmentation = self.offload.segmentation?;
+        if !segmentation.is_tcp() && !segmentation.is_udp() {
+            return None;
+        }
+        let (transport_offset, partial_checksum) = match self.offload.checksum {
+            Checksum::Partial { start, .. } => (start, true),
+            _ => (dissect(self.bytes(), Tunnels::Outer).ok()?.network?.transport_offset, false),
+        };
+        let segment_size = segmentation.segment_size;
+        let packet = SuperPacket { transport_offset, segment_size, partial_checksum };
+        Segments::new(self.bytes(), &packet)
     }
 
     /// How many packets the frame stands for on a wire: 1, or the number of

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use lab::{Family, HttpServer, Lab, Result, ping};
+use lab::{Family, HttpServer, Lab, Result, Transport, ping};
 
 use crate::scenario::{FAMILIES, alone};
 use crate::stateway::{stateway_lab, stop_cleanly};
@@ -112,6 +112,42 @@ fn tcp_finds_the_mtu_behind_a_step() {
             assert!(told(&lab)? > before, "{family:?}: no segment was too long");
             assert_eq!(learnt(&lab, family)?.as_deref(), Some("1500"), "{family:?}");
         }
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Eight datagrams in one super-packet (UDP_SEGMENT, udp(7)), without "don't fragment".
+const SEND: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, 10, 0)  # IP_MTU_DISCOVER: IP_PMTUDISC_DONT
+s.setsockopt(socket.IPPROTO_UDP, 103, 4000)  # UDP_SEGMENT
+s.sendto(bytes(n // 4000 for n in range(31000)), (sys.argv[1], 4002))
+";
+const RECEIVE: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 4002))
+s.settimeout(5)
+for n in range(8):
+    d = s.recv(9000)
+    print(len(d), d == bytes([n]) * len(d), flush=True)
+";
+
+#[test]
+fn datagrams_of_a_super_packet_cross_a_step_in_fragments() {
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        make_a_step(&lab)?;
+        let mut receiver = lab.on_client("python3").args(["-c", RECEIVE]).spawn()?;
+        receiver.wait_for_port(Transport::Udp, 4002)?;
+        let client = lab.client_address(Family::V4).to_string();
+        lab.on_server("python3").args(["-c", SEND, &client]).check()?;
+        let received = receiver.finish()?.stdout;
+        assert_eq!(received, ["4000 True\n".repeat(7), "3000 True\n".into()].concat());
+        let status = lab.stateway().expect("the lab has a Stateway").query(&["status"])?;
+        let output = &status["totals"]["output"];
+        assert_eq!((&output["frag_oks"], &output["frag_creates"]), (&1.into(), &24.into()));
         stop_cleanly(&mut lab)
     });
 }

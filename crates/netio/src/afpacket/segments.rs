@@ -2,22 +2,19 @@
 //! checksum starts and how long segments are, and not that this is inside a tunnel.
 //! Of a super-packet, the kernel then cuts up the outermost packet or refuses.
 
-use wire::segment::{Segments, SuperPacket};
 use wire::{Tunnels, checksum, dissect};
 
-use super::vnet::{GSO_ECN, GSO_TCP4, GSO_TCP6, GSO_UDP};
-use crate::{Checksum, Frame, Segmentation};
+use crate::{Checksum, Frame};
 
 /// Offset of SCTP's checksum, which is a CRC that the virtio header can not ask for.
 const SCTP_CHECKSUM: u16 = 8;
 
 /// Makes a frame ready for the kernel, which takes over what is left of the frame's
-/// offload if `offload` is set. False for what [`segments`] has to cut up or refuse.
+/// offload if `offload` is set. False for what [`Frame::cut_up`] has to cut up or refuse.
 pub(super) fn make_ready(frame: &mut Frame, offload: bool) -> bool {
     let Checksum::Partial { start, offset } = frame.offload.checksum else {
         // Datagrams merged on receipt; the kernel takes those with a partial checksum.
-        let is_udp = |segmentation: Segmentation| segmentation.kind == GSO_UDP;
-        return frame.offload.segmentation.is_none_or(|kind| offload && !is_udp(kind));
+        return frame.offload.segmentation.is_none_or(|kind| offload && !kind.is_udp());
     };
     if offload && offset != SCTP_CHECKSUM && is_outermost(frame.bytes(), start) {
         return true;
@@ -35,22 +32,4 @@ pub(super) fn make_ready(frame: &mut Frame, offload: bool) -> bool {
 fn is_outermost(bytes: &[u8], start: u16) -> bool {
     let outer = dissect(bytes, Tunnels::Outer).ok().and_then(|outer| outer.network);
     outer.is_none_or(|network| network.transport_offset == start)
-}
-
-/// The segments of a super-packet, `None` if it can not be cut up.
-pub(super) fn segments(frame: &Frame) -> Option<Segments<'_>> {
-    let Segmentation { kind, segment_size, .. } = frame.offload.segmentation?;
-    if !matches!(kind & !GSO_ECN, GSO_TCP4 | GSO_TCP6 | GSO_UDP) {
-        return None;
-    }
-    let transport_offset = match frame.offload.checksum {
-        Checksum::Partial { start, .. } => start,
-        _ => dissect(frame.bytes(), Tunnels::Outer).ok()?.network?.transport_offset,
-    };
-    let packet = SuperPacket {
-        transport_offset,
-        segment_size,
-        partial_checksum: matches!(frame.offload.checksum, Checksum::Partial { .. }),
-    };
-    Segments::new(frame.bytes(), &packet)
 }

@@ -144,7 +144,7 @@ impl AfPacketTx {
         pool: &mut FramePool,
         sending: &mut Sending,
     ) -> Result<(), Stop> {
-        let Some(segments) = segments::segments(frame) else {
+        let Some(segments) = frame.cut_up() else {
             sending.report.refused_invalid += 1;
             return Ok(());
         };
