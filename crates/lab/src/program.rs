@@ -177,6 +177,11 @@ fn not_installed(line: &str) -> Error {
     Error::Unavailable { why: format!("`{line}`: there is no such program, install it") }
 }
 
+fn read_log(namespace: &Namespace, log: &str) -> String {
+    std::fs::read(namespace.scratch().join(log))
+        .map_or_else(|error| error.to_string(), |log| String::from_utf8_lossy(&log).into())
+}
+
 /// A program that runs until it is stopped or this value is dropped.
 #[derive(Debug)]
 pub struct Background {
@@ -190,8 +195,7 @@ impl Background {
     /// What it has written so far.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read(self.namespace.scratch().join(&self.log))
-            .map_or_else(|error| error.to_string(), |log| String::from_utf8_lossy(&log).into())
+        read_log(&self.namespace, &self.log)
     }
 
     /// Whether it has not ended yet.
@@ -241,6 +245,15 @@ impl Background {
             let sockets = namespace.program("ss").args([flags, &filter]).check()?;
             Ok(!sockets.is_empty())
         })
+    }
+
+    /// Waits until it has written `text`.
+    ///
+    /// # Errors
+    /// Those of [`Background::wait_for`].
+    pub fn wait_for_text(&mut self, text: &str) -> Result<()> {
+        let (namespace, log) = (self.namespace.clone(), self.log.clone());
+        self.wait_for(&format!("{text:?}"), || Ok(read_log(&namespace, &log).contains(text)))
     }
 
     /// Sends SIGTERM and waits for the end: 10 s, then it is killed.

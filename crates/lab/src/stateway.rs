@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::placement::Placement;
 use crate::program::{Background, Output, Program};
+use crate::topology::Side;
 
 /// How to start Stateway.
 #[derive(Clone, Debug)]
@@ -17,6 +18,8 @@ pub struct StatewaySpec {
     pub binary: PathBuf,
     /// Number of workers; 0 leaves it out: one for each CPU that it may use.
     pub workers: u32,
+    /// What comes from the server's side opens no connections but expected ones.
+    pub refuses_new: bool,
     /// More text for the end of the configuration, such as a `[tunables]` table.
     pub more: String,
 }
@@ -33,7 +36,7 @@ impl StatewaySpec {
     /// A gateway with this many workers and everything else as is by default.
     #[must_use]
     pub fn new(binary: PathBuf, workers: u32) -> Self {
-        Self { binary, workers, more: String::new() }
+        Self { binary, workers, refuses_new: false, more: String::new() }
     }
 
     /// The configuration file for a bridge between the named interfaces.
@@ -46,6 +49,9 @@ impl StatewaySpec {
         }
         for name in interfaces {
             let _ = write!(text, "\n[[interface]]\nname = \"{name}\"\nio = \"afpacket\"\n");
+            if self.refuses_new && *name == Side::Server.gateway_interface() {
+                text.push_str("new_connections = \"drop\"\n");
+            }
         }
         let _ = write!(text, "\n[control]\nsocket = \"{}\"\n\n{}", Stateway::SOCKET, self.more);
         text

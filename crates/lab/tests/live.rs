@@ -7,6 +7,8 @@
     reason = "the modules of a test are tests, which clippy sees in functions marked so only"
 )]
 
+#[path = "live/announced.rs"]
+mod announced;
 #[path = "live/fragments/mod.rs"]
 mod fragments;
 #[path = "live/kernel.rs"]

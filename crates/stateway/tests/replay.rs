@@ -105,6 +105,54 @@ fn traffic(count: u16) -> Vec<Vec<u8>> {
     frames
 }
 
+/// A control connection on which the client announces port 2000, and the server's SYN to
+/// that port and to another one.
+fn ftp() -> Vec<Vec<u8>> {
+    let (syn, ack) = (TcpFlags::SYN, TcpFlags::ACK);
+    let both = TcpFlags(syn.0 | ack.0);
+    let steps: [(_, _, _, _, &[u8]); 8] = [
+        (true, (40_000, 21), syn, (100, 0), b""),
+        (false, (21, 40_000), both, (500, 101), b""),
+        (true, (40_000, 21), ack, (101, 501), b""),
+        (false, (21, 40_000), ack, (501, 101), b"220 ready\r\n"),
+        (true, (40_000, 21), ack, (101, 512), b"USER a\r\n"),
+        (true, (40_000, 21), ack, (109, 512), b"PORT 192,0,2,1,7,208\r\n"),
+        (false, (20, 2000), syn, (1, 0), b""),
+        (false, (20, 2001), syn, (1, 0), b""),
+    ];
+    let frame =
+        |(forward, ports, flags, numbers, payload): (_, (u16, u16), _, (u32, u32), &[u8])| {
+            let tcp = Tcp {
+                source_port: ports.0,
+                destination_port: ports.1,
+                sequence: numbers.0,
+                acknowledgment: numbers.1,
+                flags,
+                window: 1000,
+                options: &[],
+            };
+            let mut frame = Vec::new();
+            let direction = if forward { there() } else { back() };
+            direction.tcp(&tcp, payload, &mut frame);
+            frame
+        };
+    steps.map(frame).to_vec()
+}
+
+#[test]
+fn what_a_capture_announces_is_related() {
+    let directory = TempDir::new().unwrap();
+    let input = written(&directory, "ftp.pcap", &pcap(&ftp()));
+    let config = written(&directory, "gateway.toml", b"[[helper]]\nname = \"ftp\"\n");
+    for (more, new, related) in [(&["-c", &config][..], 2, 1), (&[], 3, 0)] {
+        for workers in ["1", "3"] {
+            let report = replayed(&input, &[more, &["--workers", workers]].concat());
+            assert_eq!(report["classes"]["new"], new, "{report}");
+            assert_eq!(report["classes"]["related"], related, "{report}");
+        }
+    }
+}
+
 fn replayed(input: &str, more: &[&str]) -> Value {
     let output = stateway(&[&["replay", input, "--json"], more].concat());
     assert!(output.status.success(), "{}", stderr(&output));

@@ -88,7 +88,7 @@ impl HttpServer {
 }
 
 /// Bytes without pattern (xorshift64, Marsaglia 2003), always the same.
-fn pseudo_random(bytes: usize) -> Vec<u8> {
+pub(super) fn pseudo_random(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut data = Vec::with_capacity(bytes + 8);
     while data.len() < bytes {
@@ -101,7 +101,7 @@ fn pseudo_random(bytes: usize) -> Vec<u8> {
     data
 }
 
-fn sha256(text: &str) -> Result<String> {
+pub(super) fn sha256(text: &str) -> Result<String> {
     let sum = text.split(' ').next().filter(|sum| sum.len() == 64);
     sum.map(str::to_owned).ok_or_else(|| Error::unexpected("sha256sum", "sum", text))
 }

@@ -1,0 +1,98 @@
+//! Real servers of protocols that agree on a second connection, with `curl`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::http::{pseudo_random, sha256};
+use crate::error::Result;
+use crate::program::{Background, Transport};
+use crate::topology::{Family, Lab};
+
+const FILE: &str = "payload.bin";
+/// How long a transfer that hangs is waited for, which is one that is refused.
+const LIMIT: Duration = Duration::from_secs(4);
+
+/// Protocols that transfer files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileProtocol {
+    /// FTP by Python's pyftpdlib.
+    Ftp,
+    /// TFTP by `in.tftpd`.
+    Tftp,
+}
+
+/// A server that offers one file of pseudo-random bytes.
+#[derive(Debug)]
+pub struct FileServer {
+    _background: Background,
+    protocol: FileProtocol,
+    family: Family,
+    sha256: String,
+}
+
+impl FileServer {
+    /// Starts it on the lab's server, at its assigned port.
+    ///
+    /// # Errors
+    /// Those of [`Background::wait_for`]; [`crate::Error::Unavailable`] if it is not
+    /// installed.
+    pub fn start(lab: &Lab, protocol: FileProtocol, family: Family, bytes: usize) -> Result<Self> {
+        let path = lab.server().write_file(FILE, &pseudo_random(bytes))?;
+        let sum = sha256(&lab.on_server("sha256sum").args([&path]).check()?)?;
+        let address = lab.server_address(family);
+        let directory = crate::Namespace::SCRATCH;
+        let (program, transport, port) = match protocol {
+            FileProtocol::Ftp => {
+                // Debian's Python, where its package is.
+                let python = lab.on_server("/usr/bin/python3");
+                let installed = python.clone().args(["-c", "import pyftpdlib"]).run()?;
+                if installed.code != Some(0) {
+                    let why = "no pyftpdlib: install the package python3-pyftpdlib".to_owned();
+                    return Err(crate::Error::Unavailable { why });
+                }
+                let address = address.to_string();
+                let options = ["-m", "pyftpdlib", "-p", "21", "-d", directory, "-i", &address];
+                (python.args(options), Transport::Tcp, 21)
+            }
+            FileProtocol::Tftp => {
+                let address = SocketAddr::new(address, 69).to_string();
+                let options = ["--foreground", "--user", "root", "--address", &address];
+                let program = lab.on_server("/usr/sbin/in.tftpd").args(options);
+                (program.args(["--secure", directory]), Transport::Udp, 69)
+            }
+        };
+        let mut background = program.spawn()?;
+        background.wait_for_port(transport, port)?;
+        Ok(Self { _background: background, protocol, family, sha256: sum })
+    }
+
+    /// Gets the file from the lab's client with `curl` and its `options`. False if that
+    /// did not end in time.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unexpected`] if another file came.
+    pub fn download(&self, lab: &Lab, options: &[&str]) -> Result<bool> {
+        let scheme = match self.protocol {
+            FileProtocol::Ftp => "ftp",
+            FileProtocol::Tftp => "tftp",
+        };
+        let host = SocketAddr::new(lab.server_address(self.family), 0).to_string();
+        let host = host.trim_end_matches(":0");
+        let path = format!("{}/download", crate::Namespace::SCRATCH);
+        let limit = LIMIT.as_secs().to_string();
+        let got = lab
+            .on_client("curl")
+            .args(["-sS", "--globoff", "--noproxy", "*", "--max-time", &limit, "-o", &path])
+            .args(options)
+            .args([format!("{scheme}://{host}/{FILE}")])
+            .run()?;
+        if got.code != Some(0) {
+            return Ok(false);
+        }
+        let sum = sha256(&lab.on_client("sha256sum").args([&path]).check()?)?;
+        if sum == self.sha256 {
+            return Ok(true);
+        }
+        Err(crate::Error::unexpected("curl", "file with the server's bytes", &got.stderr))
+    }
+}

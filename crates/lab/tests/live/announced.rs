@@ -1,0 +1,180 @@
+//! Connections that others announce, with real servers and clients: through a gateway that
+//! lets the server's side open only what is expected.
+
+use std::net::IpAddr;
+
+use lab::{
+    Background, Family, FileProtocol, FileServer, Gateway, Lab, Placement, Program, Result,
+    StatewaySpec, Tracking,
+};
+
+use crate::scenario::{FAMILIES, alone, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
+
+const HELPERS: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"tftp\"\n";
+/// Some windows long.
+const BYTES: usize = 300_000;
+
+fn guarded_lab(workers: u32, helpers: &str) -> Result<Live> {
+    let mut spec = StatewaySpec::new(stateway_binary()?, workers);
+    spec.refuses_new = true;
+    spec.more = helpers.to_owned();
+    Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live::from)
+}
+
+/// How `curl` is told to use each of the four commands, and whether the server opens the
+/// data connection.
+fn modes(family: Family) -> &'static [(&'static [&'static str], bool)] {
+    const ALL: [(&[&str], bool); 4] = [
+        (&["--ftp-port", "-"], true),
+        (&[], false),
+        (&["--ftp-port", "-", "--disable-eprt"], true),
+        (&["--disable-epsv"], false),
+    ];
+    match family {
+        Family::V4 => &ALL,
+        // The old commands have no room for the addresses.
+        Family::V6 => &ALL[..2],
+    }
+}
+
+fn counter(lab: &Lab, name: &str) -> Result<u64> {
+    let stats = lab.stateway().expect("it runs").query(&["conntrack", "stats"])?;
+    Ok(stats["totals"][name].as_u64().expect("a number"))
+}
+
+fn files_come_with_helpers(workers: u32) {
+    alone(|| {
+        let mut lab = guarded_lab(workers, HELPERS)?;
+        let mut expected = 0;
+        for family in FAMILIES {
+            let server = FileServer::start(&lab, FileProtocol::Ftp, family, BYTES)?;
+            for (options, _) in modes(family) {
+                assert!(server.download(&lab, options)?, "{family:?} {options:?}");
+                expected += 1;
+                assert_eq!(counter(&lab, "expect_new")?, expected, "{family:?} {options:?}");
+            }
+            let server = FileServer::start(&lab, FileProtocol::Tftp, family, BYTES)?;
+            assert!(server.download(&lab, &[])?, "{family:?} TFTP");
+            expected += 1;
+            assert_eq!(counter(&lab, "expect_new")?, expected, "{family:?} TFTP");
+        }
+        assert_eq!(counter(&lab, "expect_create")?, expected);
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn files_come_with_helpers_through_one_worker() {
+    files_come_with_helpers(1);
+}
+
+#[test]
+fn files_come_with_helpers_through_two_workers() {
+    files_come_with_helpers(2);
+}
+
+#[test]
+fn files_whose_server_opens_the_connection_do_not_come_without_helpers() {
+    alone(|| {
+        let mut lab = guarded_lab(2, "")?;
+        for family in FAMILIES {
+            let server = FileServer::start(&lab, FileProtocol::Ftp, family, BYTES)?;
+            for (options, server_opens) in modes(family).iter().take(2) {
+                assert_ne!(server.download(&lab, options)?, *server_opens, "{options:?}");
+            }
+        }
+        let server = FileServer::start(&lab, FileProtocol::Tftp, Family::V4, BYTES)?;
+        assert!(!server.download(&lab, &[])?);
+        assert_eq!(counter(&lab, "expect_new")?, 0);
+        let drops = lab.stateway().expect("it runs").query(&["drops"])?;
+        assert!(drops.to_string().contains("new_refused"), "{drops}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Rules of the kernel that attach the same helpers.
+const KERNEL_HELPERS: &str = "
+table inet helpers {
+    ct helper ftp {
+        type \"ftp\" protocol tcp;
+    }
+    chain prerouting {
+        type filter hook prerouting priority filter; policy accept;
+        tcp dport 21 ct helper set \"ftp\"
+    }
+}
+";
+
+/// Has the server announce a data connection, whose port it prints, and does not open it.
+const CLIENT: &str = "
+import ftplib, sys, time
+server, own = sys.argv[1:]
+client = ftplib.FTP()
+client.connect(server, 21, source_address=(own, 40021))
+client.login()
+print('announced', client.makepasv()[1], flush=True)
+time.sleep(60)
+";
+
+struct Talk {
+    _server: FileServer,
+    client: Background,
+}
+
+fn announcing(lab: &Lab, family: Family) -> Result<Talk> {
+    let server = FileServer::start(lab, FileProtocol::Ftp, family, 1)?;
+    let script = lab.client().write_file("announce.py", CLIENT.as_bytes())?;
+    let addresses = [lab.server_address(family), lab.client_address(family)];
+    let addresses = addresses.map(|address| address.to_string());
+    let program = lab.on_client("/usr/bin/python3").args([&script]).args(addresses);
+    let mut client = program.spawn()?;
+    client.wait_for_text("\n")?;
+    Ok(Talk { _server: server, client })
+}
+
+/// What a program lists of a talk, without what differs between two of them.
+fn lines(program: Program, talk: &Talk, server: IpAddr) -> Result<Vec<String>> {
+    let log = talk.client.log();
+    let port = log.trim().strip_prefix("announced ").unwrap_or_else(|| panic!("{log}"));
+    let differs = [format!("={server}"), format!("={port}")];
+    let line = |line: &str| {
+        let line = line.replace(&differs[0], "=SERVER").replace(&differs[1], "=PORT");
+        // The time left is the only number of three digits or more that stands alone.
+        let words = line.split(' ');
+        let is_time = |word: &str| word.len() > 2 && word.parse::<u32>().is_ok();
+        words.map(|word| if is_time(word) { "TIME" } else { word }).collect::<Vec<_>>().join(" ")
+    };
+    let text = program.check()?;
+    Ok(text.lines().filter(|text| text.contains("dport=21 ")).map(line).collect())
+}
+
+#[test]
+fn expectations_read_like_the_kernels() {
+    alone(|| {
+        stateway_binary()?;
+        for family in FAMILIES {
+            let kernel =
+                Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
+            let nft = kernel.gateway().program("nft").args(["-f", "-"]);
+            nft.input(KERNEL_HELPERS.to_owned()).check()?;
+            let their_talk = announcing(&kernel, family)?;
+            let mut lab = guarded_lab(2, HELPERS)?;
+            let talk = announcing(&lab, family)?;
+            let name = if family == Family::V4 { "ipv4" } else { "ipv6" };
+            for table in ["expect", "conntrack"] {
+                let listing = kernel.gateway().program("conntrack");
+                let listing = listing.args(["-L", table, "-f", name]);
+                let theirs = lines(listing, &their_talk, kernel.server_address(family))?;
+                let stateway = lab.stateway().expect("it runs");
+                let listing = stateway.command(&["conntrack", "-L", table, "-o", "conntrack"]);
+                let ours = lines(listing, &talk, lab.server_address(family))?;
+                assert_eq!(ours, theirs, "{family:?}");
+                assert_eq!(theirs.len(), 1, "{theirs:?}");
+                assert!(theirs[0].contains("helper=ftp"), "{theirs:?}");
+            }
+            stop_cleanly(&mut lab)?;
+        }
+        Ok(())
+    });
+}
