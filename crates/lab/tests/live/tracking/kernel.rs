@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write;
+use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ const CLASSES: [(Class, Option<Way>); 7] = [
     (Class::Untracked, None),
 ];
 
-/// States by their numbers (`enum tcp_conntrack` and `enum sctp_conntrack` of the kernel's
-/// interface).
+/// States by their numbers (`enum tcp_conntrack`, `ct_dccp_states` and `sctp_conntrack` of
+/// the kernel's interface).
 const TCP_STATES: [&str; 10] = [
     "NONE",
     "SYN_SENT",
@@ -36,6 +37,8 @@ const TCP_STATES: [&str; 10] = [
     "CLOSE",
     "SYN_SENT2",
 ];
+const DCCP_STATES: [&str; 8] =
+    ["NONE", "REQUEST", "RESPOND", "PARTOPEN", "OPEN", "CLOSEREQ", "CLOSING", "TIMEWAIT"];
 const SCTP_STATES: [&str; 9] = [
     "NONE",
     "CLOSED",
@@ -75,6 +78,7 @@ pub struct Answer {
 
 impl Kernel {
     pub fn new() -> Result<Self> {
+        is_recent()?;
         let namespace = Namespace::new("kernel")?;
         let mut links = Vec::new();
         for (side, v4, v6) in [
@@ -115,7 +119,8 @@ impl Kernel {
         let program = self.namespace.program("sysctl").args(["-qw"]).args(settings);
         program.check().map(drop).map_err(|error| match error {
             Error::Failed { output, .. } if output.contains("No such file") => {
-                Error::Unavailable { why: format!("this kernel does not know it: {output}") }
+                let first = output.lines().next().unwrap_or_default();
+                Error::Unavailable { why: format!("this kernel has no such tracker: {first}") }
             }
             other => other,
         })
@@ -152,6 +157,18 @@ impl Kernel {
         }
         Ok(lines)
     }
+}
+
+/// Ours are the trackers of Linux 6.6 and later; before, those of SCTP and ICMPv6 differed.
+fn is_recent() -> Result<()> {
+    const OLDEST: [u32; 2] = [6, 6];
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel has a release");
+    let numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+    if numbers.lt(OLDEST) {
+        let why = format!("trackers of Linux {} are others than ours", release.trim());
+        return Err(Error::Unavailable { why });
+    }
+    Ok(())
 }
 
 /// Every packet is forwarded, with its class in the DSCP.
@@ -238,6 +255,7 @@ fn said(line: &str, protocol: u8) -> (Option<Said>, String) {
         source: source.parse::<IpAddr>().expect("an address"),
         state: match protocol {
             protocol::TCP => Some(TCP_STATES[state.parse::<usize>().expect("a state")]),
+            protocol::DCCP => Some(DCCP_STATES[state.parse::<usize>().expect("a state")]),
             protocol::SCTP => Some(SCTP_STATES[state.parse::<usize>().expect("a state")]),
             _ => None,
         },

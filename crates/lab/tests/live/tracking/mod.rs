@@ -3,6 +3,7 @@
 
 mod compare;
 mod datagrams;
+mod dccp;
 mod dialogue;
 mod icmp;
 mod kernel;
@@ -33,4 +34,9 @@ fn datagrams_are_tracked_as_by_the_kernel() {
 #[test]
 fn icmp_is_tracked_as_by_the_kernel() {
     alone(|| icmp::ICMP.run());
+}
+
+#[test]
+fn dccp_is_tracked_as_by_the_kernel() {
+    alone(|| dccp::DCCP.run());
 }
