@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
-use wire::Family;
+use flow::{Endpoint, FlowKey, Side, Zone};
+use wire::{Family, protocol};
 
+use crate::limits::ip_address;
 use crate::{Connection, TupleTransport};
 
 /// A choice of connections. What is `None` is not looked at; the default
@@ -50,6 +52,12 @@ pub struct PrefixError {
 }
 
 impl Prefix {
+    /// The address, if it is the only one inside.
+    fn single(&self) -> Option<IpAddr> {
+        let width = if self.address.is_ipv4() { 32 } else { 128 };
+        (self.length == width).then_some(self.address)
+    }
+
     /// True when the address lies inside.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (own, other, width) = match (self.address, address) {
@@ -83,6 +91,36 @@ impl std::str::FromStr for Prefix {
 }
 
 impl Filter {
+    /// False for what can not be meant, by the flow alone: [`Filter::matches`] has the
+    /// last word.
+    pub(crate) fn admits(&self, key: &FlowKey, originator: Side) -> bool {
+        let within = |wanted: Option<Prefix>, side| {
+            let address = |side| ip_address(key.endpoint(side).address, key.family);
+            wanted.is_none_or(|prefix| prefix.contains(address(side)))
+        };
+        is(self.protocol, key.protocol)
+            && is(self.family, key.family)
+            && is(self.zone.map(Zone), key.zone)
+            && within(self.source, originator)
+            && within(self.destination, originator.opposite())
+    }
+
+    /// The one flow of a zone that can be meant, if the filter says as much.
+    pub fn flow(&self, zone: Zone) -> Option<FlowKey> {
+        let protocol = self.protocol.filter(|&protocol| has_ports(protocol))?;
+        let (source, destination) = (self.source?.single()?, self.destination?.single()?);
+        let endpoint = |address: IpAddr, port| match address {
+            IpAddr::V4(four) => {
+                (Family::V4, Endpoint { address: four.to_ipv6_mapped().octets(), port })
+            }
+            IpAddr::V6(six) => (Family::V6, Endpoint { address: six.octets(), port }),
+        };
+        let (family, source) = endpoint(source, self.source_port?);
+        let (other, destination) = endpoint(destination, self.destination_port?);
+        let keyed = FlowKey::of_ports(family, protocol, zone, source, destination);
+        (family == other && is(self.zone, zone.0)).then_some(keyed.key)
+    }
+
     /// True when the connection is meant.
     pub fn matches(&self, connection: &Connection) -> bool {
         let (source_port, destination_port) = match connection.original.transport {
@@ -105,6 +143,14 @@ impl Filter {
             && is(self.assured, connection.assured)
             && is(self.seen_reply, connection.seen_reply)
     }
+}
+
+/// True for the protocols whose flows are told apart by two ports.
+pub(crate) const fn has_ports(number: u8) -> bool {
+    matches!(
+        number,
+        protocol::TCP | protocol::UDP | protocol::UDPLITE | protocol::SCTP | protocol::DCCP
+    )
 }
 
 fn is<T: PartialEq>(wanted: Option<T>, actual: T) -> bool {

@@ -30,6 +30,6 @@ pub use filter::{Filter, Prefix, PrefixError};
 pub use limits::{LimitPools, Limits, Reserve, Sources};
 pub use packet::{Checksum, Context, Tracked, TrackedPacket, class_without_flow};
 pub use settings::{Settings, Timeouts};
-pub use table::{Changes, Cursor, Shortage, Table};
+pub use table::{Action, CHOSEN_COST, Changes, Cursor, Shortage, Table};
 pub use view::{Connection, Counts, Expected, Tuple, TupleTransport};
 pub use why::Why;

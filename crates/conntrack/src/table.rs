@@ -19,7 +19,7 @@ use crate::{
     Checksum, Connection, Context, Direction, Event, EventKind, Tracked, TrackedPacket, Why,
 };
 
-pub use admin::{Changes, Cursor};
+pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use room::Shortage;
 
 /// The connections of one bucket. It belongs to one worker at a time and can be

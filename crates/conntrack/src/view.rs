@@ -7,6 +7,7 @@ use wire::{Family, QueryKind, protocol};
 
 use crate::entry::Status;
 use crate::expect::Expectation;
+use crate::filter::has_ports;
 use crate::limits::ip_address;
 use crate::slab::Slab;
 use crate::{Direction, entry::Entry};
@@ -187,7 +188,7 @@ fn tuple(key: &FlowKey, originator: Side, direction: Direction) -> Tuple {
     };
     let (source, destination) = (key.endpoint(sender), key.endpoint(sender.opposite()));
     let transport = match key.protocol {
-        protocol::TCP | protocol::UDP | protocol::UDPLITE | protocol::SCTP | protocol::DCCP => {
+        number if has_ports(number) => {
             TupleTransport::Ports { source: source.port, destination: destination.port }
         }
         protocol::ICMP | protocol::ICMPV6 => TupleTransport::Icmp {

@@ -117,6 +117,18 @@ impl Client {
         self.exchange(Method::PUT, path, self.encode(body)?)
     }
 
+    /// Changes something.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.exchange(Method::PATCH, path, self.encode(body)?)
+    }
+
     /// Has something done.
     ///
     /// # Errors

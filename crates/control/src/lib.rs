@@ -6,6 +6,7 @@
 //! | `GET /v1/buckets` | [`schema::Buckets`] |
 //! | `GET /v1/connections?FILTER` | stream of [`schema::Connection`], one per line |
 //! | `DELETE /v1/connections?FILTER` | [`schema::Done`]; without a filter all are deleted |
+//! | `PATCH /v1/connections?FILTER` | [`schema::Done`]; body [`schema::UpdateConnections`] |
 //! | `GET /v1/connections/count` | [`schema::Count`] |
 //! | `GET /v1/datagrams` | stream of [`schema::Datagram`], one per line |
 //! | `GET /v1/drops/recent` | [`schema::RecentDrops`] |

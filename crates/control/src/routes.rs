@@ -19,7 +19,7 @@ use crate::query::{ConnectionQuery, FormatQuery, LineFormat};
 use crate::refusal::Refused;
 use crate::schema::{
     Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation, Moves,
-    RecentDrops, SetBalancer, SetTunable, SetWorkers, Status, Tunable, Tunables,
+    RecentDrops, SetBalancer, SetTunable, SetWorkers, Status, Tunable, Tunables, UpdateConnections,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
@@ -43,7 +43,7 @@ pub(crate) fn router(shared: Shared) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/buckets", get(buckets))
-        .route("/v1/connections", get(list).delete(delete))
+        .route("/v1/connections", get(list).delete(delete).patch(update))
         .route("/v1/connections/count", get(count))
         .route("/v1/datagrams", get(datagrams))
         .route("/v1/drops/recent", get(recent_drops))
@@ -93,6 +93,26 @@ async fn delete(State(shared): State<Shared>, query: QueryOf<ConnectionQuery>) -
     let filter = parsed(query)?.filter().map_err(bad_filter)?;
     call(shared, move |gateway| {
         let affected = gateway.delete_connections(&filter).map_err(unresponsive)?;
+        Ok(Done { schema: SCHEMA, affected })
+    })
+    .await
+}
+
+async fn update(
+    State(shared): State<Shared>,
+    query: QueryOf<ConnectionQuery>,
+    body: BodyOf<UpdateConnections>,
+) -> Answer<Done> {
+    let filter = parsed(query)?.filter().map_err(bad_filter)?;
+    let UpdateConnections { mark, timeout_s } = parsed_body(body)?;
+    let longest = flow::declared::LONGEST_TIMEOUT;
+    if timeout_s.is_some_and(|seconds| u64::from(seconds) > longest) {
+        let what = format!("a timeout is out of range: 0 to {longest} s");
+        return Err(Refused::bad_request("timeout_s", what, "give a timeout in the range"));
+    }
+    call(shared, move |gateway| {
+        let changes = conntrack::Changes { mark, timeout_s };
+        let affected = gateway.update_connections(&filter, changes).map_err(unresponsive)?;
         Ok(Done { schema: SCHEMA, affected })
     })
     .await

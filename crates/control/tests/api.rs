@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use conntrack::Filter;
 use control::schema::{
     Balance, Buckets, Connection, Count, Done, Event, Moves, RecentDrops, SetBalancer, SetTunable,
-    SetWorkers, Status, Tunables,
+    SetWorkers, Status, Tunables, UpdateConnections,
 };
 use control::{Client, ClientError, ConnectionQuery, ControlSocket, LineFormat, Server};
 use engine::{Config, Gateway, OpenPort, PortOpener, PortSetup, WorkerCount};
@@ -222,7 +222,26 @@ fn lists_are_filtered_and_come_in_both_forms() {
     let lines = running.lines(&text.request("/v1/connections")).unwrap();
     assert!(lines[0].contains("src=198.18.0.0 dst=192.0.2.1 sport=7 dport=53 [UNREPLIED]"));
 
-    let done: Done = running.client.delete(&one.request("/v1/connections")).unwrap();
+    let changes = UpdateConnections { mark: Some(7), timeout_s: None };
+    let done: Done = running.client.patch(&one.request("/v1/connections"), &changes).unwrap();
+    let marked = ConnectionQuery { mark: Some("7".to_owned()), ..ConnectionQuery::default() };
+    let lines = running.lines(&marked.request("/v1/connections")).unwrap();
+    assert_eq!((done.affected, lines.len()), (1, 1));
+    // All of a flow: found through the index, and from the side that opened it only.
+    let mut flow = ConnectionQuery {
+        proto: Some("udp".to_owned()),
+        src: Some("198.18.0.0".to_owned()),
+        dst: Some("192.0.2.1".to_owned()),
+        dport: Some(53),
+        ..one
+    };
+    assert_eq!(running.lines(&flow.request("/v1/connections")).unwrap().len(), 1);
+    (flow.src, flow.dst) = (flow.dst, flow.src);
+    (flow.sport, flow.dport) = (flow.dport, flow.sport);
+    assert_eq!(running.lines(&flow.request("/v1/connections")).unwrap().len(), 0);
+    (flow.src, flow.dst) = (flow.dst, flow.src);
+    (flow.sport, flow.dport) = (flow.dport, flow.sport);
+    let done: Done = running.client.delete(&flow.request("/v1/connections")).unwrap();
     assert_eq!((done.affected, running.connections()), (1, 19));
     let done: Done = running.client.delete("/v1/connections").unwrap();
     assert_eq!((done.affected, running.connections()), (19, 0));

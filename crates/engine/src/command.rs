@@ -1,10 +1,8 @@
 //! What the coordinator tells workers and what they answer.
 
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use conntrack::{Connection, Cursor, Filter};
 use defrag::QueueView;
 use flow::Counters;
 use netio::{PortId, RxQueue, TxQueue};
@@ -15,6 +13,7 @@ use crate::output::Sent;
 use crate::ownership::Move;
 use crate::peers::Link;
 use crate::recent_drops::RecentDrop;
+use crate::selection::{Selected, Selection};
 use crate::settings::Settings;
 use crate::views::{BucketStatus, DatagramStatus, Received};
 
@@ -83,17 +82,13 @@ pub enum Command {
 pub enum Question {
     /// The worker's own state.
     Report(SyncSender<WorkerReport>),
-    /// Connections in a piece of a bucket that match, and where the next piece
-    /// begins.
-    Connections(BucketId, Cursor, Arc<Filter>, SyncSender<(Vec<Connection>, Option<Cursor>)>),
+    /// Do something to the connections of a bucket that match, in a piece of it.
+    Select(BucketId, Selection, SyncSender<Selected>),
     /// Incomplete datagrams in a piece of the worker's table, and where the next
     /// piece begins.
     Datagrams(defrag::Cursor, SyncSender<(Vec<QueueView>, Option<defrag::Cursor>)>),
     /// The last packets that it dropped, each with the time since then.
     RecentDrops(SyncSender<Vec<(Duration, RecentDrop)>>),
-    /// Delete connections in a piece of a bucket that match; how many, and where
-    /// the next piece begins.
-    Delete(BucketId, Cursor, Arc<Filter>, SyncSender<(usize, Option<Cursor>)>),
 }
 
 /// What a worker says of itself.

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use conntrack::{Expectations, LimitPools};
-use flow::Counters;
+use flow::{Counters, FlowKey};
 use steer::{
     BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, WorkerId, WorkerSet,
 };
@@ -217,6 +217,11 @@ impl Coordinator {
     /// Sends a command to one worker.
     fn tell(&mut self, worker: WorkerId, command: Command) -> Result<(), Unresponsive> {
         self.members[worker.index()].tell(command)
+    }
+
+    /// The bucket of a flow.
+    pub fn bucket_of(&self, key: &FlowKey) -> BucketId {
+        self.hasher.bucket_of_key(key)
     }
 
     /// Asks the owner of a bucket.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use conntrack::{Connection, Cursor, ExpectationCursor, Expected, Filter};
+use conntrack::{ExpectationCursor, Expected};
 use defrag::QueueView;
 use flow::{SetTunableError, Timestamp, Tunable};
 use netio::{clock, cpu};
@@ -44,11 +44,11 @@ pub fn system_cpus() -> Vec<usize> {
 /// A running gateway. Its methods may be called from any thread; they talk to
 /// the workers between batches and never hold up a packet for longer than that.
 pub struct Gateway {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     tender: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     coordinator: Mutex<Coordinator>,
     stopping: AtomicBool,
     started_ns: u64,
@@ -113,33 +113,6 @@ impl Gateway {
         Ok(self.buckets()?.iter().map(|bucket| bucket.connections).sum())
     }
 
-    /// Calls `each` for every connection that matches, until it breaks off. A piece
-    /// of one bucket is read at a time; connections that come and go meanwhile may
-    /// or may not be seen, one that stays is seen at most once, and exactly once
-    /// when the walk goes to its end.
-    ///
-    /// # Errors
-    /// [`Unresponsive`].
-    pub fn connections(
-        &self,
-        filter: &Filter,
-        each: &mut dyn FnMut(Connection) -> ControlFlow<()>,
-    ) -> Result<(), Unresponsive> {
-        let filter = Arc::new(filter.clone());
-        for bucket in self.bucket_ids() {
-            let mut next = Some(Cursor::default());
-            while let Some(from) = next {
-                let question = |reply| Question::Connections(bucket, from, filter.clone(), reply);
-                let (found, rest) = self.shared.lock().ask_owner(bucket, question)?;
-                if found.into_iter().try_for_each(&mut *each).is_break() {
-                    return Ok(());
-                }
-                next = rest;
-            }
-        }
-        Ok(())
-    }
-
     /// The last packets that each worker dropped for each reason, the latest first:
     /// [`DROPS_KEPT`](crate::DROPS_KEPT) of them at most.
     ///
@@ -163,25 +136,6 @@ impl Gateway {
         }
         all.sort_by_key(|dropped| dropped.age);
         Ok(all)
-    }
-
-    /// Deletes every connection that matches; returns how many.
-    ///
-    /// # Errors
-    /// [`Unresponsive`]; what was deleted before stays deleted.
-    pub fn delete_connections(&self, filter: &Filter) -> Result<u64, Unresponsive> {
-        let filter = Arc::new(filter.clone());
-        let mut deleted = 0;
-        for bucket in self.bucket_ids() {
-            let mut next = Some(Cursor::default());
-            while let Some(from) = next {
-                let question = |reply| Question::Delete(bucket, from, filter.clone(), reply);
-                let (count, rest) = self.shared.lock().ask_owner(bucket, question)?;
-                deleted += count as u64;
-                next = rest;
-            }
-        }
-        Ok(deleted)
     }
 
     /// Calls `each` for every connection that another one has announced, oldest first,
@@ -224,10 +178,6 @@ impl Gateway {
             }
         }
         Ok(())
-    }
-
-    fn bucket_ids(&self) -> impl Iterator<Item = BucketId> + use<> {
-        self.shared.lock().config.buckets.iter()
     }
 
     /// Subscribes to the events of all workers, those that are added later
@@ -323,7 +273,7 @@ impl Drop for Gateway {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Coordinator> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Coordinator> {
         // A panic while the lock was held left the coordinator's books as they
         // were; the workers go on in any case.
         self.coordinator.lock().unwrap_or_else(PoisonError::into_inner)

@@ -28,6 +28,7 @@ mod reassembly;
 mod recent_drops;
 mod replay;
 mod runtime;
+mod selection;
 mod settings;
 mod tracking;
 mod views;

@@ -1,6 +1,5 @@
 //! How a worker carries out the coordinator's commands.
 
-use conntrack::Connection;
 use flow::Timestamp;
 use steer::WorkerId;
 
@@ -13,8 +12,8 @@ use crate::settings::Settings;
 use crate::views::BucketStatus;
 use crate::worker::Worker;
 
-/// Places of a connection table that one question covers: about as long as a
-/// batch of packets takes.
+/// Places of the table of incomplete datagrams that one question covers: about as long
+/// as a batch of packets takes.
 const PIECE: u32 = 1024;
 
 impl Worker {
@@ -91,17 +90,8 @@ impl Worker {
             Question::Report(reply) => {
                 let _ = reply.try_send(self.report());
             }
-            Question::Connections(bucket, from, filter, reply) => {
-                let mut found = Vec::new();
-                let next = self.ownership.get(bucket).and_then(|bucket| {
-                    let connections = &bucket.connections;
-                    connections.list(from, PIECE, now, |connection| {
-                        if filter.matches(&connection) {
-                            found.push(connection);
-                        }
-                    })
-                });
-                let _ = reply.try_send((found, next));
+            Question::Select(bucket, selection, reply) => {
+                let _ = reply.try_send(self.select(bucket, &selection, now));
             }
             Question::Datagrams(from, reply) => {
                 let mut found = Vec::new();
@@ -114,14 +104,6 @@ impl Worker {
                 let aged = |dropped: RecentDrop| (now.since(dropped.at), dropped);
                 let kept = self.recent_drops.kept();
                 let _ = reply.try_send(kept.into_iter().map(aged).collect());
-            }
-            Question::Delete(bucket, from, filter, reply) => {
-                let answer = self.ownership.get_mut(bucket).map_or((0, None), |bucket| {
-                    let mut context = self.tracking.context(now, &mut self.counters);
-                    let doomed = |connection: &Connection| filter.matches(connection);
-                    bucket.connections.flush(from, PIECE, doomed, &mut context)
-                });
-                let _ = reply.try_send(answer);
             }
         }
     }

@@ -73,7 +73,9 @@ fn what_is_no_socket_of_a_gateway_is_named() {
 fn wrong_usage_is_told_before_a_gateway_is_asked() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("none.sock");
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 12] = [
+        &["conntrack", "-U", "-s", "192.0.2.7"],
+        &["conntrack", "-U", "-m", "ten"],
         &["conntrack", "-L", "-s", "192.0.2"],
         &["conntrack", "-L", "-p", "tcpp"],
         &["conntrack", "-L", "--state", "NOPE"],

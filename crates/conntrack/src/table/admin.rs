@@ -4,7 +4,8 @@
 use flow::{FlowKey, Timestamp};
 
 use super::{Table, deadline, report};
-use crate::{Connection, Context, EventKind};
+use crate::entry::Entry;
+use crate::{Connection, Context, EventKind, Filter};
 
 /// Where a walk over a table goes on. Connections that are opened or ended
 /// meanwhile may be met or missed; all others are met exactly once.
@@ -19,6 +20,20 @@ pub struct Changes {
     /// New time to live from now on, seconds.
     pub timeout_s: Option<u32>,
 }
+
+/// What an operator does to the connections that a filter chooses.
+pub enum Action<'a> {
+    /// Show them.
+    Show(&'a mut dyn FnMut(Connection)),
+    /// End them.
+    Delete,
+    /// Change them.
+    Update(Changes),
+}
+
+/// What a connection that is chosen costs of the budget of [`Table::select`], in places
+/// that are not.
+pub const CHOSEN_COST: u32 = 16;
 
 impl Table {
     /// The connection of a flow.
@@ -50,6 +65,11 @@ impl Table {
         context: &mut Context<'_>,
     ) -> bool {
         let Some(slot) = self.find(key, hash, context) else { return false };
+        self.change(slot, changes, context);
+        true
+    }
+
+    fn change(&mut self, slot: u32, changes: Changes, context: &mut Context<'_>) {
         let head = &mut self.slab[slot].head;
         if let Some(mark) = changes.mark {
             head.mark = mark;
@@ -59,13 +79,75 @@ impl Table {
             self.refile(slot);
         }
         report(&self.slab, slot, EventKind::Update, context);
-        true
     }
 
     /// Ends a connection; false if there is none.
     pub fn delete(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> bool {
         let Some(slot) = self.find(key, hash, context) else { return false };
         self.close(slot, context);
+        true
+    }
+
+    /// Does `action` to the live connections that `filter` chooses, looking at no more than
+    /// `budget` places. Returns how many there were and where to go on, `None` at the end.
+    ///
+    /// What the filter says of the flow is asked of the first line of each entry alone, so
+    /// a place that is not chosen costs one cache line; one that is costs as much of the
+    /// budget as [`CHOSEN_COST`] of them.
+    pub fn select(
+        &mut self,
+        filter: &Filter,
+        mut action: Action<'_>,
+        (from, budget): (Cursor, u32),
+        context: &mut Context<'_>,
+    ) -> (u64, Option<Cursor>) {
+        let (mut chosen, mut cost) = (0, 0);
+        for slot in from.0..self.slab.slots() {
+            if cost >= budget {
+                return (chosen, Some(Cursor(slot)));
+            }
+            cost += 1;
+            if self.act(slot, filter, &mut action, context) {
+                chosen += 1;
+                cost += CHOSEN_COST;
+            }
+        }
+        (chosen, None)
+    }
+
+    /// Does `action` to the connection of a flow if `filter` chooses it; false if not.
+    pub fn select_flow(
+        &mut self,
+        key: &FlowKey,
+        hash: u64,
+        filter: &Filter,
+        mut action: Action<'_>,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == *key);
+        slot.is_some_and(|slot| self.act(slot, filter, &mut action, context))
+    }
+
+    fn act(
+        &mut self,
+        slot: u32,
+        filter: &Filter,
+        action: &mut Action<'_>,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some(Entry { head, .. }) = self.slab.live(slot) else { return false };
+        if head.is_expired(context.now) || !filter.admits(&head.key, head.originator()) {
+            return false;
+        }
+        let connection = Connection::of(&self.slab, slot, context.now);
+        if !filter.matches(&connection) {
+            return false;
+        }
+        match action {
+            Action::Show(each) => each(connection),
+            Action::Delete => self.close(slot, context),
+            Action::Update(changes) => self.change(slot, *changes, context),
+        }
         true
     }
 
@@ -94,3 +176,7 @@ impl Table {
         Some(Connection::of(&self.slab, slot, now))
     }
 }
+
+#[cfg(test)]
+#[path = "admin_tests.rs"]
+mod tests;

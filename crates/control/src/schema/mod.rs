@@ -101,6 +101,18 @@ impl Tunable {
     }
 }
 
+/// What to change in the connections that a filter chooses.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateConnections {
+    /// New mark.
+    #[serde(default)]
+    pub mark: Option<u32>,
+    /// New time to live from now on, seconds.
+    #[serde(default)]
+    pub timeout_s: Option<u32>,
+}
+
 /// Asks for a value of a tunable.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

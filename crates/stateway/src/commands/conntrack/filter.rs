@@ -38,6 +38,17 @@ pub struct FilterArgs {
 }
 
 impl FilterArgs {
+    /// The mark for a command that sets it and does not choose by it.
+    pub fn take_mark(&mut self) -> Result<Option<u32>, UsageError> {
+        let Some(text) = self.mark.take() else { return Ok(None) };
+        let number = match text.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        let what = |_| UsageError(format!("--mark: {text:?} is not a number such as 16 or 0x10"));
+        number.map(Some).map_err(what)
+    }
+
     /// The filter for the gateway, checked here so that a mistake is one of usage.
     pub fn query(self) -> anyhow::Result<ConnectionQuery> {
         let Self { proto, src, dst, sport, dport, state, family, zone, mark } = self;

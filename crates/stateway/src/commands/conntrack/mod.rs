@@ -4,7 +4,7 @@ mod expect;
 mod filter;
 mod rows;
 
-use control::schema::{Count, Done, Event, Names, Status};
+use control::schema::{Count, Done, Event, Names, Status, UpdateConnections};
 use control::{ConnectionQuery, LineFormat};
 
 use super::remote::{Json, Remote, Watch};
@@ -24,6 +24,7 @@ The options of the kernel's conntrack tool work too:
   stateway conntrack -S                      counters per worker
   stateway conntrack -C                      how many
   stateway conntrack -D -s 192.0.2.7         forget what a host has opened
+  stateway conntrack -U -s 192.0.2.7 -m 1    mark what a host has opened
   stateway conntrack -F                      forget everything")]
 pub struct Args {
     #[command(subcommand)]
@@ -125,9 +126,33 @@ Examples:
         #[command(flatten)]
         remote: Remote,
     },
-    /// Forget all connections.
+    /// Change mark or timeout of connections that match a filter.
+    #[command(
+        short_flag = 'U',
+        long_flag = "update",
+        after_long_help = "\
+The mark is what is set here, as with the kernel's tool, and chooses nothing.
+
+Examples:
+  stateway conntrack update -s 192.0.2.7 --mark 0x10
+  stateway conntrack update -p tcp --dport 22 --timeout 86400"
+    )]
+    Update {
+        #[command(flatten)]
+        filter: FilterArgs,
+        /// New time to live from now on, seconds.
+        #[arg(short, long, value_name = "SECONDS")]
+        timeout: Option<u32>,
+        #[command(flatten)]
+        json: Json,
+        #[command(flatten)]
+        remote: Remote,
+    },
+    /// Forget all connections, or those that match a filter.
     #[command(short_flag = 'F', long_flag = "flush")]
     Flush {
+        #[command(flatten)]
+        filter: FilterArgs,
         #[command(flatten)]
         json: Json,
         #[command(flatten)]
@@ -221,7 +246,16 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             }
             delete(&query, &remote, &json, out)
         }
-        Action::Flush { json, remote } => delete(&ConnectionQuery::default(), &remote, &json, out),
+        Action::Flush { filter, json, remote } => delete(&filter.query()?, &remote, &json, out),
+        Action::Update { mut filter, timeout, json, remote } => {
+            let changes = UpdateConnections { mark: filter.take_mark()?, timeout_s: timeout };
+            if changes.mark.is_none() && timeout.is_none() {
+                let what = "update needs something to change: --mark MARK or --timeout SECONDS";
+                return Err(UsageError(what.to_owned()).into());
+            }
+            let path = filter.query()?.request("/v1/connections");
+            affected(&remote.client()?.patch(&path, &changes)?, "changed", &json, out)
+        }
     }
 }
 
@@ -284,13 +318,16 @@ fn delete(
     json: &Json,
     out: &mut Output,
 ) -> anyhow::Result<()> {
-    let done: Done = remote.client()?.delete(&query.request("/v1/connections"))?;
+    let done = remote.client()?.delete(&query.request("/v1/connections"))?;
+    affected(&done, "deleted", json, out)
+}
+
+fn affected(done: &Done, what: &str, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     if json.json {
-        out.json(&done)
-    } else {
-        eprintln!("{} connections deleted", done.affected);
-        Ok(())
+        return out.json(done);
     }
+    eprintln!("{} connections {what}", done.affected);
+    Ok(())
 }
 
 fn stats(status: &Status, format: Format, out: &mut Output) -> anyhow::Result<()> {

@@ -1,0 +1,164 @@
+//! What operators do to connections: list, delete, change those that a filter chooses.
+//!
+//! A filter that names one flow goes to its bucket and through the index. Any other is a
+//! walk over the first line of each entry, a piece of one bucket at a time.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use conntrack::{Action, Changes, Connection, Cursor, Filter};
+use flow::{FlowKey, Timestamp, Zone};
+use steer::BucketId;
+
+use crate::Gateway;
+use crate::command::Question;
+use crate::crew::Unresponsive;
+use crate::worker::Worker;
+
+/// Places of a connection table that one question covers: about as long as a batch of
+/// packets takes, be it few connections that are chosen or many that are not.
+const PIECE: u32 = 8192;
+
+/// A part of what an operator wants.
+pub struct Selection {
+    filter: Arc<Filter>,
+    what: What,
+    place: Place,
+}
+
+/// What is done to the connections that match.
+#[derive(Clone, Copy)]
+enum What {
+    Show,
+    Delete,
+    Update(Changes),
+}
+
+/// Where to look.
+#[derive(Clone, Copy)]
+enum Place {
+    Piece(Cursor),
+    Flow(FlowKey),
+}
+
+/// What came of a [`Selection`].
+#[derive(Default)]
+pub struct Selected {
+    shown: Vec<Connection>,
+    affected: u64,
+    rest: Option<Cursor>,
+}
+
+impl Worker {
+    pub(crate) fn select(
+        &mut self,
+        bucket: BucketId,
+        selection: &Selection,
+        now: Timestamp,
+    ) -> Selected {
+        let mut selected = Selected::default();
+        let Some(bucket) = self.ownership.get_mut(bucket) else { return selected };
+        let mut context = self.tracking.context(now, &mut self.counters);
+        let Selection { filter, what, place } = selection;
+        let mut show = |connection| selected.shown.push(connection);
+        let action = match what {
+            What::Show => Action::Show(&mut show),
+            What::Delete => Action::Delete,
+            What::Update(changes) => Action::Update(*changes),
+        };
+        let connections = &mut bucket.connections;
+        (selected.affected, selected.rest) = match place {
+            Place::Piece(from) => connections.select(filter, action, (*from, PIECE), &mut context),
+            Place::Flow(key) => {
+                let hash = self.hasher.table_hash(key);
+                let found = connections.select_flow(key, hash, filter, action, &mut context);
+                (found.into(), None)
+            }
+        };
+        selected
+    }
+}
+
+impl Gateway {
+    /// Calls `each` for every connection that matches, until it breaks off. A piece
+    /// of one bucket is read at a time; connections that come and go meanwhile may
+    /// or may not be seen, one that stays is seen at most once, and exactly once
+    /// when the walk goes to its end.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn connections(
+        &self,
+        filter: &Filter,
+        each: &mut dyn FnMut(Connection) -> ControlFlow<()>,
+    ) -> Result<(), Unresponsive> {
+        let found = |selected: Selected| selected.shown.into_iter().try_for_each(&mut *each);
+        self.select(filter, What::Show, found)
+    }
+
+    /// Deletes every connection that matches; returns how many.
+    ///
+    /// # Errors
+    /// [`Unresponsive`]; what was deleted before stays deleted.
+    pub fn delete_connections(&self, filter: &Filter) -> Result<u64, Unresponsive> {
+        self.affect(filter, What::Delete)
+    }
+
+    /// Changes every connection that matches; returns how many.
+    ///
+    /// # Errors
+    /// [`Unresponsive`]; what was changed before stays changed.
+    pub fn update_connections(
+        &self,
+        filter: &Filter,
+        changes: Changes,
+    ) -> Result<u64, Unresponsive> {
+        self.affect(filter, What::Update(changes))
+    }
+
+    fn affect(&self, filter: &Filter, what: What) -> Result<u64, Unresponsive> {
+        let mut affected = 0;
+        self.select(filter, what, |selected| {
+            affected += selected.affected;
+            ControlFlow::Continue(())
+        })?;
+        Ok(affected)
+    }
+
+    fn select(
+        &self,
+        filter: &Filter,
+        what: What,
+        mut each: impl FnMut(Selected) -> ControlFlow<()>,
+    ) -> Result<(), Unresponsive> {
+        let filter = Arc::new(filter.clone());
+        for (bucket, mut place) in self.places(&filter) {
+            loop {
+                let selection = Selection { filter: filter.clone(), what, place };
+                let question = |reply| Question::Select(bucket, selection, reply);
+                let selected = self.shared.lock().ask_owner(bucket, question)?;
+                let rest = selected.rest;
+                if each(selected).is_break() {
+                    return Ok(());
+                }
+                match rest {
+                    Some(from) => place = Place::Piece(from),
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where connections that match can be.
+    fn places(&self, filter: &Filter) -> Vec<(BucketId, Place)> {
+        let coordinator = self.shared.lock();
+        if filter.flow(filter.zone.map_or(Zone(0), Zone)).is_none() {
+            let buckets = coordinator.config.buckets.iter();
+            return buckets.map(|bucket| (bucket, Place::Piece(Cursor::default()))).collect();
+        }
+        let zones = coordinator.config.zones.iter().map(|zone| zone.zone);
+        let keys = zones.chain([Zone(0)]).filter_map(|zone| filter.flow(zone));
+        keys.map(|key| (coordinator.bucket_of(&key), Place::Flow(key))).collect()
+    }
+}
