@@ -188,3 +188,32 @@ fn second_gateway_is_refused(gateway: &Namespace) -> lab::Result<()> {
     assert!(second.stderr.contains("another gateway is running on wan0"), "{}", second.stderr);
     Ok(())
 }
+
+#[test]
+fn a_check_shows_what_would_run() {
+    where_allowed(|| {
+        let lab = running(1)?;
+        let spec = StatewaySpec {
+            more: "[tunables]\nipfrag_time = 7\nipfrag_pieces_per_4k = 512\n".into(),
+            ..StatewaySpec::new(BINARY.into(), 1)
+        };
+        let text = spec.config(&["lan0", "wan0"]);
+        let text = text.replace("[gateway]\n", "[gateway]\nfragments = \"ordered\"\n");
+        let file = lab.gateway().write_file("checked.toml", text.as_bytes())?;
+        let shown = gateway_of(&lab).command(&["check", "-c", &file]).check()?;
+        let lines: Vec<&str> = shown.lines().skip(1).collect();
+        let expected = [
+            "workers    1",
+            "buckets    256",
+            "balancer   off",
+            "fragments  ordered",
+            "interface  lan0: 1 queue, any CPU",
+            "interface  wan0: 1 queue, any CPU",
+            "tunable    ipfrag_time = 7 s (default 30)",
+            "tunable    ipfrag_pieces_per_4k = 512 (default 128)",
+            "control    /dev/shm/stateway.sock",
+        ];
+        assert_eq!(lines, expected);
+        Ok(())
+    });
+}

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use conntrack::format::protocol_name;
 use control::schema::Tunable;
+use steer::FragmentSteering;
 
 use crate::config::Configuration;
 use crate::print::Output;
@@ -32,6 +33,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("workers    {workers}"))?;
     out.line(format_args!("buckets    {}", config.buckets.get()))?;
     out.line(format_args!("balancer   {}", config.balance))?;
+    let fragments =
+        if config.fragments == FragmentSteering::Ordered { "ordered" } else { "spread" };
+    out.line(format_args!("fragments  {fragments}"))?;
     for interface in &config.interfaces {
         let cpus = match &interface.rps_cpus {
             Some(cpus) => format!("CPUs {}", cpus.list()),
@@ -50,7 +54,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
     for tunable in changed(&config) {
         let Tunable { name, value, unit, default, .. } = tunable;
-        out.line(format_args!("tunable    {name} = {value} {unit} (default {default})"))?;
+        let unit = if unit.is_empty() { unit } else { format!(" {unit}") };
+        out.line(format_args!("tunable    {name} = {value}{unit} (default {default})"))?;
     }
     out.line(format_args!("control    {}", config.socket().display()))
 }

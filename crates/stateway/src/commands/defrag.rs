@@ -175,7 +175,9 @@ fn workers(status: &Status) -> Table {
 /// Why datagrams were evicted and fragments dropped, where that has happened.
 fn given_up(totals: &Counters, out: &mut Output) -> anyhow::Result<()> {
     let evicted = totals.defrag.iter().filter(|(name, _)| name.starts_with("evicted"));
-    let dropped = totals.drops.iter().filter(|(name, _)| name.starts_with("frag_"));
+    // What was too long for an output has a line of its own.
+    let is_ours = |name: &str| name.starts_with("frag_") && name != "frag_needed";
+    let dropped = totals.drops.iter().filter(|(name, _)| is_ours(name));
     let mut table = Table::new(&[("evicted or dropped", Align::Left), ("count", Align::Right)]);
     let mut rows = 0;
     for (name, number) in evicted.chain(dropped).filter(|(_, number)| *number > 0) {
