@@ -1,11 +1,13 @@
 //! The ICMP errors of path MTU discovery, built from the packet that is too long.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use crate::{
     Dissected, Family, Network, Transport, Tunnels,
     build::{MAX_ICMP_ERROR, MAX_ICMPV6_ERROR},
-    checksum, dissect, link,
+    checksum, dissect,
+    ip_writer::{IpHeader, TTL},
+    link,
     link::ethertype,
     protocol,
 };
@@ -20,7 +22,6 @@ pub const MIN_IPV6_MTU: u32 = 1280;
 const ICMP_HEADER: usize = 8;
 /// Internetwork control (RFC 1812 section 4.3.2.5).
 const PRECEDENCE: u8 = 6 << 5;
-const TTL: u8 = 64;
 
 /// Writes the answer to the sender of a packet that is longer than the `mtu`, bytes
 /// of IP, of the link ahead: for IPv4 "fragmentation needed" (RFC 1191 section 4),
@@ -47,9 +48,10 @@ pub fn packet_too_big(frame: &[u8], mtu: u32, from: IpAddr, out: &mut [u8]) -> O
         return None;
     }
     let start = usize::from(network.offset);
-    let (header_len, longest) = match network.family {
-        Family::V4 => (20, MAX_ICMP_ERROR),
-        Family::V6 => (40, MAX_ICMPV6_ERROR),
+    let header_len = IpHeader::length(network.family);
+    let (protocol, traffic_class, longest) = match network.family {
+        Family::V4 => (protocol::ICMP, PRECEDENCE, MAX_ICMP_ERROR),
+        Family::V6 => (protocol::ICMPV6, 0, MAX_ICMPV6_ERROR),
     };
     let quoted = &frame[start..network.end as usize];
     let quoted = &quoted[..quoted.len().min(longest - header_len - ICMP_HEADER)];
@@ -62,19 +64,14 @@ pub fn packet_too_big(frame: &[u8], mtu: u32, from: IpAddr, out: &mut [u8]) -> O
     link::fit(link, packet.len());
     let (header, message) = packet.split_at_mut(header_len);
     message[ICMP_HEADER..].copy_from_slice(quoted);
-    match (from, network.source_ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            ipv4(header, message.len(), from, to);
-            let [.., m0, m1] = mtu.min(u16::MAX.into()).to_be_bytes();
-            message[..ICMP_HEADER].copy_from_slice(&[3, 4, 0, 0, 0, 0, m0, m1]);
-        }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            ipv6(header, message.len(), from, to);
-            let [m0, m1, m2, m3] = mtu.max(MIN_IPV6_MTU).to_be_bytes();
-            message[..ICMP_HEADER].copy_from_slice(&[2, 0, 0, 0, m0, m1, m2, m3]);
-        }
-        _ => return None,
-    }
+    let to = network.source_ip();
+    IpHeader { from, to, protocol, traffic_class, ttl: TTL }.write(header, message.len())?;
+    let (kind, code, mtu) = match network.family {
+        Family::V4 => (3, 4, mtu.min(u16::MAX.into())),
+        Family::V6 => (2, 0, mtu.max(MIN_IPV6_MTU)),
+    };
+    message[..4].copy_from_slice(&[kind, code, 0, 0]);
+    message[4..ICMP_HEADER].copy_from_slice(&mtu.to_be_bytes());
     let error = dissect(out, Tunnels::Outer).ok()?.network?;
     checksum::fill_transport(out, &error);
     Some(length)
@@ -101,34 +98,13 @@ fn is_answered(frame: &[u8], network: &Network) -> bool {
 
 /// False for an address that is not that of one host: the network 0, loopback,
 /// groups, and for IPv4 what is reserved with the broadcast address.
-fn is_single_host(address: IpAddr) -> bool {
+pub(crate) fn is_single_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),
         IpAddr::V6(address) => {
             !(address.is_unspecified() || address.is_loopback() || address.is_multicast())
         }
     }
-}
-
-/// Writes a header of 20 bytes. "Don't fragment" makes the datagram one that needs no
-/// identification (RFC 6864 section 4.1), and 576 bytes go through everywhere.
-fn ipv4(header: &mut [u8], payload: usize, from: Ipv4Addr, to: Ipv4Addr) {
-    let length = (header.len() + payload) as u16;
-    header[..2].copy_from_slice(&[0x45, PRECEDENCE]);
-    header[2..4].copy_from_slice(&length.to_be_bytes());
-    header[4..12].copy_from_slice(&[0, 0, 0x40, 0, TTL, protocol::ICMP, 0, 0]);
-    header[12..16].copy_from_slice(&from.octets());
-    header[16..].copy_from_slice(&to.octets());
-    checksum::fill_ipv4_header(header);
-}
-
-/// Writes a header of 40 bytes.
-fn ipv6(header: &mut [u8], payload: usize, from: Ipv6Addr, to: Ipv6Addr) {
-    header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
-    header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
-    header[6..8].copy_from_slice(&[protocol::ICMPV6, TTL]);
-    header[8..24].copy_from_slice(&from.octets());
-    header[24..].copy_from_slice(&to.octets());
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::*;
 use crate::{
     IcmpError, QuotedTransport,

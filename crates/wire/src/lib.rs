@@ -7,6 +7,7 @@
 
 pub mod build;
 pub mod checksum;
+pub mod control_segment;
 mod crc32c;
 pub mod dccp;
 mod dissect;
@@ -16,10 +17,13 @@ pub mod fragment;
 mod icmp;
 pub mod icmp_error;
 mod ip;
+mod ip_writer;
 mod link;
 pub mod sctp;
 pub mod segment;
 mod summary;
+mod tcp_editor;
+pub mod tcp_option;
 mod transport;
 mod whole;
 
@@ -29,6 +33,7 @@ pub use dissected::{
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
 pub use summary::Summary;
+pub use tcp_editor::{TcpEditor, map_quoted};
 pub use whole::{whole_header, whole_header_len};
 
 /// What follows `offset`; empty if nothing does.

@@ -1,5 +1,6 @@
 //! What the tracker reads of a segment.
 
+use wire::tcp_option::{TcpOption, TcpOptions, kind};
 use wire::{Network, TcpFlags, TcpInfo};
 
 use super::{FlagClass, Invalid, Seq};
@@ -36,9 +37,6 @@ pub struct SynOptions {
 }
 
 impl<'a> Segment<'a> {
-    const SACK: u8 = 5;
-    const SACK_PERMITTED: u8 = 4;
-    const WINDOW_SCALE: u8 = 3;
     /// NOP, NOP, timestamp: what almost every segment carries (RFC 7323
     /// appendix A).
     const TIMESTAMP_ONLY: [u8; 4] = [1, 1, 8, 10];
@@ -74,10 +72,10 @@ impl<'a> Segment<'a> {
     /// The options of a SYN that the tracker cares about.
     pub fn syn_options(&self) -> SynOptions {
         let mut found = SynOptions::default();
-        for option in Options(self.options) {
-            match option {
-                (Self::WINDOW_SCALE, &[shift]) => found.scale = Some(shift.min(MAX_SCALE)),
-                (Self::SACK_PERMITTED, &[]) => found.sack_permitted = true,
+        for TcpOption { kind, body, .. } in TcpOptions::new(self.options) {
+            match (kind, body) {
+                (kind::WINDOW_SCALE, &[shift]) => found.scale = Some(shift.min(MAX_SCALE)),
+                (kind::SACK_PERMITTED, &[]) => found.sack_permitted = true,
                 _ => {}
             }
         }
@@ -92,41 +90,17 @@ impl<'a> Segment<'a> {
         {
             return self.acknowledgment;
         }
-        Options(self.options)
-            .find(|(kind, blocks)| {
-                *kind == Self::SACK && !blocks.is_empty() && blocks.len().is_multiple_of(8)
+        TcpOptions::new(self.options)
+            .find(|TcpOption { kind, body, .. }| {
+                *kind == kind::SACK && !body.is_empty() && body.len().is_multiple_of(8)
             })
-            .map_or(self.acknowledgment, |(_, blocks)| {
-                let (blocks, _) = blocks.as_chunks::<8>();
+            .map_or(self.acknowledgment, |option| {
+                let (blocks, _) = option.body.as_chunks::<8>();
                 blocks
                     .iter()
                     .map(|&[_, _, _, _, a, b, c, d]| Seq(u32::from_be_bytes([a, b, c, d])))
                     .fold(self.acknowledgment, Seq::max)
             })
-    }
-}
-
-/// Iterates over (kind, body); ends at the first option that is cut short.
-struct Options<'a>(&'a [u8]);
-
-impl<'a> Iterator for Options<'a> {
-    type Item = (u8, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        const END: u8 = 0;
-        const NO_OPERATION: u8 = 1;
-        loop {
-            match *self.0 {
-                [NO_OPERATION, ref rest @ ..] => self.0 = rest,
-                [kind, length, ..] if kind != END => {
-                    let option = self.0.split_at_checked(usize::from(length));
-                    let (option, rest) = option.filter(|(option, _)| option.len() >= 2)?;
-                    self.0 = rest;
-                    return Some((kind, &option[2..]));
-                }
-                _ => return None,
-            }
-        }
     }
 }
 

@@ -1,0 +1,170 @@
+//! TCP segments without payload that a gateway makes out of a packet of their
+//! connection: answers to its sender, and segments in its sender's name.
+
+use crate::{
+    Dissected, Network, TcpFlags, Transport, Tunnels, checksum, dissect,
+    icmp_error::is_single_host,
+    ip_writer::{IpHeader, TTL},
+    link,
+    link::ethertype,
+    protocol,
+    tcp_option::{MAX_OPTIONS, kind},
+};
+
+/// Longest frame that [`ControlSegment::write`] writes, bytes: Ethernet, as many VLAN tags
+/// as are read, PPPoE, IPv6, and TCP with options.
+pub const MAX_FRAME: usize = 14 + 4 * Dissected::MAX_VLAN_TAGS + 8 + 40 + 20 + MAX_OPTIONS;
+
+/// The ECN field of a traffic class (RFC 3168 section 5).
+const ECN: u8 = 3;
+
+/// Where a segment goes, seen from the packet that it is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the sender, in the name of the receiver.
+    Back,
+    /// To the receiver, in the name of the sender.
+    Along,
+}
+
+/// A segment to make. The addresses and ports are those of the packet that it is made
+/// from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlSegment {
+    /// Where it goes.
+    pub way: Way,
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgment number.
+    pub acknowledgment: u32,
+    /// Control bits.
+    pub flags: TcpFlags,
+    /// Window, unscaled.
+    pub window: u16,
+    /// Options.
+    pub options: OptionList,
+}
+
+impl ControlSegment {
+    /// Writes the segment on the link that `frame`, a TCP packet, came from: tags as they
+    /// are, Ethernet addresses as `way` says. IP options and extension headers are left out.
+    ///
+    /// Returns the length, at most [`MAX_FRAME`]; `None` where `out` is too short and where
+    /// none can be made: `frame` is no TCP packet by itself, comes through a tunnel or
+    /// along MPLS labels, which lead one way only, or has an address that is not that of
+    /// a single host.
+    pub fn write(&self, frame: &[u8], out: &mut [u8]) -> Option<usize> {
+        let Ok(Dissected { network: Some(network), ethertype, .. }) =
+            dissect(frame, Tunnels::Outer)
+        else {
+            return None;
+        };
+        let Transport::Tcp(tcp) = network.transport else { return None };
+        let is_labelled = matches!(ethertype, ethertype::MPLS | ethertype::MPLS_UPSTREAM);
+        if is_labelled || !is_between_hosts(frame, &network) {
+            return None;
+        }
+        let start = usize::from(network.offset);
+        let header_len = IpHeader::length(network.family);
+        let segment_len = 20 + self.options.bytes().len();
+        let length = start + header_len + segment_len;
+        let out = out.get_mut(..length)?;
+
+        let (link, packet) = out.split_at_mut(start);
+        link.copy_from_slice(&frame[..start]);
+        let (mut from, mut to) = (network.source_ip(), network.destination_ip());
+        let (mut from_port, mut to_port) = (tcp.source_port, tcp.destination_port);
+        let mut ttl = network.ttl;
+        if self.way == Way::Back {
+            link[..12].rotate_left(6);
+            (from, to) = (to, from);
+            (from_port, to_port) = (to_port, from_port);
+            ttl = TTL;
+        }
+        link::fit(link, packet.len());
+        let (header, segment) = packet.split_at_mut(header_len);
+        let traffic_class = network.traffic_class & !ECN;
+        IpHeader { from, to, protocol: protocol::TCP, traffic_class, ttl }
+            .write(header, segment_len)?;
+        segment[..2].copy_from_slice(&from_port.to_be_bytes());
+        segment[2..4].copy_from_slice(&to_port.to_be_bytes());
+        segment[4..8].copy_from_slice(&self.sequence.to_be_bytes());
+        segment[8..12].copy_from_slice(&self.acknowledgment.to_be_bytes());
+        segment[12..14].copy_from_slice(&[(segment_len as u8) << 2, self.flags.0]);
+        segment[14..16].copy_from_slice(&self.window.to_be_bytes());
+        segment[16..20].fill(0);
+        segment[20..].copy_from_slice(self.options.bytes());
+        let made = dissect(out, Tunnels::Outer).ok()?.network?;
+        checksum::fill_transport(out, &made);
+        Some(length)
+    }
+}
+
+fn is_between_hosts(frame: &[u8], network: &Network) -> bool {
+    const GROUP: u8 = 1;
+    frame[0] & GROUP == 0
+        && frame[6] & GROUP == 0
+        && is_single_host(network.source_ip())
+        && is_single_host(network.destination_ip())
+}
+
+/// Options in the order in which they are pushed, each padded to a multiple of 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionList {
+    bytes: [u8; MAX_OPTIONS],
+    length: u8,
+}
+
+impl Default for OptionList {
+    fn default() -> Self {
+        Self { bytes: [0; MAX_OPTIONS], length: 0 }
+    }
+}
+
+impl OptionList {
+    /// The options, a multiple of 4 bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// Maximum segment size, bytes.
+    #[must_use]
+    pub fn max_segment_size(self, size: u16) -> Self {
+        let [s0, s1] = size.to_be_bytes();
+        self.push([kind::MAX_SEGMENT_SIZE, 4, s0, s1])
+    }
+
+    /// SACK permitted.
+    #[must_use]
+    pub fn sack_permitted(self) -> Self {
+        self.push([kind::NO_OPERATION, kind::NO_OPERATION, kind::SACK_PERMITTED, 2])
+    }
+
+    /// Timestamps: a value of one's own, and the last of the other end.
+    #[must_use]
+    pub fn timestamps(self, value: u32, echo: u32) -> Self {
+        self.push([kind::NO_OPERATION, kind::NO_OPERATION, kind::TIMESTAMPS, 10])
+            .push(value.to_be_bytes())
+            .push(echo.to_be_bytes())
+    }
+
+    /// Window scale: the shift of the windows that the sender announces.
+    #[must_use]
+    pub fn window_scale(self, shift: u8) -> Self {
+        self.push([kind::NO_OPERATION, kind::WINDOW_SCALE, 3, shift])
+    }
+
+    /// Adds a word; without effect when the list is full, which one of each does not do.
+    fn push(mut self, word: [u8; 4]) -> Self {
+        let length = usize::from(self.length);
+        if let Some(place) = self.bytes.get_mut(length..length + 4) {
+            place.copy_from_slice(&word);
+            self.length += 4;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+#[path = "control_segment_tests.rs"]
+mod tests;
