@@ -66,11 +66,14 @@ impl Status {
     pub const WATCHED: Self = Self(1 << 6);
     /// Another connection has announced it.
     pub const EXPECTED: Self = Self(1 << 7);
-
     /// The reserve pays for it, not the limit of the gateway.
     pub const RESERVED: Self = Self(1 << 8);
     /// It is among the half-open connections of its source.
     pub const COUNTED: Self = Self(1 << 9);
+    /// The SYN proxy has opened it.
+    pub const PROXIED: Self = Self(1 << 10);
+    /// It is among the half-open TCP connections of its zone.
+    pub const HALF_OPEN: Self = Self(1 << 11);
 
     pub const fn has(self, bit: Self) -> bool {
         self.0 & bit.0 != 0

@@ -5,6 +5,7 @@
 //! each is a pool that workers lease from. The limit of a source is divided, see
 //! [`Sources`].
 
+mod half_open;
 mod sources;
 
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use wire::Family;
 
 use crate::{Prefix, Settings};
 
+pub use half_open::HalfOpen;
 pub use sources::Sources;
 
 /// Connections that only some sources may use, so that an operator can connect to what
@@ -47,6 +49,8 @@ pub struct Limits {
     zones: Vec<(Zone, Lease)>,
     /// Half-open connections by source.
     pub sources: Sources,
+    /// Half-open TCP connections by zone.
+    pub half_open: HalfOpen,
 }
 
 /// What the connections of a table hold of the limits: it moves with them.
@@ -56,6 +60,7 @@ pub(crate) struct Held {
     pub reserve: u64,
     /// By the index of [`Limits::limited_zone`].
     pub zones: Vec<u64>,
+    pub half_open: HalfOpen,
 }
 
 impl LimitPools {
@@ -107,6 +112,7 @@ impl LimitPools {
             reserved_for: self.reserved_for.clone(),
             zones: self.zones.iter().map(|(zone, pool)| (*zone, lease(pool))).collect(),
             sources: Sources::new(secret),
+            half_open: HalfOpen::default(),
         }
     }
 }
@@ -169,6 +175,7 @@ impl Limits {
         for ((_, lease), &units) in self.zones.iter_mut().zip(&held.zones) {
             lease.surrender(units);
         }
+        self.half_open.subtract(&held.half_open);
     }
 
     pub(crate) fn adopt(&mut self, held: &Held) {
@@ -177,6 +184,7 @@ impl Limits {
         for ((_, lease), &units) in self.zones.iter_mut().zip(&held.zones) {
             lease.adopt(units);
         }
+        self.half_open.add(&held.half_open);
     }
 
     /// Connections that this worker holds, those of the reserve included.

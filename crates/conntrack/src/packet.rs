@@ -33,6 +33,10 @@ pub struct TrackedPacket<'a> {
     pub segments: u32,
     /// It may open a connection that nobody expects.
     pub may_open: bool,
+    /// The SYN proxy has a say before it opens a connection: what
+    /// [`syn_proxy::screens`](crate::syn_proxy::screens) is refused as
+    /// [`DropReason::SynCookie`] instead, and nothing has changed.
+    pub screened: bool,
 }
 
 /// What tracking needs from its worker.

@@ -7,6 +7,7 @@ use crate::helper::Helpers;
 use crate::proto::dccp::DccpState;
 use crate::proto::sctp::SctpState;
 use crate::proto::tcp;
+use crate::syn_proxy::SynProxySettings;
 
 /// Everything that can be tuned about tracking.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// The TCP tracker.
     pub tcp: tcp::TcpSettings,
+    /// The SYN proxy.
+    pub syn_proxy: SynProxySettings,
 }
 
 /// How long connections live without a packet, seconds.
@@ -102,6 +105,7 @@ impl Default for Settings {
             helpers: Helpers::default(),
             timeouts: Timeouts::default(),
             tcp: tcp::TcpSettings::default(),
+            syn_proxy: SynProxySettings::default(),
         };
         DECLARED.apply_defaults(&mut settings);
         settings
@@ -112,7 +116,7 @@ impl Default for Settings {
 const MOST_ENTRIES: u64 = 1 << 32;
 /// Most expectations that can be asked for.
 const MOST_EXPECTATIONS: u64 = 1 << 20;
-/// Most half-open connections of a source that can be asked for.
+/// Most half-open connections, of a source or of a zone, that can be asked for.
 const MOST_HALF_OPEN: u64 = 1 << 20;
 
 declare_tunables! {
@@ -210,6 +214,18 @@ declare_tunables! {
     "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a UDP flow with traffic both ways for two seconds, or a UDP-Lite flow with any, is kept.",
         [timeouts.udp_stream];
+    "stateway_syn_proxy_half_open", Entries, 0, 0..=MOST_HALF_OPEN,
+        "Half-open TCP connections of a zone from which on the gateway answers SYNs itself, with cookies; 1: always, 0: never.",
+        [syn_proxy.half_open];
+    "stateway_syn_proxy_mss", Bytes, 1460, 536..=65_495,
+        "Largest TCP segment that the SYN proxy promises in the name of a server over IPv4; over IPv6 20 less.",
+        [syn_proxy.segment_size];
+    "stateway_syn_proxy_timestamps", Switch, 1, 0..=1,
+        "Have the SYN proxy promise timestamps, and with them window scale, SACK and ECN; off where servers do without timestamps.",
+        [syn_proxy.timestamps];
+    "stateway_syn_proxy_wscale", Count, 7, 0..=14,
+        "Scale of the windows that the SYN proxy promises in the name of a server; the windows are converted to it.",
+        [syn_proxy.window_scale];
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use flow::Timestamp;
 use crate::Counts;
 use crate::entry::{Entry, Head, Status};
 use crate::helper::Watcher;
+use crate::syn_proxy::Proxied;
 
 /// Entries of a chunk: 16 KiB are added at a time.
 const CHUNK: usize = 128;
@@ -26,6 +27,8 @@ pub(crate) struct Slab {
     sides: Vec<Option<Box<[SideFacts; CHUNK]>>>,
     /// Helpers of the connections that have one, by slot.
     watchers: BTreeMap<u32, Watcher>,
+    /// Connections that the SYN proxy has opened, by slot.
+    proxied: BTreeMap<u32, Box<Proxied>>,
 }
 
 /// What is kept of a connection only if accounting or timestamps are on.
@@ -51,6 +54,7 @@ impl Slab {
             len: 0,
             sides: Vec::new(),
             watchers: BTreeMap::new(),
+            proxied: BTreeMap::new(),
         }
     }
 
@@ -70,6 +74,7 @@ impl Slab {
             + self.sides.iter().flatten().count() * size_of::<[SideFacts; CHUNK]>()
             + self.sides.capacity() * size_of::<usize>()
             + self.watchers.len() * (size_of::<(u32, Watcher)>() + Watcher::STATE_BYTES)
+            + self.proxied.len() * (size_of::<(u32, Box<Proxied>)>() + size_of::<Proxied>())
     }
 
     /// The entry in a slot, if one lives there.
@@ -99,13 +104,17 @@ impl Slab {
     pub fn remove(&mut self, slot: u32) {
         let free = self.free;
         let head = &mut self[slot].head;
-        let watched = head.status.has(Status::WATCHED);
+        let (watched, proxied) =
+            (head.status.has(Status::WATCHED), head.status.has(Status::PROXIED));
         head.status = Status::default();
         head.hash = free;
         self.free = slot;
         self.len -= 1;
         if watched {
             self.watchers.remove(&slot);
+        }
+        if proxied {
+            self.proxied.remove(&slot);
         }
     }
 
@@ -124,6 +133,17 @@ impl Slab {
     pub fn watched_mut(&mut self, slot: u32) -> Option<(&mut Head, &mut Watcher)> {
         let head = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK].head;
         Some((head, self.watchers.get_mut(&slot)?))
+    }
+
+    /// Keeps what the SYN proxy has to know of a connection.
+    pub fn set_proxied(&mut self, slot: u32, proxied: Proxied) {
+        self[slot].head.status.set(Status::PROXIED);
+        self.proxied.insert(slot, Box::new(proxied));
+    }
+
+    /// What the SYN proxy knows of connections, by slot.
+    pub const fn proxied(&self) -> &BTreeMap<u32, Box<Proxied>> {
+        &self.proxied
     }
 
     /// The facts kept on demand, if any connection of this chunk had them kept.

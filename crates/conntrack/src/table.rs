@@ -2,6 +2,7 @@
 
 mod admin;
 mod candidates;
+mod proxied;
 mod room;
 mod watched;
 
@@ -17,6 +18,7 @@ use crate::proto::{Before, Input, State, Step};
 use crate::slab::Slab;
 use crate::{
     Checksum, Connection, Context, Direction, Event, EventKind, Tracked, TrackedPacket, Why,
+    syn_proxy,
 };
 
 pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
@@ -201,7 +203,8 @@ impl Table {
             }
             Step::Reopen => {
                 self.close(slot, context);
-                self.open(packet, context)
+                // What it replaces was a connection, so it is no flood.
+                self.open(&TrackedPacket { screened: false, ..*packet }, context)
             }
             Step::Invalid { why, cap } => {
                 if let Some(cap) = cap {
@@ -217,6 +220,12 @@ impl Table {
     #[cold]
     #[inline(never)]
     fn open(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
+        if packet.screened
+            && let Transport::Tcp(tcp) = packet.network.transport
+            && syn_proxy::screens(tcp.flags)
+        {
+            return Tracked::alone(Class::New).dropped(DropReason::SynCookie);
+        }
         let (state, timeout) = match State::open(&Input::of(packet, context)) {
             Ok(opened) => opened,
             Err(why) => return invalid(why, context),

@@ -63,6 +63,7 @@ impl Lab {
             checksum: Checksum::Trust,
             segments: 1,
             may_open: true,
+            screened: false,
         };
         self.run(|table, context| table.track(&packet, context))
     }
@@ -438,9 +439,17 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
     let class = |lab: &mut Lab, checksum| {
         let hash = keyed.key.hash(SECRET);
         let (network, keyed) = (&packet, &keyed);
-        let (segments, may_open) = (1, true);
-        let packet =
-            TrackedPacket { network, frame: &frame, keyed, hash, checksum, segments, may_open };
+        let (segments, may_open, screened) = (1, true, false);
+        let packet = TrackedPacket {
+            network,
+            frame: &frame,
+            keyed,
+            hash,
+            checksum,
+            segments,
+            may_open,
+            screened,
+        };
         lab.run(|table, context| table.track(&packet, context)).class
     };
     let mut lab = Lab::new();

@@ -1,125 +1,18 @@
 //! One worker under floods: what is established goes on, what a flood opens gives way.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use conntrack::Expectations;
 use flow::{DropReason, FlowKey, Zone};
-use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
-use rtrb::{Producer, RingBuffer};
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, Tunnels};
 
-use steer::{BucketCount, SteeringHasher};
+use steer::BucketCount;
 
 use super::*;
-use crate::views::Received;
-use crate::{Config, REPLAY_SECRET, ZoneConfig, Zones};
-
-/// Frames on their way into the worker, or out of it.
-#[derive(Clone, Default)]
-struct Wire(Arc<Mutex<VecDeque<Vec<u8>>>>);
-
-impl RxQueue for Wire {
-    fn receive(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        max: usize,
-        pool: &mut FramePool,
-    ) -> Result<usize, PortError> {
-        let mut waiting = self.0.lock().unwrap();
-        let count = max.min(waiting.len());
-        frames.extend(waiting.drain(..count).map(|bytes| pool.copy_of(&bytes).unwrap()));
-        Ok(count)
-    }
-
-    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl TxQueue for Wire {
-    fn transmit(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        pool: &mut FramePool,
-    ) -> Result<TxReport, PortError> {
-        let mut sent = self.0.lock().unwrap();
-        let report = TxReport { sent: frames.len() as u64, ..TxReport::default() };
-        for frame in frames.drain(..) {
-            sent.push_back(frame.bytes().to_vec());
-            pool.give_back(frame);
-        }
-        Ok(report)
-    }
-}
-
-/// A worker between two ports.
-struct Rig {
-    worker: Worker,
-    commands: Producer<Command>,
-    input: Wire,
-    output: Wire,
-    now: Timestamp,
-}
+use crate::rig::Rig;
+use crate::{Config, REPLAY_SECRET, ZoneConfig};
 
 impl Rig {
-    fn new(config: &Config) -> Self {
-        let now = Timestamp::from_secs(1000);
-        let (mut commands, inbox) = RingBuffer::new(8);
-        let (input, output) = (Wire::default(), Wire::default());
-        let mut worker = Worker::new(Equipment {
-            id: WorkerId(0),
-            hasher: SteeringHasher::new(config.steering()),
-            tunnels: config.tunnels,
-            routes: vec![WorkerId(0); config.buckets.get()],
-            refuses_new: vec![false; 2],
-            settings: config.settings.clone(),
-            zones: Zones::new(&config.zones, 2).unwrap(),
-            limits: config.limit_pools().limits(config.secret),
-            expectations: Expectations::default(),
-            fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
-            time: TimeSource::Turn,
-            inbox,
-            notices: mpsc::channel().0,
-            wakeup: Wakeup::new(Waker::new().unwrap()),
-        });
-        for bucket in config.buckets.iter() {
-            worker.install(bucket, Box::new(Bucket::new(now)));
-        }
-        let queue = Queue {
-            id: 0,
-            port: PortId(0),
-            supplies_hash: false,
-            received: Received::default(),
-            source: Box::new(input.clone()),
-        };
-        commands.push(Command::AddQueue(queue)).unwrap();
-        let out = Box::new(output.clone());
-        commands.push(Command::SetOutput(PortId(1), Some(out))).unwrap();
-        Self { worker, commands, input, output, now }
-    }
-
-    /// Sends frames through the worker; how many came out.
-    fn pass(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) -> usize {
-        self.input.0.lock().unwrap().extend(frames);
-        while self.worker.turn(self.now) == Turn::Worked {}
-        std::mem::take(&mut *self.output.0.lock().unwrap()).len()
-    }
-
-    fn wait(&mut self, time: Duration) {
-        self.now = self.now.after(time);
-        // Each turn looks at a few buckets only.
-        for _ in 0..1000 {
-            self.worker.turn(self.now);
-        }
-    }
-
-    fn connections(&self) -> usize {
-        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
-    }
-
     fn memory(&self) -> usize {
         self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.memory_bytes()).sum()
     }

@@ -27,9 +27,12 @@ mod prefetch;
 mod reassembly;
 mod recent_drops;
 mod replay;
+#[cfg(test)]
+mod rig;
 mod runtime;
 mod selection;
 mod settings;
+mod syn_proxy;
 mod tracking;
 mod views;
 mod worker;

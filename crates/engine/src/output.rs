@@ -95,6 +95,17 @@ impl Outputs {
         }
     }
 
+    /// Queues a frame for a port, whatever stations the bridge knows.
+    pub fn send_by(
+        &mut self,
+        port: PortId,
+        frame: Frame,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        self.queue(port, frame, None, pool, counters);
+    }
+
     fn flood(&mut self, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
         let mut copies: u64 = 0;
         for index in 0..self.ports.len() {

@@ -147,12 +147,42 @@ impl Worker {
         if let Some(piece) = Piece::of(&packet.network, packet.origin.fragments) {
             return self.reassemble(&piece, packet, now);
         }
-        let mut judged = self.tracking.judge(bucket, packet, now, &mut self.counters);
-        if let Err(why) = judged
-            && LIMITS.contains(&why.reason())
-        {
-            judged = self.make_room_for(packet, why, now);
+        if self.take_proxied(packet, now) {
+            return;
         }
+        // A replay does without the SYN proxy: cookies can not be in a capture.
+        let screened = self.time == TimeSource::Turn;
+        match self.admit(packet, screened, now) {
+            Err(why) if why.reason() == DropReason::SynCookie => self.screen(packet, now),
+            judged => self.conclude(packet, judged, now),
+        }
+    }
+
+    /// Judges a packet; if there is no room for its connection, another may give way. If it
+    /// is `screened`, the SYN proxy is to be asked about what is refused as `SynCookie`.
+    pub(crate) fn admit(
+        &mut self,
+        packet: &Packet,
+        screened: bool,
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+            debug_assert!(false, "only the owner of a bucket judges its packets");
+            return Err(DropReason::MoveBufferFull.into());
+        };
+        match self.tracking.judge(bucket, packet, screened, now, &mut self.counters) {
+            Err(why) if LIMITS.contains(&why.reason()) => self.make_room_for(packet, why, now),
+            judged => judged,
+        }
+    }
+
+    /// Sends a packet on, or drops it.
+    pub(crate) fn conclude(
+        &mut self,
+        packet: &mut Packet,
+        judged: Result<(), Why>,
+        now: Timestamp,
+    ) {
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         match judged {
             Ok(()) => self.send(frame, pieces, now),
@@ -178,7 +208,7 @@ impl Worker {
             && self.evict_somewhere(shortage, now)
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {
-            judged = self.tracking.judge(bucket, packet, now, &mut self.counters);
+            judged = self.tracking.judge(bucket, packet, false, now, &mut self.counters);
         }
         if judged == Err(why) {
             self.counters.conntrack.insert_failed += 1;

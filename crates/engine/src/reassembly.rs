@@ -9,7 +9,7 @@ use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
-use wire::{Dissected, Family};
+use wire::{Dissected, Family, Network, Transport, Tunnels};
 
 use crate::packet::Packet;
 use crate::views::{DatagramMemory, DatagramStatus};
@@ -77,6 +77,27 @@ impl Pieces {
                     inner.take_into(frames, pool);
                 }
             }
+        }
+    }
+
+    /// Takes over the transport header of `whole`, described by `network`, which has
+    /// changed since the datagram was put together. It lies in the first fragment (RFC
+    /// 7112 section 5); one that came in fragments itself is left as it is.
+    pub fn copy_header(&mut self, whole: &[u8], network: &Network) {
+        let Transport::Tcp(tcp) = network.transport else { return };
+        let from = usize::from(network.transport_offset);
+        let header = whole.get(from..from + usize::from(tcp.header_len));
+        if let Some(first) = self.fragments.first_mut().filter(|first| first.pieces.is_none())
+            && let Ok(Dissected { network: Some(described), .. }) =
+                wire::dissect(first.frame.bytes(), Tunnels::Outer)
+            && let Some(header) = header
+            && let Some(place) = first
+                .frame
+                .bytes_mut()
+                .get_mut(described.transport_offset.into()..)
+                .and_then(|rest| rest.get_mut(..header.len()))
+        {
+            place.copy_from_slice(header);
         }
     }
 

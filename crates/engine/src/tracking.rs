@@ -1,7 +1,7 @@
 //! The tracking stage: class and verdict of a packet in its bucket.
 
 use conntrack::{Context, Expectations, Limits, TrackedPacket, Why};
-use flow::{Class, Counters, Timestamp, Verdict};
+use flow::{Class, Counters, Timestamp, Verdict, Zone};
 use netio::Checksum;
 
 use crate::Bucket;
@@ -46,8 +46,13 @@ impl Tracking {
         }
     }
 
+    /// The tunables of tracking in a zone.
+    pub fn settings_of(&self, zone: Zone) -> &conntrack::Settings {
+        self.zones.settings(zone).unwrap_or(&self.settings.conntrack)
+    }
+
     /// Judges a packet: until a ruleset is loaded, everything passes that is not
-    /// INVALID.
+    /// INVALID. If it is `screened`, the SYN proxy is asked before it opens a connection.
     ///
     /// # Errors
     /// Why the packet is to be dropped.
@@ -55,6 +60,7 @@ impl Tracking {
         &mut self,
         bucket: &mut Bucket,
         packet: &Packet,
+        screened: bool,
         now: Timestamp,
         counters: &mut Counters,
     ) -> Result<(), Why> {
@@ -66,6 +72,8 @@ impl Tracking {
                 _ => Ok(()),
             };
         };
+        let settings = self.zones.settings(keyed.key.zone).unwrap_or(&self.settings.conntrack);
+        let may_open = !self.refuses_new[usize::from(packet.frame.port.0)];
         let tracked_packet = TrackedPacket {
             network: &packet.network,
             frame: packet.frame.bytes(),
@@ -76,11 +84,12 @@ impl Tracking {
                 Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
             },
             segments: packet.frame.segments(),
-            may_open: !self.refuses_new[usize::from(packet.frame.port.0)],
+            may_open,
+            screened: screened && may_open && settings.syn_proxy.half_open != 0,
         };
         let mut context = Context {
             now,
-            settings: self.zones.settings(keyed.key.zone).unwrap_or(&self.settings.conntrack),
+            settings,
             limits: &mut self.limits,
             counters: &mut counters.conntrack,
             expectations: &self.expectations,

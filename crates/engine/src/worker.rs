@@ -23,6 +23,7 @@ use crate::peers::{Link, Wakeup};
 use crate::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::recent_drops::RecentDrops;
 use crate::settings::Settings;
+use crate::syn_proxy::SynProxy;
 use crate::tracking::Tracking;
 use crate::zones::Zones;
 use crate::{BATCH, Bucket};
@@ -105,6 +106,7 @@ pub struct Worker {
     pub(crate) time: TimeSource,
     pub(crate) reassembly: Reassembly,
     pub(crate) tracking: Tracking,
+    pub(crate) syn_proxy: SynProxy,
     pub(crate) ownership: Ownership<Box<Bucket>, Packet>,
     pub(crate) outputs: Outputs,
     pub(crate) links: Vec<Option<Box<Link>>>,
@@ -157,6 +159,7 @@ impl Worker {
                 refuses_new,
                 subscribers: Subscribers::default(),
             },
+            syn_proxy: SynProxy::new(hasher.config().key),
             ownership: Ownership::new(id, routes, keep_limit),
             outputs,
             links: Vec::new(),

@@ -29,13 +29,15 @@ impl ZoneConfig {
         Self { zone, ports: None, vlans: None, max_connections: None, tunables: Vec::new() }
     }
 
-    /// Gives a tunable of tracking a value of its own in this zone: a timeout, or
-    /// `stateway_half_open_per_source`.
+    /// Gives a tunable of tracking a value of its own in this zone: a timeout,
+    /// `stateway_half_open_per_source`, or `stateway_syn_proxy_half_open`.
     ///
     /// # Errors
     /// What is no such tunable is unknown here; a value may be out of range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
-        if !name.contains("_timeout") && name != "stateway_half_open_per_source" {
+        let is_of_zones = name.contains("_timeout")
+            || matches!(name, "stateway_half_open_per_source" | "stateway_syn_proxy_half_open");
+        if !is_of_zones {
             return Err(SetTunableError::Unknown { name: name.to_owned() });
         }
         conntrack::Settings::default().set(name, value)?;

@@ -12,6 +12,8 @@ pub struct Counters {
     pub conntrack: ConntrackCounters,
     /// Reassembly, under the names of `/proc/net/snmp`.
     pub defrag: DefragCounters,
+    /// The SYN proxy, under the names of `/proc/net/stat/synproxy`.
+    pub syn_proxy: SynProxyCounters,
     /// Frames that were not received but made.
     pub output: OutputCounters,
     /// Packets sent.
@@ -29,6 +31,7 @@ impl Default for Counters {
             softnet: SoftnetCounters::default(),
             conntrack: ConntrackCounters::default(),
             defrag: DefragCounters::default(),
+            syn_proxy: SynProxyCounters::default(),
             output: OutputCounters::default(),
             transmitted: 0,
             transmitted_bytes: 0,
@@ -80,6 +83,7 @@ impl Counters {
         self.softnet.add(&other.softnet);
         self.conntrack.add(&other.conntrack);
         self.defrag.add(&other.defrag);
+        self.syn_proxy.add(&other.syn_proxy);
         self.output.add(&other.output);
         self.transmitted += other.transmitted;
         self.transmitted_bytes += other.transmitted_bytes;
@@ -185,12 +189,28 @@ counter_group! {
 }
 
 counter_group! {
+    /// SYN proxy counters, named after the columns of `/proc/net/stat/synproxy`.
+    SynProxyCounters {
+        /// SYNs that were answered in the name of a server.
+        syn_received,
+        /// ACKs that should have returned a cookie and did not.
+        cookie_invalid,
+        /// ACKs that returned a cookie: each opened a connection.
+        cookie_valid,
+        /// Segments of a client that had the SYN to a silent server repeated.
+        cookie_retrans,
+        /// Connections whose client opened them anew after they had closed.
+        conn_reopened,
+    }
+}
+
+counter_group! {
     /// What the output makes of frames beside sending them, named after the columns of
     /// `Ip` and `Icmp` in `/proc/net/snmp`, both families together; the last has no
     /// column there.
     ///
     /// With these the books balance: what was received + `frag_creates` - `frag_oks` +
-    /// `icmp_out_msgs` + `flood_copies` is what was sent or dropped or still waits.
+    /// `icmp_out_msgs` + `window_updates` + `flood_copies` is what was sent or dropped or still waits.
     OutputCounters {
         /// Packets that were cut because the output interface takes none of their
         /// length; a super-packet is one.
@@ -201,6 +221,9 @@ counter_group! {
         frag_creates,
         /// Errors made for senders of what was dropped.
         icmp_out_msgs,
+        /// Windows of clients that were opened when the server of a proxied connection
+        /// answered. All else that the SYN proxy makes takes the place of a frame.
+        window_updates,
         /// Copies of flooded frames beyond the first.
         flood_copies,
     }

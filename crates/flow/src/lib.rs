@@ -18,7 +18,9 @@ mod tunable;
 mod verdict;
 mod wheel;
 
-pub use counters::{ConntrackCounters, Counters, DefragCounters, SoftnetCounters};
+pub use counters::{
+    ConntrackCounters, Counters, DefragCounters, SoftnetCounters, SynProxyCounters,
+};
 pub use index::{Crowded, SlotIndex};
 pub use key::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone};
 pub use lease::{Lease, LeasePool};

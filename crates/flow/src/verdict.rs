@@ -96,6 +96,7 @@ drop_reasons! {
     FragEvicted = "frag_evicted", "Only fragment of a datagram, evicted to make room.";
     FragEvictedProgress = "frag_evicted_progress", "Fragment of a datagram in several pieces, evicted to make room.";
     FragNoMemory = "frag_no_memory", "Fragment for which no room could be made.";
+    SynCookie = "syn_cookie", "TCP segment that opens a connection while the SYN proxy answers, and returns no cookie that it was given.";
     TableFull = "table_full", "Connection table at its limit and nothing could be evicted early.";
     ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected.";
     HelperIncomplete = "helper_incomplete", "Segment that ends in the middle of an announcement that a helper reads.";

@@ -1,5 +1,7 @@
 //! The options of a TCP header (RFC 9293 section 3.1).
 
+use crate::{Network, TcpInfo};
+
 /// Option kinds (IANA "TCP Option Kind Numbers") that are looked at.
 pub mod kind {
     /// End of the list.
@@ -20,6 +22,12 @@ pub mod kind {
 
 /// Most bytes of options in a header.
 pub const MAX_OPTIONS: usize = 40;
+
+/// The options of a segment; `tcp` is the transport of `network`, and both are of `frame`.
+pub fn of_segment<'a>(frame: &'a [u8], network: &Network, tcp: &TcpInfo) -> &'a [u8] {
+    let header = usize::from(network.transport_offset);
+    frame.get(header + 20..header + usize::from(tcp.header_len)).unwrap_or(&[])
+}
 
 /// An option that has a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

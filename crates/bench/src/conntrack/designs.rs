@@ -107,6 +107,7 @@ impl Desk {
             checksum: Checksum::Trust,
             segments: 1,
             may_open: true,
+            screened: false,
         };
         let class = table.track(&tracked, &mut self.context(now)).class;
         self.refused += u64::from(!matches!(class, Class::New | Class::Established));

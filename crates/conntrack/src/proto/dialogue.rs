@@ -98,6 +98,7 @@ impl Dialogue {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
+            screened: false,
         };
         let mut context = Context {
             now: self.now,

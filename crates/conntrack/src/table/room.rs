@@ -7,6 +7,7 @@ use super::candidates::{Candidates, Rank};
 use crate::Context;
 use crate::entry::{Entry, Head, Status};
 use crate::limits::{Held, Limits};
+use crate::proto::State;
 use crate::slab::Slab;
 
 /// Which limit leaves no room.
@@ -70,6 +71,15 @@ impl Room {
         if head.status.has(Status::COUNTED) {
             discount(head, limits);
         }
+        if head.status.has(Status::HALF_OPEN) {
+            self.left_half_open(head, limits);
+        }
+    }
+
+    /// A connection is half-open no longer.
+    fn left_half_open(&mut self, head: &Head, limits: &mut Limits) {
+        self.held.half_open.leave(head.key.zone);
+        limits.half_open.leave(head.key.zone);
     }
 
     /// Files a connection by its rank, which may have changed.
@@ -176,8 +186,14 @@ impl Table {
     }
 
     /// Enters a connection that was admitted into the books.
-    pub(super) fn enter(&mut self, slot: u32, context: &Context<'_>) {
-        let entry = &self.slab[slot];
+    pub(super) fn enter(&mut self, slot: u32, context: &mut Context<'_>) {
+        let entry = &mut self.slab[slot];
+        if context.settings.syn_proxy.half_open != 0 && is_tcp_opening(entry) {
+            entry.head.status.set(Status::HALF_OPEN);
+            let zone = entry.head.key.zone;
+            self.room.held.half_open.enter(zone);
+            context.limits.half_open.enter(zone);
+        }
         self.room.enter(&entry.head, context.limits);
         self.room.rank(slot, entry, context.limits);
     }
@@ -190,6 +206,10 @@ impl Table {
         if head.status.has(Status::COUNTED) && !half_open {
             discount(head, context.limits);
             head.status.clear(Status::COUNTED);
+        }
+        if head.status.has(Status::HALF_OPEN) && !body.state.is_opening() {
+            self.room.left_half_open(head, context.limits);
+            head.status.clear(Status::HALF_OPEN);
         }
         self.room.rank(slot, &self.slab[slot], context.limits);
     }
@@ -214,6 +234,10 @@ impl Table {
             }
         }
     }
+}
+
+fn is_tcp_opening(entry: &Entry) -> bool {
+    matches!(&entry.body.state, State::Tcp(tcp) if tcp.state().is_opening())
 }
 
 fn discount(head: &Head, limits: &mut Limits) {

@@ -30,6 +30,7 @@ fn track(lab: &mut Lab, zone: u16, network: &Network) -> Tracked {
         checksum,
         segments: 1,
         may_open: true,
+        screened: false,
     };
     lab.run(|table, context| table.track(&packet, context))
 }

@@ -100,6 +100,7 @@ impl Lab {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: from_client && self.from_client_may_open,
+            screened: false,
         };
         self.run(|table, context| table.track(&packet, context))
     }

@@ -71,7 +71,10 @@ pub struct Counters {
     /// Reassembly, under the names of `/proc/net/snmp`, and datagrams that were evicted.
     #[serde(default)]
     pub defrag: Names,
-    /// Frames that were made and not received: fragments for a smaller MTU and errors,
+    /// SYN proxy, under the names of `/proc/net/stat/synproxy`.
+    #[serde(default)]
+    pub syn_proxy: Names,
+    /// Frames that were made and not received: fragments for a smaller MTU, errors and window updates,
     /// under the names of `/proc/net/snmp`, and copies.
     #[serde(default)]
     pub output: Names,
@@ -167,6 +170,7 @@ impl From<&flow::Counters> for Counters {
             softnet: counters.softnet.entries().collect(),
             conntrack: counters.conntrack.entries().collect(),
             defrag: counters.defrag.entries().collect(),
+            syn_proxy: counters.syn_proxy.entries().collect(),
             output: counters.output.entries().collect(),
             drops: drops.collect(),
         }

@@ -59,8 +59,10 @@ fn zone(
     });
     zone.max_connections =
         section.read(reader, "max_connections", |value| number(value, 1, MAX_CONNECTIONS));
-    if let Some(entry) = section.take("half_open_per_source") {
-        tune(reader, &mut zone, "stateway_half_open_per_source", &entry);
+    for key in ["half_open_per_source", "syn_proxy_half_open"] {
+        if let Some(entry) = section.take(key) {
+            tune(reader, &mut zone, &format!("stateway_{key}"), &entry);
+        }
     }
     if let Some(mut timeouts) = table(reader, &mut section, "timeouts") {
         for entry in timeouts.rest() {

@@ -1,6 +1,6 @@
 //! What the tracker reads of a segment.
 
-use wire::tcp_option::{TcpOption, TcpOptions, kind};
+use wire::tcp_option::{TcpOption, TcpOptions, kind, of_segment};
 use wire::{Network, TcpFlags, TcpInfo};
 
 use super::{FlagClass, Invalid, Seq};
@@ -52,7 +52,6 @@ impl<'a> Segment<'a> {
         let payload = network.transport_len().saturating_sub(u32::from(tcp.header_len));
         let sequence = Seq(tcp.sequence);
         let counted = u32::from(class.is_syn()) + u32::from(class == FlagClass::Fin);
-        let header = usize::from(network.transport_offset);
         Ok(Self {
             class,
             has_ack: tcp.flags.contains(TcpFlags::ACK),
@@ -60,7 +59,7 @@ impl<'a> Segment<'a> {
             end: sequence.plus(payload).plus(counted),
             acknowledgment: Seq(tcp.acknowledgment),
             window: tcp.window,
-            options: frame.get(header + 20..header + usize::from(tcp.header_len)).unwrap_or(&[]),
+            options: of_segment(frame, network, tcp),
         })
     }
 

@@ -99,6 +99,7 @@ impl Ours {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
+            screened: false,
         };
         let (table, mut context) = self.parts();
         let tracked = table.track(&packet, &mut context);

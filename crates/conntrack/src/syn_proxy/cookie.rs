@@ -1,0 +1,91 @@
+//! SYN cookies: the state of a half-open connection, kept by its opener (RFC 4987 section
+//! 3.6).
+
+use std::hash::Hasher;
+
+use flow::{HashKey, KeyedPacket, Timestamp};
+use siphasher::sip::SipHasher24;
+
+/// A cookie is good in the step in which it was made and in the next: 64 to 128 s.
+const STEP_NS: u64 = 64_000_000_000;
+
+/// Largest segments that a cookie can tell of, bytes: what is common, by link (Ethernet,
+/// PPPoE, IPv6 tunnels, wireless networks, jumbo frames).
+const SEGMENT_SIZES: [u16; 8] = [64, 536, 1220, 1360, 1400, 1440, 1460, 8940];
+/// Bits of a cookie that hold the place in [`SEGMENT_SIZES`] and, lowest, whether the step
+/// was odd. All others are the hash.
+const PLAIN_BITS: u32 = 4;
+
+/// Makes and verifies cookies.
+///
+/// Of the 32 bits of a sequence number 28 are a keyed hash. Whoever guesses opens one
+/// connection in 2^27 tries, because two initial numbers fit an acknowledgment, and it
+/// costs the server one SYN.
+#[derive(Clone, Copy, Debug)]
+pub struct Cookies {
+    key: HashKey,
+}
+
+impl Cookies {
+    /// Cookies under the secret of the process. They have a key of their own, because
+    /// they are shown to everybody, and the stronger of the two usual SipHashes.
+    pub fn new(secret: HashKey) -> Self {
+        let derive = |name: &[u8]| {
+            let mut hasher = SipHasher24::new_with_keys(secret.0, secret.1);
+            hasher.write(name);
+            hasher.finish()
+        };
+        Self { key: HashKey(derive(b"SYN cookie, first half"), derive(b"SYN cookie, second half")) }
+    }
+
+    /// The sequence number to answer a SYN with. `opener` is the flow with the sender of
+    /// the SYN, `initial` its sequence number, `segment_size` the largest segment that it
+    /// takes, bytes.
+    pub fn make(
+        &self,
+        opener: &KeyedPacket,
+        initial: u32,
+        segment_size: u16,
+        now: Timestamp,
+    ) -> u32 {
+        let step = now.as_nanos() / STEP_NS;
+        let place = SEGMENT_SIZES.iter().rposition(|&size| size <= segment_size).unwrap_or(0);
+        self.cookie(opener, initial, place as u32, step)
+    }
+
+    /// The largest segment that the opener takes, rounded down, if `cookie` was made for
+    /// it and is young enough. Below 64 bytes it is 64.
+    pub fn check(
+        &self,
+        cookie: u32,
+        opener: &KeyedPacket,
+        initial: u32,
+        now: Timestamp,
+    ) -> Option<u16> {
+        let step = now.as_nanos() / STEP_NS;
+        let was_odd = u64::from(cookie & 1);
+        let made = step.checked_sub((step ^ was_odd) & 1)?;
+        let place = (cookie >> 1) % SEGMENT_SIZES.len() as u32;
+        (self.cookie(opener, initial, place, made) == cookie).then(|| SEGMENT_SIZES[place as usize])
+    }
+
+    fn cookie(&self, opener: &KeyedPacket, initial: u32, place: u32, step: u64) -> u32 {
+        let KeyedPacket { key, sender } = opener;
+        let mut hasher = SipHasher24::new_with_keys(self.key.0, self.key.1);
+        for end in [key.endpoint(*sender), key.endpoint(sender.opposite())] {
+            hasher.write(&end.address);
+            hasher.write_u16(end.port);
+        }
+        hasher.write_u16(key.zone.0);
+        hasher.write_u8(key.family as u8);
+        hasher.write_u8(place as u8);
+        hasher.write_u32(initial);
+        hasher.write_u64(step);
+        let plain = place << 1 | (step & 1) as u32;
+        (hasher.finish() as u32) << PLAIN_BITS | plain
+    }
+}
+
+#[cfg(test)]
+#[path = "cookie_tests.rs"]
+mod tests;

@@ -1,0 +1,122 @@
+//! When the proxy answers.
+
+use flow::Timestamp;
+
+/// How long after a promise it is decided whether it was taken up: as long as a cookie
+/// is good, and about as long as a table keeps a half-open connection.
+const STEP_NS: u64 = 64_000_000_000;
+
+/// Whether the SYNs of a zone are answered.
+///
+/// What is answered is not in the table, so the half-open connections alone would tell of
+/// the end of a flood as soon as the proxy begins. Promises that nobody came back for
+/// count as if they were half-open: it ends when a whole step had so few of both that
+/// without it the threshold would not be reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pressure {
+    /// The step that is counted, and the first in which it answered.
+    step: u64,
+    since: u64,
+    answering: bool,
+    /// Promises that nobody came back for, in this step.
+    open: u64,
+    /// In the step before.
+    before: u64,
+}
+
+impl Pressure {
+    /// Whether to answer a SYN while there are `half_open` connections; `threshold` of
+    /// them, with the new one, are too many.
+    pub fn answers(&mut self, half_open: u64, threshold: u64, now: Timestamp) -> bool {
+        let step = now.as_nanos() / STEP_NS;
+        let is_new = step > self.step;
+        if is_new {
+            self.before = if step == self.step + 1 { self.open } else { 0 };
+            (self.step, self.open) = (step, 0);
+        }
+        let load = half_open + self.before;
+        if !self.answering {
+            if half_open + 1 >= threshold {
+                (self.answering, self.since) = (true, step);
+            }
+        } else if is_new && step > self.since + 1 && load < threshold / 2 {
+            self.answering = false;
+        }
+        self.answering
+    }
+
+    /// Counts a SYN that was answered.
+    pub fn promised(&mut self) {
+        self.open += 1;
+    }
+
+    /// Counts a client that came back.
+    pub fn taken_up(&mut self) {
+        self.open = self.open.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_secs(seconds)
+    }
+
+    #[test]
+    fn one_is_always() {
+        let mut pressure = Pressure::default();
+        for second in [0, 1, 64, 1000, 1_000_000] {
+            assert!(pressure.answers(0, 1, at(second)));
+        }
+    }
+
+    #[test]
+    fn it_begins_with_the_connection_that_reaches_the_threshold() {
+        let mut pressure = Pressure::default();
+        assert!(!pressure.answers(98, 100, at(1)));
+        assert!(pressure.answers(99, 100, at(1)));
+        assert!(pressure.answers(0, 100, at(2)), "and does not end at once");
+    }
+
+    #[test]
+    fn it_ends_when_the_flood_would_fit() {
+        let mut pressure = Pressure::default();
+        pressure.answers(1000, 1000, at(640));
+        let mut answered_until = 0;
+        for second in 640..1280 {
+            // Ten a second are 640 in the lifetime of a half-open connection, one is 64.
+            let rate = if second < 960 { 10 } else { 1 };
+            for _ in 0..rate {
+                if pressure.answers(0, 1000, at(second)) {
+                    pressure.promised();
+                    answered_until = second;
+                }
+            }
+        }
+        assert_eq!(answered_until, 1023, "the first whole step of little is over");
+    }
+
+    #[test]
+    fn who_comes_back_is_no_flood() {
+        let mut pressure = Pressure::default();
+        pressure.answers(1000, 1000, at(640));
+        for second in 640..768 {
+            for _ in 0..100 {
+                assert!(pressure.answers(0, 1000, at(second)));
+                pressure.promised();
+                pressure.taken_up();
+            }
+        }
+        assert!(!pressure.answers(0, 1000, at(768)));
+    }
+
+    #[test]
+    fn a_pause_ends_it() {
+        let mut pressure = Pressure::default();
+        pressure.answers(1000, 1000, at(640));
+        pressure.promised();
+        assert!(!pressure.answers(0, 1000, at(2000)));
+    }
+}

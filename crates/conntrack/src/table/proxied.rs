@@ -1,0 +1,40 @@
+//! Connections that the SYN proxy has opened.
+
+use flow::{FlowKey, KeyedPacket, Timestamp};
+
+use super::Table;
+use crate::Direction;
+use crate::entry::Status;
+use crate::syn_proxy::Proxied;
+
+impl Table {
+    /// What the SYN proxy knows of the connection of a packet, and the direction of the
+    /// packet (for an ICMP error: of what it quotes). `None` for connections that it did
+    /// not open; costs one test while there are none that it did.
+    #[inline]
+    pub fn proxied(
+        &self,
+        keyed: &KeyedPacket,
+        hash: u64,
+        now: Timestamp,
+    ) -> Option<(Direction, &Proxied)> {
+        if self.slab.proxied().is_empty() {
+            return None;
+        }
+        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == keyed.key)?;
+        let head = &self.slab[slot].head;
+        if !head.status.has(Status::PROXIED) || head.is_expired(now) {
+            return None;
+        }
+        Some((head.direction(keyed.sender), self.slab.proxied().get(&slot)?))
+    }
+
+    /// Keeps what the SYN proxy has to know of a connection; without effect if there is
+    /// no such connection.
+    pub fn set_proxied(&mut self, key: &FlowKey, hash: u64, proxied: Proxied) {
+        let slab = &self.slab;
+        if let Some(slot) = self.index.find(hash as u32, |slot| slab[slot].head.key == *key) {
+            self.slab.set_proxied(slot, proxied);
+        }
+    }
+}

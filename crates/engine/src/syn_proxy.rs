@@ -1,0 +1,362 @@
+//! The SYN proxy stage, between steering and tracking: what the gateway says in the name
+//! of servers, and the numbers that it shifts ever after.
+//!
+//! What is made here takes the place of the packet that it is made from, so that the books
+//! balance; only the window update of a client is a frame more.
+
+use std::collections::BTreeMap;
+
+use conntrack::Direction;
+use conntrack::seqadj::Adjustment;
+use conntrack::syn_proxy::{self, Cookies, Pressure, Proxied, Received};
+use flow::{Class, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
+use netio::Checksum;
+use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
+use wire::{TcpEditor, TcpFlags, TcpInfo, Transport, Tunnels};
+
+use crate::packet::{Packet, TrackedFlow};
+use crate::worker::Worker;
+
+/// What a worker needs to answer SYNs.
+#[derive(Debug)]
+pub struct SynProxy {
+    cookies: Cookies,
+    /// Zones in which a connection was to be opened.
+    zones: BTreeMap<Zone, Pressure>,
+    /// How many workers share the threshold. The flows of a zone are spread over them by a
+    /// hash, and so is what a flood opens.
+    workers: u32,
+}
+
+impl SynProxy {
+    /// A stage that answers nothing until the settings say so. All workers have the same
+    /// secret, because a cookie may come back to another.
+    pub fn new(secret: HashKey) -> Self {
+        Self { cookies: Cookies::new(secret), zones: BTreeMap::new(), workers: 1 }
+    }
+
+    /// Sets how many workers share the threshold.
+    pub fn set_workers(&mut self, workers: u32) {
+        self.workers = workers.max(1);
+    }
+
+    fn pressure(&mut self, zone: Zone) -> &mut Pressure {
+        self.zones.entry(zone).or_default()
+    }
+}
+
+impl Worker {
+    /// Decides about a packet that would open a connection.
+    #[cold]
+    pub(crate) fn screen(&mut self, packet: &mut Packet, now: Timestamp) {
+        let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
+            (packet.flow, packet.network.transport)
+        else {
+            return;
+        };
+        let answers = self.answers(keyed.key.zone, now);
+        // What comes in fragments is nothing that a client opens a connection with.
+        let whole = packet.pieces.is_none();
+        if tcp.flags.contains(TcpFlags::SYN) {
+            if answers && !whole {
+                return self.refuse(packet);
+            }
+            if answers && self.promise(packet, &keyed, &tcp, now) {
+                return;
+            }
+        } else if let Some(proxied) = self.redeem(packet, &keyed, &tcp, now).filter(|_| whole) {
+            return self.take_up(packet, proxied, now);
+        } else if answers {
+            self.counters.syn_proxy.cookie_invalid += 1;
+            return self.refuse(packet);
+        }
+        let judged = self.admit(packet, false, now);
+        self.conclude(packet, judged, now);
+    }
+
+    /// True while the gateway answers the SYNs of a zone.
+    fn answers(&mut self, zone: Zone, now: Timestamp) -> bool {
+        let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
+        let share = threshold.div_ceil(self.syn_proxy.workers);
+        let half_open = self.tracking.limits.half_open.get(zone);
+        self.syn_proxy.pressure(zone).answers(half_open, share.into(), now)
+    }
+
+    /// Takes a packet of a connection that the proxy has opened all its way; false for any
+    /// other.
+    #[inline]
+    pub(crate) fn take_proxied(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
+        if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
+            && let Some(bucket) = self.ownership.get(packet.bucket)
+            && let Some((direction, proxied)) = bucket.connections.proxied(&keyed, hash, now)
+        {
+            let (adjustment, proxied) = (proxied.adjustment().copied(), *proxied);
+            match adjustment {
+                Some(adjustment) => {
+                    self.pass_adjusted(packet, direction, proxied, &adjustment, now)
+                }
+                None => self.pass_opening(packet, direction, proxied, now),
+            }
+            return true;
+        }
+        false
+    }
+
+    /// A packet of a connection whose server has not answered yet.
+    fn pass_opening(
+        &mut self,
+        packet: &mut Packet,
+        direction: Direction,
+        proxied: Proxied,
+        now: Timestamp,
+    ) {
+        let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
+            (packet.flow, packet.network.transport)
+        else {
+            // An ICMP error about the SYN.
+            let judged = self.admit(packet, false, now);
+            return self.conclude(packet, judged, now);
+        };
+        let has = |flags| tcp.flags.contains(flags);
+        match direction {
+            _ if packet.pieces.is_some() => self.refuse(packet),
+            Direction::Original if has(TcpFlags::RST) => {
+                // What it acknowledges means nothing to the server.
+                self.replace(packet, &proxied.abort(&tcp), now);
+            }
+            Direction::Original if !has(TcpFlags::ACK) => {
+                if !(has(TcpFlags::SYN) && self.promise(packet, &keyed, &tcp, now)) {
+                    self.refuse(packet);
+                }
+            }
+            Direction::Original if proxied.is_from_opening(&tcp) => {
+                self.counters.syn_proxy.cookie_retrans += 1;
+                self.open_at_server(packet, proxied, now);
+            }
+            Direction::Original => match self.redeem(packet, &keyed, &tcp, now) {
+                Some(proxied) => self.take_up(packet, proxied, now),
+                None => {
+                    self.counters.syn_proxy.cookie_invalid += 1;
+                    self.refuse(packet);
+                }
+            },
+            Direction::Reply => self.pass_first_reply(packet, proxied, &tcp, now),
+        }
+    }
+
+    /// What the server says to the SYN.
+    fn pass_first_reply(
+        &mut self,
+        packet: &mut Packet,
+        proxied: Proxied,
+        tcp: &TcpInfo,
+        now: Timestamp,
+    ) {
+        if tcp.flags.contains(TcpFlags::RST) {
+            let judged = self.admit(packet, false, now);
+            self.edit(packet, |segment| segment.set_sequence(proxied.refusal_sequence()));
+            return self.conclude(packet, judged, now);
+        }
+        if !tcp.flags.contains(TcpFlags::ACK) {
+            return self.refuse(packet);
+        }
+        if self.join(packet, proxied, now) {
+            return;
+        }
+        match self.admit(packet, false, now) {
+            Ok(()) => {
+                self.replace(packet, &proxied.reset(tcp), now);
+            }
+            Err(why) => self.conclude(packet, Err(why), now),
+        }
+    }
+
+    /// A packet of a connection whose ends count from different numbers.
+    fn pass_adjusted(
+        &mut self,
+        packet: &mut Packet,
+        direction: Direction,
+        proxied: Proxied,
+        adjustment: &Adjustment,
+        now: Timestamp,
+    ) {
+        let Transport::Tcp(tcp) = packet.network.transport else {
+            adjustment.quoted(direction, packet.frame.bytes_mut(), &packet.network);
+            let judged = self.admit(packet, false, now);
+            return self.conclude(packet, judged, now);
+        };
+        let is_syn_ack = tcp.flags.contains(TcpFlags::SYN.with(TcpFlags::ACK));
+        if direction == Direction::Reply && is_syn_ack && self.join(packet, proxied, now) {
+            return;
+        }
+        self.edit(packet, |segment| adjustment.before_tracking(direction, segment));
+        let judged = self.admit(packet, false, now);
+        self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
+        if tcp.flags.contains(TcpFlags::SYN) && !is_syn_ack && !self.is_proxied(packet, now) {
+            self.counters.syn_proxy.conn_reopened += 1;
+        }
+        self.conclude(packet, judged, now);
+    }
+
+    /// Takes a SYN+ACK of a server: completes its handshake and opens the client's window.
+    /// False if it does not fit.
+    fn join(&mut self, packet: &mut Packet, mut proxied: Proxied, now: Timestamp) -> bool {
+        let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
+            (packet.flow, packet.network.transport)
+        else {
+            return false;
+        };
+        let Some(joined) = proxied.join(&received(packet, &keyed, &tcp)) else { return false };
+        if packet.pieces.is_some() {
+            self.refuse(packet);
+            return true;
+        }
+        if let Err(why) = self.admit(packet, false, now) {
+            self.conclude(packet, Err(why), now);
+            return true;
+        }
+        self.keep_proxied(packet, proxied);
+        let update = self.make(packet, &joined.to_client);
+        if self.replace(packet, &joined.to_server, now)
+            && let Some(update) = update
+        {
+            self.counters.output.window_updates += 1;
+            self.send(update.frame, None, now);
+        }
+        true
+    }
+
+    /// Answers a SYN in the name of the server; false if it is one that can not be
+    /// answered.
+    fn promise(
+        &mut self,
+        packet: &mut Packet,
+        keyed: &KeyedPacket,
+        tcp: &TcpInfo,
+        now: Timestamp,
+    ) -> bool {
+        let syn = received(packet, keyed, tcp);
+        let settings = self.tracking.settings_of(keyed.key.zone);
+        let segment = syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, settings);
+        let Some(made) = self.make(packet, &segment) else { return false };
+        self.counters.syn_proxy.syn_received += 1;
+        self.syn_proxy.pressure(keyed.key.zone).promised();
+        self.counters.classify(Class::Untracked);
+        self.pool.give_back(std::mem::take(&mut packet.frame));
+        self.send_made(made, segment.way, now);
+        true
+    }
+
+    fn redeem(
+        &self,
+        packet: &Packet,
+        keyed: &KeyedPacket,
+        tcp: &TcpInfo,
+        now: Timestamp,
+    ) -> Option<Proxied> {
+        let ack = received(packet, keyed, tcp);
+        let settings = self.tracking.settings_of(keyed.key.zone);
+        syn_proxy::redeem(&self.syn_proxy.cookies, &ack, now, settings)
+    }
+
+    /// A client comes back with its cookie.
+    fn take_up(&mut self, packet: &mut Packet, proxied: Proxied, now: Timestamp) {
+        self.counters.syn_proxy.cookie_valid += 1;
+        if let Some(flow) = packet.flow {
+            self.syn_proxy.pressure(flow.keyed.key.zone).taken_up();
+        }
+        self.open_at_server(packet, proxied, now);
+    }
+
+    /// Has the client's SYN follow its ACK to the server.
+    fn open_at_server(&mut self, packet: &mut Packet, proxied: Proxied, now: Timestamp) {
+        if self.replace(packet, &proxied.syn(), now) {
+            self.keep_proxied(packet, proxied);
+        }
+    }
+
+    /// Tracks and sends a segment that is made from a packet, in its place; false if it
+    /// was dropped.
+    fn replace(&mut self, packet: &mut Packet, segment: &ControlSegment, now: Timestamp) -> bool {
+        let Some(made) = self.make(packet, segment) else {
+            self.refuse(packet);
+            return false;
+        };
+        self.pool.give_back(std::mem::take(&mut packet.frame));
+        match self.admit(&made, false, now) {
+            Ok(()) => {
+                self.send_made(made, segment.way, now);
+                true
+            }
+            Err(why) => {
+                self.drop_frame(made.frame, why);
+                false
+            }
+        }
+    }
+
+    fn send_made(&mut self, made: Packet, way: Way, now: Timestamp) {
+        match way {
+            Way::Along => self.send(made.frame, None, now),
+            Way::Back => {
+                let port = made.frame.port;
+                self.outputs.send_by(port, made.frame, &mut self.pool, &mut self.counters);
+            }
+        }
+    }
+
+    /// Makes a segment from a packet of its connection.
+    fn make(&mut self, packet: &Packet, segment: &ControlSegment) -> Option<Packet> {
+        let mut bytes = [0; MAX_FRAME];
+        let length = segment.write(packet.frame.bytes(), &mut bytes)?;
+        let network = wire::dissect(&bytes[..length], Tunnels::Outer).ok()?.network?;
+        let mut flow = packet.flow?;
+        if segment.way == Way::Back {
+            flow.keyed.sender = flow.keyed.sender.opposite();
+        }
+        let mut frame = self.pool.copy_of(&bytes[..length])?;
+        frame.port = packet.frame.port;
+        frame.offload.checksum = Checksum::Verified;
+        Some(Packet { frame, network, flow: Some(flow), pieces: None, ..*packet })
+    }
+
+    /// Changes the header of a segment, also in the fragment that it came in.
+    fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
+        let Packet { frame, network, pieces, .. } = packet;
+        let covers_all = !matches!(frame.offload.checksum, Checksum::Partial { .. });
+        let Some(mut segment) = TcpEditor::new(frame.bytes_mut(), network, covers_all) else {
+            return;
+        };
+        change(&mut segment);
+        if let Some(pieces) = pieces {
+            pieces.copy_header(frame.bytes(), network);
+        }
+    }
+
+    fn keep_proxied(&mut self, packet: &Packet, proxied: Proxied) {
+        if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
+            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+        {
+            bucket.connections.set_proxied(&keyed.key, hash, proxied);
+        }
+    }
+
+    fn is_proxied(&self, packet: &Packet, now: Timestamp) -> bool {
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return false };
+        let bucket = self.ownership.get(packet.bucket);
+        bucket.is_some_and(|bucket| bucket.connections.proxied(&keyed, hash, now).is_some())
+    }
+
+    fn refuse(&mut self, packet: &mut Packet) {
+        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
+        self.drop_frames(frame, pieces, DropReason::SynCookie);
+    }
+}
+
+fn received<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, tcp: &'a TcpInfo) -> Received<'a> {
+    Received { keyed, network: &packet.network, tcp, frame: packet.frame.bytes() }
+}
+
+#[cfg(test)]
+#[path = "syn_proxy_tests.rs"]
+mod tests;
