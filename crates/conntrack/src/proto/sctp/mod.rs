@@ -15,8 +15,8 @@
 //! - A SHUTDOWN COMPLETE or ABORT that answers a SHUTDOWN ACK out of the blue fits by
 //!   the tag that it reflects.
 //! - When heartbeats correct the tags, both are known at once.
-//! - After the end an INIT opens a new connection, with directions of its own, and a late
-//!   INIT ACK revives nothing.
+//! - After the end an INIT opens a new connection, with directions of its own. An INIT ACK
+//!   answers an INIT; a late one revives nothing.
 
 mod state;
 mod tags;

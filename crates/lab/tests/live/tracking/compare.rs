@@ -17,6 +17,8 @@ use super::transcript::outline;
 
 /// Dialogues that are in the table together; they share its tunables.
 pub const BATCH: u64 = 500;
+/// A pause after which an entry with a second left has ended.
+pub const A_SECOND_IS_OVER: Duration = Duration::from_millis(1200);
 /// Dialogues that a failure tells of.
 const TOLD: usize = 5;
 
@@ -26,7 +28,7 @@ pub struct Comparison {
     /// Dialogues unless `STATEWAY_SEEDS` says otherwise.
     pub seeds: u64,
     /// How long all dialogues of a batch wait together.
-    pub pause: Duration,
+    pub pause: fn(u64) -> Duration,
     /// Tunables of a batch.
     pub tunables: fn(u64) -> Vec<(String, u64)>,
     /// The dialogue of a seed.
@@ -86,7 +88,15 @@ impl Comparison {
             let batch = seed / BATCH;
             let end = seeds.end.min((batch + 1) * BATCH);
             let dialogues: Vec<Dialogue> = (seed..end).map(self.generate).collect();
-            self.compare(&kernel, &(self.tunables)(batch), &dialogues, &mut totals)?;
+            kernel.tune(&(self.tunables)(batch))?;
+            let answers = kernel.play(&dialogues, (self.pause)(batch))?;
+            self.compare(
+                &(self.tunables)(batch),
+                &dialogues,
+                &answers,
+                &kernel.list()?,
+                &mut totals,
+            );
             seed = end;
         }
         let Totals { dialogues, packets, rules, mut unexplained } = totals;
@@ -102,16 +112,14 @@ impl Comparison {
 
     fn compare(
         &self,
-        kernel: &Kernel,
         tunables: &[(String, u64)],
         dialogues: &[Dialogue],
+        answers: &[Answer],
+        listed: &[String],
         totals: &mut Totals,
-    ) -> Result<()> {
-        kernel.tune(tunables)?;
-        let answers = kernel.play(dialogues, self.pause)?;
-        let listed = kernel.list()?;
+    ) {
         let mut ours = Ours::new(tunables);
-        let mut told = told(dialogues, &answers, &mut ours);
+        let mut told = told(dialogues, answers, &mut ours);
         totals.dialogues += dialogues.len();
         totals.packets += told.iter().map(Vec::len).sum::<usize>();
         let mut differ = HashSet::new();
@@ -130,8 +138,7 @@ impl Comparison {
                 )),
             }
         }
-        totals.unexplained.extend(only_in_one(&listed, &ours.list(), &differ));
-        Ok(())
+        totals.unexplained.extend(only_in_one(listed, &ours.list(), &differ));
     }
 }
 

@@ -1,19 +1,17 @@
 //! DCCP, where the kernel has a tracker for it: Linux up to 6.15.
 
-use std::time::Duration;
-
 use lab::{Family, Random};
 use wire::dccp::PacketType as Type;
 use wire::protocol;
 
-use super::compare::{BATCH, Comparison};
+use super::compare::{A_SECOND_IS_OVER, BATCH, Comparison};
 use super::dialogue::{Client, Dialogue, Ends, Server, Side, Step, interrupt};
 
 /// Honest dialogues only: where ours knows better, no kernel at hand can be asked.
 pub const DCCP: Comparison = Comparison {
     name: "dccp",
     seeds: BATCH,
-    pause: Duration::from_millis(1200),
+    pause: |_| A_SECOND_IS_OVER,
     tunables,
     generate,
     rule: |_| None,

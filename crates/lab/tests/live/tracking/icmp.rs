@@ -1,18 +1,16 @@
 //! ICMP and ICMPv6: queries, errors about flows of every kind, and talk on the link.
 
-use std::time::Duration;
-
 use lab::{Family, Random};
 use wire::protocol;
 
-use super::compare::{BATCH, Comparison, Told};
+use super::compare::{A_SECOND_IS_OVER, BATCH, Comparison, Told};
 use super::dialogue::{Client, Dialogue, Ends, Side, Step, interrupt, packet};
 use super::said::Class;
 
 pub const ICMP: Comparison = Comparison {
     name: "icmp",
     seeds: 2000,
-    pause: Duration::from_millis(1200),
+    pause: |_| A_SECOND_IS_OVER,
     tunables,
     generate,
     rule,

@@ -1,19 +1,17 @@
 //! SCTP.
 
-use std::time::Duration;
-
 use lab::{Family, Random};
 use wire::protocol;
 use wire::sctp::chunk_type as of;
 
-use super::compare::{BATCH, Comparison, Told};
+use super::compare::{A_SECOND_IS_OVER, BATCH, Comparison, Told};
 use super::dialogue::{Client, Dialogue, Ends, Server, Side, Step, interrupt};
 use super::said::Class;
 
 pub const SCTP: Comparison = Comparison {
     name: "sctp",
     seeds: 1500,
-    pause: Duration::from_millis(1200),
+    pause: |_| A_SECOND_IS_OVER,
     tunables,
     generate,
     rule,
@@ -198,10 +196,16 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let had = |what: &dyn Fn(&Heard<'_>) -> bool| packets.iter().any(what);
     let foreign = |tag| tag != TO_CLIENT && tag != TO_SERVER;
     let forged_init = had(&|heard| heard.kind == of::INIT && foreign(heard.word(12)));
+    let amid = before
+        .windows(2)
+        .any(|pair| pair[0].ours.entry.is_some() && Heard::of(&pair[1]).kind == of::INIT);
     let foreign_heartbeat = had(&|heard| heard.kind == of::HEARTBEAT && foreign(heard.tag));
     let Heard { kind, tag, .. } = Heard::of(last);
-    let opened = before.iter().rfind(|told| told.ours.class == New && told.kernel.class == New);
-    let out_of_the_blue = opened.is_some_and(|told| Heard::of(told).kind == of::SHUTDOWN_ACK);
+    // The kernel has forgotten one, as it does when heartbeats correct the other.
+    let forgotten = last.log.contains(" vs 0 ") && had(&|heard| heard.kind == of::HEARTBEAT_ACK);
+    let out_of_the_blue = before
+        .iter()
+        .any(|told| told.ours.class == New && Heard::of(told).kind == of::SHUTDOWN_ACK);
     match (kind, last.ours.class, last.kernel.class) {
         (of::INIT, New, _) => Some(ANEW),
         (kind, Invalid, _) if tag == 0 && kind != of::INIT => Some(ZERO),
@@ -210,7 +214,8 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         _ if out_of_the_blue => Some(REFLECTED),
         // What follows differs by what the kernel believes now.
         _ if forged_init => Some(FORGED_INIT),
-        _ if foreign_heartbeat => Some(HEARTBEATS),
+        _ if foreign_heartbeat || forgotten => Some(HEARTBEATS),
+        (_, Established, Invalid) if amid => Some(FORGED_INIT),
         _ => None,
     }
 }

@@ -331,8 +331,10 @@ impl Script {
         let edge = ack.wrapping_add(self.random.one_of(&[0, 1, 100, 1000, u32::MAX]));
         let mut block = edge.wrapping_sub(50).to_be_bytes().to_vec();
         block.extend(edge.to_be_bytes());
-        match self.random.between(0, 5) {
+        match self.random.between(0, 6) {
             0 | 1 => [&[1, 1, 5, 10], &block[..]].concat(),
+            // None, and one.
+            6 => [&[5, 2, 5, 10], &block[..]].concat(),
             2 => [&[1, 1, 5, 18], &block[..], &block[..]].concat(),
             // Cut short, of no length, of a wrong length.
             3 => [&[1, 1, 5, 34], &block[..]].concat(),

@@ -3,17 +3,15 @@
 mod generate;
 mod speaker;
 
-use std::time::Duration;
-
 use lab::Random;
 
-use super::compare::{Comparison, Told};
+use super::compare::{A_SECOND_IS_OVER, Comparison, Told};
 use super::said::Class;
 
 pub const TCP: Comparison = Comparison {
     name: "tcp",
     seeds: 4000,
-    pause: Duration::from_millis(1200),
+    pause: |_| A_SECOND_IS_OVER,
     tunables,
     generate: generate::generate,
     rule,
