@@ -187,15 +187,16 @@ impl Table {
                     self.rank(slot, context);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
-                self.accepted(slot, packet, tracked, context)
+                self.accepted(slot, old, packet, tracked, context)
             }
             Step::Pass => {
+                let old = head.status;
                 if replied && !before.seen_reply {
                     head.status.set(Status::SEEN_REPLY);
                     self.rank(slot, context);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
-                self.accepted(slot, packet, tracked, context)
+                self.accepted(slot, old, packet, tracked, context)
             }
             Step::End => {
                 self.close(slot, context);
@@ -268,7 +269,8 @@ impl Table {
         context.counters.insert += 1;
         let tracked = self.welcome(slot, packet, expected, context);
         report(&self.slab, slot, EventKind::New, context);
-        self.accepted(slot, packet, tracked, context)
+        let status = self.slab[slot].head.status;
+        self.accepted(slot, status, packet, tracked, context)
     }
 
     /// An ICMP error: it belongs to the flow that it quotes, and goes to the

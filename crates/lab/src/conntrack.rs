@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::namespace::Namespace;
 use crate::topology::Lab;
 
 /// One line, without what differs from one look to the next (the time left,
@@ -89,6 +90,34 @@ pub fn kernel_conntrack(lab: &Lab) -> Result<Vec<ConntrackLine>> {
         lines.extend(ConntrackLine::parse_all(&program.check()?));
     }
     Ok(lines)
+}
+
+/// Has the kernel's helpers read what a namespace forwards to the ports of FTP and TFTP.
+///
+/// # Errors
+/// [`Error::Unavailable`] if the kernel has none, or `nft` is not installed.
+pub fn attach_kernel_helpers(namespace: &Namespace) -> Result<()> {
+    const RULES: &str = "
+        table inet helpers {
+            ct helper ftp {
+                type \"ftp\" protocol tcp;
+            }
+            ct helper tftp {
+                type \"tftp\" protocol udp;
+            }
+            chain forward {
+                type filter hook forward priority filter - 1; policy accept;
+                tcp dport 21 ct helper set \"ftp\"
+                udp dport 69 ct helper set \"tftp\"
+            }
+        }
+    ";
+    let output = namespace.program("nft").args(["-f", "-"]).input(RULES.to_owned()).run()?;
+    if output.code == Some(0) {
+        return Ok(());
+    }
+    let why = format!("this kernel has no helpers for FTP and TFTP: {}", output.stderr.trim());
+    Err(Error::Unavailable { why })
 }
 
 #[cfg(test)]

@@ -43,17 +43,18 @@ impl Table {
         tracked
     }
 
-    /// A packet that belongs to a connection. Where nobody watches that, it costs the
-    /// look at a bit.
+    /// A packet that belongs to a connection of this status. Where nobody watches that, it
+    /// costs the look at a bit.
     #[inline]
     pub(super) fn accepted(
         &mut self,
         slot: u32,
+        status: Status,
         packet: &TrackedPacket<'_>,
         tracked: Tracked,
         context: &mut Context<'_>,
     ) -> Tracked {
-        if self.slab[slot].head.status.has(Status::WATCHED) {
+        if status.has(Status::WATCHED) {
             self.inspect(slot, packet, tracked, context)
         } else {
             tracked

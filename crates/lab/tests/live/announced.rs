@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use lab::{
     Background, Family, FileProtocol, FileServer, Gateway, Lab, Placement, Program, Result,
-    StatewaySpec, Tracking,
+    StatewaySpec, Tracking, attach_kernel_helpers,
 };
 
 use crate::scenario::{FAMILIES, alone, stateway_binary};
@@ -93,19 +93,6 @@ fn files_whose_server_opens_the_connection_do_not_come_without_helpers() {
     });
 }
 
-/// Rules of the kernel that attach the same helpers.
-const KERNEL_HELPERS: &str = "
-table inet helpers {
-    ct helper ftp {
-        type \"ftp\" protocol tcp;
-    }
-    chain prerouting {
-        type filter hook prerouting priority filter; policy accept;
-        tcp dport 21 ct helper set \"ftp\"
-    }
-}
-";
-
 /// Has the server announce a data connection, whose port it prints, and does not open it.
 const CLIENT: &str = "
 import ftplib, sys, time
@@ -156,8 +143,7 @@ fn expectations_read_like_the_kernels() {
         for family in FAMILIES {
             let kernel =
                 Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
-            let nft = kernel.gateway().program("nft").args(["-f", "-"]);
-            nft.input(KERNEL_HELPERS.to_owned()).check()?;
+            attach_kernel_helpers(kernel.gateway())?;
             let their_talk = announcing(&kernel, family)?;
             let mut lab = guarded_lab(2, HELPERS)?;
             let talk = announcing(&lab, family)?;
@@ -173,6 +159,12 @@ fn expectations_read_like_the_kernels() {
                 assert_eq!(theirs.len(), 1, "{theirs:?}");
                 assert!(theirs[0].contains("helper=ftp"), "{theirs:?}");
             }
+            let stateway = lab.stateway().expect("it runs");
+            let expected = stateway.query(&["conntrack", "expect"])?;
+            assert_eq!(expected["master"]["source"], lab.client_address(family).to_string());
+            assert_eq!(expected["helper"], "ftp");
+            let table = stateway.command(&["conntrack", "expect"]).check()?;
+            assert_eq!(table.lines().count(), 2, "{table}");
             stop_cleanly(&mut lab)?;
         }
         Ok(())

@@ -80,7 +80,10 @@ struct Totals {
 
 impl Comparison {
     pub fn run(&self) -> Result<()> {
-        let kernel = Kernel::new()?;
+        self.run_in(&Kernel::new()?)
+    }
+
+    pub fn run_in(&self, kernel: &Kernel) -> Result<()> {
         let mut totals = Totals::default();
         let seeds = seeds(self.seeds);
         let mut seed = seeds.start;
@@ -196,8 +199,9 @@ fn only_in_one(kernel: &[String], ours: &[String], differ: &HashSet<String>) -> 
         let (source, destination) = (address("src=").unwrap(), address("dst=").unwrap());
         let both = [source.to_owned() + destination, destination.to_owned() + source];
         if fields[0] != "gre" && both.iter().all(|ends| !differ.contains(ends)) {
-            // Without the time left, which was compared.
-            let rest = [&fields[..2], &fields[3..]].concat().join(" ");
+            // Without the time left, which was compared, and the number of its users: the
+            // kernel counts the connections that it has announced.
+            let rest = [&fields[..2], &fields[3..fields.len() - 1]].concat().join(" ");
             *lines.entry(rest).or_default() += weight;
         }
     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use lab::{Error, Namespace, Result};
+use lab::{Error, Namespace, Result, attach_kernel_helpers};
 use wire::{Family, Transport, protocol};
 
 use super::dialogue::{Dialogue, Step};
@@ -108,6 +108,14 @@ impl Kernel {
         namespace.program("sysctl").args(["-qw"]).args(sysctls).check()?;
         let player = namespace.write_file("player.py", include_bytes!("player.py"))?;
         Ok(Self { namespace, player })
+    }
+
+    /// Attaches helpers where the port is the assigned one.
+    ///
+    /// # Errors
+    /// Those of [`attach_kernel_helpers`].
+    pub fn attach_helpers(&self) -> Result<()> {
+        attach_kernel_helpers(&self.namespace)
     }
 
     /// Sets tunables of connection tracking, which have the kernel's names.

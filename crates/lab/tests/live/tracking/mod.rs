@@ -1,6 +1,7 @@
 //! Our trackers beside the kernel's: the same packets at the same times, and what each says
 //! of every one of them.
 
+mod announced;
 mod compare;
 mod datagrams;
 mod dccp;
@@ -24,6 +25,15 @@ fn tcp_is_tracked_as_by_the_kernel() {
 #[test]
 fn sctp_is_tracked_as_by_the_kernel() {
     alone(|| sctp::SCTP.run());
+}
+
+#[test]
+fn what_is_announced_is_expected_as_by_the_kernel() {
+    alone(|| {
+        let kernel = kernel::Kernel::new()?;
+        kernel.attach_helpers()?;
+        announced::ANNOUNCED.run_in(&kernel)
+    });
 }
 
 #[test]

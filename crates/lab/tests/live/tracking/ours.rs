@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use conntrack::helper::Kind;
 use conntrack::{
     Changes, Checksum, Context, Direction, Expectations, Limits, Settings, Table, TrackedPacket,
     Why, class_without_flow, format,
@@ -53,6 +54,9 @@ impl Ours {
         for (name, value) in tunables {
             settings.set(name, *value).expect("a tunable of ours");
         }
+        for kind in [Kind::Ftp, Kind::Tftp] {
+            settings.helpers.attach(kind, kind.default_port()).expect("the port is free");
+        }
         let now = Timestamp::ZERO;
         Self {
             table: Table::new(now),
@@ -103,7 +107,9 @@ impl Ours {
         };
         let (table, mut context) = self.parts();
         let tracked = table.track(&packet, &mut context);
-        assert_eq!(tracked.verdict, Verdict::Accept);
+        if tracked.verdict != Verdict::Accept {
+            return Judgement { class: Class::Lost, way: None, why: tracked.why };
+        }
         let way = tracked.direction.map(|direction| match direction {
             Direction::Original => Way::Original,
             Direction::Reply => Way::Reply,

@@ -17,8 +17,9 @@ pub fn outline(side: Side, frame: &[u8]) -> String {
             let header = usize::from(network.transport_offset);
             let options = &frame[header + 20..header + usize::from(tcp.header_len)];
             let length = network.transport_len() - u32::from(tcp.header_len);
+            let data = &frame[header + usize::from(tcp.header_len)..network.end as usize];
             format!(
-                "{}->{} {} seq {} end {} ack {} win {} options {options:02x?}",
+                "{}->{} {} seq {} end {} ack {} win {} options {options:02x?} {}",
                 tcp.source_port,
                 tcp.destination_port,
                 flags(tcp.flags),
@@ -26,6 +27,7 @@ pub fn outline(side: Side, frame: &[u8]) -> String {
                 tcp.sequence.wrapping_add(length),
                 tcp.acknowledgment,
                 tcp.window,
+                data.escape_ascii(),
             )
         }
         Transport::Sctp { verification_tag, .. } => {
