@@ -86,6 +86,12 @@ impl Segment {
         Self { flow, sender, kind: Kind::Data, sequence: said(me), acknowledgment: said(peer) }
     }
 
+    /// Data that its receiver has no window for.
+    pub fn stray(flow: u32) -> Self {
+        let segment = Self::talk(flow, 0, [0; 2]);
+        Self { sequence: segment.sequence.wrapping_add(1 << 30), ..segment }
+    }
+
     /// The client gives up before it was answered.
     pub fn reset(flow: u32) -> Self {
         Self {
@@ -212,6 +218,10 @@ pub enum Traffic {
     Talk { payload: Payload, orders: [Vec<u32>; 2], at: usize, step: u32 },
     /// Opens flows and ends each after [`LAG`] others were opened.
     Churn { flows: Vec<u32>, at: usize, ends: bool },
+    /// Opens flows and never ends them.
+    Flood { flows: Vec<u32>, at: usize },
+    /// Segments of known flows whose numbers are far over the windows.
+    Stray { flows: Vec<u32>, at: usize },
 }
 
 /// Flows that churn keeps open.
@@ -228,6 +238,18 @@ impl Traffic {
         Self::Talk { payload, orders, at: 0, step: 0 }
     }
 
+    /// Opens these flows over and over.
+    pub fn flood(mut flows: Vec<u32>) -> Self {
+        Random(13).shuffle(&mut flows);
+        Self::Flood { flows, at: 0 }
+    }
+
+    /// Segments of these flows, which have been opened, that belong to none.
+    pub fn stray(mut flows: Vec<u32>) -> Self {
+        Random(17).shuffle(&mut flows);
+        Self::Stray { flows, at: 0 }
+    }
+
     /// Opens and ends these flows, more than [`LAG`], over and over.
     pub fn churn(mut flows: Vec<u32>) -> Self {
         Random(11).shuffle(&mut flows);
@@ -239,6 +261,7 @@ impl Traffic {
         match self {
             Self::Talk { orders, .. } => &orders[0],
             Self::Churn { flows, .. } => &flows[flows.len() - LAG..],
+            Self::Flood { .. } | Self::Stray { .. } => &[],
         }
     }
 
@@ -261,6 +284,14 @@ impl Traffic {
                 let old = flows[(*at + flows.len() - LAG) % flows.len()];
                 *at = (*at + 1) % flows.len();
                 Segment::reset(old)
+            }
+            Self::Flood { flows, at } => {
+                *at = (*at + 1) % flows.len();
+                Segment::handshake(flows[*at])[0]
+            }
+            Self::Stray { flows, at } => {
+                *at = (*at + 1) % flows.len();
+                Segment::stray(flows[*at])
             }
         }
     }

@@ -9,6 +9,8 @@
 
 #[path = "live/announced.rs"]
 mod announced;
+#[path = "live/floods.rs"]
+mod floods;
 #[path = "live/fragments/mod.rs"]
 mod fragments;
 #[path = "live/kernel.rs"]

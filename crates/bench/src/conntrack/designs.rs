@@ -6,10 +6,13 @@ use std::sync::Arc;
 
 use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
 use ::conntrack::{
-    Checksum, Context, Direction, Expectations, Limits, Settings, Table, TrackedPacket,
+    Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Limits, Settings, Table,
+    TrackedPacket,
 };
 use engine::Hardware;
-use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Side, Timestamp, Zone};
+use flow::{
+    Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Side, Timestamp, Verdict, Zone,
+};
 use steer::{
     BucketCount, BucketId, FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher,
 };
@@ -62,7 +65,6 @@ pub fn steering() -> SteeringHasher {
 /// What tracking needs beside the table.
 struct Desk {
     settings: Settings,
-    limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
     refused: u64,
@@ -70,21 +72,19 @@ struct Desk {
 
 impl Desk {
     fn new() -> Self {
-        const ENOUGH: u64 = 1 << 32;
         Self {
             settings: Settings::default(),
-            limits: Limits::alone(ENOUGH, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::default(),
             refused: 0,
         }
     }
 
-    fn context(&mut self, now: Timestamp) -> Context<'_> {
+    fn context<'a>(&'a mut self, limits: &'a mut Limits, now: Timestamp) -> Context<'a> {
         Context {
             now,
             settings: &self.settings,
-            limits: &mut self.limits,
+            limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
             events: None,
@@ -94,6 +94,7 @@ impl Desk {
     fn track(
         &mut self,
         table: &mut Table,
+        limits: &mut Limits,
         packet: &Packet,
         flow: &Flow,
         pen: &Pen,
@@ -109,21 +110,22 @@ impl Desk {
             may_open: true,
             screened: false,
         };
-        let class = table.track(&tracked, &mut self.context(now)).class;
-        self.refused += u64::from(!matches!(class, Class::New | Class::Established));
+        let tracked = table.track(&tracked, &mut self.context(limits, now));
+        let belongs = matches!(tracked.class, Class::New | Class::Established);
+        self.refused += u64::from(!belongs || tracked.verdict != Verdict::Accept);
     }
 }
 
 /// The flow of a packet, as steering finds it.
-struct Flow {
-    keyed: KeyedPacket,
-    hash: u64,
-    bucket: BucketId,
+pub struct Flow {
+    pub keyed: KeyedPacket,
+    pub hash: u64,
+    pub bucket: BucketId,
 }
 
 impl Flow {
     #[inline]
-    fn of(steering: &SteeringHasher, network: &Network) -> Self {
+    pub fn of(steering: &SteeringHasher, network: &Network) -> Self {
         match steering.steer(network, Zone::default(), None) {
             Steered::Flow { keyed, hash: Some(hash), bucket } => Self { keyed, hash, bucket },
             _ => unreachable!("every packet of the benchmark is TCP, and the hash is SipHash"),
@@ -135,21 +137,41 @@ impl Flow {
 pub struct Buckets {
     steering: SteeringHasher,
     tables: Vec<Table>,
+    limits: Limits,
     desk: Desk,
     flows: Vec<Flow>,
     expire_at: usize,
 }
 
 impl Buckets {
-    /// A table for each bucket; those of other lanes stay empty.
-    pub fn new(now: Timestamp) -> Self {
+    /// A table for each bucket, with room for so many connections in all; those of other
+    /// lanes stay empty.
+    pub fn new(now: Timestamp, room: u64) -> Self {
         Self {
             steering: steering(),
             tables: BucketCount::DEFAULT.iter().map(|_| Table::new(now)).collect(),
+            limits: Limits::alone(room, SECRET),
             desk: Desk::new(),
             flows: Vec::new(),
             expire_at: 0,
         }
+    }
+}
+
+impl Buckets {
+    /// Deletes the connection of a packet by its flow; false if there is none.
+    pub fn delete(&mut self, network: &Network, now: Timestamp) -> bool {
+        let Flow { keyed, hash, bucket } = Flow::of(&self.steering, network);
+        let mut context = self.desk.context(&mut self.limits, now);
+        self.tables[bucket.index()].delete(&keyed.key, hash, &mut context)
+    }
+
+    /// Deletes what a filter chooses by looking at every connection; returns how many.
+    pub fn delete_all(&mut self, filter: &Filter, now: Timestamp) -> u64 {
+        let mut context = self.desk.context(&mut self.limits, now);
+        let whole = (Cursor::default(), u32::MAX);
+        let tables = self.tables.iter_mut();
+        tables.map(|table| table.select(filter, Action::Delete, whole, &mut context).0).sum()
     }
 }
 
@@ -166,12 +188,13 @@ impl Lane for Buckets {
             }
         }
         for (packet, flow) in batch.iter().zip(&self.flows) {
-            self.desk.track(&mut self.tables[flow.bucket.index()], packet, flow, pen, now);
+            let table = &mut self.tables[flow.bucket.index()];
+            self.desk.track(table, &mut self.limits, packet, flow, pen, now);
         }
         for _ in 0..EXPIRE_BUCKETS {
             self.expire_at = (self.expire_at + 1) % self.tables.len();
             let table = &mut self.tables[self.expire_at];
-            table.expire(EXPIRE_BUDGET, &mut self.desk.context(now));
+            table.expire(EXPIRE_BUDGET, &mut self.desk.context(&mut self.limits, now));
         }
     }
 
@@ -189,16 +212,19 @@ impl Lane for Buckets {
 /// each packet; nothing can be asked for ahead, because even a look at the index
 /// needs the lock.
 pub struct Locked {
-    stripes: Arc<[Spin<Table>]>,
+    stripes: Arc<[Spin<(Table, Limits)>]>,
     steering: SteeringHasher,
     desk: Desk,
     expire_at: usize,
 }
 
 impl Locked {
-    /// A table of so many stripes, shared by `lanes` lanes.
-    pub fn lanes(stripes: usize, lanes: usize, now: Timestamp) -> Vec<Self> {
-        let stripes: Arc<[_]> = (0..stripes).map(|_| Spin::new(Table::new(now))).collect();
+    /// A table of so many stripes with room for so many connections in all, shared by
+    /// `lanes` lanes.
+    pub fn lanes(stripes: usize, lanes: usize, now: Timestamp, room: u64) -> Vec<Self> {
+        let room = room / stripes as u64;
+        let stripe = |_| Spin::new((Table::new(now), Limits::alone(room, SECRET)));
+        let stripes: Arc<[_]> = (0..stripes).map(stripe).collect();
         let lane = |_| Self {
             stripes: stripes.clone(),
             steering: steering(),
@@ -214,13 +240,15 @@ impl Lane for Locked {
         let count = self.stripes.len();
         for packet in batch {
             let flow = Flow::of(&self.steering, &packet.network);
-            let mut table = self.stripes[flow.bucket.index() % count].lock();
-            self.desk.track(&mut table, packet, &flow, pen, now);
+            let mut stripe = self.stripes[flow.bucket.index() % count].lock();
+            let (table, limits) = &mut *stripe;
+            self.desk.track(table, limits, packet, &flow, pen, now);
         }
         for _ in 0..EXPIRE_BUCKETS {
             self.expire_at = (self.expire_at + 1) % count;
-            let mut table = self.stripes[self.expire_at].lock();
-            table.expire(EXPIRE_BUDGET, &mut self.desk.context(now));
+            let mut stripe = self.stripes[self.expire_at].lock();
+            let (table, limits) = &mut *stripe;
+            table.expire(EXPIRE_BUDGET, &mut self.desk.context(limits, now));
         }
     }
 

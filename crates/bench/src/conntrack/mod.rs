@@ -7,18 +7,25 @@
 //! prefetch stages over a batch, look-up, tracker, timer. What making the packets
 //! costs is part of every figure and shown by itself.
 //!
+//! Beside the designs stands what the memory system allows: a loop of hash, index, entry
+//! and one comparison, without which no tracker with windows can do.
+//!
 //! A new and deleted connection is a SYN that opens a flow and, 4096 flows later,
-//! the RST that ends it.
+//! the RST that ends it. In the SYN flood no connection ends by itself: the table is full,
+//! and each new one takes the place of the oldest.
 
+mod bound;
 mod designs;
+mod growth;
 mod report;
 
 use flow::Timestamp;
 use netio::clock;
 use wire::Tunnels;
 
+use self::bound::Bound;
 use self::designs::{Buckets, Lane, Locked, Map, Nothing, Packet, steering};
-use self::report::{MAKING, OURS};
+use self::report::{BOUND, MAKING, OURS};
 pub use self::report::{Report, Row};
 use crate::measure::{self, Schedule, Turn, Work};
 use crate::traffic::{Payload, Pen, Segment, Traffic};
@@ -34,10 +41,20 @@ const FLOWS: [(&str, u32); 3] =
 /// The same when it only has to be seen that everything works.
 const QUICK_FLOWS: [(&str, u32); 3] =
     [("flows_1k", 1_000), ("flows_100k", 5_000), ("flows_1m", 20_000)];
+/// Flows of the population that only the gateway's design and the bound are measured with.
+const MOST_FLOWS: (&str, u32) = ("flows_4m", 4_000_000);
+const QUICK_MOST_FLOWS: (&str, u32) = ("flows_4m", 30_000);
+/// Room for connections where there is to be enough.
+const ENOUGH: u64 = 1 << 32;
+/// Room for connections in the SYN flood, and flows that it consists of.
+const FLOOD: (u64, u32) = (1 << 18, 1 << 21);
+const QUICK_FLOOD: (u64, u32) = (1 << 13, 1 << 15);
 /// The first flow of those that come and go; below are those that stay.
 const FIRST_SHORT_LIVED: u32 = 1 << 21;
 /// Stripes of the design with hashed locks: as many as there are buckets.
 const STRIPES: usize = 256;
+const STRIPED: &str = "hashed locks";
+const CENTRAL: &str = "central lock";
 
 /// How a station gets and treats its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +135,7 @@ impl Work for Station {
         let Self { pen, lane, batch, mode, traffic } = self;
         track(pen, &mut **lane, batch, *mode, (0..BATCH).map(|_| traffic.next()));
         match traffic {
-            Traffic::Talk { .. } => BATCH as u64,
+            Traffic::Talk { .. } | Traffic::Flood { .. } | Traffic::Stray { .. } => BATCH as u64,
             // A connection is two packets.
             Traffic::Churn { .. } => BATCH as u64 / 2,
         }
@@ -145,36 +162,54 @@ struct Field {
     groups: Vec<Vec<Station>>,
     variants: Vec<Variant>,
     cpus: Vec<usize>,
+    /// The packets are made to be refused.
+    strays: bool,
+}
+
+/// How many of the designs are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Extent {
+    /// The gateway's, and what bounds it.
+    Ours,
+    /// Every design on one thread.
+    OneThread,
+    /// And those that threads can share on two, if there are two CPUs.
+    TwoThreads,
 }
 
 impl Field {
-    /// Every design on one thread, and on two those that threads can share, if
-    /// there are two CPUs and `shared` asks for it.
-    fn new(flows: u32, cpus: &[usize], shared: bool) -> Self {
+    /// Designs with room for so many connections.
+    fn new(flows: u32, cpus: &[usize], extent: Extent, room: u64) -> Self {
         let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
-        let mut field = Self { groups: Vec::new(), variants: Vec::new(), cpus: cpus.to_vec() };
+        let (groups, variants, cpus) = (Vec::new(), Vec::new(), cpus.to_vec());
+        let mut field = Self { groups, variants, cpus, strays: false };
         let one = || split(0..flows, 1);
-        let buckets = field.group(vec![Buckets::new(now)], one());
+        let buckets = field.group(vec![Buckets::new(now, room)], one());
         let nothing = field.group(vec![Nothing], one());
+        let bound = field.group(vec![Bound::new()], one());
         field.add(OURS, buckets, Mode::Headers);
         field.add("buckets, frames dissected", buckets, Mode::Frames);
         field.add("buckets, no prefetch", buckets, Mode::NoPrefetch);
-        let striped = field.group(Locked::lanes(STRIPES, 1, now), one());
-        field.add("hashed locks", striped, Mode::Headers);
-        let central = field.group(Locked::lanes(1, 1, now), one());
-        field.add("central lock", central, Mode::Headers);
-        let map = field.group(vec![Map::new()], one());
-        field.add("map with SipHash", map, Mode::Headers);
+        field.add(BOUND, bound, Mode::Headers);
         field.add(MAKING, nothing, Mode::Headers);
         field.add("(making and dissecting frames)", nothing, Mode::Frames);
-        if shared && cpus.len() > 1 {
+        if extent >= Extent::OneThread {
+            let striped = field.group(Locked::lanes(STRIPES, 1, now, room), one());
+            field.add(STRIPED, striped, Mode::Headers);
+            let central = field.group(Locked::lanes(1, 1, now, room), one());
+            field.add(CENTRAL, central, Mode::Headers);
+            let map = field.group(vec![Map::new()], one());
+            field.add("map with SipHash", map, Mode::Headers);
+        }
+        if extent == Extent::TwoThreads && field.cpus.len() > 1 {
             let two = || split(0..flows, 2);
-            let buckets = field.group(vec![Buckets::new(now), Buckets::new(now)], two());
+            let both = [(); 2].map(|()| Buckets::new(now, room / 2));
+            let buckets = field.group(both.into(), two());
             field.add(OURS, buckets, Mode::Headers);
-            let striped = field.group(Locked::lanes(STRIPES, 2, now), two());
-            field.add("hashed locks", striped, Mode::Headers);
-            let central = field.group(Locked::lanes(1, 2, now), two());
-            field.add("central lock", central, Mode::Headers);
+            let striped = field.group(Locked::lanes(STRIPES, 2, now, room), two());
+            field.add(STRIPED, striped, Mode::Headers);
+            let central = field.group(Locked::lanes(1, 2, now, room), two());
+            field.add(CENTRAL, central, Mode::Headers);
             let nothing = field.group(vec![Nothing, Nothing], two());
             field.add(MAKING, nothing, Mode::Headers);
         }
@@ -194,7 +229,7 @@ impl Field {
 
     /// Lets flows come and go instead of talk; what only concerns talk is left out.
     fn churn(&mut self, flows: u32) {
-        self.variants.retain(|variant| variant.mode == Mode::Headers);
+        self.variants.retain(|variant| variant.mode == Mode::Headers && variant.name != BOUND);
         for group in &mut self.groups {
             let pools = split(FIRST_SHORT_LIVED..FIRST_SHORT_LIVED + flows, group.len());
             for (station, pool) in group.iter_mut().zip(pools) {
@@ -204,8 +239,29 @@ impl Field {
         }
     }
 
+    /// Lets nothing but new flows come; what never makes room is left out.
+    fn flood(&mut self, flows: u32) {
+        let full = [OURS, STRIPED, CENTRAL];
+        self.variants.retain(|v| v.mode == Mode::Headers && full.contains(&v.name));
+        for group in &mut self.groups {
+            let pools = split(0..flows, group.len());
+            for (station, pool) in group.iter_mut().zip(pools) {
+                station.mode = Mode::Headers;
+                station.traffic = Traffic::flood(pool);
+            }
+        }
+    }
+
+    /// Lets the gateway's design refuse segments of these flows.
+    fn stray(&mut self, flows: u32) {
+        self.variants.retain(|v| v.mode == Mode::Headers && v.name == OURS);
+        self.variants.truncate(1);
+        self.groups[0][0].traffic = Traffic::stray((0..flows).collect());
+        self.strays = true;
+    }
+
     fn measure(&mut self, schedule: Schedule) -> Result<Vec<Measured>, Error> {
-        let Self { groups, variants, cpus } = self;
+        let Self { groups, variants, cpus, .. } = self;
         let turns = measure::rounds(schedule, variants.len(), |index| {
             let Variant { group, mode, .. } = variants[index];
             let mut works: Vec<&mut dyn Work> = Vec::new();
@@ -229,7 +285,7 @@ impl Field {
     fn check(&self) -> Result<(), Error> {
         for variant in &self.variants {
             let wrong: u64 = self.groups[variant.group].iter().map(|s| s.lane.wrong()).sum();
-            if wrong > 0 {
+            if (wrong > 0) != self.strays {
                 let problem = format!("{}: {wrong} packets were taken for invalid", variant.name);
                 return Err(Error::Wrong { benchmark: "conntrack", problem });
             }
@@ -260,7 +316,7 @@ fn split(flows: std::ops::Range<u32>, lanes: usize) -> Vec<Vec<u32>> {
     split
 }
 
-/// Measures connection tracking: under two minutes, or some seconds if quick.
+/// Measures connection tracking: about two minutes, or some seconds if quick.
 ///
 /// # Errors
 /// [`Error`] when a packet was not tracked as it should have been or a thread
@@ -272,20 +328,35 @@ pub fn run(options: Options) -> Result<Report, Error> {
     let populations = if options.quick { QUICK_FLOWS } else { FLOWS };
     let short_lived = if options.quick { 1 << 14 } else { 1 << 20 };
 
-    let mut empty = Field::new(0, &cpus, false);
+    let (room, flood) = if options.quick { QUICK_FLOOD } else { FLOOD };
+    let most = if options.quick { QUICK_MOST_FLOWS } else { MOST_FLOWS };
+
+    let mut empty = Field::new(0, &cpus, Extent::OneThread, ENOUGH);
     empty.churn(short_lived);
     report.new_deleted("live_0", &empty.measure(schedule)?);
     drop(empty);
+    let mut full = Field::new(0, &cpus, Extent::TwoThreads, room);
+    full.flood(flood);
+    report.flooded(&full.measure(schedule)?);
+    drop(full);
+    let [first, .., largest] = populations;
     for (key, flows) in populations {
-        let largest = key == populations[populations.len() - 1].0;
-        let mut field = Field::new(flows, &cpus, largest);
+        let is_largest = key == largest.0;
+        let extent = if is_largest { Extent::TwoThreads } else { Extent::OneThread };
+        let mut field = Field::new(flows, &cpus, extent, ENOUGH);
         report.established(key, flows, &field.measure(schedule)?);
-        if largest {
+        if is_largest {
             report.bytes_per_connection = field.memory_bytes() as f64 / f64::from(flows);
             field.churn(short_lived);
             report.new_deleted("live_1m", &field.measure(schedule)?);
+            field.stray(flows);
+            report.refused(&field.measure(schedule)?);
         }
     }
+    let mut field = Field::new(most.1, &cpus, Extent::Ours, ENOUGH);
+    report.established(most.0, most.1, &field.measure(schedule)?);
+    drop(field);
+    report.grown(growth::measure(first.1, largest.1, most.1)?);
     Ok(report)
 }
 

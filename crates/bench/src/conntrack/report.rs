@@ -5,13 +5,14 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::Measured;
+use super::growth::Growth;
+use super::{Measured, STRIPED};
 use crate::measure::{least_share, rates, ratios};
 use crate::table::{Cell, Table};
 use crate::{Machine, Options, Spread};
 
 /// The result. The JSON object has the medians under the keys of the contract, and
-/// everything with its spread under `designs`.
+/// everything with its spread under `variants`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     schema: u32,
@@ -40,8 +41,17 @@ pub struct Report {
     /// nothing and look nothing up, which can not be exceeded: two CPUs may be two
     /// threads of one core.
     pub scaling: BTreeMap<&'static str, Spread>,
-    /// Every design.
-    pub designs: Vec<Row>,
+    /// Packets that belong to no window, told so per second, one worker.
+    pub invalid_per_s: f64,
+    /// The longest that a batch took while the tables grew, microseconds of CPU time.
+    pub resize_worst_stall_us: f64,
+    /// More of growth, and of operators' requests.
+    pub growth: Growth,
+    /// New connections per second in a SYN flood that keeps the table full, by design and
+    /// number of threads.
+    pub designs: BTreeMap<&'static str, BTreeMap<&'static str, f64>>,
+    /// Everything that was measured, with its spread.
+    pub variants: Vec<Row>,
 }
 
 /// What a design came to.
@@ -55,10 +65,14 @@ pub struct Row {
     pub established_mpps: BTreeMap<&'static str, Spread>,
     /// As [`Report::new_delete_per_s`].
     pub new_delete_per_s: BTreeMap<&'static str, Spread>,
+    /// As [`Report::designs`].
+    pub flooded_per_s: Option<Spread>,
 }
 
 /// The gateway's own design.
 pub(super) const OURS: &str = "buckets";
+/// The least that has to be done.
+pub(super) const BOUND: &str = "(what memory allows)";
 /// Makes packets, does nothing with them.
 pub(super) const MAKING: &str = "(making packets)";
 
@@ -77,7 +91,11 @@ impl Report {
             bytes_per_connection: 0.0,
             scaling_2_workers: None,
             scaling: BTreeMap::new(),
-            designs: Vec::new(),
+            invalid_per_s: 0.0,
+            resize_worst_stall_us: 0.0,
+            growth: Growth::default(),
+            designs: BTreeMap::new(),
+            variants: Vec::new(),
         }
     }
 
@@ -104,14 +122,40 @@ impl Report {
         self.note("new_delete", measured);
     }
 
+    pub(super) fn flooded(&mut self, measured: &[Measured]) {
+        for Measured { design, workers, turns } in measured {
+            let rate = rates(turns);
+            self.row(design, *workers).flooded_per_s = Some(rate);
+            let name = match *design {
+                OURS => "owned_buckets",
+                STRIPED => "hashed_locks",
+                _ => "central_lock",
+            };
+            let workers = if *workers == 1 { "workers_1" } else { "workers_2" };
+            self.designs.entry(name).or_default().insert(workers, rate.median);
+        }
+        self.note("SYN flood", measured);
+    }
+
+    pub(super) fn refused(&mut self, measured: &[Measured]) {
+        self.invalid_per_s = measured.first().map_or(0.0, |m| rates(&m.turns).median);
+    }
+
+    pub(super) fn grown(&mut self, growth: Growth) {
+        self.resize_worst_stall_us = growth.worst_stall_us;
+        self.growth = growth;
+    }
+
     fn row(&mut self, design: &'static str, workers: usize) -> &mut Row {
         let known = |row: &Row| (row.design, row.workers) == (design, workers);
-        let at = self.designs.iter().position(known).unwrap_or_else(|| {
+        let at = self.variants.iter().position(known).unwrap_or_else(|| {
             let (established_mpps, new_delete_per_s) = Default::default();
-            self.designs.push(Row { design, workers, established_mpps, new_delete_per_s });
-            self.designs.len() - 1
+            let flooded_per_s = None;
+            let row = Row { design, workers, established_mpps, new_delete_per_s, flooded_per_s };
+            self.variants.push(row);
+            self.variants.len() - 1
         });
-        &mut self.designs[at]
+        &mut self.variants[at]
     }
 
     fn note(&mut self, what: &'static str, measured: &[Measured]) {
@@ -138,14 +182,14 @@ impl Report {
         &self,
         title: &str,
         keys: &[&str],
-        figures: impl Fn(&Row) -> &BTreeMap<&'static str, Spread>,
+        figure: impl Fn(&Row, &str) -> Option<Spread>,
         scale: f64,
     ) -> Table {
         let mut table = Table::new(title, keys);
-        for row in &self.designs {
-            let found = keys.iter().map(|key| figures(row).get(key));
+        for row in &self.variants {
+            let found = keys.iter().map(|key| figure(row, key));
             let cells: Vec<_> = found
-                .map(|spread| spread.map(|&spread| Cell::new(spread.scaled(scale), 2)))
+                .map(|spread| spread.map(|spread| Cell::new(spread.scaled(scale), 2)))
                 .collect();
             if cells.iter().any(Option::is_some) {
                 let plural = if row.workers == 1 { "" } else { "s" };
@@ -160,12 +204,26 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "connection tracking on {}", self.machine)?;
         writeln!(f, "per second of CPU time; median of the rounds (least-greatest)\n")?;
-        let keys = ["flows_1k", "flows_100k", "flows_1m"];
+        let keys = ["flows_1k", "flows_100k", "flows_1m", "flows_4m"];
         let title = "packets of established flows, M/s";
-        writeln!(f, "{}", self.table(title, &keys, |row| &row.established_mpps, 1.0))?;
+        let established = |row: &Row, key: &str| row.established_mpps.get(key).copied();
+        writeln!(f, "{}", self.table(title, &keys, established, 1.0))?;
         let title = "connections opened and deleted, M/s";
-        let keys = ["live_0", "live_1m"];
-        writeln!(f, "{}", self.table(title, &keys, |row| &row.new_delete_per_s, 1e-6))?;
+        let new_deleted = |row: &Row, key: &str| row.new_delete_per_s.get(key).copied();
+        writeln!(f, "{}", self.table(title, &["live_0", "live_1m"], new_deleted, 1e-6))?;
+        let title = "connections opened in a SYN flood, table full, M/s";
+        let flooded = |row: &Row, _: &str| row.flooded_per_s;
+        writeln!(f, "{}", self.table(title, &["rate"], flooded, 1e-6))?;
+        writeln!(f, "packets told invalid: {:.2} M/s", self.invalid_per_s * 1e-6)?;
+        let Growth { from, to, worst_stall_us, median_us, .. } = self.growth;
+        write!(
+            f,
+            "from {from} to {to} connections under load: worst batch {worst_stall_us:.0} us"
+        )?;
+        writeln!(f, ", median {median_us:.1} us, no packet lost")?;
+        let Growth { live, delete_one_us, flush_source_ms, .. } = self.growth;
+        write!(f, "among {live}: one flow deleted in {delete_one_us:.1} us")?;
+        writeln!(f, ", all of one source in {flush_source_ms:.1} ms")?;
         writeln!(f, "memory of a connection, all in: {:.0} bytes", self.bytes_per_connection)?;
         for (what, scaling) in &self.scaling {
             writeln!(f, "two workers over one, {what}: {}", Cell::new(*scaling, 2))?;

@@ -11,6 +11,14 @@ fn a_quick_run_fills_the_contract() {
         "/established_mpps/flows_1k",
         "/established_mpps/flows_100k",
         "/established_mpps/flows_1m",
+        "/established_mpps/flows_4m",
+        "/invalid_per_s",
+        "/resize_worst_stall_us",
+        "/growth/delete_one_us",
+        "/growth/flush_source_ms",
+        "/designs/central_lock/workers_1",
+        "/designs/hashed_locks/workers_1",
+        "/designs/owned_buckets/workers_1",
         "/new_delete_per_s/live_0",
         "/new_delete_per_s/live_1m",
     ] {
@@ -19,6 +27,7 @@ fn a_quick_run_fills_the_contract() {
     assert!(number("/bytes_per_connection") > 128.0, "two lines at least");
     if report.machine.cpus > 1 {
         assert!(number("/scaling_2_workers") > 0.0);
+        assert!(number("/designs/owned_buckets/workers_2") > 0.0);
     }
     let text = report.to_string();
     assert!(text.contains("hashed locks, 1 thread") && text.contains("central lock"), "{text}");

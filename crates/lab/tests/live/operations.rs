@@ -154,7 +154,7 @@ fn wait_for_workers(lab: &Lab, wanted: usize) -> Result<()> {
     panic!("not {wanted} workers after 5 s");
 }
 
-fn table(lab: &Lab) -> Result<Vec<ConntrackLine>> {
+pub fn table(lab: &Lab) -> Result<Vec<ConntrackLine>> {
     let list = ["conntrack", "list", "-o", "conntrack"];
     let text = lab.stateway().expect("it runs").command(&list).check()?;
     Ok(ConntrackLine::parse_all(&text))

@@ -1,0 +1,123 @@
+//! A connection that is there goes on, and new ones get through, while spoofed packets
+//! open far more connections than there is room for.
+
+use std::net::IpAddr;
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use lab::{
+    Datagrams, Family, Gateway, Lab, Placement, Result, StatewaySpec, at_pace, iperf_tcp, ping,
+};
+use wire::TcpFlags;
+use wire::build::{PacketBuilder, Tcp};
+
+use crate::operations::table;
+use crate::scenario::{alone, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
+
+/// Room for connections.
+const ROOM: u64 = 4096;
+/// Spoofed packets of each flood, and how many come in a second.
+const PACKETS: u32 = 20_000;
+const RATE: u32 = 20_000;
+/// The honest stream goes on for longer than all floods.
+const STREAM: Duration = Duration::from_secs(7);
+
+#[derive(Clone, Copy, Debug)]
+enum Flood {
+    Syn,
+    Ack,
+    Udp,
+}
+
+/// Packets from as many sources and ports as there are packets.
+fn frames(lab: &Lab, flood: Flood) -> Vec<Vec<u8>> {
+    let IpAddr::V4(server) = lab.server_address(Family::V4) else { return Vec::new() };
+    let one = |number: u32| {
+        let [_, _, high, low] = number.to_be_bytes();
+        let source_port = 1024 + u16::from(high);
+        let mut frame = Vec::new();
+        let packet = PacketBuilder::v4([203, 0, 113, low], server.octets())
+            .macs([0, 0, 0x5e, 0, 0x53, 0x02], lab.next_hop_mac());
+        let segment = |flags| Tcp {
+            source_port,
+            destination_port: 80,
+            sequence: number,
+            flags,
+            window: 1000,
+            ..Tcp::default()
+        };
+        match flood {
+            Flood::Syn => packet.tcp(&segment(TcpFlags::SYN), &[], &mut frame),
+            Flood::Ack => packet.tcp(&segment(TcpFlags::ACK), &[], &mut frame),
+            Flood::Udp => packet.udp(source_port, 9, b"spoofed", &mut frame),
+        }
+        frame
+    };
+    (0..PACKETS).map(one).collect()
+}
+
+fn connections(lab: &Lab) -> Result<u64> {
+    let answer = lab.stateway().expect("it runs").query(&["conntrack", "count"])?;
+    Ok(answer["connections"].as_u64().expect("a number"))
+}
+
+#[test]
+fn an_established_stream_goes_on_through_floods() {
+    alone(|| {
+        let binary = stateway_binary()?;
+        let spec = StatewaySpec {
+            more: format!(
+                "[tunables]\nnf_conntrack_max = {ROOM}\nnetdev_max_backlog = 65536\n\
+                nf_conntrack_tcp_timeout_syn_sent = 3\nnf_conntrack_udp_timeout = 3\n\
+                nf_conntrack_tcp_timeout_unacknowledged = 3\n\
+                nf_conntrack_tcp_timeout_max_retrans = 3\n"
+            ),
+            ..StatewaySpec::new(binary.clone(), 2)
+        };
+        let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+        let datagrams = Datagrams::new(&lab, &binary)?;
+        let report = thread::scope(|scope| {
+            let (lab, datagrams) = (&*lab, &datagrams);
+            let stream = scope.spawn(|| iperf_tcp(lab, Family::V4, STREAM, 1));
+            sleep(Duration::from_millis(500));
+            for flood in [Flood::Syn, Flood::Ack, Flood::Udp] {
+                through(lab, datagrams, flood)?;
+            }
+            stream.join().expect("a client does not panic")
+        })?;
+        println!("{report:?}");
+        assert!(report.bytes > 1_000_000, "{report:?}");
+        let drops = lab.stateway().expect("it runs").command(&["drops"]).check()?;
+        assert!(!drops.contains("table_full"), "{drops}");
+        recovers(&lab)?;
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// One flood: the stream stays assured in the table, which keeps its bounds, and a new
+/// client gets through.
+fn through(lab: &Lab, datagrams: &Datagrams, flood: Flood) -> Result<()> {
+    let sending = datagrams.start_sending(lab, &at_pace(&frames(lab, flood), RATE))?;
+    sleep(Duration::from_millis(500));
+    let answered = ping(lab.on_client("ping"), lab.server_address(Family::V4), 3)?.received;
+    sending.finish()?;
+    let (count, lines) = (connections(lab)?, table(lab)?);
+    let assured = lines.iter().filter(|line| line.flags == ["ASSURED"]).count();
+    println!("{flood:?}: {count} connections, {assured} assured, {answered} of 3 pings answered");
+    assert!((ROOM / 2..=ROOM).contains(&count), "{flood:?} fills the table, {count}");
+    assert!(assured >= 2, "{flood:?}: both streams of iperf3 are there");
+    assert!(answered >= 2, "{flood:?}");
+    Ok(())
+}
+
+/// What the floods opened ends by itself.
+fn recovers(lab: &Lab) -> Result<()> {
+    for _ in 0..100 {
+        if connections(lab)? < 100 {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(100));
+    }
+    panic!("{} connections are left of the floods", connections(lab)?)
+}
