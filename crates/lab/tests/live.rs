@@ -27,6 +27,8 @@ mod rate;
 mod scenario;
 #[path = "live/stateway.rs"]
 mod stateway;
+#[path = "live/syn_proxy.rs"]
+mod syn_proxy;
 #[path = "live/tracking/mod.rs"]
 mod tracking;
 #[path = "live/tunnels.rs"]

@@ -1,0 +1,199 @@
+//! Real clients and servers with a gateway in between that answers SYNs, and a flood of
+//! SYNs from spoofed addresses.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lab::{
+    Capture, Datagrams, Family, Gateway, HttpServer, Lab, Placement, Result, StatewaySpec, at_pace,
+};
+use serde_json::Value;
+use wire::TcpFlags;
+use wire::build::{PacketBuilder, Tcp};
+
+use crate::scenario::{FAMILIES, alone, every_client, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
+
+const PORT: u16 = 8080;
+/// SYNs of the flood, at this rate per second.
+const FLOOD: u32 = 12_000;
+const RATE: u32 = 4_000;
+/// Connections that are opened while it goes on.
+const HONEST: u64 = 16;
+
+fn lab_with(workers: u32, tunables: &str) -> Result<Live> {
+    let spec = StatewaySpec {
+        more: format!("[tunables]\n{tunables}\n"),
+        ..StatewaySpec::new(stateway_binary()?, workers)
+    };
+    Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live::from)
+}
+
+fn totals(lab: &Lab) -> Result<Value> {
+    let status = lab.stateway().expect("the lab has a Stateway").query(&["status"])?;
+    Ok(status["totals"].clone())
+}
+
+fn counter(totals: &Value, group: &str, name: &str) -> u64 {
+    totals[group][name].as_u64().expect("a counter")
+}
+
+/// Servers that speak first: the client has nothing to say that would probe its closed
+/// window.
+const GREET: &str = "
+import socket
+s = socket.create_server(('::', 8025), family=socket.AF_INET6, dualstack_ipv6=True)
+while True:
+    c, _ = s.accept()
+    c.sendall(b'220 mail.example\\r\\n')
+    print(c.recv(100), flush=True)
+    c.close()
+";
+const BE_GREETED: &str = "
+import socket, sys
+s = socket.create_connection((sys.argv[1], 8025), 5)
+print(s.recv(100).decode().strip())
+s.sendall(b'QUIT')
+assert s.recv(1) == b''
+";
+
+fn servers_may_speak_first(lab: &Lab) -> Result<()> {
+    let mut server = lab.on_server("python3").args(["-c", GREET]).spawn()?;
+    server.wait_for_port(lab::Transport::Tcp, 8025)?;
+    for family in FAMILIES {
+        let to = lab.server_address(family).to_string();
+        let said = lab.on_client("python3").args(["-c", BE_GREETED, &to]).check()?;
+        assert_eq!(said.trim(), "220 mail.example", "{family:?}");
+    }
+    Ok(())
+}
+
+/// A port where nobody listens: the client is connected and then reset.
+fn refusals_arrive(lab: &Lab) -> Result<()> {
+    for family in FAMILIES {
+        let url = match lab.server_address(family) {
+            IpAddr::V4(to) => format!("http://{to}:9/"),
+            IpAddr::V6(to) => format!("http://[{to}]:9/"),
+        };
+        let curl = ["-sS", "--globoff", "--noproxy", "*", "-m", "5", &url];
+        let output = lab.on_client("curl").args(curl).run()?;
+        // What curl was about to do when the reset came: connect, send or receive; but it
+        // has not waited in vain.
+        assert!(matches!(output.code, Some(7 | 55 | 56)), "{family:?}: {output:?}");
+    }
+    Ok(())
+}
+
+fn every_client_is_answered_for(workers: u32) {
+    alone(|| {
+        let mut lab = lab_with(workers, "stateway_syn_proxy_half_open = 1")?;
+        every_client(&lab)?;
+        servers_may_speak_first(&lab)?;
+        refusals_arrive(&lab)?;
+        let totals = totals(&lab)?;
+        let of = |name| counter(&totals, "syn_proxy", name);
+        // Of both families: two pages, two names, two greetings, two refusals, and the
+        // connections of iperf3.
+        assert!(of("cookie_valid") >= 14, "{totals}");
+        assert_eq!((of("cookie_invalid"), of("conn_reopened")), (0, 0), "{totals}");
+        let dropped = totals["drops"].as_object().expect("an object");
+        let unwanted = dropped
+            .iter()
+            .filter(|(name, count)| name.starts_with("tcp_") && count.as_u64() != Some(0));
+        assert_eq!(unwanted.count(), 0, "{totals}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn every_client_is_answered_for_by_one_worker() {
+    every_client_is_answered_for(1);
+}
+
+#[test]
+fn every_client_is_answered_for_by_two_workers() {
+    every_client_is_answered_for(2);
+}
+
+/// A flood from 203.0.113.0/24, to which the server has a way.
+fn flood(lab: &Lab) -> Result<Capture> {
+    let IpAddr::V4(server) = lab.server_address(Family::V4) else { panic!("no IPv4") };
+    let route = format!("route add 203.0.113.0/24 via {}", lab.client_address(Family::V4));
+    lab.server().ip(&[&route])?;
+    let syn = |number: u32| {
+        let tcp = Tcp {
+            source_port: 1024 + (number / 250) as u16,
+            destination_port: PORT,
+            sequence: number,
+            flags: TcpFlags::SYN,
+            window: 64_000,
+            options: &[2, 4, 5, 180],
+            ..Tcp::default()
+        };
+        let mut frame = Vec::new();
+        PacketBuilder::v4([203, 0, 113, (1 + number % 250) as u8], server.octets())
+            .macs([0, 0, 0x5e, 0, 0x53, 0x77], lab.next_hop_mac())
+            .tcp(&tcp, &[], &mut frame);
+        frame
+    };
+    Ok(at_pace(&(0..FLOOD).map(syn).collect::<Vec<_>>(), RATE))
+}
+
+const COUNT_SPOOFED: &str = "
+table ip spoofed {
+    counter syns { }
+    chain input {
+        type filter hook input priority filter; policy accept;
+        ip saddr 203.0.113.0/24 tcp flags & (syn | ack) == syn counter name syns
+    }
+}
+";
+
+/// SYNs of the flood that have reached the server.
+fn reached(lab: &Lab) -> Result<u64> {
+    let text = lab.on_server("nft").args(["list", "counters"]).check()?;
+    let mut words = text.split_whitespace().skip_while(|word| *word != "packets");
+    Ok(words.nth(1).and_then(|word| word.parse().ok()).expect("a counter"))
+}
+
+/// What a flood does while clients connect: how many of these were served, how many
+/// spoofed SYNs reached the server, and the connections that the gateway holds after it.
+fn withstand(lab: &Lab) -> Result<(u64, u64, u64)> {
+    let http = HttpServer::start(lab, 20_000)?;
+    lab.on_server("nft").args(["-f", "-"]).input(COUNT_SPOOFED.to_owned()).check()?;
+    let datagrams = Datagrams::new(lab, &stateway_binary()?)?;
+    let flood = datagrams.start_sending(lab, &flood(lab)?)?;
+    let mut served = 0;
+    for number in 0..HONEST {
+        let family = FAMILIES[number as usize % 2];
+        served += u64::from(http.download(lab, family).is_ok_and(|got| got.intact));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    flood.finish()?;
+    let held = lab.stateway().expect("the lab has a Stateway").query(&["status"])?;
+    Ok((served, reached(lab)?, held["connections"].as_u64().expect("a count")))
+}
+
+#[test]
+fn a_flood_of_syns_does_not_reach_the_server() {
+    const THRESHOLD: u64 = 100;
+    alone(|| {
+        let mut lab = lab_with(2, &format!("stateway_syn_proxy_half_open = {THRESHOLD}"))?;
+        let (served, reached, held) = withstand(&lab)?;
+        let totals = totals(&lab)?;
+        println!("with the proxy: {served} served, {reached} reached, {held} held: {totals}");
+        assert_eq!(served, HONEST, "{totals}");
+        assert!(reached <= THRESHOLD, "{reached}");
+        assert!(held <= THRESHOLD + HONEST + 20, "{held}");
+        let answered = counter(&totals, "syn_proxy", "syn_received");
+        assert!(answered + reached >= u64::from(FLOOD), "{totals}");
+        assert!(counter(&totals, "syn_proxy", "cookie_valid") >= HONEST / 2, "{totals}");
+        stop_cleanly(&mut lab)?;
+
+        let mut lab = lab_with(2, "nf_conntrack_max = 1000")?;
+        let (served, reached, held) = withstand(&lab)?;
+        println!("without: {served} served, {reached} reached, {held} held");
+        assert!(reached > u64::from(FLOOD) / 2, "the flood is none: {reached}");
+        stop_cleanly(&mut lab)
+    });
+}
