@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 pub enum FileProtocol {
     /// FTP by Python's pyftpdlib.
     Ftp,
-    /// TFTP by `in.tftpd`.
+    /// TFTP by `dnsmasq`.
     Tftp,
 }
 
@@ -55,10 +55,12 @@ impl FileServer {
                 (python.args(options), Transport::Tcp, 21)
             }
             FileProtocol::Tftp => {
-                let address = SocketAddr::new(address, 69).to_string();
-                let options = ["--foreground", "--user", "root", "--address", &address];
-                let program = lab.on_server("/usr/sbin/in.tftpd").args(options);
-                (program.args(["--secure", directory]), Transport::Udp, 69)
+                let root = format!("--tftp-root={directory}");
+                let listen = format!("--listen-address={address}");
+                // As for names: not as another user, and no names here.
+                let options = ["--no-daemon", "--conf-file=/dev/null", "--pid-file", "--port=0"];
+                let program = lab.on_server("dnsmasq").args(options).args(["--enable-tftp"]);
+                (program.args([root, listen]), Transport::Udp, 69)
             }
         };
         let mut background = program.spawn()?;
