@@ -2,6 +2,9 @@
 //! lets the server's side open only what is expected.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use lab::{
     Background, Family, FileProtocol, FileServer, Gateway, Lab, Placement, Program, Result,
@@ -72,6 +75,43 @@ fn files_come_with_helpers_through_one_worker() {
 #[test]
 fn files_come_with_helpers_through_two_workers() {
     files_come_with_helpers(2);
+}
+
+/// Control connections move to other workers together with what their helpers know, and the
+/// data connections that they announce find their way whoever owns them.
+#[test]
+fn files_come_while_workers_change() {
+    alone(|| {
+        let mut live = guarded_lab(2, HELPERS)?;
+        let lab: &Lab = &live;
+        let server = FileServer::start(lab, FileProtocol::Ftp, Family::V4, BYTES)?;
+        let done = AtomicBool::new(false);
+        let transfers = thread::scope(|scope| {
+            let client = scope.spawn(|| -> Result<u64> {
+                let mut transfers = 0;
+                for (options, _) in modes(Family::V4).iter().cycle() {
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    assert!(server.download(lab, options)?, "{options:?} after {transfers}");
+                    transfers += 1;
+                }
+                Ok(transfers)
+            });
+            let stateway = lab.stateway().expect("it runs");
+            let changed = ["1", "2"].iter().cycle().take(20).try_for_each(|workers| {
+                thread::sleep(Duration::from_millis(100));
+                stateway.command(&["steer", "set", "--workers", workers]).check().map(drop)
+            });
+            done.store(true, Ordering::Relaxed);
+            let transfers = client.join().expect("a client does not panic");
+            changed.and(transfers)
+        })?;
+        println!("{transfers} transfers");
+        assert!(transfers > 4);
+        assert_eq!(counter(lab, "expect_new")?, transfers);
+        stop_cleanly(&mut live)
+    });
 }
 
 #[test]
