@@ -81,7 +81,14 @@ impl Table {
     pub fn prefetch_entry(&self, hash: u64, prefetch: impl Prefetch) {
         let entry = match self.index.guess(hash as u32) {
             Some(slot) => Some(&self.slab[slot]),
-            None => self.slab.next_free(),
+            // In a full table the new connection lies where one gives way for it.
+            None => match self.room.prefetch_victim(prefetch) {
+                Some(victim) => {
+                    self.wheel.prefetch(victim, prefetch);
+                    Some(&self.slab[victim])
+                }
+                None => self.slab.next_free(),
+            },
         };
         if let Some(entry) = entry {
             prefetch.prefetch(&entry.head);

@@ -6,7 +6,7 @@
 //! deadline if there is one, and the entry is filed anew (Varghese and Lauck,
 //! "Hashed and Hierarchical Timing Wheels", 1987).
 
-use crate::Timestamp;
+use crate::{Prefetch, Timestamp};
 
 /// Slots of a level; a power of two.
 const SLOTS: usize = 64;
@@ -93,6 +93,14 @@ impl TimerWheel {
         // The tick after the deadline, so that the deadline has passed when it comes.
         let due = (deadline.as_nanos() >> TICK_SHIFT).saturating_add(1).max(self.tick + 1);
         self.push(id, self.slot_of(due));
+    }
+
+    /// Asks for the links of an id that is to be taken out.
+    #[inline]
+    pub fn prefetch(&self, id: u32, prefetch: impl Prefetch) {
+        if let Some(chunk) = self.links.get(id as usize / CHUNK) {
+            prefetch.prefetch(&chunk[id as usize % CHUNK]);
+        }
     }
 
     /// Takes `id` out; nothing happens if it is not filed.

@@ -4,6 +4,8 @@
 //! lines, and filing one connection touches its links and those of a neighbour or two,
 //! however many there are.
 
+use flow::Prefetch;
+
 use crate::entry::Status;
 use crate::proto::State;
 
@@ -89,6 +91,15 @@ impl Candidates {
     pub fn oldest(&self, list: u16) -> Option<u32> {
         let ends = self.lists.get(usize::from(list))?;
         (ends.oldest != NO_SLOT).then_some(ends.oldest)
+    }
+
+    /// Asks for the links of a slot.
+    #[inline]
+    pub fn prefetch(&self, slot: u32, prefetch: impl Prefetch) {
+        if let Some(Some(chunk)) = self.chunks.get(slot as usize / CHUNK) {
+            prefetch.prefetch(&chunk.links[slot as usize % CHUNK]);
+            prefetch.prefetch(&chunk.lists[slot as usize % CHUNK]);
+        }
     }
 
     /// The slots of a list, oldest first.

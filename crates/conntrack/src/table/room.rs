@@ -1,6 +1,6 @@
 //! Room for new connections: what a table holds of the limits, and what gives way.
 
-use flow::{DropReason, KeyedPacket, Zone};
+use flow::{DropReason, KeyedPacket, Prefetch, Zone};
 
 use super::Table;
 use super::candidates::{Candidates, Rank};
@@ -29,6 +29,9 @@ pub(super) struct Room {
     /// Three lists for each zone with a limit of its own.
     zones: Candidates,
     held: Held,
+    /// The last connection that came found no room but in place of another, and so will the
+    /// next.
+    is_full: bool,
 }
 
 const RANKS: u16 = Rank::ALL.len() as u16;
@@ -103,6 +106,15 @@ impl Room {
         Rank::ALL.into_iter().find_map(|rank| candidates.oldest(group * RANKS + rank as u16))
     }
 
+    /// Who gives way for the next connection of this table, most likely, with its links
+    /// asked for.
+    #[inline]
+    pub fn prefetch_victim(&self, prefetch: impl Prefetch) -> Option<u32> {
+        let victim = self.is_full.then(|| self.payers.oldest(Rank::Unreplied as u16))??;
+        self.payers.prefetch(victim, prefetch);
+        Some(victim)
+    }
+
     fn payer(&mut self, head: &Head) -> &mut u64 {
         if head.status.has(Status::RESERVED) {
             &mut self.held.reserve
@@ -169,8 +181,8 @@ impl Table {
         {
             return Err(DropReason::ZoneLimit);
         }
-        if context.limits.spend() || self.evict(Shortage::Table, context) && context.limits.spend()
-        {
+        self.room.is_full = !context.limits.spend();
+        if !self.room.is_full || self.evict(Shortage::Table, context) && context.limits.spend() {
             return Ok(Status::default());
         }
         if context.limits.is_reserved_for(key.endpoint(*sender), key.family)
