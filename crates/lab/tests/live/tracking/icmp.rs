@@ -114,7 +114,7 @@ fn generate(seed: u64) -> Dialogue {
         let step = match random.between(0, 9) {
             0 if family == Family::V6 => Step::Send(from, extended(from)),
             0..=3 => Step::Send(from, plain(from)),
-            4 => odd_message(&mut random, &ends, from),
+            4 | 5 => odd_message(&mut random, &ends, from),
             _ => error(&mut random, &ends, &plain(from), from),
         };
         steps.push(step);
@@ -147,12 +147,12 @@ fn odd_message(random: &mut Random, ends: &Ends, from: Side) -> Step {
     Step::Send(from, frame)
 }
 
+const ERRORS_V4: [u8; 5] = [3, 4, 5, 11, 12];
+const ERRORS_V6: [u8; 4] = [1, 2, 3, 4];
+
 /// An error about a packet `from` a side, in one of many ways wrong half of the time.
 fn error(random: &mut Random, ends: &Ends, about: &[u8], from: Side) -> Step {
-    let kinds: &[u8] = match ends.family {
-        Family::V4 => &[3, 3, 3, 4, 5, 11, 12],
-        Family::V6 => &[1, 2, 3, 4],
-    };
+    let kinds: &[u8] = if ends.family == Family::V4 { &ERRORS_V4 } else { &ERRORS_V6 };
     let mut quoted = about[14..].to_vec();
     let mut to = ends.address(from);
     let ip = if ends.family == Family::V4 { 20 } else { 40 };
@@ -216,11 +216,15 @@ const TERMINATION: &str = "a multicast router's termination is talk on the link,
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { frame, ours, .. } = told.last()?;
     let (four, quoted) = if frame[12] == 8 { (true, 42) } else { (false, 62) };
-    let first = *frame.get(quoted)?;
+    let kind = frame[quoted - 8];
+    if !four && kind == 153 {
+        return Some(TERMINATION);
+    }
+    let is_error = if four { ERRORS_V4.contains(&kind) } else { ERRORS_V6.contains(&kind) };
+    let first = *frame.get(quoted).filter(|_| is_error)?;
     let fits = if four { first >> 4 == 4 && first & 15 >= 5 } else { first >> 4 == 6 };
     let protocol = frame.get(quoted + if four { 9 } else { 6 });
     match ours.class {
-        Class::Untracked if !four && frame[54] == 153 => Some(TERMINATION),
         Class::Invalid if !fits => Some(QUOTED),
         Class::Invalid if protocol == Some(&protocol::GRE) => Some(KEY),
         _ => None,
