@@ -23,7 +23,7 @@ use flow::{Endpoint, FlowKey, KeyedPacket, Timestamp, Zone};
 use wire::{Family, protocol};
 
 use crate::Expected;
-use crate::helper::{Announced, Kind};
+use crate::helper::{Announced, Kind, Memory};
 
 /// Words that tell which destination ports are worth a look, a power of two.
 const HINTS: usize = 256;
@@ -39,6 +39,7 @@ struct Shared {
     /// How many connections are expected, by the low bits of their destination port.
     hints: [AtomicU32; HINTS],
     book: Mutex<Book>,
+    memory: Memory,
 }
 
 /// Expectations by number. Numbers grow, so the oldest comes first everywhere.
@@ -92,7 +93,9 @@ pub struct ExpectationCursor(u64);
 impl Default for Expectations {
     fn default() -> Self {
         let hints = std::array::from_fn(|_| AtomicU32::new(0));
-        Self { shared: Arc::new(Shared { hints, book: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared { hints, book: Mutex::default(), memory: Memory::default() }),
+        }
     }
 }
 
@@ -106,6 +109,11 @@ impl Expectations {
     /// True when nothing is expected.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Where helpers keep what they have read of announcements.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.shared.memory
     }
 
     /// Shows up to `budget` expectations to `each`, oldest first. Returns where to go

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Settings;
+use crate::helper::Memory;
 
 const CLIENT: &str = "192.0.2.1";
 const SERVER: &str = "198.51.100.2";
@@ -68,6 +69,7 @@ impl Sender {
             sequence: Some(sequence),
             group: false,
             settings: &self.settings,
+            memory: &Memory::default(),
         };
         let addresses = &self.addresses;
         self.ftp.inspect(&packet, &mut |request| {

@@ -9,6 +9,11 @@
 //! [`Kind`].
 
 mod ftp;
+mod irc;
+mod stream;
+#[cfg(test)]
+mod talk;
+mod text;
 mod tftp;
 
 use std::fmt::Debug;
@@ -17,6 +22,7 @@ use std::ops::{Range, RangeInclusive};
 
 use wire::protocol;
 
+pub(crate) use self::stream::Memory;
 use crate::{Direction, Settings};
 
 /// Most ports that helpers can be attached to.
@@ -27,6 +33,8 @@ pub const MAX_ATTACHMENTS: usize = 64;
 pub enum Kind {
     /// File Transfer Protocol.
     Ftp,
+    /// Internet Relay Chat.
+    Irc,
     /// Trivial File Transfer Protocol.
     Tftp,
 }
@@ -55,11 +63,12 @@ pub(crate) struct Class {
 
 impl Kind {
     /// All of them.
-    pub const ALL: &'static [Self] = &[Self::Ftp, Self::Tftp];
+    pub const ALL: &'static [Self] = &[Self::Ftp, Self::Irc, Self::Tftp];
 
     const fn facts(self) -> &'static Facts {
         match self {
             Self::Ftp => &ftp::FACTS,
+            Self::Irc => &irc::FACTS,
             Self::Tftp => &tftp::FACTS,
         }
     }
@@ -68,6 +77,7 @@ impl Kind {
     pub(crate) fn start(self) -> Watcher {
         let state: Box<dyn Inspect> = match self {
             Self::Ftp => Box::<ftp::Ftp>::default(),
+            Self::Irc => Box::<irc::Irc>::default(),
             Self::Tftp => Box::new(tftp::Tftp),
         };
         Watcher { kind: self, state }
@@ -183,6 +193,8 @@ pub(crate) struct Watched<'a> {
     /// The frame goes to many: broadcast or multicast.
     pub group: bool,
     pub settings: &'a Settings,
+    /// For what has to wait for the next segment.
+    pub memory: &'a Memory,
 }
 
 /// What a helper asks for.

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Settings;
+use crate::helper::Memory;
 
 fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
     let mut all = Vec::new();
@@ -15,6 +16,7 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
         sequence: None,
         group: false,
         settings: &Settings::default(),
+        memory: &Memory::default(),
     };
     let inspected = Tftp.inspect(&packet, &mut |request| match request {
         Request::Expect(announced) => all.push(announced),

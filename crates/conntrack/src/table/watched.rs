@@ -7,7 +7,7 @@ use super::{Table, deadline};
 use crate::entry::Status;
 use crate::expect::{Expectation, Full, Master};
 use crate::helper::{Inspected, Request, Watched};
-use crate::{Context, Direction, Settings, Tracked, TrackedPacket};
+use crate::{Context, Direction, Tracked, TrackedPacket};
 
 /// Length of a UDP header, bytes.
 const UDP_HEADER: usize = 8;
@@ -73,7 +73,7 @@ impl Table {
     ) -> Tracked {
         let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
         let direction = head.direction(packet.keyed.sender);
-        let Some(watched) = Watched::of(packet, direction, context.settings) else {
+        let Some(watched) = Watched::of(packet, direction, context) else {
             return tracked;
         };
         let flow = KeyedPacket { key: head.key, sender: head.originator() };
@@ -103,10 +103,10 @@ impl Table {
 
 impl<'a> Watched<'a> {
     /// `None` for packets without payload.
-    fn of(
+    fn of<'b: 'a>(
         packet: &TrackedPacket<'a>,
         direction: Direction,
-        settings: &'a Settings,
+        context: &Context<'b>,
     ) -> Option<Self> {
         let TrackedPacket { network, frame, .. } = *packet;
         let start = usize::from(network.transport_offset);
@@ -133,7 +133,8 @@ impl<'a> Watched<'a> {
             payload: frame.get(payload).filter(|payload| !payload.is_empty())?,
             sequence,
             group: frame.first().is_some_and(|first| first & GROUP != 0),
-            settings,
+            settings: context.settings,
+            memory: context.expectations.memory(),
         })
     }
 }

@@ -1,0 +1,171 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Direction, Settings};
+
+/// Messages whose first two bytes say how many follow; 255 begins none.
+fn framing(bytes: &[u8]) -> Framing {
+    match *bytes {
+        [255, ..] => Framing::Garbage,
+        [high, low, ..] => Framing::Length(2 + usize::from(u16::from_be_bytes([high, low]))),
+        _ => Framing::Unknown,
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    stream: Stream,
+    memory: Memory,
+    messages: Vec<(Vec<u8>, Option<usize>)>,
+}
+
+impl Reader {
+    fn segment(&mut self, sequence: u32, payload: &[u8]) {
+        let address = "192.0.2.1".parse().unwrap();
+        let packet = Watched {
+            direction: Direction::Original,
+            source: address,
+            destination: address,
+            source_port: 1,
+            destination_port: 2,
+            payload,
+            sequence: Some(sequence),
+            group: false,
+            settings: &Settings::default(),
+            memory: &self.memory,
+        };
+        let messages = &mut self.messages;
+        self.stream.feed(&packet, framing, |message, at| {
+            if let Some(at) = at {
+                assert_eq!(message, &payload[at..at + message.len()]);
+            }
+            messages.push((message.to_vec(), at));
+        });
+    }
+
+    fn said(&mut self) -> Vec<Vec<u8>> {
+        self.messages.drain(..).map(|(message, _)| message).collect()
+    }
+
+    fn in_use(&self) -> usize {
+        self.memory.0.load(Ordering::Relaxed)
+    }
+}
+
+fn message(length: u16, fill: u8) -> Vec<u8> {
+    [&length.to_be_bytes()[..], &vec![fill; length.into()]].concat()
+}
+
+#[test]
+fn what_comes_again_or_late_is_read_by_itself() {
+    let mut reader = Reader::default();
+    let (one, two, three) = (message(4, 1), message(6, 2), message(3, 3));
+    reader.segment(100, &one);
+    reader.segment(100, &one);
+    assert_eq!(reader.said(), [one.clone(), one.clone()]);
+    reader.segment(114, &three);
+    assert_eq!(reader.said(), [three], "behind a gap");
+    reader.segment(106, &two);
+    assert_eq!(reader.said().concat(), two, "into the gap");
+    reader.segment(119, &two[..3]);
+    reader.segment(119, &two);
+    assert_eq!(reader.messages, [(two, Some(0))], "the rest, with what came before it");
+}
+
+#[test]
+fn long_messages_are_passed_over() {
+    let mut reader = Reader::default();
+    let long = message(LONGEST as u16, 0);
+    let bytes = [&long[..], &message(1, 1)].concat();
+    for (index, piece) in bytes.chunks(1000).enumerate() {
+        reader.segment(1000 * index as u32, piece);
+        assert_eq!(reader.in_use(), 0);
+    }
+    assert_eq!(reader.said(), [message(1, 1)]);
+    reader.segment(bytes.len() as u32, &long);
+    assert_eq!(reader.said(), [long], "in one segment it costs nothing");
+}
+
+#[test]
+fn another_protocol_is_not_read() {
+    let real = message(1, 1);
+    for (first, is_read) in [(&[255, 0][..], false), (&message(1, 7)[..], true)] {
+        let mut reader = Reader::default();
+        reader.segment(0, first);
+        reader.said();
+        let mut next = first.len() as u32;
+        reader.segment(next, &[255; 10]);
+        next += 10;
+        for gap in [0, 1000] {
+            reader.segment(next + gap, &real);
+            assert_eq!(reader.said().len(), usize::from(is_read));
+            next += gap + real.len() as u32;
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_has_a_limit() {
+    let mut reader = Reader::default();
+    let whole = message(8000, 1);
+    let (half, rest) = whole.split_at(8000);
+    let mut others = Vec::new();
+    loop {
+        let before = reader.in_use();
+        reader.stream = Stream::default();
+        reader.segment(0, half);
+        if reader.stream.kept.is_none() {
+            assert_eq!(reader.in_use(), before);
+            break;
+        }
+        assert!(reader.in_use() > before && reader.in_use() <= Memory::MOST);
+        others.push(std::mem::take(&mut reader.stream));
+    }
+    assert_eq!(others.len(), Memory::MOST / (half.len() + Memory::EACH));
+    reader.segment(8000, rest);
+    assert!(reader.said().is_empty(), "its beginning passed unread");
+    others.pop();
+    reader.stream = Stream::default();
+    reader.segment(0, half);
+    reader.segment(8000, rest);
+    assert_eq!(reader.said(), [whole]);
+    others.clear();
+    assert_eq!(reader.in_use(), 0);
+}
+
+proptest! {
+    #[test]
+    fn it_does_not_matter_where_segments_end(
+        lengths in prop::collection::vec(0_u16..40, 1..20),
+        cuts in prop::collection::vec((1_usize..60, any::<bool>()), 800),
+        start in any::<u32>(),
+    ) {
+        let messages: Vec<_> = lengths.iter().map(|&length| message(length, 1)).collect();
+        let bytes = messages.concat();
+        let mut reader = Reader::default();
+        let mut at = 0;
+        for (length, overlaps) in cuts {
+            let end = bytes.len().min(at + length);
+            let from = if overlaps && at > 0 && end > at { at - 1 } else { at };
+            reader.segment(start.wrapping_add(from as u32), &bytes[from..end]);
+            at = end;
+            if at == bytes.len() {
+                break;
+            }
+        }
+        prop_assert_eq!(reader.said(), messages);
+        prop_assert_eq!(reader.in_use(), 0);
+    }
+
+    #[test]
+    fn no_bytes_are_too_strange(
+        segments in prop::collection::vec((0_u32..100, prop::collection::vec(any::<u8>(), 1..90)), 30),
+    ) {
+        let mut reader = Reader::default();
+        for (sequence, payload) in segments {
+            reader.segment(sequence, &payload);
+        }
+        drop(std::mem::take(&mut reader.stream));
+        prop_assert_eq!(reader.in_use(), 0);
+    }
+}

@@ -1,0 +1,81 @@
+//! A conversation that a helper reads, for tests.
+
+use std::net::IpAddr;
+
+use wire::protocol;
+
+use super::{Announced, Inspect, Inspected, Kind, Memory, Request, Watched};
+use crate::{Direction, Settings};
+
+pub(crate) const CLIENT: &str = "192.0.2.1";
+pub(crate) const SERVER: &str = "198.51.100.2";
+pub(crate) const CLIENT_PORT: u16 = 40000;
+
+/// The two ends of a connection with a helper between them.
+pub(crate) struct Talk {
+    state: Box<dyn Inspect>,
+    /// Of the next byte of each end; `None` over UDP.
+    pub numbers: Option<[u32; 2]>,
+    pub ends: [(IpAddr, u16); 2],
+    pub settings: Settings,
+    pub memory: Memory,
+    /// The datagrams go to all.
+    pub group: bool,
+}
+
+impl Talk {
+    pub fn new(kind: Kind, protocol: u8) -> Self {
+        Self {
+            state: kind.start().state,
+            // They come round soon.
+            numbers: (protocol == protocol::TCP).then_some([u32::MAX - 20; 2]),
+            ends: [
+                (CLIENT.parse().unwrap(), CLIENT_PORT),
+                (SERVER.parse().unwrap(), kind.default_port()),
+            ],
+            settings: Settings::default(),
+            memory: Memory::default(),
+            group: false,
+        }
+    }
+
+    /// What the helper asks for when an end says more.
+    pub fn say(&mut self, direction: Direction, payload: &[u8]) -> Vec<Request> {
+        let (from, to) = (direction.index(), direction.reversed().index());
+        let ((source, source_port), (destination, destination_port)) =
+            (self.ends[from], self.ends[to]);
+        let packet = Watched {
+            direction,
+            source,
+            destination,
+            source_port,
+            destination_port,
+            payload,
+            sequence: self.numbers.map(|numbers| numbers[from]),
+            group: self.group,
+            settings: &self.settings,
+            memory: &self.memory,
+        };
+        let mut asked = Vec::new();
+        let inspected = self.state.inspect(&packet, &mut |request| asked.push(request));
+        assert_eq!(inspected, Inspected::Pass);
+        if let Some(numbers) = &mut self.numbers {
+            numbers[from] = numbers[from].wrapping_add(payload.len() as u32);
+        }
+        asked
+    }
+
+    /// What it announces, in pieces, without where that stands.
+    pub fn announced<'a>(
+        &mut self,
+        direction: Direction,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Vec<Announced> {
+        let asked = pieces.into_iter().flat_map(|piece| self.say(direction, piece));
+        let announced = asked.filter_map(|request| match request {
+            Request::Expect(announced) => Some(Announced { place: 0..0, ..announced }),
+            _ => None,
+        });
+        announced.collect()
+    }
+}
