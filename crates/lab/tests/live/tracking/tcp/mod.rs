@@ -4,6 +4,7 @@ mod generate;
 mod speaker;
 
 use lab::Random;
+use wire::TcpFlags;
 
 use super::compare::{A_SECOND_IS_OVER, Comparison, Told};
 use super::said::Class;
@@ -57,9 +58,17 @@ const CLOSING: &str = "closing out of window lowers any timer to the tunable";
 const TWO_MINUTES_S: u64 = 120;
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
-    let Told { kernel, ours, .. } = told.last()?;
+    let last = told.last()?;
+    let closes = |told: &Told<'_>| {
+        let header = if told.frame[12] == 8 { 34 } else { 54 };
+        let flags = TcpFlags(told.frame[header + 13]);
+        flags.contains(TcpFlags::FIN) || flags.contains(TcpFlags::RST)
+    };
+    let both_close = closes(last) && told.iter().any(|told| told.from != last.from && closes(told));
+    let (kernel, ours) = (last.kernel, last.ours);
     let (kernels, own) = (kernel.entry?, ours.entry?);
     let lowered = own.timeout_s < kernels.timeout_s && kernels.timeout_s < TWO_MINUTES_S;
     let rest_agrees = kernel.with_timeout(0) == ours.with_timeout(0);
-    (lowered && rest_agrees && kernel.class == Class::Invalid).then_some(CLOSING)
+    let refused = kernel.class == Class::Invalid;
+    (both_close && lowered && rest_agrees && refused).then_some(CLOSING)
 }
