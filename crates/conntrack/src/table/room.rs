@@ -29,6 +29,8 @@ pub(super) struct Room {
     /// Three lists for each zone with a limit of its own.
     zones: Candidates,
     held: Held,
+    /// Connections that are counted by source.
+    counted: usize,
     /// The last connection that came found no room but in place of another, and so will the
     /// next.
     is_full: bool,
@@ -53,6 +55,7 @@ impl Room {
     /// Notes a connection that was admitted.
     fn enter(&mut self, head: &Head, limits: &Limits) {
         *self.payer(head) += 1;
+        self.counted += usize::from(head.status.has(Status::COUNTED));
         if let Some(zone) = limits.limited_zone(head.key.zone) {
             if self.held.zones.len() <= zone {
                 self.held.zones.resize(zone + 1, 0);
@@ -72,6 +75,7 @@ impl Room {
         }
         limits.release(head.status.has(Status::RESERVED), zone);
         if head.status.has(Status::COUNTED) {
+            self.counted -= 1;
             discount(head, limits);
         }
         if head.status.has(Status::HALF_OPEN) {
@@ -125,6 +129,9 @@ impl Room {
 
     /// The connections that are counted by source: what is half-open was never assured.
     fn counted(&self, slab: &Slab) -> Vec<u32> {
+        if self.counted == 0 {
+            return Vec::new();
+        }
         let ranks = [Rank::Unreplied, Rank::Unassured].map(|rank| rank as u16);
         let lists = ranks.into_iter().chain(ranks.map(|rank| RANKS + rank));
         let slots = lists.flat_map(|list| self.payers.slots(list));
@@ -218,6 +225,7 @@ impl Table {
         if head.status.has(Status::COUNTED) && !half_open {
             discount(head, context.limits);
             head.status.clear(Status::COUNTED);
+            self.room.counted -= 1;
         }
         if head.status.has(Status::HALF_OPEN) && !body.state.is_opening() {
             self.room.left_half_open(head, context.limits);
@@ -243,6 +251,7 @@ impl Table {
             let (key, source) = (head.key, head.key.endpoint(head.originator()));
             if limits.sources.count(source, key.family, key.zone, u32::MAX) != Some(true) {
                 head.status.clear(Status::COUNTED);
+                self.room.counted -= 1;
             }
         }
     }

@@ -183,6 +183,7 @@ proptest! {
             prop_assert_eq!(lab.limits.used(), lab.table.len() as u64);
             let half_open = lab.table.room.counted(&lab.table.slab).len() as u64;
             prop_assert_eq!(lab.limits.sources.total(), half_open);
+            prop_assert_eq!(lab.table.room.counted as u64, half_open);
             prop_assert!(held.table <= 9 && held.reserve <= 3, "{:?}", held);
             prop_assert!(held.zones.iter().zip([4, 6]).all(|(held, limit)| *held <= limit));
         }
