@@ -205,3 +205,33 @@ fn streams_in_progress_are_established_and_assured() {
         stop_cleanly(&mut lab)
     });
 }
+
+/// The commands of the kernel's tool, on connections of a zone.
+#[test]
+fn connections_of_a_zone_are_listed_marked_and_deleted() {
+    alone(|| {
+        let zone = "[[zone]]\nid = 7\ninterfaces = [\"lan0\", \"wan0\"]\nmax_connections = 100\n\
+            [zone.timeouts]\nnf_conntrack_icmp_timeout = 77\n";
+        let spec =
+            StatewaySpec { more: zone.to_owned(), ..StatewaySpec::new(stateway_binary()?, 2) };
+        let mut lab = Lab::new(Gateway::Stateway(spec), Placement::free())?;
+        let server = lab.server_address(Family::V4);
+        assert_eq!(ping(lab.on_client("ping"), server, 3)?.received, 3);
+        let stateway = lab.stateway().expect("it runs");
+        let icmp = |args: &[&str]| {
+            stateway.command(&[&["conntrack"], args, &["-p", "icmp", "-w", "7"]].concat()).check()
+        };
+        let listed = icmp(&["-L", "-o", "conntrack"])?;
+        assert!(listed.contains("zone=7") && listed.contains("mark=0"), "{listed}");
+        let left: u32 = listed.split_whitespace().nth(2).and_then(|s| s.parse().ok()).unwrap();
+        assert!((60..=77).contains(&left), "the zone's timeout: {listed}");
+        icmp(&["-U", "-m", "0x10", "-t", "500"])?;
+        let listed = icmp(&["-L", "-o", "conntrack"])?;
+        assert!(listed.contains("mark=16"), "{listed}");
+        let other = ["conntrack", "-L", "-o", "conntrack", "-w", "8"];
+        assert_eq!(stateway.command(&other).check()?, "");
+        icmp(&["-D"])?;
+        assert_eq!(icmp(&["-L", "-o", "conntrack"])?, "");
+        stop_cleanly(&mut lab)
+    });
+}
