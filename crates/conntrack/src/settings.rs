@@ -32,6 +32,10 @@ pub struct Settings {
     pub expect_max: u64,
     /// Believe FTP's addresses that are not the sender's.
     pub ftp_loose: bool,
+    /// Media of SIP calls come from the other end of the signalling, and go to its sender.
+    pub sip_direct_media: bool,
+    /// Calls to who has registered come from the registrar.
+    pub sip_direct_signalling: bool,
     /// Which connections are watched; no tunable.
     pub helpers: Helpers,
     /// Timeouts of all protocols but TCP.
@@ -102,6 +106,8 @@ impl Default for Settings {
             dccp_loose: false,
             expect_max: 0,
             ftp_loose: false,
+            sip_direct_media: false,
+            sip_direct_signalling: false,
             helpers: Helpers::default(),
             timeouts: Timeouts::default(),
             tcp: tcp::TcpSettings::default(),
@@ -208,6 +214,12 @@ declare_tunables! {
     "nf_conntrack_sctp_timeout_shutdown_sent", Seconds, 3, 0..=LONGEST_TIMEOUT,
         "How long an SCTP association is kept whose opener sent a SHUTDOWN.",
         [timeouts.sctp[SctpState::ShutdownSent as usize]];
+    "nf_conntrack_sip_direct_media", Switch, 1, 0..=1,
+        "Expect the media of SIP calls only between the two ends of the signalling.",
+        [sip_direct_media];
+    "nf_conntrack_sip_direct_signalling", Switch, 1, 0..=1,
+        "Expect calls to who has registered by SIP only from the registrar.",
+        [sip_direct_signalling];
     "nf_conntrack_udp_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long a UDP or UDP-Lite flow is kept that has not become a stream.",
         [timeouts.udp];

@@ -10,6 +10,7 @@
 
 mod ftp;
 mod irc;
+mod sip;
 mod stream;
 #[cfg(test)]
 mod talk;
@@ -35,6 +36,8 @@ pub enum Kind {
     Ftp,
     /// Internet Relay Chat.
     Irc,
+    /// Session Initiation Protocol.
+    Sip,
     /// Trivial File Transfer Protocol.
     Tftp,
 }
@@ -63,12 +66,13 @@ pub(crate) struct Class {
 
 impl Kind {
     /// All of them.
-    pub const ALL: &'static [Self] = &[Self::Ftp, Self::Irc, Self::Tftp];
+    pub const ALL: &'static [Self] = &[Self::Ftp, Self::Irc, Self::Sip, Self::Tftp];
 
     const fn facts(self) -> &'static Facts {
         match self {
             Self::Ftp => &ftp::FACTS,
             Self::Irc => &irc::FACTS,
+            Self::Sip => &sip::FACTS,
             Self::Tftp => &tftp::FACTS,
         }
     }
@@ -78,6 +82,7 @@ impl Kind {
         let state: Box<dyn Inspect> = match self {
             Self::Ftp => Box::<ftp::Ftp>::default(),
             Self::Irc => Box::<irc::Irc>::default(),
+            Self::Sip => Box::<sip::Sip>::default(),
             Self::Tftp => Box::new(tftp::Tftp),
         };
         Watcher { kind: self, state }
@@ -164,8 +169,8 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Memory of a state, about, bytes.
-    pub const STATE_BYTES: usize = 64;
+    /// Memory of the largest state, about, bytes.
+    pub const STATE_BYTES: usize = 192;
 }
 
 /// The part of a helper that reads packets.
@@ -199,7 +204,6 @@ pub(crate) struct Watched<'a> {
 
 /// What a helper asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(dead_code, reason = "not every request has a helper yet")]
 pub(crate) enum Request {
     /// Expect a connection.
     Expect(Announced),
@@ -253,3 +257,4 @@ pub(crate) enum Inspected {
 /// The protocols of helpers that speak over both TCP and UDP, or one of them.
 const TCP: &[u8] = &[protocol::TCP];
 const UDP: &[u8] = &[protocol::UDP];
+const TCP_AND_UDP: &[u8] = &[protocol::TCP, protocol::UDP];

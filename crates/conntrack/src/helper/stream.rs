@@ -15,7 +15,6 @@ pub(crate) enum Framing {
     /// More bytes have to come.
     Unknown,
     /// No message begins like this.
-    #[cfg_attr(not(test), expect(dead_code, reason = "IRC has no such bytes"))]
     Garbage,
 }
 

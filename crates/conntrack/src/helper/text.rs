@@ -8,3 +8,40 @@ pub(crate) fn number(text: &[u8]) -> Option<(u32, &[u8])> {
     let number = std::str::from_utf8(&text[..digits]).ok()?.parse().ok()?;
     Some((number, &text[digits..]))
 }
+
+/// Lines with their ends, LF or CRLF.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a> {
+    rest: &'a [u8],
+    folded: bool,
+}
+
+impl<'a> Lines<'a> {
+    pub fn of(text: &'a [u8]) -> Self {
+        Self { rest: text, folded: false }
+    }
+
+    /// A line that begins with a blank belongs to the line before it.
+    #[must_use]
+    pub fn folded(self) -> Self {
+        Self { folded: true, ..self }
+    }
+
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let text = self.rest;
+        let goes_on = |end: usize| self.folded && matches!(text.get(end), Some(b' ' | b'\t'));
+        let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        let mut ends = ends.map(|(at, _)| at + 1).filter(|&end| !goes_on(end));
+        let (line, rest) = text.split_at(ends.next().unwrap_or(text.len()));
+        self.rest = rest;
+        (!line.is_empty()).then_some(line)
+    }
+}

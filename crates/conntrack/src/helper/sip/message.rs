@@ -1,0 +1,207 @@
+//! A SIP message (RFC 3261 section 7), as far as tracking reads it.
+
+use std::net::IpAddr;
+
+use wire::protocol;
+
+use crate::helper::stream::Framing;
+use crate::helper::text::{Lines, number};
+
+const VERSION: &[u8] = b"SIP/2.0";
+/// The port of a SIP URI without one.
+const DEFAULT_PORT: u16 = 5060;
+
+/// The first line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    Request,
+    /// With its status code.
+    Response(u32),
+}
+
+/// A header or message that follows the rules.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message<'a> {
+    pub start: Start,
+    /// The number and the method of the request that this is or answers.
+    pub sequence: u32,
+    pub method: &'a [u8],
+    headers: &'a [u8],
+    pub body: &'a [u8],
+    /// Where the body begins.
+    pub body_at: usize,
+}
+
+/// Where somebody can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Contact {
+    pub address: IpAddr,
+    pub port: u16,
+    /// IP protocol, if it is said.
+    pub protocol: Option<u8>,
+    /// For how many seconds, if it is said.
+    pub expires: Option<u32>,
+}
+
+impl<'a> Message<'a> {
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let head = head_length(bytes)?;
+        let mut lines = Lines::of(&bytes[..head]);
+        let start = start(lines.next()?)?;
+        let headers = lines.rest();
+        let mut body = &bytes[head..];
+        if let Some((length, _)) = header(headers, b"content-length", b"l").and_then(number) {
+            body = &body[..body.len().min(length as usize)];
+        }
+        let (sequence, method) = header(headers, b"cseq", b"").and_then(number)?;
+        Some(Self { start, sequence, method: method.trim_ascii(), headers, body, body_at: head })
+    }
+
+    /// The expiry time that holds for all contacts, seconds.
+    pub fn expires(&self) -> Option<u32> {
+        header(self.headers, b"expires", b"").and_then(number).map(|(seconds, _)| seconds)
+    }
+
+    /// All contacts with a numerical address.
+    pub fn contacts(&self) -> impl Iterator<Item = Contact> {
+        headers(self.headers, b"contact", b"m").flat_map(Elements).filter_map(contact)
+    }
+}
+
+/// How long the message is that begins here (RFC 3261 section 18.3: over a stream
+/// Content-Length is mandatory). Line ends between messages keep connections alive (RFC 5626).
+pub(super) fn framing(bytes: &[u8]) -> Framing {
+    if bytes.starts_with(b"\r\n") {
+        return Framing::Length(2);
+    }
+    if let Some(end) = bytes.iter().position(|&byte| byte == b'\n')
+        && end > 1
+        && start(&bytes[..end]).is_none()
+    {
+        return Framing::Garbage;
+    }
+    let Some(head) = head_length(bytes) else { return Framing::Unknown };
+    match header(&bytes[..head], b"content-length", b"l").and_then(number) {
+        Some((length, _)) => Framing::Length(head.saturating_add(length as usize)),
+        None => Framing::Garbage,
+    }
+}
+
+/// Bytes up to the body.
+fn head_length(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4)
+}
+
+fn start(line: &[u8]) -> Option<Start> {
+    match line.strip_prefix(VERSION) {
+        Some(status) => number(status).map(|(code, _)| Start::Response(code)),
+        None => line.trim_ascii().ends_with(VERSION).then_some(Start::Request),
+    }
+}
+
+fn header<'a>(headers: &'a [u8], name: &'a [u8], compact: &'a [u8]) -> Option<&'a [u8]> {
+    self::headers(headers, name, compact).next()
+}
+
+/// The values of all headers of a name, or of its compact form. A value may go on in lines
+/// that begin with a blank.
+fn headers<'a>(
+    headers: &'a [u8],
+    name: &'a [u8],
+    compact: &'a [u8],
+) -> impl Iterator<Item = &'a [u8]> {
+    let mut lines = Lines::of(headers).folded();
+    std::iter::from_fn(move || {
+        lines.find_map(|line| {
+            let colon = line.iter().position(|&byte| byte == b':')?;
+            let said = line[..colon].trim_ascii();
+            let is_it = said.eq_ignore_ascii_case(name)
+                || (!compact.is_empty() && said.eq_ignore_ascii_case(compact));
+            is_it.then(|| line[colon + 1..].trim_ascii())
+        })
+    })
+}
+
+/// The elements of a value that commas separate, but not those in quotes and brackets.
+struct Elements<'a>(&'a [u8]);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (mut quoted, mut bracketed) = (false, false);
+        let end = self.0.iter().position(|byte| {
+            match byte {
+                b'"' => quoted = !quoted,
+                b'<' if !quoted => bracketed = true,
+                b'>' if !quoted => bracketed = false,
+                b',' => return !quoted && !bracketed,
+                _ => {}
+            }
+            false
+        });
+        let (element, rest) = self.0.split_at(end.unwrap_or(self.0.len()));
+        self.0 = rest.get(1..).unwrap_or_default();
+        Some(element)
+    }
+}
+
+/// RFC 3261 sections 19.1.1 and 20.10: `name <sip:user@host:port;parameters>;parameters`,
+/// or without brackets, where all parameters are those of the header.
+fn contact(element: &[u8]) -> Option<Contact> {
+    let (uri, parameters) = match element.iter().rposition(|&byte| byte == b'<') {
+        Some(open) => {
+            let close = open + element[open..].iter().position(|&byte| byte == b'>')?;
+            (&element[open + 1..close], &element[close + 1..])
+        }
+        None => (element, element),
+    };
+    let uri = uri.trim_ascii();
+    let place = ["sip:", "sips:"].iter().find_map(|scheme| {
+        let (said, rest) = uri.split_at_checked(scheme.len())?;
+        said.eq_ignore_ascii_case(scheme.as_bytes()).then_some(rest)
+    })?;
+    let end = place.iter().position(|byte| b"?>".contains(byte)).unwrap_or(place.len());
+    let mut fields = place[..end].split(|&byte| byte == b';');
+    // A user may contain semicolons, but those who write addresses do not.
+    let host = fields.next()?;
+    let host = host.rsplit(|&byte| byte == b'@').next()?;
+    let (address, port) = host_port(host.trim_ascii())?;
+    let protocol = match parameter(fields, b"transport") {
+        None => None,
+        Some(name) if name.eq_ignore_ascii_case(b"udp") => Some(protocol::UDP),
+        Some(name) if name.eq_ignore_ascii_case(b"tcp") => Some(protocol::TCP),
+        Some(_) => return None,
+    };
+    let expires = parameter(parameters.split(|&byte| byte == b';').skip(1), b"expires")
+        .and_then(number)
+        .map(|(seconds, _)| seconds);
+    Some(Contact { address, port, protocol, expires })
+}
+
+fn parameter<'a>(mut fields: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> Option<&'a [u8]> {
+    fields.find_map(|field| {
+        let equals = field.iter().position(|&byte| byte == b'=')?;
+        field[..equals]
+            .trim_ascii()
+            .eq_ignore_ascii_case(name)
+            .then(|| field[equals + 1..].trim_ascii())
+    })
+}
+
+/// `192.0.2.1`, `192.0.2.1:5062`, `[2001:db8::1]:5062`.
+fn host_port(text: &[u8]) -> Option<(IpAddr, u16)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(inside) => inside.split_once(']')?,
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    let port = match rest.strip_prefix(':') {
+        Some(port) => port.trim().parse().ok()?,
+        None => DEFAULT_PORT,
+    };
+    Some((host.parse().ok()?, port))
+}

@@ -1,0 +1,218 @@
+//! SIP (RFC 3261): calls announce where each end wants to hear the other (SDP, RFC 8866), and
+//! a registration announces that calls may come.
+//!
+//! The rules are those of the kernel, with these differences:
+//! - over TCP a message may be spread over segments;
+//! - a malformed message, and one that names a port below 1024, announces nothing; the kernel
+//!   drops it;
+//! - a registration announces when it is confirmed; the kernel announces at the request, and
+//!   lets nobody in before the confirmation;
+//! - a fax (T.38) has one port, not a pair;
+//! - a registrar that asks who it is (401, 407) ends nothing: the registration that is being
+//!   renewed still stands.
+//!
+//! A CANCEL withdraws nothing: it may cross the answer, and then the call stands. The final
+//! response to the INVITE tells.
+
+mod message;
+mod sdp;
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use wire::protocol;
+
+use self::message::{Message, Start, framing};
+use self::sdp::MediaKind;
+use super::stream::Stream;
+use super::{Announced, Class, Facts, Inspect, Inspected, Kind, Request, TCP_AND_UDP, Watched};
+use crate::Direction;
+
+pub(super) const FACTS: Facts = Facts {
+    name: "sip",
+    protocols: TCP_AND_UDP,
+    port: 5060,
+    classes: &[
+        Class { name: "signalling", maximum: 1, timeout_s: 180 },
+        Class { name: "audio", maximum: 4, timeout_s: 180 },
+        Class { name: "video", maximum: 4, timeout_s: 180 },
+        Class { name: "image", maximum: 2, timeout_s: 180 },
+    ],
+};
+
+const SIGNALLING: u8 = 0;
+const MEDIA: RangeInclusive<u8> = 1..=3;
+/// How long signalling lives between messages, seconds. Calls may be silent for long.
+const KEEP_S: u32 = 3600;
+/// Media go to ports that anybody may use.
+const LOWEST_PORT: u16 = 1024;
+
+/// A dialogue between two addresses.
+#[derive(Debug, Default)]
+pub(super) struct Sip {
+    streams: [Stream; 2],
+    dialogue: Dialogue,
+}
+
+#[derive(Debug, Default)]
+struct Dialogue {
+    /// Number of the last INVITE that announced media.
+    invite: u32,
+    registration: Option<Registration>,
+}
+
+/// A registration that waits for its confirmation.
+#[derive(Debug)]
+struct Registration {
+    /// Sender and number of the request.
+    from: Direction,
+    sequence: u32,
+    address: IpAddr,
+    port: u16,
+    protocol: u8,
+}
+
+impl Inspect for Sip {
+    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+        let Self { streams, dialogue } = self;
+        let mut read = |bytes: &[u8], at| {
+            if let Some(message) = Message::parse(bytes) {
+                ask(Request::Keep { seconds: KEEP_S });
+                dialogue.hear(&Heard { message, packet, at }, ask);
+            }
+        };
+        match packet.sequence {
+            None => read(packet.payload, Some(0)),
+            Some(_) => streams[packet.direction.index()].feed(packet, framing, read),
+        }
+        Inspected::Pass
+    }
+}
+
+/// A message and its packet.
+struct Heard<'a> {
+    message: Message<'a>,
+    packet: &'a Watched<'a>,
+    /// Where in the packet the message begins, if it does.
+    at: Option<usize>,
+}
+
+impl Dialogue {
+    fn hear(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
+        let message = &heard.message;
+        match (message.method, message.start) {
+            (b"INVITE", Start::Request) => {
+                ask(Request::Withdraw { classes: MEDIA });
+                heard.announce_media(ask);
+                self.invite = message.sequence;
+            }
+            (b"ACK" | b"PRACK" | b"UPDATE", Start::Request)
+            | (b"INVITE" | b"PRACK" | b"UPDATE", Start::Response(100..=299)) => {
+                heard.announce_media(ask);
+            }
+            (b"INVITE" | b"PRACK" | b"UPDATE", Start::Response(_))
+                if message.sequence == self.invite =>
+            {
+                ask(Request::Withdraw { classes: MEDIA });
+            }
+            (b"BYE", Start::Request) => ask(Request::Withdraw { classes: MEDIA }),
+            (b"REGISTER", Start::Request) => self.register(heard),
+            (b"REGISTER", Start::Response(200..)) => self.registered(heard, ask),
+            _ => {}
+        }
+    }
+
+    /// RFC 3261 section 10.2. Only for oneself.
+    fn register(&mut self, heard: &Heard<'_>) {
+        let Heard { message, packet, .. } = heard;
+        let contact = message.contacts().find(|contact| contact.address == packet.source);
+        self.registration = contact.map(|contact| Registration {
+            from: packet.direction,
+            sequence: message.sequence,
+            address: contact.address,
+            port: contact.port,
+            protocol: contact.protocol.unwrap_or(heard.protocol()),
+        });
+    }
+
+    /// RFC 3261 section 10.3: the confirmation lists all contacts and how long each is valid.
+    fn registered(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
+        let Heard { message, packet, .. } = heard;
+        if matches!(message.start, Start::Response(401 | 407)) {
+            return;
+        }
+        let request = (packet.direction.reversed(), message.sequence);
+        let is_it = |waits: &mut Registration| (waits.from, waits.sequence) == request;
+        let Some(registration) = self.registration.take_if(is_it) else { return };
+        let Registration { address, port, protocol, .. } = registration;
+        let confirmed = message.contacts().find(|contact| {
+            address == contact.address
+                && port == contact.port
+                && protocol == contact.protocol.unwrap_or(heard.protocol())
+        });
+        let expires = confirmed.and_then(|contact| contact.expires.or(message.expires()));
+        ask(match expires {
+            Some(expires @ 1..) if matches!(message.start, Start::Response(200..=299)) => {
+                Request::Expect(Announced {
+                    class: SIGNALLING,
+                    protocol,
+                    source: packet.settings.sip_direct_signalling.then_some(packet.source),
+                    source_port: None,
+                    destination: address,
+                    destination_port: port,
+                    helper: Some(Kind::Sip),
+                    permanent: true,
+                    timeout_s: Some(expires),
+                    place: 0..0,
+                })
+            }
+            _ => Request::Withdraw { classes: SIGNALLING..=SIGNALLING },
+        });
+    }
+}
+
+impl Heard<'_> {
+    fn protocol(&self) -> u8 {
+        if self.packet.sequence.is_some() { protocol::TCP } else { protocol::UDP }
+    }
+
+    /// Sound and pictures have a pair of ports: the even one for RTP, the odd one for RTCP
+    /// (RFC 3550 section 11).
+    fn announce_media(&self, ask: &mut dyn FnMut(Request)) {
+        let Self { message, packet, at } = self;
+        let direct = packet.settings.sip_direct_media;
+        for media in sdp::media(message.body) {
+            if media.port < LOWEST_PORT || (direct && media.address != packet.source) {
+                continue;
+            }
+            let pair = [media.port & !1, media.port | 1];
+            let (class, ports) = match media.kind {
+                MediaKind::Audio => (1, &pair[..]),
+                MediaKind::Video => (2, &pair[..]),
+                MediaKind::Fax => (3, &[media.port][..]),
+            };
+            let place = at.map_or(0..0, |at| {
+                let body = at + message.body_at;
+                body + media.place.start..body + media.place.end
+            });
+            for &port in ports {
+                ask(Request::Expect(Announced {
+                    class,
+                    protocol: protocol::UDP,
+                    source: direct.then_some(packet.destination),
+                    source_port: None,
+                    destination: media.address,
+                    destination_port: port,
+                    helper: None,
+                    permanent: false,
+                    timeout_s: None,
+                    place: place.clone(),
+                }));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "sip_tests.rs"]
+mod tests;

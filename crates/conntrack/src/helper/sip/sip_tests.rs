@@ -1,0 +1,352 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::helper::talk::{CLIENT, CLIENT_PORT, SERVER, Talk};
+
+const THERE: Direction = Direction::Original;
+const BACK: Direction = Direction::Reply;
+const PROTOCOLS: [u8; 2] = [protocol::UDP, protocol::TCP];
+
+/// A message with the headers that it must have. `first` is the first line, `headers` have
+/// their line ends.
+fn message(first: &str, sequence: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!(
+        "{first}\r\nVia: SIP/2.0/UDP client.example.com\r\nCall-ID: a@client.example.com\r\n\
+         CSeq: {sequence}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+fn request(method: &str, number: u32, headers: &str, body: &str) -> Vec<u8> {
+    let first = format!("{method} sip:bob@example.com SIP/2.0");
+    message(&first, &format!("{number} {method}"), headers, body)
+}
+
+fn response(code: u32, sequence: &str, headers: &str, body: &str) -> Vec<u8> {
+    message(&format!("SIP/2.0 {code} Text"), sequence, headers, body)
+}
+
+/// A session description: `lines` follow what every description begins with.
+fn sdp(lines: &[&str]) -> String {
+    let begin = ["v=0", "o=a 1 1 IN IP4 203.0.113.77", "s=-"];
+    begin.iter().chain(lines).map(|line| format!("{line}\r\n")).collect()
+}
+
+fn audio(address: &str, port: u16) -> String {
+    sdp(&[&format!("c=IN IP4 {address}"), "t=0 0", &format!("m=audio {port} RTP/AVP 0")])
+}
+
+/// What is asked for, one line each, but for how long the signalling is kept.
+fn said(talk: &mut Talk, direction: Direction, payload: &[u8]) -> Vec<String> {
+    let lines = talk.say(direction, payload).into_iter().filter_map(|request| match request {
+        Request::Keep { seconds } => {
+            assert_eq!(seconds, 3600);
+            None
+        }
+        Request::Withdraw { classes } => Some(format!("withdraw {classes:?}")),
+        Request::Expect(it) => {
+            assert_eq!(it.source_port, None);
+            let place = std::str::from_utf8(&payload[it.place.clone()]).unwrap();
+            assert!(
+                it.place.is_empty() || place.parse::<u16>().unwrap() | 1 == it.destination_port | 1
+            );
+            let class = FACTS.classes[usize::from(it.class)].name;
+            let source = it.source.map_or("any".to_owned(), |source| source.to_string());
+            Some(format!("{class} {source} {} {}", it.destination, it.destination_port))
+        }
+    });
+    lines.collect()
+}
+
+const GONE: &str = "withdraw 1..=3";
+
+#[test]
+fn a_call_announces_where_each_end_listens() {
+    for protocol in PROTOCOLS {
+        let mut talk = Talk::new(Kind::Sip, protocol);
+        let invite = request("INVITE", 7, "", &audio(CLIENT, 6000));
+        let caller = [
+            "audio 198.51.100.2 192.0.2.1 6000".to_owned(),
+            "audio 198.51.100.2 192.0.2.1 6001".to_owned(),
+        ];
+        assert_eq!(said(&mut talk, THERE, &invite)[1..], caller);
+        assert!(said(&mut talk, BACK, &response(100, "7 INVITE", "", "")).is_empty());
+        let callee = ["audio 192.0.2.1 198.51.100.2 7000", "audio 192.0.2.1 198.51.100.2 7001"];
+        for code in [183, 200] {
+            let answer = response(code, "7 INVITE", "", &audio(SERVER, 7000));
+            assert_eq!(said(&mut talk, BACK, &answer), callee, "{code}");
+        }
+        assert!(said(&mut talk, THERE, &request("ACK", 7, "", "")).is_empty());
+        // The callee calls back within the dialogue, and offers another port.
+        let again = request("INVITE", 1, "", &audio(SERVER, 7100));
+        let moved = ["audio 192.0.2.1 198.51.100.2 7100", "audio 192.0.2.1 198.51.100.2 7101"];
+        assert_eq!(said(&mut talk, BACK, &again), [GONE, moved[0], moved[1]]);
+        let update = request("UPDATE", 8, "", &audio(CLIENT, 6000));
+        assert_eq!(said(&mut talk, THERE, &update), caller, "nothing is withdrawn");
+        assert_eq!(said(&mut talk, THERE, &request("BYE", 9, "", "")), [GONE]);
+    }
+}
+
+#[test]
+fn a_call_that_fails_expects_nothing_any_more() {
+    for protocol in PROTOCOLS {
+        let mut talk = Talk::new(Kind::Sip, protocol);
+        said(&mut talk, THERE, &request("INVITE", 7, "", &audio(CLIENT, 6000)));
+        assert!(said(&mut talk, THERE, &request("CANCEL", 7, "", "")).is_empty());
+        assert!(said(&mut talk, BACK, &response(200, "7 CANCEL", "", "")).is_empty());
+        assert!(said(&mut talk, BACK, &response(486, "6 INVITE", "", "")).is_empty());
+        assert_eq!(said(&mut talk, BACK, &response(487, "7 INVITE", "", "")), [GONE]);
+    }
+}
+
+fn media_of(settings: impl Fn(&mut Talk), body: &str) -> Vec<String> {
+    let mut talk = Talk::new(Kind::Sip, protocol::UDP);
+    settings(&mut talk);
+    said(&mut talk, THERE, &request("ACK", 1, "", body))
+}
+
+fn direct(_: &mut Talk) {}
+
+fn not_direct(talk: &mut Talk) {
+    talk.settings.sip_direct_media = false;
+}
+
+#[test]
+fn each_stream_has_its_own_address_or_that_of_the_session() {
+    let body = sdp(&[
+        "c=IN IP4 192.0.2.1/127",
+        "t=0 0",
+        "m=audio 6001 RTP/AVP 0",
+        "a=sendrecv",
+        "m=video 6002/2 RTP/AVP 31",
+        "c=IN IP4 203.0.113.9",
+        "m=image 6005 udptl t38",
+        "c=IN IP4 192.0.2.1",
+        "c=IN IP4 203.0.113.9",
+        "m=application 6006 TCP/BFCP *",
+        "m=audio 0 RTP/AVP 0",
+        "m=audio 1023 RTP/AVP 0",
+        "m=audio 65536 RTP/AVP 0",
+        "m=audio x RTP/AVP 0",
+        "m=audio",
+    ]);
+    let own = [
+        "audio 198.51.100.2 192.0.2.1 6000",
+        "audio 198.51.100.2 192.0.2.1 6001",
+        "image 198.51.100.2 192.0.2.1 6005",
+    ];
+    assert_eq!(media_of(direct, &body), own);
+    let all = [
+        "audio any 192.0.2.1 6000",
+        "audio any 192.0.2.1 6001",
+        "video any 203.0.113.9 6002",
+        "video any 203.0.113.9 6003",
+        "image any 192.0.2.1 6005",
+    ];
+    assert_eq!(media_of(not_direct, &body), all);
+    let parts = format!("--x\r\nContent-Type: application/sdp\r\n\r\n{body}--x--\r\n");
+    assert_eq!(media_of(not_direct, &parts), all);
+}
+
+#[test]
+fn hold_and_missing_addresses_announce_nothing() {
+    for body in [
+        audio("0.0.0.0", 6000),
+        audio(CLIENT, 0),
+        sdp(&["c=IN IP6 ::", "m=audio 6000 RTP/AVP 0"]),
+        sdp(&["m=audio 6000 RTP/AVP 0"]),
+        sdp(&["c=IN IP4 client.example.com", "m=audio 6000 RTP/AVP 0"]),
+        sdp(&["m=audio 6000 RTP/AVP 0", "m=video 6002 RTP/AVP 0", "a=x"]),
+        format!("c=IN IP4 {CLIENT}\r\nm=audio 6000 RTP/AVP 0\r\n"),
+        String::new(),
+    ] {
+        assert!(media_of(direct, &body).is_empty(), "{body}");
+        assert!(media_of(not_direct, &body).is_empty(), "{body}");
+    }
+    let many = ["m=audio 6000 RTP/AVP 0"; 100];
+    let body = sdp(&[&["c=IN IP4 192.0.2.1"][..], &many].concat());
+    assert_eq!(media_of(direct, &body).len(), 2 * 16);
+}
+
+#[test]
+fn calls_use_ipv6() {
+    let ipv6 = |talk: &mut Talk| {
+        talk.ends =
+            [("2001:db8::1".parse().unwrap(), 5060), ("2001:db8::2".parse().unwrap(), 5060)];
+    };
+    let body = sdp(&["c=IN IP6 2001:db8:0::1", "m=audio 6000 RTP/AVP 0"]);
+    let expected = ["audio 2001:db8::2 2001:db8::1 6000", "audio 2001:db8::2 2001:db8::1 6001"];
+    assert_eq!(media_of(ipv6, &body), expected);
+}
+
+const INCOMING: &str = "signalling 198.51.100.2 192.0.2.1 5062";
+const UNREGISTERED: &str = "withdraw 0..=0";
+
+#[test]
+fn a_registration_announces_calls_when_it_is_confirmed() {
+    for protocol in PROTOCOLS {
+        let contact = "Contact: <sip:alice@192.0.2.1:5062;ob>;expires=90\r\n";
+        let mut talk = Talk::new(Kind::Sip, protocol);
+        let register = request("REGISTER", 1, contact, "");
+        assert!(said(&mut talk, THERE, &register).is_empty());
+        assert!(said(&mut talk, THERE, &response(200, "1 REGISTER", contact, "")).is_empty());
+        assert!(said(&mut talk, BACK, &response(100, "1 REGISTER", "", "")).is_empty());
+        assert!(said(&mut talk, BACK, &response(401, "1 REGISTER", "", "")).is_empty());
+        said(&mut talk, THERE, &request("REGISTER", 2, contact, ""));
+        assert!(said(&mut talk, BACK, &response(200, "1 REGISTER", contact, "")).is_empty());
+        let confirmed = response(200, "2 REGISTER", contact, "");
+        let asked = talk.say(BACK, &confirmed);
+        let [Request::Keep { .. }, Request::Expect(incoming)] = &asked[..] else {
+            panic!("{asked:?}")
+        };
+        assert_eq!((incoming.protocol, incoming.timeout_s), (protocol, Some(90)));
+        assert_eq!((incoming.helper, incoming.permanent), (Some(Kind::Sip), true));
+        assert!(said(&mut talk, BACK, &confirmed).is_empty(), "once");
+        said(&mut talk, THERE, &request("REGISTER", 3, contact, ""));
+        assert_eq!(said(&mut talk, BACK, &response(200, "3 REGISTER", "", "")), [UNREGISTERED]);
+        said(&mut talk, THERE, &request("REGISTER", 4, contact, ""));
+        assert_eq!(said(&mut talk, BACK, &response(403, "4 REGISTER", "", "")), [UNREGISTERED]);
+    }
+}
+
+/// What a registration with these headers announces that is confirmed with those.
+fn registered(asked: &str, confirmed: &str, settings: impl Fn(&mut Talk)) -> Vec<String> {
+    let mut talk = Talk::new(Kind::Sip, protocol::UDP);
+    settings(&mut talk);
+    assert!(said(&mut talk, THERE, &request("REGISTER", 1, asked, "")).is_empty());
+    said(&mut talk, BACK, &response(200, "1 REGISTER", confirmed, ""))
+}
+
+#[test]
+fn contacts_come_in_many_forms() {
+    let own = "Contact: sip:alice@192.0.2.1:5062\r\n";
+    for confirmed in [
+        "Contact: <sip:alice@192.0.2.1:5062>;expires=9\r\n",
+        "m:sip:alice@192.0.2.1:5062;expires=9\r\n",
+        "CONTACT : \"A <,> B\" <SIP:192.0.2.1:5062;transport=UDP?x=y>;q=1;Expires=9\r\n",
+        "Contact: <sip:b@198.51.100.9>;expires=8, <sips:a@192.0.2.1:5062>;expires=9\r\n",
+        "Contact: *\r\nContact:\r\n <sip:a@192.0.2.1:5062>\r\nExpires: 9\r\n",
+    ] {
+        assert_eq!(registered(own, confirmed, direct), [INCOMING], "{confirmed}");
+    }
+    for confirmed in [
+        "Contact: <sip:alice@192.0.2.1:5062>\r\n",
+        "Contact: <sip:alice@192.0.2.1:5062>;expires=0\r\n",
+        "Contact: <sip:alice@192.0.2.1:5063>;expires=9\r\n",
+        "Contact: <sip:alice@192.0.2.1:5062;transport=tcp>;expires=9\r\n",
+        "Contact: <sip:alice@192.0.2.1:5062;transport=sctp>;expires=9\r\n",
+        "Contact: <tel:1>;expires=9, <sip:alice@client.example.com>;expires=9\r\n",
+    ] {
+        assert_eq!(registered(own, confirmed, direct), [UNREGISTERED], "{confirmed}");
+    }
+    let foreign = "Contact: <sip:alice@192.0.2.9:5062>;expires=9\r\n";
+    assert!(registered(foreign, foreign, direct).is_empty(), "only for oneself");
+    let from_anybody = |talk: &mut Talk| talk.settings.sip_direct_signalling = false;
+    let confirmed = format!("Expires: 9\r\n{own}");
+    let incoming = ["signalling any 192.0.2.1 5062"];
+    assert_eq!(registered(own, &confirmed, from_anybody), incoming);
+    let without_port = "Contact: <sip:192.0.2.1>;expires=9\r\n";
+    let at_default = ["signalling 198.51.100.2 192.0.2.1 5060"];
+    assert_eq!(registered(without_port, without_port, direct), at_default);
+}
+
+#[test]
+fn what_breaks_the_rules_announces_nothing() {
+    let body = audio(CLIENT, 6000);
+    let invite = String::from_utf8(request("INVITE", 1, "", &body)).unwrap();
+    for broken in [
+        invite.replace("SIP/2.0\r\n", "SIP/1.0\r\n"),
+        invite.replace("CSeq: 1 INVITE", "CSeq: x INVITE"),
+        invite.replace("CSeq", "XCSeq"),
+        invite.replace("\r\n\r\n", "\r\n"),
+        format!("\0{invite}").replace("SIP/2.0\r\n", "\r\n"),
+    ] {
+        let mut talk = Talk::new(Kind::Sip, protocol::UDP);
+        assert!(talk.say(THERE, broken.as_bytes()).is_empty(), "{broken}");
+    }
+    let mut talk = Talk::new(Kind::Sip, protocol::UDP);
+    let cut = invite.replace(&format!("Content-Length: {}", body.len()), "l: 20");
+    assert_eq!(said(&mut talk, THERE, cut.as_bytes()), [GONE], "the body ends before the port");
+    let whole = invite.replace(&format!("Content-Length: {}\r\n", body.len()), "");
+    assert_eq!(said(&mut talk, THERE, whole.as_bytes()).len(), 3, "to the end of the datagram");
+}
+
+/// What a caller sends.
+fn stream() -> Vec<u8> {
+    let contact = "Contact: <sip:alice@192.0.2.1:5062>;expires=90\r\n";
+    [
+        request("REGISTER", 1, contact, ""),
+        b"\r\n\r\n".to_vec(),
+        request("INVITE", 2, "", &audio(CLIENT, 6000)),
+        request("UPDATE", 3, "", &audio(CLIENT, 6002)),
+    ]
+    .concat()
+}
+
+#[test]
+fn it_does_not_matter_where_segments_end() {
+    let bytes = stream();
+    let ports = |pieces: &[&[u8]]| {
+        let mut talk = Talk::new(Kind::Sip, protocol::TCP);
+        let announced = talk.announced(THERE, pieces.iter().copied());
+        announced.iter().map(|it| it.destination_port).collect::<Vec<_>>()
+    };
+    let expected = [6000, 6001, 6002, 6003];
+    for cut in 1..bytes.len() {
+        assert_eq!(ports(&[&bytes[..cut], &bytes[cut..]]), expected, "cut at {cut}");
+    }
+    for length in 1..50 {
+        let pieces: Vec<_> = bytes.chunks(length).collect();
+        assert_eq!(ports(&pieces), expected, "pieces of {length}");
+    }
+}
+
+#[test]
+fn the_body_of_a_web_request_is_no_message() {
+    let mut talk = Talk::new(Kind::Sip, protocol::TCP);
+    assert!(talk.say(THERE, b"POST / HTTP/1.1\r\nHost: example.com\r\n\r\n").is_empty());
+    assert!(talk.say(THERE, &stream()).is_empty());
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_are_too_strange(
+        pieces in prop::collection::vec((0_usize..12, prop::collection::vec(any::<u8>(), 0..12)), 1..12),
+        tcp in any::<bool>(),
+    ) {
+        const WORDS: [&str; 12] = [
+            "INVITE sip:a SIP/2.0\r\n", "SIP/2.0 200 OK\r\n", "CSeq: 1 INVITE\r\n",
+            "CSeq: 1 REGISTER\r\n", "m: <sip:192.0.2.1:5062>;expires=9,", "\r\nContent-Length: 60",
+            "\r\n\r\n", "v=0\r\n", "c=IN IP4 192.0.2.1", "\r\nm=audio 6000", "[::1]:", "\"<",
+        ];
+        let protocol = PROTOCOLS[usize::from(tcp)];
+        let mut talk = Talk::new(Kind::Sip, protocol);
+        let mut payload = Vec::new();
+        for (word, bytes) in &pieces {
+            payload.extend_from_slice(WORDS[*word].as_bytes());
+            payload.extend_from_slice(bytes);
+        }
+        for (direction, payload) in [(THERE, &payload), (BACK, &payload), (THERE, &stream())] {
+            for request in talk.say(direction, payload) {
+                if let Request::Expect(it) = request {
+                    prop_assert!(it.place.end <= payload.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_one_byte_may_be_wrong(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut payload = request("INVITE", 1, "", &audio(CLIENT, 6000));
+        let at = at.index(payload.len());
+        payload[at] = byte;
+        let mut talk = Talk::new(Kind::Sip, protocol::UDP);
+        let announced = talk.announced(THERE, [&payload[..]]);
+        for it in announced {
+            prop_assert_eq!(it.destination.to_string(), CLIENT);
+            prop_assert_eq!(it.source.unwrap().to_string(), SERVER);
+            prop_assert_ne!(it.destination_port, CLIENT_PORT);
+        }
+    }
+}
