@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use lab::{
-    Capture, Datagrams, Family, Gateway, HttpServer, Lab, Placement, Result, StatewaySpec, at_pace,
+    Capture, Datagrams, Error, Family, Gateway, HttpServer, Lab, Placement, Result, StatewaySpec,
+    Tracking, at_pace,
 };
 use serde_json::Value;
-use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
+use wire::tcp_option::{TcpOptions, of_segment};
+use wire::{TcpFlags, TcpInfo, Transport, Tunnels, dissect};
 
 use crate::scenario::{FAMILIES, alone, every_client, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
@@ -195,5 +197,136 @@ fn a_flood_of_syns_does_not_reach_the_server() {
         println!("without: {served} served, {reached} reached, {held} held");
         assert!(reached > u64::from(FLOOD) / 2, "the flood is none: {reached}");
         stop_cleanly(&mut lab)
+    });
+}
+
+/// Sends frames and prints the SYN+ACK that each gets.
+const KNOCK: &str = "
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind(('eth0', 0))
+s.settimeout(3)
+for syn in map(bytes.fromhex, sys.argv[1:]):
+    s.send(syn)
+    while True:
+        f = s.recv(2000)
+        if f[23] == 6 and f[36:38] == syn[34:36] and f[47] & 0x12 == 0x12:
+            print(f.hex())
+            break
+";
+
+/// What a client sees of an answer, but for cookie and clock.
+#[derive(Debug, PartialEq)]
+struct Promise {
+    acknowledgment: u32,
+    flags: TcpFlags,
+    window: u16,
+    /// In the order of their kinds; of the timestamp only what its low bits say.
+    options: Vec<(u8, Vec<u8>)>,
+}
+
+/// What of the last byte of a timestamp is clock.
+const CLOCK: u8 = 0xc0;
+/// And what says in it that the client offered ECN.
+const ECN: u8 = 0x20;
+
+impl Promise {
+    fn read(line: &str) -> Self {
+        let byte = |at: usize| u8::from_str_radix(&line[at..at + 2], 16).expect("hex digits");
+        let frame: Vec<u8> = (0..line.len()).step_by(2).map(byte).collect();
+        let network = dissect(&frame, Tunnels::Outer).unwrap().network.expect("a packet");
+        let Transport::Tcp(tcp) = network.transport else { panic!("no TCP") };
+        let options = TcpOptions::new(of_segment(&frame, &network, &tcp));
+        let mut options: Vec<_> =
+            options.map(|option| (option.kind, option.body.to_vec())).collect();
+        options.sort();
+        if let Some((_, stamps)) = options.iter_mut().find(|option| option.0 == 8) {
+            let low = stamps[3] & !CLOCK;
+            stamps[..4].copy_from_slice(&[0, 0, 0, low]);
+        }
+        let TcpInfo { acknowledgment, flags, window, .. } = tcp;
+        Self { acknowledgment, flags, window, options }
+    }
+}
+
+fn promises(lab: &Lab) -> Result<Vec<Promise>> {
+    let (IpAddr::V4(from), IpAddr::V4(to)) =
+        (lab.client_address(Family::V4), lab.server_address(Family::V4))
+    else {
+        panic!("no IPv4")
+    };
+    let ecn = TcpFlags::SYN.with(TcpFlags::ECE).with(TcpFlags::CWR);
+    let offers: [(TcpFlags, &[u8]); 5] = [
+        (TcpFlags::SYN, &[]),
+        (TcpFlags::SYN, &[2, 4, 5, 180, 1, 3, 3, 10]),
+        (TcpFlags::SYN, &[2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 10]),
+        (ecn, &[2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0, 1, 3, 3, 14]),
+        (TcpFlags::SYN, &[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0]),
+    ];
+    let frame = |(number, (flags, options)): (u16, (TcpFlags, &[u8]))| {
+        let tcp = Tcp {
+            source_port: 50_000 + number,
+            destination_port: PORT,
+            sequence: 7,
+            flags,
+            window: 64_000,
+            options,
+            ..Tcp::default()
+        };
+        let mut frame = Vec::new();
+        PacketBuilder::v4(from.octets(), to.octets())
+            .macs([0, 0, 0x5e, 0, 0x53, 1], lab.next_hop_mac())
+            .tcp(&tcp, &[], &mut frame);
+        frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let frames = (0..).zip(offers).map(frame);
+    let text = lab.on_client("python3").args(["-c", KNOCK]).args(frames).check()?;
+    Ok(text.lines().map(Promise::read).collect())
+}
+
+const KERNEL_PROXY: &str = "
+table ip proxy {
+    chain early {
+        type filter hook prerouting priority raw; policy accept;
+        tcp flags & (fin | syn | rst | ack) == syn notrack
+    }
+    chain forward {
+        type filter hook forward priority -10; policy accept;
+        ct state invalid,untracked synproxy mss 1460 wscale 7 timestamp sack-perm
+    }
+}
+";
+
+/// What the kernel shows in place of our promise. It sends no segment size to who sent
+/// none, though it takes other sizes than the default (RFC 9293 section 3.7.1 says that it
+/// should), and does without ECN.
+fn as_the_kernel(mut ours: Promise, sent_size: bool) -> Promise {
+    ours.flags = ours.flags.without(TcpFlags::ECE);
+    ours.options.retain(|option| sent_size || option.0 != 2);
+    if let Some((_, stamps)) = ours.options.iter_mut().find(|option| option.0 == 8) {
+        stamps[3] &= !ECN;
+    }
+    ours
+}
+
+/// The kernel's own proxy with the same settings, in a gateway that has nothing else in
+/// common with ours.
+#[test]
+fn clients_see_what_the_kernels_proxy_shows() {
+    alone(|| {
+        let mut lab = lab_with(2, "stateway_syn_proxy_half_open = 1")?;
+        let ours = promises(&lab)?;
+        stop_cleanly(&mut lab)?;
+        let lab = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
+        let loaded = lab.gateway().program("nft").args(["-f", "-"]).input(KERNEL_PROXY.to_owned());
+        let loaded = loaded.run()?;
+        if loaded.code != Some(0) {
+            return Err(Error::Unavailable { why: format!("no SYNPROXY: {}", loaded.stderr) });
+        }
+        let expected = ours.into_iter().zip([false, true, true, true, false]);
+        let expected: Vec<_> = expected.map(|(ours, sent)| as_the_kernel(ours, sent)).collect();
+        assert_eq!(expected, promises(&lab)?);
+        assert_eq!(expected.len(), 5);
+        Ok(())
     });
 }
