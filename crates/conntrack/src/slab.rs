@@ -27,8 +27,10 @@ pub(crate) struct Slab {
     sides: Vec<Option<Box<[SideFacts; CHUNK]>>>,
     /// Helpers of the connections that have one, by slot.
     watchers: BTreeMap<u32, Watcher>,
-    /// Connections that the SYN proxy has opened, by slot.
-    proxied: BTreeMap<u32, Box<Proxied>>,
+    /// What the SYN proxy knows of connections, by slot: where it is always on, each
+    /// packet looks here.
+    proxied: Vec<Option<Box<Proxied>>>,
+    proxied_len: usize,
 }
 
 /// What is kept of a connection only if accounting or timestamps are on.
@@ -54,7 +56,8 @@ impl Slab {
             len: 0,
             sides: Vec::new(),
             watchers: BTreeMap::new(),
-            proxied: BTreeMap::new(),
+            proxied: Vec::new(),
+            proxied_len: 0,
         }
     }
 
@@ -74,7 +77,8 @@ impl Slab {
             + self.sides.iter().flatten().count() * size_of::<[SideFacts; CHUNK]>()
             + self.sides.capacity() * size_of::<usize>()
             + self.watchers.len() * (size_of::<(u32, Watcher)>() + Watcher::STATE_BYTES)
-            + self.proxied.len() * (size_of::<(u32, Box<Proxied>)>() + size_of::<Proxied>())
+            + self.proxied.capacity() * size_of::<Option<Box<Proxied>>>()
+            + self.proxied_len * size_of::<Proxied>()
     }
 
     /// The entry in a slot, if one lives there.
@@ -114,7 +118,8 @@ impl Slab {
             self.watchers.remove(&slot);
         }
         if proxied {
-            self.proxied.remove(&slot);
+            self.proxied[slot as usize] = None;
+            self.proxied_len -= 1;
         }
     }
 
@@ -138,12 +143,22 @@ impl Slab {
     /// Keeps what the SYN proxy has to know of a connection.
     pub fn set_proxied(&mut self, slot: u32, proxied: Proxied) {
         self[slot].head.status.set(Status::PROXIED);
-        self.proxied.insert(slot, Box::new(proxied));
+        let slot = slot as usize;
+        if self.proxied.len() <= slot {
+            self.proxied.resize_with(slot + 1, || None);
+        }
+        let before = self.proxied[slot].replace(Box::new(proxied));
+        self.proxied_len += usize::from(before.is_none());
     }
 
-    /// What the SYN proxy knows of connections, by slot.
-    pub const fn proxied(&self) -> &BTreeMap<u32, Box<Proxied>> {
-        &self.proxied
+    /// True if the SYN proxy has opened one of the connections.
+    pub const fn has_proxied(&self) -> bool {
+        self.proxied_len > 0
+    }
+
+    /// What the SYN proxy knows of a connection.
+    pub fn proxied(&self, slot: u32) -> Option<&Proxied> {
+        self.proxied.get(slot as usize)?.as_deref()
     }
 
     /// The facts kept on demand, if any connection of this chunk had them kept.

@@ -72,6 +72,11 @@ impl Outputs {
         }
     }
 
+    /// What a port takes, bytes behind the link header, if that is known.
+    pub fn mtu(&self, port: PortId) -> Option<u32> {
+        self.ports.get(usize::from(port.0))?.mtu
+    }
+
     /// What was sent by each port.
     pub fn sent(&self) -> Vec<Sent> {
         self.ports.iter().map(|port| port.sent).collect()

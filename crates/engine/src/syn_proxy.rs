@@ -55,10 +55,11 @@ impl Worker {
             return;
         };
         let answers = self.answers(keyed.key.zone, now);
-        // What comes in fragments is nothing that a client opens a connection with.
+        // What comes in fragments or from no host is nothing that opens a connection.
         let whole = packet.pieces.is_none();
         if tcp.flags.contains(TcpFlags::SYN) {
-            if answers && !whole {
+            let from_host = wire::is_single_host(packet.network.source_ip());
+            if answers && !(whole && from_host) {
                 return self.refuse(packet);
             }
             if answers && self.promise(packet, &keyed, &tcp, now) {
@@ -260,8 +261,14 @@ impl Worker {
     }
 
     /// A client comes back with its cookie.
-    fn take_up(&mut self, packet: &mut Packet, proxied: Proxied, now: Timestamp) {
+    fn take_up(&mut self, packet: &mut Packet, mut proxied: Proxied, now: Timestamp) {
         self.counters.syn_proxy.cookie_valid += 1;
+        // The client may be beyond a link that takes less. An error about a segment that is
+        // too long for it would quote numbers that the server does not know.
+        let headers = packet.network.offset.abs_diff(packet.network.transport_offset) + 20;
+        if let Some(mtu) = self.outputs.mtu(packet.frame.port) {
+            proxied.limit_segment_size(mtu.saturating_sub(headers.into()));
+        }
         if let Some(flow) = packet.flow {
             self.syn_proxy.pressure(flow.keyed.key.zone).taken_up();
         }

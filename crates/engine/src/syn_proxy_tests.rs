@@ -284,6 +284,33 @@ fn what_returns_no_cookie_is_dropped_and_counted() {
 }
 
 #[test]
+fn what_no_host_can_have_sent_is_not_asked_about() {
+    let mut scene = Scene::new(false, 1);
+    let syn = Tcp { sequence: 1, flags: SYN, window: 9, ..Tcp::default() };
+    for source in [[127, 0, 0, 1], [224, 0, 0, 5], [0, 0, 0, 0]] {
+        let mut bytes = Vec::new();
+        PacketBuilder::v4(source, SERVER).tcp(&syn, &[], &mut bytes);
+        assert!(scene.put(OUTSIDE, &bytes).iter().all(Vec::is_empty));
+    }
+    let pieces = PacketBuilder::v4(CLIENT, SERVER);
+    let whole = scene.frame(OUTSIDE, &syn, &[7; 40]);
+    for piece in pieces.fragments(wire::protocol::TCP, &whole[34..], 32) {
+        assert!(scene.put(OUTSIDE, &piece).iter().all(Vec::is_empty));
+    }
+    assert_eq!(scene.dropped(), 5);
+}
+
+#[test]
+fn a_server_sends_no_longer_segments_than_the_way_to_the_client_takes() {
+    let mut scene = Scene::new(false, 1);
+    scene.rig.worker.outputs.set_mtus(&[Some(1300), Some(9000)]);
+    let answer = scene.knock(&OFFER);
+    let [promised, _] = answer.stamps();
+    let [_, syn] = scene.come_back(&answer, &stamped(5001, promised));
+    assert_eq!(syn[0].option(2), Some(&1260u16.to_be_bytes()[..]));
+}
+
+#[test]
 fn a_silent_server_is_asked_as_often_as_its_client_asks() {
     let mut scene = Scene::new(false, 1);
     let answer = scene.knock(&[]);

@@ -98,7 +98,7 @@ fn is_answered(frame: &[u8], network: &Network) -> bool {
 
 /// False for an address that is not that of one host: the network 0, loopback,
 /// groups, and for IPv4 what is reserved with the broadcast address.
-pub(crate) fn is_single_host(address: IpAddr) -> bool {
+pub fn is_single_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),
         IpAddr::V6(address) => {

@@ -32,6 +32,7 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
+pub use icmp_error::is_single_host;
 pub use summary::Summary;
 pub use tcp_editor::{TcpEditor, map_quoted};
 pub use whole::{whole_header, whole_header_len};

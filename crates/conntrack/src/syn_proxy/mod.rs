@@ -166,6 +166,12 @@ pub fn redeem(
 }
 
 impl Proxied {
+    /// Has the server send segments of `longest` bytes at most.
+    pub fn limit_segment_size(&mut self, longest: u32) {
+        let longest = u16::try_from(longest).unwrap_or(u16::MAX);
+        self.segment_size = self.segment_size.min(longest);
+    }
+
     /// The client's SYN for the server, to be made from a packet of the client.
     pub fn syn(&self) -> ControlSegment {
         let extras = self.extras();

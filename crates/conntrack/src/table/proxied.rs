@@ -18,7 +18,7 @@ impl Table {
         hash: u64,
         now: Timestamp,
     ) -> Option<(Direction, &Proxied)> {
-        if self.slab.proxied().is_empty() {
+        if !self.slab.has_proxied() {
             return None;
         }
         let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == keyed.key)?;
@@ -26,7 +26,7 @@ impl Table {
         if !head.status.has(Status::PROXIED) || head.is_expired(now) {
             return None;
         }
-        Some((head.direction(keyed.sender), self.slab.proxied().get(&slot)?))
+        Some((head.direction(keyed.sender), self.slab.proxied(slot)?))
     }
 
     /// Keeps what the SYN proxy has to know of a connection; without effect if there is

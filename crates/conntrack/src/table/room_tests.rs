@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use wire::{Family, Network};
 
 use super::super::tests::{Lab, SECRET, tcp, udp};
+use super::Entry;
 use crate::{Checksum, LimitPools, Reserve, Settings, Tracked, TrackedPacket};
 
 fn limits_of(max: u64, reserve: Reserve, zones: &[(u16, u64)]) -> LimitPools {
@@ -190,5 +191,43 @@ proptest! {
         lab.wait(std::time::Duration::from_secs(1000));
         while lab.run(|table, context| table.expire(100, context)) > 0 {}
         prop_assert_eq!((lab.limits.used(), lab.limits.sources.total()), (0, 0));
+    }
+
+    /// Handshakes in any order, at two workers by turns.
+    #[test]
+    fn what_is_half_open_is_counted_by_zone(
+        segments in prop::collection::vec((0u16..3, 0u16..6, 0usize..5, any::<bool>()), 1..200),
+    ) {
+        let pools = limits_of(1000, Reserve::default(), &[]);
+        let mut lab = lab(&pools);
+        lab.settings.syn_proxy.half_open = 1;
+        let mut other = pools.limits(SECRET);
+        for (zone, port, kind, moves) in segments {
+            let (there, back) = (((1, port), (2, 80)), ((2, 80), (1, port)));
+            let (way, flags, numbers) = [
+                (there, 2, (0, 0)),
+                (back, 0x12, (0, 1)),
+                (there, 0x10, (1, 1)),
+                (there, 0x14, (1, 1)),
+                (back, 0x14, (0, 1)),
+            ][kind];
+            track(&mut lab, zone, &tcp(Family::V4, way.0, way.1, flags, numbers));
+            lab.wait(std::time::Duration::from_secs(5));
+            lab.run(|table, context| table.expire(100, context));
+            if moves {
+                lab.table.surrender(&mut lab.limits);
+                std::mem::swap(&mut lab.limits, &mut other);
+                lab.table.adopt(&mut lab.limits);
+            }
+            // Those whose time is over but that still hold memory are among them.
+            let slab = &lab.table.slab;
+            let held: Vec<_> = (0..slab.slots()).filter_map(|slot| slab.live(slot)).collect();
+            let open = |state: &Entry| matches!(state.body.state.name(), Some("SYN_SENT" | "SYN_RECV" | "SYN_SENT2"));
+            for zone in 0..3 {
+                let half_open = held.iter().filter(|e| e.head.key.zone.0 == zone && open(e));
+                prop_assert_eq!(lab.limits.half_open.get(Zone(zone)), half_open.count() as u64);
+                prop_assert_eq!(other.half_open.get(Zone(zone)), 0);
+            }
+        }
     }
 }
