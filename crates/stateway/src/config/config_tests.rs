@@ -91,6 +91,7 @@ fn zones_and_the_reserve_are_understood() {
         vlans = [0, 100]
         max_connections = 5000
         half_open_per_source = 50
+        syn_proxy_half_open = 60
         [zone.timeouts]
         nf_conntrack_udp_timeout = 7
 
@@ -114,6 +115,7 @@ fn zones_and_the_reserve_are_understood() {
     zones.apply(&config.settings.conntrack);
     let settings = zones.settings(first.zone).unwrap();
     assert_eq!((settings.timeouts.udp, settings.half_open_per_source), (7, 50));
+    assert_eq!(settings.syn_proxy.half_open, 60);
     assert_eq!((config.reserve.sources.len(), config.reserve.connections), (2, 10));
 }
 
