@@ -8,8 +8,11 @@
 //! [`Request`]s come out. To add one: a file here with its [`Facts`] and its state, and a
 //! [`Kind`].
 
+mod amanda;
+mod broadcast;
 mod ftp;
 mod irc;
+mod sane;
 mod sip;
 mod stream;
 #[cfg(test)]
@@ -32,12 +35,20 @@ pub const MAX_ATTACHMENTS: usize = 64;
 /// A protocol whose connections announce others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
+    /// Amanda, backups.
+    Amanda,
     /// File Transfer Protocol.
     Ftp,
     /// Internet Relay Chat.
     Irc,
+    /// NetBIOS name service.
+    NetbiosNs,
+    /// Scanner Access Now Easy.
+    Sane,
     /// Session Initiation Protocol.
     Sip,
+    /// Simple Network Management Protocol.
+    Snmp,
     /// Trivial File Transfer Protocol.
     Tftp,
 }
@@ -66,13 +77,26 @@ pub(crate) struct Class {
 
 impl Kind {
     /// All of them.
-    pub const ALL: &'static [Self] = &[Self::Ftp, Self::Irc, Self::Sip, Self::Tftp];
+    pub const ALL: &'static [Self] = &[
+        Self::Amanda,
+        Self::Ftp,
+        Self::Irc,
+        Self::NetbiosNs,
+        Self::Sane,
+        Self::Sip,
+        Self::Snmp,
+        Self::Tftp,
+    ];
 
     const fn facts(self) -> &'static Facts {
         match self {
+            Self::Amanda => &amanda::FACTS,
             Self::Ftp => &ftp::FACTS,
             Self::Irc => &irc::FACTS,
+            Self::NetbiosNs => &broadcast::NETBIOS_NS,
+            Self::Sane => &sane::FACTS,
             Self::Sip => &sip::FACTS,
+            Self::Snmp => &broadcast::SNMP,
             Self::Tftp => &tftp::FACTS,
         }
     }
@@ -80,9 +104,13 @@ impl Kind {
     /// Its state for a new connection.
     pub(crate) fn start(self) -> Watcher {
         let state: Box<dyn Inspect> = match self {
+            Self::Amanda => Box::new(amanda::Amanda),
             Self::Ftp => Box::<ftp::Ftp>::default(),
             Self::Irc => Box::<irc::Irc>::default(),
+            Self::NetbiosNs => Box::new(broadcast::Broadcast::NETBIOS_NS),
+            Self::Sane => Box::<sane::Sane>::default(),
             Self::Sip => Box::<sip::Sip>::default(),
+            Self::Snmp => Box::new(broadcast::Broadcast::SNMP),
             Self::Tftp => Box::new(tftp::Tftp),
         };
         Watcher { kind: self, state }
@@ -181,7 +209,6 @@ pub(crate) trait Inspect: Debug + Send {
 
 /// What a helper sees of a packet of a connection that it watches.
 #[derive(Clone, Copy, Debug)]
-#[expect(dead_code, reason = "not every field has a reader yet")]
 pub(crate) struct Watched<'a> {
     /// Seen from the opener of the connection.
     pub direction: Direction,

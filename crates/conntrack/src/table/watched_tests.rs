@@ -25,6 +25,9 @@ struct Lab {
     counters: ConntrackCounters,
     expectations: Expectations,
     from_client_may_open: bool,
+    server: [u8; 4],
+    /// Frames go to all on the link.
+    group: bool,
 }
 
 /// A segment or datagram.
@@ -55,6 +58,8 @@ impl Lab {
             counters: ConntrackCounters::default(),
             expectations: Expectations::default(),
             from_client_may_open: true,
+            server: SERVER,
+            group: false,
         }
     }
 
@@ -72,7 +77,8 @@ impl Lab {
 
     fn send(&mut self, sent: Sent<'_>) -> Tracked {
         let Sent { from_client, ports, flags, numbers, payload } = sent;
-        let (source, destination) = if from_client { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+        let ends = (CLIENT, self.server);
+        let (source, destination) = if from_client { ends } else { (ends.1, ends.0) };
         let builder = PacketBuilder::v4(source, destination);
         let mut frame = Vec::new();
         match flags {
@@ -90,6 +96,7 @@ impl Lab {
                 builder.tcp(&tcp, payload, &mut frame);
             }
         }
+        frame[0] |= u8::from(self.group);
         let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let packet = TrackedPacket {
@@ -275,6 +282,35 @@ fn a_packet_that_announces_too_much_is_dropped() {
     assert_eq!(lab.send(answer).class, Class::Related);
     let other = Sent { ports: (4001, 3000), ..answer };
     assert!(is_refused(lab.send(other)));
+}
+
+#[test]
+fn many_may_answer_what_goes_to_all() {
+    let mut lab = Lab::new(&[(Kind::Snmp, 161)]);
+    let ask = Sent {
+        from_client: true,
+        ports: (3000, 161),
+        flags: None,
+        numbers: (0, 0),
+        payload: b"who?",
+    };
+    let answer = Sent { from_client: false, ports: (161, 3000), ..ask };
+    let hosts = [[198, 51, 100, 3], [198, 51, 100, 4]];
+    for group in [false, true] {
+        lab.group = group;
+        lab.server = [198, 51, 100, 255];
+        assert_eq!(lab.send(ask).verdict, Verdict::Accept);
+        lab.group = false;
+        for host in hosts {
+            lab.server = host;
+            let tracked = lab.send(answer);
+            assert_eq!(tracked.class == Class::Related, group, "{tracked:?}");
+            assert!(is_refused(lab.send(Sent { ports: (162, 3000), ..answer })));
+        }
+    }
+    lab.now = lab.now.after(Duration::from_secs(30));
+    lab.server = SERVER;
+    assert!(is_refused(lab.send(answer)), "too late");
 }
 
 #[test]

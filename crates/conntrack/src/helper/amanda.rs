@@ -1,0 +1,58 @@
+//! Amanda: the backup server asks a client by UDP, and the reply says to which ports the
+//! server shall connect for data, messages and index.
+
+use wire::protocol;
+
+use super::text::{Lines, number};
+use super::{Announced, Class, Facts, Inspect, Inspected, Request, UDP, Watched};
+use crate::Direction;
+
+pub(super) const FACTS: Facts = Facts {
+    name: "amanda",
+    protocols: UDP,
+    port: 10080,
+    classes: &[Class { name: "stream", maximum: 4, timeout_s: 180 }],
+};
+
+/// How long the client may take for its reply, seconds: it first estimates its file systems.
+const KEEP_S: u32 = 300;
+const STREAMS: [&[u8]; 4] = [b"DATA", b"MESG", b"INDEX", b"STATE"];
+
+/// Amanda has nothing to remember.
+#[derive(Debug)]
+pub(super) struct Amanda;
+
+impl Inspect for Amanda {
+    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+        if packet.direction == Direction::Original {
+            return Inspected::Pass;
+        }
+        ask(Request::Keep { seconds: KEEP_S });
+        let line = Lines::of(packet.payload).find_map(|line| line.strip_prefix(b"CONNECT "));
+        let mut words = line.unwrap_or_default().split(|&byte| byte == b' ');
+        while let Some(name) = words.next() {
+            let port = words.next().and_then(number);
+            let Some(port) = port.and_then(|(port, _)| u16::try_from(port).ok()) else { break };
+            if port == 0 || !STREAMS.contains(&name) {
+                continue;
+            }
+            ask(Request::Expect(Announced {
+                class: 0,
+                protocol: protocol::TCP,
+                source: Some(packet.destination),
+                source_port: None,
+                destination: packet.source,
+                destination_port: port,
+                helper: None,
+                permanent: false,
+                timeout_s: None,
+                place: 0..0,
+            }));
+        }
+        Inspected::Pass
+    }
+}
+
+#[cfg(test)]
+#[path = "amanda_tests.rs"]
+mod tests;
