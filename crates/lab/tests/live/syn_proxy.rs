@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use lab::{
     Capture, Datagrams, Error, Family, Gateway, HttpServer, Lab, Placement, Result, StatewaySpec,
-    Tracking, at_pace,
+    Tracking, at_pace, iperf_tcp,
 };
 use serde_json::Value;
 use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::{TcpOptions, of_segment};
 use wire::{TcpFlags, TcpInfo, Transport, Tunnels, dissect};
 
-use crate::scenario::{FAMILIES, alone, every_client, stateway_binary};
+use crate::scenario::{FAMILIES, SHORT, alone, every_client, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
 const PORT: u16 = 8080;
@@ -115,6 +115,37 @@ fn every_client_is_answered_for_by_one_worker() {
 #[test]
 fn every_client_is_answered_for_by_two_workers() {
     every_client_is_answered_for(2);
+}
+
+/// Ends that do without what the proxy promises them of each other, both ways.
+#[test]
+fn ends_that_offer_less_still_talk() {
+    const BYTES: usize = 3_000_000;
+    alone(|| {
+        let mut lab = lab_with(2, "stateway_syn_proxy_half_open = 1")?;
+        let http = HttpServer::start(&lab, BYTES)?;
+        let ends = [lab.client(), lab.server()];
+        for name in ["tcp_timestamps", "tcp_window_scaling", "tcp_sack"] {
+            for end in ends {
+                let set = |value| {
+                    let setting = format!("net.ipv4.{name}={value}");
+                    end.program("sysctl").args(["-qw", &setting]).check()
+                };
+                set(0)?;
+                for family in FAMILIES {
+                    let got = http.download(&lab, family)?;
+                    assert_eq!((got.bytes, got.intact), (BYTES as u64, true), "{name} {family:?}");
+                }
+                let there = iperf_tcp(&lab, Family::V4, SHORT, 1)?;
+                println!("without {name}: {there:?}");
+                assert!(there.bytes > 1_000_000, "{name}: {there:?}");
+                set(1)?;
+            }
+        }
+        let totals = totals(&lab)?;
+        assert_eq!(counter(&totals, "syn_proxy", "cookie_invalid"), 0, "{totals}");
+        stop_cleanly(&mut lab)
+    });
 }
 
 /// A flood from 203.0.113.0/24, to which the server has a way.
