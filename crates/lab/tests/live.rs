@@ -9,6 +9,8 @@
 
 #[path = "live/announced.rs"]
 mod announced;
+#[path = "live/calls.rs"]
+mod calls;
 #[path = "live/floods.rs"]
 mod floods;
 #[path = "live/fragments/mod.rs"]

@@ -18,7 +18,8 @@ const HELPERS: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"tftp\"
 /// Some windows long.
 const BYTES: usize = 300_000;
 
-fn guarded_lab(workers: u32, helpers: &str) -> Result<Live> {
+/// A gateway that lets the server's side open only what these helpers expect.
+pub fn guarded_lab(workers: u32, helpers: &str) -> Result<Live> {
     let mut spec = StatewaySpec::new(stateway_binary()?, workers);
     spec.refuses_new = true;
     spec.more = helpers.to_owned();
@@ -41,7 +42,7 @@ fn modes(family: Family) -> &'static [(&'static [&'static str], bool)] {
     }
 }
 
-fn counter(lab: &Lab, name: &str) -> Result<u64> {
+pub fn counter(lab: &Lab, name: &str) -> Result<u64> {
     let stats = lab.stateway().expect("it runs").query(&["conntrack", "stats"])?;
     Ok(stats["totals"][name].as_u64().expect("a number"))
 }

@@ -1,0 +1,173 @@
+//! Calls by SIP with media from the server's side, and direct connections of IRC clients,
+//! through a gateway that lets the server's side open only what is expected.
+
+use std::net::IpAddr;
+
+use lab::{Background, Family, Lab, Program, Result, Transport};
+
+use crate::announced::{counter, guarded_lab};
+use crate::scenario::{FAMILIES, alone};
+use crate::stateway::stop_cleanly;
+
+const HELPERS: &str = "[[helper]]\nname = \"sip\"\n\n[[helper]]\nname = \"irc\"\n";
+/// The limit of a program that waits for the other, seconds.
+const LIMIT: &str = "3";
+
+/// Sends sound to where the caller listens, whose `sipp` returns it.
+const MEDIA: &str = "
+import socket, sys, time
+own, port, peer = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+limit = time.monotonic() + float(sys.argv[4])
+media = socket.socket(socket.AF_INET6 if ':' in own else socket.AF_INET, socket.SOCK_DGRAM)
+media.bind((own, port))
+media.settimeout(0.05)
+packet = bytes([0x80, 0]) + bytes(170)
+while time.monotonic() < limit:
+    media.sendto(packet, (peer, 6000))
+    try:
+        if media.recv(2000) == packet:
+            print('heard', end='')
+            break
+    except TimeoutError:
+        pass
+";
+
+/// A `sipp` at `address` that plays one of its built-in parts.
+fn sipp(program: Program, part: &str, address: IpAddr, transport: &str) -> Program {
+    let address = address.to_string();
+    let program = program.env("TERM", "dumb").args(["-sn", part, "-t", transport, "-nostdin"]);
+    program.args(["-i", &address, "-mi", &address, "-p", "5060"])
+}
+
+/// What carries the signalling, and what `sipp` calls it; and where the sound comes from, so
+/// that no call uses the flow of the one before.
+type Carrier = (Transport, &'static str, &'static str);
+const CARRIERS: [Carrier; 2] = [(Transport::Udp, "u1", "7100"), (Transport::Tcp, "t1", "7200")];
+
+/// Calls the server. True if sound got through from its side while the call stood.
+fn sound_is_heard(lab: &Lab, family: Family, carrier: Carrier) -> Result<bool> {
+    let [caller, callee] = [lab.client_address(family), lab.server_address(family)];
+    // `Unavailable` without it.
+    lab.on_client("sipp").args(["-v"]).run()?;
+    let mut answering = sipp(lab.on_server("sipp"), "uas", callee, carrier.1).spawn()?;
+    answering.wait_for_port(carrier.0, 5060)?;
+    let script = lab.server().write_file("media.py", MEDIA.as_bytes())?;
+    let media = lab.on_server("/usr/bin/python3").args([script]);
+    let media = media.args([&callee.to_string(), carrier.2, &caller.to_string(), LIMIT]).spawn()?;
+    let remote = std::net::SocketAddr::new(callee, 5060).to_string();
+    // The call stands for a second.
+    let call = sipp(lab.on_client("sipp"), "uac", caller, carrier.1).args([
+        remote.as_str(),
+        "-mp",
+        "6000",
+        "-rtp_echo",
+        "-d",
+        "1000",
+        "-m",
+        "1",
+        "-timeout",
+        "5s",
+        "-timeout_error",
+    ]);
+    call.check()?;
+    Ok(output(media)? == "heard")
+}
+
+fn output(program: Background) -> Result<String> {
+    program.finish().map(|output| output.stdout)
+}
+
+fn calls_are_heard(workers: u32) {
+    alone(|| {
+        let mut lab = guarded_lab(workers, HELPERS)?;
+        let kinds = FAMILIES.iter().flat_map(|&family| CARRIERS.map(|carrier| (family, carrier)));
+        for (calls, (family, carrier)) in (1..).zip(kinds) {
+            assert!(sound_is_heard(&lab, family, carrier)?, "{family:?} {carrier:?}");
+            assert_eq!(counter(&lab, "expect_new")?, calls, "{family:?} {carrier:?}");
+            // Each end announces a pair.
+            assert_eq!(counter(&lab, "expect_create")?, 4 * calls, "{family:?} {carrier:?}");
+            let listing = ["conntrack", "-L", "expect", "-o", "conntrack"];
+            let expected = lab.stateway().expect("it runs").command(&listing).check()?;
+            assert!(!expected.contains("dport="), "the call is over: {expected}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn calls_are_heard_through_one_worker() {
+    calls_are_heard(1);
+}
+
+#[test]
+fn calls_are_heard_through_two_workers() {
+    calls_are_heard(2);
+}
+
+#[test]
+fn calls_are_not_heard_without_helper() {
+    alone(|| {
+        let mut lab = guarded_lab(2, "")?;
+        assert!(!sound_is_heard(&lab, Family::V4, CARRIERS[0])?);
+        assert_eq!(counter(&lab, "expect_new")?, 0);
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// An IRC server that takes the first offer up itself, as the other client would.
+const CHAT: &str = "
+import re, socket, sys
+address, limit = sys.argv[1], float(sys.argv[2])
+listener = socket.create_server((address, 6667))
+listener.settimeout(limit)
+print('ready', flush=True)
+connection, (client, *_) = listener.accept()
+connection.sendall(b':irc.example.net 001 alice :Welcome\\r\\n')
+said = b''
+while not said.endswith(b'\\x01\\r\\n'):
+    said += connection.recv(1000)
+port = int(re.search(rb'DCC SEND \\S+ \\d+ (\\d+)', said)[1])
+socket.create_connection((client, port), limit / 2).sendall(b'got it')
+";
+
+/// An IRC client that offers a file, in two pieces.
+const OFFER: &str = "
+import ipaddress, socket, sys, time
+own, server, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])
+listener = socket.create_server((own, 5000))
+listener.settimeout(limit)
+connection = socket.create_connection((server, 6667))
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+connection.recv(1000)
+offer = f'PRIVMSG bob :\\x01DCC SEND file {int(ipaddress.ip_address(own))} 5000 6\\x01\\r\\n'
+connection.sendall(b'NICK alice\\r\\n' + offer[:30].encode())
+time.sleep(0.1)
+connection.sendall(offer[30:].encode())
+try:
+    print(listener.accept()[0].recv(6).decode(), end='')
+except TimeoutError:
+    print('nobody came', end='')
+";
+
+fn offered_file(lab: &Lab) -> Result<String> {
+    let [client, server] = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
+    let script = lab.server().write_file("chat.py", CHAT.as_bytes())?;
+    let program = lab.on_server("/usr/bin/python3").args([&script]);
+    let mut chat = program.args([&server.to_string(), LIMIT]).spawn()?;
+    chat.wait_for_text("ready")?;
+    let script = lab.client().write_file("offer.py", OFFER.as_bytes())?;
+    let program = lab.on_client("/usr/bin/python3").args([&script]);
+    program.args([&client.to_string(), &server.to_string(), LIMIT]).check()
+}
+
+#[test]
+fn clients_of_irc_meet_with_a_helper_only() {
+    alone(|| {
+        for (helpers, outcome) in [(HELPERS, "got it"), ("", "nobody came")] {
+            let mut lab = guarded_lab(2, helpers)?;
+            assert_eq!(offered_file(&lab)?, outcome);
+            stop_cleanly(&mut lab)?;
+        }
+        Ok(())
+    });
+}
