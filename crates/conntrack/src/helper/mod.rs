@@ -11,6 +11,7 @@
 mod amanda;
 mod broadcast;
 mod ftp;
+mod h323;
 mod irc;
 mod sane;
 mod sip;
@@ -51,6 +52,12 @@ pub enum Kind {
     Snmp,
     /// Trivial File Transfer Protocol.
     Tftp,
+    /// H.323: endpoints and gatekeepers.
+    Ras,
+    /// H.323: call signalling.
+    Q931,
+    /// H.323: control of the media of a call. Only [`Self::Q931`] can announce it.
+    H245,
 }
 
 /// What there is to know of a helper beside its state.
@@ -59,7 +66,7 @@ pub(crate) struct Facts {
     pub name: &'static str,
     /// Protocols that carry it.
     pub protocols: &'static [u8],
-    /// Assigned port.
+    /// Assigned port; 0: none.
     pub port: u16,
     /// Kinds of connections that it announces.
     pub classes: &'static [Class],
@@ -76,7 +83,7 @@ pub(crate) struct Class {
 }
 
 impl Kind {
-    /// All of them.
+    /// All that can be attached to a port.
     pub const ALL: &'static [Self] = &[
         Self::Amanda,
         Self::Ftp,
@@ -86,6 +93,8 @@ impl Kind {
         Self::Sip,
         Self::Snmp,
         Self::Tftp,
+        Self::Ras,
+        Self::Q931,
     ];
 
     const fn facts(self) -> &'static Facts {
@@ -98,6 +107,9 @@ impl Kind {
             Self::Sip => &sip::FACTS,
             Self::Snmp => &broadcast::SNMP,
             Self::Tftp => &tftp::FACTS,
+            Self::Ras => &h323::RAS,
+            Self::Q931 => &h323::Q931,
+            Self::H245 => &h323::H245,
         }
     }
 
@@ -112,6 +124,9 @@ impl Kind {
             Self::Sip => Box::<sip::Sip>::default(),
             Self::Snmp => Box::new(broadcast::Broadcast::SNMP),
             Self::Tftp => Box::new(tftp::Tftp),
+            Self::Ras => Box::<h323::Ras>::default(),
+            Self::Q931 => Box::<h323::CallSignalling>::default(),
+            Self::H245 => Box::<h323::MediaControl>::default(),
         };
         Watcher { kind: self, state }
     }
