@@ -1,12 +1,14 @@
 //! Calls by SIP with media from the server's side, and direct connections of IRC clients,
 //! through a gateway that lets the server's side open only what is expected.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use lab::{Background, Family, Lab, Program, Result, Transport};
+use lab::{
+    Background, Error, Family, Gateway, Lab, Placement, Program, Result, Tracking, Transport,
+};
 
 use crate::announced::{counter, guarded_lab};
-use crate::scenario::{FAMILIES, alone};
+use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::stop_cleanly;
 
 const HELPERS: &str = "[[helper]]\nname = \"sip\"\n\n[[helper]]\nname = \"irc\"\n";
@@ -39,6 +41,13 @@ fn sipp(program: Program, part: &str, address: IpAddr, transport: &str) -> Progr
     program.args(["-i", &address, "-mi", &address, "-p", "5060"])
 }
 
+/// The `sipp` on the client, which calls the server once.
+fn calling(lab: &Lab, family: Family, transport: &str) -> Program {
+    let callee = SocketAddr::new(lab.server_address(family), 5060);
+    let program = sipp(lab.on_client("sipp"), "uac", lab.client_address(family), transport);
+    program.args(["-m", "1", &callee.to_string()])
+}
+
 /// What carries the signalling, and what `sipp` calls it; and where the sound comes from, so
 /// that no call uses the flow of the one before.
 type Carrier = (Transport, &'static str, &'static str);
@@ -54,22 +63,9 @@ fn sound_is_heard(lab: &Lab, family: Family, carrier: Carrier) -> Result<bool> {
     let script = lab.server().write_file("media.py", MEDIA.as_bytes())?;
     let media = lab.on_server("/usr/bin/python3").args([script]);
     let media = media.args([&callee.to_string(), carrier.2, &caller.to_string(), LIMIT]).spawn()?;
-    let remote = std::net::SocketAddr::new(callee, 5060).to_string();
     // The call stands for a second.
-    let call = sipp(lab.on_client("sipp"), "uac", caller, carrier.1).args([
-        remote.as_str(),
-        "-mp",
-        "6000",
-        "-rtp_echo",
-        "-d",
-        "1000",
-        "-m",
-        "1",
-        "-timeout",
-        "5s",
-        "-timeout_error",
-    ]);
-    call.check()?;
+    let options = ["-mp", "6000", "-rtp_echo", "-d", "1000", "-timeout", "5s", "-timeout_error"];
+    calling(lab, family, carrier.1).args(options).check()?;
     Ok(output(media)? == "heard")
 }
 
@@ -111,6 +107,64 @@ fn calls_are_not_heard_without_helper() {
         assert!(!sound_is_heard(&lab, Family::V4, CARRIERS[0])?);
         assert_eq!(counter(&lab, "expect_new")?, 0);
         stop_cleanly(&mut lab)
+    });
+}
+
+/// Rules of the kernel that attach its helper.
+const KERNEL_HELPER: &str = "
+table inet helpers {
+    ct helper sip {
+        type \"sip\" protocol udp;
+    }
+    chain forward {
+        type filter hook forward priority filter - 1; policy accept;
+        udp dport 5060 ct helper set \"sip\"
+    }
+}
+";
+
+/// What a gateway expects while a call stands, sorted, without times and addresses.
+fn expected_in_a_call(lab: &Lab, family: Family, listing: &Program) -> Result<Vec<String>> {
+    let [caller, callee] = [lab.client_address(family), lab.server_address(family)];
+    let mut answering = sipp(lab.on_server("sipp"), "uas", callee, "u1").spawn()?;
+    answering.wait_for_port(Transport::Udp, 5060)?;
+    let mut call = calling(lab, family, "u1").args(["-d", "9000"]).spawn()?;
+    let mut lines = Vec::new();
+    call.wait_for("what both ends announce", || {
+        let text = listing.clone().check()?;
+        let names = |line: &str| {
+            let (_, line) = line.trim_start().split_once(' ').unwrap_or_default();
+            let line = line.replace(&format!("={caller} "), "=CALLER ");
+            line.replace(&format!("={callee} "), "=CALLEE ").trim().to_owned()
+        };
+        lines = text.lines().filter(|line| line.contains("helper=sip")).map(names).collect();
+        lines.sort();
+        Ok(lines.len() == 4)
+    })?;
+    Ok(lines)
+}
+
+#[test]
+fn a_call_announces_to_us_what_it_does_to_the_kernel() {
+    alone(|| {
+        stateway_binary()?;
+        for (family, name) in FAMILIES.into_iter().zip(["ipv4", "ipv6"]) {
+            let forwarding = Gateway::KernelForwarding(Tracking::Conntrack);
+            let kernel = Lab::new(forwarding, Placement::free())?;
+            let rules = kernel.gateway().program("nft").args(["-f", "-"]);
+            let attached = rules.input(KERNEL_HELPER.to_owned()).run()?;
+            if attached.code != Some(0) {
+                return Err(Error::Unavailable { why: "this kernel has no helper for SIP".into() });
+            }
+            let listing = kernel.gateway().program("conntrack").args(["-L", "expect", "-f", name]);
+            let theirs = expected_in_a_call(&kernel, family, &listing)?;
+            let mut lab = guarded_lab(2, HELPERS)?;
+            let listing = ["conntrack", "-L", "expect", "-o", "conntrack"];
+            let listing = lab.stateway().expect("it runs").command(&listing);
+            assert_eq!(expected_in_a_call(&lab, family, &listing)?, theirs, "{family:?}");
+            stop_cleanly(&mut lab)?;
+        }
+        Ok(())
     });
 }
 
