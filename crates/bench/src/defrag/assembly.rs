@@ -82,6 +82,11 @@ impl Assembly {
         self.lost
     }
 
+    /// Datagrams in a burst.
+    pub fn datagrams(&self) -> usize {
+        self.datagrams
+    }
+
     /// Sends a burst and returns how many datagrams came out.
     pub fn burst(&mut self) -> u64 {
         let Self { shape, orders, datagrams, owned, id, idle, frames, pieces, .. } = self;

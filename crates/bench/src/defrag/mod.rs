@@ -61,6 +61,7 @@ mod report;
 mod seed_table;
 mod shape;
 
+pub use self::assembly::Order;
 pub use self::rates::reassemble;
 pub use self::report::Report;
 use crate::measure::{self, Schedule};

@@ -48,6 +48,8 @@ pub const LARGE_OVER_32: &str = "datagrams_65507_shuffled32_per_s";
 /// Payload of the larger datagrams, bytes behind the UDP header.
 pub const LARGEST: usize = 65_507;
 const THREE_PIECES: usize = 4416;
+/// Bytes of the pieces of which a datagram has the most.
+const TINY: usize = 8;
 
 /// Measures all of them.
 pub fn measure(schedule: Schedule, cpus: &[usize]) -> Result<Rates, Error> {
@@ -122,7 +124,7 @@ fn many_pieces(
     cpus: &[usize],
 ) -> Result<BTreeMap<usize, Spread>, Error> {
     let mut groups: Vec<_> =
-        PIECES.iter().map(|&pieces| vec![tiny(settings.clone(), pieces, false)]).collect();
+        PIECES.iter().map(|&pieces| vec![tiny(settings.clone(), pieces)]).collect();
     let turns = turns(&mut groups, schedule, cpus)?;
     let per_piece = |(&pieces, turns): (&usize, Vec<Turn>)| {
         let figures = turns.iter().map(|turn| 1e9 / (turn.rate.max(1e-9) * pieces as f64));
@@ -132,24 +134,38 @@ fn many_pieces(
 }
 
 /// Datagrams in so many pieces of 8 bytes, in any order.
-fn tiny(mut settings: Settings, pieces: usize, idle: bool) -> Assembly {
-    const TINY: usize = 8;
+fn tiny(mut settings: Settings, pieces: usize) -> Assembly {
     // Within the range of the tunable, so it can not be refused.
     let _ = settings.set("ipfrag_pieces_per_4k", NO_BOUND);
-    let shape = Shape::new((pieces * TINY).saturating_sub(UDP_HEADER), TINY);
-    let assembly = one(&settings, shape, 1, Order::Shuffled);
-    if idle { assembly.idle() } else { assembly }
+    one(&settings, shape_of(pieces, TINY), 1, Order::Shuffled)
 }
 
-/// Makes and, unless `idle`, reassembles so many `datagrams` in so many `pieces` of 8
-/// bytes (1 to 8189), in any order. Nothing is measured here.
+/// Datagrams in so many pieces of `bytes` bytes.
+fn shape_of(pieces: usize, bytes: usize) -> Shape {
+    Shape::new((pieces * bytes).saturating_sub(UDP_HEADER), bytes)
+}
+
+/// Makes and, unless `idle`, reassembles at least so many `datagrams` of so many
+/// `pieces`, as a 1500-byte link cuts them or, if that is too long for a datagram, of 8
+/// bytes (1 to 8189): one at a time or, shuffled, 32 together. Nothing is measured here.
 ///
 /// # Errors
 /// [`Error::Wrong`] when a datagram did not come out.
-pub fn reassemble(pieces: usize, datagrams: usize, idle: bool) -> Result<(), Error> {
+pub fn reassemble(pieces: usize, order: Order, datagrams: usize, idle: bool) -> Result<(), Error> {
     let settings = settings(flood::CAP, flood::LOW)?;
-    let mut assembly = tiny(settings, pieces.clamp(1, PIECES[3]), idle);
-    let done: u64 = (0..datagrams).map(|_| assembly.burst()).sum();
+    let pieces = pieces.clamp(1, PIECES[3]);
+    let mut assembly = if pieces * PIECE <= LARGEST + PIECE {
+        one(&settings, shape_of(pieces, PIECE), DATAGRAMS, order)
+    } else {
+        tiny(settings, pieces)
+    };
+    if idle {
+        assembly = assembly.idle();
+    }
+    let mut done = 0;
+    for _ in 0..datagrams.div_ceil(assembly.datagrams()) {
+        done += assembly.burst();
+    }
     if done < datagrams as u64 {
         let problem = format!("{done} of {datagrams} datagrams came out");
         return Err(Error::Wrong { benchmark: NAME, problem });
