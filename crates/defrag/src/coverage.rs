@@ -24,8 +24,8 @@ const BLOCKS: usize = 65_536 / BLOCK;
 /// A range of units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Run {
-    start: u16,
-    end: u16,
+    pub start: u16,
+    pub end: u16,
 }
 
 impl Run {
@@ -68,13 +68,6 @@ pub(crate) struct Map {
 
 impl Coverage {
     pub const EMPTY: Self = Self::Runs { len: 0, runs: [Run { start: 0, end: 0 }; RUNS] };
-
-    /// A single range.
-    #[inline]
-    pub const fn of(range: Run) -> Self {
-        let none = Run { start: 0, end: 0 };
-        Self::Runs { len: 1, runs: [range, none, none, none] }
-    }
 
     #[inline]
     pub fn look(&self, range: Run) -> Fit {

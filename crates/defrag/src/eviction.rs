@@ -54,14 +54,6 @@ impl Shelf {
         self.charged[stage.index()]
     }
 
-    /// Takes in the youngest queue, with its charge.
-    #[inline]
-    pub fn enter(&mut self, queues: &mut Slab<Queue>, slot: u32) {
-        self.ages.push(queues, slot);
-        self.stages[Stage::Newcomer.index()].push(queues, slot);
-        self.charge(Stage::Newcomer, queues[slot].state.charged.into());
-    }
-
     /// Takes in a queue that was created elsewhere, maybe long ago. `last` says which
     /// one came before it, if all come from the youngest on: so that together they
     /// look at every queue once.
@@ -77,7 +69,7 @@ impl Shelf {
     #[inline]
     pub fn leave(&mut self, queues: &mut Slab<Queue>, slot: u32) {
         let stage = queues[slot].identity.stage.index();
-        self.charged[stage] -= u64::from(queues[slot].state.charged);
+        self.charged[stage] -= u64::from(queues[slot].state.tally.charged);
         self.ages.remove(queues, slot);
         self.stages[stage].remove(queues, slot);
     }
@@ -148,11 +140,11 @@ fn least_promising(
         let Queue { identity, state } = &queues[slot];
         // A microsecond, so that what came in one batch has a pace too.
         let age_us = now.since(identity.created).as_micros().max(1);
-        (u128::from(state.received), age_us, u128::from(state.idle_us(now)))
+        (u128::from(state.tally.received), age_us, u128::from(state.tally.idle_us(now)))
     };
     let (old_bytes, old_age, old_idle) = pace(oldest);
     let (young_bytes, young_age, _) = pace(youngest);
-    let gaps = u128::from(queues[oldest].state.pieces.max(2) - 1);
+    let gaps = u128::from(queues[oldest].state.tally.pieces.max(2) - 1);
     let active = old_age.saturating_sub(old_idle);
     let is_idle = old_idle.saturating_sub(BATCH_US) * gaps > active * HALTED;
     let is_slow = old_bytes * young_age * HALTED < young_bytes * old_age;
@@ -164,6 +156,7 @@ impl<F: Buffer> Reassembler<F> {
     /// what is held, as many of the others as it takes. Ends no more than `budget`;
     /// returns how many.
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_, F>) -> usize {
+        self.settle_grown_up(context);
         let mut ended = 0;
         for family in [Family::V4, Family::V6] {
             let limits = context.settings.family(family);
@@ -230,6 +223,8 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     fn evict(&mut self, family: Family, spared: u32, context: &mut Context<'_, F>) -> bool {
+        // The one that has to go may be young.
+        self.settle_all(context);
         let limits = context.settings.family(family);
         let shelf = &self.shelves[family_index(family)];
         let slot = shelf.victim(&mut self.queues, limits, spared, context.now);
@@ -279,7 +274,7 @@ impl<F: Buffer> Reassembler<F> {
         let Queue { identity, state } = &mut self.queues[slot];
         let family = identity.key.family;
         let before = std::mem::replace(&mut identity.stage, Stage::Dead(reason));
-        let charged = std::mem::replace(&mut state.charged, Self::QUEUE_BYTES as u32).into();
+        let charged = std::mem::replace(&mut state.tally.charged, Self::QUEUE_BYTES as u32).into();
         context.memory.lease(family).release(charged - Self::QUEUE_BYTES);
         let map = state.take_map();
         self.keep_map(map);
@@ -304,7 +299,7 @@ impl<F: Buffer> Reassembler<F> {
     #[inline(always)]
     pub(crate) fn forget(&mut self, slot: u32, context: &mut Context<'_, F>) {
         let Queue { identity, state } = &mut self.queues[slot];
-        context.memory.lease(identity.key.family).release(u64::from(state.charged));
+        context.memory.lease(identity.key.family).release(u64::from(state.tally.charged));
         let map = state.take_map();
         self.keep_map(map);
         self.unlink(slot);

@@ -28,6 +28,16 @@ pub struct DatagramKey {
 }
 
 impl DatagramKey {
+    /// That of no datagram.
+    pub(crate) const UNSPECIFIED: Self = Self {
+        source: [0; 16],
+        destination: [0; 16],
+        id: 0,
+        zone: Zone(0),
+        protocol: 0,
+        family: Family::V4,
+    };
+
     /// Whether both are the same, without a branch for each field.
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {

@@ -1,13 +1,12 @@
 //! One incomplete datagram.
 
-use std::hint::select_unpredictable;
-
 use flow::{DropReason, Timestamp};
 
 use crate::coverage::{Coverage, Fit, Map, Run};
 use crate::fifo::Link;
-use crate::piece::{DatagramKey, Ecn, Piece};
-use crate::slab::Slot;
+use crate::piece::{DatagramKey, Piece};
+use crate::slab::{NONE, Slot};
+use crate::tally::Tally;
 
 /// An incomplete datagram: two cache lines, who it is and how far it is.
 #[derive(Debug)]
@@ -39,24 +38,7 @@ pub(crate) struct State {
     /// The pieces in the order of arrival.
     pub first: u32,
     pub last: u32,
-    /// Memory charged for the queue and all that it holds, bytes.
-    pub charged: u32,
-    /// Fragments that the source had sent when the last piece was added.
-    pub source_count: u32,
-    pub pieces: u16,
-    /// Payload held, bytes.
-    pub received: u16,
-    /// Highest end of a piece.
-    pub reach: u16,
-    /// End of the datagram, 0 until the last piece has come.
-    pub total: u16,
-    /// When the last piece came, microseconds modulo 2^32.
-    pub touched: u32,
-    /// [`Piece::header`] of the first piece, 0 until it has come.
-    pub header: u16,
-    pub ecn: EcnSeen,
-    /// No piece has come after one that lies behind it.
-    pub in_order: bool,
+    pub tally: Tally,
 }
 
 const _: () = assert!(size_of::<Identity>() == 64 && size_of::<State>() == 64);
@@ -93,44 +75,6 @@ impl Stage {
     }
 }
 
-/// The ECN fields of the pieces so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EcnSeen {
-    /// One bit for each value that was seen; above them the value of the first
-    /// piece, which lies at offset 0.
-    bits: u8,
-}
-
-impl EcnSeen {
-    const NOT_ECT: u8 = 1 << Ecn::NotEct as u8;
-    const CE: u8 = 1 << Ecn::Ce as u8;
-
-    #[inline]
-    fn of(piece: &Piece) -> Self {
-        let first = select_unpredictable(piece.offset == 0, (piece.ecn as u8) << 4, 0);
-        Self { bits: first | 1 << piece.ecn as u8 }
-    }
-
-    #[inline]
-    fn with(self, piece: &Piece) -> Self {
-        Self { bits: self.bits | Self::of(piece).bits }
-    }
-
-    /// False if a piece that can not carry a mark is mixed with one that can (RFC
-    /// 3168 section 5.3).
-    #[inline]
-    const fn is_allowed(self) -> bool {
-        let seen = self.bits & 0x0f;
-        seen & Self::NOT_ECT == 0 || seen == Self::NOT_ECT
-    }
-
-    /// The ECN field of the whole: congestion that any piece has met, or what the
-    /// first piece says.
-    fn merged(self) -> Ecn {
-        if self.bits & Self::CE != 0 { Ecn::Ce } else { Ecn::of(self.bits >> 4) }
-    }
-}
-
 /// What a piece is to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
@@ -147,17 +91,6 @@ pub(crate) enum Judgement {
     },
 }
 
-/// What is known of a complete datagram beside its pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// How many pieces it came in.
-    pub pieces: u32,
-    /// Bytes of the fragmentable part.
-    pub payload: u32,
-    /// ECN field of the whole.
-    pub ecn: Ecn,
-}
-
 impl Identity {
     #[inline]
     pub fn new(key: DatagramKey, hash: u64, bucket: u16, now: Timestamp) -> Self {
@@ -167,32 +100,16 @@ impl Identity {
 }
 
 impl State {
-    /// A datagram of which one piece is held, in slot `held`.
+    /// A datagram that no piece is linked to yet.
     #[inline]
-    pub fn of(piece: &Piece, held: u32, charged: u32, source_count: u32, now: Timestamp) -> Self {
-        let (is_first, end) = (piece.offset == 0, piece.end());
-        Self {
-            coverage: Coverage::of(Run::of_bytes(piece.offset, piece.length)),
-            peers: Link::ALONE,
-            first: held,
-            last: held,
-            charged,
-            source_count,
-            pieces: 1,
-            received: piece.length,
-            reach: end,
-            total: select_unpredictable(piece.more, 0, end),
-            touched: microseconds(now),
-            header: select_unpredictable(is_first, piece.header, 0),
-            ecn: EcnSeen::of(piece),
-            in_order: true,
-        }
+    pub const fn of(coverage: Coverage, tally: Tally) -> Self {
+        Self { coverage, peers: Link::ALONE, first: NONE, last: NONE, tally }
     }
 
     /// What a piece would be. Changes nothing.
     #[inline]
     pub fn judge(&self, piece: &Piece, pieces_per_4k: u16) -> Judgement {
-        if let Some(reason) = piece.fault().or_else(|| self.conflict_of_ends(piece)) {
+        if let Some(reason) = piece.fault().or_else(|| self.tally.conflict_of_ends(piece)) {
             return Judgement::Fatal(reason);
         }
         let range = Run::of_bytes(piece.offset, piece.length);
@@ -201,64 +118,20 @@ impl State {
             Fit::Overlap => return Judgement::Fatal(DropReason::FragOverlap),
             Fit::New => {}
         }
-        if !self.ecn.with(piece).is_allowed() {
+        if self.tally.mixes_ecn(piece) {
             return Judgement::Fatal(DropReason::FragEcn);
         }
-        // As long as there are no more pieces than a block may have, no block can
-        // have too many. They are counted from the last of these on.
-        let crowded = self.pieces + 1 >= pieces_per_4k && pieces_per_4k < NO_BOUND;
+        let crowded = self.tally.is_crowded(pieces_per_4k);
         if crowded
             && self.coverage.map().is_some_and(|map| map.begun(piece.offset) >= pieces_per_4k)
         {
             return Judgement::Fatal(DropReason::FragTooManyPieces);
         }
-        let total = self.total_with(piece);
-        if total != 0 && self.received + piece.length == total {
+        if self.tally.is_completed_by(piece) {
             return Judgement::Completes;
         }
         let missing = self.coverage.map().is_none();
         Judgement::Fits { needs_map: missing && (crowded || self.coverage.would_overflow(range)) }
-    }
-
-    /// Whether a piece contradicts what is known of the datagram's end.
-    #[inline]
-    fn conflict_of_ends(&self, piece: &Piece) -> Option<DropReason> {
-        let Piece { more, .. } = *piece;
-        let (end, total) = (piece.end(), self.total);
-        let is_known = total != 0;
-        // The pieces of shuffled datagrams can not be foreseen, so no branches: with
-        // more to follow behind this piece, the datagram ends behind it.
-        let conflict = (more & is_known & (end >= total))
-            | (!more & is_known & (end != total))
-            | (!more & !is_known & (end <= self.reach));
-        if conflict {
-            return Some(DropReason::FragEnd);
-        }
-        let header = self.header_with(piece);
-        let oversize = header.checked_add(end.max(self.reach)).is_none();
-        oversize.then_some(DropReason::FragOversize)
-    }
-
-    #[inline]
-    fn total_with(&self, piece: &Piece) -> u16 {
-        select_unpredictable(piece.more, self.total, piece.end())
-    }
-
-    #[inline]
-    fn header_with(&self, piece: &Piece) -> u16 {
-        select_unpredictable(piece.offset == 0, piece.header, self.header)
-    }
-
-    /// Takes note of a piece that was judged to fit or to complete.
-    #[inline]
-    pub fn note(&mut self, piece: &Piece) {
-        self.pieces += 1;
-        self.received += piece.length;
-        self.in_order &= piece.offset >= self.reach;
-        self.reach = self.reach.max(piece.end());
-        self.total = self.total_with(piece);
-        self.header = self.header_with(piece);
-        self.ecn = self.ecn.with(piece);
     }
 
     /// Marks the place of a piece as covered.
@@ -270,19 +143,6 @@ impl State {
         }
     }
 
-    /// Time between the last piece and `now`, microseconds; not more than 2^32.
-    pub fn idle_us(&self, now: Timestamp) -> u32 {
-        microseconds(now).wrapping_sub(self.touched)
-    }
-
-    pub fn summary(&self) -> Summary {
-        Summary {
-            pieces: u32::from(self.pieces),
-            payload: u32::from(self.total),
-            ecn: self.ecn.merged(),
-        }
-    }
-
     /// Gives the map away, if there is one.
     pub fn take_map(&mut self) -> Option<Box<Map>> {
         match std::mem::replace(&mut self.coverage, Coverage::EMPTY) {
@@ -291,11 +151,3 @@ impl State {
         }
     }
 }
-
-/// The low 32 bits of a time in microseconds: no datagram lives for an hour.
-pub(crate) fn microseconds(time: Timestamp) -> u32 {
-    (time.as_nanos() / 1000) as u32
-}
-
-/// So many pieces of 8 bytes fill 4 KiB: a limit of as many is none.
-const NO_BOUND: u16 = 512;

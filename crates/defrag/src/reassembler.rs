@@ -1,14 +1,16 @@
 //! A fragment's way through reassembly.
 
-use flow::{DefragCounters, DropReason, HashKey, Prefetch, SlotIndex, Timestamp};
+use flow::{DefragCounters, DropReason, HashKey, SlotIndex, Timestamp};
 use wire::Family;
 
 use crate::coverage::Map;
 use crate::eviction::Shelf;
 use crate::memory::family_index;
-use crate::queue::{Identity, Judgement, Queue, Stage, State, microseconds};
+use crate::nursery::Nursery;
+use crate::queue::{Judgement, Queue, Stage, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
+use crate::tally::Tally;
 use crate::{DatagramKey, Memory, Piece, Settings, Summary};
 
 /// Places for datagrams that a piece has gone to lately: 1 KiB, so that those
@@ -48,6 +50,16 @@ pub enum Outcome {
     Refused,
 }
 
+/// A fragment that has come, beside its frame.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
+    piece: &'a Piece,
+    hash: u64,
+    bucket: u16,
+    /// Fragments that its source has sent so far.
+    source_count: u32,
+}
+
 /// A piece that is held.
 #[derive(Debug)]
 pub(crate) struct Held<F> {
@@ -60,6 +72,7 @@ pub(crate) struct Held<F> {
 /// All incomplete datagrams of one worker, both families.
 #[derive(Debug)]
 pub struct Reassembler<F> {
+    pub(crate) nursery: Nursery<F>,
     pub(crate) index: SlotIndex,
     pub(crate) queues: Slab<Queue>,
     pub(crate) pieces: Slab<Held<F>>,
@@ -92,6 +105,7 @@ impl<F: Buffer> Reassembler<F> {
     /// hashes of datagrams are made with it too, by [`DatagramKey::hash`].
     pub fn new(secret: HashKey) -> Self {
         Self {
+            nursery: Nursery::new(),
             index: SlotIndex::new(),
             queues: Slab::new(),
             pieces: Slab::new(),
@@ -108,7 +122,7 @@ impl<F: Buffer> Reassembler<F> {
     /// Datagrams that hold memory, those that were given up and are remembered
     /// among them.
     pub fn len(&self) -> usize {
-        self.queues.len()
+        self.nursery.len() + self.queues.len()
     }
 
     /// True when nothing is held.
@@ -118,12 +132,15 @@ impl<F: Buffer> Reassembler<F> {
 
     /// Bytes charged for the datagrams of a family at a stage.
     pub fn charged(&self, family: Family, stage: Stage) -> u64 {
+        let young = self.nursery.iter().filter(|young| young.is(family, stage));
         self.shelves[family_index(family)].charged(stage)
+            + young.map(|young| u64::from(young.tally.charged)).sum::<u64>()
     }
 
     /// Memory of the bookkeeping, bytes, the frames not counted.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
+            + self.nursery.memory_bytes()
             + self.index.memory_bytes()
             + self.queues.memory_bytes()
             + self.pieces.memory_bytes()
@@ -134,32 +151,12 @@ impl<F: Buffer> Reassembler<F> {
     /// piece's datagram is known and costs a look at its key.
     #[inline]
     pub fn hash(&self, key: &DatagramKey) -> u64 {
+        if let Some(hash) = self.nursery.recent_hash(key) {
+            return hash.into();
+        }
         match self.queues.get(self.recent) {
             Some(Queue { identity, .. }) if identity.key.is(key) => identity.hash.into(),
             _ => key.hash(self.secret) & u64::from(u32::MAX),
-        }
-    }
-
-    /// First stage of a batch: asks for the index line of a datagram.
-    #[inline]
-    pub fn prefetch_index(&self, hash: u64, prefetch: impl Prefetch) {
-        self.index.prefetch(hash as u32, prefetch);
-    }
-
-    /// Second stage of a batch, when the index lines have come: asks for the lines
-    /// of a datagram, or for the place where a new one will lie.
-    #[inline]
-    pub fn prefetch_queue(&self, hash: u64, prefetch: impl Prefetch) {
-        match self.index.guess(hash as u32).and_then(|slot| self.queues.get(slot)) {
-            Some(queue) => {
-                prefetch.prefetch(&queue.identity);
-                prefetch.prefetch(&queue.state);
-            }
-            None => {
-                if let Some(place) = self.queues.next_free() {
-                    prefetch.prefetch(place);
-                }
-            }
         }
     }
 
@@ -179,14 +176,68 @@ impl<F: Buffer> Reassembler<F> {
     ) -> Outcome {
         context.counters.reasm_reqds += 1;
         let source_count = self.sources.count(piece);
-        let known = self.find(&piece.key, hash);
-        let Some(slot) = known.filter(|&slot| self.goes_on(slot, source_count, context)) else {
-            return self.open(piece, hash, bucket, frame, source_count, context);
+        let arrival = Arrival { piece, hash, bucket, source_count };
+        let Some(seat) = self.nursery.find(&piece.key, hash) else {
+            return match self.find(&piece.key, hash) {
+                Some(slot) => self.insert_settled(slot, &arrival, frame, complete, context),
+                None => self.open(&arrival, frame, context),
+            };
         };
+        let young = &mut self.nursery[seat];
+        if !young.fits(piece, source_count, context.settings, context.now) {
+            return self.insert_unusual(seat, &arrival, frame, complete, context);
+        }
+        if young.tally.is_completed_by(piece) {
+            young.take_in(piece, frame);
+            let tally = self.nursery.finish(seat, complete);
+            context.memory.lease(piece.key.family).release(tally.charged.into());
+            context.counters.reasm_oks += 1;
+            return Outcome::Complete(tally.summary());
+        }
+        let bytes = Self::PIECE_BYTES + frame.footprint() as u64;
+        if !young.has_room() || !context.memory.lease(piece.key.family).spend(bytes) {
+            return self.insert_unusual(seat, &arrival, frame, complete, context);
+        }
+        young.take_in(piece, frame);
+        young.tally.charge(bytes as u32, source_count, context.now);
+        Outcome::Held
+    }
+
+    /// Takes in a fragment that does not plainly fit to its young datagram.
+    #[cold]
+    #[inline(never)]
+    fn insert_unusual(
+        &mut self,
+        seat: u8,
+        arrival: &Arrival<'_>,
+        frame: F,
+        complete: &mut Vec<F>,
+        context: &mut Context<'_, F>,
+    ) -> Outcome {
+        match self.settle(seat, context) {
+            Some(slot) => self.insert_settled(slot, arrival, frame, complete, context),
+            None => self.open(arrival, frame, context),
+        }
+    }
+
+    /// Takes in a fragment of a datagram of the table.
+    #[inline(never)]
+    fn insert_settled(
+        &mut self,
+        slot: u32,
+        arrival: &Arrival<'_>,
+        frame: F,
+        complete: &mut Vec<F>,
+        context: &mut Context<'_, F>,
+    ) -> Outcome {
+        let &Arrival { piece, source_count, .. } = arrival;
+        if !self.goes_on(slot, source_count, context) {
+            return self.open(arrival, frame, context);
+        }
         let Queue { identity, state } = &mut self.queues[slot];
         if let Stage::Dead(reason) = identity.stage {
             // Its own pieces are no sign that its identification was used again.
-            state.source_count = source_count;
+            state.tally.source_count = source_count;
             return discard(frame, reason, context);
         }
         match state.judge(piece, context.settings.pieces_per_4k) {
@@ -206,6 +257,9 @@ impl<F: Buffer> Reassembler<F> {
 
     #[inline]
     fn find(&mut self, key: &DatagramKey, hash: u64) -> Option<u32> {
+        if self.queues.len() == 0 {
+            return None;
+        }
         let near = self.near[hash as usize % NEAR];
         let identity = self.queues.get(near).map(|queue| &queue.identity);
         if identity.is_some_and(|it| it.hash == hash as u32 && it.key.is(key)) {
@@ -218,7 +272,7 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     #[inline]
-    fn remember(&mut self, slot: u32, hash: u64) {
+    pub(crate) fn remember(&mut self, slot: u32, hash: u64) {
         self.near[hash as usize % NEAR] = slot;
         self.recent = slot;
     }
@@ -233,7 +287,7 @@ impl<F: Buffer> Reassembler<F> {
             self.time_out(slot, context);
             return false;
         }
-        if max_dist != 0 && source_count.wrapping_sub(state.source_count) > max_dist {
+        if max_dist != 0 && source_count.wrapping_sub(state.tally.source_count) > max_dist {
             self.give_up(slot, DropReason::FragWrap, context);
             return false;
         }
@@ -242,49 +296,26 @@ impl<F: Buffer> Reassembler<F> {
 
     /// Begins a datagram with its first piece to arrive.
     #[inline]
-    fn open(
-        &mut self,
-        piece: &Piece,
-        hash: u64,
-        bucket: u16,
-        frame: F,
-        source_count: u32,
-        context: &mut Context<'_, F>,
-    ) -> Outcome {
+    fn open(&mut self, arrival: &Arrival<'_>, frame: F, context: &mut Context<'_, F>) -> Outcome {
+        let &Arrival { piece, hash, bucket, source_count } = arrival;
         let bytes = Self::QUEUE_BYTES + Self::PIECE_BYTES + frame.footprint() as u64;
-        let family = piece.key.family;
         let refusal = match piece.fault() {
             Some(reason) => Some(reason),
-            None if self.make_room(family, bytes, NONE, context) => None,
+            None if self.make_room(piece.key.family, bytes, NONE, context) => None,
             None => Some(DropReason::FragNoMemory),
         };
         if let Some(reason) = refusal {
             return refuse(frame, reason, context);
         }
-        let held = self.pieces.insert(Held { frame, next: NONE, offset: piece.offset });
-        let slot = self.queues.insert(Queue {
-            identity: Identity::new(piece.key, hash, bucket, context.now),
-            state: State::of(piece, held, bytes as u32, source_count, context.now),
-        });
-        let queues = &self.queues;
-        if self.index.insert(hash as u32, slot, |slot| queues[slot].identity.hash).is_err() {
-            return self.close(slot, held, bytes, context);
+        if let Some(seat) = self.nursery.in_the_way(hash) {
+            self.settle(seat, context);
         }
-        self.shelves[family_index(family)].enter(&mut self.queues, slot);
-        self.remember(slot, hash);
+        if self.nursery.is_full() {
+            self.settle_oldest(self.nursery.len() / 2, context);
+        }
+        let tally = Tally::of(piece, bytes as u32, source_count, context.now);
+        self.nursery.begin(piece, hash, bucket, frame, tally, context.now);
         Outcome::Held
-    }
-
-    /// Takes back a datagram for which the index has no place.
-    #[cold]
-    fn close(&mut self, slot: u32, held: u32, bytes: u64, context: &mut Context<'_, F>) -> Outcome {
-        let family = self.queues[slot].identity.key.family;
-        self.queues.clear(slot);
-        context.memory.lease(family).release(bytes);
-        if let Some(held) = self.pieces.remove(held) {
-            return refuse(held.frame, DropReason::FragNoMemory, context);
-        }
-        Outcome::Refused
     }
 
     /// Adds a piece that was judged to fit.
@@ -309,16 +340,12 @@ impl<F: Buffer> Reassembler<F> {
         if needs_map {
             self.spread(slot);
         }
-        let held = self.pieces.insert(Held { frame, next: NONE, offset: piece.offset });
         let Queue { identity, state } = &mut self.queues[slot];
-        // It holds at least one piece.
-        self.pieces[std::mem::replace(&mut state.last, held)].next = held;
-        state.source_count = source_count;
-        state.touched = microseconds(context.now);
+        append(&mut self.pieces, state, Held { frame, next: NONE, offset: piece.offset });
         state.cover(piece);
-        state.note(piece);
-        state.charged += bytes as u32;
-        let (stage, charged) = (identity.stage, state.charged.into());
+        state.tally.note(piece);
+        state.tally.charge(bytes as u32, source_count, context.now);
+        let (stage, charged) = (identity.stage, state.tally.charged.into());
         let shelf = &mut self.shelves[family_index(family)];
         match stage {
             Stage::Newcomer => {
@@ -342,9 +369,9 @@ impl<F: Buffer> Reassembler<F> {
         context: &mut Context<'_, F>,
     ) -> Summary {
         let state = &mut self.queues[slot].state;
-        state.note(piece);
-        let (summary, mut at) = (state.summary(), state.first);
-        if state.in_order {
+        state.tally.note(piece);
+        let (summary, mut at) = (state.tally.summary(), state.first);
+        if state.tally.in_order {
             while let Some(held) = self.pieces.remove(at) {
                 complete.push(held.frame);
                 at = held.next;
@@ -403,6 +430,16 @@ impl<F: Buffer> Reassembler<F> {
 /// A place in the index: a pair takes 6 of the 64 bytes of a line, and two fifths
 /// of the places are used.
 const INDEX_BYTES: u64 = 16;
+
+/// Holds a piece as the last of a datagram.
+#[inline]
+pub(crate) fn append<F>(pieces: &mut Slab<Held<F>>, state: &mut State, held: Held<F>) {
+    let slot = pieces.insert(held);
+    match std::mem::replace(&mut state.last, slot) {
+        NONE => state.first = slot,
+        last => pieces[last].next = slot,
+    }
+}
 
 /// Refuses a fragment without a datagram.
 #[cold]

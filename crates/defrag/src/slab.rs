@@ -70,11 +70,6 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Where the next value will lie, to have it in cache.
-    pub fn next_free(&self) -> Option<&Slot<T>> {
-        self.place(self.free)
-    }
-
     #[inline(always)]
     pub fn insert(&mut self, value: T) -> u32 {
         if self.free == NONE {

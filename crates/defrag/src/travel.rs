@@ -4,10 +4,11 @@ use crate::Memory;
 use crate::eviction::Entered;
 use crate::memory::family_index;
 use crate::queue::Queue;
-use crate::reassembler::{Buffer, Held, Reassembler};
+use crate::reassembler::{Buffer, Held, Reassembler, append};
 use crate::slab::NONE;
+use crate::sources::Sources;
 
-/// The incomplete datagrams of a bucket between two workers, by family and age.
+/// The incomplete datagrams of a bucket between two workers, by age.
 ///
 /// Their memory stays counted inside the limits, so a parcel is to be adopted by
 /// somebody: with one that is dropped its share of the limits is lost.
@@ -57,24 +58,27 @@ impl<F: Buffer> Reassembler<F> {
                 slot = next;
             }
         }
+        for seat in self.nursery.by_age() {
+            if self.nursery[seat].bucket == bucket {
+                let (queue, pieces) = self.nursery.leave(seat);
+                travellers.push(packed(queue, pieces.collect(), &self.sources, memory));
+            }
+        }
+        travellers.sort_by_key(|traveller| traveller.queue.identity.created);
         Parcel { travellers }
     }
 
     fn take_out(&mut self, slot: u32, memory: &mut Memory) -> Option<Traveller<F>> {
         self.unlink(slot);
         let mut queue = self.queues.remove(slot)?;
-        let mut pieces = Vec::with_capacity(queue.state.pieces.into());
+        let mut pieces = Vec::with_capacity(queue.state.tally.pieces.into());
         let mut at = std::mem::replace(&mut queue.state.first, NONE);
         queue.state.last = NONE;
         while let Some(held) = self.pieces.remove(at) {
             at = held.next;
             pieces.push(held);
         }
-        let key = &queue.identity.key;
-        memory.lease(key.family).surrender(queue.state.charged.into());
-        let now = self.sources.get(key.source, key.zone);
-        let distance = now.wrapping_sub(queue.state.source_count);
-        Some(Traveller { queue, distance, pieces })
+        Some(packed(queue, pieces, &self.sources, memory))
     }
 
     /// Takes in what another worker extracted. Every datagram keeps its age: where
@@ -98,15 +102,11 @@ impl<F: Buffer> Reassembler<F> {
         let Traveller { mut queue, distance, pieces } = traveller;
         let key = queue.identity.key;
         let (family, hash) = (family_index(key.family), queue.identity.hash);
-        let (stage, bytes) = (queue.identity.stage, u64::from(queue.state.charged));
-        queue.state.source_count = self.sources.get(key.source, key.zone).wrapping_sub(distance);
+        let (stage, bytes) = (queue.identity.stage, u64::from(queue.state.tally.charged));
+        queue.state.tally.source_count =
+            self.sources.get(key.source, key.zone).wrapping_sub(distance);
         for held in pieces {
-            let slot = self.pieces.insert(Held { next: NONE, ..held });
-            match queue.state.last {
-                NONE => queue.state.first = slot,
-                last => self.pieces[last].next = slot,
-            }
-            queue.state.last = slot;
+            append(&mut self.pieces, &mut queue.state, Held { next: NONE, ..held });
         }
         memory.lease(key.family).adopt(bytes);
         let slot = self.queues.insert(queue);
@@ -118,4 +118,17 @@ impl<F: Buffer> Reassembler<F> {
         // its time. That takes hundreds of equal hashes under a secret key.
         debug_assert_eq!(filed, Ok(()));
     }
+}
+
+/// Makes a datagram that holds no piece any more ready to travel with its pieces.
+fn packed<F>(
+    queue: Queue,
+    pieces: Vec<Held<F>>,
+    sources: &Sources,
+    memory: &mut Memory,
+) -> Traveller<F> {
+    let key = &queue.identity.key;
+    memory.lease(key.family).surrender(queue.state.tally.charged.into());
+    let distance = sources.get(key.source, key.zone).wrapping_sub(queue.state.tally.source_count);
+    Traveller { queue, distance, pieces }
 }

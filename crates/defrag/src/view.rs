@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use flow::Timestamp;
 
-use crate::queue::{Queue, Stage};
+use crate::nursery::Young;
+use crate::queue::{Identity, Queue, Stage};
 use crate::reassembler::{Buffer, Reassembler};
+use crate::tally::Tally;
 use crate::{DatagramKey, Settings};
 
 /// How far a listing has come. The start is the default.
@@ -51,25 +53,49 @@ impl<F: Buffer> Reassembler<F> {
         for queue in (from.0..end).filter_map(|slot| self.queues.get(slot)) {
             each(queue.view(settings, now));
         }
-        (end < self.queues.slots()).then_some(Cursor(end))
+        if end < self.queues.slots() {
+            return Some(Cursor(end));
+        }
+        // Last, because they go to the table and not the other way.
+        self.nursery.iter().for_each(|young| each(young.view(settings, now)));
+        None
     }
 }
 
 impl Queue {
     fn view(&self, settings: &Settings, now: Timestamp) -> QueueView {
-        let Queue { identity, state } = self;
-        let age = now.since(identity.created);
-        let held = |count: u16| if identity.stage.is_dead() { 0 } else { u32::from(count) };
+        let Identity { key, bucket, stage, created, .. } = self.identity;
+        let view = self.state.tally.view(key, bucket, stage, settings, now.since(created));
+        if stage.is_dead() { QueueView { pieces: 0, received: 0, ..view } } else { view }
+    }
+}
+
+impl<F> Young<F> {
+    fn view(&self, settings: &Settings, now: Timestamp) -> QueueView {
+        let age = now.since(self.created);
+        self.tally.view(self.key, self.bucket, self.stage(), settings, age)
+    }
+}
+
+impl Tally {
+    fn view(
+        &self,
+        key: DatagramKey,
+        bucket: u16,
+        stage: Stage,
+        settings: &Settings,
+        age: Duration,
+    ) -> QueueView {
         QueueView {
-            key: identity.key,
-            bucket: identity.bucket,
-            stage: identity.stage,
-            pieces: held(state.pieces),
-            received: held(state.received),
-            total: (state.total != 0).then(|| state.total.into()),
-            charged: state.charged.into(),
+            key,
+            bucket,
+            stage,
+            pieces: self.pieces.into(),
+            received: self.received.into(),
+            total: (self.total != 0).then(|| self.total.into()),
+            charged: self.charged.into(),
             age,
-            remaining: settings.family(identity.key.family).timeout().saturating_sub(age),
+            remaining: settings.family(key.family).timeout().saturating_sub(age),
         }
     }
 }

@@ -59,6 +59,7 @@ impl FramePool {
 
     /// A frame with room for `length` bytes, whose content is whatever was there.
     /// `None` when `length` exceeds [`MAX_FRAME`].
+    #[inline]
     pub fn take(&mut self, length: usize) -> Option<Frame> {
         let place = if length <= SMALL_BUFFER { SMALL } else { LARGE };
         (length <= MAX_FRAME).then(|| self.shelves[place].take(length, &mut self.balance))
@@ -74,7 +75,13 @@ impl FramePool {
     /// Moves a frame that is to be kept into a buffer near its length, if that
     /// frees half of its buffer or more. So many short frames can not pin much
     /// more memory than they have bytes.
+    #[inline]
     pub fn compact(&mut self, frame: Frame) -> Frame {
+        // Most frames that are kept fill their buffer: no other would free half of it.
+        if 2 * frame.len() > frame.buffer.len() { frame } else { self.move_over(frame) }
+    }
+
+    fn move_over(&mut self, frame: Frame) -> Frame {
         let shelf = self.shelves.iter_mut().find(|shelf| frame.len() <= shelf.size);
         let Some(shelf) = shelf.filter(|shelf| 2 * shelf.size <= frame.buffer.len()) else {
             return frame;
@@ -101,9 +108,14 @@ impl FramePool {
     }
 
     /// Returns a frame's buffer. Beyond the limit it is freed.
+    #[inline]
     pub fn give_back(&mut self, frame: Frame) {
         let size = frame.buffer.len();
-        match self.shelves.iter_mut().rev().find(|shelf| shelf.size == size) {
+        let shelf = match size {
+            SMALL_BUFFER => Some(&mut self.shelves[SMALL]),
+            size => self.shelves.iter_mut().rev().find(|shelf| shelf.size == size),
+        };
+        match shelf {
             Some(shelf) if shelf.free.len() < shelf.limit => shelf.free.push(frame.buffer),
             _ => self.balance -= size as i64,
         }
@@ -126,6 +138,7 @@ impl FramePool {
 }
 
 impl Shelf {
+    #[inline]
     fn take(&mut self, length: usize, balance: &mut i64) -> Frame {
         let buffer = self.free.pop().unwrap_or_else(|| {
             *balance += self.size as i64;

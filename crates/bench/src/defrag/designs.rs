@@ -104,7 +104,7 @@ impl Owned {
         &mut self.pool
     }
 
-    /// Reassembles a batch: hashes, a stage of prefetch, one piece after the other,
+    /// Reassembles a batch: hashes, one piece after the other,
     /// what is due. The frames are drained; those of a datagram that is complete
     /// go to `deliver` in order, and then back to the pool.
     #[inline]
@@ -118,12 +118,6 @@ impl Owned {
         let Self { reassembler, settings, memory, counters, pool, complete, hashes, .. } = self;
         hashes.clear();
         hashes.extend(pieces.iter().map(|piece| piece.key.hash(SECRET)));
-        for &hash in &*hashes {
-            reassembler.prefetch_index(hash, engine::Hardware);
-        }
-        for &hash in &*hashes {
-            reassembler.prefetch_queue(hash, engine::Hardware);
-        }
         let held = Cell::new(self.held);
         let mut give_back = |frame: Frame, _: DropReason| {
             held.update(|held| held - frame.footprint() as u64);

@@ -165,7 +165,8 @@ fn expiry_keeps_to_its_budget_and_to_the_order_of_age() {
     }
     worker.pass(24.5);
     assert_eq!(worker.expire(3), 3);
-    let ids: Vec<u32> = worker.views().iter().map(|view| view.key.id).collect();
+    let mut ids: Vec<u32> = worker.views().iter().map(|view| view.key.id).collect();
+    ids.sort_unstable();
     assert_eq!(ids, [3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(worker.expire(100), 2, "those of 30 seconds and more");
 }

@@ -1,0 +1,79 @@
+//! From the nursery to the table.
+
+use flow::DropReason;
+
+use crate::eviction::Entered;
+use crate::memory::family_index;
+use crate::nursery::YOUTH;
+use crate::reassembler::{Buffer, Context, Reassembler, append};
+
+impl<F: Buffer> Reassembler<F> {
+    /// Moves a datagram to the table. Returns its slot, `None` if the index has no place for
+    /// it and it was given up.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn settle(&mut self, seat: u8, context: &mut Context<'_, F>) -> Option<u32> {
+        let slot = self.move_in(seat, &mut [Entered::NOTHING; 2]);
+        self.file(slot, context).then_some(slot)
+    }
+
+    /// Moves the oldest datagrams to the table. Together they look at each datagram that
+    /// settled before them, and is younger, once.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn settle_oldest(&mut self, count: usize, context: &mut Context<'_, F>) {
+        let mut entered = [Entered::NOTHING; 2];
+        for &seat in self.nursery.by_age()[..count].iter().rev() {
+            let slot = self.move_in(seat, &mut entered);
+            self.file(slot, context);
+        }
+    }
+
+    /// Moves everything to the table.
+    #[inline]
+    pub(crate) fn settle_all(&mut self, context: &mut Context<'_, F>) {
+        if self.nursery.len() > 0 {
+            self.settle_oldest(self.nursery.len(), context);
+        }
+    }
+
+    /// Moves to the table what is not young any more.
+    pub(crate) fn settle_grown_up(&mut self, context: &mut Context<'_, F>) {
+        let now = context.now;
+        if now.since(self.nursery.swept) < YOUTH {
+            return;
+        }
+        self.nursery.swept = now;
+        let is_grown_up = |created| now.since(created) >= YOUTH;
+        let count = self.nursery.iter().filter(|young| is_grown_up(young.created)).count();
+        if count > 0 {
+            self.settle_oldest(count, context);
+        }
+    }
+
+    /// Moves a datagram from its seat to a slot, and to its place by age: those that are
+    /// younger came within the last moments. Says in `entered` where that is.
+    fn move_in(&mut self, seat: u8, entered: &mut [Entered; 2]) -> u32 {
+        let (mut queue, pieces) = self.nursery.leave(seat);
+        pieces.for_each(|held| append(&mut self.pieces, &mut queue.state, held));
+        let (family, stage) = (family_index(queue.identity.key.family), queue.identity.stage);
+        let charged = queue.state.tally.charged.into();
+        let slot = self.queues.insert(queue);
+        let shelf = &mut self.shelves[family];
+        shelf.enter_by_age(&mut self.queues, slot, &mut entered[family]);
+        shelf.charge(stage, charged);
+        slot
+    }
+
+    /// Puts a datagram into the index. False if there is no place and it was given up.
+    fn file(&mut self, slot: u32, context: &mut Context<'_, F>) -> bool {
+        let (queues, hash) = (&self.queues, self.queues[slot].identity.hash);
+        let filed = self.index.insert(hash, slot, |slot| queues[slot].identity.hash).is_ok();
+        if filed {
+            self.remember(slot, hash.into());
+        } else {
+            self.give_up(slot, DropReason::FragNoMemory, context);
+        }
+        filed
+    }
+}
