@@ -160,3 +160,20 @@ fn a_quote_of_something_without_a_flow_names_none() {
     generic[0] = 0x45;
     assert!(names_one(&generic));
 }
+
+#[test]
+fn packets_of_a_pptp_call_share_a_key_whatever_their_length() {
+    let key = |length: u16| {
+        // Key and sequence number present, version 1, PPP; then length and call id.
+        let mut gre = vec![0x30, 0x01, 0x88, 0x0b];
+        gre.extend(length.to_be_bytes());
+        gre.extend([0, 7, 0, 0, 0, 1]);
+        gre.extend(vec![0; length.into()]);
+        let mut frame = Vec::new();
+        v4().raw(protocol::GRE, &gre, &mut frame);
+        dissect(&frame, Tunnels::Inner).unwrap().network.unwrap().transport
+    };
+    for length in [0, 1, 1400] {
+        assert_eq!(key(length), Transport::Gre { version: 1, key: 7 });
+    }
+}

@@ -202,7 +202,7 @@ pub enum Transport {
     Gre {
         /// Version 0 (RFC 2784) or 1 (RFC 2637, PPTP).
         version: u8,
-        /// The key (RFC 2890); for version 1 the payload length and call id; 0 without.
+        /// The key (RFC 2890); for version 1 the receiver's call id; 0 without.
         key: u32,
     },
     /// A protocol without ports that Stateway knows.

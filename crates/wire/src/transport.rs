@@ -185,6 +185,8 @@ pub(crate) fn gre(bytes: &[u8]) -> Result<Gre, Malformed> {
     } else {
         0
     };
+    // The high half is the length of the payload.
+    let key = if version == 1 { key & 0xffff } else { key };
     let acknowledged = if version == 1 { has(ACKNOWLEDGMENT) } else { 0 };
     Ok(Gre {
         version,
