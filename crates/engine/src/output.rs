@@ -19,6 +19,8 @@ pub struct Outputs {
     path_mtu: PathMtu,
     /// What a frame is sent as that was too long; empty in between.
     pieces: Vec<Frame>,
+    /// What no port takes, until it is dropped.
+    refused: Vec<(Frame, DropReason)>,
 }
 
 #[derive(Default)]
@@ -82,6 +84,11 @@ impl Outputs {
         self.ports.iter().map(|port| port.sent).collect()
     }
 
+    /// A frame that no port takes, and why; it is to be dropped.
+    pub fn take_refused(&mut self) -> Option<(Frame, DropReason)> {
+        self.refused.pop()
+    }
+
     /// Queues a frame for the port or ports that the bridge chooses.
     pub fn forward(
         &mut self,
@@ -93,10 +100,7 @@ impl Outputs {
         match self.bridge.egress(&frame, now_ns) {
             Egress::Port(port) => self.queue(port, frame, Some(now_ns), pool, counters),
             Egress::Flood => self.flood(frame, pool, counters),
-            Egress::Drop(reason) => {
-                counters.drop_packet(reason);
-                pool.give_back(frame);
-            }
+            Egress::Drop(reason) => self.refused.push((frame, reason)),
         }
     }
 
@@ -126,10 +130,12 @@ impl Outputs {
             }
         }
         match copies.checked_sub(1) {
-            Some(more) => counters.output.flood_copies += more,
-            None => counters.drop_packet(DropReason::NoOutputPort),
+            Some(more) => {
+                counters.output.flood_copies += more;
+                pool.give_back(frame);
+            }
+            None => self.refused.push((frame, DropReason::NoOutputPort)),
         }
-        pool.give_back(frame);
     }
 
     /// Queues a frame for a port. `answer_ns` is the time, if its sender may be told
@@ -137,22 +143,20 @@ impl Outputs {
     fn queue(
         &mut self,
         port: PortId,
-        frame: Frame,
+        mut frame: Frame,
         answer_ns: Option<u64>,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
         let Some(output) = self.ports.get_mut(usize::from(port.0)).filter(|o| o.queue.is_some())
         else {
-            counters.drop_packet(DropReason::NoOutputPort);
-            pool.give_back(frame);
-            return;
+            return self.refused.push((frame, DropReason::NoOutputPort));
         };
         let Some(mtu) = output.mtu.filter(|mtu| path_mtu::is_exceeded(*mtu, &frame)) else {
             return output.push(frame, pool, counters);
         };
         let came_from = usize::from(frame.port.0);
-        match self.path_mtu.shorten(frame, mtu, answer_ns, pool, &mut self.pieces) {
+        match self.path_mtu.shorten(&mut frame, mtu, answer_ns, pool, &mut self.pieces) {
             Ok(()) => {
                 // A super-packet with shorter segments is still one.
                 if self.pieces.len() > 1 {
@@ -164,7 +168,7 @@ impl Outputs {
                 }
             }
             Err(Refused { reason, answer }) => {
-                counters.drop_packet(reason);
+                self.refused.push((frame, reason));
                 counters.output.frag_fails += u64::from(reason == DropReason::FragNeeded);
                 if let (Some(answer), Some(back)) = (answer, self.ports.get_mut(came_from)) {
                     counters.output.icmp_out_msgs += 1;

@@ -28,7 +28,7 @@ pub struct PathMtu {
     full_at_ns: u64,
 }
 
-/// A frame that was dropped because it is too long.
+/// Why a frame that is too long is to be dropped.
 #[derive(Debug)]
 pub struct Refused {
     /// Why.
@@ -61,11 +61,12 @@ impl PathMtu {
     /// super-packet of TCP with shorter segments. `pieces` is empty before.
     ///
     /// # Errors
-    /// [`Refused`] where the packet may not be cut, or is none of IP. There is an
+    /// [`Refused`] where the packet may not be cut, or is none of IP; it stays in `frame`
+    /// then, from which it is taken otherwise. There is an
     /// answer only if the time is given, within the rate, and where one may be sent.
     pub fn shorten(
         &mut self,
-        mut frame: Frame,
+        frame: &mut Frame,
         mtu: u32,
         answer_ns: Option<u64>,
         pool: &mut FramePool,
@@ -81,24 +82,26 @@ impl PathMtu {
                     None if network.end as usize <= longest => Err(TOO_LONG),
                     _ if !may_be_cut => {
                         let answers = answer_ns.is_some_and(|now_ns| self.may_answer(now_ns));
-                        Err(refuse(&frame, &network, mtu, answers, pool))
+                        Err(refuse(frame, &network, mtu, answers, pool))
                     }
-                    None => cut(&mut frame, mtu, pool, pieces),
+                    None => cut(frame, mtu, pool, pieces),
                     Some(segments) if segments.is_tcp() => {
-                        shorten_segments(&mut frame, segments, longest)
+                        shorten_segments(frame, segments, longest)
                     }
-                    Some(_) => cut_segments(&frame, longest, mtu, pool, pieces),
+                    Some(_) => cut_segments(frame, longest, mtu, pool, pieces),
                 }
             }
             _ => Err(TOO_LONG),
         };
-        if result.is_ok() && pieces.is_empty() {
+        result?;
+        let frame = std::mem::take(frame);
+        if pieces.is_empty() {
             // It goes on itself, with shorter segments.
             pieces.push(frame);
         } else {
             pool.give_back(frame);
         }
-        result
+        Ok(())
     }
 
     /// Takes one error from the allowance.

@@ -38,9 +38,10 @@ impl Bench {
         frame
     }
 
-    fn shorten(&mut self, frame: Frame, now: Option<u64>) -> Result<Vec<Frame>, Refused> {
+    fn shorten(&mut self, mut frame: Frame, now: Option<u64>) -> Result<Vec<Frame>, Refused> {
         let mut pieces = Vec::new();
-        let result = self.path_mtu.shorten(frame, MTU, now, &mut self.pool, &mut pieces);
+        let result = self.path_mtu.shorten(&mut frame, MTU, now, &mut self.pool, &mut pieces);
+        assert_eq!(frame.is_empty(), result.is_ok(), "what is refused stays");
         result.map(|()| pieces)
     }
 }

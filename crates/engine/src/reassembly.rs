@@ -305,12 +305,14 @@ impl Worker {
     pub(crate) fn send(&mut self, frame: Frame, pieces: Option<Box<Pieces>>, now: Timestamp) {
         let now_ns = now.as_nanos();
         let Some(pieces) = pieces else {
-            return self.outputs.forward(frame, now_ns, &mut self.pool, &mut self.counters);
+            self.outputs.forward(frame, now_ns, &mut self.pool, &mut self.counters);
+            return self.drop_refused();
         };
         let mut frames = self.take_apart(frame, pieces);
         for frame in frames.drain(..) {
             self.outputs.forward(frame, now_ns, &mut self.pool, &mut self.counters);
         }
+        self.drop_refused();
         self.reassembly.loose = frames;
     }
 

@@ -336,6 +336,7 @@ impl Worker {
 
     fn flush(&mut self) {
         self.outputs.flush(&mut self.pool, &mut self.counters);
+        self.drop_refused();
         // Only now has everything of a departing bucket left this worker.
         while let Some(Departure { bucket, to, mut content }) = self.departures.pop() {
             content.datagrams = self.pack_datagrams(bucket);
@@ -348,6 +349,14 @@ impl Worker {
         }
         for link in self.links.iter_mut().flatten() {
             link.flush();
+        }
+    }
+
+    /// Drops what no output takes.
+    #[inline]
+    pub(crate) fn drop_refused(&mut self) {
+        while let Some((frame, reason)) = self.outputs.take_refused() {
+            self.drop_frame(frame, reason.into());
         }
     }
 
