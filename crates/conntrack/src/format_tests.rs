@@ -160,7 +160,7 @@ fn the_real_tool_prints_the_same() {
          -u SEEN_REPLY,ASSURED -t 9000 -m 7 -w 3",
         "-p udp -s 2001:db8::1 -d 2001:db8::2 --sport 5000 --dport 53 -t 9000",
         "-p icmp -s 192.0.2.1 -d 192.0.2.2 --icmp-type 8 --icmp-code 0 --icmp-id 77 -t 9000",
-        "-p sctp -s 192.0.2.1 -d 192.0.2.2 --sport 41212 --dport 6000 --state HEARTBEAT_SENT \
+        "-p sctp -s 192.0.2.1 -d 192.0.2.2 --sport 41212 --dport 6000 --state ESTABLISHED \
          --orig-vtag 1 --reply-vtag 2 -u SEEN_REPLY,ASSURED -t 9000",
         "-p udplite -s 192.0.2.1 -d 192.0.2.2 --sport 41212 --dport 6000 -t 9000",
     ];
@@ -179,7 +179,7 @@ fn the_real_tool_prints_the_same() {
     let icmp = with_transport(protocol::ICMP, echo(8), echo(0));
     let both = ports(41212, 6000);
     let sctp = Connection {
-        state: Some(SctpState::HeartbeatSent.name()),
+        state: Some(SctpState::Established.name()),
         assured: true,
         timeout_s,
         ..with_transport(protocol::SCTP, both, ports(6000, 41212))

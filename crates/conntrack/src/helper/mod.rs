@@ -5,7 +5,7 @@
 //! destination port, or by the expectation that the connection fulfils; never by a
 //! port alone. It sees each packet that tracking has accepted, in the order in which
 //! packets pass, so also what is sent again. It knows no table: bytes go in,
-//! [`Request`]s come out. To add one: a file here with its [`Facts`] and its state, and a
+//! requests come out. To add one: a file here with its facts and its state, and a
 //! [`Kind`].
 
 mod amanda;
