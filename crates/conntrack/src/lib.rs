@@ -29,7 +29,7 @@ pub use direction::Direction;
 pub use event::{Event, EventKind, EventSink};
 pub use expect::{ExpectationCursor, Expectations};
 pub use filter::{Filter, Prefix, PrefixError};
-pub use limits::{HalfOpen, LimitPools, Limits, Reserve, Sources};
+pub use limits::{HalfOpen, LimitPools, Limits, RESERVE_SHARE, Reserve, Sources};
 pub use packet::{Checksum, Context, Tracked, TrackedPacket, class_without_flow};
 pub use settings::{Settings, Timeouts};
 pub use table::{Action, CHOSEN_COST, Changes, Cursor, Shortage, Table};

@@ -2,7 +2,8 @@
 //! and the reserve that only some sources may use.
 //!
 //! The limits of gateway, zones and reserve hold exactly, whatever the number of workers:
-//! each is a pool that workers lease from. The limit of a source is divided, see
+//! each is a pool that workers lease from. When a limit is lowered, no connection is ended,
+//! and none is opened until enough have gone. The limit of a source is divided, see
 //! [`Sources`].
 
 mod half_open;
@@ -19,6 +20,11 @@ use crate::{Prefix, Settings};
 pub use half_open::HalfOpen;
 pub use sources::Sources;
 
+/// The reserve is at most 1 / `RESERVE_SHARE` of all connections.
+pub const RESERVE_SHARE: u64 = 2;
+/// The part of the table that is divided among the workers for good: 1 / `FLOOR_SHARE`.
+const FLOOR_SHARE: u64 = 4;
+
 /// Connections that only some sources may use, so that an operator can connect to what
 /// lies behind a gateway whose table is full.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +40,8 @@ pub struct Reserve {
 pub struct LimitPools {
     table: LeasePool,
     reserve: LeasePool,
+    /// What the reserve is meant to be.
+    reserved: u64,
     reserved_for: Arc<[Prefix]>,
     /// By zone.
     zones: Arc<[(Zone, LeasePool)]>,
@@ -75,7 +83,8 @@ impl LimitPools {
         zones.sort_by_key(|&(zone, _)| zone);
         let pools = Self {
             table: LeasePool::new(0),
-            reserve: LeasePool::new(reserve.connections),
+            reserve: LeasePool::new(0),
+            reserved: reserve.connections,
             reserved_for: reserve.sources.clone().into(),
             zones: zones.into(),
         };
@@ -83,16 +92,19 @@ impl LimitPools {
         pools
     }
 
-    /// Takes over a changed `nf_conntrack_max`. The reserve is part of it.
+    /// Takes over a changed `nf_conntrack_max`. The reserve is part of it, at most a
+    /// [`RESERVE_SHARE`]th. Workers then have to [share](Limits::share) anew.
     pub fn apply(&self, settings: &Settings) {
-        self.table.set_cap(settings.max_entries.saturating_sub(self.reserve.cap()));
+        let reserve = self.reserved.min(settings.max_entries / RESERVE_SHARE);
+        self.reserve.set_cap(reserve);
+        self.table.set_cap(settings.max_entries - reserve);
     }
 
     /// The limits of one worker. It takes from the pools about a thousandth of each at a
     /// time: the shared counters are rarely touched, and little is kept from those who
     /// need it.
     pub fn limits(&self, secret: HashKey) -> Limits {
-        self.limits_in_quanta(|pool| (pool.cap() / 1024).min(1024), secret)
+        self.limits_in_quanta(quantum, secret)
     }
 
     /// The limits of one worker of a replay, where it must not show how flows are spread
@@ -117,7 +129,36 @@ impl LimitPools {
     }
 }
 
+/// Units that a lease asks for at a time.
+fn quantum(pool: &LeasePool) -> u64 {
+    (pool.cap() / 1024).min(1024)
+}
+
 impl Limits {
+    /// Takes over limits that have changed, and shares them with so many workers, this one
+    /// among them: a part of the table is always there for each.
+    pub fn share(&mut self, workers: u32) {
+        let zones = self.zones.iter_mut().map(|(_, lease)| lease);
+        for lease in zones.chain([&mut self.table, &mut self.reserve]) {
+            lease.set_quantum(quantum(lease.pool()));
+        }
+        let floor = self.table.pool().cap() / FLOOR_SHARE / u64::from(workers.max(1));
+        self.table.set_floor(floor);
+        self.settle();
+    }
+
+    /// True if others lack what this worker holds: connections should give way.
+    pub fn is_overdrawn(&self) -> bool {
+        self.table.is_overdrawn()
+    }
+
+    /// Returns what is lacking elsewhere and not needed here.
+    pub fn settle(&mut self) {
+        self.zones.iter_mut().for_each(|(_, lease)| lease.settle());
+        self.table.settle();
+        self.reserve.settle();
+    }
+
     /// Those of the only worker of a gateway: so many connections, without zones and
     /// reserve.
     pub fn alone(max_entries: u64, secret: HashKey) -> Self {
@@ -200,3 +241,7 @@ pub(crate) fn ip_address(bytes: [u8; 16], family: Family) -> IpAddr {
         Family::V6 => IpAddr::from(bytes),
     }
 }
+
+#[cfg(test)]
+#[path = "limits_tests.rs"]
+mod tests;

@@ -32,6 +32,7 @@ impl Worker {
             Command::ShareLimits(workers) => {
                 self.reassembly.memory.set_workers(workers);
                 self.tracking.limits.sources.set_workers(workers);
+                self.tracking.limits.share(workers);
                 self.syn_proxy.set_workers(workers);
             }
             Command::Mark(marker) => self.mark(marker),

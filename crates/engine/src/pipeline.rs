@@ -21,6 +21,8 @@ const LIMITS: [DropReason; 3] =
     [DropReason::TableFull, DropReason::ZoneLimit, DropReason::SourceLimit];
 /// Buckets that are asked at most to make room for one packet.
 const EVICT_BUCKETS: usize = 16;
+/// Connections that give way to other workers in one turn at most.
+const EVICT_AT_ONCE: usize = 64;
 
 impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner.
@@ -215,6 +217,18 @@ impl Worker {
             self.counters.conntrack.drop += 1;
         }
         judged
+    }
+
+    /// Where another worker lacks its part of `nf_conntrack_max`, has connections give way
+    /// that may, a bounded number of them.
+    pub(crate) fn settle_limits(&mut self, now: Timestamp) {
+        for _ in 0..EVICT_AT_ONCE {
+            if !self.tracking.limits.is_overdrawn() || !self.evict_somewhere(Shortage::Table, now) {
+                break;
+            }
+            self.tracking.limits.settle();
+        }
+        self.tracking.limits.settle();
     }
 
     /// Ends the first candidate of the next bucket that has one. All buckets are asked in

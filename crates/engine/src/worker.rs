@@ -373,6 +373,7 @@ impl Worker {
             return false;
         }
         let has_more = self.expire_datagrams(now) >= EXPIRE_DATAGRAMS;
+        self.settle_limits(now);
         for _ in 0..EXPIRE_BUCKETS {
             self.expire_at = (self.expire_at + 1) % self.ownership.routes().len();
             self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);

@@ -153,6 +153,13 @@ impl Lease {
         self.fill_to_floor();
     }
 
+    /// Changes how many units are asked for at a time. A smaller pocket gives back what
+    /// it does not hold any more.
+    pub fn set_quantum(&mut self, quantum: u64) {
+        self.quantum = quantum;
+        self.keep_spare(self.reserve() + quantum);
+    }
+
     /// Changes the floor.
     pub fn set_floor(&mut self, floor: u64) {
         self.floor = floor;
@@ -184,6 +191,11 @@ impl Lease {
         let surplus = self.spare.saturating_sub(units);
         self.spare -= surplus;
         self.pool.give_back(surplus);
+    }
+
+    /// Where it comes from.
+    pub fn pool(&self) -> &LeasePool {
+        &self.pool
     }
 
     /// Units spent and not released.

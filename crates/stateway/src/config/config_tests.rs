@@ -87,7 +87,7 @@ fn zones_and_the_reserve_are_understood() {
 
         [[zone]]
         id = 10
-        interfaces = ["wan0"]
+        interfaces = ["wan0", "lan0"]
         vlans = [0, 100]
         max_connections = 5000
         half_open_per_source = 50
@@ -108,7 +108,7 @@ fn zones_and_the_reserve_are_understood() {
     assert_eq!((first.zone.0, first.max_connections), (10, Some(5000)));
     assert_eq!(
         (first.ports.as_deref(), first.vlans.as_deref()),
-        (Some(&[PortId(1)][..]), Some(&[0, 100][..]))
+        (Some(&[PortId(1), PortId(0)][..]), Some(&[0, 100][..]))
     );
     assert_eq!(*second, engine::ZoneConfig::new(flow::Zone(11)));
     let mut zones = engine::Zones::new(&config.zones, 2).unwrap();
@@ -153,6 +153,15 @@ reserve = ["192.0.2.0/33"]
 reserves = 4
 "#
     ));
+    let half = problems(
+        "[[interface]]\nname = \"a\"\n[[zone]]\nid = 1\ninterfaces = [\"a\"]\n\
+         [conntrack]\nreserve = [\"192.0.2.1\"]\nreserve_connections = 51\n\
+         [tunables]\nnf_conntrack_max = 100\n",
+    );
+    insta::assert_snapshot!(half, @"
+    gateway.toml:5: zone.interfaces: names one side only: replies come in by another interface, and both directions of a flow must be in one zone
+    gateway.toml:8: conntrack.reserve_connections: nf_conntrack_max is 100, and half of it, 50, may be reserved at most
+    ");
     let alone = problems("[conntrack]\nreserve_connections = 5\n");
     insta::assert_snapshot!(alone, @"gateway.toml:1: conntrack: reserve and reserve_connections belong together: who, and how many");
 }

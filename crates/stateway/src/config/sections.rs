@@ -34,11 +34,12 @@ pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configurati
         .collect();
     refuse_repeated_names(&mut reader, &config.interfaces);
     config.zones = zones::read(&mut reader, &mut document, &config.interfaces);
-    if let Some(section) = table(&mut reader, &mut document, "conntrack") {
-        config.reserve = zones::conntrack(&mut reader, section);
-    }
     if let Some(section) = table(&mut reader, &mut document, "tunables") {
         tunables(&mut reader, section, &mut config.settings);
+    }
+    if let Some(section) = table(&mut reader, &mut document, "conntrack") {
+        let max_entries = config.settings.conntrack.max_entries;
+        config.reserve = zones::conntrack(&mut reader, section, max_entries);
     }
     if let Some(section) = table(&mut reader, &mut document, "control") {
         control(&mut reader, section, &mut config);

@@ -1,6 +1,6 @@
 //! The tables `[[zone]]` and `[conntrack]`.
 
-use conntrack::{Prefix, Reserve};
+use conntrack::{Prefix, RESERVE_SHARE, Reserve};
 use engine::ZoneConfig;
 use flow::{SetTunableError, Zone};
 use netio::PortId;
@@ -51,9 +51,15 @@ fn zone(
     }
     let id = section.read(reader, "id", |value| number(value, 1, u16::MAX.into()));
     let mut zone = ZoneConfig::new(Zone(id.unwrap_or_default() as u16));
+    let place = section.place_of("interfaces");
     zone.ports = section.read(reader, "interfaces", |value| {
         list(value, "names of interfaces", |name| port(name, interfaces))
     });
+    if zone.ports.as_ref().is_some_and(|ports| ports.len() == 1) {
+        let what = "names one side only: replies come in by another interface, and both \
+                    directions of a flow must be in one zone";
+        reader.note(place, "zone.interfaces", what);
+    }
     zone.vlans = section.read(reader, "vlans", |value| {
         list(value, "VLAN identifiers", |vlan| Ok(number(vlan, 0, MAX_VLAN)? as u16))
     });
@@ -103,7 +109,11 @@ fn port(value: &DeValue<'_>, interfaces: &[Interface]) -> Result<PortId, String>
 }
 
 /// The table `[conntrack]`.
-pub(super) fn conntrack(reader: &mut Reader<'_>, mut section: Section<'_>) -> Reserve {
+pub(super) fn conntrack(
+    reader: &mut Reader<'_>,
+    mut section: Section<'_>,
+    max_entries: u64,
+) -> Reserve {
     let offset = section.place_of("reserve");
     let sources = section.read(reader, "reserve", |value| {
         list(value, "prefixes", |prefix| {
@@ -111,12 +121,20 @@ pub(super) fn conntrack(reader: &mut Reader<'_>, mut section: Section<'_>) -> Re
             prefix.parse::<Prefix>().map_err(|error| error.to_string())
         })
     });
+    let place = section.place_of("reserve_connections");
     let connections =
         section.read(reader, "reserve_connections", |value| number(value, 1, MAX_CONNECTIONS));
     section.finish(reader);
     if sources.is_some() != connections.is_some() {
         let what = "reserve and reserve_connections belong together: who, and how many";
         reader.note(offset, "conntrack", what);
+    }
+    let most = max_entries / RESERVE_SHARE;
+    if connections.is_some_and(|connections| connections > most) {
+        let what = format!(
+            "nf_conntrack_max is {max_entries}, and half of it, {most}, may be reserved at most"
+        );
+        reader.note(place, "conntrack.reserve_connections", what);
     }
     Reserve { sources: sources.unwrap_or_default(), connections: connections.unwrap_or_default() }
 }
