@@ -78,7 +78,9 @@ impl Worker {
     /// True while the gateway answers the SYNs of a zone.
     fn answers(&mut self, zone: Zone, now: Timestamp) -> bool {
         let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
-        let share = threshold.div_ceil(self.syn_proxy.workers);
+        // A share of 1 would be "always", which is for a threshold of 1 only.
+        let least = threshold.min(2);
+        let share = threshold.div_ceil(self.syn_proxy.workers).max(least);
         let half_open = self.tracking.limits.half_open.get(zone);
         self.syn_proxy.pressure(zone).answers(half_open, share.into(), now)
     }

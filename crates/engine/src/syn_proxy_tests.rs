@@ -531,6 +531,17 @@ fn in_a_flood_servers_see_only_who_comes_back() {
 }
 
 #[test]
+fn only_a_threshold_of_one_means_always_however_many_workers_share_it() {
+    for (threshold, answered) in [(1, 1), (2, 0), (64, 0)] {
+        let mut scene = Scene::new(false, threshold);
+        scene.rig.worker.syn_proxy.set_workers(64);
+        let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+        let [back, on] = scene.send(OUTSIDE, &syn);
+        assert_eq!((back.len(), on.len()), (answered, 1 - answered), "{threshold}");
+    }
+}
+
+#[test]
 fn a_connection_that_nobody_proxied_stays_as_it_is() {
     let mut scene = Scene::new(false, 3);
     let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
