@@ -37,16 +37,8 @@ impl Inspect for Amanda {
                 continue;
             }
             ask(Request::Expect(Announced {
-                class: 0,
-                protocol: protocol::TCP,
                 source: Some(packet.destination),
-                source_port: None,
-                destination: packet.source,
-                destination_port: port,
-                helper: None,
-                permanent: false,
-                timeout_s: None,
-                place: 0..0,
+                ..Announced::new(protocol::TCP, packet.source, port)
             }));
         }
         Inspected::Pass

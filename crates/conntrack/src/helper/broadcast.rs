@@ -41,16 +41,9 @@ impl Inspect for Broadcast {
         if packet.group && packet.direction == Direction::Original {
             ask(Request::Keep { seconds: self.wait_s });
             ask(Request::Expect(Announced {
-                class: 0,
-                protocol: protocol::UDP,
-                source: None,
                 source_port: Some(packet.destination_port),
-                destination: packet.source,
-                destination_port: packet.source_port,
-                helper: None,
                 permanent: true,
-                timeout_s: None,
-                place: 0..0,
+                ..Announced::new(protocol::UDP, packet.source, packet.source_port)
             }));
         }
         Inspected::Pass

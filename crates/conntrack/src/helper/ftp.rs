@@ -96,16 +96,9 @@ fn read_line(packet: &Watched<'_>, start: usize) -> Result<Announced, Silent> {
         return Err(Silent::Other);
     }
     Ok(Announced {
-        class: 0,
-        protocol: protocol::TCP,
         source: Some(packet.destination),
-        source_port: None,
-        destination: target.address,
-        destination_port: target.port,
-        helper: None,
-        permanent: false,
-        timeout_s: None,
         place: start + target.place.start..start + target.place.end,
+        ..Announced::new(protocol::TCP, target.address, target.port)
     })
 }
 

@@ -44,16 +44,8 @@ impl Inspect for Irc {
                 return;
             }
             ask(Request::Expect(Announced {
-                class: 0,
-                protocol: protocol::TCP,
-                source: None,
-                source_port: None,
-                destination: address,
-                destination_port: port,
-                helper: None,
-                permanent: false,
-                timeout_s: None,
                 place: at.map_or(0..0, |at| at + place.start..at + place.end),
+                ..Announced::new(protocol::TCP, address, port)
             }));
         });
         Inspected::Pass

@@ -286,6 +286,24 @@ pub(crate) struct Announced {
     pub place: Range<usize>,
 }
 
+impl Announced {
+    /// One connection of class 0, by anybody, that nobody watches.
+    pub const fn new(protocol: u8, destination: IpAddr, destination_port: u16) -> Self {
+        Self {
+            class: 0,
+            protocol,
+            source: None,
+            source_port: None,
+            destination,
+            destination_port,
+            helper: None,
+            permanent: false,
+            timeout_s: None,
+            place: 0..0,
+        }
+    }
+}
+
 /// What to do with a packet that was inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inspected {

@@ -73,16 +73,8 @@ impl Inspect for Sane {
             let port = u16::from_be_bytes([high, low]);
             if port != 0 {
                 ask(Request::Expect(Announced {
-                    class: 0,
-                    protocol: protocol::TCP,
                     source: Some(packet.destination),
-                    source_port: None,
-                    destination: packet.source,
-                    destination_port: port,
-                    helper: None,
-                    permanent: false,
-                    timeout_s: None,
-                    place: 0..0,
+                    ..Announced::new(protocol::TCP, packet.source, port)
                 }));
             }
         }

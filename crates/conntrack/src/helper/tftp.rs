@@ -24,16 +24,8 @@ impl Inspect for Tftp {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         if packet.direction == Direction::Original && is_request(packet.payload) {
             ask(Request::Expect(Announced {
-                class: 0,
-                protocol: protocol::UDP,
                 source: Some(packet.destination),
-                source_port: None,
-                destination: packet.source,
-                destination_port: packet.source_port,
-                helper: None,
-                permanent: false,
-                timeout_s: None,
-                place: 0..0,
+                ..Announced::new(protocol::UDP, packet.source, packet.source_port)
             }));
         }
         Inspected::Pass

@@ -159,16 +159,9 @@ impl Origin<'_> {
     fn leads_to(&self, target: Target, protocol: u8) -> Announced {
         let Target { address, port, place } = target;
         Announced {
-            class: 0,
-            protocol,
             source: Some(self.packet.destination),
-            source_port: None,
-            destination: address,
-            destination_port: port,
-            helper: None,
-            permanent: false,
-            timeout_s: None,
             place: self.start.map_or(0..0, |start| start + place.start..start + place.end),
+            ..Announced::new(protocol, address, port)
         }
     }
 

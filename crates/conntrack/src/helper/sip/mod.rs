@@ -155,15 +155,11 @@ impl Dialogue {
             Some(expires @ 1..) if matches!(message.start, Start::Response(200..=299)) => {
                 Request::Expect(Announced {
                     class: SIGNALLING,
-                    protocol,
                     source: packet.settings.sip_direct_signalling.then_some(packet.source),
-                    source_port: None,
-                    destination: address,
-                    destination_port: port,
                     helper: Some(Kind::Sip),
                     permanent: true,
                     timeout_s: Some(expires),
-                    place: 0..0,
+                    ..Announced::new(protocol, address, port)
                 })
             }
             _ => Request::Withdraw { classes: SIGNALLING..=SIGNALLING },
@@ -198,15 +194,9 @@ impl Heard<'_> {
             for &port in ports {
                 ask(Request::Expect(Announced {
                     class,
-                    protocol: protocol::UDP,
                     source: direct.then_some(packet.destination),
-                    source_port: None,
-                    destination: media.address,
-                    destination_port: port,
-                    helper: None,
-                    permanent: false,
-                    timeout_s: None,
                     place: place.clone(),
+                    ..Announced::new(protocol::UDP, media.address, port)
                 }));
             }
         }
