@@ -223,12 +223,14 @@ impl Worker {
     /// that may, a bounded number of them.
     pub(crate) fn settle_limits(&mut self, now: Timestamp) {
         for _ in 0..EVICT_AT_ONCE {
-            if !self.tracking.limits.is_overdrawn() || !self.evict_somewhere(Shortage::Table, now) {
+            if !self.tracking.limits.is_overdrawn() {
                 break;
             }
             self.tracking.limits.settle();
+            if !self.evict_somewhere(Shortage::Table, now) {
+                break;
+            }
         }
-        self.tracking.limits.settle();
     }
 
     /// Ends the first candidate of the next bucket that has one. All buckets are asked in
