@@ -73,20 +73,45 @@ pub fn is_intact(bytes: &[u8]) -> bool {
     checksum(bytes) == 0
 }
 
-/// `checksum` after a 16-bit word that it covers changed from `old` to `new`
-/// (RFC 1624 equation 3).
+/// What a change of covered bytes does to a checksum (RFC 1624 equation 3).
 ///
 /// A UDP checksum of 0 means that there is none and must not be updated; a result
 /// of 0 has to be sent as 0xffff for UDP (RFC 768).
-pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
-    Sum(!checksum as u64).word(!old).word(new).finish()
-}
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change(Sum);
 
-/// As [`update`] for a run of words, such as an address. `old` and `new` have the
-/// same even length and begin at an even offset of what is covered.
-pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
-    // The complement of the sum is the sum of the complements.
-    Sum(u64::from(!checksum)).word(Sum::ZERO.bytes(old).finish()).bytes(new).finish()
+impl Change {
+    /// What is covered summed up to `before` and sums up to `after`.
+    pub const fn between(before: Sum, after: Sum) -> Self {
+        // The complement of the sum is the sum of the complements.
+        Self(after.word(before.finish()))
+    }
+
+    /// This, and a run of words such as an address that becomes another. `old` and `new`
+    /// have the same even length and begin at an even offset of what is covered.
+    #[must_use]
+    #[inline(always)]
+    pub fn replace(self, old: &[u8], new: &[u8]) -> Self {
+        self.and(Self::between(Sum::ZERO.bytes(old), Sum::ZERO.bytes(new)))
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(Sum(self.0.0 + other.0.0))
+    }
+
+    /// The checksum that was `checksum`.
+    pub const fn apply(self, checksum: u16) -> u16 {
+        self.0.word(!checksum).finish()
+    }
+
+    /// Brings the checksum that lies `at` an offset of `bytes` up to date, if there is one.
+    pub fn update(self, bytes: &mut [u8], at: usize) {
+        if let Some(field) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *field = self.apply(u16::from_be_bytes(*field)).to_be_bytes();
+        }
+    }
 }
 
 /// Writes the checksum of the IPv4 header that begins `header`. A header that is
@@ -249,7 +274,7 @@ fn is_verifiable(frame: &[u8], network: &Network) -> bool {
 
 /// True if a routing header says that the packet has further to go than to its
 /// destination address.
-fn is_source_routed(frame: &[u8], network: &Network) -> bool {
+pub(crate) fn is_source_routed(frame: &[u8], network: &Network) -> bool {
     let mut offset = usize::from(network.offset) + 40;
     let end = usize::from(network.transport_offset);
     let Some(&next) = frame.get(usize::from(network.offset) + 6) else { return false };

@@ -24,7 +24,20 @@ const fn table() -> [u32; 256] {
 /// The CRC32c of `parts` in sequence.
 pub(crate) fn crc32c(parts: &[&[u8]]) -> u32 {
     let bytes = parts.iter().copied().flatten();
-    !bytes.fold(!0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8))
+    !bytes.fold(!0, |crc, byte| step(crc, *byte))
+}
+
+/// By what the CRC32c of bytes changes (exclusive or) when four of them change by
+/// `changed`, in the order of the bytes, and `following` bytes after those do not.
+pub(crate) fn crc32c_of_change(changed: u32, following: usize) -> u32 {
+    // The CRC is linear but for what it begins and ends with, which is in both.
+    let changed = changed.to_le_bytes().into_iter();
+    changed.chain(std::iter::repeat_n(0, following)).fold(0, step)
+}
+
+#[inline]
+fn step(crc: u32, byte: u8) -> u32 {
+    TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod icmp_error;
 mod ip;
 mod ip_writer;
 mod link;
+mod readdress;
 pub mod sctp;
 pub mod segment;
 mod summary;
@@ -33,6 +34,7 @@ pub use dissected::{
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
 pub use icmp_error::is_single_host;
+pub use readdress::{ChecksumCovers, Place, Readdress};
 pub use summary::Summary;
 pub use tcp_editor::{TcpEditor, map_quoted};
 pub use whole::{whole_header, whole_header_len};

@@ -5,7 +5,9 @@
 use std::ops::Range;
 
 use crate::{
-    IcmpError, Network, Quoted, TcpFlags, TcpInfo, Transport, checksum, protocol,
+    IcmpError, Network, Quoted, TcpFlags, TcpInfo, Transport,
+    checksum::Change,
+    protocol,
     tcp_option::{TcpOptions, kind},
 };
 
@@ -149,9 +151,7 @@ fn write(covered: &mut [u8], at: usize, new: &[u8], checksum: Option<usize>) {
     after[skew..skew + new.len()].copy_from_slice(new);
     place.copy_from_slice(new);
     if let Some(field) = checksum {
-        let old = u16::from_be_bytes([covered[field], covered[field + 1]]);
-        let sum = checksum::update_bytes(old, &before, &after);
-        covered[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+        Change::default().replace(&before, &after).update(covered, field);
     }
 }
 

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::build::{PacketBuilder, Tcp};
-use crate::{Tunnels, dissect};
+use crate::{Tunnels, checksum, dissect};
 
 /// The sum of RFC 1071 as it is written there, over pseudo header and transport. What the
 /// mapped form of IPv4 adds, 0xffff twice, is nothing in one's complement.

@@ -1,0 +1,347 @@
+//! Changing whom a packet is from and to, in place: what address translation does to
+//! its bytes (RFC 3022 section 4.1, RFC 5382, RFC 5508).
+//!
+//! Every checksum is brought up to date from the change alone (RFC 1624), SCTP's CRC
+//! included, so a packet of any length costs the same (SCTP: one step for each byte), one
+//! with a wrong checksum keeps a wrong one, and a first fragment needs nothing of the rest.
+
+use std::ops::Range;
+
+use crate::checksum::{Change, Sum, is_source_routed};
+use crate::crc32c::crc32c_of_change;
+use crate::{
+    Family, IcmpError, IcmpQuery, Network, QueryKind, QuotedTransport, Transport, protocol,
+};
+
+/// Where the checksum is in an IPv4 header.
+const IPV4_CHECKSUM: usize = 10;
+/// Where the checksum is in an ICMP or ICMPv6 header.
+const ICMP_CHECKSUM: usize = 2;
+/// Where the identifier is in an ICMP query.
+const ICMP_ID: usize = 4;
+/// Where the call id is in an enhanced GRE header (RFC 2637 section 4.1).
+const GRE_CALL_ID: usize = 6;
+/// Where the CRC is in an SCTP header.
+const SCTP_CHECKSUM: usize = 8;
+
+/// An address with what tells its flows apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Address, IPv4 in the mapped form, as in [`Network::source`].
+    pub address: [u8; 16],
+    /// Port. For an ICMP query the identifier, as the place of the end that asks; for
+    /// enhanced GRE the call id, as the place of the end that receives. Other protocols
+    /// do not look at it.
+    pub port: u16,
+}
+
+/// New ends of a packet; `None` is an end that stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readdress {
+    /// Whom it is to be from.
+    pub source: Option<Place>,
+    /// Whom it is to be for.
+    pub destination: Option<Place>,
+}
+
+/// How far the transport checksum of a packet has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumCovers {
+    /// It is finished: pseudo header, transport header and payload.
+    All,
+    /// The field holds the sum of the pseudo header, and whoever sends the packet adds
+    /// the rest: a partial checksum.
+    PseudoHeader,
+}
+
+impl Readdress {
+    /// Changes the ends of the packet that `network` describes, and the description.
+    ///
+    /// `transport_len` is how long the transport is with its payload, bytes: for a first
+    /// fragment that of the whole datagram, which SCTP needs. A later fragment has
+    /// addresses only. The addresses have to be of the packet's family.
+    pub fn apply(
+        &self,
+        frame: &mut [u8],
+        network: &mut Network,
+        transport_len: usize,
+        covers: ChecksumCovers,
+    ) {
+        let is_routed = network.family == Family::V6 && is_source_routed(frame, network);
+        let Some(frame) = frame.get_mut(..network.end as usize) else { return };
+        let packet = Packet {
+            family: network.family,
+            protocol: network.protocol,
+            identified: Identified::of(&network.transport),
+            is_routed,
+            covers,
+            transport_len: Some(transport_len),
+        };
+        let places = usize::from(network.offset)..usize::from(network.transport_offset);
+        if self.write(frame, places, packet).is_some() {
+            self.set_addresses(&mut network.source, &mut network.destination);
+            self.describe(&mut network.transport);
+        }
+    }
+
+    /// Changes the ends of the packet that the ICMP error in `frame` quotes, and the
+    /// description of it. The checksums of quoted header, quoted transport and message
+    /// follow, as far as the quote reaches; a CRC does not, because how much it covers
+    /// was cut off.
+    pub fn apply_to_quoted(&self, frame: &mut [u8], network: &mut Network) {
+        let start = usize::from(network.transport_offset);
+        let family = network.family;
+        let Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) = &mut network.transport
+        else {
+            return;
+        };
+        let Some(frame) = frame.get_mut(..network.end as usize) else { return };
+        let Some(message) = frame.get(start..) else { return };
+        let before = Sum::ZERO.bytes(message);
+        let packet = Packet {
+            family,
+            protocol: quoted.protocol,
+            identified: Some(Identified::of_quoted(&quoted.transport)),
+            is_routed: false,
+            covers: ChecksumCovers::All,
+            transport_len: None,
+        };
+        let places = usize::from(quoted.offset)..usize::from(quoted.transport_offset);
+        if self.write(frame, places, packet).is_some() {
+            self.set_addresses(&mut quoted.source, &mut quoted.destination);
+            self.describe_quoted(&mut quoted.transport);
+            let message = &mut frame[start..];
+            let after = Sum::ZERO.bytes(message);
+            Change::between(before, after).update(message, ICMP_CHECKSUM);
+        }
+    }
+
+    /// Writes addresses, ports and checksums of the packet whose headers are at `places`
+    /// of `frame` and which ends with it. `None` if it is cut off before its transport.
+    fn write(&self, frame: &mut [u8], places: Range<usize>, packet: Packet) -> Option<()> {
+        let (before, transport) = frame.split_at_mut_checked(places.end)?;
+        let header = before.get_mut(places.start..)?;
+        let addresses = self.write_addresses(header, packet)?;
+        let old: Option<[u8; 4]> = transport.first_chunk().copied();
+        // A later fragment has nothing of it.
+        let Some(identified) = packet.identified else { return Some(()) };
+        let ports = self.write_ports(transport, identified);
+        match (packet.checksum_field(), old) {
+            (Some(Field::Sum { at, pseudo_header }), _) => {
+                let sum = if pseudo_header { addresses } else { Change::default() };
+                packet.update_sum(transport, at, sum, ports);
+            }
+            (Some(Field::Crc { at }), Some(old)) if packet.covers == ChecksumCovers::All => {
+                packet.update_crc(transport, at, old);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// Returns what the change does to a sum over the pseudo header.
+    fn write_addresses(&self, header: &mut [u8], packet: Packet) -> Option<Change> {
+        let (source, destination) = match packet.family {
+            Family::V4 => (12..16, 16..20),
+            Family::V6 => (8..24, 24..40),
+        };
+        let mut change = Change::default();
+        // With a routing header the pseudo header has the last destination, which is not
+        // the one in the IPv6 header (RFC 8200 section 8.1).
+        let ends =
+            [(source, self.source, true), (destination, self.destination, !packet.is_routed)];
+        for (place, new, counts) in ends {
+            let old = header.get_mut(place)?;
+            let Some(Place { address, .. }) = new else { continue };
+            let new = &address[address.len() - old.len()..];
+            if counts {
+                change = change.replace(old, new);
+            }
+            old.copy_from_slice(new);
+        }
+        if packet.family == Family::V4 {
+            change.update(header, IPV4_CHECKSUM);
+        }
+        Some(change)
+    }
+
+    /// Returns what the change does to a sum over the transport header.
+    fn write_ports(&self, transport: &mut [u8], identified: Identified) -> Change {
+        let at = |field, place: Option<Place>| place.map(|place| (field, place.port));
+        let ports = match identified {
+            Identified::Ports => [at(0, self.source), at(2, self.destination)],
+            Identified::Query { reply } => [at(ICMP_ID, self.asking(reply)), None],
+            Identified::Call => [at(GRE_CALL_ID, self.destination), None],
+            Identified::Addresses => [None, None],
+        };
+        let mut change = Change::default();
+        for (field, port) in ports.into_iter().flatten() {
+            if let Some(old) = transport.get_mut(field..field + 2) {
+                change = change.replace(old, &port.to_be_bytes());
+                old.copy_from_slice(&port.to_be_bytes());
+            }
+        }
+        change
+    }
+
+    /// The end that asks, in a query or in its answer.
+    fn asking(&self, reply: bool) -> Option<Place> {
+        if reply { self.destination } else { self.source }
+    }
+
+    fn describe(&self, transport: &mut Transport) {
+        match transport {
+            Transport::Tcp(tcp) => self.set(&mut tcp.source_port, &mut tcp.destination_port),
+            Transport::Udp { source_port, destination_port, .. }
+            | Transport::Sctp { source_port, destination_port, .. }
+            | Transport::Dccp { source_port, destination_port, .. } => {
+                self.set(source_port, destination_port);
+            }
+            Transport::IcmpQuery(query) => self.set_id(query),
+            Transport::Gre { version, key } => self.set_call(*version, key),
+            _ => {}
+        }
+    }
+
+    fn describe_quoted(&self, transport: &mut QuotedTransport) {
+        match transport {
+            QuotedTransport::Ports { source, destination } => self.set(source, destination),
+            QuotedTransport::Query(query) => self.set_id(query),
+            QuotedTransport::Gre { version, key } => self.set_call(*version, key),
+            QuotedTransport::Other => {}
+        }
+    }
+
+    fn set_addresses(&self, source: &mut [u8; 16], destination: &mut [u8; 16]) {
+        *source = self.source.map_or(*source, |place| place.address);
+        *destination = self.destination.map_or(*destination, |place| place.address);
+    }
+
+    fn set(&self, source: &mut u16, destination: &mut u16) {
+        *source = self.source.map_or(*source, |place| place.port);
+        *destination = self.destination.map_or(*destination, |place| place.port);
+    }
+
+    fn set_id(&self, query: &mut IcmpQuery) {
+        if let Some(place) = self.asking(query.reply).filter(|_| has_id(query)) {
+            query.id = place.port;
+        }
+    }
+
+    fn set_call(&self, version: u8, key: &mut u32) {
+        if let Some(place) = self.destination.filter(|_| version == 1) {
+            *key = place.port.into();
+        }
+    }
+}
+
+/// What has to be known of a packet, or of a quoted one, to change its ends.
+#[derive(Clone, Copy)]
+struct Packet {
+    family: Family,
+    protocol: u8,
+    /// `None` for a later fragment.
+    identified: Option<Identified>,
+    is_routed: bool,
+    covers: ChecksumCovers,
+    /// `None` where that was cut off.
+    transport_len: Option<usize>,
+}
+
+/// Where a transport has its checksum, and of what kind that is.
+enum Field {
+    Sum { at: usize, pseudo_header: bool },
+    Crc { at: usize },
+}
+
+impl Packet {
+    /// `None` for a protocol whose checksum, if it has one, does not cover what changes.
+    fn checksum_field(self) -> Option<Field> {
+        let sum = |at| Some(Field::Sum { at, pseudo_header: true });
+        match (self.protocol, self.family) {
+            (protocol::TCP, _) => sum(16),
+            (protocol::UDP | protocol::UDPLITE | protocol::DCCP, _) => sum(6),
+            (protocol::ICMPV6, Family::V6) => sum(ICMP_CHECKSUM),
+            (protocol::ICMP, Family::V4) => {
+                Some(Field::Sum { at: ICMP_CHECKSUM, pseudo_header: false })
+            }
+            (protocol::SCTP, _) => Some(Field::Crc { at: SCTP_CHECKSUM }),
+            _ => None,
+        }
+    }
+
+    fn update_sum(self, transport: &mut [u8], at: usize, pseudo_header: Change, header: Change) {
+        let Some(field) = transport.get_mut(at..).and_then(<[u8]>::first_chunk_mut) else { return };
+        let old = u16::from_be_bytes(*field);
+        let new = match self.covers {
+            // "None" in UDP (RFC 768).
+            ChecksumCovers::All if old == 0 && self.protocol == protocol::UDP => 0,
+            ChecksumCovers::All => match pseudo_header.and(header).apply(old) {
+                0 if matches!(self.protocol, protocol::UDP | protocol::UDPLITE) => 0xffff,
+                new => new,
+            },
+            // The field has the sum itself, not its complement.
+            ChecksumCovers::PseudoHeader => !pseudo_header.apply(!old),
+        };
+        *field = new.to_be_bytes();
+    }
+
+    /// A CRC is linear: what the ports do to it depends on them and on how much follows.
+    fn update_crc(self, transport: &mut [u8], at: usize, old: [u8; 4]) {
+        if let Some(length) = self.transport_len
+            && let Some(&new) = transport.first_chunk::<4>()
+            && let Some(field) = transport.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<4>)
+        {
+            let changed = u32::from_le_bytes(old) ^ u32::from_le_bytes(new);
+            let crc =
+                u32::from_le_bytes(*field) ^ crc32c_of_change(changed, length.saturating_sub(4));
+            *field = crc.to_le_bytes();
+        }
+    }
+}
+
+/// What tells the flows between two addresses apart.
+#[derive(Clone, Copy)]
+enum Identified {
+    Ports,
+    Query { reply: bool },
+    Call,
+    Addresses,
+}
+
+impl Identified {
+    fn of(transport: &Transport) -> Option<Self> {
+        Some(match transport {
+            Transport::LaterFragment => return None,
+            Transport::Tcp(_)
+            | Transport::Udp { .. }
+            | Transport::Sctp { .. }
+            | Transport::Dccp { .. } => Self::Ports,
+            Transport::IcmpQuery(query) => Self::of_query(query),
+            Transport::Gre { version: 1, .. } => Self::Call,
+            _ => Self::Addresses,
+        })
+    }
+
+    fn of_quoted(transport: &QuotedTransport) -> Self {
+        match transport {
+            QuotedTransport::Ports { .. } => Self::Ports,
+            QuotedTransport::Query(query) => Self::of_query(query),
+            QuotedTransport::Gre { version: 1, .. } => Self::Call,
+            QuotedTransport::Gre { .. } | QuotedTransport::Other => Self::Addresses,
+        }
+    }
+
+    fn of_query(query: &IcmpQuery) -> Self {
+        if has_id(query) { Self::Query { reply: query.reply } } else { Self::Addresses }
+    }
+}
+
+/// Node information has a query type where others have their identifier.
+fn has_id(query: &IcmpQuery) -> bool {
+    query.kind != QueryKind::NodeInformation
+}
+
+#[cfg(test)]
+#[path = "readdress_tests.rs"]
+mod tests;
