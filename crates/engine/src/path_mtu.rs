@@ -126,7 +126,8 @@ fn refuse(
 ) -> Refused {
     let mut error = [0; icmp_error::MAX_FRAME];
     let length = answers.then(|| {
-        icmp_error::packet_too_big(frame.bytes(), mtu, network.destination_ip(), &mut error)
+        let about = icmp_error::Message::TooBig { mtu };
+        icmp_error::write(frame.bytes(), about, network.destination_ip(), &mut error)
     });
     let answer = length.flatten().and_then(|length| pool.copy_of(&error[..length]));
     Refused { reason: DropReason::FragNeeded, answer }

@@ -1,4 +1,4 @@
-//! The ICMP errors of path MTU discovery, built from the packet that is too long.
+//! ICMP errors that a gateway sends, built from the packet that they are about.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::{
     protocol,
 };
 
-/// Longest frame that [`packet_too_big`] writes, bytes: Ethernet, as many VLAN tags
+/// Longest frame that [`write`] writes, bytes: Ethernet, as many VLAN tags
 /// as are read, PPPoE, and the longest error.
 pub const MAX_FRAME: usize = 14 + 4 * Dissected::MAX_VLAN_TAGS + 8 + MAX_ICMPV6_ERROR;
 
@@ -23,10 +23,41 @@ const ICMP_HEADER: usize = 8;
 /// Internetwork control (RFC 1812 section 4.3.2.5).
 const PRECEDENCE: u8 = 6 << 5;
 
-/// Writes the answer to the sender of a packet that is longer than the `mtu`, bytes
-/// of IP, of the link ahead: for IPv4 "fragmentation needed" (RFC 1191 section 4),
-/// for IPv6 "packet too big" (RFC 4443 section 3.2), which never speaks of less than
-/// [`MIN_IPV6_MTU`].
+/// What an error says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The packet is longer than the link ahead takes: for IPv4 "fragmentation needed"
+    /// (RFC 1191 section 4), for IPv6 "packet too big" (RFC 4443 section 3.2).
+    TooBig {
+        /// Bytes of IP that the link takes. An IPv6 sender is never told of less than
+        /// [`MIN_IPV6_MTU`].
+        mtu: u32,
+    },
+    /// Time to live or hop limit was used up on the way (RFC 792, RFC 4443 section 3.3).
+    TimeExceeded,
+    /// The packet does not reach its destination.
+    Unreachable {
+        /// Why, as RFC 792 and RFC 1812 section 5.2.7.1 number it for IPv4, and RFC 4443
+        /// section 3.1 for IPv6.
+        code: u8,
+    },
+}
+
+impl Message {
+    /// Type, code, and the second word of the header.
+    fn header(self, family: Family) -> (u8, u8, u32) {
+        match (self, family) {
+            (Self::TooBig { mtu }, Family::V4) => (3, 4, mtu.min(u16::MAX.into())),
+            (Self::TooBig { mtu }, Family::V6) => (2, 0, mtu.max(MIN_IPV6_MTU)),
+            (Self::TimeExceeded, Family::V4) => (11, 0, 0),
+            (Self::TimeExceeded, Family::V6) => (3, 0, 0),
+            (Self::Unreachable { code }, Family::V4) => (3, code, 0),
+            (Self::Unreachable { code }, Family::V6) => (1, code, 0),
+        }
+    }
+}
+
+/// Writes an error to the sender of a packet.
 ///
 /// The frame goes back on the link that `frame` came from: Ethernet addresses
 /// swapped, tags as they are. `from` is the address in whose name it is sent. As
@@ -36,9 +67,9 @@ const PRECEDENCE: u8 = 6 << 5;
 /// `from` is of the other family, and where no error may be sent (RFC 1812 section
 /// 4.3.2.7, RFC 4443 section 2.4 (e)): about an ICMP error or redirect, about a later
 /// fragment, to or from a group, a broadcast address or no single host. RFC 4443
-/// would allow it for groups; but then one packet is answered by every link that it
-/// was copied to. MPLS labels lead one way only, so nothing goes back along them.
-pub fn packet_too_big(frame: &[u8], mtu: u32, from: IpAddr, out: &mut [u8]) -> Option<usize> {
+/// would allow "packet too big" for groups; but then one packet is answered by every link
+/// that it was copied to. MPLS labels lead one way only, so nothing goes back along them.
+pub fn write(frame: &[u8], message: Message, from: IpAddr, out: &mut [u8]) -> Option<usize> {
     let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame, Tunnels::Outer)
     else {
         return None;
@@ -62,16 +93,13 @@ pub fn packet_too_big(frame: &[u8], mtu: u32, from: IpAddr, out: &mut [u8]) -> O
     link.copy_from_slice(&frame[..start]);
     link[..12].rotate_left(6);
     link::fit(link, packet.len());
-    let (header, message) = packet.split_at_mut(header_len);
-    message[ICMP_HEADER..].copy_from_slice(quoted);
+    let (header, body) = packet.split_at_mut(header_len);
+    body[ICMP_HEADER..].copy_from_slice(quoted);
     let to = network.source_ip();
-    IpHeader { from, to, protocol, traffic_class, ttl: TTL }.write(header, message.len())?;
-    let (kind, code, mtu) = match network.family {
-        Family::V4 => (3, 4, mtu.min(u16::MAX.into())),
-        Family::V6 => (2, 0, mtu.max(MIN_IPV6_MTU)),
-    };
-    message[..4].copy_from_slice(&[kind, code, 0, 0]);
-    message[4..ICMP_HEADER].copy_from_slice(&mtu.to_be_bytes());
+    IpHeader { from, to, protocol, traffic_class, ttl: TTL }.write(header, body.len())?;
+    let (kind, code, rest) = message.header(network.family);
+    body[..4].copy_from_slice(&[kind, code, 0, 0]);
+    body[4..ICMP_HEADER].copy_from_slice(&rest.to_be_bytes());
     let error = dissect(out, Tunnels::Outer).ok()?.network?;
     checksum::fill_transport(out, &error);
     Some(length)

@@ -6,6 +6,7 @@ use crate::{
     build::{PacketBuilder, Tcp},
 };
 
+const TOO_BIG: Message = Message::TooBig { mtu: 1500 };
 const V4: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
 const V6: [[u8; 16]; 2] = [
     [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
@@ -30,7 +31,7 @@ fn udp(builder: &PacketBuilder, payload: usize) -> Vec<u8> {
 fn answer(frame: &[u8], mtu: u32) -> Option<Vec<u8>> {
     let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
     let mut out = vec![0; MAX_FRAME];
-    let length = packet_too_big(frame, mtu, network.destination_ip(), &mut out)?;
+    let length = write(frame, Message::TooBig { mtu }, network.destination_ip(), &mut out)?;
     out.truncate(length);
     Some(out)
 }
@@ -66,22 +67,45 @@ fn an_error_names_the_mtu_and_quotes_what_it_may() {
 
 #[test]
 fn etherparse_reads_the_errors() {
-    for builder in [v4(), v6()] {
-        let error = answer(&udp(&builder, 3000), 1500).unwrap();
-        let read = etherparse::SlicedPacket::from_ethernet(&error).unwrap();
-        match read.transport.unwrap() {
-            etherparse::TransportSlice::Icmpv4(icmp) => {
-                use etherparse::{Icmpv4Type, icmpv4::DestUnreachableHeader};
-                let needed = DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1500 };
-                assert_eq!(icmp.header().icmp_type, Icmpv4Type::DestinationUnreachable(needed));
+    use etherparse::icmpv4::{DestUnreachableHeader as V4Code, TimeExceededCode as V4Time};
+    use etherparse::icmpv6::{DestUnreachableCode as V6Code, TimeExceededCode as V6Time};
+    use etherparse::{Icmpv4Type, Icmpv6Type, TransportSlice};
+
+    let v4_code = |code| Icmpv4Type::DestinationUnreachable(code);
+    let cases = [
+        (
+            TOO_BIG,
+            v4_code(V4Code::FragmentationNeeded { next_hop_mtu: 1500 }),
+            Icmpv6Type::PacketTooBig { mtu: 1500 },
+        ),
+        (
+            Message::TimeExceeded,
+            Icmpv4Type::TimeExceeded(V4Time::TtlExceededInTransit),
+            Icmpv6Type::TimeExceeded(V6Time::HopLimitExceeded),
+        ),
+        (
+            Message::Unreachable { code: 3 },
+            v4_code(V4Code::Port),
+            Icmpv6Type::DestinationUnreachable(V6Code::Address),
+        ),
+        (
+            Message::Unreachable { code: 1 },
+            v4_code(V4Code::Host),
+            Icmpv6Type::DestinationUnreachable(V6Code::Prohibited),
+        ),
+    ];
+    for (message, in_v4, in_v6) in cases {
+        for builder in [v4(), v6()] {
+            let frame = udp(&builder, 3000);
+            let asked = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+            let mut error = [0; MAX_FRAME];
+            let length = write(&frame, message, asked.destination_ip(), &mut error).unwrap();
+            let read = etherparse::SlicedPacket::from_ethernet(&error[..length]).unwrap();
+            match read.transport.unwrap() {
+                TransportSlice::Icmpv4(icmp) => assert_eq!(icmp.header().icmp_type, in_v4),
+                TransportSlice::Icmpv6(icmp) => assert_eq!(icmp.header().icmp_type, in_v6),
+                other => panic!("{other:?}"),
             }
-            etherparse::TransportSlice::Icmpv6(icmp) => {
-                assert_eq!(
-                    icmp.header().icmp_type,
-                    etherparse::Icmpv6Type::PacketTooBig { mtu: 1500 }
-                );
-            }
-            other => panic!("{other:?}"),
         }
     }
 }
@@ -154,8 +178,8 @@ fn queries_first_fragments_and_segments_are_answered() {
 fn a_buffer_that_is_too_short_and_a_name_of_the_other_family_give_nothing() {
     let frame = udp(&v4(), 3000);
     let name = Ipv4Addr::from(V4[1]).into();
-    assert_eq!(packet_too_big(&frame, 1500, name, &mut [0; 14 + 575]), None);
-    assert_eq!(packet_too_big(&frame, 1500, name, &mut [0; 14 + 576]), Some(14 + 576));
+    assert_eq!(write(&frame, TOO_BIG, name, &mut [0; 14 + 575]), None);
+    assert_eq!(write(&frame, TOO_BIG, name, &mut [0; 14 + 576]), Some(14 + 576));
     let name = Ipv6Addr::from(V6[1]).into();
-    assert_eq!(packet_too_big(&frame, 1500, name, &mut [0; MAX_FRAME]), None);
+    assert_eq!(write(&frame, TOO_BIG, name, &mut [0; MAX_FRAME]), None);
 }
