@@ -14,6 +14,7 @@ pub const ANNOUNCED: Comparison = Comparison {
     name: "announced",
     seeds: 500,
     pause: |_| Duration::ZERO,
+    turns_after: None,
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,

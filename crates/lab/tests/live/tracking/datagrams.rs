@@ -18,6 +18,7 @@ pub const DATAGRAMS: Comparison = Comparison {
     name: "datagrams",
     seeds: 1500,
     pause,
+    turns_after: Some(Duration::from_secs(2)),
     tunables,
     generate,
     rule,

@@ -12,6 +12,7 @@ pub const DCCP: Comparison = Comparison {
     name: "dccp",
     seeds: BATCH,
     pause: |_| A_SECOND_IS_OVER,
+    turns_after: None,
     tunables,
     generate,
     rule: |_| None,

@@ -11,6 +11,7 @@ pub const ICMP: Comparison = Comparison {
     name: "icmp",
     seeds: 2000,
     pause: |_| A_SECOND_IS_OVER,
+    turns_after: None,
     tunables,
     generate,
     rule,

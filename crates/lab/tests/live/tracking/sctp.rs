@@ -12,6 +12,7 @@ pub const SCTP: Comparison = Comparison {
     name: "sctp",
     seeds: 1500,
     pause: |_| A_SECOND_IS_OVER,
+    turns_after: None,
     tunables,
     generate,
     rule,

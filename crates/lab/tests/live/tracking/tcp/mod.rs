@@ -13,6 +13,7 @@ pub const TCP: Comparison = Comparison {
     name: "tcp",
     seeds: 4000,
     pause: |_| A_SECOND_IS_OVER,
+    turns_after: None,
     tunables,
     generate: generate::generate,
     rule,
