@@ -48,6 +48,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Book {
     entries: BTreeMap<u64, Expectation>,
+    /// Those that are claimed are in all but this.
     by_destination: BTreeSet<(Destination, u64)>,
     by_master: BTreeSet<(FlowKey, u64)>,
     by_deadline: BTreeSet<(Timestamp, u64)>,
@@ -80,6 +81,19 @@ pub(crate) struct Expectation {
     pub master: Master,
     pub announced: Announced,
     pub deadline: Timestamp,
+}
+
+/// What is expected of a connection that is about to be opened. The expectation stays in
+/// the book, so that it ends with its master meanwhile, but nobody else finds it: whoever
+/// holds the claim says with [`Expectations::fulfil`] or [`Expectations::release`] what
+/// has come of it.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Claim {
+    /// As it was announced.
+    pub expectation: Expectation,
+    /// `None` for a permanent one, which is not used up.
+    number: Option<u64>,
 }
 
 /// There are as many expectations as there may be.
@@ -167,23 +181,23 @@ impl Expectations {
         }
         let timeout_s = announced.timeout_s.unwrap_or(class.timeout_s);
         let deadline = now.after(Duration::from_secs(timeout_s.into()));
-        self.insert(&mut book, Expectation { master, announced, deadline });
+        self.file(&mut book, Expectation { master, announced, deadline });
         Ok(())
     }
 
-    /// The oldest expectation that a packet which opens a connection fulfils. It is taken
-    /// out unless it is permanent.
+    /// The oldest expectation that a packet which opens a connection fulfils. Unless it is
+    /// permanent it is this packet's until the claim is settled.
     #[inline]
-    pub(crate) fn take(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Expectation> {
+    pub(crate) fn claim(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Claim> {
         let port = packet.key.endpoint(packet.sender.opposite()).port;
-        // Pairs with the release in `insert`.
+        // Pairs with the release in `file`.
         let expected = self.hint(port).load(Ordering::Acquire);
-        if expected == 0 { None } else { self.take_slowly(packet, now) }
+        if expected == 0 { None } else { self.claim_slowly(packet, now) }
     }
 
     #[cold]
     #[inline(never)]
-    fn take_slowly(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Expectation> {
+    fn claim_slowly(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Claim> {
         let mut book = self.book();
         self.forget_expired(&mut book, now);
         let destination = Destination::of(packet);
@@ -192,17 +206,30 @@ impl Expectations {
         let number = candidates
             .map(|&(_, number)| number)
             .find(|number| book.entries[number].announced.admits(&source))?;
-        if book.entries[&number].announced.permanent {
-            return book.entries.get(&number).cloned();
+        let expectation = book.entries.get(&number)?.clone();
+        if expectation.announced.permanent {
+            return Some(Claim { expectation, number: None });
         }
-        self.remove(&mut book, number)
+        self.withhold(&mut book, &destination, number);
+        Some(Claim { expectation, number: Some(number) })
     }
 
-    /// Files again what was [taken](Self::take) for a connection that then could not be
-    /// opened.
-    pub(crate) fn put_back(&self, expectation: Expectation) {
-        if !expectation.announced.permanent {
-            self.insert(&mut self.book(), expectation);
+    /// The connection of a claim was opened.
+    pub(crate) fn fulfil(&self, claim: &Claim) {
+        if let Some(number) = claim.number {
+            // It may be gone with its master, or its master has announced it anew.
+            self.remove(&mut self.book(), number);
+        }
+    }
+
+    /// The connection of a claim could not be opened: it is expected as before, unless its
+    /// master has ended or its time is over.
+    pub(crate) fn release(&self, claim: &Claim) {
+        let mut book = self.book();
+        if let Some(number) = claim.number
+            && book.entries.contains_key(&number)
+        {
+            self.offer(&mut book, &claim.expectation.destination(), number);
         }
     }
 
@@ -224,25 +251,34 @@ impl Expectations {
         }
     }
 
-    fn insert(&self, book: &mut Book, expectation: Expectation) {
+    fn file(&self, book: &mut Book, expectation: Expectation) {
         let number = book.next;
         book.next += 1;
-        let destination = expectation.destination();
-        book.by_destination.insert((destination, number));
         book.by_master.insert((expectation.master.flow.key, number));
         book.by_deadline.insert((expectation.deadline, number));
+        self.offer(book, &expectation.destination(), number);
         book.entries.insert(number, expectation);
-        self.hint(destination.endpoint.port).fetch_add(1, Ordering::Release);
     }
 
-    fn remove(&self, book: &mut Book, number: u64) -> Option<Expectation> {
-        let expectation = book.entries.remove(&number)?;
-        let destination = expectation.destination();
-        book.by_destination.remove(&(destination, number));
+    fn remove(&self, book: &mut Book, number: u64) {
+        let Some(expectation) = book.entries.remove(&number) else { return };
+        self.withhold(book, &expectation.destination(), number);
         book.by_master.remove(&(expectation.master.flow.key, number));
         book.by_deadline.remove(&(expectation.deadline, number));
-        self.hint(destination.endpoint.port).fetch_sub(1, Ordering::Release);
-        Some(expectation)
+    }
+
+    /// Lets packets find an expectation.
+    fn offer(&self, book: &mut Book, destination: &Destination, number: u64) {
+        if book.by_destination.insert((*destination, number)) {
+            self.hint(destination.endpoint.port).fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Has packets find an expectation no more.
+    fn withhold(&self, book: &mut Book, destination: &Destination, number: u64) {
+        if book.by_destination.remove(&(*destination, number)) {
+            self.hint(destination.endpoint.port).fetch_sub(1, Ordering::Release);
+        }
     }
 
     fn hint(&self, port: u16) -> &AtomicU32 {

@@ -59,6 +59,13 @@ impl Expectations {
         self.announce(master(master_port), announced, LIMIT, start())
     }
 
+    /// Opens the connection of a packet if it is expected.
+    fn take(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Expectation> {
+        let claim = self.claim(packet, now)?;
+        self.fulfil(&claim);
+        Some(claim.expectation)
+    }
+
     fn assert_nothing_is_left(&self) {
         let book = self.book();
         let sets = [book.by_destination.len(), book.by_master.len(), book.by_deadline.len()];
@@ -84,11 +91,12 @@ fn an_expectation_is_for_one_connection_of_those_it_fits() {
     ] {
         assert!(expectations.take(&other, start()).is_none(), "{other:?}");
     }
-    let taken = expectations.take(&child(2000), start()).unwrap();
-    assert_eq!((taken.master.mark, taken.master.flow), (7, master(5000).flow));
-    assert!(expectations.take(&child(2000), start()).is_none(), "once");
-    expectations.put_back(taken);
-    assert!(expectations.take(&child(2000), start()).is_some(), "but it was put back");
+    let claim = expectations.claim(&child(2000), start()).unwrap();
+    let master_of_it = &claim.expectation.master;
+    assert_eq!((master_of_it.mark, master_of_it.flow), (7, master(5000).flow));
+    assert!(expectations.claim(&child(2000), start()).is_none(), "once");
+    expectations.release(&claim);
+    assert!(expectations.take(&child(2000), start()).is_some(), "but it was released");
     expectations.assert_nothing_is_left();
 }
 
@@ -114,8 +122,8 @@ fn a_permanent_one_stays_until_its_time_is_over() {
     expectations.add(5000, permanent).unwrap();
     let before = start().after(Duration::from_secs(9));
     for _ in 0..3 {
-        let taken = expectations.take(&child(2000), before).unwrap();
-        expectations.put_back(taken);
+        let claim = expectations.claim(&child(2000), before).unwrap();
+        expectations.release(&claim);
     }
     assert_eq!(ports(&expectations, before), [2000]);
     let over = start().after(Duration::from_secs(10));
@@ -162,6 +170,36 @@ fn what_a_connection_announced_ends_with_it() {
     expectations.withdraw(&master(5000).flow.key, &(0..=0));
     assert_eq!(ports(&expectations, start()), [2001]);
     expectations.withdraw(&master(5001).flow.key, &(0..=u8::MAX));
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
+fn what_is_claimed_ends_with_its_master_and_with_its_time() {
+    // A worker claims it, and before that finds no room for the connection, another one
+    // ends the master, or announces the same again.
+    let expectations = Expectations::default();
+    expectations.add(5000, data(2000)).unwrap();
+    let claim = expectations.claim(&child(2000), start()).unwrap();
+    expectations.withdraw(&master(5000).flow.key, &(0..=u8::MAX));
+    expectations.release(&claim);
+    expectations.assert_nothing_is_left();
+
+    expectations.add(5000, data(2000)).unwrap();
+    let claim = expectations.claim(&child(2000), start()).unwrap();
+    let over = start().after(Duration::from_secs(300));
+    assert!(expectations.claim(&child(2001), over).is_none());
+    expectations.announce(master(5001), data(2001), LIMIT, over).unwrap();
+    expectations.release(&claim);
+    assert_eq!(ports(&expectations, over), [2001]);
+    expectations.withdraw(&master(5001).flow.key, &(0..=0));
+
+    expectations.add(5000, data(2000)).unwrap();
+    let claim = expectations.claim(&child(2000), start()).unwrap();
+    expectations.add(5000, data(2000)).unwrap();
+    expectations.release(&claim);
+    assert_eq!(expectations.len(), 1, "what was announced anew is expected once");
+    expectations.fulfil(&claim);
+    assert!(expectations.take(&child(2000), start()).is_some(), "and is not that of the claim");
     expectations.assert_nothing_is_left();
 }
 

@@ -11,7 +11,7 @@ use wire::Transport;
 use wire::checksum::verify_transport;
 
 use self::room::Room;
-use self::watched::put_back;
+use self::watched::release;
 use crate::entry::{Entry, Status};
 use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
@@ -238,7 +238,7 @@ impl Table {
             Ok(opened) => opened,
             Err(why) => return invalid(why, context),
         };
-        let expected = context.expectations.take(packet.keyed, context.now);
+        let expected = context.expectations.claim(packet.keyed, context.now);
         if expected.is_none() && !packet.may_open {
             return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
         }
@@ -246,7 +246,7 @@ impl Table {
         let admitted = match self.admit(packet.keyed, context) {
             Ok(admitted) => admitted,
             Err(reason) => {
-                put_back(expected, context);
+                release(expected.as_ref(), context);
                 return Tracked::refused(reason);
             }
         };
@@ -265,7 +265,7 @@ impl Table {
             self.room.leave(slot, &self.slab[slot].head, context.limits);
             self.slab.remove(slot);
             context.counters.chaintoolong += 1;
-            put_back(expected, context);
+            release(expected.as_ref(), context);
             return Tracked::refused(DropReason::TableFull);
         }
         self.wheel.insert(slot, deadline);

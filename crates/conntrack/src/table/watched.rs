@@ -5,7 +5,7 @@ use wire::{TcpFlags, Transport};
 
 use super::{Table, deadline};
 use crate::entry::Status;
-use crate::expect::{Expectation, Full, Master};
+use crate::expect::{Claim, Expectation, Full, Master};
 use crate::helper::{Inspected, Request, Watched};
 use crate::{Context, Direction, Tracked, TrackedPacket};
 
@@ -20,7 +20,7 @@ impl Table {
         &mut self,
         slot: u32,
         packet: &TrackedPacket<'_>,
-        expected: Option<Expectation>,
+        expected: Option<Claim>,
         context: &mut Context<'_>,
     ) -> Tracked {
         let key = &packet.keyed.key;
@@ -29,7 +29,9 @@ impl Table {
         let mut helper = settings.helpers.of(key.protocol, port);
         let mut class = Class::New;
         let head = &mut self.slab[slot].head;
-        if let Some(Expectation { master, announced, .. }) = expected {
+        if let Some(claim) = expected {
+            context.expectations.fulfil(&claim);
+            let Expectation { master, announced, .. } = claim.expectation;
             head.status.set(Status::EXPECTED);
             head.mark = master.mark;
             helper = announced.helper.or(helper);
@@ -140,9 +142,9 @@ impl<'a> Watched<'a> {
 }
 
 /// Expects a connection again that could not be opened.
-pub(super) fn put_back(expected: Option<Expectation>, context: &Context<'_>) {
-    if let Some(expectation) = expected {
-        context.expectations.put_back(expectation);
+pub(super) fn release(expected: Option<&Claim>, context: &Context<'_>) {
+    if let Some(claim) = expected {
+        context.expectations.release(claim);
     }
 }
 
