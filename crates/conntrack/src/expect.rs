@@ -6,27 +6,26 @@
 //! difference where master and child live or move to: expectations name the master by its
 //! key.
 //!
-//! It is asked only for packets that open connections, and the lock is taken only if a
-//! connection is expected whose destination port has the same low bits: beside traffic
-//! that is announced, new connections cost one look at a word that hardly ever changes.
+//! It is asked only for packets that open connections, and the lock is taken only if
+//! something is expected [where the packet goes](hints): while nothing is expected, a new
+//! connection costs one look at a word, and beside traffic that is announced two.
 //! The announcing packet leaves only after the announcement is filed, so whoever reacts to
 //! it is expected.
+
+mod hints;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use flow::{Endpoint, FlowKey, KeyedPacket, Timestamp, Zone};
+use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use wire::{Family, protocol};
 
+use self::hints::Hints;
 use crate::Expected;
 use crate::helper::{Announced, Kind, Memory};
-
-/// Words that tell which destination ports are worth a look, a power of two.
-const HINTS: usize = 256;
 
 /// The expectations of a gateway; clones share them.
 #[derive(Clone, Debug)]
@@ -36,8 +35,7 @@ pub struct Expectations {
 
 #[derive(Debug)]
 struct Shared {
-    /// How many connections are expected, by the low bits of their destination port.
-    hints: [AtomicU32; HINTS],
+    hints: Hints,
     book: Mutex<Book>,
     memory: Memory,
 }
@@ -104,16 +102,14 @@ pub(crate) struct Full;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ExpectationCursor(u64);
 
-impl Default for Expectations {
-    fn default() -> Self {
-        let hints = std::array::from_fn(|_| AtomicU32::new(0));
-        Self {
-            shared: Arc::new(Shared { hints, book: Mutex::default(), memory: Memory::default() }),
-        }
-    }
-}
-
 impl Expectations {
+    /// Nothing is expected. With the secret of the process nobody can choose announcements
+    /// that have others look for theirs.
+    pub fn new(secret: HashKey) -> Self {
+        let (book, memory) = (Mutex::default(), Memory::default());
+        Self { shared: Arc::new(Shared { hints: Hints::new(secret), book, memory }) }
+    }
+
     /// How many connections are expected, those included whose time is over but that
     /// nobody has come across.
     pub fn len(&self) -> usize {
@@ -189,10 +185,16 @@ impl Expectations {
     /// permanent it is this packet's until the claim is settled.
     #[inline]
     pub(crate) fn claim(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Claim> {
-        let port = packet.key.endpoint(packet.sender.opposite()).port;
-        // Pairs with the release in `file`.
-        let expected = self.hint(port).load(Ordering::Acquire);
-        if expected == 0 { None } else { self.claim_slowly(packet, now) }
+        if self.shared.hints.any() { self.claim_if_any(packet, now) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn claim_if_any(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Claim> {
+        let KeyedPacket { key, sender } = packet;
+        let to = key.endpoint(sender.opposite());
+        let is_worth_a_look = self.shared.hints.any_at(key.zone, key.protocol, &to);
+        if is_worth_a_look { self.claim_slowly(packet, now) } else { None }
     }
 
     #[cold]
@@ -270,19 +272,15 @@ impl Expectations {
     /// Lets packets find an expectation.
     fn offer(&self, book: &mut Book, destination: &Destination, number: u64) {
         if book.by_destination.insert((*destination, number)) {
-            self.hint(destination.endpoint.port).fetch_add(1, Ordering::Release);
+            self.shared.hints.add(destination);
         }
     }
 
     /// Has packets find an expectation no more.
     fn withhold(&self, book: &mut Book, destination: &Destination, number: u64) {
         if book.by_destination.remove(&(*destination, number)) {
-            self.hint(destination.endpoint.port).fetch_sub(1, Ordering::Release);
+            self.shared.hints.subtract(destination);
         }
-    }
-
-    fn hint(&self, port: u16) -> &AtomicU32 {
-        &self.shared.hints[usize::from(port) % HINTS]
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {

@@ -32,7 +32,7 @@ impl Lab {
             settings: Settings::default(),
             limits: Limits::alone(entries, SECRET),
             counters: ConntrackCounters::default(),
-            expectations: Expectations::default(),
+            expectations: Expectations::new(SECRET),
             events: Vec::new(),
         }
     }

@@ -91,7 +91,7 @@ impl Coordinator {
         let mut coordinator = Self {
             zones: Zones::new(&config.zones, ports.len())?,
             limit_pools: config.limit_pools(),
-            expectations: Expectations::default(),
+            expectations: Expectations::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],

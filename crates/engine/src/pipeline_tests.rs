@@ -34,7 +34,7 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
         settings: config.settings.clone(),
         zones: Zones::default(),
         limits: config.limit_pools().limits(config.secret),
-        expectations: Expectations::default(),
+        expectations: Expectations::new(config.secret),
         fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
         time: TimeSource::Turn,
         inbox,

@@ -256,7 +256,7 @@ impl Lockstep {
             .map_err(|_| StartError::NoWorkers)?;
         let pools = config.limit_pools();
         let zones = Zones::new(&config.zones, PORTS)?;
-        let expectations = Expectations::default();
+        let expectations = Expectations::new(config.secret);
         // All fragments meet at one worker, and it has all the memory: which are given
         // up when that runs short must not depend on how many workers there are.
         let steering =

@@ -72,7 +72,7 @@ impl Rig {
             settings: config.settings.clone(),
             zones: Zones::new(&config.zones, 2).unwrap(),
             limits: config.limit_pools().limits(config.secret),
-            expectations: Expectations::default(),
+            expectations: Expectations::new(config.secret),
             fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
             time: TimeSource::Turn,
             inbox,

@@ -75,7 +75,7 @@ impl Desk {
         Self {
             settings: Settings::default(),
             counters: ConntrackCounters::default(),
-            expectations: Expectations::default(),
+            expectations: Expectations::new(SECRET),
             refused: 0,
         }
     }

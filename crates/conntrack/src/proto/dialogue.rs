@@ -23,6 +23,7 @@ pub struct Dialogue {
     pub settings: Settings,
     limits: Limits,
     counters: ConntrackCounters,
+    expectations: Expectations,
     last: Option<FlowKey>,
     /// Why the last packet was refused.
     pub why: Option<Why>,
@@ -42,6 +43,7 @@ impl Dialogue {
             settings: Settings::default(),
             limits: Limits::alone(connections, SECRET),
             counters: ConntrackCounters::default(),
+            expectations: Expectations::new(SECRET),
             last: None,
             why: None,
         }
@@ -105,7 +107,7 @@ impl Dialogue {
             settings: &self.settings,
             limits: &mut self.limits,
             counters: &mut self.counters,
-            expectations: &Expectations::default(),
+            expectations: &self.expectations,
             events: None,
         };
         self.table.track(&packet, &mut context)

@@ -56,7 +56,7 @@ impl Lab {
             settings,
             limits: Limits::alone(100, SECRET),
             counters: ConntrackCounters::default(),
-            expectations: Expectations::default(),
+            expectations: Expectations::new(SECRET),
             from_client_may_open: true,
             server: SERVER,
             group: false,

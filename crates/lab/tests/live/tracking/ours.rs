@@ -63,7 +63,7 @@ impl Ours {
             settings,
             limits: Limits::alone(ROOM, SECRET),
             counters: ConntrackCounters::default(),
-            expectations: Expectations::default(),
+            expectations: Expectations::new(SECRET),
             now,
         }
     }
