@@ -90,8 +90,9 @@ pub(crate) struct Expectation {
 pub(crate) struct Claim {
     /// As it was announced.
     pub expectation: Expectation,
-    /// `None` for a permanent one, which is not used up.
-    number: Option<u64>,
+    /// What the connection uses up: the expectation and all that say the same. Nothing if
+    /// it is permanent.
+    numbers: Vec<u64>,
 }
 
 /// There are as many expectations as there may be.
@@ -181,8 +182,15 @@ impl Expectations {
         Ok(())
     }
 
-    /// The oldest expectation that a packet which opens a connection fulfils. Unless it is
+    /// The expectation that a packet which opens a connection fulfils. Unless it is
     /// permanent it is this packet's until the claim is settled.
+    ///
+    /// Several connections may have announced one place. Who said the most exactly who
+    /// would come has the connection, of those the oldest; the others go on to wait. Only
+    /// what says the very same is used up with it, because a place has one listener: it is
+    /// the same call heard on another way, or a connection that is dead. The kernel refuses
+    /// the later announcement and drops its packet (a SIP message passes), so whoever names
+    /// a place first, or died having named it, keeps others from it.
     #[inline]
     pub(crate) fn claim(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Claim> {
         if self.shared.hints.any() { self.claim_if_any(packet, now) } else { None }
@@ -203,24 +211,33 @@ impl Expectations {
         let mut book = self.book();
         self.forget_expired(&mut book, now);
         let destination = Destination::of(packet);
-        let candidates = book.by_destination.range((destination, 0)..=(destination, u64::MAX));
         let source = packet.key.endpoint(packet.sender);
-        let number = candidates
-            .map(|&(_, number)| number)
-            .find(|number| book.entries[number].announced.admits(&source))?;
+        let waiting = |book: &Book, admits: &dyn Fn(&Announced) -> bool| {
+            let range = book.by_destination.range((destination, 0)..=(destination, u64::MAX));
+            let numbers = range.map(|&(_, number)| number);
+            numbers.filter(|number| admits(&book.entries[number].announced)).collect::<Vec<_>>()
+        };
+        let fitting = waiting(&book, &|announced| announced.admits(&source));
+        let vague = |number: &u64| book.entries[number].announced.vagueness();
+        let number = fitting.into_iter().min_by_key(vague)?;
         let expectation = book.entries.get(&number)?.clone();
-        if expectation.announced.permanent {
-            return Some(Claim { expectation, number: None });
+        let mut numbers = Vec::new();
+        if !expectation.announced.permanent {
+            let like_it = |it: &Announced| !it.permanent && it.equals(&expectation.announced);
+            numbers = waiting(&book, &like_it);
         }
-        self.withhold(&mut book, &destination, number);
-        Some(Claim { expectation, number: Some(number) })
+        for &number in &numbers {
+            self.withhold(&mut book, &destination, number);
+        }
+        Some(Claim { expectation, numbers })
     }
 
     /// The connection of a claim was opened.
     pub(crate) fn fulfil(&self, claim: &Claim) {
-        if let Some(number) = claim.number {
+        let mut book = self.book();
+        for &number in &claim.numbers {
             // It may be gone with its master, or its master has announced it anew.
-            self.remove(&mut self.book(), number);
+            self.remove(&mut book, number);
         }
     }
 
@@ -228,10 +245,10 @@ impl Expectations {
     /// master has ended or its time is over.
     pub(crate) fn release(&self, claim: &Claim) {
         let mut book = self.book();
-        if let Some(number) = claim.number
-            && book.entries.contains_key(&number)
-        {
-            self.offer(&mut book, &claim.expectation.destination(), number);
+        for number in &claim.numbers {
+            if book.entries.contains_key(number) {
+                self.offer(&mut book, &claim.expectation.destination(), *number);
+            }
         }
     }
 
@@ -326,6 +343,11 @@ impl Announced {
         let any_port = self.protocol == protocol::GRE;
         self.source.is_none_or(|address| mapped(address) == source.address)
             && (any_port || self.source_port.is_none_or(|port| port == source.port))
+    }
+
+    /// How little is said of who will come, least first.
+    fn vagueness(&self) -> usize {
+        usize::from(self.source.is_none()) + usize::from(self.source_port.is_none())
     }
 
     /// True if both stand for the same connections.

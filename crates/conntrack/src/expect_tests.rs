@@ -173,6 +173,41 @@ fn what_a_connection_announced_ends_with_it() {
 }
 
 #[test]
+fn nobody_keeps_others_from_a_place_by_naming_it_first() {
+    // The kernel refuses what the second connection announces for as long as the first,
+    // which anybody fulfils, stands. Here both stand.
+    let expectations = Expectations::new(HashKey(1, 2));
+    let anybody = Announced { source: None, ..data(2000) };
+    expectations.add(5000, anybody).unwrap();
+    expectations.add(5001, data(2000)).unwrap();
+    let taken = expectations.take(&child(2000), start()).unwrap();
+    assert_eq!(taken.master.flow, master(5001).flow, "it has named who comes");
+    let taken = expectations.take(&child(2000), start()).unwrap();
+    assert_eq!(taken.master.flow, master(5000).flow, "anybody is also the next");
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
+fn what_two_connections_announce_alike_is_one_connection() {
+    let expectations = Expectations::new(HashKey(1, 2));
+    let other = Announced { source_port: Some(20), ..data(2001) };
+    for master in [5000, 5001] {
+        expectations.add(master, data(2000)).unwrap();
+    }
+    expectations.add(5002, Announced { destination_port: 2000, ..other }).unwrap();
+    assert_eq!(ports(&expectations, start()), [2000; 3], "the kernel has but the first");
+    let from_21 = flow(protocol::TCP, 0, (SERVER, 21), (CLIENT, 2000));
+    let claim = expectations.claim(&from_21, start()).unwrap();
+    assert_eq!(claim.expectation.master.flow, master(5000).flow, "the oldest");
+    assert!(expectations.claim(&from_21, start()).is_none());
+    expectations.release(&claim);
+    assert!(expectations.take(&from_21, start()).is_some());
+    assert!(expectations.take(&from_21, start()).is_none(), "no hole is left");
+    assert!(expectations.take(&child(2000), start()).is_some(), "but for what differs");
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
 fn what_is_claimed_ends_with_its_master_and_with_its_time() {
     // A worker claims it, and before that finds no room for the connection, another one
     // ends the master, or announces the same again.
