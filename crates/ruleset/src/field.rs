@@ -1,0 +1,344 @@
+//! What can be read of a packet, its connection and its surroundings.
+
+use wire::{Family, protocol};
+
+use crate::kind::Kind;
+use crate::names;
+
+/// Something that has a value for a packet, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// Source address of a packet of that family.
+    Source(Family),
+    /// Destination address of a packet of that family.
+    Destination(Family),
+    /// The first two bytes of the transport header.
+    SourcePort(Guard),
+    /// The next two.
+    DestinationPort(Guard),
+    /// Protocol of the transport, behind extension headers.
+    L4Protocol,
+    /// Address family as netfilter numbers it.
+    Nfproto,
+    /// EtherType of the network header.
+    EtherType,
+    /// Length of the packet from the network header on, bytes.
+    Length,
+    /// Packet mark.
+    Mark,
+    /// Traffic control handle.
+    Priority,
+    /// To whom the link carried it.
+    PacketType,
+    /// Name of the interface that it came in by.
+    Input,
+    /// Name of the interface that it goes out by.
+    Output,
+    /// Outermost VLAN identifier, of packets that have one.
+    Vlan,
+    /// Bits of a header.
+    Header(HeaderBits),
+    /// Maximum segment size that a TCP header announces.
+    SegmentSize,
+    /// Something of the connection.
+    Connection(CtField),
+}
+
+/// Which transport a header field belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Guard {
+    /// Any.
+    Any,
+    /// The protocol of this number.
+    Protocol(u8),
+    /// The protocol of this number, over that family.
+    Over(u8, Family),
+}
+
+/// Bits of a header, counted from its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeaderBits {
+    /// Which header.
+    pub layer: Layer,
+    /// Offset of the first bit.
+    pub offset: u16,
+    /// How many, 1 to 128.
+    pub bits: u8,
+}
+
+/// Where a header begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layer {
+    /// The frame.
+    Link,
+    /// The network header, of that family or any.
+    Network(Option<Family>),
+    /// The transport header.
+    Transport(Guard),
+}
+
+/// Something of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CtField {
+    /// State, one bit.
+    State,
+    /// Direction of the packet.
+    Direction,
+    /// Status bits.
+    Status,
+    /// Mark.
+    Mark,
+    /// Label bits.
+    Label,
+    /// Time until it ends unless a packet comes, milliseconds.
+    Expiration,
+    /// Name of its helper.
+    Helper,
+    /// Address family.
+    L3Protocol,
+    /// Transport protocol.
+    Protocol,
+    /// Zone.
+    Zone,
+    /// Source address of packets of a direction.
+    Source(bool, Family),
+    /// Destination address of packets of a direction (true: reply).
+    Destination(bool, Family),
+    /// Source port of packets of a direction.
+    SourcePort(bool),
+    /// Destination port of packets of a direction.
+    DestinationPort(bool),
+    /// Packets of a direction, or of both.
+    Packets(Option<bool>),
+    /// Bytes of a direction, or of both.
+    Bytes(Option<bool>),
+    /// Bytes for each packet of a direction, or of both.
+    Average(Option<bool>),
+}
+
+impl Field {
+    /// True for what neither rules nor translation change on a packet's way through a
+    /// chain, and what is read from the packet itself: an index may be built on it.
+    pub const fn is_immutable(self) -> bool {
+        !matches!(self, Self::Mark | Self::Priority | Self::Connection(_) | Self::SegmentSize)
+    }
+}
+
+/// A field with the type of its value.
+pub(crate) type Typed = (Field, Kind);
+
+const fn network(family: Option<Family>, offset: u16, bits: u8) -> Field {
+    Field::Header(HeaderBits { layer: Layer::Network(family), offset, bits })
+}
+
+const fn transport(guard: Guard, offset: u16, bits: u8) -> Field {
+    Field::Header(HeaderBits { layer: Layer::Transport(guard), offset, bits })
+}
+
+/// `{"payload": {"protocol": ..., "field": ...}}`.
+pub(crate) fn payload(header: &str, field: &str) -> Option<Typed> {
+    match header {
+        "ether" => ether(field),
+        "vlan" => (field == "id").then_some((Field::Vlan, Kind::Integer(12))),
+        "ip" => ipv4(field),
+        "ip6" => ipv6(field),
+        "icmp" => icmp(field),
+        "icmpv6" => icmpv6(field),
+        "tcp" => ports(field, Guard::Protocol(protocol::TCP)).or_else(|| tcp(field)),
+        "th" => ports(field, Guard::Any),
+        "udp" | "udplite" | "sctp" | "dccp" | "ah" | "esp" | "comp" => {
+            let number = names::number(names::PROTOCOLS, header)? as u8;
+            let guard = Guard::Protocol(number);
+            let has_ports = !matches!(header, "ah" | "esp" | "comp");
+            let ports = if has_ports { ports(field, guard) } else { None };
+            ports.or_else(|| other(header, field, guard))
+        }
+        _ => None,
+    }
+}
+
+/// `{"payload": {"base": ..., "offset": ..., "len": ...}}`.
+pub(crate) fn raw(base: &str, offset: u64, bits: u64) -> Option<Typed> {
+    let layer = match base {
+        "ll" => Layer::Link,
+        "nh" => Layer::Network(None),
+        "th" => Layer::Transport(Guard::Any),
+        _ => return None,
+    };
+    let offset = u16::try_from(offset).ok().filter(|offset| *offset < 1 << 14)?;
+    let bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits))?;
+    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
+}
+
+fn ether(field: &str) -> Option<Typed> {
+    let link = |offset, bits| Field::Header(HeaderBits { layer: Layer::Link, offset, bits });
+    Some(match field {
+        "daddr" => (link(0, 48), Kind::Ether),
+        "saddr" => (link(48, 48), Kind::Ether),
+        "type" => (link(96, 16), Kind::EtherType),
+        _ => return None,
+    })
+}
+
+fn ipv4(field: &str) -> Option<Typed> {
+    let v4 = |offset, bits| network(Some(Family::V4), offset, bits);
+    Some(match field {
+        "saddr" => (Field::Source(Family::V4), Kind::Ipv4),
+        "daddr" => (Field::Destination(Family::V4), Kind::Ipv4),
+        "version" => (v4(0, 4), Kind::Integer(4)),
+        "hdrlength" => (v4(4, 4), Kind::Integer(4)),
+        "dscp" => (v4(8, 6), Kind::Dscp),
+        "ecn" => (v4(14, 2), Kind::Ecn),
+        "length" => (v4(16, 16), Kind::Integer(16)),
+        "id" => (v4(32, 16), Kind::Integer(16)),
+        "frag-off" => (v4(48, 16), Kind::Integer(16)),
+        "ttl" => (v4(64, 8), Kind::Integer(8)),
+        "protocol" => (v4(72, 8), Kind::Protocol),
+        "checksum" => (v4(80, 16), Kind::Integer(16)),
+        _ => return None,
+    })
+}
+
+fn ipv6(field: &str) -> Option<Typed> {
+    let v6 = |offset, bits| network(Some(Family::V6), offset, bits);
+    Some(match field {
+        "saddr" => (Field::Source(Family::V6), Kind::Ipv6),
+        "daddr" => (Field::Destination(Family::V6), Kind::Ipv6),
+        "version" => (v6(0, 4), Kind::Integer(4)),
+        "dscp" => (v6(4, 6), Kind::Dscp),
+        "ecn" => (v6(10, 2), Kind::Ecn),
+        "flowlabel" => (v6(12, 20), Kind::Integer(20)),
+        "length" => (v6(32, 16), Kind::Integer(16)),
+        "nexthdr" => (v6(48, 8), Kind::Protocol),
+        "hoplimit" => (v6(56, 8), Kind::Integer(8)),
+        _ => return None,
+    })
+}
+
+fn icmp(field: &str) -> Option<Typed> {
+    let v4 = |offset, bits| transport(Guard::Over(protocol::ICMP, Family::V4), offset, bits);
+    Some(match field {
+        "type" => (v4(0, 8), Kind::IcmpType),
+        "code" => (v4(8, 8), Kind::IcmpCode),
+        "checksum" => (v4(16, 16), Kind::Integer(16)),
+        "id" => (v4(32, 16), Kind::Integer(16)),
+        "sequence" => (v4(48, 16), Kind::Integer(16)),
+        "mtu" => (v4(48, 16), Kind::Integer(16)),
+        "gateway" => (v4(32, 32), Kind::Integer(32)),
+        _ => return None,
+    })
+}
+
+fn icmpv6(field: &str) -> Option<Typed> {
+    let v6 = |offset, bits| transport(Guard::Over(protocol::ICMPV6, Family::V6), offset, bits);
+    Some(match field {
+        "type" => (v6(0, 8), Kind::Icmpv6Type),
+        "code" => (v6(8, 8), Kind::Icmpv6Code),
+        "checksum" => (v6(16, 16), Kind::Integer(16)),
+        "parameter-problem" | "packet-too-big" => (v6(32, 32), Kind::Integer(32)),
+        "id" => (v6(32, 16), Kind::Integer(16)),
+        "sequence" => (v6(48, 16), Kind::Integer(16)),
+        "max-delay" => (v6(32, 16), Kind::Integer(16)),
+        _ => return None,
+    })
+}
+
+fn ports(field: &str, guard: Guard) -> Option<Typed> {
+    Some(match field {
+        "sport" => (Field::SourcePort(guard), Kind::Port),
+        "dport" => (Field::DestinationPort(guard), Kind::Port),
+        _ => return None,
+    })
+}
+
+fn tcp(field: &str) -> Option<Typed> {
+    let tcp = |offset, bits| transport(Guard::Protocol(protocol::TCP), offset, bits);
+    Some(match field {
+        "sequence" => (tcp(32, 32), Kind::Integer(32)),
+        "ackseq" => (tcp(64, 32), Kind::Integer(32)),
+        "doff" => (tcp(96, 4), Kind::Integer(4)),
+        "reserved" => (tcp(100, 4), Kind::Integer(4)),
+        "flags" => (tcp(104, 8), Kind::TcpFlags),
+        "window" => (tcp(112, 16), Kind::Integer(16)),
+        "checksum" => (tcp(128, 16), Kind::Integer(16)),
+        "urgptr" => (tcp(144, 16), Kind::Integer(16)),
+        _ => return None,
+    })
+}
+
+fn other(header: &str, field: &str, guard: Guard) -> Option<Typed> {
+    let bits = |offset, bits| transport(guard, offset, bits);
+    Some(match (header, field) {
+        ("udp", "length") | ("udplite", "csumcov") => (bits(32, 16), Kind::Integer(16)),
+        ("udp" | "udplite", "checksum") => (bits(48, 16), Kind::Integer(16)),
+        ("sctp", "vtag") => (bits(32, 32), Kind::Integer(32)),
+        ("sctp", "checksum") => (bits(64, 32), Kind::Integer(32)),
+        ("dccp", "type") => (bits(67, 4), Kind::DccpType),
+        ("ah" | "comp", "nexthdr") => (bits(0, 8), Kind::Protocol),
+        ("ah", "hdrlength") => (bits(8, 8), Kind::Integer(8)),
+        ("ah", "spi") => (bits(32, 32), Kind::Integer(32)),
+        ("ah", "sequence") => (bits(64, 32), Kind::Integer(32)),
+        ("esp", "spi") => (bits(0, 32), Kind::Integer(32)),
+        ("esp", "sequence") => (bits(32, 32), Kind::Integer(32)),
+        ("comp", "cpi") => (bits(16, 16), Kind::Integer(16)),
+        _ => return None,
+    })
+}
+
+/// `{"meta": {"key": ...}}`.
+pub(crate) fn meta(key: &str) -> Option<Typed> {
+    Some(match key {
+        "length" => (Field::Length, Kind::Integer(32)),
+        "protocol" => (Field::EtherType, Kind::EtherType),
+        "nfproto" => (Field::Nfproto, Kind::Nfproto),
+        "l4proto" => (Field::L4Protocol, Kind::Protocol),
+        "mark" => (Field::Mark, Kind::Mark),
+        "priority" => (Field::Priority, Kind::Priority),
+        "pkttype" => (Field::PacketType, Kind::PacketType),
+        "iif" | "iifname" => (Field::Input, Kind::Interface),
+        "oif" | "oifname" => (Field::Output, Kind::Interface),
+        _ => return None,
+    })
+}
+
+/// `{"ct": {"key": ..., "dir": ...}}`; the direction is true for replies.
+pub(crate) fn ct(key: &str, reply: Option<bool>) -> Option<Typed> {
+    let either = match (key, reply) {
+        ("packets", way) => Some((CtField::Packets(way), Kind::Integer(64))),
+        ("bytes", way) => Some((CtField::Bytes(way), Kind::Integer(64))),
+        ("avgpkt", way) => Some((CtField::Average(way), Kind::Integer(64))),
+        ("zone", _) => Some((CtField::Zone, Kind::Integer(16))),
+        ("l3proto", _) => Some((CtField::L3Protocol, Kind::Nfproto)),
+        ("protocol", _) => Some((CtField::Protocol, Kind::Protocol)),
+        _ => None,
+    };
+    let directed = |reply| {
+        Some(match key {
+            "ip saddr" => (CtField::Source(reply, Family::V4), Kind::Ipv4),
+            "ip daddr" => (CtField::Destination(reply, Family::V4), Kind::Ipv4),
+            "ip6 saddr" => (CtField::Source(reply, Family::V6), Kind::Ipv6),
+            "ip6 daddr" => (CtField::Destination(reply, Family::V6), Kind::Ipv6),
+            "proto-src" => (CtField::SourcePort(reply), Kind::Port),
+            "proto-dst" => (CtField::DestinationPort(reply), Kind::Port),
+            _ => return None,
+        })
+    };
+    let plain = || {
+        Some(match key {
+            "state" => (CtField::State, Kind::CtState),
+            "direction" => (CtField::Direction, Kind::CtDirection),
+            "status" => (CtField::Status, Kind::CtStatus),
+            "mark" => (CtField::Mark, Kind::Mark),
+            "label" => (CtField::Label, Kind::CtLabel),
+            "expiration" => (CtField::Expiration, Kind::Time),
+            "helper" => (CtField::Helper, Kind::Helper),
+            _ => return None,
+        })
+    };
+    let found = match reply {
+        _ if either.is_some() => either,
+        Some(reply) => directed(reply),
+        None => plain(),
+    };
+    found.map(|(field, kind)| (Field::Connection(field), kind))
+}

@@ -1,0 +1,164 @@
+//! What can only be seen of all chains together: jumps end, and statements stand where
+//! they can do something.
+
+use crate::limits::MAX_JUMP_DEPTH;
+use crate::model::{Chain, ChainId, Datum, Item, NatKind, RuleId, ValidRuleset, Verdict};
+use crate::stage::Stage;
+
+/// Something that is wrong with a chain or a rule.
+pub(crate) struct Flaw {
+    pub chain: ChainId,
+    pub rule: Option<RuleId>,
+    pub what: String,
+}
+
+/// Where each chain's rules lead to.
+struct Graph {
+    edges: Vec<Vec<ChainId>>,
+}
+
+/// All flaws.
+pub(crate) fn check(ruleset: &ValidRuleset) -> Vec<Flaw> {
+    let graph = Graph { edges: edges(ruleset) };
+    let mut flaws = Vec::new();
+    match graph.depths() {
+        Err(on_loop) => {
+            // Everything behind a loop would be followed for ever.
+            let what = "jumps of this chain lead back to it".to_owned();
+            return vec![Flaw { chain: on_loop, rule: None, what }];
+        }
+        Ok(depths) => {
+            let bases = (0..).zip(&ruleset.chains).filter(|(_, chain)| chain.base.is_some());
+            for (id, _) in bases.filter(|(id, _)| depths[*id as usize] > MAX_JUMP_DEPTH) {
+                let what = format!("jumps more than {MAX_JUMP_DEPTH} chains deep");
+                flaws.push(Flaw { chain: ChainId(id), rule: None, what });
+            }
+        }
+    }
+    let stages = graph.stages(ruleset);
+    for (id, chain) in (0..).zip(&ruleset.chains) {
+        for rule in chain.rules.clone() {
+            let items = &ruleset.rules[rule as usize].items;
+            for misplaced in
+                items.iter().filter_map(|item| misplaced(ruleset, item, stages[id as usize]))
+            {
+                let rule = Some(RuleId(rule));
+                flaws.push(Flaw { chain: ChainId(id), rule, what: misplaced });
+            }
+        }
+    }
+    flaws
+}
+
+fn edges(ruleset: &ValidRuleset) -> Vec<Vec<ChainId>> {
+    let targets = |chain: &Chain| {
+        let mut targets = Vec::new();
+        for rule in chain.rules.clone() {
+            for item in &ruleset.rules[rule as usize].items {
+                match item {
+                    Item::Verdict(verdict) => targets.extend(target(*verdict)),
+                    Item::VerdictMap { map, .. } => {
+                        let elements = &ruleset.sets[map.index()].elements;
+                        targets.extend(elements.iter().filter_map(|element| match element.datum {
+                            Some(Datum::Verdict(verdict)) => target(verdict),
+                            _ => None,
+                        }));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    };
+    ruleset.chains.iter().map(targets).collect()
+}
+
+const fn target(verdict: Verdict) -> Option<ChainId> {
+    match verdict {
+        Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain),
+        _ => None,
+    }
+}
+
+impl Graph {
+    /// How many chains can be inside one another from each on, or one that is on a loop.
+    fn depths(&self) -> Result<Vec<usize>, ChainId> {
+        const OPEN: usize = usize::MAX;
+        let mut depths: Vec<Option<usize>> = vec![None; self.edges.len()];
+        for start in 0..self.edges.len() {
+            // A walk with a stack of its own: chains may be many.
+            let mut walk = vec![(start, 0)];
+            while let Some(&mut (chain, ref mut next)) = walk.last_mut() {
+                if *next == 0 {
+                    match depths[chain] {
+                        Some(OPEN) => return Err(ChainId(chain as u32)),
+                        Some(_) => {
+                            walk.pop();
+                            continue;
+                        }
+                        None => depths[chain] = Some(OPEN),
+                    }
+                }
+                if let Some(target) = self.edges[chain].get(*next) {
+                    *next += 1;
+                    walk.push((target.index(), 0));
+                } else {
+                    let below = self.edges[chain].iter().filter_map(|to| depths[to.index()]);
+                    depths[chain] = Some(below.max().map_or(0, |depth| depth + 1));
+                    walk.pop();
+                }
+            }
+        }
+        Ok(depths.into_iter().map(Option::unwrap_or_default).collect())
+    }
+
+    /// From which stages each chain is reached, one bit each.
+    fn stages(&self, ruleset: &ValidRuleset) -> Vec<u8> {
+        let mut stages = vec![0; self.edges.len()];
+        for (id, chain) in ruleset.chains.iter().enumerate() {
+            let Some(base) = chain.base else { continue };
+            let bit = 1 << base.stage as u8;
+            let mut reached = vec![id];
+            while let Some(chain) = reached.pop() {
+                if stages[chain] & bit == 0 {
+                    stages[chain] |= bit;
+                    reached.extend(self.edges[chain].iter().map(|to| to.index()));
+                }
+            }
+        }
+        stages
+    }
+}
+
+/// What an item can not do in a chain that is reached from these stages.
+fn misplaced(ruleset: &ValidRuleset, item: &Item, stages: u8) -> Option<String> {
+    let only_in = |allowed: &[Stage], what: &str, place: &str| {
+        let allowed = allowed.iter().fold(0, |bits, stage| bits | 1 << *stage as u8);
+        (stages & !allowed != 0).then(|| format!("{what} only works in {place}"))
+    };
+    match item {
+        Item::Nat(nat) => match ruleset.nats[nat.index()].kind {
+            NatKind::Source | NatKind::Masquerade => {
+                only_in(&[Stage::SourceNat], "source translation", "nat chains of postrouting")
+            }
+            NatKind::Destination | NatKind::Redirect => {
+                let place = "nat chains of prerouting";
+                only_in(&[Stage::DestinationNat], "destination translation", place)
+            }
+        },
+        Item::SynProxy(_) => only_in(&[Stage::Forward], "the SYN proxy", "chains of forward"),
+        Item::Reject(_) => {
+            const SENDING: [Stage; 4] =
+                [Stage::Untracked, Stage::Prerouting, Stage::PreroutingTranslated, Stage::Forward];
+            only_in(&SENDING, "reject", "chains of type filter before postrouting")
+        }
+        Item::Notrack => {
+            const BEFORE: [Stage; 3] =
+                [Stage::Untracked, Stage::Prerouting, Stage::PreroutingTranslated];
+            only_in(&BEFORE, "notrack", "chains of prerouting")
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,457 @@
+//! From `nft -j list ruleset` to a [`ValidRuleset`].
+//!
+//! The document is walked value by value. Whatever is not understood becomes a
+//! [`Problem`](crate::Problem) with its place; all of them are collected, so that one look
+//! shows everything that keeps a ruleset from loading.
+
+mod document;
+mod expression;
+mod graph;
+mod nat;
+mod objects;
+mod reach;
+mod rule;
+mod scope;
+mod sets;
+mod statement;
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::Value;
+
+use self::document::{Document, Object};
+use self::reach::Reached;
+use self::rule::Reader;
+use self::scope::{Names, Scope};
+use crate::kind::{Kind, outline};
+use crate::limits::{MAX_CHAINS, MAX_DOCUMENT_BYTES, MAX_ELEMENTS, MAX_RULES, MAX_SETS};
+use crate::model::{Base, Chain, ChainId, Rule, SetId, ValidRuleset};
+use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
+use crate::stage::{Stage, TableFamily};
+
+/// How a ruleset is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Leave out rules that are not supported instead of refusing all. Their problems say
+    /// what that does: leaving out what drops lets packets through.
+    pub allow_unsupported: bool,
+}
+
+/// A ruleset that may be used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// The ruleset.
+    pub ruleset: ValidRuleset,
+    /// What was left out, is left to the kernel, or is worth knowing.
+    pub problems: Problems,
+}
+
+/// A ruleset that may not, with everything that is wrong with it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{problems}the ruleset is refused: {}", reasons(problems))]
+pub struct Refused {
+    /// Everything.
+    pub problems: Problems,
+}
+
+fn reasons(problems: &Problems) -> String {
+    let [invalid, unsupported] =
+        [Severity::Invalid, Severity::Unsupported].map(|severity| problems.count(severity));
+    format!("{invalid} invalid and {unsupported} unsupported")
+}
+
+/// A table by its family, as written, and name.
+type TableKey = (String, String);
+
+fn table_key(place: &Place) -> TableKey {
+    (place.family.clone(), place.table.clone())
+}
+
+/// Reads and validates a ruleset as `nft -j list ruleset` prints it.
+///
+/// # Errors
+/// [`Refused`] with all problems, unless those that there are were allowed.
+pub fn import(document: &[u8], options: Options) -> Result<Imported, Refused> {
+    let refused = |what: String| {
+        let mut problems = Problems::default();
+        let (severity, place) = (Severity::Invalid, Place::default());
+        problems.push(Problem { severity, place, path: String::new(), what, effect: None });
+        Refused { problems }
+    };
+    if document.len() > MAX_DOCUMENT_BYTES {
+        return Err(refused(format!("more than {MAX_DOCUMENT_BYTES} bytes")));
+    }
+    // The parser refuses what is nested more than 128 deep.
+    match serde_json::from_slice(document) {
+        Ok(value) => import_value(&value, options),
+        Err(error) => Err(refused(format!("no JSON: {error}"))),
+    }
+}
+
+/// As [`import`], of a document that was parsed.
+///
+/// # Errors
+/// Those of [`import`].
+pub fn import_value(document: &Value, options: Options) -> Result<Imported, Refused> {
+    let mut import = Import {
+        problems: Problems::default(),
+        tables: HashMap::new(),
+        parts: ValidRuleset::empty(),
+        left_out: HashSet::new(),
+    };
+    let document = document::read(document, &mut import.problems);
+    import.declare_tables(&document);
+    let reached = import.declare_chains(&document);
+    import.declare_objects(&document, &reached);
+    import.fill_sets(&document, &reached);
+    import.read_rules(&document);
+    import.check_graph();
+    import.order_bases();
+    let Import { problems, parts: ruleset, .. } = import;
+    let refused = problems.count(Severity::Invalid) > 0
+        || (problems.count(Severity::Unsupported) > 0 && !options.allow_unsupported);
+    if refused { Err(Refused { problems }) } else { Ok(Imported { ruleset, problems }) }
+}
+
+/// A table whose chains we run.
+struct Table {
+    family: TableFamily,
+    names: Names,
+}
+
+struct Import {
+    problems: Problems,
+    tables: HashMap<TableKey, Table>,
+    parts: ValidRuleset,
+    /// Chains that we do not run, so that their rules are not looked at.
+    left_out: HashSet<(TableKey, String)>,
+}
+
+impl Import {
+    fn fault(&mut self, object: &Object<'_>, fault: Fault) {
+        let Fault { severity, path, what } = fault;
+        self.problems.push(object.problem(severity, &path, what));
+    }
+
+    fn declare_tables(&mut self, document: &Document<'_>) {
+        for object in &document.tables {
+            let name = &object.place.family;
+            let problem = match TableFamily::named(name) {
+                Some(_) if object.has_flag("dormant") => {
+                    (Severity::Note, "the table is dormant and not used")
+                }
+                Some(family) => {
+                    let table = Table { family, names: Names::default() };
+                    if self.tables.insert(table_key(&object.place), table).is_none() {
+                        continue;
+                    }
+                    (Severity::Invalid, "there are two tables of this name")
+                }
+                None => match name.as_str() {
+                    "arp" => (Severity::LeftToKernel, "ARP is answered by the kernel"),
+                    "bridge" | "netdev" => {
+                        (Severity::Unsupported, "tables of this family; their rules are not run")
+                    }
+                    _ => (Severity::Invalid, "no address family"),
+                },
+            };
+            self.problems.push(object.problem(problem.0, "", problem.1));
+        }
+    }
+
+    /// Chains that packets can reach through us are declared; the others are left out.
+    fn declare_chains(&mut self, document: &Document<'_>) -> Reached {
+        let mut bases = HashMap::new();
+        for object in &document.chains {
+            let key = table_key(&object.place);
+            if !self.tables.contains_key(&key) {
+                self.check_table(document, object);
+                continue;
+            }
+            if object.fields.get("hook").is_none() {
+                continue;
+            }
+            let name = object.place.name.clone();
+            match base(object) {
+                Ok(base) => drop(bases.insert((key, name), base)),
+                Err(problem) => {
+                    self.problems.push(*problem);
+                    self.left_out.insert((key, name));
+                }
+            }
+        }
+        let reached = reach::find(document, bases.keys());
+        for object in &document.chains {
+            let key = table_key(&object.place);
+            let Some(table) = self.tables.get_mut(&key) else { continue };
+            let full = (key, object.place.name.clone());
+            if !reached.chains.contains(&full) {
+                self.left_out.insert(full);
+                continue;
+            }
+            let base = bases.get(&full).copied();
+            let name = full.1;
+            let problem = if self.parts.chains.len() >= MAX_CHAINS {
+                "too many chains"
+            } else {
+                let id = ChainId(self.parts.chains.len() as u32);
+                if base.is_some() {
+                    table.names.bases.insert(name.clone(), ());
+                }
+                match table.names.chains.insert(name.clone(), id) {
+                    Some(_) => "there are two chains of this name",
+                    None => {
+                        let (family, table) = (table.family, object.place.table.clone());
+                        let handle = object.place.handle;
+                        let rules = 0..0;
+                        self.parts.chains.push(Chain { family, table, name, handle, base, rules });
+                        continue;
+                    }
+                }
+            };
+            self.problems.push(object.problem(Severity::Invalid, "", problem));
+        }
+        reached
+    }
+
+    /// An object of a table that is not used; it is wrong if there is no such table.
+    fn check_table(&mut self, document: &Document<'_>, object: &Object<'_>) {
+        let key = table_key(&object.place);
+        if !document.tables.iter().any(|table| table_key(&table.place) == key) {
+            self.problems.push(object.problem(Severity::Invalid, "", "there is no such table"));
+        }
+    }
+
+    fn declare_objects(&mut self, document: &Document<'_>, reached: &Reached) {
+        for object in &document.named {
+            let key = table_key(&object.place);
+            match self.tables.get_mut(&key) {
+                Some(table) => {
+                    let declared = objects::declare(object, &mut table.names, &mut self.parts);
+                    if let Err(fault) = declared {
+                        self.fault(object, fault);
+                    }
+                }
+                None => self.check_table(document, object),
+            }
+        }
+        for object in &document.sets {
+            let key = table_key(&object.place);
+            let Some(table) = self.tables.get_mut(&key) else {
+                self.check_table(document, object);
+                continue;
+            };
+            let name = object.place.name.clone();
+            let needed = reached.sets.contains(&(key, name.clone()));
+            let fault = match sets::declaration(object, table.family) {
+                Ok(_) if self.parts.sets.len() >= MAX_SETS => {
+                    Path::root("set").invalid("too many sets")
+                }
+                Ok(set) => {
+                    self.parts.sets.push(set);
+                    let id = SetId(self.parts.sets.len() as u32 - 1);
+                    match table.names.sets.insert(name, Some(id)) {
+                        None => continue,
+                        Some(_) => Path::root("name").invalid("there are two sets of this name"),
+                    }
+                }
+                Err(fault) => {
+                    table.names.sets.insert(name, None);
+                    // Rules that need it say so themselves.
+                    if !needed && fault.severity == Severity::Unsupported {
+                        continue;
+                    }
+                    fault
+                }
+            };
+            self.fault(object, fault);
+        }
+    }
+
+    fn fill_sets(&mut self, document: &Document<'_>, reached: &Reached) {
+        let mut total = 0;
+        for object in &document.sets {
+            let key = table_key(&object.place);
+            if !reached.sets.contains(&(key.clone(), object.place.name.clone())) {
+                continue;
+            }
+            let Some(table) = self.tables.get(&key) else { continue };
+            let Some(Some(id)) = table.names.sets.get(&object.place.name).copied() else {
+                continue;
+            };
+            let list = match object.fields.get("elem") {
+                Some(Value::Array(list)) => list.as_slice(),
+                Some(one) => std::slice::from_ref(one),
+                None => continue,
+            };
+            let root = Path::root("elem");
+            total += list.len();
+            if total > MAX_ELEMENTS {
+                self.fault(
+                    object,
+                    root.invalid(format!("more than {MAX_ELEMENTS} elements in all")),
+                );
+                return;
+            }
+            let (family, name) = (table.family, object.place.table.as_str());
+            let scope = Scope { family, table: name, names: &table.names };
+            let set = &self.parts.sets[id.index()];
+            let (mut elements, mut faults) = (Vec::with_capacity(list.len()), Vec::new());
+            for (at, value) in list.iter().enumerate() {
+                match sets::element(value, set, &scope, &root.index(at)) {
+                    Ok(element) => elements.push(element),
+                    Err(fault) => faults.push(fault),
+                }
+                if set.key == [Kind::Interface] && value.is_number() {
+                    let what = format!("the interface {} does not exist", outline(value));
+                    let path = root.index(at).to_string();
+                    self.problems.push(object.problem(Severity::Note, &path, what));
+                }
+            }
+            let set = &mut self.parts.sets[id.index()];
+            set.elements = elements;
+            faults.extend(sets::check_disjoint(set, &root).err());
+            for fault in faults {
+                self.fault(object, fault);
+            }
+        }
+    }
+
+    fn read_rules(&mut self, document: &Document<'_>) {
+        // Rules of one chain stand together in the kernel's listing, but need not.
+        let mut of_chain: HashMap<(TableKey, &str), Vec<&Object<'_>>> = HashMap::new();
+        for object in &document.rules {
+            let key = (table_key(&object.place), object.place.name.as_str());
+            of_chain.entry(key).or_default().push(object);
+        }
+        if document.rules.len() > MAX_RULES {
+            let what = format!("more than {MAX_RULES} rules");
+            let fault = Path::root("rules").invalid(what);
+            self.fault(&document.rules[MAX_RULES], fault);
+            return;
+        }
+        for object in &document.chains {
+            let key = (table_key(&object.place), object.place.name.as_str());
+            let Some(rules) = of_chain.remove(&key) else { continue };
+            let Some(table) = self.tables.get(&key.0) else { continue };
+            if self.left_out.contains(&(key.0.clone(), key.1.to_owned())) {
+                continue;
+            }
+            let Some(&chain) = table.names.chains.get(key.1) else { continue };
+            let begin = self.parts.rules.len() as u32;
+            for object in rules {
+                self.read_rule(object, chain);
+            }
+            self.parts.chains[chain.index()].rules = begin..self.parts.rules.len() as u32;
+        }
+        let mut lost: Vec<&Object<'_>> = of_chain.into_values().flatten().collect();
+        lost.sort_by_key(|object| object.place.handle);
+        for object in lost {
+            let key = table_key(&object.place);
+            if self.tables.contains_key(&key)
+                && !self.left_out.contains(&(key, object.place.name.clone()))
+            {
+                let what = "there is no such chain";
+                self.problems.push(object.problem(Severity::Invalid, "", what));
+            }
+        }
+    }
+
+    fn read_rule(&mut self, object: &Object<'_>, chain: ChainId) {
+        let Some(Value::Array(statements)) = object.fields.get("expr") else {
+            let what = "a rule without the list `expr`";
+            self.problems.push(object.problem(Severity::Invalid, "expr", what));
+            return;
+        };
+        let Self { problems, tables, parts, .. } = self;
+        let Some(table) = tables.get(&table_key(&object.place)) else { return };
+        let (family, name) = (table.family, object.place.table.as_str());
+        let scope = Scope { family, table: name, names: &table.names };
+        let mut reader = Reader { scope, parts, notes: Vec::new() };
+        let read = reader.rule(statements);
+        for (path, what) in std::mem::take(&mut reader.notes) {
+            problems.push(object.problem(Severity::Note, &path, what));
+        }
+        match read {
+            Ok(items) => {
+                let comment = object.text("comment").map(str::to_owned);
+                let handle = object.place.handle;
+                parts.rules.push(Rule { chain, handle, comment, items });
+            }
+            Err(faults) => {
+                let effect = statement::effect(statements);
+                for Fault { severity, path, what } in faults {
+                    let mut problem = object.problem(severity, &path, what);
+                    problem.effect = (severity == Severity::Unsupported).then_some(effect);
+                    problems.push(problem);
+                }
+            }
+        }
+    }
+
+    fn check_graph(&mut self) {
+        for graph::Flaw { chain, rule, what } in graph::check(&self.parts) {
+            let chain = &self.parts.chains[chain.index()];
+            let rule = rule.map(|rule| &self.parts.rules[rule.index()]);
+            let place = Place {
+                family: chain.family.name().to_owned(),
+                table: chain.table.clone(),
+                object: if rule.is_some() { "rule" } else { "chain" },
+                name: chain.name.clone(),
+                handle: rule.map_or(chain.handle, |rule| rule.handle),
+            };
+            let path = String::new();
+            let severity = Severity::Invalid;
+            self.problems.push(Problem { severity, place, path, what, effect: None });
+        }
+    }
+
+    /// By priority; of equal ones the kernel asks the chain that came last first.
+    fn order_bases(&mut self) {
+        let ValidRuleset { chains, bases, .. } = &mut self.parts;
+        for (id, chain) in chains.iter().enumerate().rev() {
+            if let Some(base) = chain.base {
+                bases[base.stage as usize].push(ChainId(id as u32));
+            }
+        }
+        for stage in bases {
+            stage.sort_by_key(|id| chains[id.index()].base.map(|base| base.priority));
+        }
+    }
+}
+
+/// A base chain that we run; the problem says why not.
+fn base(object: &Object<'_>) -> Result<Base, Box<Problem>> {
+    let hook = object.text("hook").unwrap_or_default();
+    let kind = object.text("type").unwrap_or_default();
+    let problem = |severity, what: &str| Box::new(object.problem(severity, "", what));
+    let priority = object.fields.get("prio").and_then(Value::as_i64);
+    let priority = priority.and_then(|priority| i32::try_from(priority).ok());
+    let priority =
+        priority.ok_or_else(|| problem(Severity::Invalid, "a priority of no 32 bits"))?;
+    let accepts = match object.text("policy") {
+        Some("accept") | None => true,
+        Some("drop") => false,
+        Some(_) => return Err(problem(Severity::Invalid, "the policy is neither accept nor drop")),
+    };
+    let stage = match (kind, hook) {
+        ("filter" | "nat", "input") | ("filter" | "nat" | "route", "output") => {
+            let what = "the host's own traffic; its rules are not looked at";
+            return Err(problem(Severity::LeftToKernel, what));
+        }
+        ("filter", hook) => Stage::of_filter(hook, priority),
+        ("nat", hook) => Stage::of_nat(hook),
+        _ => None,
+    };
+    let stage = stage.ok_or_else(|| match (kind, hook) {
+        ("filter", "ingress" | "egress") => {
+            problem(Severity::Unsupported, "chains of ingress and egress")
+        }
+        _ => problem(Severity::Invalid, "there is no such type of chain at that hook"),
+    })?;
+    Ok(Base { stage, priority, accepts })
+}
+
+#[cfg(test)]
+#[path = "../import_tests.rs"]
+mod tests;

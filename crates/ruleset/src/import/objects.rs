@@ -1,0 +1,86 @@
+//! Named counters, limits, quotas, helpers, timeouts and SYN proxies.
+
+use serde_json::Value;
+use wire::Family;
+
+use super::document::Object;
+use super::scope::Names;
+use super::statement;
+use crate::model::{
+    Counter, CounterId, Helper, HelperId, Limit, LimitId, Quota, QuotaId, SynProxyId, TimeoutId,
+    TimeoutPolicy, ValidRuleset,
+};
+use crate::names;
+use crate::problem::{Parsed, Path};
+
+/// Adds a named object to the ruleset and to the names of its table.
+pub(crate) fn declare(
+    object: &Object<'_>,
+    names: &mut Names,
+    parts: &mut ValidRuleset,
+) -> Parsed<()> {
+    let name = object.place.name.clone();
+    let full = (object.place.table.clone(), name.clone());
+    let value = Value::Object(object.fields.clone());
+    let path = Path::root(object.place.object);
+    match object.place.object {
+        "counter" => {
+            let number = |key| object.number(key).unwrap_or(0);
+            let (packets, bytes) = (number("packets"), number("bytes"));
+            parts.counters.push(Counter { name: Some(full), packets, bytes });
+            names.counters.insert(name, Some(CounterId(parts.counters.len() as u32 - 1)));
+        }
+        "limit" => {
+            names.limits.insert(name.clone(), None);
+            let rate = statement::rate(&value, &path)?;
+            parts.limits.push(Limit { name: Some(full), rate });
+            names.limits.insert(name, Some(LimitId(parts.limits.len() as u32 - 1)));
+        }
+        "quota" => {
+            names.quotas.insert(name.clone(), None);
+            let (bytes, used, over) = statement::quota(&value, &path)?;
+            parts.quotas.push(Quota { name: Some(full), bytes, used, over });
+            names.quotas.insert(name, Some(QuotaId(parts.quotas.len() as u32 - 1)));
+        }
+        "ct helper" => {
+            names.helpers.insert(name.clone(), None);
+            let kind = object.text("type").unwrap_or_default().to_owned();
+            let protocol = protocol(object, &path)?;
+            let family = match object.text("l3proto") {
+                Some("ip") => Some(Family::V4),
+                Some("ip6") => Some(Family::V6),
+                _ => None,
+            };
+            parts.helpers.push(Helper { name: full, kind, protocol, family });
+            names.helpers.insert(name, Some(HelperId(parts.helpers.len() as u32 - 1)));
+        }
+        "ct timeout" => {
+            names.timeouts.insert(name.clone(), None);
+            let protocol = protocol(object, &path)?;
+            let policy = object.fields.get("policy").and_then(Value::as_object);
+            let seconds = policy.into_iter().flatten().filter_map(|(state, seconds)| {
+                let seconds = seconds.as_u64().and_then(|seconds| u32::try_from(seconds).ok())?;
+                Some((state.clone(), seconds))
+            });
+            let seconds = seconds.collect();
+            parts.timeouts.push(TimeoutPolicy { name: full, protocol, seconds });
+            names.timeouts.insert(name, Some(TimeoutId(parts.timeouts.len() as u32 - 1)));
+        }
+        "synproxy" => {
+            names.syn_proxies.insert(name.clone(), None);
+            let proxy = statement::syn_proxy(&value, &path)?;
+            parts.syn_proxies.push(proxy);
+            names.syn_proxies.insert(name, Some(SynProxyId(parts.syn_proxies.len() as u32 - 1)));
+        }
+        // Harmless by itself: a rule that speaks of it is unsupported.
+        _ => {}
+    }
+    Ok(())
+}
+
+fn protocol(object: &Object<'_>, path: &Path<'_>) -> Parsed<u8> {
+    let number = object.text("protocol").and_then(|name| names::number(names::PROTOCOLS, name));
+    number
+        .map(|number| number as u8)
+        .ok_or_else(|| path.key("protocol").invalid("no transport protocol"))
+}

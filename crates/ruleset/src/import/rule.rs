@@ -1,0 +1,414 @@
+//! Rules: matches and statements.
+
+use serde_json::Value;
+
+use super::expression::{self, bare, kinds};
+use super::scope::{Scope, resolve};
+use super::sets;
+use super::statement;
+use crate::field::{CtField, Field};
+use crate::kind::{Interval, Kind, only, outline};
+use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
+use crate::model::{
+    Counter, CounterId, Data, Item, Limit, LimitId, LogId, NatId, NatKind, Operand, Quota, QuotaId,
+    Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp, ValidRuleset,
+};
+use crate::problem::{Fault, Parsed, Path};
+
+/// Reads the rules of a table.
+pub(crate) struct Reader<'a, 'b> {
+    pub scope: Scope<'a>,
+    pub parts: &'b mut ValidRuleset,
+    /// What is worth knowing of the rule at hand.
+    pub notes: Vec<(String, &'static str)>,
+}
+
+/// Adds to a list of the ruleset; its index fits because rules are bounded.
+macro_rules! add {
+    ($list:expr, $id:ident, $value:expr) => {{
+        $list.push($value);
+        $id($list.len() as u32 - 1)
+    }};
+}
+
+impl Reader<'_, '_> {
+    /// The items of a rule; all that is wrong with it otherwise.
+    pub fn rule(&mut self, statements: &[Value]) -> Result<Vec<Item>, Vec<Fault>> {
+        let (mut items, mut faults) = (Vec::with_capacity(statements.len()), Vec::new());
+        let root = Path::root("expr");
+        if statements.len() > MAX_RULE_ITEMS {
+            return Err(vec![root.unsupported(format!("more than {MAX_RULE_ITEMS} expressions"))]);
+        }
+        for (at, statement) in statements.iter().enumerate() {
+            match self.item(statement, &root.index(at)) {
+                Ok(Some(item)) => items.push(item),
+                Ok(None) => {}
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if faults.is_empty() { Ok(items) } else { Err(faults) }
+    }
+
+    fn item(&mut self, statement: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
+        if let Value::String(text) = statement {
+            let text: String = text.chars().take(60).collect();
+            return Err(path.unsupported(format!("`{text}`, which this nft writes as text")));
+        }
+        let Some((name, value)) = only(statement) else {
+            return Err(path.invalid(format!("{} is no statement", outline(statement))));
+        };
+        let here = path.key(name);
+        Ok(Some(match name {
+            "match" => self.matching(value, &here)?,
+            "counter" | "limit" | "quota" => self.measure(name, value, &here)?,
+            "mangle" => return self.assignment(value, &here),
+            "set" => self.update(value, &here)?,
+            "meter" => self.meter(value, &here)?,
+            "vmap" => self.verdict_map(value, &here)?,
+            "log" => {
+                let log = statement::log(value, &here)?;
+                Item::Log(add!(self.parts.logs, LogId, log))
+            }
+            "reject" => Item::Reject(statement::reject(value, &here)?),
+            "snat" => self.translation(NatKind::Source, value, &here)?,
+            "dnat" => self.translation(NatKind::Destination, value, &here)?,
+            "masquerade" => self.translation(NatKind::Masquerade, value, &here)?,
+            "redirect" => self.translation(NatKind::Redirect, value, &here)?,
+            "notrack" => Item::Notrack,
+            "ct helper" => {
+                Item::Helper(self.named(&self.scope.names.helpers, name, value, &here)?)
+            }
+            "ct timeout" => {
+                Item::Timeout(self.named(&self.scope.names.timeouts, name, value, &here)?)
+            }
+            "synproxy" if value.is_string() => {
+                Item::SynProxy(self.named(&self.scope.names.syn_proxies, name, value, &here)?)
+            }
+            "synproxy" => {
+                let proxy = statement::syn_proxy(value, &here)?;
+                Item::SynProxy(add!(self.parts.syn_proxies, SynProxyId, proxy))
+            }
+            "accept" | "drop" | "continue" | "return" | "jump" | "goto" => {
+                Item::Verdict(sets::verdict(statement, &self.scope, path)?)
+            }
+            "xt" => return Err(path.unsupported("an extension of iptables (`xt`)")),
+            other => {
+                let other: String = other.chars().take(40).collect();
+                return Err(path.unsupported(format!("`{other}`")));
+            }
+        }))
+    }
+
+    fn named<Id: Copy>(
+        &self,
+        known: &super::scope::Known<Id>,
+        what: &str,
+        value: &Value,
+        path: &Path<'_>,
+    ) -> Parsed<Id> {
+        match value {
+            Value::String(name) => resolve(known, what, name, path),
+            other => Err(path.unsupported(format!("{} instead of a name", outline(other)))),
+        }
+    }
+
+    fn translation(&mut self, kind: NatKind, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        let nat = self.nat(kind, value, path)?;
+        Ok(Item::Nat(add!(self.parts.nats, NatId, nat)))
+    }
+
+    fn matching(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        let part =
+            |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
+        let (left, right) = (part("left")?, part("right")?);
+        let operator = value.get("op").and_then(Value::as_str).unwrap_or("==");
+        let (left_path, right_path) = (path.key("left"), path.key("right"));
+        let key = expression::key(left, &left_path)?;
+        if let Some(set) = self.set_of(right, &key, &right_path)? {
+            let negated = match operator {
+                "==" | "in" => false,
+                "!=" => true,
+                _ => return Err(path.invalid("a set is compared with `==` or `!=`")),
+            };
+            return Ok(Item::Member { key: bare(&key), set, negated });
+        }
+        let [(load, kind)] = key.as_slice() else {
+            return Err(right_path.unsupported("a concatenation compared with a constant"));
+        };
+        let (load, kind) = (*load, *kind);
+        if Self::missing_interface(right, kind) {
+            self.notes.push((right_path.to_string(), "the interface does not exist"));
+        }
+        match operator {
+            // A list of bits, any of which has to be set, or of which none may be.
+            "in" | "!" if kind.is_bits() => {
+                let mask = kind.constant(right, &right_path)?;
+                return Ok(Item::Bits { load, mask, any: operator == "in" });
+            }
+            _ => {}
+        }
+        let interval = kind.interval(right, &right_path)?;
+        let (interval, negated) = compared(operator, interval, kind)
+            .ok_or_else(|| path.invalid(format!("the operator {}", outline(&operator.into()))))?;
+        Ok(Item::Within { load, interval, negated })
+    }
+
+    /// A number in place of the name of an interface is the index of one that is gone.
+    fn missing_interface(value: &Value, kind: Kind) -> bool {
+        let is_index = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        kind == Kind::Interface && (value.is_number() || value.as_str().is_some_and(is_index))
+    }
+
+    /// The named or anonymous set that is meant, none for a constant.
+    fn set_of(&mut self, value: &Value, key: &TypedKey, path: &Path<'_>) -> Parsed<Option<SetId>> {
+        let by_name = value.as_str().is_some_and(|text| text.starts_with('@'));
+        let anonymous = only(value).is_some_and(|(form, _)| form == "set");
+        if !by_name && !anonymous {
+            return Ok(None);
+        }
+        self.map(value, key, Data::None, path).map(Some)
+    }
+
+    /// The named set, or the elements, that a key is looked up in.
+    pub(super) fn map(
+        &mut self,
+        value: &Value,
+        key: &TypedKey,
+        data: Data,
+        path: &Path<'_>,
+    ) -> Parsed<SetId> {
+        if let Some(name) = value.as_str().and_then(|text| text.strip_prefix('@')) {
+            let id = resolve(&self.scope.names.sets, "set", name, path)?;
+            let set = &self.parts.sets[id.index()];
+            sets::check_key(set, &kinds(key), path)?;
+            let is_right = match (&data, &set.data) {
+                (Data::Values(_), Data::Values(_)) | (Data::None, _) => true,
+                (wanted, held) => wanted == held,
+            };
+            if !is_right {
+                return Err(path.invalid(format!("`{name}` holds no data of that type")));
+            }
+            return Ok(id);
+        }
+        let Some(("set", elements)) = only(value) else {
+            return Err(path.invalid(format!("{} is no set", outline(value))));
+        };
+        if self.parts.sets.len() >= MAX_SETS {
+            return Err(path.unsupported(format!("more than {MAX_SETS} sets")));
+        }
+        let set = sets::anonymous(elements, kinds(key), data, &self.scope, &path.key("set"))?;
+        Ok(add!(self.parts.sets, SetId, set))
+    }
+
+    fn verdict_map(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        let part =
+            |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
+        let key = expression::key(part("key")?, &path.key("key"))?;
+        let map = self.map(part("data")?, &key, Data::Verdicts, &path.key("data"))?;
+        Ok(Item::VerdictMap { key: bare(&key), map })
+    }
+
+    fn measure(&mut self, name: &str, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        Ok(match (name, value) {
+            ("counter", Value::String(_)) => {
+                Item::Counter(self.named(&self.scope.names.counters, name, value, path)?)
+            }
+            ("limit", Value::String(_)) => {
+                Item::Limit(self.named(&self.scope.names.limits, name, value, path)?)
+            }
+            ("quota", Value::String(_)) => {
+                Item::Quota(self.named(&self.scope.names.quotas, name, value, path)?)
+            }
+            (_, value) if value.get("map").is_some() => {
+                return Err(path.unsupported("objects by map"));
+            }
+            ("counter", value) => {
+                let number = |key| value.get(key).and_then(Value::as_u64).unwrap_or(0);
+                let (packets, bytes) = (number("packets"), number("bytes"));
+                let counter = Counter { name: None, packets, bytes };
+                Item::Counter(add!(self.parts.counters, CounterId, counter))
+            }
+            ("limit", value) => {
+                let rate = statement::rate(value, path)?;
+                Item::Limit(add!(self.parts.limits, LimitId, Limit { name: None, rate }))
+            }
+            (_, value) => {
+                let (bytes, used, over) = statement::quota(value, path)?;
+                let quota = Quota { name: None, bytes, used, over };
+                Item::Quota(add!(self.parts.quotas, QuotaId, quota))
+            }
+        })
+    }
+
+    fn assignment(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
+        let part =
+            |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
+        let (target, wanted) = (part("key")?, part("value")?);
+        let target_path = path.key("key");
+        if target.get("meta").and_then(|meta| meta.get("key")?.as_str()) == Some("nftrace") {
+            self.notes.push((target_path.to_string(), "tracing by rules is ignored"));
+            return Ok(None);
+        }
+        let (load, kind) = expression::load(target, &target_path)?;
+        let target = match load.field {
+            _ if !load.is_plain() => None,
+            Field::Mark => Some(Target::Mark),
+            Field::Priority => Some(Target::Priority),
+            Field::SegmentSize => Some(Target::SegmentSize),
+            Field::Connection(CtField::Mark) => Some(Target::CtMark),
+            Field::Connection(CtField::Zone) => Some(Target::CtZone),
+            Field::Connection(CtField::Label) => Some(Target::CtLabel),
+            _ => None,
+        };
+        let target = target.ok_or_else(|| target_path.unsupported("setting this"))?;
+        let value = self.operand(wanted, kind, target, &path.key("value"))?;
+        Ok(Some(Item::Assign { target, value }))
+    }
+
+    fn operand(
+        &mut self,
+        value: &Value,
+        kind: Kind,
+        target: Target,
+        path: &Path<'_>,
+    ) -> Parsed<Operand> {
+        match only(value) {
+            Some(("map", map)) => {
+                let path = path.key("map");
+                let part = |key: &'static str| {
+                    map.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")))
+                };
+                let key = expression::key(part("key")?, &path.key("key"))?;
+                let data_path = path.key("data");
+                let map = self.map(part("data")?, &key, Data::Values(vec![kind]), &data_path)?;
+                let fits = matches!(&self.parts.sets[map.index()].data,
+                    Data::Values(held) if held.len() == 1 && held[0].fits(kind));
+                if !fits {
+                    return Err(data_path.invalid("a map to another type"));
+                }
+                Ok(Operand::Mapped { key: bare(&key), map })
+            }
+            Some(("rt", route))
+                if target == Target::SegmentSize
+                    && route.get("key").and_then(Value::as_str) == Some("mtu") =>
+            {
+                Ok(Operand::PathMtu)
+            }
+            Some(("|", Value::Array(parts)))
+                if kind.is_bits() && parts[..].iter().all(is_plain) =>
+            {
+                kind.constant(value, path).map(Operand::Constant)
+            }
+            Some(_) => {
+                let (load, read) = expression::load(value, path)?;
+                if !read.fits(kind) && read.words() != kind.words() {
+                    return Err(path.invalid(format!("{read:?} for {kind:?}")));
+                }
+                Ok(Operand::Computed(load))
+            }
+            None => kind.constant(value, path).map(Operand::Constant),
+        }
+    }
+
+    /// `add`, `update` and `delete` on a named set.
+    fn update(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        let name = value.get("set").and_then(Value::as_str).and_then(|name| name.strip_prefix('@'));
+        let name = name.ok_or_else(|| path.invalid("no set"))?;
+        let set = resolve(&self.scope.names.sets, "set", name, &path.key("set"))?;
+        let op = match value.get("op").and_then(Value::as_str) {
+            Some("add") => UpdateOp::Add,
+            Some("update") => UpdateOp::Refresh,
+            Some("delete") => UpdateOp::Delete,
+            _ => return Err(path.key("op").invalid("neither add, update nor delete")),
+        };
+        let element = value.get("elem").ok_or_else(|| path.invalid("no `elem`"))?;
+        let (key, timeout) = element_key(element, &path.key("elem"))?;
+        let declared = &self.parts.sets[set.index()];
+        sets::check_key(declared, &kinds(&key), &path.key("elem"))?;
+        if declared.data != Data::None {
+            return Err(path.unsupported("adding to a map"));
+        }
+        let mut parts = Vec::new();
+        if let Some(statements) = value.get("stmt") {
+            let path = path.key("stmt");
+            let list = statements.as_array().ok_or_else(|| path.invalid("no list"))?;
+            for (at, statement) in list.iter().enumerate() {
+                parts.push(sets::part(statement, &path.index(at))?);
+            }
+        }
+        let declared = &mut self.parts.sets[set.index()];
+        if parts.is_empty() || op == UpdateOp::Delete {
+            parts.clone_from(&declared.parts);
+        } else if declared.parts.is_empty() && !declared.dynamic {
+            declared.parts.clone_from(&parts);
+        }
+        if parts != declared.parts {
+            return Err(path
+                .key("stmt")
+                .unsupported("other statements than its other elements have"));
+        }
+        declared.dynamic = true;
+        Ok(Item::Update(Update { set, op, key: bare(&key), timeout }))
+    }
+
+    /// A set that a rule holds and fills.
+    fn meter(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        let element = value.get("key").ok_or_else(|| path.invalid("no `key`"))?;
+        let (key, timeout) = element_key(element, &path.key("key"))?;
+        let statement = value.get("stmt").ok_or_else(|| path.invalid("no `stmt`"))?;
+        let parts = vec![sets::part(statement, &path.key("stmt"))?];
+        let size = value.get("size").and_then(Value::as_u64);
+        let size = size.and_then(|size| u32::try_from(size).ok());
+        let set = Set {
+            family: self.scope.family,
+            table: self.scope.table.to_owned(),
+            name: value.get("name").and_then(Value::as_str).map(str::to_owned),
+            key: kinds(&key),
+            data: Data::None,
+            dynamic: true,
+            timeout,
+            size: size.unwrap_or(DEFAULT_DYNAMIC_SIZE).clamp(1, MAX_DYNAMIC_SIZE),
+            parts,
+            elements: Vec::new(),
+        };
+        let set = add!(self.parts.sets, SetId, set);
+        let op = if timeout.is_some() { UpdateOp::Refresh } else { UpdateOp::Add };
+        Ok(Item::Update(Update { set, op, key: bare(&key), timeout }))
+    }
+}
+
+/// What is added to a set, and for how long.
+fn element_key(value: &Value, path: &Path<'_>) -> Parsed<(TypedKey, Option<std::time::Duration>)> {
+    match only(value) {
+        Some(("elem", inside)) => {
+            let path = path.key("elem");
+            let key = inside.get("val").ok_or_else(|| path.invalid("no `val`"))?;
+            Ok((expression::key(key, &path.key("val"))?, sets::seconds(inside.get("timeout"))))
+        }
+        _ => Ok((expression::key(value, path)?, None)),
+    }
+}
+
+fn is_plain(value: &Value) -> bool {
+    value.is_string() || value.is_number()
+}
+
+/// What an operator makes of a constant; the second is true for what lies outside.
+fn compared(operator: &str, interval: Interval, kind: Kind) -> Option<(Interval, bool)> {
+    let (low, greatest) = (interval.low, kind.greatest());
+    let everything = Interval { low: 0, high: greatest };
+    if !matches!(operator, "==" | "!=" | "in") && !interval.is_one() {
+        return None;
+    }
+    Some(match operator {
+        "==" | "in" => (interval, false),
+        "!=" => (interval, true),
+        "<" if low == 0 => (everything, true),
+        "<" => (Interval { low: 0, high: low - 1 }, false),
+        "<=" => (Interval { low: 0, high: low }, false),
+        ">" if low == greatest => (everything, true),
+        ">" => (Interval { low: low + 1, high: greatest }, false),
+        ">=" => (Interval { low, high: greatest }, false),
+        _ => return None,
+    })
+}

@@ -1,0 +1,266 @@
+//! Sets, maps and their elements.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::document::Object;
+use super::scope::Scope;
+use super::statement;
+use crate::kind::{Interval, Kind, only, outline};
+use crate::limits::{
+    DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS,
+};
+use crate::model::{Data, Datum, Element, Part, Set, Verdict};
+use crate::problem::{Parsed, Path};
+use crate::stage::TableFamily;
+
+/// The declaration of a named set, still without elements.
+pub(crate) fn declaration(object: &Object<'_>, family: TableFamily) -> Parsed<Set> {
+    let path = Path::root("type");
+    let key = kinds(object.fields.get("type"), &path)?;
+    let data = match object.fields.get("map") {
+        None => Data::None,
+        Some(Value::String(name)) if name == "verdict" => Data::Verdicts,
+        Some(value) => Data::Values(kinds(Some(value), &Path::root("map"))?),
+    };
+    if object.place.object == "map" && data == Data::None {
+        return Err(Path::root("map").invalid("a map without the type of its values"));
+    }
+    let size = object.number("size").and_then(|size| u32::try_from(size).ok());
+    let mut parts = Vec::new();
+    if let Some(statements) = object.fields.get("stmt") {
+        let path = Path::root("stmt");
+        let list = statements.as_array().ok_or_else(|| path.invalid("no list"))?;
+        for (at, statement) in list.iter().enumerate() {
+            parts.push(part(statement, &path.index(at))?);
+        }
+    }
+    Ok(Set {
+        family,
+        table: object.place.table.clone(),
+        name: Some(object.place.name.clone()),
+        key,
+        data,
+        dynamic: false,
+        timeout: seconds(object.fields.get("timeout")),
+        size: size.unwrap_or(DEFAULT_DYNAMIC_SIZE).clamp(1, MAX_DYNAMIC_SIZE),
+        parts,
+        elements: Vec::new(),
+    })
+}
+
+/// Types: one name, a list, or names joined by points.
+fn kinds(value: Option<&Value>, path: &Path<'_>) -> Parsed<Vec<Kind>> {
+    let names: Vec<&str> = match value {
+        Some(Value::String(names)) => names.split('.').map(str::trim).collect(),
+        Some(Value::Array(names)) => {
+            let texts: Option<Vec<&str>> = names.iter().map(Value::as_str).collect();
+            texts.ok_or_else(|| path.unsupported("a type that is no name"))?
+        }
+        Some(other) => return Err(path.unsupported(format!("{} as a type", outline(other)))),
+        None => return Err(path.invalid("no type")),
+    };
+    if names.is_empty() || names.len() > MAX_KEY_FIELDS {
+        return Err(path.invalid(format!("{} types", names.len())));
+    }
+    let of_type = |name: &&str| {
+        let shown: String = name.chars().take(40).collect();
+        Kind::of_type(name).ok_or_else(|| path.unsupported(format!("the type `{shown}`")))
+    };
+    let kinds: Vec<Kind> = names.iter().map(of_type).collect::<Parsed<_>>()?;
+    if kinds.iter().map(|kind| 4 * kind.words()).sum::<usize>() > MAX_KEY_BYTES {
+        return Err(path.invalid(format!("more than {MAX_KEY_BYTES} bytes")));
+    }
+    Ok(kinds)
+}
+
+/// What each element of a set holds.
+pub(crate) fn part(statement: &Value, path: &Path<'_>) -> Parsed<Part> {
+    match only(statement) {
+        Some(("counter", Value::Null | Value::Object(_))) => Ok(Part::Counter),
+        Some(("limit", rate @ Value::Object(_))) => {
+            statement::rate(rate, &path.key("limit")).map(Part::Limit)
+        }
+        Some(("quota", quota @ Value::Object(_))) => {
+            let (bytes, _, over) = statement::quota(quota, &path.key("quota"))?;
+            Ok(Part::Quota { bytes, over })
+        }
+        _ => Err(path.unsupported(format!("{} in elements", outline(statement)))),
+    }
+}
+
+/// An anonymous set with its elements.
+pub(crate) fn anonymous(
+    elements: &Value,
+    key: Vec<Kind>,
+    data: Data,
+    scope: &Scope<'_>,
+    path: &Path<'_>,
+) -> Parsed<Set> {
+    let mut set = Set {
+        family: scope.family,
+        table: scope.table.to_owned(),
+        name: None,
+        key,
+        data,
+        dynamic: false,
+        timeout: None,
+        size: 1,
+        parts: Vec::new(),
+        elements: Vec::new(),
+    };
+    let list = match elements {
+        Value::Array(list) => list.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    for (at, value) in list.iter().enumerate() {
+        let element = element(value, &set, scope, &path.index(at))?;
+        set.elements.push(element);
+    }
+    check_disjoint(&set, path)?;
+    Ok(set)
+}
+
+/// One element as it stands in a list.
+pub(crate) fn element(
+    value: &Value,
+    set: &Set,
+    scope: &Scope<'_>,
+    path: &Path<'_>,
+) -> Parsed<Element> {
+    let (key, datum) = match (&set.data, value) {
+        (Data::None, key) => (key, None),
+        (_, Value::Array(pair)) => {
+            let [key, datum] = pair.as_slice() else {
+                return Err(path.invalid("an element of a map is a pair"));
+            };
+            (key, Some(self::datum(datum, &set.data, scope, &path.index(1))?))
+        }
+        (_, other) => return Err(path.invalid(format!("{} is no pair", outline(other)))),
+    };
+    let mut element =
+        Element { key: Vec::new(), datum, expires: None, timeout: None, counted: (0, 0) };
+    let key = match only(key) {
+        Some(("elem", inside)) => {
+            element.timeout = seconds(inside.get("timeout"));
+            element.expires = seconds(inside.get("expires")).or(element.timeout);
+            let counted = |key| inside.get("counter")?.get(key)?.as_u64();
+            element.counted = (counted("packets").unwrap_or(0), counted("bytes").unwrap_or(0));
+            inside.get("val").ok_or_else(|| path.invalid("an element without `val`"))?
+        }
+        _ => key,
+    };
+    if key.as_str() == Some("*") && set.key != [Kind::Interface] {
+        return Err(path.unsupported("the element `*` for all others"));
+    }
+    element.key = intervals(key, &set.key, path)?;
+    Ok(element)
+}
+
+/// The parts of a key or datum of these types.
+fn intervals(value: &Value, kinds: &[Kind], path: &Path<'_>) -> Parsed<Vec<Interval>> {
+    if let [kind] = kinds {
+        return Ok(vec![kind.interval(value, path)?]);
+    }
+    let Some(("concat", Value::Array(parts))) = only(value) else {
+        return Err(path.invalid(format!("{} is no concatenation", outline(value))));
+    };
+    if parts.len() != kinds.len() {
+        return Err(path.invalid(format!("{} parts for {} types", parts.len(), kinds.len())));
+    }
+    let parts = kinds.iter().zip(parts).enumerate();
+    parts.map(|(at, (kind, part))| kind.interval(part, &path.index(at))).collect()
+}
+
+fn datum(value: &Value, data: &Data, scope: &Scope<'_>, path: &Path<'_>) -> Parsed<Datum> {
+    match data {
+        Data::Verdicts => verdict(value, scope, path).map(Datum::Verdict),
+        Data::Values(kinds) => intervals(value, kinds, path).map(Datum::Values),
+        Data::None => Err(path.invalid("data in a set")),
+    }
+}
+
+/// `{"accept": null}`, `{"jump": {"target": ...}}` and the like.
+pub(crate) fn verdict(value: &Value, scope: &Scope<'_>, path: &Path<'_>) -> Parsed<Verdict> {
+    let Some((name, inside)) = only(value) else {
+        return Err(path.invalid(format!("{} is no verdict", outline(value))));
+    };
+    let target = || {
+        let path = path.key(name);
+        let target = inside.get("target").and_then(Value::as_str);
+        scope.chain(target.ok_or_else(|| path.invalid("no `target`"))?, &path)
+    };
+    Ok(match name {
+        "accept" => Verdict::Accept,
+        "drop" => Verdict::Drop,
+        "continue" => Verdict::Continue,
+        "return" => Verdict::Return,
+        "jump" => Verdict::Jump(target()?),
+        "goto" => Verdict::Goto(target()?),
+        "queue" => return Err(path.unsupported("`queue`")),
+        _ => return Err(path.invalid(format!("{} is no verdict", outline(value)))),
+    })
+}
+
+/// Which declared types fit what a rule reads, or the rule is wrong.
+pub(crate) fn check_key(set: &Set, key: &[Kind], path: &Path<'_>) -> Parsed<()> {
+    let fits = set.key.len() == key.len()
+        && set.key.iter().zip(key).all(|(declared, read)| declared.fits(*read));
+    if fits {
+        return Ok(());
+    }
+    let name = set.name.as_deref().unwrap_or("the set");
+    Err(path.invalid(format!("reads {key:?}, but {name} has keys of {:?}", set.key)))
+}
+
+/// Elements of one key that are ranges must not overlap: which one matches is not defined.
+pub(crate) fn check_disjoint(set: &Set, path: &Path<'_>) -> Parsed<()> {
+    if set.key.len() != 1 || set.data == Data::None {
+        return Ok(());
+    }
+    let mut intervals: Vec<Interval> = set.elements.iter().map(|element| element.key[0]).collect();
+    intervals.sort_unstable();
+    if intervals.windows(2).any(|pair| pair[0].high >= pair[1].low) {
+        return Err(path.invalid("elements of the map overlap"));
+    }
+    Ok(())
+}
+
+pub(crate) fn seconds(value: Option<&Value>) -> Option<Duration> {
+    value.and_then(Value::as_u64).map(Duration::from_secs)
+}
+
+/// Names of chains that a value jumps to and names of sets that it speaks of.
+pub(crate) fn mentions<'v>(value: &'v Value, depth: usize, found: &mut impl FnMut(Mention<'v>)) {
+    // Deeper than anything that is understood: it will be a problem if it is needed.
+    if depth > 4 * MAX_EXPRESSION_DEPTH {
+        return;
+    }
+    match value {
+        Value::String(text) => {
+            if let Some(name) = text.strip_prefix('@') {
+                found(Mention::Set(name));
+            }
+        }
+        Value::Array(parts) => parts.iter().for_each(|part| mentions(part, depth + 1, found)),
+        Value::Object(fields) => {
+            for (name, inside) in fields {
+                if matches!(name.as_str(), "jump" | "goto")
+                    && let Some(target) = inside.get("target").and_then(Value::as_str)
+                {
+                    found(Mention::Chain(target));
+                }
+                mentions(inside, depth + 1, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What a rule or element speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mention<'v> {
+    Chain(&'v str),
+    Set(&'v str),
+}

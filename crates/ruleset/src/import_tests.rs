@@ -1,0 +1,295 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::limits::MAX_JUMP_DEPTH;
+use crate::{Effect, Verdict};
+
+/// What the real `nft` prints of a ruleset with every expression.
+const EVERYTHING: &str = include_str!("../tests/everything.json");
+
+fn document(objects: &[Value]) -> Value {
+    let mut all = vec![json!({"table": {"family": "inet", "name": "t", "handle": 1}})];
+    all.extend_from_slice(objects);
+    json!({ "nftables": all })
+}
+
+fn chain(name: &str) -> Value {
+    json!({"chain": {"family": "inet", "table": "t", "name": name, "handle": 7}})
+}
+
+fn forward() -> Value {
+    json!({"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2, "type": "filter",
+        "hook": "forward", "prio": 0, "policy": "drop"}})
+}
+
+fn rule(chain: &str, statements: &Value) -> Value {
+    json!({"rule": {"family": "inet", "table": "t", "chain": chain, "handle": 9,
+        "expr": statements}})
+}
+
+fn jump(from: &str, to: &str) -> Value {
+    rule(from, &json!([{"jump": {"target": to}}]))
+}
+
+fn problems(document: &Value) -> String {
+    match import_value(document, Options::default()) {
+        Ok(imported) => format!("loaded\n{}", imported.problems),
+        Err(refused) => refused.to_string(),
+    }
+}
+
+#[test]
+fn jumps_that_come_back_are_refused() {
+    let looped = document(&[
+        forward(),
+        chain("a"),
+        chain("b"),
+        jump("f", "a"),
+        jump("a", "b"),
+        rule(
+            "b",
+            &json!([{"vmap": {"key": {"meta": {"key": "l4proto"}},
+            "data": {"set": [["tcp", {"goto": {"target": "a"}}]]}}}]),
+        ),
+    ]);
+    let told = problems(&looped);
+    assert!(
+        told.contains("inet t chain a handle 7: invalid: jumps of this chain lead back"),
+        "{told}"
+    );
+    let own = document(&[forward(), chain("a"), jump("f", "a"), jump("a", "a")]);
+    assert!(problems(&own).contains("lead back to it"));
+}
+
+#[test]
+fn jumps_are_as_deep_as_the_kernel_allows_and_no_deeper() {
+    let nested = |depth: usize| {
+        let mut objects = vec![forward()];
+        objects.extend((1..=depth).map(|at| chain(&format!("c{at}"))));
+        objects.push(jump("f", "c1"));
+        objects.extend((1..depth).map(|at| jump(&format!("c{at}"), &format!("c{}", at + 1))));
+        problems(&document(&objects))
+    };
+    assert!(nested(MAX_JUMP_DEPTH).starts_with("loaded"), "{}", nested(MAX_JUMP_DEPTH));
+    assert!(nested(MAX_JUMP_DEPTH + 1).contains("more than 16 chains deep"));
+    assert!(nested(5000).contains("more than 16 chains deep"), "and no stack overflows");
+}
+
+#[test]
+fn statements_stand_where_they_work() {
+    for (statement, told) in [
+        (json!({"masquerade": null}), "source translation only works in nat chains"),
+        (json!({"redirect": null}), "destination translation only works in nat chains"),
+        (json!({"notrack": null}), "notrack only works in chains of prerouting"),
+    ] {
+        let through_a_jump =
+            document(&[forward(), chain("a"), jump("f", "a"), rule("a", &json!([statement]))]);
+        assert!(problems(&through_a_jump).contains(told), "{}", problems(&through_a_jump));
+        let never_reached = document(&[forward(), chain("a"), rule("a", &json!([statement]))]);
+        assert!(problems(&never_reached).starts_with("loaded"));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    let wrong = document(&[
+        forward(),
+        json!({"set": {"family": "inet", "table": "t", "name": "s", "handle": 3,
+            "type": "ipv4_addr", "elem": ["192.0.2.1", "192.0.2.256"]}}),
+        rule(
+            "f",
+            &json!([{"match": {"op": "==",
+            "left": {"payload": {"protocol": "ip6", "field": "saddr"}}, "right": "@s"}}]),
+        ),
+        rule(
+            "f",
+            &json!([{"match": {"op": "==",
+            "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": 65536}}]),
+        ),
+        rule("f", &json!([{"jump": {"target": "nowhere"}}])),
+        rule("f", &json!([{"jump": {"target": "f"}}])),
+        rule("nowhere", &json!([])),
+        rule("f", &json!([{"counter": "missing"}, {"match": {}}])),
+        json!({"chain": {"family": "inet", "table": "other", "name": "x", "handle": 4}}),
+        json!({"surprise": {}}),
+        json!(7),
+    ]);
+    insta::assert_snapshot!("invalid", problems(&wrong));
+}
+
+#[test]
+fn leaving_out_says_what_it_does() {
+    for (last, effect) in [
+        (json!({"accept": null}), Effect::Stricter),
+        (json!({"drop": null}), Effect::Open),
+        (json!({"reject": null}), Effect::Open),
+        (json!({"return": null}), Effect::Unclear),
+        (json!({"masquerade": null}), Effect::Untranslated),
+        (json!({"counter": null}), Effect::SideEffect),
+    ] {
+        let statements = json!([{"fib": {}}, last]);
+        let document = document(&[forward(), rule("f", &statements)]);
+        let imported = import_value(&document, Options { allow_unsupported: true });
+        let imported = imported.expect("it is allowed");
+        assert_eq!(imported.problems.listed()[0].effect, Some(effect));
+        assert!(imported.ruleset.rules().is_empty());
+    }
+}
+
+#[test]
+fn base_chains_of_one_priority_are_asked_the_last_first() {
+    let base = |name: &str, priority: i32| {
+        json!({"chain": {"family": "inet", "table": "t", "name": name, "handle": 2,
+            "type": "filter", "hook": "forward", "prio": priority}})
+    };
+    let document = document(&[base("a", 0), base("b", -5), base("c", 0)]);
+    let ruleset = import_value(&document, Options::default()).expect("it is right").ruleset;
+    let order = &ruleset.bases[Stage::Forward as usize];
+    let names: Vec<&str> =
+        order.iter().map(|id| ruleset.chains[id.index()].name.as_str()).collect();
+    assert_eq!(names, ["b", "c", "a"]);
+}
+
+#[test]
+fn what_only_the_host_reaches_is_left_to_the_kernel() {
+    let input = json!({"chain": {"family": "inet", "table": "t", "name": "i", "handle": 2,
+        "type": "filter", "hook": "input", "prio": 0}});
+    let unknown = json!([{"match": {"op": "==", "left": {"socket": {"key": "wildcard"}},
+        "right": 1}}, {"accept": null}]);
+    let both = [input, chain("a"), jump("i", "a"), rule("a", &unknown), rule("i", &unknown)];
+    assert!(problems(&document(&both)).starts_with("loaded\ninet t chain i handle 2: left"));
+    let reached = [&both[..], &[forward(), jump("f", "a")]].concat();
+    let told = problems(&document(&reached));
+    assert!(told.contains("0 invalid and 1 unsupported"), "{told}");
+}
+
+#[test]
+fn the_document_of_every_expression_has_a_ruleset_and_its_problems() {
+    let options = Options { allow_unsupported: true };
+    let imported = match import(EVERYTHING.as_bytes(), options) {
+        Ok(imported) => imported,
+        Err(refused) => panic!("{refused}"),
+    };
+    insta::assert_snapshot!("everything", imported.problems);
+    let jumps = imported.ruleset.rules.iter().flat_map(|rule| &rule.items);
+    assert!(
+        jumps.clone().any(|item| matches!(item, crate::model::Item::Verdict(Verdict::Jump(_))))
+    );
+}
+
+#[test]
+fn deep_documents_are_refused() {
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        for depth in [100, 10_000, 1_000_000] {
+            let mut text = format!("{{\"nftables\": {}", open.repeat(depth));
+            assert!(import(text.as_bytes(), Options::default()).is_err());
+            text += "0";
+            text += &close.repeat(depth);
+            text.push('}');
+            assert!(import(text.as_bytes(), Options::default()).is_err());
+        }
+    }
+    let mut expression = json!({"payload": {"protocol": "ip", "field": "saddr"}});
+    for _ in 0..100 {
+        expression = json!({"&": [expression, 1]});
+    }
+    let matching = json!([{"match": {"op": "==", "left": expression, "right": 1}}]);
+    let told = problems(&document(&[forward(), rule("f", &matching)]));
+    assert!(told.contains("nested too deep"), "{told}");
+}
+
+/// Any small JSON value, with words that mean something here.
+fn value() -> impl Strategy<Value = Value> {
+    const WORDS: [&str; 24] = [
+        "",
+        "ip",
+        "ip6",
+        "inet",
+        "saddr",
+        "tcp",
+        "accept",
+        "drop",
+        "jump",
+        "target",
+        "@s1",
+        "*",
+        "10.0.0.0",
+        "::",
+        "eth*",
+        "set",
+        "concat",
+        "range",
+        "prefix",
+        "len",
+        "elem",
+        "map",
+        "val",
+        "4294967296",
+    ];
+    let word = prop::sample::select(&WORDS[..]);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (0..70_000_u64).prop_map(Value::from),
+        Just(json!(1.5)),
+        Just(json!(u64::MAX)),
+        word.clone().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 24, 4, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((word.clone(), inner), 0..3).prop_map(|fields| {
+                fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+            }),
+        ]
+    })
+}
+
+/// Replaces a part of a document, counted in the order of a walk.
+fn replace(document: &mut Value, at: &mut usize, with: &Value) {
+    if *at == 0 {
+        *document = with.clone();
+    }
+    *at = at.wrapping_sub(1);
+    match document {
+        Value::Array(parts) => parts.iter_mut().for_each(|part| replace(part, at, with)),
+        Value::Object(fields) => fields.values_mut().for_each(|part| replace(part, at, with)),
+        _ => {}
+    }
+}
+
+fn size(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(parts) => parts.iter().map(size).sum::<usize>(),
+        Value::Object(fields) => fields.values().map(size).sum::<usize>(),
+        _ => 0,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// A document with parts that are something else never panics, and is refused or right.
+    #[test]
+    fn damaged_documents(edits in prop::collection::vec((any::<prop::sample::Index>(), value()), 1..6)) {
+        let mut document: Value = serde_json::from_str(EVERYTHING).unwrap();
+        for (index, with) in &edits {
+            let mut at = index.index(size(&document));
+            replace(&mut document, &mut at, with);
+        }
+        for allow_unsupported in [false, true] {
+            if let Ok(imported) = import_value(&document, Options { allow_unsupported }) {
+                prop_assert!(graph::check(&imported.ruleset).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn cut_documents(length in 0..EVERYTHING.len()) {
+        let cut = EVERYTHING.as_bytes().get(..length).unwrap_or_default();
+        let refused = import(cut, Options { allow_unsupported: true }).is_err();
+        prop_assert!(refused || length + 2 > EVERYTHING.len(), "cut at {}", length);
+    }
+}

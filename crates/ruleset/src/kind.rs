@@ -1,0 +1,358 @@
+//! Types of values: how wide they are, and how nftables writes their constants.
+//!
+//! Every value is a number of up to 128 bits, the most significant byte first: addresses,
+//! and names of interfaces too (16 bytes, padded with zeros), so that prefixes, wildcards,
+//! comparisons and ranges are all one thing, an [`Interval`].
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use serde_json::Value;
+
+use crate::limits::MAX_EXPRESSION_DEPTH;
+use crate::names::{self, Names};
+use crate::problem::{Parsed, Path};
+
+/// The type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// IPv4 address.
+    Ipv4,
+    /// IPv6 address.
+    Ipv6,
+    /// Hardware address.
+    Ether,
+    /// Port.
+    Port,
+    /// IP protocol number.
+    Protocol,
+    /// Packet or connection mark.
+    Mark,
+    /// Name of an interface; also what stands for an interface index.
+    Interface,
+    /// State bits of connection tracking.
+    CtState,
+    /// Status bits of a connection.
+    CtStatus,
+    /// Direction of a packet in its connection.
+    CtDirection,
+    /// Label bits of a connection.
+    CtLabel,
+    /// Name of a helper.
+    Helper,
+    /// ICMP type.
+    IcmpType,
+    /// ICMP code.
+    IcmpCode,
+    /// ICMPv6 type.
+    Icmpv6Type,
+    /// ICMPv6 code.
+    Icmpv6Code,
+    /// TCP control bits.
+    TcpFlags,
+    /// Differentiated services code point.
+    Dscp,
+    /// Explicit congestion notification.
+    Ecn,
+    /// EtherType.
+    EtherType,
+    /// Address family as netfilter numbers it.
+    Nfproto,
+    /// To whom the link carried it.
+    PacketType,
+    /// DCCP packet type.
+    DccpType,
+    /// Traffic control handle, `major:minor`.
+    Priority,
+    /// Time, milliseconds; written in seconds.
+    Time,
+    /// Yes or no.
+    Boolean,
+    /// A plain number of so many bits, at most 128.
+    Integer(u8),
+}
+
+/// Values from `low` to `high`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Interval {
+    /// The least.
+    pub low: u128,
+    /// The greatest.
+    pub high: u128,
+}
+
+impl Interval {
+    /// One value.
+    pub const fn one(value: u128) -> Self {
+        Self { low: value, high: value }
+    }
+
+    /// True for a value in it.
+    pub const fn holds(self, value: u128) -> bool {
+        self.low <= value && value <= self.high
+    }
+
+    /// True if it is one value.
+    pub const fn is_one(self) -> bool {
+        self.low == self.high
+    }
+}
+
+impl Kind {
+    /// The type that nftables calls `name` in the declaration of a set.
+    pub(crate) fn of_type(name: &str) -> Option<Self> {
+        Some(match name {
+            "ipv4_addr" => Self::Ipv4,
+            "ipv6_addr" => Self::Ipv6,
+            "ether_addr" => Self::Ether,
+            "inet_service" => Self::Port,
+            "inet_proto" => Self::Protocol,
+            "mark" => Self::Mark,
+            "ifname" | "iface_index" => Self::Interface,
+            "ct_state" => Self::CtState,
+            "ct_status" => Self::CtStatus,
+            "ct_dir" => Self::CtDirection,
+            "ct_label" => Self::CtLabel,
+            "icmp_type" => Self::IcmpType,
+            "icmp_code" => Self::IcmpCode,
+            "icmpv6_type" => Self::Icmpv6Type,
+            "icmpv6_code" => Self::Icmpv6Code,
+            "tcp_flag" => Self::TcpFlags,
+            "dscp" => Self::Dscp,
+            "ecn" => Self::Ecn,
+            "ether_type" => Self::EtherType,
+            "nf_proto" => Self::Nfproto,
+            "pkt_type" => Self::PacketType,
+            "dccp_pkttype" => Self::DccpType,
+            "classid" => Self::Priority,
+            "time" => Self::Time,
+            _ => return None,
+        })
+    }
+
+    /// Width, bits.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Ipv6 | Self::Interface | Self::CtLabel | Self::Helper => 128,
+            Self::Ether => 48,
+            Self::Ipv4
+            | Self::Mark
+            | Self::CtState
+            | Self::CtStatus
+            | Self::Priority
+            | Self::Time => 32,
+            Self::Port | Self::EtherType => 16,
+            Self::Dscp => 6,
+            Self::Ecn => 2,
+            Self::DccpType => 4,
+            Self::Boolean => 1,
+            Self::Integer(bits) => bits,
+            Self::Protocol
+            | Self::CtDirection
+            | Self::IcmpType
+            | Self::IcmpCode
+            | Self::Icmpv6Type
+            | Self::Icmpv6Code
+            | Self::TcpFlags
+            | Self::Nfproto
+            | Self::PacketType => 8,
+        }
+    }
+
+    /// The greatest value.
+    pub const fn greatest(self) -> u128 {
+        u128::MAX >> (128 - self.bits() as u32)
+    }
+
+    /// Width in a key: the kernel's registers have 4 bytes.
+    pub const fn words(self) -> usize {
+        (self.bits() as usize).div_ceil(32)
+    }
+
+    /// True if values of both may be compared.
+    pub fn fits(self, other: Self) -> bool {
+        let number = |kind| matches!(kind, Self::Integer(_));
+        self == other || (self.words() == other.words() && (number(self) || number(other)))
+    }
+
+    /// True for sets of bits: a list of names is their union.
+    pub const fn is_bits(self) -> bool {
+        matches!(self, Self::CtState | Self::CtStatus | Self::TcpFlags | Self::CtLabel)
+    }
+
+    const fn names(self) -> Names {
+        match self {
+            Self::Protocol => names::PROTOCOLS,
+            Self::CtState => names::CT_STATES,
+            Self::CtStatus => names::CT_STATUS,
+            Self::CtDirection => names::CT_DIRECTIONS,
+            Self::IcmpType => names::ICMP_TYPES,
+            Self::IcmpCode => names::ICMP_CODES,
+            Self::Icmpv6Type => names::ICMPV6_TYPES,
+            Self::Icmpv6Code => names::ICMPV6_CODES,
+            Self::TcpFlags => names::TCP_FLAGS,
+            Self::Dscp => names::DSCPS,
+            Self::Ecn => names::ECNS,
+            Self::EtherType => names::ETHERTYPES,
+            Self::Nfproto => names::NFPROTOS,
+            Self::PacketType => names::PACKET_TYPES,
+            Self::DccpType => names::DCCP_TYPES,
+            _ => &[],
+        }
+    }
+
+    /// A constant of this type.
+    pub(crate) fn constant(self, value: &Value, path: &Path<'_>) -> Parsed<u128> {
+        if path.depth() > MAX_EXPRESSION_DEPTH {
+            return Err(path.unsupported("expressions are nested too deep"));
+        }
+        let found = match value {
+            Value::Number(number) => self.number(number.as_u64()),
+            Value::Bool(yes) => Some(u128::from(*yes)),
+            Value::String(text) => self.text(text),
+            Value::Array(parts) if self.is_bits() => return self.union(parts, path),
+            Value::Object(fields) if fields.len() == 1 => match fields.get("|") {
+                Some(Value::Array(parts)) if self.is_bits() => {
+                    return self.union(parts, &path.key("|"));
+                }
+                _ => return Err(path.unsupported(format!("{} as a constant", outline(value)))),
+            },
+            _ => None,
+        };
+        found.ok_or_else(|| path.invalid(format!("{} is no {self:?}", outline(value))))
+    }
+
+    fn number(self, number: Option<u64>) -> Option<u128> {
+        let number = number?;
+        if self == Self::CtLabel {
+            return (number < 128).then(|| 1 << number);
+        }
+        let number = if self == Self::Time { number.checked_mul(1000)? } else { number };
+        Some(u128::from(number)).filter(|number| *number <= self.greatest())
+    }
+
+    fn union(self, parts: &[Value], path: &Path<'_>) -> Parsed<u128> {
+        parts
+            .iter()
+            .enumerate()
+            .try_fold(0, |bits, (at, part)| Ok(bits | self.constant(part, &path.index(at))?))
+    }
+
+    fn text(self, text: &str) -> Option<u128> {
+        match self {
+            Self::Ipv4 => text.parse::<Ipv4Addr>().ok().map(|address| address.to_bits().into()),
+            Self::Ipv6 => text.parse::<Ipv6Addr>().ok().map(Ipv6Addr::to_bits),
+            Self::Ether => ether(text),
+            Self::Interface | Self::Helper => name_bits(text),
+            Self::Priority => {
+                let (major, minor) = text.split_once(':')?;
+                let part = |digits: &str| match digits {
+                    "" => Some(0),
+                    digits => u16::from_str_radix(digits, 16).ok(),
+                };
+                Some(u128::from(part(major)?) << 16 | u128::from(part(minor)?))
+            }
+            kind => {
+                let number = match names::number(kind.names(), text) {
+                    Some(number) => Some(number),
+                    None => match text.strip_prefix("0x") {
+                        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+                        None => text.parse().ok(),
+                    },
+                };
+                kind.number(number)
+            }
+        }
+    }
+
+    /// A constant, prefix, range or wildcard of this type.
+    pub(crate) fn interval(self, value: &Value, path: &Path<'_>) -> Parsed<Interval> {
+        if let Value::String(text) = value
+            && self == Self::Interface
+            && let Some(interval) = wildcard(text)
+        {
+            return Ok(interval);
+        }
+        let Some((form, inside)) = only(value) else {
+            return self.constant(value, path).map(Interval::one);
+        };
+        match (form, inside) {
+            ("prefix", Value::Object(prefix)) => {
+                let path = path.key("prefix");
+                let address = prefix.get("addr").ok_or_else(|| path.invalid("no addr"))?;
+                let address = self.constant(address, &path.key("addr"))?;
+                let length = prefix.get("len").and_then(Value::as_u64);
+                let bits = u64::from(self.bits());
+                let length = length.filter(|length| *length <= bits);
+                let length = length.ok_or_else(|| path.invalid(format!("no len up to {bits}")))?;
+                let below = self.greatest().checked_shr(length as u32).unwrap_or(0);
+                Ok(Interval { low: address & !below, high: address | below })
+            }
+            ("range", Value::Array(ends)) => {
+                let path = path.key("range");
+                let [low, high] = ends.as_slice() else {
+                    return Err(path.invalid("a range has two ends"));
+                };
+                let low = self.constant(low, &path.index(0))?;
+                let high = self.constant(high, &path.index(1))?;
+                if low > high {
+                    return Err(path.invalid("the range ends before it begins"));
+                }
+                Ok(Interval { low, high })
+            }
+            _ => self.constant(value, path).map(Interval::one),
+        }
+    }
+}
+
+/// The name and content of an object with one field.
+pub(crate) fn only(value: &Value) -> Option<(&str, &Value)> {
+    let fields = value.as_object()?;
+    let (name, inside) = fields.iter().next()?;
+    (fields.len() == 1).then_some((name, inside))
+}
+
+/// A name of up to 15 bytes as the number that its 16 bytes are.
+pub fn name_bits(name: &str) -> Option<u128> {
+    let bytes = name.as_bytes();
+    let mut padded = [0; 16];
+    padded[..15].get_mut(..bytes.len())?.copy_from_slice(bytes);
+    (!bytes.is_empty()).then(|| u128::from_be_bytes(padded))
+}
+
+/// `eth*`: all names that begin so.
+fn wildcard(text: &str) -> Option<Interval> {
+    let stem = text.strip_suffix('*').filter(|stem| !stem.ends_with('\\'))?;
+    let below = 8 * (16 - u32::try_from(stem.len()).ok()?.min(16));
+    let low = if stem.is_empty() { 0 } else { name_bits(stem)? };
+    Some(Interval { low, high: low | u128::MAX.checked_shr(128 - below).unwrap_or(0) })
+}
+
+fn ether(text: &str) -> Option<u128> {
+    let mut parts = text.split(':');
+    let mut address = 0;
+    for _ in 0..6 {
+        let part = parts.next().filter(|part| part.len() == 2)?;
+        address = address << 8 | u128::from(u8::from_str_radix(part, 16).ok()?);
+    }
+    parts.next().is_none().then_some(address)
+}
+
+/// A value in a message: not more than a line.
+pub(crate) fn outline(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    match value {
+        Value::Object(fields) => match fields.keys().next() {
+            Some(key) => format!("`{}`", cut(key, LONGEST)),
+            None => "{}".to_owned(),
+        },
+        Value::Array(parts) => format!("a list of {}", parts.len()),
+        other => format!("`{}`", cut(&other.to_string(), LONGEST)),
+    }
+}
+
+fn cut(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,163 @@
+//! Rulesets in nftables' own syntax, loaded by the real `nft` into a namespace, and what it
+//! prints of them imported.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "helpers of tests are tests too"
+)]
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use ruleset::{Imported, Options, Problem, Refused, Severity, import};
+use serde_json::Value;
+
+/// What `nft` prints of a ruleset, or why this machine can not say.
+fn listed(rules: &str) -> Result<Vec<u8>, String> {
+    let script = "ip link set lo up && nft -f - && nft -j list ruleset";
+    let mut child = Command::new("unshare")
+        .args(if is_root() { &["--net"][..] } else { &["--user", "--map-root-user", "--net"] })
+        .args(["sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("unshare: {error}"))?;
+    let mut input = child.stdin.take().expect("it is piped");
+    // A child that ends at once says why itself.
+    let _ = input.write_all(rules.as_bytes());
+    drop(input);
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lacks = [
+        "unshare failed",
+        "not found",
+        "Operation not permitted",
+        "not supported",
+        "Message too long",
+    ];
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false if lacks.iter().any(|lack| told.contains(lack)) => Err(told),
+        false => panic!("nft refuses the test's own ruleset: {told}"),
+    }
+}
+
+/// Outside a namespace of users, larger messages to the kernel are allowed.
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output();
+    output.is_ok_and(|output| output.stdout == b"0\n")
+}
+
+/// Runs a test on what `nft` prints, or says why it can not.
+fn on(rules: &str, test: impl FnOnce(&[u8])) {
+    match listed(rules) {
+        Ok(json) => test(&json),
+        Err(why) => println!("SKIPPED: {}", why.trim()),
+    }
+}
+
+fn accepted(json: &[u8]) -> Imported {
+    match import(json, Options::default()) {
+        Ok(imported) => imported,
+        Err(refused) => panic!("{refused}"),
+    }
+}
+
+/// Objects of a kind for which a test says that they belong to it.
+fn count(json: &[u8], kind: &str, counts: impl Fn(&Value) -> bool) -> usize {
+    let document: Value = serde_json::from_slice(json).expect("JSON");
+    let objects = document["nftables"].as_array().expect("a list");
+    objects.iter().filter_map(|object| object.get(kind)).filter(|object| counts(object)).count()
+}
+
+/// Chains, rules, elements and named objects: all are there that the kernel lists.
+fn all_accounted_for(json: &[u8], left_to_kernel: &[&str]) -> Imported {
+    let imported = accepted(json);
+    let Imported { ruleset, problems } = &imported;
+    let ours = |object: &Value, key: &str| {
+        !left_to_kernel.contains(&object[key].as_str().expect("a name"))
+    };
+    assert_eq!(ruleset.chains().len(), count(json, "chain", |chain| ours(chain, "name")));
+    assert_eq!(ruleset.rules().len(), count(json, "rule", |rule| ours(rule, "chain")));
+    let named = ruleset.sets().iter().filter(|set| set.name.is_some());
+    let of_kernel = count(json, "set", |_| true) + count(json, "map", |_| true);
+    assert_eq!(named.clone().count(), of_kernel);
+    let document: Value = serde_json::from_slice(json).expect("JSON");
+    for object in document["nftables"].as_array().expect("a list") {
+        let Some(set) = object.get("set").or_else(|| object.get("map")) else { continue };
+        let elements = set.get("elem").and_then(Value::as_array).map_or(0, Vec::len);
+        let ours = named.clone().find(|ours| ours.name.as_deref() == set["name"].as_str());
+        assert_eq!(ours.map(|ours| ours.element_count()), Some(elements), "{}", set["name"]);
+    }
+    let counters = ruleset.counters().iter().filter(|counter| counter.name.is_some());
+    assert_eq!(counters.count(), count(json, "counter", |_| true));
+    let is_bad = |problem: &&Problem| problem.severity < Severity::LeftToKernel;
+    assert_eq!(problems.listed().iter().find(is_bad), None);
+    imported
+}
+
+#[test]
+fn a_home_router() {
+    on(include_str!("../rulesets/home-router.nft"), |json| {
+        all_accounted_for(json, &["input", "output"]);
+    });
+}
+
+#[test]
+fn a_server() {
+    on(include_str!("../rulesets/server.nft"), |json| {
+        all_accounted_for(json, &[]);
+    });
+}
+
+#[test]
+fn a_container_host() {
+    on(include_str!("../rulesets/containers.nft"), |json| {
+        all_accounted_for(json, &["output"]);
+    });
+}
+
+#[test]
+fn a_nat_gateway() {
+    on(include_str!("../rulesets/nat-gateway.nft"), |json| {
+        all_accounted_for(json, &[]);
+    });
+}
+
+#[test]
+fn ten_thousand_elements() {
+    let mut rules = String::from(
+        "table inet big {\nset blocked {\ntype ipv4_addr\nflags interval\nelements = {\n",
+    );
+    for number in 0..10_000_u32 {
+        let [_, _, c, d] = number.to_be_bytes();
+        match number % 3 {
+            0 => writeln!(rules, "198.{}.{d}.0/28,", 64 + c).unwrap(),
+            1 => writeln!(rules, "203.{}.{d}.1,", 64 + c).unwrap(),
+            _ => writeln!(rules, "192.{}.{d}.1-192.{}.{d}.7,", 64 + c, 64 + c).unwrap(),
+        }
+    }
+    rules +=
+        "}\n}\nchain f {\ntype filter hook forward priority 0;\nip saddr @blocked drop\n}\n}\n";
+    on(&rules, |json| {
+        let imported = all_accounted_for(json, &[]);
+        assert_eq!(imported.ruleset.sets()[0].element_count(), 10_000);
+    });
+}
+
+#[test]
+fn everything_that_is_not_supported_is_told_at_once() {
+    on(include_str!("unsupported.nft"), |json| {
+        let Err(Refused { problems }) = import(json, Options::default()) else {
+            panic!("it is loaded");
+        };
+        assert_eq!(problems.count(Severity::Invalid), 0, "{problems}");
+        insta::assert_snapshot!("unsupported", problems);
+        let allowed = import(json, Options { allow_unsupported: true }).expect("it is allowed");
+        assert_eq!(allowed.problems, problems, "they are listed all the same");
+        assert!(!allowed.ruleset.rules().is_empty());
+    });
+}
