@@ -108,6 +108,13 @@ impl Rig {
         [0, 1].map(|port: usize| self.ports[port].1.0.lock().unwrap().drain(..).collect())
     }
 
+    /// Frames that a port has in its next turn.
+    pub fn arrive(&mut self, port: usize, frames: impl IntoIterator<Item = Vec<u8>>) {
+        let mut pool = FramePool::new(0, 0);
+        let frames = frames.into_iter().map(|bytes| pool.copy_of(&bytes).unwrap());
+        self.ports[port].0.0.lock().unwrap().extend(frames);
+    }
+
     /// Sends frames in by the first port; how many came out of the second.
     pub fn pass(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) -> usize {
         let mut pool = FramePool::new(0, 0);

@@ -192,7 +192,8 @@ impl Worker {
     }
 
     /// Takes commands, packets from peers, packets from its queues; processes
-    /// them, and sends what they lead to.
+    /// them, and sends what they lead to. It answers one question at most: who asks on as
+    /// soon as there is an answer must not keep packets waiting.
     pub fn turn(&mut self, now: Timestamp) -> Turn {
         self.now = now;
         self.recent_drops.begin();
@@ -202,7 +203,11 @@ impl Worker {
             if matches!(command, Command::Stop) {
                 return Turn::Stopped;
             }
+            let is_question = matches!(command, Command::Ask(_));
             self.obey(command, now);
+            if is_question {
+                break;
+            }
         }
         worked |= self.take_from_peers(now);
         worked |= self.take_from_queues(now);
@@ -439,3 +444,7 @@ impl Worker {
 #[cfg(test)]
 #[path = "flood_tests.rs"]
 mod flood_tests;
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

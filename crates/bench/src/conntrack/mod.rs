@@ -18,6 +18,7 @@ mod bound;
 mod designs;
 mod growth;
 mod report;
+mod resize;
 
 use flow::Timestamp;
 use netio::clock;
@@ -27,6 +28,7 @@ use self::bound::Bound;
 use self::designs::{Buckets, Lane, Locked, Map, Nothing, Packet, steering};
 use self::report::{BOUND, MAKING, OURS};
 pub use self::report::{Report, Row};
+pub use self::resize::{LiveResize, Phase};
 use crate::measure::{self, Schedule, Turn, Work};
 use crate::traffic::{Payload, Pen, Segment, Traffic};
 use crate::{Error, Options};
@@ -357,6 +359,11 @@ pub fn run(options: Options) -> Result<Report, Error> {
     report.established(most.0, most.1, &field.measure(schedule)?);
     drop(field);
     report.grown(growth::measure(first.1, largest.1, most.1)?);
+    for (key, workers) in [("workers_1", 1), ("workers_2", 2)] {
+        if workers <= cpus.len() {
+            report.resized(key, resize::measure(most.1, workers, &cpus, schedule.turn)?);
+        }
+    }
     Ok(report)
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::growth::Growth;
+use super::resize::LiveResize;
 use super::{Measured, STRIPED};
 use crate::measure::{least_share, rates, ratios};
 use crate::table::{Cell, Table};
@@ -43,10 +44,13 @@ pub struct Report {
     pub scaling: BTreeMap<&'static str, Spread>,
     /// Packets that belong to no window, told so per second, one worker.
     pub invalid_per_s: f64,
-    /// The longest that a batch took while the tables grew, microseconds of CPU time.
+    /// The longest that a batch took while the tables grew, microseconds of CPU time; the
+    /// tables alone, without a gateway.
     pub resize_worst_stall_us: f64,
     /// More of growth, and of operators' requests.
     pub growth: Growth,
+    /// Growth and shrinking of a running gateway, by number of workers.
+    pub resize_live: BTreeMap<&'static str, LiveResize>,
     /// New connections per second in a SYN flood that keeps the table full, by design and
     /// number of threads.
     pub designs: BTreeMap<&'static str, BTreeMap<&'static str, f64>>,
@@ -94,6 +98,7 @@ impl Report {
             invalid_per_s: 0.0,
             resize_worst_stall_us: 0.0,
             growth: Growth::default(),
+            resize_live: BTreeMap::new(),
             designs: BTreeMap::new(),
             variants: Vec::new(),
         }
@@ -144,6 +149,10 @@ impl Report {
     pub(super) fn grown(&mut self, growth: Growth) {
         self.resize_worst_stall_us = growth.worst_stall_us;
         self.growth = growth;
+    }
+
+    pub(super) fn resized(&mut self, key: &'static str, live: LiveResize) {
+        self.resize_live.insert(key, live);
     }
 
     fn row(&mut self, design: &'static str, workers: usize) -> &mut Row {
@@ -224,6 +233,7 @@ impl fmt::Display for Report {
         let Growth { live, delete_one_us, flush_source_ms, .. } = self.growth;
         write!(f, "among {live}: one flow deleted in {delete_one_us:.1} us")?;
         writeln!(f, ", all of one source in {flush_source_ms:.1} ms")?;
+        self.resize_live.iter().try_for_each(|(key, live)| write_live(f, key, live))?;
         writeln!(f, "memory of a connection, all in: {:.0} bytes", self.bytes_per_connection)?;
         for (what, scaling) in &self.scaling {
             writeln!(f, "two workers over one, {what}: {}", Cell::new(*scaling, 2))?;
@@ -233,4 +243,23 @@ impl fmt::Display for Report {
         }
         write!(f, "least share of a CPU that a thread had: {:.0} %", self.cpu_share * 100.0)
     }
+}
+
+fn write_live(f: &mut fmt::Formatter<'_>, key: &str, live: &LiveResize) -> fmt::Result {
+    let LiveResize { from, to, worst_stall_us, worst_turn_us, opened_per_s, .. } = live;
+    let workers = key.trim_start_matches("workers_");
+    write!(f, "\nlive gateway, {from} to {to} connections and back, workers: {workers}; nothing ")?;
+    write!(f, "lost, all in order\n  worst stall {worst_stall_us:.0} us, longest turn ")?;
+    writeln!(f, "{worst_turn_us:.0} us of CPU time, {:.2} M/s opened", opened_per_s * 1e-6)?;
+    let columns = ["seconds", "packets", "median us", "99.9 % us", "worst us", "turn us", "CPU %"];
+    write!(f, "  {:8}", "")?;
+    columns.iter().try_for_each(|column| write!(f, "{column:>11}"))?;
+    writeln!(f)?;
+    for phase in &live.phases {
+        write!(f, "  {:8}{:>11.2}{:>11}", phase.name, phase.seconds, phase.packets)?;
+        write!(f, "{:>11.1}{:>11.1}", phase.median_us, phase.p999_us)?;
+        write!(f, "{:>11.0}{:>11.0}", phase.worst_stall_us, phase.worst_turn_us)?;
+        writeln!(f, "{:>11.0}", phase.cpu_share * 100.0)?;
+    }
+    writeln!(f)
 }

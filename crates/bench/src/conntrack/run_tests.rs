@@ -25,6 +25,11 @@ fn a_quick_run_fills_the_contract() {
         assert!(number(path) > 0.0, "{path}: {json}");
     }
     assert!(number("/bytes_per_connection") > 128.0, "two lines at least");
+    for workers in 1..=report.machine.cpus.min(2) {
+        let live = format!("/resize_live/workers_{workers}");
+        assert_eq!(json.pointer(&format!("{live}/lost")), Some(&Value::from(0)));
+        assert!(number(&format!("{live}/worst_stall_us")) > 0.0, "{json}");
+    }
     if report.machine.cpus > 1 {
         assert!(number("/scaling_2_workers") > 0.0);
         assert!(number("/designs/owned_buckets/workers_2") > 0.0);
