@@ -154,6 +154,11 @@ fn misplaced(ruleset: &ValidRuleset, item: &Item, stages: u8) -> Option<String> 
                 [Stage::Untracked, Stage::Prerouting, Stage::PreroutingTranslated, Stage::Forward];
             only_in(&SENDING, "reject", "chains of type filter before postrouting")
         }
+        Item::Update(update) => {
+            let elements = &ruleset.sets[update.set.index()].elements;
+            let ranges = elements.iter().flat_map(|element| &element.key).any(|key| !key.is_one());
+            ranges.then(|| "a set of ranges can not be added to by rules".to_owned())
+        }
         Item::Notrack => {
             const BEFORE: [Stage; 3] =
                 [Stage::Untracked, Stage::Prerouting, Stage::PreroutingTranslated];

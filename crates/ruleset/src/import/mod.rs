@@ -1,7 +1,7 @@
 //! From `nft -j list ruleset` to a [`ValidRuleset`].
 //!
 //! The document is walked value by value. Whatever is not understood becomes a
-//! [`Problem`](crate::Problem) with its place; all of them are collected, so that one look
+//! [`Problem`] with its place; all of them are collected, so that one look
 //! shows everything that keeps a ruleset from loading.
 
 mod document;

@@ -1,0 +1,461 @@
+//! An index over the rules of a chain: which of them a packet may match at all.
+//!
+//! For each field that rules of the chain ask about, the values are cut into segments
+//! between which the answer of no rule changes, and each segment has a bit for each rule
+//! that the field does not exclude (Lakshman and Stiliadis, "High-speed policy-based packet
+//! forwarding using efficient multi-dimensional range matching", SIGCOMM 1998). The rules
+//! left are those of the intersection. A summary of 64 rules to the bit lets long vectors
+//! be skipped (Baboescu and Varghese, "Scalable packet classification", SIGCOMM 2001).
+//!
+//! The index only excludes: what is left is judged in full. So it need not know all that a
+//! rule asks, and rules with side effects before a match are asked up to those.
+
+use std::collections::HashMap;
+
+use wire::{Family, protocol};
+
+use crate::field::{Field, Guard, HeaderBits, Layer};
+use crate::kind::Interval;
+use crate::model::{Item, Load, Set, ValidRuleset};
+
+use super::lookup::is_dynamic;
+
+/// Chains of fewer rules are asked rule by rule.
+const MIN_RULES: usize = 16;
+/// A field is part of the index if at least one rule in so many asks about it.
+const SHARE: usize = 16;
+/// Sets of more elements are not spread over an index.
+const MAX_SET: usize = 256;
+/// Most memory of the bits of one field of one chain, words of 8 bytes.
+const MAX_WORDS: usize = 4 << 20;
+
+/// What an index is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Dimension {
+    Protocol,
+    Source,
+    Destination,
+    SourcePort,
+    DestinationPort,
+    Input,
+    Output,
+}
+
+impl Dimension {
+    pub const ALL: [Self; 7] = [
+        Self::Protocol,
+        Self::Source,
+        Self::Destination,
+        Self::SourcePort,
+        Self::DestinationPort,
+        Self::Input,
+        Self::Output,
+    ];
+}
+
+/// The index of a chain for packets of one family.
+#[derive(Clone, Debug)]
+pub(crate) struct Index {
+    /// Words of the summary of a row, and all words of a row.
+    summary: usize,
+    width: usize,
+    rows: Vec<u64>,
+    /// The row of all rules that a packet of the family may match.
+    alive: u32,
+    pub fields: Vec<FieldIndex>,
+}
+
+/// The segments of one field.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldIndex {
+    pub dimension: Dimension,
+    segments: Segments,
+    /// The row of each segment; one more, the first, for values below all.
+    segment_rows: Vec<u32>,
+    /// The row of packets that have no value.
+    absent: u32,
+}
+
+/// Where segments begin.
+#[derive(Clone, Debug)]
+enum Segments {
+    Narrow(Vec<u32>),
+    Wide(Vec<u128>),
+}
+
+impl FieldIndex {
+    #[inline]
+    fn row(&self, value: Option<u128>) -> u32 {
+        let Some(value) = value else { return self.absent };
+        let segment = match &self.segments {
+            Segments::Narrow(starts) => {
+                let value = value as u32;
+                starts.partition_point(|&start| start <= value)
+            }
+            Segments::Wide(starts) => starts.partition_point(|&start| start <= value),
+        };
+        self.segment_rows[segment]
+    }
+}
+
+/// What a rule lets through of one field: sorted disjoint intervals.
+type Allowed = Vec<Interval>;
+
+/// What a rule asks before its first side effect.
+#[derive(Default)]
+struct Constraint {
+    family: Option<Family>,
+    /// It asks for both families: nothing matches.
+    impossible: bool,
+    fields: HashMap<Dimension, Allowed>,
+}
+
+/// The rules of a packet that are left, in order.
+pub(crate) struct Candidates<'p> {
+    rows: [&'p [u64]; Dimension::ALL.len()],
+    used: usize,
+    summary: usize,
+    /// Place in the summary, what is left of its word, place in the row, what is left.
+    at: usize,
+    summary_bits: u64,
+    word: usize,
+    bits: u64,
+}
+
+impl Index {
+    /// The rules that a packet may match; `value` tells its fields.
+    #[inline]
+    pub fn candidates<'p>(
+        &'p self,
+        mut value: impl FnMut(Dimension) -> Option<u128>,
+    ) -> Candidates<'p> {
+        let mut rows = [self.row(self.alive); Dimension::ALL.len()];
+        for (row, field) in rows.iter_mut().zip(&self.fields) {
+            *row = self.row(field.row(value(field.dimension)));
+        }
+        let mut candidates = Candidates {
+            rows,
+            used: self.fields.len().max(1),
+            summary: self.summary,
+            at: 0,
+            summary_bits: 0,
+            word: 0,
+            bits: 0,
+        };
+        candidates.summary_bits = candidates.intersect(0);
+        candidates
+    }
+
+    #[inline]
+    fn row(&self, at: u32) -> &[u64] {
+        let begin = at as usize * self.width;
+        &self.rows[begin..begin + self.width]
+    }
+
+    /// Memory of the bits, bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.rows.len() * size_of::<u64>()
+    }
+}
+
+impl Candidates<'_> {
+    #[inline]
+    fn intersect(&self, word: usize) -> u64 {
+        let rows = self.rows[..self.used].iter();
+        rows.fold(u64::MAX, |bits, row| bits & row.get(word).copied().unwrap_or(0))
+    }
+}
+
+impl Iterator for Candidates<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        loop {
+            if self.bits != 0 {
+                let bit = self.bits.trailing_zeros() as usize;
+                self.bits &= self.bits - 1;
+                return Some(64 * self.word + bit);
+            }
+            while self.summary_bits == 0 {
+                self.at += 1;
+                if self.at >= self.summary {
+                    return None;
+                }
+                self.summary_bits = self.intersect(self.at);
+            }
+            self.word = 64 * self.at + self.summary_bits.trailing_zeros() as usize;
+            self.summary_bits &= self.summary_bits - 1;
+            self.bits = self.intersect(self.summary + self.word);
+        }
+    }
+}
+
+/// The indexes of a chain for IPv4 and IPv6, if it is worth them.
+pub(crate) fn build(
+    ruleset: &ValidRuleset,
+    rules: std::ops::Range<u32>,
+) -> Option<Box<[Index; 2]>> {
+    if rules.len() < MIN_RULES {
+        return None;
+    }
+    let rules = &ruleset.rules[rules.start as usize..rules.end as usize];
+    let of = |family| {
+        let constraints: Vec<Constraint> =
+            rules.iter().map(|rule| constraint(ruleset, &rule.items, family)).collect();
+        Builder::new(&constraints, family).build(&constraints)
+    };
+    Some(Box::new([of(Family::V4), of(Family::V6)]))
+}
+
+struct Builder {
+    family: Family,
+    summary: usize,
+    width: usize,
+    rows: Vec<u64>,
+    known: HashMap<Vec<u64>, u32>,
+    alive: Vec<u64>,
+}
+
+impl Builder {
+    fn new(constraints: &[Constraint], family: Family) -> Self {
+        let words = constraints.len().div_ceil(64);
+        let mut alive = vec![0; words];
+        for (at, constraint) in constraints.iter().enumerate() {
+            let lives =
+                !constraint.impossible && constraint.family.is_none_or(|asked| asked == family);
+            alive[at / 64] |= u64::from(lives) << (at % 64);
+        }
+        let summary = words.div_ceil(64);
+        let (rows, known) = (Vec::new(), HashMap::new());
+        Self { family, summary, width: summary + words, rows, known, alive }
+    }
+
+    fn build(mut self, constraints: &[Constraint]) -> Index {
+        let mut fields = Vec::new();
+        for dimension in Dimension::ALL {
+            let asking = constraints.iter().enumerate().filter(|(at, constraint)| {
+                self.alive[at / 64] >> (at % 64) & 1 == 1
+                    && constraint.fields.contains_key(&dimension)
+            });
+            if asking.count() >= (constraints.len() / SHARE).max(2) {
+                fields.extend(self.field(dimension, constraints));
+            }
+        }
+        let alive = self.alive.clone();
+        let alive = self.intern(&alive);
+        let Self { summary, width, rows, .. } = self;
+        Index { summary, width, rows, alive, fields }
+    }
+
+    /// Goes through the values in order, with the rules that allow the value at hand.
+    fn field(&mut self, dimension: Dimension, constraints: &[Constraint]) -> Option<FieldIndex> {
+        let mut current = self.alive.clone();
+        // Where a rule begins and ends to allow: both turn its bit over.
+        let mut turns: Vec<(u128, usize)> = Vec::new();
+        for (at, constraint) in constraints.iter().enumerate() {
+            let Some(allowed) = constraint.fields.get(&dimension) else { continue };
+            if current[at / 64] >> (at % 64) & 1 == 0 {
+                continue;
+            }
+            current[at / 64] &= !(1 << (at % 64));
+            for interval in allowed {
+                turns.push((interval.low, at));
+                turns.extend(interval.high.checked_add(1).map(|end| (end, at)));
+            }
+        }
+        turns.sort_unstable();
+        let absent = self.intern(&current);
+        let (mut starts, mut rows) = (Vec::new(), vec![absent]);
+        let mut turns = turns.into_iter().peekable();
+        while let Some((start, rule)) = turns.next() {
+            current[rule / 64] ^= 1 << (rule % 64);
+            while let Some((_, rule)) = turns.next_if(|(at, _)| *at == start) {
+                current[rule / 64] ^= 1 << (rule % 64);
+            }
+            let row = self.intern(&current);
+            if rows.last() != Some(&row) {
+                starts.push(start);
+                rows.push(row);
+            }
+            if self.rows.len() > MAX_WORDS {
+                // Too many different answers: the other fields have to do.
+                return None;
+            }
+        }
+        let is_wide = match dimension {
+            Dimension::Source | Dimension::Destination => self.family == Family::V6,
+            Dimension::Input | Dimension::Output => true,
+            _ => false,
+        };
+        let segments = if is_wide {
+            Segments::Wide(starts)
+        } else {
+            // What begins beyond 32 bits is beyond every value.
+            let narrow = starts.iter().map_while(|start| u32::try_from(*start).ok());
+            Segments::Narrow(narrow.collect())
+        };
+        Some(FieldIndex { dimension, segments, segment_rows: rows, absent })
+    }
+
+    /// The row of these rules; equal ones are kept once.
+    fn intern(&mut self, rules: &[u64]) -> u32 {
+        if let Some(row) = self.known.get(rules) {
+            return *row;
+        }
+        let row = (self.rows.len() / self.width) as u32;
+        let begin = self.rows.len();
+        self.rows.resize(begin + self.summary, 0);
+        for (word, bits) in rules.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+            let _ = bits;
+            self.rows[begin + word / 64] |= 1 << (word % 64);
+        }
+        self.rows.extend_from_slice(rules);
+        self.known.insert(rules.to_vec(), row);
+        row
+    }
+}
+
+/// What the items of a rule ask of packets of a family before the first side effect.
+fn constraint(ruleset: &ValidRuleset, items: &[Item], family: Family) -> Constraint {
+    let mut constraint = Constraint::default();
+    for item in items {
+        match item {
+            Item::Within { load, interval, negated } => {
+                constraint.implied(load.field);
+                let allowed = if *negated { outside(*interval) } else { vec![*interval] };
+                constraint.narrow(load, allowed, family);
+            }
+            Item::Bits { load, .. } => constraint.implied(load.field),
+            Item::Member { key, set, negated } => {
+                let set = &ruleset.sets[set.index()];
+                if !set.parts.is_empty() || is_dynamic(set) {
+                    // Looking it up may change something.
+                    break;
+                }
+                for load in &key.loads {
+                    constraint.implied(load.field);
+                }
+                if let ([load], false) = (key.loads.as_slice(), *negated)
+                    && let Some(allowed) = members(set)
+                {
+                    constraint.narrow(load, allowed, family);
+                }
+            }
+            Item::VerdictMap { key, map } => {
+                let set = &ruleset.sets[map.index()];
+                if !set.parts.is_empty() {
+                    break;
+                }
+                for load in &key.loads {
+                    constraint.implied(load.field);
+                }
+                if let [load] = key.loads.as_slice()
+                    && let Some(allowed) = members(set)
+                {
+                    constraint.narrow(load, allowed, family);
+                }
+                break;
+            }
+            _ => break,
+        }
+    }
+    constraint
+}
+
+/// The elements of a set as intervals, unless they are many.
+fn members(set: &Set) -> Option<Allowed> {
+    if set.elements.len() > MAX_SET {
+        return None;
+    }
+    let mut allowed: Allowed = set.elements.iter().map(|element| element.key[0]).collect();
+    allowed.sort_unstable();
+    allowed.dedup_by(|next, kept| {
+        let touches = kept.high.checked_add(1).is_none_or(|end| next.low <= end);
+        if touches {
+            kept.high = kept.high.max(next.high);
+        }
+        touches
+    });
+    Some(allowed)
+}
+
+fn outside(interval: Interval) -> Allowed {
+    let below = interval.low.checked_sub(1).map(|high| Interval { low: 0, high });
+    let above = interval.high.checked_add(1).map(|low| Interval { low, high: u128::MAX });
+    below.into_iter().chain(above).collect()
+}
+
+impl Constraint {
+    /// What having a field at all asks of a packet.
+    fn implied(&mut self, field: Field) {
+        match field {
+            Field::Source(family) | Field::Destination(family) => self.of_family(family),
+            Field::SourcePort(guard) | Field::DestinationPort(guard) => self.guarded(guard),
+            Field::Header(HeaderBits { layer: Layer::Network(Some(family)), .. }) => {
+                self.of_family(family);
+            }
+            Field::Header(HeaderBits { layer: Layer::Transport(guard), .. }) => self.guarded(guard),
+            Field::SegmentSize => self.of_protocol(protocol::TCP),
+            _ => {}
+        }
+    }
+
+    fn guarded(&mut self, guard: Guard) {
+        match guard {
+            Guard::Any => {}
+            Guard::Protocol(number) => self.of_protocol(number),
+            Guard::Over(number, family) => {
+                self.of_protocol(number);
+                self.of_family(family);
+            }
+        }
+    }
+
+    fn of_family(&mut self, family: Family) {
+        self.impossible |= self.family.is_some_and(|asked| asked != family);
+        self.family = Some(family);
+    }
+
+    fn of_protocol(&mut self, number: u8) {
+        self.allow(Dimension::Protocol, vec![Interval::one(number.into())]);
+    }
+
+    fn narrow(&mut self, load: &Load, allowed: Allowed, family: Family) {
+        if !load.is_plain() || !load.field.is_immutable() {
+            return;
+        }
+        let dimension = match load.field {
+            Field::Source(of) if of == family => Dimension::Source,
+            Field::Destination(of) if of == family => Dimension::Destination,
+            Field::SourcePort(_) => Dimension::SourcePort,
+            Field::DestinationPort(_) => Dimension::DestinationPort,
+            Field::L4Protocol => Dimension::Protocol,
+            Field::Input => Dimension::Input,
+            Field::Output => Dimension::Output,
+            Field::Nfproto => {
+                let number = if family == Family::V4 { 2 } else { 10 };
+                self.impossible |= !allowed.iter().any(|interval| interval.holds(number));
+                return;
+            }
+            _ => return,
+        };
+        self.allow(dimension, allowed);
+    }
+
+    fn allow(&mut self, dimension: Dimension, allowed: Allowed) {
+        let both = match self.fields.get(&dimension) {
+            None => allowed,
+            Some(already) => {
+                let meet = |a: &Interval, b: &Interval| {
+                    let (low, high) = (a.low.max(b.low), a.high.min(b.high));
+                    (low <= high).then_some(Interval { low, high })
+                };
+                let pairs =
+                    already.iter().flat_map(|a| allowed.iter().filter_map(move |b| meet(a, b)));
+                pairs.collect()
+            }
+        };
+        self.fields.insert(dimension, both);
+    }
+}

@@ -1,0 +1,211 @@
+//! From a validated ruleset to instructions.
+
+mod index;
+mod lookup;
+mod table;
+
+use crate::field::Field;
+use crate::kind::Interval;
+use crate::model::{
+    ChainId, Counter, CounterId, Item, Key, LimitId, LogId, NatId, QuotaId, Reject, RuleId, SetId,
+    ValidRuleset, Verdict,
+};
+use crate::stage::{Stage, TableFamily};
+
+pub(crate) use self::index::{Candidates, Dimension, Index};
+pub(crate) use self::lookup::{Lookup, PackedKey, Shape};
+
+/// How a ruleset is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompileOptions {
+    /// Long chains get an index; without, every rule is asked in turn.
+    pub index: bool,
+    /// A secret for hash tables, drawn once per process.
+    pub seed: u64,
+}
+
+/// Why a valid ruleset can not be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// The ranges of a set of concatenations come to too many prefixes.
+    #[error(
+        "the ranges of set {name} in table {table} come to more than {} prefixes: use fewer or \
+         aligned ranges",
+        crate::limits::MAX_TUPLES
+    )]
+    TooManyTuples {
+        /// Table.
+        table: String,
+        /// Set.
+        name: String,
+    },
+}
+
+/// A ruleset that packets can be judged by. It does not change; what changes is in the
+/// [`RuleState`](crate::RuleState) of each worker.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) ruleset: ValidRuleset,
+    pub(crate) chains: Vec<ChainCode>,
+    /// Where the instructions of each rule begin; one more for the end.
+    pub(crate) begins: Vec<u32>,
+    pub(crate) code: Vec<Instruction>,
+    pub(crate) sets: Vec<Lookup>,
+    /// The sets that the state holds.
+    pub(crate) dynamic: Vec<SetId>,
+    /// Counters of rules, then those of elements of sets that do not change.
+    pub(crate) counters: Vec<Counter>,
+    pub(crate) seed: u64,
+}
+
+/// A chain.
+#[derive(Clone, Debug)]
+pub(crate) struct ChainCode {
+    pub family: TableFamily,
+    /// First rule and the one behind the last.
+    pub begin: u32,
+    pub end: u32,
+    /// A base chain accepts what no rule decides.
+    pub accepts: bool,
+    pub index: Option<Box<[Index; 2]>>,
+}
+
+/// A step of a rule. What is rare is read from the rule itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Instruction {
+    /// The field has a value between the ends, which have 64 bits, or outside.
+    Narrow {
+        field: Field,
+        low: u64,
+        high: u64,
+        negated: bool,
+    },
+    /// The item with this number, a test or a statement that is rare.
+    Item {
+        rule: RuleId,
+        item: u16,
+    },
+    /// One value is in a set.
+    MemberOne {
+        field: Field,
+        set: SetId,
+        negated: bool,
+    },
+    /// What a verdict map says of one value.
+    MapOne {
+        field: Field,
+        map: SetId,
+    },
+    Counter(CounterId),
+    Limit(LimitId),
+    Quota(QuotaId),
+    Log(LogId),
+    Nat(NatId),
+    Reject(Reject),
+    Verdict(Verdict),
+}
+
+impl Program {
+    /// Compiles a ruleset.
+    ///
+    /// # Errors
+    /// [`CompileError`]; nothing of it is used then.
+    pub fn compile(ruleset: ValidRuleset, options: CompileOptions) -> Result<Self, CompileError> {
+        let CompileOptions { index, seed } = options;
+        let (mut begins, mut code) = (Vec::with_capacity(ruleset.rules.len() + 1), Vec::new());
+        for (rule, id) in ruleset.rules.iter().zip(0..) {
+            begins.push(code.len() as u32);
+            let items = rule.items.iter().zip(0..);
+            code.extend(items.map(|(item, number)| instruction(item, RuleId(id), number)));
+        }
+        begins.push(code.len() as u32);
+        let chain = |chain: &crate::model::Chain| ChainCode {
+            family: chain.family,
+            begin: chain.rules.start,
+            end: chain.rules.end,
+            accepts: chain.base.is_none_or(|base| base.accepts),
+            index: if index { index::build(&ruleset, chain.rules.clone()) } else { None },
+        };
+        let chains = ruleset.chains.iter().map(chain).collect();
+        let (mut sets, mut dynamic) = (Vec::with_capacity(ruleset.sets.len()), Vec::new());
+        let mut counters = ruleset.counters.clone();
+        for (set, id) in ruleset.sets.iter().zip(0..) {
+            let lookup = Lookup::new(set, seed);
+            let mut lookup = lookup.map_err(|_| CompileError::TooManyTuples {
+                table: set.table.clone(),
+                name: set.name.clone().unwrap_or_else(|| "without a name".to_owned()),
+            })?;
+            if lookup::is_dynamic(set) {
+                lookup.shape = Shape::Dynamic(dynamic.len() as u32);
+                dynamic.push(SetId(id));
+            } else if !set.parts.is_empty() {
+                lookup.counters = Some(counters.len() as u32);
+                counters.extend(set.elements.iter().map(|element| {
+                    let (packets, bytes) = element.counted;
+                    Counter { name: None, packets, bytes }
+                }));
+            }
+            sets.push(lookup);
+        }
+        Ok(Self { ruleset, chains, begins, code, sets, dynamic, counters, seed })
+    }
+
+    /// What it was compiled from.
+    pub fn ruleset(&self) -> &ValidRuleset {
+        &self.ruleset
+    }
+
+    /// True if no chain is asked in a stage: it need not be evaluated.
+    pub fn is_empty(&self, stage: Stage) -> bool {
+        self.bases(stage).is_empty()
+    }
+
+    /// Memory of the indexes, bytes.
+    pub fn index_bytes(&self) -> usize {
+        let indexes = self.chains.iter().filter_map(|chain| chain.index.as_deref()).flatten();
+        indexes.map(Index::memory_bytes).sum()
+    }
+
+    pub(crate) fn bases(&self, stage: Stage) -> &[ChainId] {
+        &self.ruleset.bases[stage as usize]
+    }
+}
+
+fn instruction(item: &Item, rule: RuleId, number: u16) -> Instruction {
+    match item {
+        Item::Within { load, interval, negated } if load.is_plain() => match narrow(*interval) {
+            Some((low, high)) => {
+                Instruction::Narrow { field: load.field, low, high, negated: *negated }
+            }
+            None => Instruction::Item { rule, item: number },
+        },
+        Item::Member { key, set, negated } => match plain(key) {
+            Some(field) => Instruction::MemberOne { field, set: *set, negated: *negated },
+            None => Instruction::Item { rule, item: number },
+        },
+        Item::VerdictMap { key, map } => match plain(key) {
+            Some(field) => Instruction::MapOne { field, map: *map },
+            None => Instruction::Item { rule, item: number },
+        },
+        Item::Counter(id) => Instruction::Counter(*id),
+        Item::Limit(id) => Instruction::Limit(*id),
+        Item::Quota(id) => Instruction::Quota(*id),
+        Item::Log(id) => Instruction::Log(*id),
+        Item::Nat(id) => Instruction::Nat(*id),
+        Item::Reject(reject) => Instruction::Reject(*reject),
+        Item::Verdict(verdict) => Instruction::Verdict(*verdict),
+        _ => Instruction::Item { rule, item: number },
+    }
+}
+
+fn narrow(interval: Interval) -> Option<(u64, u64)> {
+    Some((u64::try_from(interval.low).ok()?, u64::try_from(interval.high).ok()?))
+}
+
+/// The field of a key of one, as it is.
+fn plain(key: &Key) -> Option<Field> {
+    match key.loads.as_slice() {
+        [load] if load.is_plain() => Some(load.field),
+        _ => None,
+    }
+}

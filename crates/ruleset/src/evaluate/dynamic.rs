@@ -1,0 +1,282 @@
+//! Sets that packets change.
+//!
+//! Each worker has its own. What one adds or takes away is told to the others as an
+//! [`ElementUpdate`], which its engine carries through the rings it has; so nothing is
+//! shared, and the others know a moment later. All memory is there from the start.
+
+use std::hash::Hasher;
+
+use flow::Timestamp;
+use siphasher::sip::SipHasher13;
+
+use super::limit::{Costs, take_alone};
+use crate::compile::PackedKey;
+use crate::model::{Data, Part, Set, SetId};
+
+/// A change of a set by one worker, for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElementUpdate {
+    pub(super) set: SetId,
+    pub(super) key: PackedKey,
+    /// When it ends; zero: it is taken away.
+    pub(super) deadline: Timestamp,
+}
+
+/// Elements that are looked at for one whose time is over when there is no room.
+const SEARCHED: u32 = 16;
+
+/// A set of one worker.
+#[derive(Debug)]
+pub(super) struct DynamicSet {
+    /// Words of a key.
+    stride: usize,
+    /// Number + 1 of the entry, 0 for none.
+    slots: Vec<u32>,
+    keys: Vec<u64>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// What the elements hold, in a row for each.
+    parts: Vec<PartState>,
+    kinds: Vec<(Part, Costs)>,
+    room: u32,
+    /// Where the next search for what is over begins.
+    hand: u32,
+    secret: (u64, u64),
+    /// How long an element stays that says nothing else.
+    pub timeout_nanos: Option<u64>,
+    /// Additions that found no room.
+    pub refused: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    deadline: Timestamp,
+    live: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PartState {
+    packets: u64,
+    bytes: u64,
+}
+
+/// What became of an addition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Added {
+    New(u32),
+    Known(u32),
+    Full,
+}
+
+impl DynamicSet {
+    pub fn new(set: &Set, seed: u64, workers: u64, now: Timestamp) -> Self {
+        let words: usize = set.key.iter().map(|kind| kind.words()).sum();
+        let stride = words.div_ceil(2);
+        let room = set.size.max(set.elements.len() as u32);
+        let kinds: Vec<(Part, Costs)> = set
+            .parts
+            .iter()
+            .map(|part| match part {
+                Part::Limit(rate) => (*part, Costs::of(rate).shared(workers)),
+                _ => (*part, Costs::NONE),
+            })
+            .collect();
+        let mut made = Self {
+            stride,
+            slots: vec![0; (2 * room as usize).next_power_of_two().max(4)],
+            keys: Vec::with_capacity(stride * room as usize),
+            entries: Vec::with_capacity(room as usize),
+            free: Vec::new(),
+            parts: Vec::with_capacity(kinds.len() * room as usize),
+            kinds,
+            room,
+            hand: 0,
+            secret: (seed, !seed),
+            timeout_nanos: set.timeout.map(|timeout| timeout.as_nanos() as u64),
+            refused: 0,
+        };
+        debug_assert_ne!(set.data, Data::Verdicts, "rules can not add to maps");
+        for element in &set.elements {
+            let mut key = PackedKey::EMPTY;
+            for (part, kind) in element.key.iter().zip(&set.key) {
+                key.push(part.low, kind.words());
+            }
+            let deadline = element.expires.map_or(Timestamp::NEVER, |after| now.after(after));
+            if let Added::New(number) = made.add(&key, deadline, now) {
+                let (packets, bytes) = element.counted;
+                let begin = number as usize * made.kinds.len();
+                for (part, (kind, _)) in made.parts[begin..].iter_mut().zip(&made.kinds) {
+                    if *kind == Part::Counter {
+                        *part = PartState { packets, bytes };
+                    }
+                }
+            }
+        }
+        made
+    }
+
+    fn hash(&self, key: &[u64]) -> usize {
+        // Keyed, because senders choose what is added.
+        let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
+        key.iter().for_each(|word| hasher.write_u64(*word));
+        hasher.finish() as usize
+    }
+
+    /// The slot of a key, and its entry if it is there.
+    fn slot(&self, key: &[u64]) -> (usize, Option<u32>) {
+        let mask = self.slots.len() - 1;
+        let mut at = self.hash(key) & mask;
+        loop {
+            match self.slots[at].checked_sub(1) {
+                None => return (at, None),
+                Some(number) if self.key(number) == key => return (at, Some(number)),
+                Some(_) => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    fn key(&self, number: u32) -> &[u64] {
+        let begin = number as usize * self.stride;
+        &self.keys[begin..begin + self.stride]
+    }
+
+    /// The element of a key, unless its time is over.
+    pub fn find(&self, key: &PackedKey, now: Timestamp) -> Option<u32> {
+        let (_, number) = self.slot(key.slice());
+        number.filter(|number| self.entries[*number as usize].deadline > now)
+    }
+
+    /// Adds an element; one that is there stays as it is.
+    pub fn add(&mut self, key: &PackedKey, deadline: Timestamp, now: Timestamp) -> Added {
+        let words = key.slice();
+        let (mut at, found) = self.slot(words);
+        if let Some(number) = found {
+            let entry = &mut self.entries[number as usize];
+            if entry.deadline > now {
+                return Added::Known(number);
+            }
+            // Its time was over: it begins anew.
+            entry.deadline = deadline;
+            self.reset(number);
+            return Added::New(number);
+        }
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.entries.len() < self.room as usize => {
+                self.entries.push(Entry { deadline, live: false });
+                self.keys.resize(self.keys.len() + self.stride, 0);
+                self.parts.resize(self.parts.len() + self.kinds.len(), PartState::default());
+                self.entries.len() as u32 - 1
+            }
+            None => match self.reclaim(now) {
+                Some(number) => {
+                    // The slots have moved.
+                    (at, _) = self.slot(words);
+                    number
+                }
+                None => {
+                    self.refused += 1;
+                    return Added::Full;
+                }
+            },
+        };
+        let begin = number as usize * self.stride;
+        self.keys[begin..begin + self.stride].copy_from_slice(words);
+        self.entries[number as usize] = Entry { deadline, live: true };
+        self.reset(number);
+        self.slots[at] = number + 1;
+        Added::New(number)
+    }
+
+    /// Frees the entry of some element whose time is over.
+    fn reclaim(&mut self, now: Timestamp) -> Option<u32> {
+        for _ in 0..SEARCHED {
+            let number = self.hand;
+            self.hand = (self.hand + 1) % self.entries.len().max(1) as u32;
+            let entry = self.entries[number as usize];
+            if entry.live && entry.deadline <= now {
+                self.unfile(number);
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Takes an entry out of the slots; those behind it close up.
+    fn unfile(&mut self, number: u32) {
+        let mask = self.slots.len() - 1;
+        let (mut hole, _) = self.slot(self.key(number));
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let Some(other) = self.slots[at].checked_sub(1) else { break };
+            let home = self.hash(self.key(other)) & mask;
+            // Whoever has its home at or before the hole may move into it.
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.slots[hole] = other + 1;
+                hole = at;
+            }
+        }
+        self.slots[hole] = 0;
+        self.entries[number as usize].live = false;
+    }
+
+    pub fn remove(&mut self, key: &PackedKey) -> bool {
+        let (_, found) = self.slot(key.slice());
+        if let Some(number) = found {
+            self.unfile(number);
+            self.free.push(number);
+        }
+        found.is_some()
+    }
+
+    /// Puts off the end of an element; true if that is much later than before.
+    pub fn refresh(&mut self, number: u32, deadline: Timestamp, now: Timestamp) -> bool {
+        let entry = &mut self.entries[number as usize];
+        let gained = deadline.since(entry.deadline);
+        let length = deadline.since(now);
+        entry.deadline = deadline;
+        gained > length / 8
+    }
+
+    fn reset(&mut self, number: u32) {
+        let begin = number as usize * self.kinds.len();
+        self.parts[begin..begin + self.kinds.len()].fill(PartState::default());
+    }
+
+    /// Counts a packet for an element; false if one of its limits ends the rule.
+    pub fn count(&mut self, number: u32, bytes: u64, now: Timestamp) -> bool {
+        let begin = number as usize * self.kinds.len();
+        for (state, (part, costs)) in self.parts[begin..].iter_mut().zip(&self.kinds) {
+            match part {
+                Part::Counter => {
+                    state.packets += 1;
+                    state.bytes += bytes;
+                }
+                Part::Limit(rate) => {
+                    // The state of a rate is the time up to which it is used up.
+                    let cost = costs.of_packet(bytes);
+                    if take_alone(&mut state.bytes, cost, costs.most, now) == rate.over {
+                        return false;
+                    }
+                }
+                Part::Quota { bytes: most, over } => {
+                    state.bytes += bytes;
+                    if (state.bytes > *most) != *over {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Elements whose time is not over.
+    pub fn len(&self, now: Timestamp) -> usize {
+        self.entries.iter().filter(|entry| entry.live && entry.deadline > now).count()
+    }
+}
+
+#[cfg(test)]
+#[path = "../dynamic_tests.rs"]
+mod tests;

@@ -1,0 +1,52 @@
+//! Judging packets.
+//!
+//! [`evaluate`] is a function of the program, the packet and the time, and of the state of
+//! its worker. It allocates nothing, and ends: chains lead at most
+//! [`MAX_JUMP_DEPTH`](crate::limits::MAX_JUMP_DEPTH) deep into one another and never back.
+
+mod dynamic;
+mod limit;
+mod load;
+mod outcome;
+mod run;
+mod state;
+mod view;
+
+use flow::Timestamp;
+
+pub use self::dynamic::ElementUpdate;
+pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
+pub use self::run::Step;
+pub use self::state::{Counted, RuleState, SharedState};
+pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};
+use crate::compile::Program;
+use crate::stage::Stage;
+
+/// What the rules of a stage decide of a packet.
+#[inline]
+pub fn evaluate(
+    program: &Program,
+    stage: Stage,
+    view: &PacketView<'_>,
+    state: &mut RuleState,
+    now: Timestamp,
+) -> Outcome {
+    run::Run::new(program, view, state, now, &mut run::Silent).stage(stage)
+}
+
+/// The same, and tells every rule that matched and every chain whose policy decided, in
+/// order.
+pub fn explain(
+    program: &Program,
+    stage: Stage,
+    view: &PacketView<'_>,
+    state: &mut RuleState,
+    now: Timestamp,
+    tell: &mut dyn FnMut(Step),
+) -> Outcome {
+    run::Run::new(program, view, state, now, &mut run::Telling(tell)).stage(stage)
+}
+
+#[cfg(test)]
+#[path = "../evaluate_tests.rs"]
+mod tests;

@@ -1,0 +1,479 @@
+//! One packet through the chains of a stage.
+
+use flow::Timestamp;
+use wire::{Family, TcpFlags, Transport, protocol};
+
+use super::load::{port, value};
+use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
+use super::state::RuleState;
+use super::view::PacketView;
+use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape};
+use crate::field::{Field, Guard};
+use crate::kind::Interval;
+use crate::model::{
+    ChainId, CounterId, Datum, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId, SetId,
+    Target, Update, Verdict,
+};
+use crate::stage::Stage;
+
+/// Something that happened to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// All of a rule matched.
+    Rule(RuleId),
+    /// The policy of a base chain decided.
+    Policy(ChainId),
+}
+
+/// Who is told what happens.
+pub(super) trait Trace {
+    fn tell(&mut self, step: Step);
+}
+
+/// Nobody.
+pub(super) struct Silent;
+
+impl Trace for Silent {
+    #[inline]
+    fn tell(&mut self, _step: Step) {}
+}
+
+/// Somebody.
+pub(super) struct Telling<'a>(pub &'a mut dyn FnMut(Step));
+
+impl Trace for Telling<'_> {
+    fn tell(&mut self, step: Step) {
+        (self.0)(step);
+    }
+}
+
+/// How a rule ended.
+enum Ended {
+    /// It did not match, or decides nothing.
+    GoesOn,
+    Verdict(Verdict),
+    Decision(Decision),
+}
+
+/// How a chain ended.
+enum Left {
+    /// Back to who jumped here.
+    Returned,
+    Accepted(RuleId),
+    Decided(Decision, RuleId),
+}
+
+pub(super) struct Run<'a, 'v, T> {
+    program: &'a Program,
+    view: &'a PacketView<'v>,
+    state: &'a mut RuleState,
+    now: Timestamp,
+    outcome: Outcome,
+    /// Length of the packet, bytes.
+    bytes: u64,
+    trace: &'a mut T,
+}
+
+impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
+    #[inline]
+    pub fn new(
+        program: &'a Program,
+        view: &'a PacketView<'v>,
+        state: &'a mut RuleState,
+        now: Timestamp,
+        trace: &'a mut T,
+    ) -> Self {
+        let bytes = u64::from(view.network.end - u32::from(view.network.offset));
+        Self { program, view, state, now, outcome: Outcome::NOTHING, bytes, trace }
+    }
+
+    /// Base chains in turn: accepted is accepted by this chain only, the rest is final.
+    pub fn stage(mut self, stage: Stage) -> Outcome {
+        for &base in self.program.bases(stage) {
+            let chain = &self.program.chains[base.index()];
+            if !chain.family.sees(self.view.network.family) {
+                continue;
+            }
+            match self.chain(base) {
+                Left::Accepted(rule) => {
+                    self.outcome.decided_by = Some(Decider::Rule(rule));
+                    // The first translation is the one that counts.
+                    if self.outcome.nat.is_some() {
+                        break;
+                    }
+                }
+                Left::Decided(decision, rule) => {
+                    self.outcome.decision = decision;
+                    self.outcome.decided_by = Some(Decider::Rule(rule));
+                    break;
+                }
+                Left::Returned => {
+                    self.trace.tell(Step::Policy(base));
+                    self.outcome.decided_by = Some(Decider::Policy(base));
+                    if !chain.accepts {
+                        self.outcome.decision = Decision::Drop;
+                        break;
+                    }
+                }
+            }
+        }
+        self.outcome
+    }
+
+    /// A chain and what it jumps to; not deeper than validation allows.
+    fn chain(&mut self, mut id: ChainId) -> Left {
+        let program = self.program;
+        'chain: loop {
+            let chain = &program.chains[id.index()];
+            let mut rules = match &chain.index {
+                Some(indexes) => {
+                    let index = &indexes[usize::from(self.view.network.family == Family::V6)];
+                    Rules::Indexed(index.candidates(|dimension| self.dimension(dimension)))
+                }
+                None => Rules::All(0..chain.end - chain.begin),
+            };
+            while let Some(offset) = rules.next() {
+                let rule = RuleId(chain.begin + offset);
+                match self.rule(rule) {
+                    Ended::GoesOn | Ended::Verdict(Verdict::Continue) => {}
+                    Ended::Verdict(Verdict::Accept) => return Left::Accepted(rule),
+                    Ended::Verdict(Verdict::Drop) => return Left::Decided(Decision::Drop, rule),
+                    Ended::Verdict(Verdict::Return) => return Left::Returned,
+                    Ended::Verdict(Verdict::Goto(to)) => {
+                        id = to;
+                        continue 'chain;
+                    }
+                    Ended::Verdict(Verdict::Jump(to)) => match self.chain(to) {
+                        Left::Returned => {}
+                        left => return left,
+                    },
+                    Ended::Decision(decision) => return Left::Decided(decision, rule),
+                }
+            }
+            return Left::Returned;
+        }
+    }
+
+    /// What the index asks of a packet.
+    #[inline]
+    fn dimension(&self, dimension: Dimension) -> Option<u128> {
+        let network = self.view.network;
+        let field = match dimension {
+            Dimension::Protocol => Field::L4Protocol,
+            Dimension::Source => Field::Source(network.family),
+            Dimension::Destination => Field::Destination(network.family),
+            Dimension::SourcePort => return port(self.view, Guard::Any, 0),
+            Dimension::DestinationPort => return port(self.view, Guard::Any, 2),
+            Dimension::Input => Field::Input,
+            Dimension::Output => Field::Output,
+        };
+        value(field, self.view, &self.outcome)
+    }
+
+    #[inline]
+    fn rule(&mut self, rule: RuleId) -> Ended {
+        let program = self.program;
+        let (begin, end) = (program.begins[rule.index()], program.begins[rule.index() + 1]);
+        for instruction in &program.code[begin as usize..end as usize] {
+            let goes_on = match *instruction {
+                Instruction::Narrow { field, low, high, negated } => {
+                    self.value(field).is_some_and(|value| {
+                        (u128::from(low) <= value && value <= u128::from(high)) != negated
+                    })
+                }
+                Instruction::MemberOne { field, set, negated } => self
+                    .value(field)
+                    .is_some_and(|value| self.find_one(set, value).is_some() != negated),
+                Instruction::MapOne { field, map } => {
+                    let found = self.value(field).and_then(|value| self.find_one(map, value));
+                    match self.verdict_of(map, found) {
+                        Some(Verdict::Continue) => true,
+                        Some(verdict) => {
+                            self.trace.tell(Step::Rule(rule));
+                            return Ended::Verdict(verdict);
+                        }
+                        None => false,
+                    }
+                }
+                Instruction::Counter(counter) => {
+                    self.state.count(counter, self.bytes);
+                    true
+                }
+                Instruction::Limit(limit) => {
+                    self.state.within_rate(limit.index(), self.bytes, self.now)
+                }
+                Instruction::Quota(quota) => self.state.within_quota(quota.index(), self.bytes),
+                Instruction::Log(log) => {
+                    self.outcome.logs.push(log, rule);
+                    true
+                }
+                Instruction::Verdict(verdict) => {
+                    self.trace.tell(Step::Rule(rule));
+                    return Ended::Verdict(verdict);
+                }
+                Instruction::Reject(reject) if self.fits(reject) => {
+                    self.trace.tell(Step::Rule(rule));
+                    return Ended::Decision(Decision::Reject(reject));
+                }
+                Instruction::Reject(_) => false,
+                Instruction::Nat(nat) => match self.translation(nat) {
+                    Some(request) => {
+                        self.outcome.nat = Some(request);
+                        self.trace.tell(Step::Rule(rule));
+                        return Ended::Verdict(Verdict::Accept);
+                    }
+                    None => false,
+                },
+                Instruction::Item { rule: of, item } => {
+                    let item = &program.ruleset.rules[of.index()].items[usize::from(item)];
+                    match self.item(item) {
+                        Ok(goes_on) => goes_on,
+                        Err(ended) => {
+                            self.trace.tell(Step::Rule(rule));
+                            return ended;
+                        }
+                    }
+                }
+            };
+            if !goes_on {
+                return Ended::GoesOn;
+            }
+        }
+        self.trace.tell(Step::Rule(rule));
+        Ended::GoesOn
+    }
+
+    #[inline]
+    fn value(&self, field: Field) -> Option<u128> {
+        value(field, self.view, &self.outcome)
+    }
+
+    #[inline]
+    fn load(&self, load: &Load) -> Option<u128> {
+        self.value(load.field).map(|value| (value & load.and) ^ load.xor)
+    }
+
+    /// What is rare; an error is how the rule ends.
+    fn item(&mut self, item: &Item) -> Result<bool, Ended> {
+        Ok(match item {
+            Item::Within { load, interval, negated } => {
+                self.load(load).is_some_and(|value| interval.holds(value) != *negated)
+            }
+            Item::Bits { load, mask, any } => {
+                self.load(load).is_some_and(|value| (value & mask != 0) == *any)
+            }
+            Item::Member { key, set, negated } => match self.find(key, *set) {
+                Some(found) => found.is_some() != *negated,
+                None => false,
+            },
+            Item::VerdictMap { key, map } => {
+                let found = self.find(key, *map).flatten();
+                match self.verdict_of(*map, found) {
+                    Some(Verdict::Continue) => true,
+                    Some(verdict) => return Err(Ended::Verdict(verdict)),
+                    None => false,
+                }
+            }
+            Item::Assign { target, value } => self.assign(*target, value),
+            Item::Update(update) => self.update(update),
+            Item::Helper(helper) => {
+                self.outcome.helper = Some(*helper);
+                true
+            }
+            Item::Timeout(timeout) => {
+                self.outcome.timeout = Some(*timeout);
+                true
+            }
+            Item::Notrack => {
+                self.outcome.notrack = true;
+                true
+            }
+            Item::SynProxy(proxy) => {
+                return match self.view.network.transport {
+                    Transport::Tcp(tcp)
+                        if tcp.flags.contains(TcpFlags::SYN)
+                            || tcp.flags.contains(TcpFlags::ACK) =>
+                    {
+                        Err(Ended::Decision(Decision::SynProxy(*proxy)))
+                    }
+                    Transport::Tcp(_) => Ok(true),
+                    _ => Ok(false),
+                };
+            }
+            // These have instructions of their own.
+            Item::Counter(_)
+            | Item::Limit(_)
+            | Item::Quota(_)
+            | Item::Log(_)
+            | Item::Nat(_)
+            | Item::Reject(_)
+            | Item::Verdict(_) => true,
+        })
+    }
+
+    /// A reset answers TCP only, and ICMP is for its own family.
+    fn fits(&self, reject: Reject) -> bool {
+        let network = self.view.network;
+        match reject {
+            Reject::TcpReset => network.protocol == protocol::TCP,
+            Reject::Icmp(_) => network.family == Family::V4,
+            Reject::Icmpv6(_) => network.family == Family::V6,
+            Reject::Icmpx(_) => true,
+        }
+    }
+
+    /// The element of a key of one value.
+    #[inline]
+    fn find_one(&mut self, set: SetId, value: u128) -> Option<u32> {
+        let lookup = &self.program.sets[set.index()];
+        if let Shape::Dynamic(at) = lookup.shape {
+            let mut key = PackedKey::EMPTY;
+            key.push(value, usize::from(lookup.words[0]));
+            return self.find_dynamic(at, &key);
+        }
+        let found = lookup.find_one(value)?;
+        self.counted(lookup, found)
+    }
+
+    /// The element of a key: none if the packet has no such key.
+    fn find(&mut self, key: &Key, set: SetId) -> Option<Option<u32>> {
+        if let [load] = key.loads.as_slice() {
+            let value = self.load(load)?;
+            return Some(self.find_one(set, value));
+        }
+        let lookup = &self.program.sets[set.index()];
+        let key = self.packed(key, lookup)?;
+        if let Shape::Dynamic(at) = lookup.shape {
+            return Some(self.find_dynamic(at, &key));
+        }
+        Some(lookup.find(&key).and_then(|found| self.counted(lookup, found)))
+    }
+
+    fn packed(&self, key: &Key, lookup: &Lookup) -> Option<PackedKey> {
+        let mut packed = PackedKey::EMPTY;
+        for (load, words) in key.loads.iter().zip(&lookup.words) {
+            packed.push(self.load(load)?, usize::from(*words));
+        }
+        Some(packed)
+    }
+
+    fn find_dynamic(&mut self, at: u32, key: &PackedKey) -> Option<u32> {
+        let set = &mut self.state.sets[at as usize];
+        let found = set.find(key, self.now)?;
+        set.count(found, self.bytes, self.now).then_some(found)
+    }
+
+    /// Counts for an element, unless its time is over.
+    #[inline]
+    fn counted(&mut self, lookup: &Lookup, found: u32) -> Option<u32> {
+        if let Some(expires) = lookup.expires.get(found as usize)
+            && self.state.age(self.now) >= *expires
+        {
+            return None;
+        }
+        if let Some(first) = lookup.counters {
+            self.state.count(CounterId(first + found), self.bytes);
+        }
+        Some(found)
+    }
+
+    fn verdict_of(&self, map: SetId, found: Option<u32>) -> Option<Verdict> {
+        match self.program.sets[map.index()].data.get(found? as usize) {
+            Some(Some(Datum::Verdict(verdict))) => Some(*verdict),
+            _ => None,
+        }
+    }
+
+    /// What a map holds for the packet's key.
+    fn mapped(&mut self, key: &Key, map: SetId) -> Option<&'a [Interval]> {
+        let found = self.find(key, map).flatten()?;
+        match self.program.sets[map.index()].data.get(found as usize) {
+            Some(Some(Datum::Values(values))) => Some(values),
+            _ => None,
+        }
+    }
+
+    fn assign(&mut self, target: Target, operand: &Operand) -> bool {
+        let value = match operand {
+            Operand::Constant(value) => Some(*value),
+            Operand::Computed(load) => self.load(load),
+            Operand::Mapped { key, map } => {
+                self.mapped(key, *map).and_then(|held| held.first()).map(|held| held.low)
+            }
+            Operand::PathMtu => {
+                self.outcome.segment_size = Some(SegmentSize::PathMtu);
+                return self.view.network.protocol == protocol::TCP;
+            }
+        };
+        let Some(value) = value else { return false };
+        match target {
+            Target::Mark => self.outcome.mark = Some(value as u32),
+            Target::Priority => self.outcome.priority = Some(value as u32),
+            Target::CtZone => self.outcome.zone = Some(value as u16),
+            Target::SegmentSize => {
+                // Only what announces a size is changed.
+                if self.value(Field::SegmentSize).is_none() {
+                    return false;
+                }
+                self.outcome.segment_size = Some(SegmentSize::AtMost(value as u16));
+            }
+            // There is no connection to mark.
+            Target::CtMark | Target::CtLabel if self.view.connection.known.is_none() => {}
+            Target::CtMark => self.outcome.ct_mark = Some(value as u32),
+            Target::CtLabel => self.outcome.label |= value,
+        }
+        true
+    }
+
+    fn update(&mut self, update: &Update) -> bool {
+        let lookup = &self.program.sets[update.set.index()];
+        let Shape::Dynamic(at) = lookup.shape else { return false };
+        match self.packed(&update.key, lookup) {
+            Some(key) => self.state.update(at as usize, update, &key, self.bytes, self.now),
+            None => false,
+        }
+    }
+
+    /// What a translation asks for; none if the packet is not what it is for.
+    fn translation(&mut self, id: NatId) -> Option<NatRequest> {
+        let program = self.program;
+        let nat = &program.ruleset.nats[id.index()];
+        if nat.family.is_some_and(|family| family != self.view.network.family) {
+            return None;
+        }
+        let mut with_address = None;
+        let address = match &nat.address {
+            NatOperand::None | NatOperand::WithAddress => None,
+            NatOperand::Fixed(interval) => Some(*interval),
+            NatOperand::Mapped { key, map } => {
+                let held = self.mapped(key, *map)?;
+                with_address = held.get(1).copied();
+                Some(*held.first()?)
+            }
+        };
+        let ports = match &nat.port {
+            NatOperand::None => None,
+            NatOperand::Fixed(interval) => Some(*interval),
+            NatOperand::WithAddress => Some(with_address?),
+            NatOperand::Mapped { key, map } => Some(*self.mapped(key, *map)?.first()?),
+        };
+        let ports = ports.map(|ports| (ports.low as u16, ports.high as u16));
+        Some(NatRequest { kind: nat.kind, address, ports, netmap: nat.netmap, flags: nat.flags })
+    }
+}
+
+/// The rules of a chain that are asked, as offsets from its first.
+enum Rules<'p> {
+    All(std::ops::Range<u32>),
+    Indexed(Candidates<'p>),
+}
+
+impl Rules<'_> {
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        match self {
+            Self::All(rules) => rules.next(),
+            Self::Indexed(candidates) => candidates.next().map(|rule| rule as u32),
+        }
+    }
+}

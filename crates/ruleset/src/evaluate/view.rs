@@ -1,0 +1,127 @@
+//! A packet as rules see it.
+
+use wire::Network;
+
+use crate::names::CT_STATES;
+
+/// A packet with its surroundings.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketView<'a> {
+    /// The frame that the offsets of `network` count in.
+    pub frame: &'a [u8],
+    /// The headers, of a whole datagram.
+    pub network: &'a Network,
+    /// Outermost VLAN identifier, 0 for none.
+    pub vlan: u16,
+    /// To whom the link carried it: 0 us, 1 everybody, 2 many, 3 somebody else.
+    pub packet_type: u8,
+    /// The interface that it came in by, as [`name_bits`](crate::name_bits) makes it.
+    pub input: u128,
+    /// The interface that it goes out by, 0 before that is known.
+    pub output: u128,
+    /// Mark.
+    pub mark: u32,
+    /// Traffic control handle.
+    pub priority: u32,
+    /// What tracking knows of it.
+    pub connection: Connection<'a>,
+}
+
+/// What tracking knows of a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection<'a> {
+    /// Its state.
+    pub state: CtState,
+    /// Its connection; `None` for packets that are invalid or not tracked.
+    pub known: Option<Known<'a>>,
+}
+
+impl Connection<'_> {
+    /// Of a packet that was not tracked (yet).
+    pub const UNTRACKED: Self = Self { state: CtState::Untracked, known: None };
+}
+
+/// State of a packet, with the bit of the kernel's interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum CtState {
+    /// Can not belong to a connection.
+    Invalid = 1,
+    /// Belongs to one that both ends have been heard of.
+    Established = 2,
+    /// Belongs to one by way of another.
+    Related = 4,
+    /// Opens one.
+    New = 8,
+    /// Is not tracked.
+    Untracked = 64,
+}
+
+impl CtState {
+    /// As nftables calls it.
+    pub fn name(self) -> &'static str {
+        let bit = self as u64;
+        CT_STATES.iter().find(|(_, number)| *number == bit).map_or("", |(name, _)| name)
+    }
+}
+
+impl From<flow::Class> for CtState {
+    fn from(class: flow::Class) -> Self {
+        match class {
+            flow::Class::New => Self::New,
+            flow::Class::Established => Self::Established,
+            flow::Class::Related => Self::Related,
+            flow::Class::Invalid(_) => Self::Invalid,
+            flow::Class::Untracked => Self::Untracked,
+        }
+    }
+}
+
+/// The connection of a packet.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    /// The packet comes from the end that did not open it.
+    pub reply: bool,
+    /// Status bits of the kernel's interface (`enum ip_conntrack_status`).
+    pub status: u32,
+    /// Mark.
+    pub mark: u32,
+    /// Zone.
+    pub zone: u16,
+    /// What is asked rarely.
+    pub details: Option<&'a dyn Details>,
+}
+
+impl std::fmt::Debug for Known<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { reply, status, mark, zone, details: _ } = self;
+        write!(f, "Known {{ reply: {reply}, status: {status:#x}, mark: {mark}, zone: {zone} }}")
+    }
+}
+
+/// What rules seldom ask of a connection, looked up when they do.
+pub trait Details {
+    /// Addresses and ports as packets of a direction carry them.
+    fn tuple(&self, reply: bool) -> Tuple;
+    /// Packets and bytes of the original and the reply direction, if they are counted.
+    fn counts(&self) -> Option<[(u64, u64); 2]>;
+    /// Time until it ends unless a packet comes, milliseconds.
+    fn expiration_ms(&self) -> u64;
+    /// Name of its helper, as [`name_bits`](crate::name_bits) makes it; 0 for none.
+    fn helper(&self) -> u128;
+    /// Label bits.
+    fn label(&self) -> u128;
+}
+
+/// Addresses and ports of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    /// Source address, IPv4 in the IPv4-mapped form.
+    pub source: [u8; 16],
+    /// Destination address.
+    pub destination: [u8; 16],
+    /// Source port, 0 without.
+    pub source_port: u16,
+    /// Destination port.
+    pub destination_port: u16,
+}

@@ -1,0 +1,400 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use wire::{Tunnels, dissect};
+
+use super::*;
+use crate::compile::Dimension;
+use crate::{CompileOptions, Options, Reject, SetId, Unreachable, import_value, name_bits};
+
+/// A frame with an IP packet, from a handful of addresses and ports.
+fn frame(v6: bool, ends: [u8; 2], protocol: u8, ports: [u16; 2], flags: u8) -> Vec<u8> {
+    let mut transport = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
+    match protocol {
+        6 => transport.extend([0, 0, 0, 1, 0, 0, 0, 2, 0x50, flags, 1, 0, 0, 0, 0, 0]),
+        17 => transport.extend([0, 8, 0, 0]),
+        1 | 58 => transport = vec![8, flags & 1, 0, 0, 0, 1, 0, 2],
+        _ => transport.extend([0; 16]),
+    }
+    let mut frame = vec![0, 0, 0x5e, 0, 0x53, 2, 0, 0, 0x5e, 0, 0x53, 1];
+    if v6 {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend((transport.len() as u16).to_be_bytes());
+        frame.extend([protocol, 64]);
+        for end in ends {
+            frame.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, end]);
+        }
+    } else {
+        frame.extend([8, 0, 0x45, 0xb8]);
+        frame.extend((20 + transport.len() as u16).to_be_bytes());
+        frame.extend([0, 1, 0, 0, 64, protocol, 0, 0]);
+        for end in ends {
+            frame.extend([192, 0, 2, end]);
+        }
+        let words =
+            frame[14..].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        let sum: u32 = words.sum();
+        let folded = !((sum & 0xffff) + (sum >> 16)) as u16;
+        frame[24..26].copy_from_slice(&folded.to_be_bytes());
+    }
+    frame.extend(transport);
+    frame
+}
+
+#[derive(Clone, Debug)]
+struct Sample {
+    frame: Vec<u8>,
+    input: &'static str,
+    output: &'static str,
+    mark: u32,
+    known: bool,
+}
+
+impl Sample {
+    fn judge(
+        &self,
+        program: &Program,
+        state: &mut RuleState,
+        now: Timestamp,
+    ) -> (Outcome, Vec<Step>) {
+        let dissected = dissect(&self.frame, Tunnels::Outer).expect("the frame is right");
+        let network = dissected.network.expect("it is IP");
+        let known = Known { reply: false, status: 8, mark: 3, zone: 0, details: None };
+        let view = PacketView {
+            frame: &self.frame,
+            network: &network,
+            vlan: 0,
+            packet_type: 0,
+            input: name_bits(self.input).expect("a name"),
+            output: name_bits(self.output).expect("a name"),
+            mark: self.mark,
+            priority: 0,
+            connection: match self.known {
+                true => Connection { state: CtState::New, known: Some(known) },
+                false => Connection::UNTRACKED,
+            },
+        };
+        let mut steps = Vec::new();
+        let outcome =
+            explain(program, Stage::Forward, &view, state, now, &mut |step| steps.push(step));
+        (outcome, steps)
+    }
+}
+
+fn sample() -> impl Strategy<Value = Sample> {
+    let names = || prop::sample::select(&["eth0", "eth1", "lan0", "e"][..]);
+    let protocol = prop::sample::select(&[6_u8, 17, 1, 58, 47, 132][..]);
+    let ends = [1..12_u8, 1..12_u8];
+    let ports = [20..30_u16, 75..85_u16];
+    (any::<bool>(), ends, protocol, ports, any::<u8>(), names(), names(), 0..4_u32, any::<bool>())
+        .prop_filter_map(
+            "a packet that can not be",
+            |(v6, ends, protocol, ports, flags, input, output, mark, known)| {
+                if protocol == if v6 { 1 } else { 58 } {
+                    return None;
+                }
+                // SCTP's chunks have to be right, and nobody asks for them.
+                let protocol = if protocol == 132 { 253 } else { protocol };
+                Some(Sample {
+                    frame: frame(v6, ends, protocol, ports, flags),
+                    input,
+                    output,
+                    mark,
+                    known,
+                })
+            },
+        )
+}
+
+fn matching(left: &Value, operator: &str, right: &Value) -> Value {
+    json!({"match": {"op": operator, "left": left, "right": right}})
+}
+
+fn payload(protocol: &str, field: &str) -> Value {
+    json!({"payload": {"protocol": protocol, "field": field}})
+}
+
+/// Something that a rule asks.
+fn question() -> impl Strategy<Value = Value> {
+    let operator = || prop::sample::select(&["==", "==", "==", "!="][..]);
+    let side = || prop::sample::select(&["saddr", "daddr"][..]);
+    let v4 = |end: u8| format!("192.0.2.{end}");
+    let v6 = |end: u8| format!("2001:db8::{end:x}");
+    let address = (operator(), side(), any::<bool>(), 1..12_u8, 1..12_u8, 0..4).prop_map(
+        move |(operator, side, is_v6, a, b, form)| {
+            let (protocol, text, bits) = if is_v6 {
+                ("ip6", v6 as fn(u8) -> String, 128)
+            } else {
+                ("ip", v4 as fn(u8) -> String, 32)
+            };
+            let right = match form {
+                0 => json!(text(a)),
+                1 => json!({"range": [text(a.min(b)), text(a.max(b))]}),
+                2 => json!({"prefix": {"addr": text(a & 0xfc), "len": bits - 2}}),
+                _ => json!({"set": [text(a), text(b)]}),
+            };
+            matching(&payload(protocol, side), operator, &right)
+        },
+    );
+    let port = (
+        operator(),
+        prop::sample::select(&["tcp", "udp", "th"][..]),
+        any::<bool>(),
+        20..85_u16,
+        0..10_u16,
+        0..5,
+    )
+        .prop_map(|(operator, protocol, source, port, span, form)| {
+            let field = if source { "sport" } else { "dport" };
+            let (operator, right) = match form {
+                0 => (operator, json!(port)),
+                1 => (operator, json!({"range": [port, port + span]})),
+                2 => (">=", json!(port)),
+                3 => ("<", json!(port)),
+                _ => (operator, json!({"set": [port, {"range": [80, 80 + span]}]})),
+            };
+            matching(&payload(protocol, field), operator, &right)
+        });
+    let meta = |key: &'static str, values: &'static [&'static str]| {
+        (operator(), prop::sample::select(values)).prop_map(move |(operator, value)| {
+            matching(&json!({"meta": {"key": key}}), operator, &json!(value))
+        })
+    };
+    prop_oneof![
+        4 => address,
+        4 => port,
+        1 => meta("l4proto", &["tcp", "udp", "icmp", "ipv6-icmp"]),
+        1 => meta("nfproto", &["ipv4", "ipv6"]),
+        2 => meta("iifname", &["eth0", "eth*", "lan0", "e*", "*"]),
+        1 => meta("oifname", &["eth1", "eth*", "*"]),
+        1 => (operator(), 0..4_u32).prop_map(|(operator, mark)| {
+            matching(&json!({"meta": {"key": "mark"}}), operator, &json!(mark))
+        }),
+        1 => Just(matching(&json!({"ct": {"key": "state"}}), "in", &json!("new"))),
+        1 => Just(matching(&payload("icmp", "type"), "==", &json!("echo-request"))),
+        1 => Just(matching(&payload("tcp", "flags"), "in", &json!("syn"))),
+        1 => Just(matching(&payload("ip", "dscp"), "==", &json!("ef"))),
+        1 => (0..4).prop_map(|_| json!({"counter": null})),
+        1 => (1..5_u32).prop_map(|mark| json!({"mangle": {"key": {"meta": {"key": "mark"}}, "value": mark}})),
+        1 => any::<bool>().prop_map(|named| {
+            let key = json!({"concat": [payload("ip", "saddr"), payload("tcp", "dport")]});
+            let set = json!({"set": [{"concat": ["192.0.2.3", 80]},
+                {"concat": [{"range": ["192.0.2.4", "192.0.2.9"]}, {"range": [76, 81]}]}]});
+            matching(&key, if named { "==" } else { "!=" }, &set)
+        }),
+        1 => Just(json!({"set": {"op": "add", "elem": payload("ip", "saddr"), "set": "@seen"}})),
+        1 => operator().prop_map(|operator| matching(&payload("ip", "daddr"), operator, &json!("@seen"))),
+        1 => operator().prop_map(|operator| matching(&payload("ip", "saddr"), operator, &json!("@counted"))),
+    ]
+}
+
+fn verdict(depth: usize) -> impl Strategy<Value = Value> {
+    let target = format!("c{}", depth + 1);
+    let last = depth == 2;
+    prop_oneof![
+        6 => Just(json!({"counter": null})),
+        1 => Just(json!({"accept": null})),
+        1 => Just(json!({"drop": null})),
+        1 => Just(json!({"return": null})),
+        1 => Just(json!({"reject": {"type": "tcp reset"}})),
+        2 => any::<bool>().prop_map(move |jump| match (last, jump) {
+            (true, _) => json!({"continue": null}),
+            (false, true) => json!({"jump": {"target": target}}),
+            (false, false) => json!({"goto": {"target": target}}),
+        }),
+        1 => (20..85_u16).prop_map(|port| json!({"vmap": {"key": payload("th", "dport"),
+            "data": {"set": [[port, {"drop": null}], [{"range": [port + 1, port + 3]}, {"accept": null}]]}}})),
+    ]
+}
+
+/// Rules of one chain: some of few and some of many.
+fn rules(depth: usize) -> impl Strategy<Value = Vec<Value>> {
+    let rule = (prop::collection::vec(question(), 0..4), verdict(depth)).prop_map(move |(mut items, verdict)| {
+        items.push(verdict);
+        json!({"rule": {"family": "inet", "table": "t", "chain": format!("c{depth}"), "expr": items}})
+    });
+    let rule = rule.boxed();
+    prop_oneof![prop::collection::vec(rule.clone(), 0..8), prop::collection::vec(rule, 16..90)]
+}
+
+fn document(rules: Vec<Vec<Value>>, accepts: bool) -> Value {
+    let policy = if accepts { "accept" } else { "drop" };
+    let mut objects = vec![
+        json!({"table": {"family": "inet", "name": "t"}}),
+        json!({"chain": {"family": "inet", "table": "t", "name": "c0", "type": "filter",
+            "hook": "forward", "prio": 0, "policy": policy}}),
+        json!({"chain": {"family": "inet", "table": "t", "name": "c1"}}),
+        json!({"chain": {"family": "inet", "table": "t", "name": "c2"}}),
+        json!({"set": {"family": "inet", "table": "t", "name": "seen", "type": "ipv4_addr", "size": 4}}),
+        json!({"set": {"family": "inet", "table": "t", "name": "counted", "type": "ipv4_addr",
+            "flags": ["interval"], "stmt": [{"counter": null}],
+            "elem": ["192.0.2.2", {"range": ["192.0.2.5", "192.0.2.7"]}]}}),
+    ];
+    objects.extend(rules.into_iter().flatten());
+    json!({ "nftables": objects })
+}
+
+fn program(document: &Value, index: bool) -> Program {
+    let imported = match import_value(document, Options::default()) {
+        Ok(imported) => imported,
+        Err(refused) => panic!("{refused}"),
+    };
+    Program::compile(imported.ruleset, CompileOptions { index, seed: 11 }).expect("it is small")
+}
+
+fn state(program: &Program) -> RuleState {
+    RuleState::new(program, &SharedState::new(program, 1), Timestamp::ZERO)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// The index changes nothing: not the outcome, not the trace, not what is counted.
+    #[test]
+    fn an_index_changes_nothing(
+        rules in (rules(0), rules(1), rules(2)),
+        accepts: bool,
+        samples in prop::collection::vec(sample(), 1..40),
+    ) {
+        let document = document(vec![rules.0, rules.1, rules.2], accepts);
+        let (indexed, linear) = (program(&document, true), program(&document, false));
+        let (mut a, mut b) = (state(&indexed), state(&linear));
+        for (at, sample) in samples.iter().enumerate() {
+            let now = Timestamp::from_secs(at as u64);
+            prop_assert_eq!(sample.judge(&indexed, &mut a, now), sample.judge(&linear, &mut b, now));
+        }
+        for counter in 0..indexed.counters.len() as u32 {
+            let counter = crate::CounterId(counter);
+            prop_assert_eq!(a.counted(counter), b.counted(counter));
+        }
+    }
+}
+
+#[test]
+fn many_rules_have_an_index_that_leaves_few() {
+    let rule = |at: u16| {
+        json!({"rule": {"family": "inet", "table": "t", "chain": "c0", "expr": [
+            matching(&payload("ip", "saddr"), "==", &json!(format!("192.0.2.{}", at % 250))),
+            matching(&payload("tcp", "dport"), "==", &json!(1000 + at)), {"drop": null}]}})
+    };
+    let program = program(&document(vec![(0..5000).map(rule).collect()], true), true);
+    let index = program.chains[0].index.as_deref().expect("there are many rules");
+    let left = index[0].candidates(|dimension| match dimension {
+        Dimension::Protocol => Some(6),
+        Dimension::Source => Some(0xc000_0200 | 7),
+        Dimension::DestinationPort => Some(1000 + 4757),
+        _ => None,
+    });
+    assert_eq!(left.collect::<Vec<_>>(), [4757]);
+    let none = index[1].candidates(|_| Some(6));
+    assert_eq!(none.count(), 0, "no rule is for IPv6");
+}
+
+fn one_rule(statements: &Value) -> Program {
+    let rule = json!({"rule": {"family": "inet", "table": "t", "chain": "c0", "expr": statements}});
+    program(&document(vec![vec![rule]], true), true)
+}
+
+fn tcp() -> Sample {
+    let frame = frame(false, [1, 2], 6, [20, 80], 2);
+    Sample { frame, input: "eth0", output: "eth1", mark: 1, known: true }
+}
+
+#[test]
+fn a_rate_lets_a_burst_through_and_then_its_rate() {
+    for (over, expected) in [(false, [5, 0, 2]), (true, [5, 10, 8])] {
+        let statements = json!([{"limit": {"rate": 10, "per": "second", "burst": 5, "inv": over}}, {"drop": null}]);
+        let program = one_rule(&statements);
+        let mut state = state(&program);
+        let mut dropped = |count, now| {
+            let outcomes = (0..count).map(|_| tcp().judge(&program, &mut state, now).0.decision);
+            outcomes.filter(|decision| *decision == Decision::Drop).count()
+        };
+        let start = Timestamp::from_secs(10);
+        let at_first = dropped(if over { 10 } else { 5 }, start);
+        let then = dropped(10, start);
+        let later = dropped(10, start.after(Duration::from_millis(200)));
+        assert_eq!([at_first, then, later], expected);
+    }
+}
+
+#[test]
+fn a_rate_is_exact_over_workers() {
+    let rate = json!({"limit": {"rate": 1000, "per": "second", "burst": 100}});
+    let program = one_rule(&json!([rate, {"drop": null}]));
+    let shared = SharedState::new(&program, 2);
+    let now = Timestamp::from_secs(1);
+    let mut workers = [(); 2].map(|()| RuleState::new(&program, &shared, now));
+    let passed = (0..500)
+        .filter(|at| tcp().judge(&program, &mut workers[at % 2], now).0.decision == Decision::Drop);
+    assert_eq!(passed.count(), 100);
+}
+
+#[test]
+fn a_quota_is_used_up_once() {
+    let program = one_rule(
+        &json!([{"quota": {"val": 100, "val_unit": "bytes", "inv": true}}, {"drop": null}]),
+    );
+    let mut state = state(&program);
+    let mut decision = || tcp().judge(&program, &mut state, Timestamp::ZERO).0.decision;
+    // Each packet has 40 bytes.
+    let decisions = [decision(), decision(), decision(), decision()];
+    assert_eq!(decisions, [Decision::Accept, Decision::Accept, Decision::Drop, Decision::Drop]);
+}
+
+#[test]
+fn marks_change_what_later_rules_see() {
+    let meta_mark = json!({"meta": {"key": "mark"}});
+    let set_mark =
+        json!({"mangle": {"key": meta_mark, "value": {"|": [{"&": [meta_mark, 0xf0]}, 5]}}});
+    let program = one_rule(&json!([
+        set_mark,
+        {"mangle": {"key": {"ct": {"key": "mark"}}, "value": meta_mark}},
+        matching(&json!({"ct": {"key": "mark"}}), "==", &json!(0x15)),
+        {"reject": null},
+    ]));
+    let sample = Sample { mark: 0x1f, ..tcp() };
+    let (outcome, _) = sample.judge(&program, &mut state(&program), Timestamp::ZERO);
+    assert_eq!((outcome.mark, outcome.ct_mark), (Some(0x15), Some(0x15)));
+    assert_eq!(outcome.decision, Decision::Reject(Reject::Icmpx(Unreachable::Port)));
+}
+
+#[test]
+fn what_a_worker_adds_to_a_set_the_others_are_told() {
+    let add = json!({"set": {"op": "add", "elem": {"elem": {"val": payload("ip", "saddr"), "timeout": 10}},
+        "set": "@seen"}});
+    let program = one_rule(&json!([add, {"drop": null}]));
+    let seen = SetId(0);
+    let shared = SharedState::new(&program, 2);
+    let now = Timestamp::from_secs(1);
+    let mut workers = [(); 2].map(|()| RuleState::new(&program, &shared, now));
+    tcp().judge(&program, &mut workers[0], now);
+    let [first, second] = &mut workers;
+    assert_eq!(
+        (first.elements(&program, seen, now), second.elements(&program, seen, now)),
+        (Some(1), Some(0))
+    );
+    first.take_updates(|update| second.apply(&program, update, now));
+    assert_eq!(second.elements(&program, seen, now), Some(1));
+    let later = now.after(Duration::from_secs(10));
+    assert_eq!(second.elements(&program, seen, later), Some(0));
+}
+
+#[test]
+fn bits_of_headers_that_do_not_begin_at_bytes() {
+    let raw = |offset: u16, bits: u8, value: u64| {
+        matching(
+            &json!({"payload": {"base": "nh", "offset": offset, "len": bits}}),
+            "==",
+            &json!(value),
+        )
+    };
+    for (offset, bits, value) in
+        [(0, 4, 4), (4, 4, 5), (8, 6, 46), (12, 8, 0x80), (4, 12, 0x5b8), (8, 1, 1)]
+    {
+        let program = one_rule(&json!([raw(offset, bits, value), {"drop": null}]));
+        let (outcome, _) = tcp().judge(&program, &mut state(&program), Timestamp::ZERO);
+        assert_eq!(outcome.decision, Decision::Drop, "{bits} bits at {offset}");
+    }
+}
