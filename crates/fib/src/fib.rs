@@ -1,0 +1,200 @@
+//! Rules and tables together.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::route::{Action, NextHop, Route};
+use crate::rule::{Rule, RuleAction};
+use crate::table::{Answer, Table};
+use crate::{LinkId, TableId};
+
+/// Rules that are asked about one packet at most, so that `goto` makes no loop.
+const MAX_RULES: usize = 4096;
+
+/// What is asked about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address, of the same family.
+    pub destination: IpAddr,
+    /// Where it came in.
+    pub link: LinkId,
+    /// Its mark.
+    pub mark: u32,
+    /// Traffic class octet.
+    pub traffic_class: u8,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Source and destination port, where it has them.
+    pub ports: Option<(u16, u16)>,
+    /// A number that all packets of its flow share and that is spread over all values.
+    pub flow_hash: u32,
+}
+
+impl Query {
+    /// A packet without a mark and without ports.
+    pub const fn new(source: IpAddr, destination: IpAddr, link: LinkId) -> Self {
+        Self {
+            source,
+            destination,
+            link,
+            mark: 0,
+            traffic_class: 0,
+            protocol: 0,
+            ports: None,
+            flow_hash: 0,
+        }
+    }
+
+    /// What routes and rules see of the traffic class: for IPv4 the four bits of the type
+    /// of service of RFC 1349, without the last, as the kernel has it; for IPv6 the DSCP.
+    pub(crate) const fn tos(&self) -> u8 {
+        match self.destination {
+            IpAddr::V4(_) => self.traffic_class & 0x1c,
+            IpAddr::V6(_) => self.traffic_class & 0xfc,
+        }
+    }
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way<'a> {
+    /// To the next hop.
+    Forward(&'a NextHop),
+    /// Nowhere: it is for the host itself.
+    Local,
+    /// It is for everybody on a link: a router does not forward it.
+    Broadcast,
+    /// It is for a group.
+    Multicast,
+    /// It ends without a word.
+    Blackhole,
+    /// It ends, because a route says so: the host is unreachable.
+    Unreachable,
+    /// It ends, because a route forbids it.
+    Prohibited,
+    /// It ends, because there is no route.
+    NoRoute,
+    /// Only the kernel could send it on, see [`Action::Unsupported`].
+    Unsupported,
+}
+
+/// Rules and tables.
+#[derive(Clone, Debug)]
+pub struct Fib {
+    v4: Arc<Vec<Rule>>,
+    v6: Arc<Vec<Rule>>,
+    tables: BTreeMap<TableId, Arc<Table>>,
+}
+
+impl Default for Fib {
+    /// The rules that the kernel begins with, and no routes.
+    fn default() -> Self {
+        let ask = Rule::ask;
+        let v6 = vec![ask(0, TableId::LOCAL), ask(32_766, TableId::MAIN)];
+        let v4 = [&*v6, &[ask(32_767, TableId::DEFAULT)]].concat();
+        Self { v4: Arc::new(v4), v6: Arc::new(v6), tables: BTreeMap::new() }
+    }
+}
+
+impl Fib {
+    /// Which way a packet goes.
+    pub fn way(&self, query: &Query) -> Way<'_> {
+        let rules = if query.destination.is_ipv6() { &self.v6 } else { &self.v4 };
+        let mut at = 0;
+        for _ in 0..MAX_RULES {
+            let Some(rule) = rules.get(at) else { break };
+            at += 1;
+            if !rule.is_for(query) {
+                continue;
+            }
+            match rule.action {
+                RuleAction::Ask { table, suppress } => {
+                    if let Some(way) = self.ask(table, suppress, query) {
+                        return way;
+                    }
+                }
+                RuleAction::Goto(priority) => {
+                    let target = rules.partition_point(|rule| rule.priority < priority);
+                    let exists = rules.get(target).is_some_and(|rule| rule.priority == priority);
+                    // Only forward, as the kernel has it.
+                    at = if exists { at.max(target) } else { at };
+                }
+                RuleAction::Nop => {}
+                RuleAction::Blackhole => return Way::Blackhole,
+                RuleAction::Unreachable => return Way::Unreachable,
+                RuleAction::Prohibit => return Way::Prohibited,
+            }
+        }
+        Way::NoRoute
+    }
+
+    #[inline]
+    fn ask(&self, table: TableId, suppress: Option<u8>, query: &Query) -> Option<Way<'_>> {
+        let (length, answer) = self.tables.get(&table)?.ask(query)?;
+        let way = match answer {
+            Answer::Forward(hop) => Way::Forward(hop),
+            Answer::Ends(action) => match action {
+                Action::Local => Way::Local,
+                Action::Broadcast => Way::Broadcast,
+                Action::Multicast => Way::Multicast,
+                Action::Blackhole => return Some(Way::Blackhole),
+                Action::Unreachable => return Some(Way::Unreachable),
+                Action::Prohibit => return Some(Way::Prohibited),
+                Action::Unsupported => Way::Unsupported,
+                Action::Throw | Action::Forward(_) => return None,
+            },
+        };
+        suppress.is_none_or(|suppress| length > suppress).then_some(way)
+    }
+
+    /// Takes over all rules of a family.
+    pub fn set_rules(&mut self, v6: bool, mut rules: Vec<Rule>) {
+        rules.sort_by_key(|rule| rule.priority);
+        *(if v6 { &mut self.v6 } else { &mut self.v4 }) = Arc::new(rules);
+    }
+
+    /// The rules of a family, in the order in which they are asked.
+    pub fn rules(&self, v6: bool) -> &[Rule] {
+        if v6 { &self.v6 } else { &self.v4 }
+    }
+
+    /// Adds a route, behind others of the same rank.
+    pub fn insert(&mut self, table: TableId, route: Route) {
+        self.table_mut(table).insert(route, false);
+    }
+
+    /// Puts a route in the place of the first for the same destination, source, type of
+    /// service and metric; adds it if there is none.
+    pub fn replace(&mut self, table: TableId, route: Route) {
+        self.table_mut(table).insert(route, true);
+    }
+
+    /// Takes a route out; false if there is none such.
+    pub fn remove(&mut self, table: TableId, route: &Route) -> bool {
+        self.tables.contains_key(&table) && self.table_mut(table).remove(route)
+    }
+
+    /// Takes all routes of a family out.
+    pub fn clear(&mut self, v6: bool) {
+        for table in self.tables.values_mut() {
+            Arc::make_mut(table).clear(v6);
+        }
+        self.tables.retain(|_, table| !table.is_empty());
+    }
+
+    /// All tables that have routes.
+    pub fn tables(&self) -> impl Iterator<Item = (TableId, &Table)> {
+        self.tables.iter().map(|(id, table)| (*id, &**table))
+    }
+
+    fn table_mut(&mut self, id: TableId) -> &mut Table {
+        Arc::make_mut(self.tables.entry(id).or_default())
+    }
+}
+
+#[cfg(test)]
+#[path = "fib_tests.rs"]
+mod tests;

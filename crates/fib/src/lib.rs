@@ -1,0 +1,46 @@
+//! Which way a packet goes: a mirror of the kernel's routing policy rules, routing tables
+//! and neighbours, and the same decisions from it. No state of packets, no input or output.
+//!
+//! A [`Fib`] is cheap to clone: clones share what neither of them changes. So whoever
+//! follows the kernel changes one of its own, and hands clones to those who ask it.
+//!
+//! ```
+//! use fib::{Action, Fib, Hops, LinkId, NextHop, Query, Route, TableId, Way};
+//!
+//! let mut fib = Fib::default();
+//! let wan = LinkId(2);
+//! let hop = NextHop::new(wan, Some("192.0.2.1".parse()?));
+//! fib.insert(TableId::MAIN, Route::new("0.0.0.0/0".parse()?, Action::Forward(Hops::one(hop))));
+//! let query = Query::new("198.51.100.7".parse()?, "203.0.113.9".parse()?, LinkId(1));
+//! assert_eq!(fib.way(&query), Way::Forward(&hop));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod fib;
+mod neighbour;
+mod route;
+mod rule;
+mod table;
+
+pub use fib::{Fib, Query, Way};
+pub use neighbour::{HardwareAddress, Neighbour, Neighbours};
+pub use route::{Action, Hops, NextHop, Route};
+pub use rule::{LinkSelector, Rule, RuleAction, Selector};
+pub use table::Table;
+
+/// An interface, by the kernel's index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u32);
+
+/// A routing table, by the kernel's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableId(pub u32);
+
+impl TableId {
+    /// Where routes go unless somebody says otherwise.
+    pub const MAIN: Self = Self(254);
+    /// Addresses of the host, and broadcasts.
+    pub const LOCAL: Self = Self(255);
+    /// Asked after the main table, for IPv4; empty unless somebody fills it.
+    pub const DEFAULT: Self = Self(253);
+}

@@ -1,0 +1,42 @@
+//! Routes, rules, neighbours and links as the kernel has them, followed live.
+//!
+//! [`Mirror`] holds a [`Picture`] of what the kernel says over rtnetlink(7), and brings it up
+//! to date when it is told to. Whoever changes routes goes on as before: `ip route`, a routing
+//! daemon, a DHCP client. Nothing is changed in the kernel.
+
+mod mirror;
+mod reading;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use fib::LinkId;
+use fib::{Fib, HardwareAddress, Neighbours};
+
+pub use mirror::{Error, Mirror};
+
+/// What the kernel says. Cheap to clone, as [`Fib`] is.
+#[derive(Clone, Debug, Default)]
+pub struct Picture {
+    /// Rules and routes.
+    pub fib: Fib,
+    /// Who is who on the links.
+    pub neighbours: Neighbours,
+    /// Interfaces.
+    pub links: BTreeMap<LinkId, Link>,
+    /// What the kernel would do and cannot be done here: rules and routes that are left out,
+    /// each with the reason.
+    pub unsupported: BTreeSet<String>,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// Its station address, if it has one of Ethernet's form.
+    pub station: Option<HardwareAddress>,
+    /// Longest IP packet, bytes.
+    pub mtu: u32,
+    /// True if it is up and has a carrier.
+    pub is_up: bool,
+}

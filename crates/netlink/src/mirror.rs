@@ -1,0 +1,329 @@
+//! The picture of what the kernel has, and how it is kept.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use netlink_packet_core::{
+    NLM_F_APPEND, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::neighbour::NeighbourMessage;
+use netlink_packet_route::route::RouteMessage;
+use netlink_packet_route::rule::RuleMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use crate::reading::{self, NeighbourNews};
+use crate::{LinkId, Picture};
+
+/// News that may wait in the kernel, bytes; what is lost when there are more is asked for
+/// again. The kernel may grant less.
+const RECEIVE_BUFFER: usize = 8 << 20;
+/// How often a listing is begun anew that the kernel says has changed meanwhile.
+const MAX_ATTEMPTS: usize = 8;
+/// Multicast groups (rtnetlink.h): links, neighbours, and for each family addresses, routes
+/// and rules.
+const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
+/// There is no more room for news: some are lost.
+const ENOBUFS: i32 = 105;
+
+/// Why the kernel could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket does not work.
+    #[error("rtnetlink: {0}")]
+    Socket(#[from] io::Error),
+    /// What the kernel has said is no message that is known.
+    #[error("rtnetlink: a message of the kernel can not be read: {0}")]
+    Message(String),
+    /// It keeps changing.
+    #[error("rtnetlink: the {0} changed {MAX_ATTEMPTS} times while they were listed")]
+    Restless(&'static str),
+}
+
+impl From<netlink_packet_core::DecodeError> for Error {
+    fn from(error: netlink_packet_core::DecodeError) -> Self {
+        Self::Message(error.to_string())
+    }
+}
+
+/// What has to be listed again, because news do not tell everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Doubts {
+    links: bool,
+    neighbours: bool,
+    /// Rules and routes of both families: what is unsupported of them is one list.
+    routing: bool,
+}
+
+impl Doubts {
+    const ALL: Self = Self { links: true, neighbours: true, routing: true };
+}
+
+/// A picture of what the kernel of this network namespace has.
+pub struct Mirror {
+    /// Hears what changes; never blocks.
+    news: Socket,
+    /// Asks.
+    asks: Socket,
+    picture: Picture,
+}
+
+impl Mirror {
+    /// Begins to listen, and takes the first picture.
+    ///
+    /// # Errors
+    /// What [`Error`] says.
+    pub fn open() -> Result<Self, Error> {
+        let mut news = Socket::new(NETLINK_ROUTE)?;
+        news.bind(&SocketAddr::new(0, 0))?;
+        news.set_rx_buf_sz(RECEIVE_BUFFER)?;
+        for group in GROUPS {
+            news.add_membership(group)?;
+        }
+        news.set_non_blocking(true)?;
+        let mut asks = Socket::new(NETLINK_ROUTE)?;
+        asks.bind_auto()?;
+        asks.connect(&SocketAddr::new(0, 0))?;
+        let mut mirror = Self { news, asks, picture: Picture::default() };
+        // What changes from here on is heard, and told again harmlessly.
+        mirror.list(Doubts::ALL)?;
+        Ok(mirror)
+    }
+
+    /// What the kernel has had when the last news were taken.
+    pub fn picture(&self) -> &Picture {
+        &self.picture
+    }
+
+    /// Takes all news that there are, without waiting; returns whether there were any.
+    ///
+    /// Between calls, wait until the socket is readable ([`AsRawFd`]).
+    ///
+    /// # Errors
+    /// What [`Error`] says; the picture is then as good as the news that were taken.
+    pub fn refresh(&mut self) -> Result<bool, Error> {
+        let mut any = false;
+        let mut doubts = Doubts::default();
+        loop {
+            match self.news.recv_from_full() {
+                Ok((bytes, from)) => {
+                    // Anybody may send to the socket; only the kernel has port 0.
+                    if from.port_number() == 0 {
+                        any = true;
+                        each_message(&bytes, |header, message| {
+                            self.take(header, message, &mut doubts);
+                        })?;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
+                    any = true;
+                    doubts = Doubts::ALL;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if doubts != Doubts::default() {
+            self.list(doubts)?;
+        }
+        Ok(any)
+    }
+
+    fn take(&mut self, header: &NetlinkHeader, news: RouteNetlinkMessage, doubts: &mut Doubts) {
+        let fib = &mut self.picture.fib;
+        match news {
+            RouteNetlinkMessage::NewRoute(message) => {
+                let Some((table, route)) = reading::route(&message, &mut self.picture.unsupported)
+                else {
+                    return;
+                };
+                let is_v6 = message.header.address_family == AddressFamily::Inet6;
+                // IPv6 makes one route of several with equal metrics, and tells the whole.
+                if is_v6 && header.flags & NLM_F_APPEND != 0 {
+                    doubts.routing = true;
+                } else if header.flags & NLM_F_REPLACE != 0 {
+                    fib.replace(table, route);
+                } else {
+                    fib.insert(table, route);
+                }
+            }
+            RouteNetlinkMessage::DelRoute(message) => {
+                let mut ignored = Default::default();
+                if let Some((table, route)) = reading::route(&message, &mut ignored) {
+                    doubts.routing |= !fib.remove(table, &route) || !ignored.is_empty();
+                }
+            }
+            RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => {
+                doubts.routing = true;
+            }
+            RouteNetlinkMessage::NewNeighbour(message) => self.take_neighbour(&message),
+            RouteNetlinkMessage::DelNeighbour(message) => {
+                if let Some((link, address)) = reading::neighbour_key(&message) {
+                    self.picture.neighbours.remove(link, address);
+                }
+            }
+            // The kernel does not tell which routes of IPv4 go with an address or a link,
+            // and rules name interfaces that may not be there yet.
+            RouteNetlinkMessage::NewLink(_)
+            | RouteNetlinkMessage::DelLink(_)
+            | RouteNetlinkMessage::NewAddress(_)
+            | RouteNetlinkMessage::DelAddress(_) => {
+                (doubts.links, doubts.routing) = (true, true);
+            }
+            _ => {}
+        }
+    }
+
+    fn take_neighbour(&mut self, message: &NeighbourMessage) {
+        let neighbours = &mut self.picture.neighbours;
+        match reading::neighbour(message) {
+            Some(NeighbourNews::Is(link, address, neighbour)) => {
+                neighbours.insert(link, address, neighbour);
+            }
+            Some(NeighbourNews::IsNot(link, address)) => neighbours.remove(link, address),
+            None => {}
+        }
+    }
+
+    /// Lists again what is in doubt.
+    fn list(&mut self, doubts: Doubts) -> Result<(), Error> {
+        if doubts.links {
+            let mut links = BTreeMap::new();
+            let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+            for message in self.dump("links", request)? {
+                if let RouteNetlinkMessage::NewLink(message) = message {
+                    links.insert(LinkId(message.header.index), reading::link(&message));
+                }
+            }
+            self.picture.links = links;
+        }
+        if doubts.routing {
+            self.picture.unsupported.clear();
+            for (family, v6) in [(AddressFamily::Inet, false), (AddressFamily::Inet6, true)] {
+                self.list_rules(family, v6)?;
+                self.list_routes(family, v6)?;
+            }
+        }
+        if doubts.neighbours {
+            self.picture.neighbours.clear();
+            let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
+            for message in self.dump("neighbours", request)? {
+                if let RouteNetlinkMessage::NewNeighbour(message) = message {
+                    self.take_neighbour(&message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn list_rules(&mut self, family: AddressFamily, v6: bool) -> Result<(), Error> {
+        let mut request = RuleMessage::default();
+        request.header.family = family;
+        let messages = self.dump("rules", RouteNetlinkMessage::GetRule(request))?;
+        let Picture { links, unsupported, .. } = &mut self.picture;
+        let rules = messages.iter().filter_map(|message| match message {
+            RouteNetlinkMessage::NewRule(message) => reading::rule(message, links, unsupported),
+            _ => None,
+        });
+        let rules = rules.collect();
+        self.picture.fib.set_rules(v6, rules);
+        Ok(())
+    }
+
+    fn list_routes(&mut self, family: AddressFamily, v6: bool) -> Result<(), Error> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family;
+        let messages = self.dump("routes", RouteNetlinkMessage::GetRoute(request))?;
+        let Picture { fib, unsupported, .. } = &mut self.picture;
+        fib.clear(v6);
+        for message in &messages {
+            if let RouteNetlinkMessage::NewRoute(message) = message
+                && let Some((table, route)) = reading::route(message, unsupported)
+            {
+                fib.insert(table, route);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything of a kind, from one moment.
+    fn dump(
+        &mut self,
+        what: &'static str,
+        request: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, Error> {
+        for _ in 0..MAX_ATTEMPTS {
+            let mut header = NetlinkHeader::default();
+            header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+            let mut message =
+                NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request.clone()));
+            message.finalize();
+            let mut bytes = vec![0; message.buffer_len()];
+            message.serialize(&mut bytes);
+            self.asks.send(&bytes, 0)?;
+            if let Some(messages) = self.answer()? {
+                return Ok(messages);
+            }
+        }
+        Err(Error::Restless(what))
+    }
+
+    /// The answer to a question; `None` if what was asked for changed meanwhile.
+    fn answer(&mut self) -> Result<Option<Vec<RouteNetlinkMessage>>, Error> {
+        let mut messages = Vec::new();
+        let mut is_consistent = true;
+        loop {
+            let (bytes, _) = self.asks.recv_from_full()?;
+            let mut end = None;
+            each_payload(&bytes, |header, payload| {
+                is_consistent &= header.flags & NLM_F_DUMP_INTR == 0;
+                match payload {
+                    NetlinkPayload::InnerMessage(message) => messages.push(message),
+                    NetlinkPayload::Done(_) => end = Some(Ok(())),
+                    NetlinkPayload::Error(error) => end = Some(Err(error.to_io())),
+                    _ => {}
+                }
+            })?;
+            match end {
+                Some(Ok(())) => return Ok(is_consistent.then_some(messages)),
+                Some(Err(error)) => return Err(error.into()),
+                None => {}
+            }
+        }
+    }
+}
+
+impl AsRawFd for Mirror {
+    fn as_raw_fd(&self) -> RawFd {
+        self.news.as_raw_fd()
+    }
+}
+
+fn each_message(
+    bytes: &[u8],
+    mut take: impl FnMut(&NetlinkHeader, RouteNetlinkMessage),
+) -> Result<(), Error> {
+    each_payload(bytes, |header, payload| {
+        if let NetlinkPayload::InnerMessage(message) = payload {
+            take(header, message);
+        }
+    })
+}
+
+fn each_payload(
+    mut bytes: &[u8],
+    mut take: impl FnMut(&NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>),
+) -> Result<(), Error> {
+    while !bytes.is_empty() {
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes)?;
+        // Messages begin at multiples of four.
+        let length = (message.header.length as usize).next_multiple_of(4).max(16);
+        take(&message.header, message.payload);
+        bytes = bytes.get(length..).unwrap_or_default();
+    }
+    Ok(())
+}
