@@ -34,6 +34,7 @@ mod fifo;
 mod memory;
 mod nursery;
 mod piece;
+mod places;
 mod queue;
 mod reassembler;
 mod settings;

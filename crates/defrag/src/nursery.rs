@@ -8,10 +8,11 @@
 //! came, exactly as if it had begun there, and goes on. What is unusual need not be told
 //! apart here: all that is asked is whether a piece plainly fits.
 
+use std::hint::select_unpredictable;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
-use flow::Timestamp;
+use flow::{HashKey, Timestamp};
 use wire::Family;
 
 use crate::Settings;
@@ -24,19 +25,20 @@ use crate::tally::Tally;
 
 /// Datagrams that can be young at once.
 const SEATS: usize = 128;
-/// Places by hash, each of which knows one seat: so many that two of a hundred datagrams
-/// rarely meet.
+/// Places, each of which knows one seat: so many that two of a hundred datagrams rarely
+/// meet.
 const PLACES: usize = 4096;
 /// Pieces that are held: those that never need more runs than a queue has.
 const HELD: usize = RUNS;
 /// When this has passed the datagrams that were there then settle, so that none is
 /// young for more than twice as long.
 pub(crate) const YOUTH: Duration = Duration::from_millis(1);
+const YOUTH_NS: u64 = YOUTH.as_nanos() as u64;
 
 /// A few datagrams without anything unusual.
 #[derive(Debug)]
 pub(crate) struct Nursery<F> {
-    /// The seat of a datagram, by its hash; where none is, any.
+    /// The seat of a datagram, by its place; where none is, any.
     places: Box<[u8; PLACES]>,
     young: Box<[Young<F>; SEATS]>,
     /// The first `free_len` are the free seats; the last is the first to be taken,
@@ -45,8 +47,6 @@ pub(crate) struct Nursery<F> {
     free_len: usize,
     /// Datagrams that were ever here.
     begun: u64,
-    /// The seat that the last piece went to: most often the next one does too.
-    recent: u8,
     /// When those that had been here for long settled.
     pub swept: Timestamp,
 }
@@ -57,24 +57,27 @@ pub(crate) struct Nursery<F> {
 pub(crate) struct Young<F> {
     pub key: DatagramKey,
     pub created: Timestamp,
-    hash: u32,
+    /// As [`crate::places::Places`] has it.
+    pub place: u32,
     pub bucket: u16,
+    /// When the last piece came: the tally is told when it leaves.
+    touched: Timestamp,
     /// Held are as many pieces as it says, none in a free seat.
     pub tally: Tally,
     /// The units that each piece covers; [`NOWHERE`] behind the last.
-    starts: [u16; HELD + 1],
-    ends: [u16; HELD + 1],
+    starts: [i16; LANES],
+    ends: [i16; LANES],
     /// How many datagrams had begun before.
     serial: u64,
-    /// The pieces in the order in which they came, and room for the one that completes.
-    frames: [Option<F>; HELD + 1],
+    /// The pieces in the order in which they came.
+    frames: Vec<F>,
 }
 
-/// A range that overlaps none and lies behind all.
-const NOWHERE: Run = Run { start: u16::MAX, end: 0 };
-/// As many as a piece's place is told apart from, in a number that sorts by offset.
-const PLACE: usize = 8;
-
+/// Numbers that the processor compares at once. All units fit, and signed ones are what it
+/// compares best.
+const LANES: usize = 8;
+/// Start and end of a range that overlaps none and lies behind all.
+const NOWHERE: (i16, i16) = (i16::MAX, 0);
 impl<F> Nursery<F> {
     pub fn new() -> Self {
         let young: Box<[Young<F>]> = (0..SEATS).map(|_| Young::nobody()).collect();
@@ -85,7 +88,6 @@ impl<F> Nursery<F> {
             free: std::array::from_fn(|seat| (SEATS - 1 - seat) as u8),
             free_len: SEATS,
             begun: 0,
-            recent: 0,
             swept: Timestamp::ZERO,
         }
     }
@@ -94,8 +96,9 @@ impl<F> Nursery<F> {
         SEATS - self.free_len
     }
 
-    pub const fn memory_bytes(&self) -> usize {
-        size_of::<[u8; PLACES]>() + size_of::<[Young<F>; SEATS]>()
+    pub fn memory_bytes(&self) -> usize {
+        let frames: usize = self.young.iter().map(|young| young.frames.capacity()).sum();
+        size_of::<[u8; PLACES]>() + size_of::<[Young<F>; SEATS]>() + frames * size_of::<F>()
     }
 
     /// All that are here.
@@ -105,27 +108,18 @@ impl<F> Nursery<F> {
 
     /// The seat of a datagram.
     #[inline]
-    pub fn find(&mut self, key: &DatagramKey, hash: u64) -> Option<u8> {
-        let seat = self.places[hash as usize % PLACES];
-        self.recent = seat;
+    pub fn find(&self, key: &DatagramKey, place: u32) -> Option<u8> {
+        let seat = self.places[place as usize % PLACES];
         let young = &self[seat];
-        (young.is_here() & (young.hash == hash as u32) && young.key.is(key)).then_some(seat)
+        (young.is_here() && young.key.is(key)).then_some(seat)
     }
 
-    /// The low half of the hash of a datagram if the last piece went to it.
+    /// The seat of the datagram that stands in the way of one with this place.
     #[inline]
-    pub fn recent_hash(&self, key: &DatagramKey) -> Option<u32> {
-        let young = &self[self.recent];
-        (young.is_here() && young.key.is(key)).then_some(young.hash)
-    }
-
-    /// The seat of the datagram that stands in the way of one with this hash.
-    #[inline]
-    pub fn in_the_way(&self, hash: u64) -> Option<u8> {
-        let seat = self.places[hash as usize % PLACES];
+    pub fn in_the_way(&self, place: u32) -> Option<u8> {
+        let seat = self.places[place as usize % PLACES];
         let young = &self[seat];
-        (young.is_here() && (young.hash as usize ^ hash as usize).is_multiple_of(PLACES))
-            .then_some(seat)
+        (young.is_here() && ((young.place ^ place) as usize).is_multiple_of(PLACES)).then_some(seat)
     }
 
     pub const fn is_full(&self) -> bool {
@@ -137,7 +131,7 @@ impl<F> Nursery<F> {
     pub fn begin(
         &mut self,
         piece: &Piece,
-        hash: u64,
+        place: u32,
         bucket: u16,
         frame: F,
         tally: Tally,
@@ -145,64 +139,63 @@ impl<F> Nursery<F> {
     ) {
         self.free_len -= 1;
         let seat = self.free[self.free_len];
-        self.places[hash as usize % PLACES] = seat;
-        self.recent = seat;
+        self.places[place as usize % PLACES] = seat;
         let serial = self.begun;
         self.begun += 1;
         let young = &mut self[seat];
         young.key = piece.key;
-        young.created = now;
-        young.hash = hash as u32;
+        (young.created, young.touched) = (now, now);
+        young.place = place;
         young.bucket = bucket;
         young.tally = tally;
-        (young.starts, young.ends) = ([NOWHERE.start; HELD + 1], [NOWHERE.end; HELD + 1]);
-        let range = Run::of_bytes(piece.offset, piece.length);
-        (young.starts[0], young.ends[0]) = (range.start, range.end);
+        (young.starts, young.ends) = ([NOWHERE.0; LANES], [NOWHERE.1; LANES]);
+        (young.starts[0], young.ends[0]) = units(piece);
         young.serial = serial;
-        young.frames[0] = Some(frame);
+        young.frames.push(frame);
     }
 
-    /// Frees the seat of a datagram that is complete, and hands out its frames in the
-    /// order of their offsets.
+    /// Frees the seat of a datagram that is complete, and appends its frames to `complete`
+    /// in the order of their offsets. They are not moved if that is empty: the lists change
+    /// their places, and with them their memory.
     #[inline]
     pub fn finish(&mut self, seat: u8, complete: &mut Vec<F>) -> Tally {
-        self.vacate(seat);
         let young = &mut self[seat];
         let tally = young.tally;
         young.tally.pieces = 0;
-        let pieces = usize::from(tally.pieces).min(HELD + 1);
-        if tally.in_order {
-            complete.extend(young.frames[..pieces].iter_mut().filter_map(Option::take));
-        } else {
-            let order = in_order(&young.starts);
-            let frames = &mut young.frames;
-            let frame = |&place: &u32| frames.get_mut(place as usize % PLACE)?.take();
-            complete.extend(order[..pieces].iter().filter_map(frame));
+        if !tally.in_order {
+            sort(&mut young.frames, &mut young.starts);
         }
+        if complete.is_empty() {
+            std::mem::swap(&mut young.frames, complete);
+        } else {
+            complete.append(&mut young.frames);
+        }
+        self.vacate(seat);
         tally
     }
 
     /// Takes out a datagram that is to go on elsewhere, with its pieces in the order in
-    /// which they came. They are not linked to it yet.
-    pub fn leave(&mut self, seat: u8) -> (Queue, impl Iterator<Item = Held<F>>) {
+    /// which they came. They are not linked to it yet. `secret` keys its hash.
+    pub fn leave(&mut self, seat: u8, secret: HashKey) -> (Queue, impl Iterator<Item = Held<F>>) {
         self.vacate(seat);
         let young = &mut self[seat];
-        let Young { key, created, bucket, tally, starts, ends, .. } = *young;
+        let Young { key, created, bucket, touched, mut tally, starts, ends, .. } = *young;
+        tally.touch(touched);
         let stage = young.stage();
         young.tally.pieces = 0;
         let pieces = usize::from(tally.pieces).min(HELD);
         let mut coverage = Coverage::EMPTY;
         for (&start, &end) in starts.iter().zip(&ends).take(pieces) {
-            coverage.fill(Run { start, end });
+            coverage.fill(Run { start: start as u16, end: end as u16 });
         }
-        let mut identity = Identity::new(key, young.hash.into(), bucket, created);
+        let mut identity = Identity::new(key, key.hash(secret), bucket, created);
         identity.stage = stage;
         let queue = Queue { identity, state: State::of(coverage, tally) };
-        let frames = young.frames[..pieces].iter_mut().filter_map(Option::take);
+        let frames = young.frames.drain(..);
         let held = frames.zip(starts).map(|(frame, start)| Held {
             frame,
             next: NONE,
-            offset: start * UNIT,
+            offset: start as u16 * UNIT,
         });
         (queue, held)
     }
@@ -243,13 +236,14 @@ impl<F> Young<F> {
         Self {
             key: DatagramKey::UNSPECIFIED,
             created: Timestamp::ZERO,
-            hash: 0,
+            touched: Timestamp::ZERO,
+            place: 0,
             bucket: 0,
             tally: Tally::NOTHING,
-            starts: [NOWHERE.start; HELD + 1],
-            ends: [NOWHERE.end; HELD + 1],
+            starts: [NOWHERE.0; LANES],
+            ends: [NOWHERE.1; LANES],
             serial: 0,
-            frames: [const { None }; HELD + 1],
+            frames: Vec::with_capacity(HELD + 1),
         }
     }
 
@@ -266,8 +260,9 @@ impl<F> Young<F> {
         if self.tally.pieces == 1 { Stage::Newcomer } else { Stage::Progress }
     }
 
-    /// Whether a piece goes well with the others. If not, the table says what is to be
-    /// done.
+    /// Whether a piece plainly goes well with the others. If not, the table says what is to
+    /// be done. Branches are for what never happens to honest traffic; which piece comes
+    /// next can not be foreseen.
     #[inline]
     pub fn fits(
         &self,
@@ -278,20 +273,24 @@ impl<F> Young<F> {
     ) -> bool {
         let Settings { max_dist, pieces_per_4k, .. } = *settings;
         let distance = source_count.wrapping_sub(self.tally.source_count);
-        let is_due = settings.family(piece.key.family).is_due(self.created, now);
-        let range = Run::of_bytes(piece.offset, piece.length);
-        // All lanes at once: no order of pieces can be foreseen.
+        let is_young = now.as_nanos().saturating_sub(self.created.as_nanos()) < YOUTH_NS
+            && settings.family(piece.key.family).time != 0;
+        is_young
+            && (distance <= max_dist || max_dist == 0)
+            && usize::from(pieces_per_4k) > HELD + 1
+            && piece.fault().is_none()
+            && self.tally.plainly_takes(piece)
+            && !self.overlaps(piece)
+    }
+
+    #[inline]
+    fn overlaps(&self, piece: &Piece) -> bool {
+        let (start, end) = units(piece);
         let mut overlaps = false;
-        for (start, end) in self.starts.iter().zip(&self.ends) {
-            overlaps |= (*start < range.end) & (range.start < *end);
+        for lane in 0..LANES {
+            overlaps |= (self.starts[lane] < end) & (start < self.ends[lane]);
         }
-        !is_due
-            & ((max_dist == 0) | (distance <= max_dist))
-            & piece.fault().is_none()
-            & self.tally.conflict_of_ends(piece).is_none()
-            & !overlaps
-            & !self.tally.mixes_ecn(piece)
-            & !self.tally.is_crowded(pieces_per_4k)
+        overlaps
     }
 
     /// Whether one more piece may be held.
@@ -300,28 +299,42 @@ impl<F> Young<F> {
         (self.tally.pieces as usize) < HELD
     }
 
-    /// Takes in a piece that fits, and for which there is room or that completes.
+    /// Takes note of what a piece that was taken in costs, and when it came.
     #[inline]
+    pub fn charge(&mut self, bytes: u32, source_count: u32, now: Timestamp) {
+        self.tally.charge(bytes, source_count);
+        self.touched = now;
+    }
+
+    /// Takes in a piece that fits, and for which there is room or that completes.
+    #[inline(always)]
     pub fn take_in(&mut self, piece: &Piece, frame: F) {
-        let place = usize::from(self.tally.pieces) % (HELD + 1);
-        let range = Run::of_bytes(piece.offset, piece.length);
-        (self.starts[place], self.ends[place]) = (range.start, range.end);
-        self.frames[place] = Some(frame);
+        let place = usize::from(self.tally.pieces) % LANES;
+        (self.starts[place], self.ends[place]) = units(piece);
+        self.frames.push(frame);
         self.tally.note(piece);
     }
 }
 
-/// The places of pieces by offset, in the lowest bits, which are 1 / [`PLACE`] of all.
-/// Without a branch (a sorting network of Bose and Nelson, 1962), because no order can be
-/// foreseen.
+/// The units that a piece covers: from the first to one behind the last.
 #[inline]
-fn in_order(starts: &[u16; HELD + 1]) -> [u32; HELD + 1] {
-    const NETWORK: [(usize, usize); 9] =
-        [(0, 1), (3, 4), (2, 4), (2, 3), (1, 4), (0, 3), (0, 2), (1, 3), (1, 2)];
-    let mut order: [u32; HELD + 1] =
-        std::array::from_fn(|place| u32::from(starts[place]) * PLACE as u32 + place as u32);
-    for (low, high) in NETWORK {
-        (order[low], order[high]) = (order[low].min(order[high]), order[low].max(order[high]));
+fn units(piece: &Piece) -> (i16, i16) {
+    let Run { start, end } = Run::of_bytes(piece.offset, piece.length);
+    (start as i16, end as i16)
+}
+
+/// Puts frames in the order of where they start. Without a branch that depends on it (the
+/// least of those that are left is chosen and exchanged, maybe for itself), because no
+/// order can be foreseen.
+#[inline]
+fn sort<F>(frames: &mut [F], starts: &mut [i16; LANES]) {
+    let len = frames.len().min(LANES);
+    for place in 1..len {
+        let (place, mut least) = (place - 1, place - 1);
+        for other in place + 1..len {
+            least = select_unpredictable(starts[other] < starts[least], other, least);
+        }
+        frames.swap(place, least);
+        starts.swap(place, least);
     }
-    order
 }

@@ -81,16 +81,10 @@ impl Worker {
             Context { now: self.now, settings, memory, counters, discard: &mut discard };
         match step {
             Step::Piece(piece, footprint) => {
-                let (hash, bucket) = (piece.key.hash(SECRET), (piece.key.id % 4) as u16);
+                let bucket = (piece.key.id % 4) as u16;
                 let frame = Frame(number, *footprint);
-                outcome = Some(reassembler.insert(
-                    piece,
-                    hash,
-                    bucket,
-                    frame,
-                    &mut complete,
-                    &mut context,
-                ));
+                let got = reassembler.insert(piece, bucket, frame, &mut complete, &mut context);
+                outcome = Some(got);
             }
             Step::Expire => expired = Some(reassembler.expire(ALL, &mut context)),
             Step::Pass(_) | Step::Move(_) => {}

@@ -41,14 +41,22 @@ impl DatagramKey {
     /// Whether both are the same, without a branch for each field.
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {
-        let difference = |a, b| u128::from_ne_bytes(a) ^ u128::from_ne_bytes(b);
-        let addresses =
-            difference(self.source, other.source) | difference(self.destination, other.destination);
-        (addresses == 0)
-            & (self.id == other.id)
-            & (self.zone == other.zone)
-            & (self.protocol == other.protocol)
-            & (self.family == other.family)
+        let (mine, others) = (self.words(), other.words());
+        mine.iter().zip(&others).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    }
+
+    /// All of it, in the processor's order.
+    #[inline]
+    fn words(&self) -> [u64; 5] {
+        let pair = |address: [u8; 16]| {
+            let both = u128::from_ne_bytes(address);
+            [both as u64, (both >> 64) as u64]
+        };
+        let ([a, b], [c, d]) = (pair(self.source), pair(self.destination));
+        let rest = u64::from(self.zone.0)
+            | u64::from(self.protocol) << 16
+            | u64::from(self.family as u8) << 24;
+        [a, b, c, d, u64::from(self.id) | rest << 32]
     }
 
     /// The keyed hash of the datagram (SipHash-1-3: an attacker who does not know

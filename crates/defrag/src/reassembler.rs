@@ -7,6 +7,7 @@ use crate::coverage::Map;
 use crate::eviction::Shelf;
 use crate::memory::family_index;
 use crate::nursery::Nursery;
+use crate::places::Places;
 use crate::queue::{Judgement, Queue, Stage, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
@@ -54,7 +55,7 @@ pub enum Outcome {
 #[derive(Clone, Copy)]
 struct Arrival<'a> {
     piece: &'a Piece,
-    hash: u64,
+    place: u32,
     bucket: u16,
     /// Fragments that its source has sent so far.
     source_count: u32,
@@ -79,12 +80,11 @@ pub struct Reassembler<F> {
     /// By [`family_index`].
     pub(crate) shelves: [Shelf; 2],
     pub(crate) sources: Sources,
-    secret: HashKey,
+    pub(crate) secret: HashKey,
+    places: Places,
     #[expect(clippy::vec_box, reason = "they move between here and the queues")]
     spare_maps: Vec<Box<Map>>,
-    /// The datagram that the last piece went to: most often the next one does too.
-    recent: u32,
-    /// Datagrams that pieces went to lately, by hash. Most pieces follow one of their
+    /// Datagrams that pieces went to lately, by place. Most pieces follow one of their
     /// own closely, and the index is not asked for them. What is gone may still be
     /// named here.
     near: [u32; NEAR],
@@ -101,8 +101,8 @@ impl<F: Buffer> Reassembler<F> {
     /// Charged for the bitmap of a datagram with many gaps or pieces, bytes.
     pub const MAP_BYTES: u64 = size_of::<Map>() as u64;
 
-    /// A reassembler that holds nothing. `secret` keys the counters of sources; the
-    /// hashes of datagrams are made with it too, by [`DatagramKey::hash`].
+    /// A reassembler that holds nothing. `secret` keys all hashes; those that exchange
+    /// datagrams have the same.
     pub fn new(secret: HashKey) -> Self {
         Self {
             nursery: Nursery::new(),
@@ -112,8 +112,8 @@ impl<F: Buffer> Reassembler<F> {
             shelves: [Shelf::new(), Shelf::new()],
             sources: Sources::new(secret),
             secret,
+            places: Places::new(secret),
             spare_maps: Vec::new(),
-            recent: NONE,
             near: [NONE; NEAR],
             order: Vec::new(),
         }
@@ -147,28 +147,12 @@ impl<F: Buffer> Reassembler<F> {
             + self.spare_maps.len() * size_of::<Map>()
     }
 
-    /// The low half of a datagram's hash, all that is needed here. That of the last
-    /// piece's datagram is known and costs a look at its key.
-    #[inline]
-    pub fn hash(&self, key: &DatagramKey) -> u64 {
-        if let Some(hash) = self.nursery.recent_hash(key) {
-            return hash.into();
-        }
-        match self.queues.get(self.recent) {
-            Some(Queue { identity, .. }) if identity.key.is(key) => identity.hash.into(),
-            _ => key.hash(self.secret) & u64::from(u32::MAX),
-        }
-    }
-
-    /// Takes in a fragment.
-    ///
-    /// `hash` is that of its key, `bucket` the one that owns the datagram. When it
-    /// makes its datagram complete, the frames are appended to `complete` in the
-    /// order of their offsets; otherwise nothing is.
+    /// Takes in a fragment. `bucket` is the one that owns the datagram. When the fragment
+    /// makes its datagram complete, the frames are appended to `complete` in the order of
+    /// their offsets; otherwise nothing is.
     pub fn insert(
         &mut self,
         piece: &Piece,
-        hash: u64,
         bucket: u16,
         frame: F,
         complete: &mut Vec<F>,
@@ -176,30 +160,33 @@ impl<F: Buffer> Reassembler<F> {
     ) -> Outcome {
         context.counters.reasm_reqds += 1;
         let source_count = self.sources.count(piece);
-        let arrival = Arrival { piece, hash, bucket, source_count };
-        let Some(seat) = self.nursery.find(&piece.key, hash) else {
-            return match self.find(&piece.key, hash) {
-                Some(slot) => self.insert_settled(slot, &arrival, frame, complete, context),
-                None => self.open(&arrival, frame, context),
+        let place = self.places.of(&piece.key);
+        let arrival = Arrival { piece, place, bucket, source_count };
+        let Some(seat) = self.nursery.find(&piece.key, place) else {
+            return match self.find(&piece.key, place) {
+                Some(slot) => self.insert_settled(slot, arrival, frame, complete, context),
+                None => self.open(arrival, frame, context),
             };
         };
         let young = &mut self.nursery[seat];
         if !young.fits(piece, source_count, context.settings, context.now) {
-            return self.insert_unusual(seat, &arrival, frame, complete, context);
+            return self.insert_unusual(seat, arrival, frame, complete, context);
         }
-        if young.tally.is_completed_by(piece) {
-            young.take_in(piece, frame);
+        let bytes = Self::PIECE_BYTES + frame.footprint() as u64;
+        let completes = young.tally.is_completed_by(piece);
+        let lease = context.memory.lease(piece.key.family);
+        let is_taken = completes || (young.has_room() && lease.spend(bytes));
+        if !is_taken {
+            return self.insert_unusual(seat, arrival, frame, complete, context);
+        }
+        young.take_in(piece, frame);
+        if completes {
             let tally = self.nursery.finish(seat, complete);
-            context.memory.lease(piece.key.family).release(tally.charged.into());
+            lease.release(tally.charged.into());
             context.counters.reasm_oks += 1;
             return Outcome::Complete(tally.summary());
         }
-        let bytes = Self::PIECE_BYTES + frame.footprint() as u64;
-        if !young.has_room() || !context.memory.lease(piece.key.family).spend(bytes) {
-            return self.insert_unusual(seat, &arrival, frame, complete, context);
-        }
-        young.take_in(piece, frame);
-        young.tally.charge(bytes as u32, source_count, context.now);
+        young.charge(bytes as u32, source_count, context.now);
         Outcome::Held
     }
 
@@ -209,7 +196,7 @@ impl<F: Buffer> Reassembler<F> {
     fn insert_unusual(
         &mut self,
         seat: u8,
-        arrival: &Arrival<'_>,
+        arrival: Arrival<'_>,
         frame: F,
         complete: &mut Vec<F>,
         context: &mut Context<'_, F>,
@@ -225,12 +212,12 @@ impl<F: Buffer> Reassembler<F> {
     fn insert_settled(
         &mut self,
         slot: u32,
-        arrival: &Arrival<'_>,
+        arrival: Arrival<'_>,
         frame: F,
         complete: &mut Vec<F>,
         context: &mut Context<'_, F>,
     ) -> Outcome {
-        let &Arrival { piece, source_count, .. } = arrival;
+        let Arrival { piece, source_count, .. } = arrival;
         if !self.goes_on(slot, source_count, context) {
             return self.open(arrival, frame, context);
         }
@@ -256,25 +243,25 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     #[inline]
-    fn find(&mut self, key: &DatagramKey, hash: u64) -> Option<u32> {
-        if self.queues.len() == 0 {
-            return None;
-        }
-        let near = self.near[hash as usize % NEAR];
-        let identity = self.queues.get(near).map(|queue| &queue.identity);
-        if identity.is_some_and(|it| it.hash == hash as u32 && it.key.is(key)) {
-            self.recent = near;
+    fn find(&mut self, key: &DatagramKey, place: u32) -> Option<u32> {
+        if self.queues.len() == 0 { None } else { self.find_settled(key, place) }
+    }
+
+    #[inline(never)]
+    fn find_settled(&mut self, key: &DatagramKey, place: u32) -> Option<u32> {
+        let near = self.near[place as usize % NEAR];
+        if self.queues.get(near).is_some_and(|queue| queue.identity.key.is(key)) {
             return Some(near);
         }
-        let found = self.index.find(hash as u32, |slot| self.queues[slot].identity.key.is(key))?;
-        self.remember(found, hash);
+        let hash = key.hash(self.secret) as u32;
+        let found = self.index.find(hash, |slot| self.queues[slot].identity.key.is(key))?;
+        self.remember(found, place);
         Some(found)
     }
 
     #[inline]
-    pub(crate) fn remember(&mut self, slot: u32, hash: u64) {
-        self.near[hash as usize % NEAR] = slot;
-        self.recent = slot;
+    pub(crate) fn remember(&mut self, slot: u32, place: u32) {
+        self.near[place as usize % NEAR] = slot;
     }
 
     /// Whether a piece may still join a datagram; ends the datagram if not.
@@ -296,8 +283,8 @@ impl<F: Buffer> Reassembler<F> {
 
     /// Begins a datagram with its first piece to arrive.
     #[inline]
-    fn open(&mut self, arrival: &Arrival<'_>, frame: F, context: &mut Context<'_, F>) -> Outcome {
-        let &Arrival { piece, hash, bucket, source_count } = arrival;
+    fn open(&mut self, arrival: Arrival<'_>, frame: F, context: &mut Context<'_, F>) -> Outcome {
+        let Arrival { piece, place, bucket, source_count } = arrival;
         let bytes = Self::QUEUE_BYTES + Self::PIECE_BYTES + frame.footprint() as u64;
         let refusal = match piece.fault() {
             Some(reason) => Some(reason),
@@ -307,14 +294,14 @@ impl<F: Buffer> Reassembler<F> {
         if let Some(reason) = refusal {
             return refuse(frame, reason, context);
         }
-        if let Some(seat) = self.nursery.in_the_way(hash) {
+        if let Some(seat) = self.nursery.in_the_way(place) {
             self.settle(seat, context);
         }
         if self.nursery.is_full() {
             self.settle_oldest(self.nursery.len() / 2, context);
         }
-        let tally = Tally::of(piece, bytes as u32, source_count, context.now);
-        self.nursery.begin(piece, hash, bucket, frame, tally, context.now);
+        let tally = Tally::of(piece, bytes as u32, source_count);
+        self.nursery.begin(piece, place, bucket, frame, tally, context.now);
         Outcome::Held
     }
 
@@ -344,7 +331,8 @@ impl<F: Buffer> Reassembler<F> {
         append(&mut self.pieces, state, Held { frame, next: NONE, offset: piece.offset });
         state.cover(piece);
         state.tally.note(piece);
-        state.tally.charge(bytes as u32, source_count, context.now);
+        state.tally.charge(bytes as u32, source_count);
+        state.tally.touch(context.now);
         let (stage, charged) = (identity.stage, state.tally.charged.into());
         let shelf = &mut self.shelves[family_index(family)];
         match stage {

@@ -13,8 +13,9 @@ impl<F: Buffer> Reassembler<F> {
     #[cold]
     #[inline(never)]
     pub(crate) fn settle(&mut self, seat: u8, context: &mut Context<'_, F>) -> Option<u32> {
+        let place = self.nursery[seat].place;
         let slot = self.move_in(seat, &mut [Entered::NOTHING; 2]);
-        self.file(slot, context).then_some(slot)
+        self.file(slot, place, context).then_some(slot)
     }
 
     /// Moves the oldest datagrams to the table. Together they look at each datagram that
@@ -24,8 +25,9 @@ impl<F: Buffer> Reassembler<F> {
     pub(crate) fn settle_oldest(&mut self, count: usize, context: &mut Context<'_, F>) {
         let mut entered = [Entered::NOTHING; 2];
         for &seat in self.nursery.by_age()[..count].iter().rev() {
+            let place = self.nursery[seat].place;
             let slot = self.move_in(seat, &mut entered);
-            self.file(slot, context);
+            self.file(slot, place, context);
         }
     }
 
@@ -54,7 +56,7 @@ impl<F: Buffer> Reassembler<F> {
     /// Moves a datagram from its seat to a slot, and to its place by age: those that are
     /// younger came within the last moments. Says in `entered` where that is.
     fn move_in(&mut self, seat: u8, entered: &mut [Entered; 2]) -> u32 {
-        let (mut queue, pieces) = self.nursery.leave(seat);
+        let (mut queue, pieces) = self.nursery.leave(seat, self.secret);
         pieces.for_each(|held| append(&mut self.pieces, &mut queue.state, held));
         let (family, stage) = (family_index(queue.identity.key.family), queue.identity.stage);
         let charged = queue.state.tally.charged.into();
@@ -66,11 +68,11 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     /// Puts a datagram into the index. False if there is no place and it was given up.
-    fn file(&mut self, slot: u32, context: &mut Context<'_, F>) -> bool {
+    fn file(&mut self, slot: u32, place: u32, context: &mut Context<'_, F>) -> bool {
         let (queues, hash) = (&self.queues, self.queues[slot].identity.hash);
         let filed = self.index.insert(hash, slot, |slot| queues[slot].identity.hash).is_ok();
         if filed {
-            self.remember(slot, hash.into());
+            self.remember(slot, place);
         } else {
             self.give_up(slot, DropReason::FragNoMemory, context);
         }

@@ -60,6 +60,12 @@ impl EcnSeen {
         seen & Self::NOT_ECT == 0 || seen == Self::NOT_ECT
     }
 
+    /// True if all pieces so far had this field.
+    #[inline]
+    const fn is_only(self, ecn: Ecn) -> bool {
+        (self.bits & 0x0f) >> (ecn as u8) == 1
+    }
+
     /// The ECN field of the whole: congestion that any piece has met, or what the
     /// first piece says.
     fn merged(self) -> Ecn {
@@ -93,9 +99,9 @@ impl Tally {
         in_order: true,
     };
 
-    /// A datagram of which one piece is held.
+    /// A datagram of which one piece is held, when it came not told yet.
     #[inline]
-    pub fn of(piece: &Piece, charged: u32, source_count: u32, now: Timestamp) -> Self {
+    pub fn of(piece: &Piece, charged: u32, source_count: u32) -> Self {
         let (is_first, end) = (piece.offset == 0, piece.end());
         Self {
             charged,
@@ -104,7 +110,7 @@ impl Tally {
             received: piece.length,
             reach: end,
             total: select_unpredictable(piece.more, 0, end),
-            touched: microseconds(now),
+            touched: 0,
             header: select_unpredictable(is_first, piece.header, 0),
             ecn: EcnSeen::of(piece),
             in_order: true,
@@ -140,6 +146,23 @@ impl Tally {
         select_unpredictable(piece.offset == 0, piece.header, self.header)
     }
 
+    /// Whether a piece that overlaps no other goes well with all, and has the same ECN field
+    /// as they. If not, it may still be fit.
+    #[inline]
+    pub fn plainly_takes(&self, piece: &Piece) -> bool {
+        let end = piece.end();
+        // The largest number if the end is not known: with more to follow, a piece ends
+        // before it; the last piece ends behind all others and is the first to tell it.
+        let bound = self.total.wrapping_sub(1);
+        let low = select_unpredictable(piece.more, 0, self.reach);
+        let high = select_unpredictable(piece.more, end, u16::MAX);
+        let header = piece.header | self.header;
+        end > low
+            && high <= bound
+            && header.checked_add(end.max(self.reach)).is_some()
+            && self.ecn.is_only(piece.ecn)
+    }
+
     /// Takes note of a piece that was judged to fit or to complete.
     #[inline]
     pub fn note(&mut self, piece: &Piece) {
@@ -173,11 +196,16 @@ impl Tally {
         (total != 0) & (self.received + piece.length == total)
     }
 
-    /// Takes note of what a piece that was noted costs, and when it came.
+    /// Takes note of what a piece that was noted costs.
     #[inline]
-    pub fn charge(&mut self, bytes: u32, source_count: u32, now: Timestamp) {
+    pub fn charge(&mut self, bytes: u32, source_count: u32) {
         self.charged += bytes;
         self.source_count = source_count;
+    }
+
+    /// Takes note of when the last piece came.
+    #[inline]
+    pub fn touch(&mut self, now: Timestamp) {
         self.touched = microseconds(now);
     }
 

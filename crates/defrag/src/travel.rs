@@ -60,7 +60,7 @@ impl<F: Buffer> Reassembler<F> {
         }
         for seat in self.nursery.by_age() {
             if self.nursery[seat].bucket == bucket {
-                let (queue, pieces) = self.nursery.leave(seat);
+                let (queue, pieces) = self.nursery.leave(seat, self.secret);
                 travellers.push(packed(queue, pieces.collect(), &self.sources, memory));
             }
         }

@@ -210,10 +210,9 @@ impl Worker {
             payload: (start, network.end),
             pieces: packet.pieces.take(),
         };
-        let hash = self.reassembly.queues.hash(&piece.key);
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
         let outcome = self.with_datagrams(now, |queues, context| {
-            queues.insert(piece, hash, bucket.0, fragment, &mut pieces.fragments, context)
+            queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)
         });
         match outcome {
             Outcome::Complete(summary) => self.complete(pieces, &summary, origin, timestamp, now),

@@ -1,7 +1,5 @@
 //! What each worker does with the fragments of the overload.
 
-use std::cell::Cell;
-
 use ::defrag::{Buffer, Context, Memory, Outcome, Piece, Pools, Reassembler, Settings};
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 
@@ -48,7 +46,8 @@ pub struct Owned {
     counters: DefragCounters,
     pool: Pool,
     complete: Vec<Frame>,
-    hashes: Vec<u64>,
+    /// Frames that were given up in the batch at hand.
+    refused: Vec<Frame>,
     /// Of the batch at hand.
     frames: Vec<Frame>,
     /// Bytes that the frames in waiting occupy, counted here and not by what is
@@ -92,7 +91,7 @@ impl Owned {
             counters: DefragCounters::default(),
             pool: Pool::new(1 << 15),
             complete: Vec::new(),
-            hashes: Vec::new(),
+            refused: Vec::new(),
             frames: Vec::new(),
             held: 0,
             peak: 0,
@@ -104,8 +103,7 @@ impl Owned {
         &mut self.pool
     }
 
-    /// Reassembles a batch: hashes, one piece after the other,
-    /// what is due. The frames are drained; those of a datagram that is complete
+    /// Reassembles a batch: one piece after the other, what is due. The frames are drained; those of a datagram that is complete
     /// go to `deliver` in order, and then back to the pool.
     #[inline]
     pub fn reassemble(
@@ -115,30 +113,30 @@ impl Owned {
         now: Timestamp,
         mut deliver: impl FnMut(&[Frame]),
     ) -> Taken {
-        let Self { reassembler, settings, memory, counters, pool, complete, hashes, .. } = self;
-        hashes.clear();
-        hashes.extend(pieces.iter().map(|piece| piece.key.hash(SECRET)));
-        let held = Cell::new(self.held);
-        let mut give_back = |frame: Frame, _: DropReason| {
-            held.update(|held| held - frame.footprint() as u64);
-            pool.give_back(frame);
-        };
+        let Self { reassembler, settings, memory, counters, pool, complete, refused, .. } = self;
+        let mut held = self.held;
+        let mut discard = |frame: Frame, _: DropReason| refused.push(frame);
         let mut taken = Taken::default();
-        let mut context = Context { now, settings, memory, counters, discard: &mut give_back };
-        for ((piece, frame), &hash) in pieces.iter().zip(frames).zip(&*hashes) {
-            held.update(|held| held + frame.footprint() as u64);
-            let outcome = reassembler.insert(piece, hash, BUCKET, frame, complete, &mut context);
+        let mut context = Context { now, settings, memory, counters, discard: &mut discard };
+        for (piece, frame) in pieces.iter().zip(frames) {
+            held += frame.footprint() as u64;
+            let outcome = reassembler.insert(piece, BUCKET, frame, complete, &mut context);
             if let Outcome::Complete(summary) = outcome {
                 taken.datagrams += 1;
                 taken.bytes += u64::from(summary.payload);
                 deliver(complete);
                 for frame in complete.drain(..) {
-                    (context.discard)(frame, DropReason::FragTimeout);
+                    held -= frame.footprint() as u64;
+                    pool.give_back(frame);
                 }
             }
         }
         reassembler.expire(EXPIRE_BUDGET, &mut context);
-        self.held = held.get();
+        for frame in refused.drain(..) {
+            held -= frame.footprint() as u64;
+            pool.give_back(frame);
+        }
+        self.held = held;
         self.peak = self.peak.max(self.held);
         taken
     }

@@ -85,9 +85,8 @@ impl Worker {
         self.serial += 1;
         self.inside.insert(frame.serial, frame.footprint);
         let mut complete = Vec::new();
-        let hash = cut.piece.key.hash(SECRET);
         let outcome = self.with_context(|reassembler, context| {
-            reassembler.insert(&cut.piece, hash, bucket, frame, &mut complete, context)
+            reassembler.insert(&cut.piece, bucket, frame, &mut complete, context)
         });
         let is_complete = matches!(outcome, Outcome::Complete(_));
         assert_eq!(is_complete, !complete.is_empty(), "{outcome:?}");
