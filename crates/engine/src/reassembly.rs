@@ -203,13 +203,11 @@ impl Worker {
             return self.drop_frames(frame, pieces, DropReason::TunnelDepth);
         }
         let start = network.fragment.map_or(network.transport_offset, |info| info.payload_offset);
+        self.pool.compact(&mut packet.frame);
         let frame = std::mem::take(&mut packet.frame);
         let timestamp = frame.timestamp;
-        let fragment = Fragment {
-            frame: self.pool.compact(frame),
-            payload: (start, network.end),
-            pieces: packet.pieces.take(),
-        };
+        let fragment =
+            Fragment { frame, payload: (start, network.end), pieces: packet.pieces.take() };
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
         let outcome = self.with_datagrams(now, |queues, context| {
             queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)

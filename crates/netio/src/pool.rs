@@ -61,8 +61,11 @@ impl FramePool {
     /// `None` when `length` exceeds [`MAX_FRAME`].
     #[inline]
     pub fn take(&mut self, length: usize) -> Option<Frame> {
-        let place = if length <= SMALL_BUFFER { SMALL } else { LARGE };
-        (length <= MAX_FRAME).then(|| self.shelves[place].take(length, &mut self.balance))
+        if length <= SMALL_BUFFER {
+            Some(self.shelves[SMALL].take(length, &mut self.balance))
+        } else {
+            (length <= MAX_FRAME).then(|| self.shelves[LARGE].take(length, &mut self.balance))
+        }
     }
 
     /// Like [`FramePool::take`], but never allocates: `None` when no buffer of
@@ -76,21 +79,22 @@ impl FramePool {
     /// frees half of its buffer or more. So many short frames can not pin much
     /// more memory than they have bytes.
     #[inline]
-    pub fn compact(&mut self, frame: Frame) -> Frame {
+    pub fn compact(&mut self, frame: &mut Frame) {
         // Most frames that are kept fill their buffer: no other would free half of it.
-        if 2 * frame.len() > frame.buffer.len() { frame } else { self.move_over(frame) }
+        if 2 * frame.len() <= frame.buffer.len() {
+            self.move_over(frame);
+        }
     }
 
-    fn move_over(&mut self, frame: Frame) -> Frame {
+    fn move_over(&mut self, frame: &mut Frame) {
         let shelf = self.shelves.iter_mut().find(|shelf| frame.len() <= shelf.size);
         let Some(shelf) = shelf.filter(|shelf| 2 * shelf.size <= frame.buffer.len()) else {
-            return frame;
+            return;
         };
         let mut compact = shelf.take(frame.len(), &mut self.balance);
         compact.bytes_mut().copy_from_slice(frame.bytes());
-        compact.inherit(&frame);
-        self.give_back(frame);
-        compact
+        compact.inherit(frame);
+        self.give_back(std::mem::replace(frame, compact));
     }
 
     /// A frame that holds a copy of `bytes`; `None` when they exceed [`MAX_FRAME`].
@@ -168,7 +172,8 @@ mod tests {
             let bytes: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let mut frame = pool.copy_of(&bytes).unwrap();
             (frame.port, frame.timestamp, frame.sequence) = (PortId(3), 7, 9);
-            let kept = pool.compact(frame);
+            let mut kept = frame;
+            pool.compact(&mut kept);
             assert_eq!((kept.bytes(), kept.footprint()), (&bytes[..], footprint));
             assert_eq!((kept.port, kept.timestamp, kept.sequence), (PortId(3), 7, 9));
             pool.give_back(kept);
@@ -176,8 +181,10 @@ mod tests {
         for (length, footprint) in
             [(2049, 4096), (9018, 9728), (32_768, 32_768), (40_000, MAX_FRAME)]
         {
-            let long = pool.take(length).unwrap();
-            assert_eq!((long.footprint(), pool.compact(long).footprint()), (MAX_FRAME, footprint));
+            let mut long = pool.take(length).unwrap();
+            assert_eq!(long.footprint(), MAX_FRAME);
+            pool.compact(&mut long);
+            assert_eq!(long.footprint(), footprint);
         }
     }
 
@@ -205,8 +212,8 @@ mod tests {
     fn every_buffer_returns_to_its_shelf() {
         let mut pool = FramePool::new(4, 1);
         for _ in 0..3 {
-            let frame = pool.copy_of(&[1; 60]).unwrap();
-            let kept = pool.compact(frame);
+            let mut kept = pool.copy_of(&[1; 60]).unwrap();
+            pool.compact(&mut kept);
             assert!(pool.take_free(60).is_some(), "the small buffer came back");
             pool.give_back(kept);
         }

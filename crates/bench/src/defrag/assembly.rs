@@ -97,10 +97,13 @@ impl Assembly {
             pieces.clear();
             for place in places {
                 let index = usize::from(place.piece);
-                let mut frame = owned.pool().take(shape.frame_length(index));
                 let source = SOURCE + u32::from(place.datagram);
-                shape.write(index, source, *id, frame.bytes_mut());
-                frames.push(owned.pool().compact(frame));
+                frames.push(owned.pool().take(shape.frame_length(index)));
+                // Where they lie: handed from one to the next, each step would copy them.
+                if let Some(frame) = frames.last_mut() {
+                    shape.write(index, source, *id, frame.bytes_mut());
+                    owned.pool().compact(frame);
+                }
             }
             if *idle {
                 frames.drain(..).for_each(|frame| owned.pool().give_back(frame));

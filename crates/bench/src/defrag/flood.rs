@@ -269,7 +269,7 @@ impl Model {
         let pool = owned.pool();
         let mut frame = pool.take(bytes.len());
         frame.bytes_mut().copy_from_slice(bytes);
-        let frame = pool.compact(frame);
+        pool.compact(&mut frame);
         let deliver = |frames: &[Frame]| audit.deliver(frames, senders);
         owned.reassemble(&[piece], std::iter::once(frame), Timestamp::from_nanos(at), deliver);
     }

@@ -43,8 +43,9 @@ impl Pool {
 
     /// Moves a short frame to a buffer of its size, as a worker does before it is
     /// held.
-    pub fn compact(&mut self, frame: Frame) -> Frame {
-        Frame(self.0.compact(frame.0))
+    #[inline]
+    pub fn compact(&mut self, frame: &mut Frame) {
+        self.0.compact(&mut frame.0);
     }
 
     /// Takes a buffer back.

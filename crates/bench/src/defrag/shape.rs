@@ -90,6 +90,8 @@ impl Shape {
 /// Ethernet header: no more than a library does that is told where the header is.
 #[inline]
 pub fn read(frame: &[u8]) -> Piece {
+    // One check of the length for all that follows.
+    let frame = &frame[..HEADERS];
     let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let address = |at: usize| {
         let mut address = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
