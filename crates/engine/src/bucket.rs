@@ -2,7 +2,7 @@
 
 use conntrack::Table;
 use defrag::Parcel;
-use flow::Timestamp;
+use flow::{Timestamp, Zone};
 
 use crate::reassembly::Fragment;
 
@@ -19,11 +19,23 @@ pub struct Bucket {
     pub datagrams: Option<Parcel<Fragment>>,
     /// Event clock of the worker that owned it last, see `crate::events`.
     pub event_clock: u64,
+    /// When it was made: when the gateway has started.
+    pub born: Timestamp,
+    /// What the SYN proxy of the worker that owned it last has promised, while it is on its
+    /// way.
+    pub promises: Vec<(Zone, Timestamp)>,
 }
 
 impl Bucket {
     /// An empty bucket.
     pub fn new(now: Timestamp) -> Self {
-        Self { connections: Table::new(now), packets: 0, datagrams: None, event_clock: 0 }
+        Self {
+            connections: Table::new(now),
+            packets: 0,
+            datagrams: None,
+            event_clock: 0,
+            born: now,
+            promises: Vec::new(),
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! balance; only the window update of a client is a frame more.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use conntrack::Direction;
 use conntrack::seqadj::Adjustment;
@@ -16,6 +17,11 @@ use wire::{TcpEditor, TcpFlags, TcpInfo, Transport, Tunnels};
 
 use crate::packet::{Packet, TrackedFlow};
 use crate::worker::Worker;
+
+/// How long after the start of the gateway connections are picked up that it has not seen
+/// open: as long as an end repeats what nobody acknowledges
+/// (`nf_conntrack_tcp_timeout_unacknowledged`).
+const PICK_UP: Duration = Duration::from_secs(300);
 
 /// What a worker needs to answer SYNs.
 #[derive(Debug)]
@@ -38,6 +44,21 @@ impl SynProxy {
     /// Sets how many workers share the threshold.
     pub fn set_workers(&mut self, workers: u32) {
         self.workers = workers.max(1);
+    }
+
+    /// The promises that a client may still come back for: when the last was made, by zone.
+    /// They go along with each bucket that leaves the worker.
+    pub fn promises(&self, now: Timestamp) -> Vec<(Zone, Timestamp)> {
+        let last =
+            |(&zone, pressure): (&Zone, &Pressure)| Some((zone, pressure.last_promise(now)?));
+        self.zones.iter().filter_map(last).collect()
+    }
+
+    /// Takes note of the promises of another worker.
+    pub fn learn(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
+        for (zone, promised) in promises {
+            self.pressure(zone).learn(promised);
+        }
     }
 
     fn pressure(&mut self, zone: Zone) -> &mut Pressure {
@@ -65,14 +86,29 @@ impl Worker {
             if answers && self.promise(packet, &keyed, &tcp, now) {
                 return;
             }
-        } else if let Some(proxied) = self.redeem(packet, &keyed, &tcp, now).filter(|_| whole) {
+        } else if whole
+            && self.syn_proxy.pressure(keyed.key.zone).redeems(now)
+            && let Some(proxied) = self.redeem(packet, &keyed, &tcp, now)
+        {
             return self.take_up(packet, proxied, now);
-        } else if answers {
+        } else if answers && !self.picks_up(packet, &tcp, now) {
             self.counters.syn_proxy.cookie_invalid += 1;
             return self.refuse(packet);
         }
         let judged = self.admit(packet, false, now);
         self.conclude(packet, judged, now);
+    }
+
+    /// True for a segment of a connection that may be older than the gateway: it carries
+    /// data, and the gateway has not run for long. Unless `nf_conntrack_tcp_loose` is off, such
+    /// connections go on after a restart, also while the proxy answers.
+    fn picks_up(&self, packet: &Packet, tcp: &TcpInfo, now: Timestamp) -> bool {
+        let zone = packet.origin.zone;
+        let start = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
+        let bucket = self.ownership.get(packet.bucket);
+        self.tracking.settings_of(zone).tcp.loose
+            && packet.network.end > start
+            && bucket.is_some_and(|bucket| now.since(bucket.born) < PICK_UP)
     }
 
     /// True while the gateway answers the SYNs of a zone.
@@ -243,7 +279,7 @@ impl Worker {
         let segment = syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, settings);
         let Some(made) = self.make(packet, &segment) else { return false };
         self.counters.syn_proxy.syn_received += 1;
-        self.syn_proxy.pressure(keyed.key.zone).promised();
+        self.syn_proxy.pressure(keyed.key.zone).promised(now);
         self.counters.classify(Class::Untracked);
         self.pool.give_back(std::mem::take(&mut packet.frame));
         self.send_made(made, segment.way, now);

@@ -1,8 +1,6 @@
 //! A model client and a model server on both sides of a worker, by the numbers of RFC
 //! 9293 and RFC 7323.
 
-use std::time::Duration;
-
 use flow::SynProxyCounters;
 use netio::{Frame, FramePool, Segmentation};
 use wire::build::{PacketBuilder, Tcp};
@@ -10,6 +8,7 @@ use wire::tcp_option::{TcpOption, TcpOptions, of_segment};
 use wire::{Network, checksum};
 
 use super::*;
+use crate::command::Command;
 use crate::rig::Rig;
 use crate::{Config, REPLAY_SECRET};
 
@@ -139,6 +138,12 @@ impl Scene {
         let [update, ack] = self.send(INSIDE, &syn_ack);
         assert_eq!((update.len(), ack.len()), (1, 1));
         answer.tcp.sequence
+    }
+
+    fn set(&mut self, tunable: &str, value: u64) {
+        let mut settings = self.rig.worker.tracking.settings.clone();
+        settings.set(tunable, value).unwrap();
+        self.rig.commands.push(Command::Settings(Box::new(settings))).unwrap();
     }
 
     fn counts(&self) -> SynProxyCounters {
@@ -500,62 +505,5 @@ fn a_connection_that_has_closed_is_opened_anew_without_the_proxy() {
     assert_eq!(scene.counts().conn_reopened, 1);
 }
 
-#[test]
-fn in_a_flood_servers_see_only_who_comes_back() {
-    const THRESHOLD: u64 = 50;
-    let mut scene = Scene::new(false, THRESHOLD);
-    let (mut reached, mut opened) = (0, 0);
-    for round in 0..10u32 {
-        for number in 0..500 {
-            let syn = Tcp { sequence: number, flags: SYN, window: 9, ..Tcp::default() };
-            let mut bytes = Vec::new();
-            let source = (0x0a00_0000 + round * 500 + number).to_be_bytes();
-            PacketBuilder::v4(source, SERVER).tcp(&syn, &[], &mut bytes);
-            reached += scene.put(OUTSIDE, &bytes)[INSIDE].len();
-        }
-        scene.client = round as u8;
-        scene.open(1000 * round);
-        opened += 1;
-        let half_open = scene.rig.worker.tracking.limits.half_open.get(Zone::default());
-        assert!(half_open < THRESHOLD, "{half_open}");
-        scene.rig.now = scene.rig.now.after(Duration::from_secs(1));
-    }
-    assert_eq!(reached, THRESHOLD as usize - 1);
-    assert_eq!(scene.rig.connections(), reached + opened);
-    // The flood is over: when it would fit, servers are asked at once again.
-    scene.rig.wait(Duration::from_secs(300));
-    scene.client = 100;
-    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-    let [back, on] = scene.send(OUTSIDE, &syn);
-    assert_eq!((back.len(), on.len()), (0, 1));
-}
-
-#[test]
-fn only_a_threshold_of_one_means_always_however_many_workers_share_it() {
-    for (threshold, answered) in [(1, 1), (2, 0), (64, 0)] {
-        let mut scene = Scene::new(false, threshold);
-        scene.rig.worker.syn_proxy.set_workers(64);
-        let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-        let [back, on] = scene.send(OUTSIDE, &syn);
-        assert_eq!((back.len(), on.len()), (answered, 1 - answered), "{threshold}");
-    }
-}
-
-#[test]
-fn a_connection_that_nobody_proxied_stays_as_it_is() {
-    let mut scene = Scene::new(false, 3);
-    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-    let syn_ack =
-        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
-    for client in 1..=2 {
-        scene.client = client;
-        assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
-    }
-    scene.client = 3;
-    assert_eq!(scene.send(OUTSIDE, &syn)[OUTSIDE].len(), 1, "from the third on");
-    scene.client = 1;
-    assert_eq!(scene.send(INSIDE, &syn_ack)[OUTSIDE][0].tcp.sequence, 7);
-    let ack = Tcp { sequence: 101, acknowledgment: 8, flags: ACK, window: 9, ..Tcp::default() };
-    assert_eq!(scene.send(OUTSIDE, &ack)[INSIDE][0].tcp.acknowledgment, 8);
-    assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1, "a late repetition");
-}
+#[path = "syn_proxy_when_tests.rs"]
+mod when;

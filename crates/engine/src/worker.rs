@@ -291,6 +291,7 @@ impl Worker {
         }
         content.connections.adopt(&mut self.tracking.limits);
         self.tracking.subscribers.advance_clock(content.event_clock);
+        self.syn_proxy.learn(content.promises.drain(..));
         for packet in self.ownership.arrive(bucket, content) {
             self.batch.push(packet);
             if self.batch.len() >= BATCH {
@@ -347,6 +348,7 @@ impl Worker {
             content.datagrams = self.pack_datagrams(bucket);
             content.connections.surrender(&mut self.tracking.limits);
             content.event_clock = self.tracking.subscribers.clock();
+            content.promises = self.syn_proxy.promises(self.now);
             match self.links.get_mut(to.index()) {
                 Some(Some(link)) => link.stage_control(Item::Bucket(bucket, content)),
                 _ => debug_assert!(false, "a bucket was ordered to a worker without rings"),

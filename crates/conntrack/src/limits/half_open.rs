@@ -1,37 +1,59 @@
 //! How many TCP connections are in their handshake, which is when the SYN proxy begins.
 
-use std::collections::BTreeMap;
-
 use flow::Zone;
 
-/// Half-open TCP connections by zone, of one table or of all of a worker. They are counted
-/// if they are opened while the SYN proxy has a threshold.
+/// Half-open TCP connections by zone, of one table or of all of a worker.
+///
+/// They are always counted: a proxy that is switched on in a flood knows of what the flood
+/// has opened. Zones without any have no place here, so the memory is that of the zones
+/// that had some at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HalfOpen(BTreeMap<Zone, u64>);
+pub struct HalfOpen(Vec<(Zone, u64)>);
 
 impl HalfOpen {
     /// Those of a zone.
     pub fn get(&self, zone: Zone) -> u64 {
-        self.0.get(&zone).copied().unwrap_or(0)
+        self.find(zone).map_or(0, |at| self.0[at].1)
     }
 
     pub(crate) fn enter(&mut self, zone: Zone) {
-        *self.0.entry(zone).or_default() += 1;
+        self.raise(zone, 1);
     }
 
     pub(crate) fn leave(&mut self, zone: Zone) {
-        *self.0.entry(zone).or_default() -= 1;
+        self.lower(zone, 1);
     }
 
     pub(crate) fn add(&mut self, table: &Self) {
-        for (&zone, count) in &table.0 {
-            *self.0.entry(zone).or_default() += count;
+        for &(zone, count) in &table.0 {
+            self.raise(zone, count);
         }
     }
 
     pub(crate) fn subtract(&mut self, table: &Self) {
-        for (&zone, count) in &table.0 {
-            *self.0.entry(zone).or_default() -= count;
+        for &(zone, count) in &table.0 {
+            self.lower(zone, count);
         }
+    }
+
+    fn raise(&mut self, zone: Zone, by: u64) {
+        match self.find(zone) {
+            Ok(at) => self.0[at].1 += by,
+            Err(at) => self.0.insert(at, (zone, by)),
+        }
+    }
+
+    fn lower(&mut self, zone: Zone, by: u64) {
+        let Ok(at) = self.find(zone) else {
+            return debug_assert!(false, "{zone:?} has none");
+        };
+        self.0[at].1 -= by;
+        if self.0[at].1 == 0 {
+            self.0.remove(at);
+        }
+    }
+
+    fn find(&self, zone: Zone) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&zone, |&(zone, _)| zone)
     }
 }

@@ -22,6 +22,8 @@ pub struct Pressure {
     open: u64,
     /// In the step before.
     before: u64,
+    /// When the last promise was made, here or where flows have come from.
+    promised: Option<Timestamp>,
 }
 
 impl Pressure {
@@ -46,8 +48,25 @@ impl Pressure {
     }
 
     /// Counts a SYN that was answered.
-    pub fn promised(&mut self) {
+    pub fn promised(&mut self, now: Timestamp) {
         self.open += 1;
+        self.promised = Some(now);
+    }
+
+    /// Whether a cookie can be one that was given to somebody: nobody gets a connection for
+    /// a guess where none was given lately.
+    pub fn redeems(&self, now: Timestamp) -> bool {
+        self.answering || self.last_promise(now).is_some()
+    }
+
+    /// When the last promise was made, if that can still be taken up.
+    pub fn last_promise(&self, now: Timestamp) -> Option<Timestamp> {
+        self.promised.filter(|at| now.since(*at).as_nanos() < u128::from(STEP_NS))
+    }
+
+    /// Takes note of a promise that another worker has made.
+    pub fn learn(&mut self, promised: Timestamp) {
+        self.promised = self.promised.max(Some(promised));
     }
 
     /// Counts a client that came back.
@@ -90,7 +109,7 @@ mod tests {
             let rate = if second < 960 { 10 } else { 1 };
             for _ in 0..rate {
                 if pressure.answers(0, 1000, at(second)) {
-                    pressure.promised();
+                    pressure.promised(at(second));
                     answered_until = second;
                 }
             }
@@ -105,7 +124,7 @@ mod tests {
         for second in 640..768 {
             for _ in 0..100 {
                 assert!(pressure.answers(0, 1000, at(second)));
-                pressure.promised();
+                pressure.promised(at(second));
                 pressure.taken_up();
             }
         }
@@ -116,7 +135,23 @@ mod tests {
     fn a_pause_ends_it() {
         let mut pressure = Pressure::default();
         pressure.answers(1000, 1000, at(640));
-        pressure.promised();
+        pressure.promised(at(640));
         assert!(!pressure.answers(0, 1000, at(2000)));
+    }
+
+    #[test]
+    fn a_promise_is_kept_while_the_proxy_answers_and_a_minute_after_the_last() {
+        let mut pressure = Pressure::default();
+        assert!(!pressure.redeems(at(700)), "nothing was promised");
+        pressure.answers(1000, 1000, at(640));
+        assert!(pressure.redeems(at(640)));
+        pressure.promised(at(767));
+        assert!(!pressure.answers(0, 1000, at(768)), "it has ended");
+        assert!(pressure.redeems(at(830)));
+        assert!(!pressure.redeems(at(831)));
+        let mut other = Pressure::default();
+        other.learn(pressure.last_promise(at(800)).unwrap());
+        assert!(other.redeems(at(830)));
+        assert_eq!(other.last_promise(at(831)), None);
     }
 }

@@ -207,7 +207,7 @@ impl Table {
     /// Enters a connection that was admitted into the books.
     pub(super) fn enter(&mut self, slot: u32, context: &mut Context<'_>) {
         let entry = &mut self.slab[slot];
-        if context.settings.syn_proxy.half_open != 0 && is_tcp_opening(entry) {
+        if is_tcp_opening(entry) {
             entry.head.status.set(Status::HALF_OPEN);
             let zone = entry.head.key.zone;
             self.room.held.half_open.enter(zone);

@@ -200,7 +200,6 @@ proptest! {
     ) {
         let pools = limits_of(1000, Reserve::default(), &[]);
         let mut lab = lab(&pools);
-        lab.settings.syn_proxy.half_open = 1;
         let mut other = pools.limits(SECRET);
         for (zone, port, kind, moves) in segments {
             let (there, back) = (((1, port), (2, 80)), ((2, 80), (1, port)));

@@ -98,6 +98,8 @@ fn every_client_is_answered_for(workers: u32) {
         // connections of iperf3.
         assert!(of("cookie_valid") >= 14, "{totals}");
         assert_eq!((of("cookie_invalid"), of("conn_reopened")), (0, 0), "{totals}");
+        let stats = lab.stateway().expect("it runs").query(&["conntrack", "stats"])?;
+        assert!(counter(&stats, "syn_proxy", "cookie_valid") >= 14, "{stats}");
         let dropped = totals["drops"].as_object().expect("an object");
         let unwanted = dropped
             .iter()

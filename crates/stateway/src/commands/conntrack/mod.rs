@@ -4,7 +4,7 @@ mod expect;
 mod filter;
 mod rows;
 
-use control::schema::{Count, Done, Event, Names, Status, UpdateConnections};
+use control::schema::{Count, Counters, Done, Event, Names, Status, UpdateConnections};
 use control::{ConnectionQuery, LineFormat};
 
 use super::remote::{Json, Remote, Watch};
@@ -89,7 +89,13 @@ It ends with exit code 0 when the gateway is told to stop, and with 1 when it is
         remote: Remote,
     },
     /// Show the counters of each worker.
-    #[command(short_flag = 'S', long_flag = "stats")]
+    #[command(
+        short_flag = 'S',
+        long_flag = "stats",
+        after_long_help = "\
+The names are the kernel's: those of `conntrack -S`, and for the SYN proxy, once it has had
+something to do, those of /proc/net/stat/synproxy (whose `entries` is always 0 there)."
+    )]
     Stats {
         /// table, conntrack (as the kernel's tool prints them) or json.
         #[command(flatten)]
@@ -333,15 +339,13 @@ fn affected(done: &Done, what: &str, json: &Json, out: &mut Output) -> anyhow::R
 fn stats(status: &Status, format: Format, out: &mut Output) -> anyhow::Result<()> {
     match format {
         Format::Table => {
-            let mut columns = vec![("worker", Align::Right)];
-            let names: Vec<&str> = status.totals.conntrack.iter().map(|(name, _)| name).collect();
-            columns.extend(names.iter().map(|&name| (name, Align::Right)));
-            let mut table = Table::new(&columns);
-            for worker in &status.workers {
-                table.row(stats_row(worker.worker.to_string(), &worker.counters.conntrack));
+            stats_table(status, |counters| &counters.conntrack).print(out)?;
+            if status.totals.syn_proxy.iter().all(|(_, value)| value == 0) {
+                return Ok(());
             }
-            table.row(stats_row("all".to_owned(), &status.totals.conntrack));
-            table.print(out)
+            out.line("")?;
+            out.title("SYN proxy")?;
+            stats_table(status, |counters| &counters.syn_proxy).print(out)
         }
         Format::Conntrack => status.workers.iter().try_for_each(|worker| {
             let counters = worker.counters.conntrack.iter();
@@ -353,12 +357,28 @@ fn stats(status: &Status, format: Format, out: &mut Output) -> anyhow::Result<()
         Format::Json => out.json(&serde_json::json!({
             "schema": control::SCHEMA,
             "totals": status.totals.conntrack,
+            "syn_proxy": status.totals.syn_proxy,
             "workers": status.workers.iter().map(|worker| serde_json::json!({
                 "worker": worker.worker,
                 "conntrack": worker.counters.conntrack,
+                "syn_proxy": worker.counters.syn_proxy,
             })).collect::<Vec<_>>(),
         })),
     }
+}
+
+/// A group of counters by worker.
+fn stats_table(status: &Status, group: fn(&Counters) -> &Names) -> Table {
+    let totals = group(&status.totals);
+    let mut columns = vec![("worker", Align::Right)];
+    let names: Vec<&str> = totals.iter().map(|(name, _)| name).collect();
+    columns.extend(names.iter().map(|&name| (name, Align::Right)));
+    let mut table = Table::new(&columns);
+    for worker in &status.workers {
+        table.row(stats_row(worker.worker.to_string(), group(&worker.counters)));
+    }
+    table.row(stats_row("all".to_owned(), totals));
+    table
 }
 
 fn stats_row(name: String, counters: &Names) -> Vec<String> {

@@ -1,0 +1,115 @@
+//! When the proxy answers, and whose cookies it takes.
+
+use super::*;
+
+#[test]
+fn a_cookie_is_worth_nothing_where_none_was_given_lately() {
+    let mut answering = Scene::new(false, 1);
+    let answer = answering.knock(&[]);
+    // Whoever guesses one, at a gateway that does not answer: a pure ACK is picked up as it is.
+    let mut idle = Scene::new(false, 1000);
+    let [_, on] = idle.come_back(&answer, &[]);
+    assert_eq!(on[0].tcp.flags, ACK);
+    assert_eq!(idle.counts().cookie_valid, 0);
+    // The flow has come here from a worker that does.
+    let mut moved = Scene::new(false, 1000);
+    let promises = answering.rig.worker.syn_proxy.promises(answering.rig.now);
+    moved.rig.worker.syn_proxy.learn(promises);
+    let [_, on] = moved.come_back(&answer, &[]);
+    assert_eq!(on[0].tcp.flags, SYN);
+    assert_eq!(moved.counts().cookie_valid, 1);
+}
+
+#[test]
+fn connections_that_are_older_than_the_gateway_go_on() {
+    let numbers = Tcp { sequence: 9, acknowledgment: 5, flags: ACK, window: 9, ..Tcp::default() };
+    for (loose, age, from, passes) in [
+        (1, 0, OUTSIDE, true),
+        (1, 299, INSIDE, true),
+        (1, 301, OUTSIDE, false),
+        (0, 0, OUTSIDE, false),
+    ] {
+        let mut scene = Scene::new(false, 1);
+        scene.set("nf_conntrack_tcp_loose", loose);
+        scene.rig.wait(Duration::from_secs(age));
+        assert!(scene.send(from, &numbers).iter().all(Vec::is_empty), "it may be an attack");
+        let data = scene.frame(from, &numbers, b"GET");
+        let came = scene.put(from, &data)[1 - from].len();
+        assert_eq!(came == 1, passes, "{loose} {age}");
+        let back = Tcp { sequence: 5, acknowledgment: 12, ..numbers };
+        assert_eq!(scene.send(1 - from, &back)[from].len() == 1, passes, "and so on");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_switched_on_in_a_flood_knows_how_much_it_has_opened() {
+    let mut scene = Scene::new(false, 0);
+    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+    for client in 1..=9 {
+        scene.client = client;
+        assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
+    }
+    scene.set("stateway_syn_proxy_half_open", 10);
+    scene.client = 10;
+    assert_eq!(scene.send(OUTSIDE, &syn)[OUTSIDE].len(), 1, "the tenth is answered");
+}
+
+#[test]
+fn in_a_flood_servers_see_only_who_comes_back() {
+    const THRESHOLD: u64 = 50;
+    let mut scene = Scene::new(false, THRESHOLD);
+    let (mut reached, mut opened) = (0, 0);
+    for round in 0..10u32 {
+        for number in 0..500 {
+            let syn = Tcp { sequence: number, flags: SYN, window: 9, ..Tcp::default() };
+            let mut bytes = Vec::new();
+            let source = (0x0a00_0000 + round * 500 + number).to_be_bytes();
+            PacketBuilder::v4(source, SERVER).tcp(&syn, &[], &mut bytes);
+            reached += scene.put(OUTSIDE, &bytes)[INSIDE].len();
+        }
+        scene.client = round as u8;
+        scene.open(1000 * round);
+        opened += 1;
+        let half_open = scene.rig.worker.tracking.limits.half_open.get(Zone::default());
+        assert!(half_open < THRESHOLD, "{half_open}");
+        scene.rig.now = scene.rig.now.after(Duration::from_secs(1));
+    }
+    assert_eq!(reached, THRESHOLD as usize - 1);
+    assert_eq!(scene.rig.connections(), reached + opened);
+    // The flood is over: when it would fit, servers are asked at once again.
+    scene.rig.wait(Duration::from_secs(300));
+    scene.client = 100;
+    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+    let [back, on] = scene.send(OUTSIDE, &syn);
+    assert_eq!((back.len(), on.len()), (0, 1));
+}
+
+#[test]
+fn only_a_threshold_of_one_means_always_however_many_workers_share_it() {
+    for (threshold, answered) in [(1, 1), (2, 0), (64, 0)] {
+        let mut scene = Scene::new(false, threshold);
+        scene.rig.worker.syn_proxy.set_workers(64);
+        let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+        let [back, on] = scene.send(OUTSIDE, &syn);
+        assert_eq!((back.len(), on.len()), (answered, 1 - answered), "{threshold}");
+    }
+}
+
+#[test]
+fn a_connection_that_nobody_proxied_stays_as_it_is() {
+    let mut scene = Scene::new(false, 3);
+    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+    let syn_ack =
+        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
+    for client in 1..=2 {
+        scene.client = client;
+        assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
+    }
+    scene.client = 3;
+    assert_eq!(scene.send(OUTSIDE, &syn)[OUTSIDE].len(), 1, "from the third on");
+    scene.client = 1;
+    assert_eq!(scene.send(INSIDE, &syn_ack)[OUTSIDE][0].tcp.sequence, 7);
+    let ack = Tcp { sequence: 101, acknowledgment: 8, flags: ACK, window: 9, ..Tcp::default() };
+    assert_eq!(scene.send(OUTSIDE, &ack)[INSIDE][0].tcp.acknowledgment, 8);
+    assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1, "a late repetition");
+}
