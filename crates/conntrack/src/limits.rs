@@ -6,6 +6,7 @@
 //! and none is opened until enough have gone. The limit of a source is divided, see
 //! [`Sources`].
 
+mod givers;
 mod half_open;
 mod sources;
 
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use flow::{Endpoint, HashKey, Lease, LeasePool, Zone};
 use wire::Family;
 
-use crate::{Prefix, Settings};
+use self::givers::Givers;
+use crate::{Prefix, Settings, Shortage};
 
 pub use half_open::HalfOpen;
 pub use sources::Sources;
@@ -59,6 +61,8 @@ pub struct Limits {
     pub sources: Sources,
     /// Half-open TCP connections by zone.
     pub half_open: HalfOpen,
+    /// Which of the worker's tables have connections that give way.
+    givers: Givers,
 }
 
 /// What the connections of a table hold of the limits: it moves with them.
@@ -125,6 +129,7 @@ impl LimitPools {
             zones: self.zones.iter().map(|(zone, pool)| (*zone, lease(pool))).collect(),
             sources: Sources::new(secret),
             half_open: HalfOpen::default(),
+            givers: Givers::default(),
         }
     }
 }
@@ -226,6 +231,39 @@ impl Limits {
             lease.adopt(units);
         }
         self.half_open.add(&held.half_open);
+    }
+
+    /// The next of the worker's tables that has a connection which gives way, by the number
+    /// that it was [adopted](crate::Table::adopt) with; the one at `after` comes last.
+    pub fn giver(&self, shortage: Shortage, after: u16) -> Option<u16> {
+        self.givers.next(self.group(shortage)?, after)
+    }
+
+    /// Takes note of whether the table at `place` has somebody who gives way.
+    pub(crate) fn note_giver(&mut self, shortage: Shortage, place: u16, has: bool) {
+        if let Some(group) = self.group(shortage) {
+            self.givers.set(group, place, has);
+        }
+    }
+
+    /// The table at `place` has left.
+    pub(crate) fn forget_giver(&mut self, place: u16) {
+        self.givers.forget(place);
+    }
+
+    /// All limits in which a connection may make room.
+    pub(crate) fn shortages(&self) -> impl Iterator<Item = Shortage> {
+        let zones = self.zones.iter().map(|&(zone, _)| Shortage::Zone(zone));
+        [Shortage::Table, Shortage::Reserve].into_iter().chain(zones)
+    }
+
+    /// Its index among [`Self::shortages`].
+    fn group(&self, shortage: Shortage) -> Option<usize> {
+        match shortage {
+            Shortage::Table => Some(0),
+            Shortage::Reserve => Some(1),
+            Shortage::Zone(zone) => self.limited_zone(zone).map(|zone| 2 + zone),
+        }
     }
 
     /// Connections that this worker holds, those of the reserve included.

@@ -19,8 +19,6 @@ use crate::zones::Origin;
 /// Why there may be no room for a connection.
 const LIMITS: [DropReason; 3] =
     [DropReason::TableFull, DropReason::ZoneLimit, DropReason::SourceLimit];
-/// Buckets that are asked at most to make room for one packet.
-const EVICT_BUCKETS: usize = 16;
 /// Connections that give way to other workers in one turn at most.
 const EVICT_AT_ONCE: usize = 64;
 
@@ -233,19 +231,18 @@ impl Worker {
         }
     }
 
-    /// Ends the first candidate of the next bucket that has one. All buckets are asked in
-    /// turn, a few at a time: one with candidates is passed over by no more refusals in a
-    /// row than there are buckets over [`EVICT_BUCKETS`].
+    /// Ends the first candidate of the next bucket that has one; false if no bucket of this
+    /// worker has. Takes the same time however many buckets there are.
     fn evict_somewhere(&mut self, shortage: Shortage, now: Timestamp) -> bool {
+        let Some(place) = self.tracking.limits.giver(shortage, self.evict_at) else {
+            return false;
+        };
+        self.evict_at = place;
         let mut context = self.tracking.context(now, &mut self.counters);
-        for _ in 0..EVICT_BUCKETS {
-            self.evict_at = (self.evict_at + 1) % self.ownership.routes().len();
-            let bucket = self.ownership.get_mut(BucketId(self.evict_at as u16));
-            if bucket.is_some_and(|bucket| bucket.connections.evict(shortage, &mut context)) {
-                return true;
-            }
-        }
-        false
+        let bucket = self.ownership.get_mut(BucketId(place));
+        let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));
+        debug_assert!(evicted, "{place} has said that it has somebody");
+        evicted
     }
 
     /// Keeps a packet until its bucket arrives.

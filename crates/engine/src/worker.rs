@@ -130,7 +130,7 @@ pub struct Worker {
     /// [`FramePool::trim`] counts.
     most_bytes: i64,
     /// Which bucket was asked last to make room for another.
-    pub(crate) evict_at: usize,
+    pub(crate) evict_at: u16,
     pub(crate) busy_ns: u64,
     /// A CPU that its thread is to be pinned to.
     pub(crate) pin: Option<usize>,
@@ -187,7 +187,8 @@ impl Worker {
     }
 
     /// Gives the worker a bucket before it starts.
-    pub fn install(&mut self, bucket: BucketId, content: Box<Bucket>) {
+    pub fn install(&mut self, bucket: BucketId, mut content: Box<Bucket>) {
+        content.connections.adopt(&mut self.tracking.limits, bucket.0);
         self.ownership.install(bucket, content);
     }
 
@@ -289,7 +290,7 @@ impl Worker {
         if let Some(parcel) = content.datagrams.take() {
             self.unpack_datagrams(parcel);
         }
-        content.connections.adopt(&mut self.tracking.limits);
+        content.connections.adopt(&mut self.tracking.limits, bucket.0);
         self.tracking.subscribers.advance_clock(content.event_clock);
         self.syn_proxy.learn(content.promises.drain(..));
         for packet in self.ownership.arrive(bucket, content) {

@@ -97,11 +97,11 @@ drop_reasons! {
     FragEvictedProgress = "frag_evicted_progress", "Fragment of a datagram in several pieces, evicted to make room.";
     FragNoMemory = "frag_no_memory", "Fragment for which no room could be made.";
     SynCookie = "syn_cookie", "TCP segment that opens a connection while the SYN proxy answers, and returns no cookie that it was given.";
-    TableFull = "table_full", "Connection table at its limit and nothing could be evicted early.";
+    TableFull = "table_full", "Connection table at its limit, and no connection of the same worker gives way.";
     ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected.";
     HelperIncomplete = "helper_incomplete", "Segment that ends in the middle of an announcement that a helper reads.";
     NewRefused = "new_refused", "New connection from an interface with `new_connections = \"drop\"` that nobody expected.";
-    ZoneLimit = "zone_limit", "Connections of the zone at their limit and none of them could be evicted early.";
+    ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of them at the same worker gives way.";
     SourceLimit = "source_limit", "Source with stateway_half_open_per_source half-open connections.";
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";

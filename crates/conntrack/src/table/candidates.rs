@@ -112,8 +112,9 @@ impl Candidates {
     }
 
     /// Files a slot as the newest of `list`, or takes it out of whatever list it is in.
-    /// Nothing happens if it is in that list already.
-    pub fn file(&mut self, slot: u32, list: Option<u16>) {
+    /// Nothing happens if it is in that list already. True if a list has got its first slot
+    /// or lost its last.
+    pub fn file(&mut self, slot: u32, list: Option<u16>) -> bool {
         let list = list.unwrap_or(NO_LIST);
         let (chunk, at) = (slot as usize / CHUNK, slot as usize % CHUNK);
         if self.chunks.len() <= chunk {
@@ -121,23 +122,21 @@ impl Candidates {
         }
         let links = match &mut self.chunks[chunk] {
             Some(links) => links,
-            None if list == NO_LIST => return,
+            None if list == NO_LIST => return false,
             none => none.insert(Box::default()),
         };
         let before = std::mem::replace(&mut links.lists[at], list);
         if before == list {
-            return;
+            return false;
         }
         let link = links.links[at];
-        if before != NO_LIST {
-            self.unlink(link, before);
-        }
-        if list != NO_LIST {
-            self.append(slot, list);
-        }
+        let emptied = before != NO_LIST && self.unlink(link, before);
+        let begun = list != NO_LIST && self.append(slot, list);
+        emptied || begun
     }
 
-    fn append(&mut self, slot: u32, list: u16) {
+    /// True if it is the first.
+    fn append(&mut self, slot: u32, list: u16) -> bool {
         let list = usize::from(list);
         if self.lists.len() <= list {
             self.lists.resize(list + 1, Ends { oldest: NO_SLOT, newest: NO_SLOT });
@@ -148,9 +147,11 @@ impl Candidates {
             older => self.link(older).newer = slot,
         }
         *self.link(slot) = Link { older, newer: NO_SLOT };
+        older == NO_SLOT
     }
 
-    fn unlink(&mut self, Link { older, newer }: Link, list: u16) {
+    /// True if it was the last.
+    fn unlink(&mut self, Link { older, newer }: Link, list: u16) -> bool {
         let list = usize::from(list);
         match older {
             NO_SLOT => self.lists[list].oldest = newer,
@@ -160,6 +161,7 @@ impl Candidates {
             NO_SLOT => self.lists[list].newest = older,
             newer => self.link(newer).older = older,
         }
+        (older, newer) == (NO_SLOT, NO_SLOT)
     }
 
     /// The links of a slot that is in a list.

@@ -34,6 +34,8 @@ pub(super) struct Room {
     /// The last connection that came found no room but in place of another, and so will the
     /// next.
     is_full: bool,
+    /// Its number among the tables of the worker.
+    place: u16,
 }
 
 const RANKS: u16 = Rank::ALL.len() as u16;
@@ -48,7 +50,7 @@ impl Room {
     /// Gives the memory back if there are no connections.
     pub fn shrink(&mut self) {
         if self.held.table + self.held.reserve == 0 {
-            *self = Self::default();
+            *self = Self { place: self.place, ..Self::default() };
         }
     }
 
@@ -66,11 +68,15 @@ impl Room {
 
     /// Takes a connection out that ends, and gives back what it holds.
     pub fn leave(&mut self, slot: u32, head: &Head, limits: &mut Limits) {
-        self.payers.file(slot, None);
+        if self.payers.file(slot, None) {
+            self.tell(paid_by(head), limits);
+        }
         *self.payer(head) -= 1;
         let zone = limits.limited_zone(head.key.zone);
         if let Some(zone) = zone {
-            self.zones.file(slot, None);
+            if self.zones.file(slot, None) {
+                self.tell(Shortage::Zone(head.key.zone), limits);
+            }
             self.held.zones[zone] -= 1;
         }
         limits.release(head.status.has(Status::RESERVED), zone);
@@ -90,14 +96,24 @@ impl Room {
     }
 
     /// Files a connection by its rank, which may have changed.
-    fn rank(&mut self, slot: u32, entry: &Entry, limits: &Limits) {
+    fn rank(&mut self, slot: u32, entry: &Entry, limits: &mut Limits) {
         let Entry { head, body } = entry;
         let rank = Rank::of(head.status, &body.state).map(|rank| rank as u16);
         let payer = u16::from(head.status.has(Status::RESERVED));
-        self.payers.file(slot, rank.map(|rank| payer * RANKS + rank));
-        if let Some(zone) = limits.limited_zone(head.key.zone) {
-            self.zones.file(slot, rank.map(|rank| zone as u16 * RANKS + rank));
+        if self.payers.file(slot, rank.map(|rank| payer * RANKS + rank)) {
+            self.tell(paid_by(head), limits);
         }
+        if let Some(zone) = limits.limited_zone(head.key.zone)
+            && self.zones.file(slot, rank.map(|rank| zone as u16 * RANKS + rank))
+        {
+            self.tell(Shortage::Zone(head.key.zone), limits);
+        }
+    }
+
+    /// Tells the worker whether somebody here gives way.
+    fn tell(&self, shortage: Shortage, limits: &mut Limits) {
+        let has = self.victim(shortage, limits).is_some();
+        limits.note_giver(shortage, self.place, has);
     }
 
     /// Who gives way, the oldest of the lowest rank.
@@ -237,14 +253,21 @@ impl Table {
     /// Takes what the connections hold out of the limits of a worker: the table leaves it
     /// for one whose limits come from the same pools.
     pub fn surrender(&self, limits: &mut Limits) {
+        limits.forget_giver(self.room.place);
         limits.surrender(&self.room.held);
         for slot in self.room.counted(&self.slab) {
             discount(&self.slab[slot].head, limits);
         }
     }
 
-    /// The other half of [`Table::surrender`].
-    pub fn adopt(&mut self, limits: &mut Limits) {
+    /// The other half of [`Table::surrender`]. The table is number `place` of the worker,
+    /// by which [`Limits::giver`] names it; below 4096.
+    pub fn adopt(&mut self, limits: &mut Limits, place: u16) {
+        self.room.place = place;
+        let shortages: Vec<_> = limits.shortages().collect();
+        for shortage in shortages {
+            self.room.tell(shortage, limits);
+        }
         limits.adopt(&self.room.held);
         for slot in self.room.counted(&self.slab) {
             let head = &mut self.slab[slot].head;
@@ -255,6 +278,11 @@ impl Table {
             }
         }
     }
+}
+
+/// The limit that pays for a connection.
+fn paid_by(head: &Head) -> Shortage {
+    if head.status.has(Status::RESERVED) { Shortage::Reserve } else { Shortage::Table }
 }
 
 fn is_tcp_opening(entry: &Entry) -> bool {

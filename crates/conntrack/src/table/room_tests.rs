@@ -177,7 +177,7 @@ proptest! {
                 lab.run(|table, context| table.surrender(context.limits));
                 prop_assert_eq!((lab.limits.used(), lab.limits.sources.total()), (0, 0));
                 std::mem::swap(&mut lab.limits, &mut other);
-                lab.run(|table, context| table.adopt(context.limits));
+                lab.run(|table, context| table.adopt(context.limits, 77));
             }
             let held = lab.table.room.held.clone();
             prop_assert_eq!(held.table + held.reserve, lab.table.len() as u64);
@@ -185,6 +185,11 @@ proptest! {
             let half_open = lab.table.room.counted(&lab.table.slab).len() as u64;
             prop_assert_eq!(lab.limits.sources.total(), half_open);
             prop_assert_eq!(lab.table.room.counted as u64, half_open);
+            for shortage in lab.limits.shortages() {
+                let victim = lab.table.room.victim(shortage, &lab.limits);
+                prop_assert_eq!(lab.limits.giver(shortage, 5).is_some(), victim.is_some());
+                prop_assert_eq!(other.giver(shortage, 5), None);
+            }
             prop_assert!(held.table <= 9 && held.reserve <= 3, "{:?}", held);
             prop_assert!(held.zones.iter().zip([4, 6]).all(|(held, limit)| *held <= limit));
         }
@@ -216,7 +221,7 @@ proptest! {
             if moves {
                 lab.table.surrender(&mut lab.limits);
                 std::mem::swap(&mut lab.limits, &mut other);
-                lab.table.adopt(&mut lab.limits);
+                lab.table.adopt(&mut lab.limits, 0);
             }
             // Those whose time is over but that still hold memory are among them.
             let slab = &lab.table.slab;
