@@ -72,6 +72,18 @@ fn a_fragment_has_a_length_and_an_end_that_are_possible() {
     );
 }
 
+#[test]
+fn a_header_tells_an_impossible_end_also_without_its_piece() {
+    let cut = |offset| {
+        let mut frame = Vec::new();
+        v4().fragment(200, offset, false, &[0; 1000], &mut frame);
+        frame.truncate(14 + 20);
+        dissect(&frame, Tunnels::Inner).err()
+    };
+    assert_eq!(cut(65_000), Some(Malformed::FragmentOversize));
+    assert_eq!(cut(8), Some(Malformed::Ipv4Header), "the frame is too short for it");
+}
+
 /// A transport header with a payload of 40 bytes, and the header's length.
 fn transports() -> Vec<(u8, Vec<u8>, usize)> {
     let mut segment = Vec::new();

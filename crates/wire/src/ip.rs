@@ -90,7 +90,7 @@ pub(crate) fn ipv4(packet: &[u8], offset: u16) -> Result<Header<'_>, Malformed> 
     if version_ihl >> 4 != 4
         || header_len < 20
         || total < header_len
-        || usize::from(total) > rest.len()
+        || usize::from(header_len) > rest.len()
     {
         return Err(BAD);
     }
@@ -120,6 +120,11 @@ pub(crate) fn ipv4(packet: &[u8], offset: u16) -> Result<Header<'_>, Malformed> 
         }
         Some(fragment)
     };
+    // Asked last: what is wrong with a fragment by its header alone names an attack, also if
+    // a capture holds no more than the header.
+    if usize::from(total) > rest.len() {
+        return Err(BAD);
+    }
     let (source, destination) = fixed[12..].split_first_chunk().ok_or(BAD)?;
     Ok(Header {
         addresses: Addresses::V4(source, destination.first_chunk().ok_or(BAD)?),
