@@ -49,7 +49,8 @@ impl Stream {
         mut each: impl FnMut(&[u8], Option<usize>),
     ) {
         let Watched { payload, memory, .. } = *packet;
-        let Some(sequence) = packet.sequence.filter(|_| !self.foreign) else { return };
+        let is_read = !self.foreign && !payload.is_empty();
+        let Some(sequence) = packet.sequence.filter(|_| is_read) else { return };
         let seen = self.next.map_or(0, |next| next.wrapping_sub(sequence) as i32);
         if seen < 0 {
             *self = Self { heard: self.heard, ..Self::default() };

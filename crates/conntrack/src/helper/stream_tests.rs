@@ -73,6 +73,19 @@ fn what_comes_again_or_late_is_read_by_itself() {
 }
 
 #[test]
+fn a_segment_without_payload_says_nothing() {
+    let mut reader = Reader::default();
+    for sequence in [0, 7, 0, u32::MAX] {
+        reader.segment(sequence, b"");
+    }
+    let whole = message(9, 1);
+    reader.segment(100, &whole[..4]);
+    reader.segment(104, b"");
+    reader.segment(104, &whole[4..]);
+    assert_eq!(reader.said(), [whole]);
+}
+
+#[test]
 fn long_messages_are_passed_over() {
     let mut reader = Reader::default();
     let long = message(LONGEST as u16, 0);
