@@ -301,7 +301,7 @@ fn event_line(
         LineFormat::Json => json_line(lines, &Event::from(event)),
         LineFormat::Conntrack => {
             if event.lost > 0 {
-                let remark = format_args!("# {} events were lost: read too slowly", event.lost);
+                let remark = format_args!("# events lost: {}; read too slowly", event.lost);
                 text_line(lines, remark)?;
             }
             text_line(lines, conntrack::format::Reported(&event.event))

@@ -78,7 +78,7 @@ pub enum SetTunableError {
         name: String,
     },
     /// The value is outside the range.
-    #[error("{}", out_of_range(name, *value, (*min, *max), unit))]
+    #[error("{}", out_of_range(name, value, (*min, *max), unit))]
     OutOfRange {
         /// The setting.
         name: &'static str,
@@ -95,7 +95,12 @@ pub enum SetTunableError {
 
 /// What is said of a value that is not between the two limits, both allowed. `unit` is
 /// empty where there is none.
-pub fn out_of_range(name: &str, value: u64, (min, max): (u64, u64), unit: &str) -> String {
+pub fn out_of_range(
+    name: &str,
+    value: impl std::fmt::Display,
+    (min, max): (u64, u64),
+    unit: &str,
+) -> String {
     let range = format!("{min} to {max} {unit}");
     format!("{name} = {value} is out of range: {}", range.trim_end())
 }

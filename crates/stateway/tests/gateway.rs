@@ -139,7 +139,18 @@ fn a_running_gateway_answers_every_question() {
         assert_eq!(listed["original"]["source"], "192.0.2.1");
         let text = gateway.command(&["conntrack", "-L", "-o", "conntrack"]).check()?;
         assert!(text.contains("icmp     1 "), "{text}");
+        let listing = ["conntrack", "-L", "-p", "icmp", "-o", "conntrack"];
+        assert_eq!(gateway.command(&listing).run()?.stderr, "1 connection\n");
         assert_eq!(gateway.query(&["conntrack", "-D", "-p", "icmp"])?["affected"], 1);
+        for (option, remark) in [
+            (&[][..], "no connection matches the filter\n"),
+            (&["-o", "conntrack"], "0 connections\n"),
+            (&["--json"], ""),
+        ] {
+            let listing = [&["conntrack", "-L", "-p", "icmp"][..], option].concat();
+            let listed = gateway.command(&listing).run()?;
+            assert_eq!((&listed.stdout[..], &listed.stderr[..]), ("", remark));
+        }
 
         for (every, said) in [("0.5s", "balancer every 500ms"), ("off", "balancer off")] {
             gateway.command(&["steer", "balance", "--every", every]).check()?;
@@ -151,10 +162,12 @@ fn a_running_gateway_answers_every_question() {
         assert_eq!(gateway.command(&["tunable", "get", "nf_conntrack_max"]).check()?.trim(), "7");
         let refused = gateway.command(&["tunable", "set", "nf_conntrack_max", "0"]).run()?;
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-        let refused =
-            gateway.command(&["tunable", "set", "nf_conntrack_tcp_max_retrans", "300"]).run()?;
-        let said = "stateway: nf_conntrack_tcp_max_retrans = 300 is out of range: 0 to 255\n";
-        assert_eq!(refused.stderr, said);
+        for value in ["300", "-1"] {
+            let set = ["tunable", "set", "nf_conntrack_tcp_max_retrans", value];
+            let refused = gateway.command(&set).run()?;
+            let said = format!("nf_conntrack_tcp_max_retrans = {value} is out of range: 0 to 255");
+            assert_eq!(refused.stderr, format!("stateway: {said}\n"));
+        }
 
         second_gateway_is_refused(lab.gateway())?;
         let watch = gateway.command(&["status", "--watch", "0.1"]).spawn()?;

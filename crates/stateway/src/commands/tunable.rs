@@ -49,7 +49,8 @@ enum Action {
         /// Its name, for example nf_conntrack_max.
         name: String,
         /// The new value.
-        value: u64,
+        #[arg(allow_negative_numbers = true)]
+        value: i128,
         #[command(flatten)]
         remote: Remote,
     },
@@ -74,12 +75,13 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         Action::Set { name, value, remote } => {
             let client = remote.client()?;
             let tunable = find(&client, name)?;
-            if !(tunable.min..=tunable.max).contains(value) {
+            let fitting = u64::try_from(*value).ok();
+            let Some(value) = fitting.filter(|it| (tunable.min..=tunable.max).contains(it)) else {
                 let Tunable { name, min, max, unit, .. } = tunable;
-                return Err(UsageError(out_of_range(&name, *value, (min, max), &unit)).into());
-            }
-            let _: Done = client
-                .put(&format!("/v1/tunables/{}", tunable.name), &SetTunable { value: *value })?;
+                return Err(UsageError(out_of_range(&name, value, (min, max), &unit)).into());
+            };
+            let _: Done =
+                client.put(&format!("/v1/tunables/{}", tunable.name), &SetTunable { value })?;
             eprintln!("{} = {value}, was {}", tunable.name, tunable.value);
             Ok(())
         }

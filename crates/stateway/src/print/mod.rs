@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::outcome::OutputError;
 
 pub use table::{Align, Table, Widths};
-pub use units::{bytes, count, duration, percent};
+pub use units::{bytes, count, duration, percent, things};
 
 /// Standard output.
 pub struct Output {

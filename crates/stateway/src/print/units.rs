@@ -10,6 +10,11 @@ pub fn count(number: u64) -> String {
     scaled(number, "")
 }
 
+/// So many of a thing whose plural ends in s.
+pub fn things(number: u64, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+}
+
 /// A number of bytes, in decimal units.
 pub fn bytes(number: u64) -> String {
     if number < 10_000 { format!("{number} B") } else { scaled_from(number, 1000, "B") }
@@ -74,6 +79,8 @@ mod tests {
             [0, 9999, 10_000, 1_500_000].map(bytes),
             ["0 B", "9999 B", "10.00 kB", "1.500 MB"]
         );
+        let events = [0, 1, 2].map(|number| things(number, "event"));
+        assert_eq!(events, ["0 events", "1 event", "2 events"]);
         assert_eq!(percent(1, 8), "12.5 %");
         assert_eq!(percent(0, 0), "-");
     }

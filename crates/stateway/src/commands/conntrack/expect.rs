@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use control::schema::Expectation;
 
 use super::{Format, Remote};
-use crate::print::{Align, Output, Table};
+use crate::print::{Align, Output, Table, things};
 
 const COLUMNS: [(&str, Align); 7] = [
     ("protocol", Align::Left),
@@ -39,8 +39,10 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
         table.print(out)?;
     }
     out.flush()?;
-    if format != Format::Json {
-        eprintln!("{listed} expectations");
+    match format {
+        Format::Table if listed == 0 => eprintln!("nothing is expected"),
+        Format::Table | Format::Conntrack => eprintln!("{}", things(listed, "expectation")),
+        Format::Json => {}
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use control::{ConnectionQuery, LineFormat};
 
 use super::remote::{Json, Remote, Watch};
 use crate::outcome::UsageError;
-use crate::print::{Align, Output, Table, count};
+use crate::print::{Align, Output, Table, count, things};
 use filter::FilterArgs;
 use rows::{ConnectionRows, EventRows};
 
@@ -271,6 +271,7 @@ fn list(
     remote: &Remote,
     out: &mut Output,
 ) -> anyhow::Result<()> {
+    let is_filtered = *query != ConnectionQuery::default();
     let query = ConnectionQuery { format: format.of_lines(), ..query.clone() };
     let mut rows = ConnectionRows::new();
     let mut listed: u64 = 0;
@@ -283,8 +284,13 @@ fn list(
     })?;
     rows.finish(out)?;
     out.flush()?;
-    if format != Format::Json {
-        eprintln!("{listed} connections");
+    match format {
+        Format::Table if listed == 0 && is_filtered => {
+            eprintln!("no connection matches the filter");
+        }
+        Format::Table if listed == 0 => eprintln!("no connections"),
+        Format::Table | Format::Conntrack => eprintln!("{}", things(listed, "connection")),
+        Format::Json => {}
     }
     Ok(())
 }
@@ -302,7 +308,8 @@ fn events(
             Format::Table => {
                 let event: Event = serde_json::from_slice(line)?;
                 if event.lost > 0 {
-                    eprintln!("{} events were lost here: this reader was too slow", event.lost);
+                    let lost = things(event.lost, "event");
+                    eprintln!("lost here: {lost}; this reader was too slow");
                 }
                 rows.add(&event, out)?;
             }
@@ -332,7 +339,7 @@ fn affected(done: &Done, what: &str, json: &Json, out: &mut Output) -> anyhow::R
     if json.json {
         return out.json(done);
     }
-    eprintln!("{} connections {what}", done.affected);
+    eprintln!("{} {what}", things(done.affected, "connection"));
     Ok(())
 }
 
