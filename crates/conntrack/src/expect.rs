@@ -24,8 +24,8 @@ use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use wire::{Family, protocol};
 
 use self::hints::Hints;
-use crate::Expected;
 use crate::helper::{Announced, Kind, Memory};
+use crate::{EventKind, ExpectationEvent, ExpectationSink, Expected};
 
 /// The expectations of a gateway; clones share them.
 #[derive(Clone, Debug)]
@@ -51,7 +51,12 @@ struct Book {
     by_master: BTreeSet<(FlowKey, u64)>,
     by_deadline: BTreeSet<(Timestamp, u64)>,
     next: u64,
+    /// Events that were reported, whoever listened.
+    stamp: u64,
 }
+
+/// Who is told of what is expected, and when it is no more.
+pub(crate) type Listener<'a> = Option<&'a mut dyn ExpectationSink>;
 
 /// Where an expected connection goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,10 +163,11 @@ impl Expectations {
         announced: Announced,
         limit: u64,
         now: Timestamp,
+        events: &mut Listener<'_>,
     ) -> Result<(), Full> {
         let class = &master.helper.classes()[usize::from(announced.class)];
         let mut book = self.book();
-        self.forget_expired(&mut book, now);
+        self.forget_expired(&mut book, now, events);
         let siblings = book.of_master(&master.flow.key);
         let of_class = |number: &u64| book.entries[number].announced.class == announced.class;
         let siblings: Vec<u64> = siblings.into_iter().filter(of_class).collect();
@@ -171,14 +177,16 @@ impl Expectations {
             same => same,
         };
         if let Some(&number) = replaced {
-            self.remove(&mut book, number);
+            self.remove(&mut book, number, now, events);
         }
         if book.entries.len() as u64 >= limit {
             return Err(Full);
         }
         let timeout_s = announced.timeout_s.unwrap_or(class.timeout_s);
         let deadline = now.after(Duration::from_secs(timeout_s.into()));
-        self.file(&mut book, Expectation { master, announced, deadline });
+        let expectation = Expectation { master, announced, deadline };
+        book.report(EventKind::New, &expectation, now, events);
+        self.file(&mut book, expectation);
         Ok(())
     }
 
@@ -192,24 +200,39 @@ impl Expectations {
     /// the later announcement and drops its packet (a SIP message passes), so whoever names
     /// a place first, or died having named it, keeps others from it.
     #[inline]
-    pub(crate) fn claim(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Claim> {
-        if self.shared.hints.any() { self.claim_if_any(packet, now) } else { None }
+    pub(crate) fn claim(
+        &self,
+        packet: &KeyedPacket,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) -> Option<Claim> {
+        if self.shared.hints.any() { self.claim_if_any(packet, now, events) } else { None }
     }
 
     #[cold]
     #[inline(never)]
-    fn claim_if_any(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Claim> {
+    fn claim_if_any(
+        &self,
+        packet: &KeyedPacket,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) -> Option<Claim> {
         let KeyedPacket { key, sender } = packet;
         let to = key.endpoint(sender.opposite());
         let is_worth_a_look = self.shared.hints.any_at(key.zone, key.protocol, &to);
-        if is_worth_a_look { self.claim_slowly(packet, now) } else { None }
+        if is_worth_a_look { self.claim_slowly(packet, now, events) } else { None }
     }
 
     #[cold]
     #[inline(never)]
-    fn claim_slowly(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Claim> {
+    fn claim_slowly(
+        &self,
+        packet: &KeyedPacket,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) -> Option<Claim> {
         let mut book = self.book();
-        self.forget_expired(&mut book, now);
+        self.forget_expired(&mut book, now, events);
         let destination = Destination::of(packet);
         let source = packet.key.endpoint(packet.sender);
         let waiting = |book: &Book, admits: &dyn Fn(&Announced) -> bool| {
@@ -233,11 +256,11 @@ impl Expectations {
     }
 
     /// The connection of a claim was opened.
-    pub(crate) fn fulfil(&self, claim: &Claim) {
+    pub(crate) fn fulfil(&self, claim: &Claim, now: Timestamp, events: &mut Listener<'_>) {
         let mut book = self.book();
         for &number in &claim.numbers {
             // It may be gone with its master, or its master has announced it anew.
-            self.remove(&mut book, number);
+            self.remove(&mut book, number, now, events);
         }
     }
 
@@ -253,20 +276,34 @@ impl Expectations {
     }
 
     /// Forgets what a connection announced in some classes.
-    pub(crate) fn withdraw(&self, master: &FlowKey, classes: &RangeInclusive<u8>) {
+    pub(crate) fn withdraw(
+        &self,
+        master: &FlowKey,
+        classes: &RangeInclusive<u8>,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) {
         let mut book = self.book();
         for number in book.of_master(master) {
             if classes.contains(&book.entries[&number].announced.class) {
-                self.remove(&mut book, number);
+                self.remove(&mut book, number, now, events);
             }
         }
     }
 
-    fn forget_expired(&self, book: &mut Book, now: Timestamp) {
+    /// Forgets those whose time is over. Nobody has to call it, but it returns memory that
+    /// nobody comes across, and tells who listens.
+    pub fn expire(&self, now: Timestamp, events: &mut Option<&mut dyn ExpectationSink>) {
+        if self.shared.hints.any() {
+            self.forget_expired(&mut self.book(), now, events);
+        }
+    }
+
+    fn forget_expired(&self, book: &mut Book, now: Timestamp, events: &mut Listener<'_>) {
         while let Some(&(deadline, number)) = book.by_deadline.first()
             && deadline <= now
         {
-            self.remove(book, number);
+            self.remove(book, number, now, events);
         }
     }
 
@@ -279,8 +316,9 @@ impl Expectations {
         book.entries.insert(number, expectation);
     }
 
-    fn remove(&self, book: &mut Book, number: u64) {
+    fn remove(&self, book: &mut Book, number: u64, now: Timestamp, events: &mut Listener<'_>) {
         let Some(expectation) = book.entries.remove(&number) else { return };
+        book.report(EventKind::Destroy, &expectation, now, events);
         self.withhold(book, &expectation.destination(), number);
         book.by_master.remove(&(expectation.master.flow.key, number));
         book.by_deadline.remove(&(expectation.deadline, number));
@@ -307,6 +345,20 @@ impl Expectations {
 }
 
 impl Book {
+    fn report(
+        &mut self,
+        kind: EventKind,
+        expectation: &Expectation,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) {
+        self.stamp += 1;
+        if let Some(events) = events {
+            let expected = Expected::of(expectation, now);
+            events.expectation(self.stamp, ExpectationEvent { kind, expected });
+        }
+    }
+
     fn of_master(&self, master: &FlowKey) -> Vec<u64> {
         let range = self.by_master.range((*master, 0)..=(*master, u64::MAX));
         range.map(|&(_, number)| number).collect()

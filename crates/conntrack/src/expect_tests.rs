@@ -56,13 +56,13 @@ fn ports(expectations: &Expectations, now: Timestamp) -> Vec<u16> {
 
 impl Expectations {
     fn add(&self, master_port: u16, announced: Announced) -> Result<(), Full> {
-        self.announce(master(master_port), announced, LIMIT, start())
+        self.announce(master(master_port), announced, LIMIT, start(), &mut None)
     }
 
     /// Opens the connection of a packet if it is expected.
     fn take(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Expectation> {
-        let claim = self.claim(packet, now)?;
-        self.fulfil(&claim);
+        let claim = self.claim(packet, now, &mut None)?;
+        self.fulfil(&claim, start(), &mut None);
         Some(claim.expectation)
     }
 
@@ -90,10 +90,10 @@ fn an_expectation_is_for_one_connection_of_those_it_fits() {
     ] {
         assert!(expectations.take(&other, start()).is_none(), "{other:?}");
     }
-    let claim = expectations.claim(&child(2000), start()).unwrap();
+    let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
     let master_of_it = &claim.expectation.master;
     assert_eq!((master_of_it.mark, master_of_it.flow), (7, master(5000).flow));
-    assert!(expectations.claim(&child(2000), start()).is_none(), "once");
+    assert!(expectations.claim(&child(2000), start(), &mut None).is_none(), "once");
     expectations.release(&claim);
     assert!(expectations.take(&child(2000), start()).is_some(), "but it was released");
     expectations.assert_nothing_is_left();
@@ -121,7 +121,7 @@ fn a_permanent_one_stays_until_its_time_is_over() {
     expectations.add(5000, permanent).unwrap();
     let before = start().after(Duration::from_secs(9));
     for _ in 0..3 {
-        let claim = expectations.claim(&child(2000), before).unwrap();
+        let claim = expectations.claim(&child(2000), before, &mut None).unwrap();
         expectations.release(&claim);
     }
     assert_eq!(ports(&expectations, before), [2000]);
@@ -139,7 +139,7 @@ fn a_class_has_a_maximum_and_the_oldest_goes_first() {
     expectations.add(5001, data(2002)).unwrap();
     assert_eq!(ports(&expectations, start()), [2001, 2002], "FTP expects one at a time");
     let later = start().after(Duration::from_secs(100));
-    expectations.announce(master(5000), data(2001), LIMIT, later).unwrap();
+    expectations.announce(master(5000), data(2001), LIMIT, later, &mut None).unwrap();
     assert_eq!(ports(&expectations, start()), [2002, 2001], "it was announced anew");
     let late = start().after(Duration::from_secs(300));
     assert_eq!(ports(&expectations, late), [2001], "and lives longer for that");
@@ -155,7 +155,7 @@ fn there_are_no_more_than_the_limit() {
     expectations.add(5000, data(1999)).unwrap();
     assert_eq!(expectations.len(), LIMIT as usize, "one of its own made room");
     let over = start().after(Duration::from_secs(300));
-    expectations.announce(master(4999), data(1998), LIMIT, over).unwrap();
+    expectations.announce(master(4999), data(1998), LIMIT, over, &mut None).unwrap();
     assert_eq!(ports(&expectations, over), [1998], "those whose time is over made room");
 }
 
@@ -164,11 +164,11 @@ fn what_a_connection_announced_ends_with_it() {
     let expectations = Expectations::new(HashKey(1, 2));
     expectations.add(5000, data(2000)).unwrap();
     expectations.add(5001, data(2001)).unwrap();
-    expectations.withdraw(&master(5000).flow.key, &(1..=9));
+    expectations.withdraw(&master(5000).flow.key, &(1..=9), start(), &mut None);
     assert_eq!(expectations.len(), 2, "another class");
-    expectations.withdraw(&master(5000).flow.key, &(0..=0));
+    expectations.withdraw(&master(5000).flow.key, &(0..=0), start(), &mut None);
     assert_eq!(ports(&expectations, start()), [2001]);
-    expectations.withdraw(&master(5001).flow.key, &(0..=u8::MAX));
+    expectations.withdraw(&master(5001).flow.key, &(0..=u8::MAX), start(), &mut None);
     expectations.assert_nothing_is_left();
 }
 
@@ -197,9 +197,9 @@ fn what_two_connections_announce_alike_is_one_connection() {
     expectations.add(5002, Announced { destination_port: 2000, ..other }).unwrap();
     assert_eq!(ports(&expectations, start()), [2000; 3], "the kernel has but the first");
     let from_21 = flow(protocol::TCP, 0, (SERVER, 21), (CLIENT, 2000));
-    let claim = expectations.claim(&from_21, start()).unwrap();
+    let claim = expectations.claim(&from_21, start(), &mut None).unwrap();
     assert_eq!(claim.expectation.master.flow, master(5000).flow, "the oldest");
-    assert!(expectations.claim(&from_21, start()).is_none());
+    assert!(expectations.claim(&from_21, start(), &mut None).is_none());
     expectations.release(&claim);
     assert!(expectations.take(&from_21, start()).is_some());
     assert!(expectations.take(&from_21, start()).is_none(), "no hole is left");
@@ -213,28 +213,70 @@ fn what_is_claimed_ends_with_its_master_and_with_its_time() {
     // ends the master, or announces the same again.
     let expectations = Expectations::new(HashKey(1, 2));
     expectations.add(5000, data(2000)).unwrap();
-    let claim = expectations.claim(&child(2000), start()).unwrap();
-    expectations.withdraw(&master(5000).flow.key, &(0..=u8::MAX));
+    let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
+    expectations.withdraw(&master(5000).flow.key, &(0..=u8::MAX), start(), &mut None);
     expectations.release(&claim);
     expectations.assert_nothing_is_left();
 
     expectations.add(5000, data(2000)).unwrap();
-    let claim = expectations.claim(&child(2000), start()).unwrap();
+    let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
     let over = start().after(Duration::from_secs(300));
-    assert!(expectations.claim(&child(2001), over).is_none());
-    expectations.announce(master(5001), data(2001), LIMIT, over).unwrap();
+    assert!(expectations.claim(&child(2001), over, &mut None).is_none());
+    expectations.announce(master(5001), data(2001), LIMIT, over, &mut None).unwrap();
     expectations.release(&claim);
     assert_eq!(ports(&expectations, over), [2001]);
-    expectations.withdraw(&master(5001).flow.key, &(0..=0));
+    expectations.withdraw(&master(5001).flow.key, &(0..=0), start(), &mut None);
 
     expectations.add(5000, data(2000)).unwrap();
-    let claim = expectations.claim(&child(2000), start()).unwrap();
+    let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
     expectations.add(5000, data(2000)).unwrap();
     expectations.release(&claim);
     assert_eq!(expectations.len(), 1, "what was announced anew is expected once");
-    expectations.fulfil(&claim);
+    expectations.fulfil(&claim, start(), &mut None);
     assert!(expectations.take(&child(2000), start()).is_some(), "and is not that of the claim");
     expectations.assert_nothing_is_left();
+}
+
+#[test]
+fn events_tell_of_each_once_in_the_order_in_which_it_happens() {
+    let expectations = Expectations::new(HashKey(1, 2));
+    // Two workers, each with a listener of its own.
+    let mut told = [Vec::new(), Vec::new()];
+    let [here, there] = &mut told;
+    let at = |seconds| start().after(Duration::from_secs(seconds));
+    let mut here: Listener<'_> = Some(here);
+    let mut there: Listener<'_> = Some(there);
+    let mut announce = |port, now| {
+        let it = data(port);
+        expectations.announce(master(5000), it, LIMIT, now, &mut here).unwrap();
+    };
+    announce(2000, at(0));
+    let claim = expectations.claim(&child(2000), at(1), &mut there).unwrap();
+    expectations.release(&claim);
+    let claim = expectations.claim(&child(2000), at(1), &mut there).unwrap();
+    expectations.fulfil(&claim, at(1), &mut there);
+    announce(2001, at(2));
+    announce(2002, at(3));
+    expectations.expire(at(302), &mut there);
+    expectations.expire(at(303), &mut there);
+    announce(2003, at(304));
+    expectations.withdraw(&master(5000).flow.key, &(0..=0), at(305), &mut there);
+    let mut all: Vec<(u64, ExpectationEvent)> = told.concat();
+    all.sort_by_key(|(stamp, _)| *stamp);
+    let lines = all.iter().map(|(_, event)| {
+        let line = crate::format::ReportedExpectation(event).to_string();
+        line.split(" mask-src").next().unwrap().replace("src=198.51.100.2 dst=192.0.2.1 ", "")
+    });
+    insta::assert_snapshot!(lines.collect::<Vec<_>>().join("\n"), @r"
+        [NEW] 300 proto=6 sport=0 dport=2000
+    [DESTROY] 299 proto=6 sport=0 dport=2000
+        [NEW] 300 proto=6 sport=0 dport=2001
+    [DESTROY] 299 proto=6 sport=0 dport=2001
+        [NEW] 300 proto=6 sport=0 dport=2002
+    [DESTROY] 0 proto=6 sport=0 dport=2002
+        [NEW] 300 proto=6 sport=0 dport=2003
+    [DESTROY] 299 proto=6 sport=0 dport=2003
+    ");
 }
 
 #[test]
@@ -251,7 +293,7 @@ fn of_several_workers_one_takes_it() {
         })
         .collect();
     for port in 2000..2000 + ROUNDS {
-        expectations.announce(master(port), data(port), u64::MAX, start()).unwrap();
+        expectations.announce(master(port), data(port), u64::MAX, start(), &mut None).unwrap();
     }
     let taken: usize = takers.into_iter().map(|taker| taker.join().unwrap()).sum();
     assert_eq!(taken + expectations.len(), usize::from(ROUNDS));

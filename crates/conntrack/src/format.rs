@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::protocol;
 
-use crate::{Connection, Counts, Event, EventKind, Expected, Tuple, TupleTransport};
+use crate::{
+    Connection, Counts, Event, EventKind, ExpectationEvent, Expected, Tuple, TupleTransport,
+};
 
 /// A connection as a line of `conntrack -L`, without the line end.
 pub struct Listed<'a>(pub &'a Connection);
@@ -15,6 +17,25 @@ pub struct Reported<'a>(pub &'a Event);
 
 /// An expectation as a line of `conntrack -L expect`, without the line end.
 pub struct ListedExpectation<'a>(pub &'a Expected);
+
+/// An event of an expectation as a line of `conntrack -E expect`, without the line end.
+pub struct ReportedExpectation<'a>(pub &'a ExpectationEvent);
+
+impl Display for ReportedExpectation<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let ExpectationEvent { kind, expected } = self.0;
+        write!(f, "{:>9} {}", label(*kind), ListedExpectation(expected))
+    }
+}
+
+/// What an event begins with.
+const fn label(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::New => "[NEW]",
+        EventKind::Update => "[UPDATE]",
+        EventKind::Destroy => "[DESTROY]",
+    }
+}
 
 impl Display for Listed<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -33,15 +54,10 @@ impl Display for Reported<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Event { kind, connection } = self.0;
         let ended = *kind == EventKind::Destroy;
-        let prefix = match kind {
-            EventKind::New => "[NEW]",
-            EventKind::Update => "[UPDATE]",
-            EventKind::Destroy => "[DESTROY]",
-        };
         let timeout_s = (!ended || connection.timeout_s > 0).then_some(connection.timeout_s);
         let counters = connection.counters.as_ref().filter(|_| ended);
         let age_s = connection.age_s.filter(|_| ended);
-        let mut line = format!("{prefix:>9} {}", Beginning { connection, timeout_s });
+        let mut line = format!("{:>9} {}", label(*kind), Beginning { connection, timeout_s });
         line += &Middle { connection, counters }.to_string();
         if connection.mark != 0 {
             line += &format!("mark={} ", connection.mark);

@@ -26,7 +26,7 @@ mod view;
 mod why;
 
 pub use direction::Direction;
-pub use event::{Event, EventKind, EventSink};
+pub use event::{Event, EventKind, EventSink, ExpectationEvent, ExpectationSink};
 pub use expect::{ExpectationCursor, Expectations};
 pub use filter::{Filter, Prefix, PrefixError};
 pub use limits::{HalfOpen, LimitPools, Limits, RESERVE_SHARE, Reserve, Sources};

@@ -3,7 +3,8 @@
 use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Timestamp, Verdict};
 use wire::{Family, IcmpError, Network, Transport};
 
-use crate::{Direction, EventSink, Expectations, Limits, Settings, Why};
+use crate::expect::Listener;
+use crate::{Direction, EventSink, ExpectationSink, Expectations, Limits, Settings, Why};
 
 /// Whether somebody has verified the transport checksum already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,23 @@ pub struct Context<'a> {
     pub expectations: &'a Expectations,
     /// Who wants to know of new, changed and ended connections. `None` costs nothing.
     pub events: Option<&'a mut dyn EventSink>,
+    /// Who wants to know of what is expected.
+    pub expectation_events: Option<&'a mut dyn ExpectationSink>,
+}
+
+impl Context<'_> {
+    /// The expectations, with who listens to their events.
+    pub(crate) fn expecting(&mut self) -> (&Expectations, Listener<'_>) {
+        (self.expectations, listener(&mut self.expectation_events, self.settings))
+    }
+}
+
+/// Who listens to the events of expectations, if they are reported.
+pub(crate) fn listener<'a>(
+    events: &'a mut Option<&mut dyn ExpectationSink>,
+    settings: &Settings,
+) -> Listener<'a> {
+    events.as_mut().filter(|_| settings.events).map(|sink| &mut **sink as _)
 }
 
 /// What tracking says of a packet.

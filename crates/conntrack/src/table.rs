@@ -238,7 +238,9 @@ impl Table {
             Ok(opened) => opened,
             Err(why) => return invalid(why, context),
         };
-        let expected = context.expectations.claim(packet.keyed, context.now);
+        let now = context.now;
+        let (expectations, mut listener) = context.expecting();
+        let expected = expectations.claim(packet.keyed, now, &mut listener);
         if expected.is_none() && !packet.may_open {
             return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
         }
@@ -335,7 +337,9 @@ fn retire(
     report(slab, slot, EventKind::Destroy, context);
     let head = &slab[slot].head;
     if head.status.has(Status::WATCHED) {
-        context.expectations.withdraw(&head.key, &(0..=u8::MAX));
+        let now = context.now;
+        let (expectations, mut listener) = context.expecting();
+        expectations.withdraw(&head.key, &(0..=u8::MAX), now, &mut listener);
     }
     let removed = index.remove(head.hash, slot);
     debug_assert!(removed, "a live entry is in the index");

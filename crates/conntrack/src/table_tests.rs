@@ -49,6 +49,7 @@ impl Lab {
             counters: &mut self.counters,
             expectations: &self.expectations,
             events: Some(&mut self.events),
+            expectation_events: None,
         };
         act(&mut self.table, &mut context)
     }

@@ -12,6 +12,7 @@
 //! | `GET /v1/drops/recent` | [`schema::RecentDrops`] |
 //! | `GET /v1/events?FILTER` | stream of [`schema::Event`], one per line |
 //! | `GET /v1/expectations` | stream of [`schema::Expectation`], one per line |
+//! | `GET /v1/expectations/events` | stream of [`schema::ExpectationEvent`], one per line |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
 //! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |
 //! | `PUT /v1/workers` | [`schema::Moves`]; body [`schema::SetWorkers`] |

@@ -35,6 +35,23 @@ pub struct ConnectionQuery {
     pub format: LineFormat,
 }
 
+/// The query of a stream of events without filters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EventQuery {
+    /// Events: `NEW`, `DESTROY`, separated by commas.
+    pub events: Option<String>,
+    /// Form of the lines.
+    pub format: LineFormat,
+}
+
+impl EventQuery {
+    /// The kinds of events that are meant.
+    pub fn event_kinds(&self) -> Result<Vec<EventKind>, QueryError> {
+        kinds_of(&self.events)
+    }
+}
+
 /// The query of a stream without filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -115,9 +132,7 @@ impl ConnectionQuery {
     /// # Errors
     /// [`QueryError`] for a name that is none.
     pub fn event_kinds(&self) -> Result<Vec<EventKind>, QueryError> {
-        let allowed = "NEW, UPDATES, DESTROY, ALL, or several with commas between";
-        let kinds = read("events", &self.events, allowed, event_kinds)?;
-        Ok(kinds.unwrap_or_else(|| ALL_KINDS.to_vec()))
+        kinds_of(&self.events)
     }
 
     /// The request for `path` with this query.
@@ -207,6 +222,12 @@ fn mark(text: &str) -> Option<(u32, u32)> {
 }
 
 const ALL_KINDS: [EventKind; 3] = [EventKind::New, EventKind::Update, EventKind::Destroy];
+
+fn kinds_of(events: &Option<String>) -> Result<Vec<EventKind>, QueryError> {
+    let allowed = "NEW, UPDATES, DESTROY, ALL, or several with commas between";
+    let kinds = read("events", events, allowed, event_kinds)?;
+    Ok(kinds.unwrap_or_else(|| ALL_KINDS.to_vec()))
+}
 
 fn event_kinds(text: &str) -> Option<Vec<EventKind>> {
     let kind = |name: &str| match name.trim().to_ascii_uppercase().as_str() {

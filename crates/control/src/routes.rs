@@ -11,15 +11,16 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use engine::{Gateway, SteerError};
+use engine::{EventStream, Gateway, NumberedEvent, Reported, SteerError};
 use serde::Serialize;
 
 use crate::SCHEMA;
-use crate::query::{ConnectionQuery, FormatQuery, LineFormat};
+use crate::query::{ConnectionQuery, EventQuery, FormatQuery, LineFormat};
 use crate::refusal::Refused;
 use crate::schema::{
-    Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation, Moves,
-    RecentDrops, SetBalancer, SetTunable, SetWorkers, Status, Tunable, Tunables, UpdateConnections,
+    Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation,
+    ExpectationEvent, Moves, RecentDrops, SetBalancer, SetTunable, SetWorkers, Status, Tunable,
+    Tunables, UpdateConnections,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
@@ -49,6 +50,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/drops/recent", get(recent_drops))
         .route("/v1/events", get(events))
         .route("/v1/expectations", get(expectations))
+        .route("/v1/expectations/events", get(expectation_events))
         .route("/v1/tunables", get(tunables))
         .route("/v1/tunables/{name}", put(set_tunable))
         .route("/v1/workers", put(set_workers))
@@ -150,23 +152,65 @@ async fn events(
     let kinds = query.event_kinds().map_err(bad_filter)?;
     let subscribing = shared.gateway.clone();
     let subscribe = move || subscribing.subscribe(EVENTS_AHEAD).map_err(unresponsive);
-    let mut source = tokio::task::spawn_blocking(subscribe).await.map_err(Refused::defect)??;
+    let source = tokio::task::spawn_blocking(subscribe).await.map_err(Refused::defect)??;
     stream(shared, move |shared, mut lines| {
-        while !shared.stop.has_begun() {
-            let mut next = source.next_within(EVENT_WAIT);
-            while let Some(numbered) = next {
-                let conntrack::Event { kind, connection } = &numbered.event;
-                let wanted = kinds.contains(kind) && filter.matches(connection);
-                if wanted && event_line(&mut lines, query.format, &numbered).is_err() {
-                    return;
+        let _ = tell(&shared, source, &mut lines, |lines, numbered| {
+            let conntrack::Event { kind, connection } = &numbered.event;
+            if !kinds.contains(kind) || !filter.matches(connection) {
+                return Ok(());
+            }
+            match query.format {
+                LineFormat::Json => json_line(lines, &Event::from(numbered)),
+                LineFormat::Conntrack => {
+                    lost_line(lines, numbered.lost)?;
+                    text_line(lines, conntrack::format::Reported(&numbered.event))
                 }
-                next = source.try_next();
             }
-            // Also tells whether anybody still reads.
-            if lines.flush().is_err() {
-                return;
-            }
+        });
+    })
+}
+
+/// Tells of events until nobody reads any more or the gateway stops.
+fn tell<E: Reported>(
+    shared: &Shared,
+    mut source: EventStream<E>,
+    lines: &mut LineSender,
+    mut each: impl FnMut(&mut LineSender, &NumberedEvent<E>) -> Result<(), ReaderGone>,
+) -> Result<(), ReaderGone> {
+    while !shared.stop.has_begun() {
+        let mut next = source.next_within(EVENT_WAIT);
+        while let Some(numbered) = next {
+            each(lines, &numbered)?;
+            next = source.try_next();
         }
+        // Also tells whether anybody still reads.
+        lines.flush()?;
+    }
+    Ok(())
+}
+
+async fn expectation_events(
+    State(shared): State<Shared>,
+    query: QueryOf<EventQuery>,
+) -> Result<Response, Refused> {
+    let query = parsed(query)?;
+    let kinds = query.event_kinds().map_err(bad_filter)?;
+    let subscribing = shared.gateway.clone();
+    let subscribe = move || subscribing.subscribe_expectations(EVENTS_AHEAD).map_err(unresponsive);
+    let source = tokio::task::spawn_blocking(subscribe).await.map_err(Refused::defect)??;
+    stream(shared, move |shared, mut lines| {
+        let _ = tell(&shared, source, &mut lines, |lines, numbered| {
+            if !kinds.contains(&numbered.event.kind) {
+                return Ok(());
+            }
+            match query.format {
+                LineFormat::Json => json_line(lines, &ExpectationEvent::from(numbered)),
+                LineFormat::Conntrack => {
+                    lost_line(lines, numbered.lost)?;
+                    text_line(lines, conntrack::format::ReportedExpectation(&numbered.event))
+                }
+            }
+        });
     })
 }
 
@@ -292,21 +336,10 @@ fn stream(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
 }
 
-fn event_line(
-    lines: &mut LineSender,
-    format: LineFormat,
-    event: &engine::NumberedEvent,
-) -> Result<(), ReaderGone> {
-    match format {
-        LineFormat::Json => json_line(lines, &Event::from(event)),
-        LineFormat::Conntrack => {
-            if event.lost > 0 {
-                let remark = format_args!("# events lost: {}; read too slowly", event.lost);
-                text_line(lines, remark)?;
-            }
-            text_line(lines, conntrack::format::Reported(&event.event))
-        }
-    }
+/// A remark on events that were lost before the next.
+fn lost_line(lines: &mut LineSender, lost: u64) -> Result<(), ReaderGone> {
+    let remark = format_args!("# events lost: {lost}; read too slowly");
+    if lost > 0 { text_line(lines, remark) } else { Ok(()) }
 }
 
 fn json_line(lines: &mut LineSender, value: &impl Serialize) -> Result<(), ReaderGone> {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conntrack::Filter;
+use conntrack::helper::Kind;
 use control::schema::{
     Balance, Buckets, Connection, Count, Done, Event, Moves, RecentDrops, SetBalancer, SetTunable,
     SetWorkers, Status, Tunables, UpdateConnections,
@@ -70,6 +71,7 @@ impl Running {
             Config { workers: WorkerCount::Fixed(2), pin: false, ..Config::new(HashKey(7, 11)) };
         // Nothing may be lost, however slow the machine.
         config.settings.set("netdev_max_backlog", 1 << 16).unwrap();
+        config.settings.conntrack.helpers.attach(Kind::Tftp, 69).unwrap();
         let bound = ControlSocket::bind(&socket).unwrap();
         let gateway = Arc::new(Gateway::start(config, ports).unwrap());
         let server = Server::start(bound, gateway.clone()).unwrap();
@@ -312,6 +314,43 @@ fn events_are_told_as_they_happen() {
     assert_eq!((first.event.as_str(), first.sequence, first.lost), ("new", 0, 0));
     running.client.delete::<Done>("/v1/connections").unwrap();
     assert_eq!(events.recv_timeout(PATIENCE).unwrap().event, "destroy");
+    running.stop();
+    reader.join().unwrap().expect("the stream ends in order when the gateway stops");
+}
+
+#[test]
+fn what_is_announced_is_told_and_what_is_expected_no_more() {
+    let mut running = Running::start();
+    let socket = running.socket.clone();
+    let (told, events) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let request = "/v1/expectations/events?events=NEW,DESTROY&format=conntrack";
+        Client::new(&socket).unwrap().lines::<ClientError>(request, &mut |line| {
+            told.send(String::from_utf8(line.to_vec()).unwrap()).unwrap();
+            Ok(())
+        })
+    });
+    // Files are asked for until the subscription has taken effect.
+    let first = (1024..).find_map(|port| {
+        let (mut frame, request) = (Vec::new(), b"\0\x01file\0octet\0");
+        PacketBuilder::v4([198, 18, 0, 1], [192, 0, 2, 1]).udp(port, 69, request, &mut frame);
+        let mut frames = vec![running.pool.copy_of(&frame).unwrap()];
+        running.lan.transmit(&mut frames, &mut running.pool).unwrap();
+        events.recv_timeout(Duration::from_millis(200)).ok()
+    });
+    let first = first.unwrap();
+    let expected = "    [NEW] 300 proto=17 src=192.0.2.1 dst=198.18.0.1 sport=0 dport=";
+    assert!(first.starts_with(expected), "{first}");
+    running.client.delete::<Done>("/v1/connections").unwrap();
+    // Some were announced before somebody listened, and end now too.
+    let about = |line: &str| line[line.find("proto").unwrap()..].to_owned();
+    let last = loop {
+        let line = events.recv_timeout(PATIENCE).unwrap();
+        if about(&line) == about(&first) {
+            break line;
+        }
+    };
+    assert!(last.starts_with("[DESTROY] "), "{last}");
     running.stop();
     reader.join().unwrap().expect("the stream ends in order when the gateway stops");
 }

@@ -3,6 +3,7 @@
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use conntrack::{Event, ExpectationEvent};
 use defrag::QueueView;
 use flow::Counters;
 use netio::{PortId, RxQueue, TxQueue};
@@ -70,7 +71,9 @@ pub enum Command {
     /// Run on this CPU.
     Pin(usize),
     /// Send events to a subscriber too.
-    Subscribe(EventSender),
+    Subscribe(EventSender<Event>),
+    /// The same for what is expected.
+    SubscribeExpectations(EventSender<ExpectationEvent>),
     /// A question.
     Ask(Question),
     /// End; nothing is in any ring.

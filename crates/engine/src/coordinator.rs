@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use conntrack::{Expectations, LimitPools};
+use conntrack::{Event, ExpectationEvent, Expectations, LimitPools};
 use flow::{Counters, FlowKey};
 use steer::{
     BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, WorkerId, WorkerSet,
@@ -57,7 +57,8 @@ pub struct Coordinator {
     /// Completed bucket moves.
     pub moves: u64,
     members: Vec<Member>,
-    subscriptions: Vec<Subscription>,
+    subscriptions: Vec<Subscription<Event>>,
+    expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
     hasher: SteeringHasher,
     zones: Zones,
     notices: Receiver<Notice>,
@@ -98,6 +99,7 @@ impl Coordinator {
             moves: 0,
             members: Vec::new(),
             subscriptions: Vec::new(),
+            expectation_subscriptions: Vec::new(),
             waiting: VecDeque::new(),
             next_marker: 0,
             config,
@@ -167,6 +169,11 @@ impl Coordinator {
         for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
             member.tell(Command::Subscribe(sender))?;
         }
+        for reader in &self.expectation_subscriptions {
+            if let Some(sender) = reader.connect(id) {
+                member.tell(Command::SubscribeExpectations(sender))?;
+            }
+        }
         member.tell(Command::SetMtus(self.ports.mtus().to_vec()))?;
         for (port, queue) in self.ports.transmit_queues(id) {
             member.tell(Command::SetOutput(port, Some(queue)))?;
@@ -206,6 +213,22 @@ impl Coordinator {
         }
         self.subscriptions.retain(Subscription::is_read);
         self.subscriptions.push(subscription);
+        Ok(stream)
+    }
+
+    /// The same for what is expected.
+    pub fn subscribe_expectations(
+        &mut self,
+        capacity: usize,
+    ) -> Result<EventStream<ExpectationEvent>, Unresponsive> {
+        let (subscription, stream) = Subscription::new(capacity);
+        for member in &mut self.members {
+            if let Some(sender) = subscription.connect(member.id) {
+                member.tell(Command::SubscribeExpectations(sender))?;
+            }
+        }
+        self.expectation_subscriptions.retain(Subscription::is_read);
+        self.expectation_subscriptions.push(subscription);
         Ok(stream)
     }
 

@@ -1,4 +1,4 @@
-//! Connection events for subscribers.
+//! Events of connections, and of what is expected, for subscribers.
 //!
 //! Each worker has a bounded ring of its own to each subscriber. When a
 //! subscriber does not keep up, events are lost and counted; packets never wait.
@@ -12,49 +12,102 @@
 //! System", 1978). So the numbers of one connection grow, whoever reports. And
 //! because the bucket itself travels through a ring, whoever sees an event of the
 //! new owner sees all of the old owner too: it is enough to look at every ring
-//! once more before what was found is put in order.
+//! once more before what was found is put in order. What is expected has one table with
+//! one lock: its events are numbered there, and all of them are put in that order.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use conntrack::{Event, EventSink};
+use conntrack::{Event, EventSink, ExpectationEvent, ExpectationSink};
 use flow::FlowKey;
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::WorkerId;
 
+/// Something that is reported.
+pub trait Reported: Clone {
+    /// Reports with one subject are read in the order of their stamps.
+    type Subject: Copy + Eq + Hash;
+
+    /// What it is about.
+    fn subject(&self) -> Self::Subject;
+}
+
+impl Reported for Event {
+    type Subject = FlowKey;
+
+    fn subject(&self) -> FlowKey {
+        self.connection.key
+    }
+}
+
+impl Reported for ExpectationEvent {
+    type Subject = ();
+
+    fn subject(&self) {}
+}
+
 /// An event as it lies in a ring.
 #[derive(Debug)]
-struct Stamped {
+struct Stamped<E> {
     /// The worker's clock.
     stamp: u64,
     /// Events that this ring had lost until then.
     lost_before: u64,
-    event: Event,
+    event: E,
 }
 
 /// The end of an event ring that a worker holds.
 #[derive(Debug)]
-pub struct EventSender {
-    ring: Producer<Stamped>,
+pub struct EventSender<E> {
+    ring: Producer<Stamped<E>>,
     /// Only the worker writes it, and only when it loses an event.
     lost: Arc<AtomicU64>,
 }
 
 /// A worker's subscribers.
-#[derive(Debug, Default)]
-pub struct Subscribers {
-    senders: Vec<EventSender>,
+#[derive(Debug)]
+pub struct Subscribers<E> {
+    senders: Vec<EventSender<E>>,
     clock: u64,
 }
 
-impl Subscribers {
+impl<E> Default for Subscribers<E> {
+    fn default() -> Self {
+        Self { senders: Vec::new(), clock: 0 }
+    }
+}
+
+impl<E: Reported> Subscribers<E> {
     /// Adds one.
-    pub fn add(&mut self, sender: EventSender) {
+    pub fn add(&mut self, sender: EventSender<E>) {
         self.senders.push(sender);
     }
 
+    fn send(&mut self, stamp: u64, event: &E) {
+        self.senders.retain_mut(|EventSender { ring, lost }| {
+            if ring.is_abandoned() {
+                return false;
+            }
+            let lost_before = lost.load(Ordering::Relaxed);
+            if ring.push(Stamped { stamp, lost_before, event: event.clone() }).is_err() {
+                lost.store(lost_before + 1, Ordering::Relaxed);
+            }
+            true
+        });
+    }
+}
+
+impl Subscribers<ExpectationEvent> {
+    /// Where tracking puts events; `None` when nobody listens.
+    pub fn sink(&mut self) -> Option<&mut dyn ExpectationSink> {
+        if self.senders.is_empty() { None } else { Some(self) }
+    }
+}
+
+impl Subscribers<Event> {
     /// Where tracking puts events; `None` when nobody listens.
     pub fn sink(&mut self) -> Option<&mut dyn EventSink> {
         if self.senders.is_empty() { None } else { Some(self) }
@@ -71,33 +124,29 @@ impl Subscribers {
     }
 }
 
-impl EventSink for Subscribers {
+impl EventSink for Subscribers<Event> {
     fn event(&mut self, event: Event) {
         self.clock += 1;
-        let stamp = self.clock;
-        self.senders.retain_mut(|EventSender { ring, lost }| {
-            if ring.is_abandoned() {
-                return false;
-            }
-            let lost_before = lost.load(Ordering::Relaxed);
-            if ring.push(Stamped { stamp, lost_before, event: event.clone() }).is_err() {
-                lost.store(lost_before + 1, Ordering::Relaxed);
-            }
-            true
-        });
+        self.send(self.clock, &event);
+    }
+}
+
+impl ExpectationSink for Subscribers<ExpectationEvent> {
+    fn expectation(&mut self, stamp: u64, event: ExpectationEvent) {
+        self.send(stamp, &event);
     }
 }
 
 /// What the coordinator keeps of a subscription, for workers that come later.
 #[derive(Debug)]
-pub struct Subscription {
-    joining: Weak<Mutex<Vec<Source>>>,
+pub struct Subscription<E> {
+    joining: Weak<Mutex<Vec<Source<E>>>>,
     capacity: usize,
 }
 
-impl Subscription {
+impl<E> Subscription<E> {
     /// A subscription whose rings hold `capacity` events each, and its reader.
-    pub fn new(capacity: usize) -> (Self, EventStream) {
+    pub fn new(capacity: usize) -> (Self, EventStream<E>) {
         let joining = Arc::default();
         let subscription = Self { joining: Arc::downgrade(&joining), capacity };
         (subscription, EventStream { joining, ..EventStream::default() })
@@ -110,7 +159,7 @@ impl Subscription {
 
     /// The end of a ring for one more worker, before which it may own no bucket;
     /// `None` when the reader has gone.
-    pub fn connect(&self, worker: WorkerId) -> Option<EventSender> {
+    pub fn connect(&self, worker: WorkerId) -> Option<EventSender<E>> {
         let joining = self.joining.upgrade()?;
         let (producer, ring) = RingBuffer::new(self.capacity);
         let lost = Arc::new(AtomicU64::new(0));
@@ -120,45 +169,58 @@ impl Subscription {
 }
 
 /// The list is whole between any two steps, so a panic elsewhere does no harm.
-fn lock(sources: &Mutex<Vec<Source>>) -> MutexGuard<'_, Vec<Source>> {
+fn lock<E>(sources: &Mutex<Vec<Source<E>>>) -> MutexGuard<'_, Vec<Source<E>>> {
     sources.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A subscription to the events of all workers, those that come later included.
-#[derive(Debug, Default)]
-pub struct EventStream {
-    sources: Vec<Source>,
+#[derive(Debug)]
+pub struct EventStream<E = Event> {
+    sources: Vec<Source<E>>,
     /// Workers that were added since the rings were looked at last.
-    joining: Arc<Mutex<Vec<Source>>>,
+    joining: Arc<Mutex<Vec<Source<E>>>>,
     /// Events in the order in which they are to be read.
-    ready: VecDeque<Taken>,
+    ready: VecDeque<Taken<E>>,
     /// Events to which something may be missing that came before.
-    held: Vec<Taken>,
+    held: Vec<Taken<E>>,
     sequence: u64,
     /// Losses of workers that have left, which no event has told yet.
     lost_at_end: u64,
 }
 
+impl<E> Default for EventStream<E> {
+    fn default() -> Self {
+        Self {
+            sources: Vec::new(),
+            joining: Arc::default(),
+            ready: VecDeque::new(),
+            held: Vec::new(),
+            sequence: 0,
+            lost_at_end: 0,
+        }
+    }
+}
+
 #[derive(Debug)]
-struct Source {
+struct Source<E> {
     worker: WorkerId,
-    ring: Consumer<Stamped>,
+    ring: Consumer<Stamped<E>>,
     lost: Arc<AtomicU64>,
     reported: u64,
 }
 
 /// An event out of a ring.
 #[derive(Debug)]
-struct Taken {
+struct Taken<E> {
     stamp: u64,
     worker: WorkerId,
     lost: u64,
-    event: Event,
+    event: E,
 }
 
-impl Source {
+impl<E> Source<E> {
     /// Takes the events that are there now.
-    fn drain(&mut self, into: &mut Vec<Taken>) {
+    fn drain(&mut self, into: &mut Vec<Taken<E>>) {
         // Not until it is empty: a busy worker fills it meanwhile.
         for _ in 0..self.ring.slots() {
             let Ok(Stamped { stamp, lost_before, event }) = self.ring.pop() else { return };
@@ -171,7 +233,7 @@ impl Source {
 
 /// An entry of an event stream.
 #[derive(Clone, Debug)]
-pub struct NumberedEvent {
+pub struct NumberedEvent<E = Event> {
     /// Position in this stream, from 0, without gaps. The order of events of one
     /// connection is the order in which they happened, also while its bucket moves
     /// between workers.
@@ -182,15 +244,15 @@ pub struct NumberedEvent {
     /// reader was too slow, and the last ones of workers that have left.
     pub lost: u64,
     /// The event.
-    pub event: Event,
+    pub event: E,
 }
 
 /// How long the reader pauses when all rings are empty.
 const PAUSE: Duration = Duration::from_millis(2);
 
-impl EventStream {
+impl<E: Reported> EventStream<E> {
     /// The next event that has already happened.
-    pub fn try_next(&mut self) -> Option<NumberedEvent> {
+    pub fn try_next(&mut self) -> Option<NumberedEvent<E>> {
         if self.ready.is_empty() {
             let mut found = std::mem::take(&mut self.held);
             self.drain(&mut found);
@@ -208,7 +270,7 @@ impl EventStream {
     }
 
     /// The next event, or `None` when none happened within `timeout`.
-    pub fn next_within(&mut self, timeout: Duration) -> Option<NumberedEvent> {
+    pub fn next_within(&mut self, timeout: Duration) -> Option<NumberedEvent<E>> {
         let pauses = timeout.as_micros() / PAUSE.as_micros();
         for _ in 0..pauses {
             if let Some(event) = self.try_next() {
@@ -221,7 +283,7 @@ impl EventStream {
 
     /// Takes the events that are there now out of all rings, and parts with the
     /// rings of workers that have left.
-    fn drain(&mut self, into: &mut Vec<Taken>) {
+    fn drain(&mut self, into: &mut Vec<Taken<E>>) {
         self.sources.append(&mut lock(&self.joining));
         let lost_at_end = &mut self.lost_at_end;
         self.sources.retain_mut(|source| {
@@ -237,16 +299,16 @@ impl EventStream {
 
     /// Makes ready what was found, with what came before it of `late`, that which
     /// the rings held afterwards.
-    fn put_in_order(&mut self, mut found: Vec<Taken>, late: Vec<Taken>) {
+    fn put_in_order(&mut self, mut found: Vec<Taken<E>>, late: Vec<Taken<E>>) {
         if !late.is_empty() {
-            let mut newest: HashMap<FlowKey, u64> = HashMap::new();
+            let mut newest: HashMap<E::Subject, u64> = HashMap::new();
             for Taken { stamp, event, .. } in &found {
-                let newest = newest.entry(event.connection.key).or_default();
+                let newest = newest.entry(event.subject()).or_default();
                 *newest = (*newest).max(*stamp);
             }
             // To the rest of it, something may be missing in turn.
-            let precedes = |taken: &Taken| {
-                newest.get(&taken.event.connection.key).is_some_and(|&newest| taken.stamp < newest)
+            let precedes = |taken: &Taken<E>| {
+                newest.get(&taken.event.subject()).is_some_and(|&newest| taken.stamp < newest)
             };
             for taken in late {
                 if precedes(&taken) { found.push(taken) } else { self.held.push(taken) }

@@ -1,6 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
-use conntrack::{Connection, EventKind, Tuple, TupleTransport};
+use conntrack::{Connection, EventKind, Expected, Tuple, TupleTransport};
 use flow::{Endpoint, Zone};
 use proptest::prelude::*;
 use wire::{Family, protocol};
@@ -70,9 +70,9 @@ fn any_actions() -> impl Strategy<Value = Vec<Action>> {
 
 /// Workers without threads, their buckets and one reader.
 struct World {
-    subscription: Subscription,
+    subscription: Subscription<Event>,
     stream: EventStream,
-    workers: Vec<Subscribers>,
+    workers: Vec<Subscribers<Event>>,
     hired: u16,
     /// Owner and number of the last event of each bucket.
     buckets: [(usize, u32); BUCKETS as usize],
@@ -220,4 +220,39 @@ fn nobody_is_told_anything_after_the_reader_has_gone() {
     assert!(subscription.connect(WorkerId(1)).is_none());
     workers[0].event(event(0, 1));
     assert!(workers[0].sink().is_none());
+}
+
+/// What is expected is announced by one worker and has its end at another.
+#[test]
+fn events_of_expectations_are_read_in_the_order_of_their_stamps() {
+    let address = IpAddr::from([192, 0, 2, 1]);
+    let transport = TupleTransport::Ports { source: 5000, destination: 21 };
+    let expected = |port| Expected {
+        zone: 0,
+        protocol: 6,
+        source: None,
+        source_port: None,
+        destination: address,
+        destination_port: port,
+        timeout_s: 300,
+        permanent: false,
+        master: Tuple { source: address, destination: address, transport },
+        helper: "ftp",
+        class: ("data", 0),
+        mark: 0,
+    };
+    let (subscription, mut stream) = Subscription::new(8);
+    let mut workers = [0, 1].map(|id| {
+        let mut worker = Subscribers::default();
+        worker.add(subscription.connect(WorkerId(id)).unwrap());
+        worker
+    });
+    for (stamp, worker) in (1u16..).zip([0, 1, 1, 0, 1, 0]) {
+        let kind = [EventKind::Destroy, EventKind::New][usize::from(stamp % 2)];
+        let event = ExpectationEvent { kind, expected: expected(stamp) };
+        workers[worker].expectation(stamp.into(), event);
+    }
+    let read = std::iter::from_fn(|| stream.try_next());
+    let read: Vec<_> = read.map(|it| (it.worker.0, it.event.expected.destination_port)).collect();
+    assert_eq!(read, [(0, 1), (1, 2), (1, 3), (0, 4), (1, 5), (0, 6)]);
 }

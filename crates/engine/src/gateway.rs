@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use conntrack::{ExpectationCursor, Expected};
+use conntrack::{ExpectationCursor, ExpectationEvent, Expected};
 use defrag::QueueView;
 use flow::{SetTunableError, Timestamp, Tunable};
 use netio::{clock, cpu};
@@ -188,6 +188,18 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn subscribe(&self, capacity: usize) -> Result<EventStream, Unresponsive> {
         self.shared.lock().subscribe(capacity)
+    }
+
+    /// The same for the events of what is expected. They are read in the order in which
+    /// they happened, whichever worker reports.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn subscribe_expectations(
+        &self,
+        capacity: usize,
+    ) -> Result<EventStream<ExpectationEvent>, Unresponsive> {
+        self.shared.lock().subscribe_expectations(capacity)
     }
 
     /// Changes the number of workers while traffic runs, and keeps it whatever

@@ -41,7 +41,7 @@ mod zones;
 pub use bucket::Bucket;
 pub use config::{Config, StartError, SteerError, WorkerCount};
 pub use crew::Unresponsive;
-pub use events::{EventStream, NumberedEvent};
+pub use events::{EventStream, NumberedEvent, Reported};
 pub use gateway::{CpuSource, Gateway, system_cpus};
 pub use output::Sent;
 pub use port_book::place;

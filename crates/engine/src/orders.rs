@@ -37,6 +37,9 @@ impl Worker {
             }
             Command::Mark(marker) => self.mark(marker),
             Command::Subscribe(sender) => self.tracking.subscribers.add(sender),
+            Command::SubscribeExpectations(sender) => {
+                self.tracking.expectation_subscribers.add(sender);
+            }
             Command::Ask(question) => self.answer(question, now),
             // `Worker::turn` ends before it gets here.
             Command::Stop => {}

@@ -1,6 +1,6 @@
 //! The tracking stage: class and verdict of a packet in its bucket.
 
-use conntrack::{Context, Expectations, Limits, TrackedPacket, Why};
+use conntrack::{Context, Event, ExpectationEvent, Expectations, Limits, TrackedPacket, Why};
 use flow::{Class, Counters, Timestamp, Verdict, Zone};
 use netio::Checksum;
 
@@ -23,7 +23,9 @@ pub struct Tracking {
     /// Which ports accept no new connections.
     pub refuses_new: Vec<bool>,
     /// Who listens to events.
-    pub subscribers: Subscribers,
+    pub subscribers: Subscribers<Event>,
+    /// Who listens to what is expected.
+    pub expectation_subscribers: Subscribers<ExpectationEvent>,
 }
 
 impl Tracking {
@@ -43,6 +45,7 @@ impl Tracking {
             counters: &mut counters.conntrack,
             expectations: &self.expectations,
             events: self.subscribers.sink(),
+            expectation_events: self.expectation_subscribers.sink(),
         }
     }
 
@@ -94,6 +97,7 @@ impl Tracking {
             counters: &mut counters.conntrack,
             expectations: &self.expectations,
             events: self.subscribers.sink(),
+            expectation_events: self.expectation_subscribers.sink(),
         };
         let tracked = bucket.connections.track(&tracked_packet, &mut context);
         if tracked.verdict == Verdict::Accept {

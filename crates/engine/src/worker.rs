@@ -40,7 +40,8 @@ const EXPIRE_BUCKETS: usize = 4;
 const POOL_SMALL: usize = 4096;
 const POOL_LARGE: usize = 256;
 
-/// How often a worker looks at the memory that it does not need.
+/// How often a worker looks at the memory that it does not need, and at what is expected no
+/// more.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of frames that were freed since the allocator was told to return what is free:
 /// as many, and it is worth the while.
@@ -158,6 +159,7 @@ impl Worker {
                 expectations,
                 refuses_new,
                 subscribers: Subscribers::default(),
+                expectation_subscribers: Subscribers::default(),
             },
             syn_proxy: SynProxy::new(hasher.config().key),
             ownership: Ownership::new(id, routes, keep_limit),
@@ -389,6 +391,8 @@ impl Worker {
         if now >= self.trim_at {
             self.trim_at = now.after(TRIM_EVERY);
             self.trim();
+            let mut context = self.tracking.context(now, &mut self.counters);
+            context.expectations.expire(now, &mut context.expectation_events);
         }
         has_more
     }

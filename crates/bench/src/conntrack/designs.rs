@@ -88,6 +88,7 @@ impl Desk {
             counters: &mut self.counters,
             expectations: &self.expectations,
             events: None,
+            expectation_events: None,
         }
     }
 

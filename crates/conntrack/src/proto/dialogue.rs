@@ -109,6 +109,7 @@ impl Dialogue {
             counters: &mut self.counters,
             expectations: &self.expectations,
             events: None,
+            expectation_events: None,
         };
         self.table.track(&packet, &mut context)
     }

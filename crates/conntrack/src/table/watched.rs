@@ -7,6 +7,7 @@ use super::{Table, deadline};
 use crate::entry::Status;
 use crate::expect::{Claim, Expectation, Full, Master};
 use crate::helper::{Inspected, Request, Watched};
+use crate::packet::listener;
 use crate::{Context, Direction, Tracked, TrackedPacket};
 
 /// Length of a UDP header, bytes.
@@ -30,7 +31,9 @@ impl Table {
         let mut class = Class::New;
         let head = &mut self.slab[slot].head;
         if let Some(claim) = expected {
-            context.expectations.fulfil(&claim);
+            let now = context.now;
+            let (expectations, mut listener) = context.expecting();
+            expectations.fulfil(&claim, now, &mut listener);
             let Expectation { master, announced, .. } = claim.expectation;
             head.status.set(Status::EXPECTED);
             head.mark = master.mark;
@@ -82,15 +85,18 @@ impl Table {
         let master = Master { flow, helper: watcher.kind, mark: head.mark };
         let mut full = false;
         let limit = context.settings.expect_max;
-        let Context { expectations, counters, now, .. } = context;
+        let Context { expectations, expectation_events, settings, counters, now, .. } = context;
+        let mut events = listener(expectation_events, settings);
         let inspected = watcher.state.inspect(&watched, &mut |request| match request {
             Request::Expect(announced) => {
-                match expectations.announce(master, announced, limit, *now) {
+                match expectations.announce(master, announced, limit, *now, &mut events) {
                     Ok(()) => counters.expect_create += 1,
                     Err(Full) => full = true,
                 }
             }
-            Request::Withdraw { classes } => expectations.withdraw(&head.key, &classes),
+            Request::Withdraw { classes } => {
+                expectations.withdraw(&head.key, &classes, *now, &mut events);
+            }
             Request::Keep { seconds } => {
                 head.deadline = head.deadline.max(deadline(*now, seconds));
             }

@@ -71,6 +71,7 @@ impl Lab {
             counters: &mut self.counters,
             expectations: &self.expectations,
             events: None,
+            expectation_events: None,
         };
         act(&mut self.table, &mut context)
     }

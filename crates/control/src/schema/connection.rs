@@ -154,6 +154,14 @@ impl Tuple {
     }
 }
 
+pub(super) const fn event_name(kind: conntrack::EventKind) -> &'static str {
+    match kind {
+        conntrack::EventKind::New => "new",
+        conntrack::EventKind::Update => "update",
+        conntrack::EventKind::Destroy => "destroy",
+    }
+}
+
 impl From<&engine::NumberedEvent> for Event {
     fn from(numbered: &engine::NumberedEvent) -> Self {
         Self {
@@ -161,12 +169,7 @@ impl From<&engine::NumberedEvent> for Event {
             sequence: numbered.sequence,
             worker: numbered.worker.0,
             lost: numbered.lost,
-            event: match numbered.event.kind {
-                conntrack::EventKind::New => "new",
-                conntrack::EventKind::Update => "update",
-                conntrack::EventKind::Destroy => "destroy",
-            }
-            .to_owned(),
+            event: event_name(numbered.event.kind).to_owned(),
             connection: Connection::from(&numbered.event.connection),
         }
     }

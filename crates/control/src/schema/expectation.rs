@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use conntrack::Expected;
+use engine::NumberedEvent;
 use serde::{Deserialize, Serialize};
 
 use super::Tuple;
+use super::connection::event_name;
 
 /// A connection that is expected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,38 @@ pub struct Expectation {
     pub mark: u32,
     /// Zone.
     pub zone: u16,
+}
+
+/// Something happened to a connection that is expected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpectationEvent {
+    /// Schema version.
+    pub schema: u32,
+    /// Position in this stream, from 0, without gaps.
+    pub sequence: u64,
+    /// The worker that reported it.
+    pub worker: u16,
+    /// Events of that worker that were lost just before this one because this stream was
+    /// not read fast enough.
+    pub lost: u64,
+    /// `new`, or `destroy` when it has come, its time is over, it was withdrawn, or another
+    /// took its place.
+    pub event: String,
+    /// What is or was expected.
+    pub expectation: Expectation,
+}
+
+impl From<&NumberedEvent<conntrack::ExpectationEvent>> for ExpectationEvent {
+    fn from(numbered: &NumberedEvent<conntrack::ExpectationEvent>) -> Self {
+        Self {
+            schema: crate::SCHEMA,
+            sequence: numbered.sequence,
+            worker: numbered.worker.0,
+            lost: numbered.lost,
+            event: event_name(numbered.event.kind).to_owned(),
+            expectation: Expectation::from(&numbered.event.expected),
+        }
+    }
 }
 
 impl From<&Expected> for Expectation {

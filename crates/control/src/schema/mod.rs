@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use connection::{Connection, Counts, Event, Tuple};
 pub use datagram::{Datagram, DatagramMemory, Datagrams};
 pub use dropped::{Dropped, RecentDrops};
-pub use expectation::Expectation;
+pub use expectation::{Expectation, ExpectationEvent};
 pub use names::Names;
 pub use status::{Bucket, Buckets, Counters, Port, Status, Worker};
 

@@ -163,6 +163,11 @@ fn announcing(lab: &Lab, family: Family) -> Result<Talk> {
 
 /// What a program lists of a talk, without what differs between two of them.
 fn lines(program: Program, talk: &Talk, server: IpAddr) -> Result<Vec<String>> {
+    Ok(comparable(&program.check()?, talk, server))
+}
+
+/// The lines of a text that are about a talk, without what differs between two of them.
+fn comparable(text: &str, talk: &Talk, server: IpAddr) -> Vec<String> {
     let log = talk.client.log();
     let port = log.trim().strip_prefix("announced ").unwrap_or_else(|| panic!("{log}"));
     let differs = [format!("={server}"), format!("={port}")];
@@ -173,8 +178,14 @@ fn lines(program: Program, talk: &Talk, server: IpAddr) -> Result<Vec<String>> {
         let is_time = |word: &str| word.len() > 2 && word.parse::<u32>().is_ok();
         words.map(|word| if is_time(word) { "TIME" } else { word }).collect::<Vec<_>>().join(" ")
     };
-    let text = program.check()?;
-    Ok(text.lines().filter(|text| text.contains("dport=21 ")).map(line).collect())
+    text.lines().filter(|text| text.contains("dport=21 ")).map(line).collect()
+}
+
+/// Has all connections forgotten; what is told of expectations until then.
+fn end(forget: Program, events: &mut Background) -> Result<String> {
+    forget.check()?;
+    events.wait_for_text("[DESTROY]")?;
+    Ok(events.log())
 }
 
 #[test]
@@ -185,8 +196,16 @@ fn expectations_read_like_the_kernels() {
             let kernel =
                 Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
             attach_kernel_helpers(kernel.gateway())?;
+            let listening = ["-E", "expect"];
+            let mut their_events = kernel.gateway().program("conntrack").args(listening).spawn()?;
+            // It says nothing before the first event.
+            thread::sleep(Duration::from_millis(500));
             let their_talk = announcing(&kernel, family)?;
             let mut lab = guarded_lab(2, HELPERS)?;
+            let stateway = lab.stateway().expect("it runs");
+            let listening = ["conntrack", "-E", "expect", "-o", "conntrack"];
+            let mut events = stateway.command(&listening).spawn()?;
+            thread::sleep(Duration::from_millis(500));
             let talk = announcing(&lab, family)?;
             let name = if family == Family::V4 { "ipv4" } else { "ipv6" };
             for table in ["expect", "conntrack"] {
@@ -206,6 +225,13 @@ fn expectations_read_like_the_kernels() {
             assert_eq!(expected["helper"], "ftp");
             let table = stateway.command(&["conntrack", "expect"]).check()?;
             assert_eq!(table.lines().count(), 2, "{table}");
+            let forget = kernel.gateway().program("conntrack").args(["-F"]);
+            let theirs = end(forget, &mut their_events)?;
+            let theirs = comparable(&theirs, &their_talk, kernel.server_address(family));
+            let ours = end(stateway.command(&["conntrack", "-F"]), &mut events)?;
+            assert_eq!(comparable(&ours, &talk, lab.server_address(family)), theirs);
+            assert_eq!(theirs.len(), 2, "{theirs:?}");
+            drop((events, their_events));
             stop_cleanly(&mut lab)?;
         }
         Ok(())

@@ -148,6 +148,17 @@ impl Ours {
     fn parts(&mut self) -> (&mut Table, Context<'_>) {
         let Self { table, settings, limits, counters, expectations, now } = self;
         let now = *now;
-        (table, Context { now, settings, limits, counters, expectations, events: None })
+        (
+            table,
+            Context {
+                now,
+                settings,
+                limits,
+                counters,
+                expectations,
+                events: None,
+                expectation_events: None,
+            },
+        )
     }
 }

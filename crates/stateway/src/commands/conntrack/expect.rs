@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use control::schema::Expectation;
+use control::ConnectionQuery;
+use control::schema::{Expectation, ExpectationEvent};
 
 use super::{Format, Remote};
-use crate::print::{Align, Output, Table, things};
+use crate::print::{Align, Output, Table, Widths, things};
 
 const COLUMNS: [(&str, Align); 7] = [
     ("protocol", Align::Left),
@@ -45,6 +46,34 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
         Format::Json => {}
     }
     Ok(())
+}
+
+/// Prints what happens to expectations, until interrupted.
+pub fn events(
+    query: &ConnectionQuery,
+    format: Format,
+    remote: &Remote,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let mut columns = vec![("event", Align::Left)];
+    columns.extend(COLUMNS);
+    let mut widths = Widths::new(&columns);
+    const ENDPOINT: &str = "203.0.113.100:65535";
+    let usual = ["destroy", "tcp", "300", ENDPOINT, ENDPOINT, "ftp", "", ENDPOINT];
+    widths.fit(&usual.map(str::to_owned));
+    let mut begun = false;
+    super::told(query, "/v1/expectations/events", format, remote, out, |line, out| {
+        let event: ExpectationEvent = serde_json::from_slice(line)?;
+        super::say_lost(event.lost);
+        if !begun {
+            begun = true;
+            out.title(&widths.titles())?;
+        }
+        let mut row = vec![event.event];
+        row.extend(cells(&event.expectation));
+        widths.fit(&row);
+        out.line(widths.row(&row))
+    })
 }
 
 fn cells(expected: &Expectation) -> Vec<String> {

@@ -74,10 +74,14 @@ Examples:
 Examples:
   stateway conntrack events -e NEW
   stateway conntrack events -p udp --dport 53 --json
+  stateway conntrack -E expect                 what helpers announce, and when it has come
 
 It ends with exit code 0 when the gateway is told to stop, and with 1 when it is killed."
     )]
     Events {
+        /// Of what.
+        #[arg(value_name = "TABLE", default_value = "conntrack")]
+        table: ListedTable,
         /// Only these events: NEW, UPDATES, DESTROY, ALL; several with commas.
         #[arg(short, long = "event-mask", value_name = "MASK")]
         event_mask: Option<String>,
@@ -226,10 +230,18 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             expect::list(format, &remote, out)
         }
         Action::Expect { format, remote } => expect::list(format.get(), &remote, out),
-        Action::Events { event_mask, filter, format, remote } => {
-            let query = ConnectionQuery { events: event_mask, ..filter.query()? };
+        Action::Events { table, event_mask, filter, format, remote } => {
+            let filter = filter.query()?;
+            if table == ListedTable::Expect && filter != ConnectionQuery::default() {
+                let what = "filters are for connections; `-E expect` tells of all that is expected";
+                return Err(UsageError(what.to_owned()).into());
+            }
+            let query = ConnectionQuery { events: event_mask, ..filter };
             query.event_kinds().map_err(|error| UsageError(error.to_string()))?;
-            events(&query, format.get(), &remote, out)
+            match table {
+                ListedTable::Conntrack => events(&query, format.get(), &remote, out),
+                ListedTable::Expect => expect::events(&query, format.get(), &remote, out),
+            }
         }
         Action::Stats { format, watch, remote } => {
             let (client, format) = (remote.client()?, format.get());
@@ -301,18 +313,27 @@ fn events(
     remote: &Remote,
     out: &mut Output,
 ) -> anyhow::Result<()> {
-    let query = ConnectionQuery { format: format.of_lines(), ..query.clone() };
     let mut rows = EventRows::new();
-    remote.client()?.lines(&query.request("/v1/events"), &mut |line| {
+    told(query, "/v1/events", format, remote, out, |line, out| {
+        let event: Event = serde_json::from_slice(line)?;
+        say_lost(event.lost);
+        rows.add(&event, out)
+    })
+}
+
+/// Prints a stream of events; `row` prints one for people.
+fn told(
+    query: &ConnectionQuery,
+    path: &str,
+    format: Format,
+    remote: &Remote,
+    out: &mut Output,
+    mut row: impl FnMut(&[u8], &mut Output) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let query = ConnectionQuery { format: format.of_lines(), ..query.clone() };
+    remote.client()?.lines(&query.request(path), &mut |line| {
         match format {
-            Format::Table => {
-                let event: Event = serde_json::from_slice(line)?;
-                if event.lost > 0 {
-                    let lost = things(event.lost, "event");
-                    eprintln!("lost here: {lost}; this reader was too slow");
-                }
-                rows.add(&event, out)?;
-            }
+            Format::Table => row(line, out)?,
             // The gateway's remarks are no lines of the kernel's tool.
             Format::Conntrack if line.starts_with(b"# ") => {
                 eprintln!("{}", String::from_utf8_lossy(&line[2..]));
@@ -323,6 +344,12 @@ fn events(
     })?;
     eprintln!("the gateway has stopped");
     Ok(())
+}
+
+fn say_lost(lost: u64) {
+    if lost > 0 {
+        eprintln!("lost here: {}; this reader was too slow", things(lost, "event"));
+    }
 }
 
 fn delete(
