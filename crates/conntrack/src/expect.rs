@@ -27,6 +27,10 @@ use self::hints::Hints;
 use crate::helper::{Announced, Kind, Memory};
 use crate::{EventKind, ExpectationEvent, ExpectationSink, Expected};
 
+/// What one connection may expect for all its calls together; the oldest goes first. Beside
+/// what a class may have for each, this is a bound for trunks.
+const MOST_OF_MASTER: usize = 256;
+
 /// The expectations of a gateway; clones share them.
 #[derive(Clone, Debug)]
 pub struct Expectations {
@@ -48,7 +52,8 @@ struct Book {
     entries: BTreeMap<u64, Expectation>,
     /// Those that are claimed are in all but this.
     by_destination: BTreeSet<(Destination, u64)>,
-    by_master: BTreeSet<(FlowKey, u64)>,
+    /// With the call of the master.
+    by_master: BTreeSet<(FlowKey, u32, u64)>,
     by_deadline: BTreeSet<(Timestamp, u64)>,
     next: u64,
     /// Events that were reported, whoever listened.
@@ -168,7 +173,7 @@ impl Expectations {
         let class = &master.helper.classes()[usize::from(announced.class)];
         let mut book = self.book();
         self.forget_expired(&mut book, now, events);
-        let siblings = book.of_master(&master.flow.key);
+        let siblings = book.of_call(&master.flow.key, announced.call);
         let of_class = |number: &u64| book.entries[number].announced.class == announced.class;
         let siblings: Vec<u64> = siblings.into_iter().filter(of_class).collect();
         let same = siblings.iter().find(|number| book.entries[number].announced.equals(&announced));
@@ -176,7 +181,8 @@ impl Expectations {
             None if siblings.len() >= class.maximum => siblings.first(),
             same => same,
         };
-        if let Some(&number) = replaced {
+        let replaced = replaced.copied().or_else(|| book.oldest_too_many(&master.flow.key));
+        if let Some(number) = replaced {
             self.remove(&mut book, number, now, events);
         }
         if book.entries.len() as u64 >= limit {
@@ -279,12 +285,17 @@ impl Expectations {
     pub(crate) fn withdraw(
         &self,
         master: &FlowKey,
+        call: Option<u32>,
         classes: &RangeInclusive<u8>,
         now: Timestamp,
         events: &mut Listener<'_>,
     ) {
         let mut book = self.book();
-        for number in book.of_master(master) {
+        let numbers = match call {
+            Some(call) => book.of_call(master, call),
+            None => book.of_master(master).collect(),
+        };
+        for number in numbers {
             if classes.contains(&book.entries[&number].announced.class) {
                 self.remove(&mut book, number, now, events);
             }
@@ -310,7 +321,7 @@ impl Expectations {
     fn file(&self, book: &mut Book, expectation: Expectation) {
         let number = book.next;
         book.next += 1;
-        book.by_master.insert((expectation.master.flow.key, number));
+        book.by_master.insert((expectation.master.flow.key, expectation.announced.call, number));
         book.by_deadline.insert((expectation.deadline, number));
         self.offer(book, &expectation.destination(), number);
         book.entries.insert(number, expectation);
@@ -320,7 +331,8 @@ impl Expectations {
         let Some(expectation) = book.entries.remove(&number) else { return };
         book.report(EventKind::Destroy, &expectation, now, events);
         self.withhold(book, &expectation.destination(), number);
-        book.by_master.remove(&(expectation.master.flow.key, number));
+        let Expectation { master, announced, .. } = &expectation;
+        book.by_master.remove(&(master.flow.key, announced.call, number));
         book.by_deadline.remove(&(expectation.deadline, number));
     }
 
@@ -359,9 +371,22 @@ impl Book {
         }
     }
 
-    fn of_master(&self, master: &FlowKey) -> Vec<u64> {
-        let range = self.by_master.range((*master, 0)..=(*master, u64::MAX));
-        range.map(|&(_, number)| number).collect()
+    /// What a connection has announced.
+    fn of_master(&self, master: &FlowKey) -> impl Iterator<Item = u64> {
+        let range = self.by_master.range((*master, 0, 0)..=(*master, u32::MAX, u64::MAX));
+        range.map(|&(.., number)| number)
+    }
+
+    /// What one of its calls has announced, the oldest first.
+    fn of_call(&self, master: &FlowKey, call: u32) -> Vec<u64> {
+        let range = self.by_master.range((*master, call, 0)..=(*master, call, u64::MAX));
+        range.map(|&(.., number)| number).collect()
+    }
+
+    /// What has to go before a connection may announce more.
+    fn oldest_too_many(&self, master: &FlowKey) -> Option<u64> {
+        let is_full = self.of_master(master).nth(MOST_OF_MASTER - 1).is_some();
+        if is_full { self.of_master(master).min() } else { None }
     }
 }
 

@@ -29,6 +29,7 @@ fn master(port: u16) -> Master {
 fn data(port: u16) -> Announced {
     Announced {
         class: 0,
+        call: 0,
         protocol: protocol::TCP,
         source: Some(address(SERVER)),
         source_port: None,
@@ -146,6 +147,32 @@ fn a_class_has_a_maximum_and_the_oldest_goes_first() {
 }
 
 #[test]
+fn each_call_of_a_trunk_has_the_maximum_of_its_class() {
+    let expectations = Expectations::new(HashKey(1, 2));
+    let trunk = Master { helper: Kind::Sip, ..master(5060) };
+    let announce = |call, port| {
+        let audio = Announced { class: 1, call, ..data(port) };
+        expectations.announce(trunk, audio, 10_000, start(), &mut None).unwrap();
+    };
+    for call in 1..=50 {
+        // One more than the four that a call may have.
+        (0..5).for_each(|stream| announce(call, 2000 + call as u16 * 10 + stream));
+    }
+    assert_eq!(expectations.len(), 200);
+    let first = ports(&expectations, start())[..4].to_vec();
+    assert_eq!(first, [2011, 2012, 2013, 2014], "the first call still has its media");
+    let key = trunk.flow.key;
+    expectations.withdraw(&key, Some(1), &(1..=3), start(), &mut None);
+    assert_eq!(ports(&expectations, start())[0], 2021);
+    for call in 51..=200 {
+        announce(call, 10_000 + call as u16);
+    }
+    assert_eq!(expectations.len(), MOST_OF_MASTER, "and a trunk has a bound");
+    expectations.withdraw(&key, None, &(0..=u8::MAX), start(), &mut None);
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
 fn there_are_no_more_than_the_limit() {
     let expectations = Expectations::new(HashKey(1, 2));
     for port in 0..LIMIT as u16 {
@@ -164,11 +191,11 @@ fn what_a_connection_announced_ends_with_it() {
     let expectations = Expectations::new(HashKey(1, 2));
     expectations.add(5000, data(2000)).unwrap();
     expectations.add(5001, data(2001)).unwrap();
-    expectations.withdraw(&master(5000).flow.key, &(1..=9), start(), &mut None);
+    expectations.withdraw(&master(5000).flow.key, None, &(1..=9), start(), &mut None);
     assert_eq!(expectations.len(), 2, "another class");
-    expectations.withdraw(&master(5000).flow.key, &(0..=0), start(), &mut None);
+    expectations.withdraw(&master(5000).flow.key, None, &(0..=0), start(), &mut None);
     assert_eq!(ports(&expectations, start()), [2001]);
-    expectations.withdraw(&master(5001).flow.key, &(0..=u8::MAX), start(), &mut None);
+    expectations.withdraw(&master(5001).flow.key, None, &(0..=u8::MAX), start(), &mut None);
     expectations.assert_nothing_is_left();
 }
 
@@ -214,7 +241,7 @@ fn what_is_claimed_ends_with_its_master_and_with_its_time() {
     let expectations = Expectations::new(HashKey(1, 2));
     expectations.add(5000, data(2000)).unwrap();
     let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
-    expectations.withdraw(&master(5000).flow.key, &(0..=u8::MAX), start(), &mut None);
+    expectations.withdraw(&master(5000).flow.key, None, &(0..=u8::MAX), start(), &mut None);
     expectations.release(&claim);
     expectations.assert_nothing_is_left();
 
@@ -225,7 +252,7 @@ fn what_is_claimed_ends_with_its_master_and_with_its_time() {
     expectations.announce(master(5001), data(2001), LIMIT, over, &mut None).unwrap();
     expectations.release(&claim);
     assert_eq!(ports(&expectations, over), [2001]);
-    expectations.withdraw(&master(5001).flow.key, &(0..=0), start(), &mut None);
+    expectations.withdraw(&master(5001).flow.key, None, &(0..=0), start(), &mut None);
 
     expectations.add(5000, data(2000)).unwrap();
     let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
@@ -260,7 +287,7 @@ fn events_tell_of_each_once_in_the_order_in_which_it_happens() {
     expectations.expire(at(302), &mut there);
     expectations.expire(at(303), &mut there);
     announce(2003, at(304));
-    expectations.withdraw(&master(5000).flow.key, &(0..=0), at(305), &mut there);
+    expectations.withdraw(&master(5000).flow.key, None, &(0..=0), at(305), &mut there);
     let mut all: Vec<(u64, ExpectationEvent)> = told.concat();
     all.sort_by_key(|(stamp, _)| *stamp);
     let lines = all.iter().map(|(_, event)| {

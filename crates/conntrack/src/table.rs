@@ -339,7 +339,7 @@ fn retire(
     if head.status.has(Status::WATCHED) {
         let now = context.now;
         let (expectations, mut listener) = context.expecting();
-        expectations.withdraw(&head.key, &(0..=u8::MAX), now, &mut listener);
+        expectations.withdraw(&head.key, None, &(0..=u8::MAX), now, &mut listener);
     }
     let removed = index.remove(head.hash, slot);
     debug_assert!(removed, "a live entry is in the index");

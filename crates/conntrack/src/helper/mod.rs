@@ -76,7 +76,8 @@ pub(crate) struct Facts {
 pub(crate) struct Class {
     /// Name for people.
     pub name: &'static str,
-    /// How many of them one connection may expect at a time; the oldest goes first.
+    /// How many of them one connection, or one call that it carries, may expect at a time;
+    /// the oldest goes first.
     pub maximum: usize,
     /// How long one is expected, seconds.
     pub timeout_s: u32,
@@ -253,6 +254,8 @@ pub(crate) enum Request {
     Withdraw {
         /// Indices into [`Kind::classes`].
         classes: RangeInclusive<u8>,
+        /// Only what this [call](Announced::call) has announced; `None`: all of it.
+        call: Option<u32>,
     },
     /// Keep this connection so long if its protocol would keep it for less.
     Keep {
@@ -266,6 +269,9 @@ pub(crate) enum Request {
 pub(crate) struct Announced {
     /// Index into [`Kind::classes`] of the helper that announces it.
     pub class: u8,
+    /// Which of several conversations on the announcing connection it belongs to: the
+    /// maximum of a class holds for each. 0 where there is but one.
+    pub call: u32,
     /// Its protocol.
     pub protocol: u8,
     /// Who will open it; `None`: anybody.
@@ -291,6 +297,7 @@ impl Announced {
     pub const fn new(protocol: u8, destination: IpAddr, destination_port: u16) -> Self {
         Self {
             class: 0,
+            call: 0,
             protocol,
             source: None,
             source_port: None,

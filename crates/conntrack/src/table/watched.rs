@@ -94,8 +94,8 @@ impl Table {
                     Err(Full) => full = true,
                 }
             }
-            Request::Withdraw { classes } => {
-                expectations.withdraw(&head.key, &classes, *now, &mut events);
+            Request::Withdraw { classes, call } => {
+                expectations.withdraw(&head.key, call, &classes, *now, &mut events);
             }
             Request::Keep { seconds } => {
                 head.deadline = head.deadline.max(deadline(*now, seconds));

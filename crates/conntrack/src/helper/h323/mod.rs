@@ -227,7 +227,7 @@ impl Ras {
             }
             Said::Unregister => {
                 self.registered = [None; 2];
-                ask(Request::Withdraw { classes: 0..=0 });
+                ask(Request::Withdraw { classes: 0..=0, call: None });
             }
             // Who may answer a call is told its own address.
             Said::Admitted(target) if target.address == packet.destination => {}

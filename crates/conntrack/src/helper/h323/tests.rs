@@ -32,7 +32,7 @@ impl Call {
         for request in self.talk.say(direction, payload) {
             self.heard.push(match request {
                 Request::Expect(announced) => text(&announced, receiver, payload),
-                Request::Withdraw { classes } => format!("withdraw {classes:?}"),
+                Request::Withdraw { classes, .. } => format!("withdraw {classes:?}"),
                 Request::Keep { seconds } => format!("keep {seconds}"),
             });
         }

@@ -57,6 +57,15 @@ impl<'a> Message<'a> {
         Some(Self { start, sequence, method: method.trim_ascii(), headers, body, body_at: head })
     }
 
+    /// A number for the call that this belongs to (RFC 3261 section 8.1.1.4: Call-ID), not 0.
+    /// Two calls rarely have the same.
+    pub fn call(&self) -> u32 {
+        let id = header(self.headers, b"call-id", b"i").unwrap_or_default();
+        // FNV-1a.
+        let mix = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        id.iter().fold(0x811c_9dc5, mix).max(1)
+    }
+
     /// The expiry time that holds for all contacts, seconds.
     pub fn expires(&self) -> Option<u32> {
         header(self.headers, b"expires", b"").and_then(number).map(|(seconds, _)| seconds)

@@ -9,7 +9,10 @@
 //!   lets nobody in before the confirmation;
 //! - a fax (T.38) has one port, not a pair;
 //! - a registrar that asks who it is (401, 407) ends nothing: the registration that is being
-//!   renewed still stands.
+//!   renewed still stands;
+//! - what is announced belongs to a call, and a connection may carry many (a trunk): an INVITE
+//!   or its failure withdraws what that call has announced, and the maxima are those of a
+//!   call. To the kernel all is one call, so the second takes the media of the first.
 //!
 //! A CANCEL withdraws nothing: it may cross the answer, and then the call stands. The final
 //! response to the INVITE tells.
@@ -47,6 +50,9 @@ const KEEP_S: u32 = 3600;
 /// Media go to ports that anybody may use.
 const LOWEST_PORT: u16 = 1024;
 
+/// Calls of a connection whose last INVITE is remembered.
+const CALLS: usize = 64;
+
 /// A dialogue between two addresses.
 #[derive(Debug, Default)]
 pub(super) struct Sip {
@@ -56,8 +62,9 @@ pub(super) struct Sip {
 
 #[derive(Debug, Default)]
 struct Dialogue {
-    /// Number of the last INVITE that announced media.
-    invite: u32,
+    /// Calls that wait for an answer, with the number of the INVITE; the oldest first. One
+    /// that is forgotten because there are too many ends by time if it fails.
+    invites: Vec<(u32, u32)>,
     registration: Option<Registration>,
 }
 
@@ -100,26 +107,39 @@ struct Heard<'a> {
 impl Dialogue {
     fn hear(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
         let message = &heard.message;
+        let call = message.call();
+        let gone = Request::Withdraw { classes: MEDIA, call: Some(call) };
         match (message.method, message.start) {
             (b"INVITE", Start::Request) => {
-                ask(Request::Withdraw { classes: MEDIA });
+                ask(gone);
                 heard.announce_media(ask);
-                self.invite = message.sequence;
+                self.forget(call);
+                if self.invites.len() >= CALLS {
+                    self.invites.remove(0);
+                }
+                self.invites.push((call, message.sequence));
             }
             (b"ACK" | b"PRACK" | b"UPDATE", Start::Request)
             | (b"INVITE" | b"PRACK" | b"UPDATE", Start::Response(100..=299)) => {
                 heard.announce_media(ask);
             }
             (b"INVITE" | b"PRACK" | b"UPDATE", Start::Response(_))
-                if message.sequence == self.invite =>
+                if self.invites.contains(&(call, message.sequence)) =>
             {
-                ask(Request::Withdraw { classes: MEDIA });
+                ask(gone);
             }
-            (b"BYE", Start::Request) => ask(Request::Withdraw { classes: MEDIA }),
+            (b"BYE", Start::Request) => {
+                self.forget(call);
+                ask(gone);
+            }
             (b"REGISTER", Start::Request) => self.register(heard),
             (b"REGISTER", Start::Response(200..)) => self.registered(heard, ask),
             _ => {}
         }
+    }
+
+    fn forget(&mut self, call: u32) {
+        self.invites.retain(|&(known, _)| known != call);
     }
 
     /// RFC 3261 section 10.2. Only for oneself.
@@ -162,7 +182,7 @@ impl Dialogue {
                     ..Announced::new(protocol, address, port)
                 })
             }
-            _ => Request::Withdraw { classes: SIGNALLING..=SIGNALLING },
+            _ => Request::Withdraw { classes: SIGNALLING..=SIGNALLING, call: None },
         });
     }
 }
@@ -194,6 +214,7 @@ impl Heard<'_> {
             for &port in ports {
                 ask(Request::Expect(Announced {
                     class,
+                    call: message.call(),
                     source: direct.then_some(packet.destination),
                     place: place.clone(),
                     ..Announced::new(protocol::UDP, media.address, port)

@@ -44,7 +44,7 @@ fn said(talk: &mut Talk, direction: Direction, payload: &[u8]) -> Vec<String> {
             assert_eq!(seconds, 3600);
             None
         }
-        Request::Withdraw { classes } => Some(format!("withdraw {classes:?}")),
+        Request::Withdraw { classes, .. } => Some(format!("withdraw {classes:?}")),
         Request::Expect(it) => {
             assert_eq!(it.source_port, None);
             let place = std::str::from_utf8(&payload[it.place.clone()]).unwrap();
@@ -98,6 +98,60 @@ fn a_call_that_fails_expects_nothing_any_more() {
         assert!(said(&mut talk, BACK, &response(486, "6 INVITE", "", "")).is_empty());
         assert_eq!(said(&mut talk, BACK, &response(487, "7 INVITE", "", "")), [GONE]);
     }
+}
+
+/// The calls that are withdrawn from, and those that something is announced for.
+fn calls(talk: &mut Talk, direction: Direction, payload: &[u8]) -> (Vec<u32>, Vec<u32>) {
+    let (mut gone, mut announced) = (Vec::new(), Vec::new());
+    for request in talk.say(direction, payload) {
+        match request {
+            Request::Withdraw { classes, call } if classes == MEDIA => gone.extend(call),
+            Request::Expect(it) => announced.push(it.call),
+            _ => {}
+        }
+    }
+    announced.dedup();
+    (gone, announced)
+}
+
+#[test]
+fn calls_of_a_trunk_leave_each_other_alone() {
+    for protocol in PROTOCOLS {
+        let mut talk = Talk::new(Kind::Sip, protocol);
+        let of = |call: &str, message: Vec<u8>| {
+            let text = String::from_utf8(message).unwrap();
+            let compact = text.replace("Call-ID: a@", &format!("i: {call}@"));
+            if call == "a" { text.into_bytes() } else { compact.into_bytes() }
+        };
+        let invite = |port| request("INVITE", 7, "", &audio(CLIENT, port));
+        let (gone, a) = calls(&mut talk, THERE, &of("a", invite(6000)));
+        assert_eq!((a.len(), &gone), (1, &a));
+        let (gone, b) = calls(&mut talk, THERE, &of("b", invite(6100)));
+        assert_eq!(gone, b, "of its own call");
+        assert_ne!(a, b);
+        // Both have the number 7.
+        let busy = of("a", response(486, "7 INVITE", "", ""));
+        assert_eq!(calls(&mut talk, BACK, &busy), (a, vec![]));
+        let answer = of("b", response(200, "7 INVITE", "", &audio(SERVER, 7000)));
+        assert_eq!(calls(&mut talk, BACK, &answer), (vec![], b.clone()));
+        let bye = of("b", request("BYE", 8, "", ""));
+        assert_eq!(calls(&mut talk, THERE, &bye), (b, vec![]));
+    }
+}
+
+#[test]
+fn of_more_calls_than_are_remembered_the_oldest_end_by_time() {
+    let mut talk = Talk::new(Kind::Sip, protocol::UDP);
+    let call = |number: usize, message: Vec<u8>| {
+        let text = String::from_utf8(message).unwrap();
+        text.replace("Call-ID: a@", &format!("Call-ID: {number}@")).into_bytes()
+    };
+    for number in 0..=CALLS {
+        calls(&mut talk, THERE, &call(number, request("INVITE", 1, "", "")));
+    }
+    let failed = |number| call(number, response(486, "1 INVITE", "", ""));
+    assert!(calls(&mut talk, BACK, &failed(0)).0.is_empty());
+    assert!((1..=CALLS).all(|number| calls(&mut talk, BACK, &failed(number)).0.len() == 1));
 }
 
 fn media_of(settings: impl Fn(&mut Talk), body: &str) -> Vec<String> {
