@@ -15,6 +15,8 @@
 //! # Ok::<(), wire::Malformed>(())
 //! ```
 
+pub mod sctp;
+
 use std::net::IpAddr;
 
 use crate::{

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use wire::build::sctp::{chunk, init, packet};
 use wire::protocol;
 use wire::sctp::chunk_type as of;
 
@@ -9,31 +10,8 @@ use crate::Direction::{self, Original as Client, Reply as Server};
 const TO_CLIENT: u32 = 0xc1;
 const TO_SERVER: u32 = 0x5e;
 
-fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
-    let [l0, l1] = (4 + value.len() as u16).to_be_bytes();
-    let mut bytes = vec![kind, flags, l0, l1];
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = vec![0; 4];
-    bytes.extend(tag.to_be_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend(chunks.concat());
-    bytes
-}
-
 fn one(tag: u32, kind: u8) -> Vec<u8> {
     packet(tag, &[chunk(kind, 0, b"value")])
-}
-
-/// INIT or INIT ACK.
-fn init(tag: u32, kind: u8, initiate_tag: u32) -> Vec<u8> {
-    let mut value = initiate_tag.to_be_bytes().to_vec();
-    value.extend([0, 1, 0, 0, 0, 10, 0, 10, 0, 0, 0, 1]);
-    packet(tag, &[chunk(kind, 0, &value)])
 }
 
 fn set_up() -> Vec<(Direction, Vec<u8>, &'static str)> {

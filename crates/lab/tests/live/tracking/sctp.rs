@@ -1,6 +1,7 @@
 //! SCTP.
 
 use lab::{Family, Random};
+use wire::build::sctp::{chunk, init, packet};
 use wire::protocol;
 use wire::sctp::chunk_type as of;
 
@@ -41,31 +42,8 @@ const PORTS: [u16; 2] = [5000, 53];
 /// A packet but for its ports.
 type Line = (Side, Vec<u8>);
 
-fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
-    let [l0, l1] = (4 + value.len() as u16).to_be_bytes();
-    let mut bytes = vec![kind, flags, l0, l1];
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = vec![0; 4];
-    bytes.extend(tag.to_be_bytes());
-    bytes.extend([0; 4]);
-    bytes.extend(chunks.concat());
-    bytes
-}
-
 fn one(tag: u32, kind: u8) -> Vec<u8> {
     packet(tag, &[chunk(kind, 0, b"value")])
-}
-
-/// INIT or INIT ACK.
-fn init(tag: u32, kind: u8, initiate_tag: u32) -> Vec<u8> {
-    let mut value = initiate_tag.to_be_bytes().to_vec();
-    value.extend([0, 1, 0, 0, 0, 10, 0, 10, 0, 0, 0, 1]);
-    packet(tag, &[chunk(kind, 0, &value)])
 }
 
 fn generate(seed: u64) -> Dialogue {

@@ -1,0 +1,28 @@
+//! SCTP packets for tests (RFC 9260 section 3), to be given to
+//! [`PacketBuilder::transport`](super::PacketBuilder::transport), which completes the checksum.
+
+/// A chunk with its padding.
+pub fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
+    let [l0, l1] = (4 + value.len() as u16).to_be_bytes();
+    let mut bytes = vec![kind, flags, l0, l1];
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// A packet of these chunks, as [`chunk`] makes them, with this verification tag. Its ports
+/// are 0.
+pub fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    bytes.extend(tag.to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(chunks.concat());
+    bytes
+}
+
+/// An INIT or INIT ACK that asks for a tag: 64 KiB of window, ten streams each way.
+pub fn init(tag: u32, kind: u8, initiate_tag: u32) -> Vec<u8> {
+    let mut value = initiate_tag.to_be_bytes().to_vec();
+    value.extend([0, 1, 0, 0, 0, 10, 0, 10, 0, 0, 0, 1]);
+    packet(tag, &[chunk(kind, 0, &value)])
+}
