@@ -3,40 +3,35 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod queues;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use conntrack::{EventKind, Filter};
-use engine::{Config, EventStream, Gateway, OpenPort, PortOpener, PortSetup, WorkerCount};
+use engine::{Config, EventStream, Gateway, PortOpener, PortSetup, WorkerCount};
 use flow::{FlowKey, HashKey};
 use netio::memory::{ChannelRx, ChannelTx, Discard, channel};
-use netio::{FramePool, PortError, PortId, RxQueue, TxQueue};
+use netio::{FramePool, PortId, TxQueue};
 use steer::{BucketId, WorkerId};
 use wire::build::PacketBuilder;
+
+use queues::Queues;
 
 const FLOWS: u16 = 64;
 const ROUNDS: usize = 40;
 
-/// Opens a channel as an interface, once, and throws away what is sent.
-struct Once(Option<ChannelRx>);
-
-impl PortOpener for Once {
-    fn open(&mut self, _rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
-        let rx = self.0.take().into_iter().map(|rx| Box::new(rx) as Box<dyn RxQueue>).collect();
-        let tx = (0..tx_queues).map(|_| Box::new(Discard) as Box<dyn TxQueue>).collect();
-        Ok(OpenPort { rx, tx })
-    }
-
-    fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(Discard))
-    }
+/// A channel as an interface, opened once; what is sent is thrown away.
+fn port(mut channel: Option<ChannelRx>) -> impl PortOpener + 'static {
+    let receive = move |_: usize| channel.take().into_iter().collect::<Vec<_>>();
+    Queues { receive, transmit: || Discard, mtu: None }
 }
 
 fn start() -> (Gateway, ChannelTx) {
     let (lan, lan_rx) = channel(PortId(0), 1 << 12).unwrap();
-    let ports =
-        vec![PortSetup::new("lan0", Once(Some(lan_rx))), PortSetup::new("wan0", Once(None))];
+    let ports = [("lan0", Some(lan_rx)), ("wan0", None)];
+    let ports = ports.map(|(name, channel)| PortSetup::new(name, port(channel))).into();
     let workers = WorkerCount::fixed(3).unwrap();
     let config = Config { workers, pin: false, ..Config::new(HashKey(7, 11)) };
     (Gateway::start(config, ports).unwrap(), lan)

@@ -3,11 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod queues;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use engine::{Config, Gateway, OpenPort, PortOpener, PortSetup, Status, WorkerCount};
+use engine::{Config, Gateway, PortSetup, Status, WorkerCount};
 use flow::{DropReason, HashKey};
 use netio::{
     Checksum, Frame, FramePool, Offload, PortError, RxQueue, Segmentation, TxQueue, TxReport,
@@ -15,6 +17,8 @@ use netio::{
 use steer::{BucketId, WorkerId};
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
+
+use queues::Queues;
 
 /// Frames that each port receives.
 const FRAMES: u64 = 20_000;
@@ -145,21 +149,6 @@ impl TxQueue for Port {
     }
 }
 
-impl PortOpener for Port {
-    fn open(&mut self, _: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
-        let tx = (0..tx_queues).map(|_| Box::new(self.clone()) as Box<dyn TxQueue>);
-        Ok(OpenPort { rx: vec![Box::new(self.clone())], tx: tx.collect() })
-    }
-
-    fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(self.clone()))
-    }
-
-    fn mtu(&self) -> Option<u32> {
-        Some(self.mtu)
-    }
-}
-
 /// What a gateway with ports of these MTUs says at its end, when all their frames have
 /// come while its buckets moved.
 fn played(mtus: &[u32]) -> (Status, Vec<Port>) {
@@ -173,7 +162,15 @@ fn played(mtus: &[u32]) -> (Status, Vec<Port>) {
     let mut config = Config::new(HashKey(1, 2));
     config.workers = WorkerCount::fixed(3).unwrap();
     config.settings.set("netdev_max_backlog", 64).unwrap();
-    let setups = ports.iter().map(|port| PortSetup::new(port.mtu.to_string(), port.clone()));
+    let setups = ports.iter().map(|port| {
+        let (receive, transmit) = (port.clone(), port.clone());
+        let queues = Queues {
+            receive: move |_: usize| vec![receive.clone()],
+            transmit: move || transmit.clone(),
+            mtu: Some(port.mtu),
+        };
+        PortSetup::new(port.mtu.to_string(), queues)
+    });
     let gateway = Gateway::start(config, setups.collect()).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let is_over = || ports.iter().all(|port| port.received.load(Ordering::Relaxed) == FRAMES);

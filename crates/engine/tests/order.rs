@@ -12,16 +12,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod queues;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use engine::{Config, Gateway, OpenPort, PortOpener, PortSetup, WorkerCount};
+use engine::{Config, Gateway, PortOpener, PortSetup, WorkerCount};
 use flow::HashKey;
 use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, TxReport};
 use steer::{BucketId, FragmentSteering, WorkerId};
 use wire::build::PacketBuilder;
+
+use queues::Queues;
 
 const FLOWS: u32 = 512;
 /// Fragments of a datagram, in the tests with fragments.
@@ -144,31 +148,20 @@ impl TxQueue for Shared {
     }
 }
 
-/// Opens the numbered source as port 0 and the sink as port 1.
-struct Opener {
-    shared: Shared,
-    sends: bool,
-}
-
-impl PortOpener for Opener {
-    fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
+/// The numbered source, with so many queues, or the sink.
+fn port(shared: &Shared, sends: bool) -> impl PortOpener + 'static {
+    let (source, sink) = (shared.clone(), shared.clone());
+    let receive = move |queues: usize| {
         let numbered = |queue| Numbered {
-            shared: self.shared.clone(),
+            shared: source.clone(),
             queue: queue as u32,
-            queues: rx_queues as u32,
+            queues: queues as u32,
             next: 0,
             scratch: Vec::new(),
         };
-        let receives = if self.sends { rx_queues } else { 0 };
-        Ok(OpenPort {
-            rx: (0..receives).map(|queue| Box::new(numbered(queue)) as Box<dyn RxQueue>).collect(),
-            tx: (0..tx_queues).map(|_| Box::new(self.shared.clone()) as Box<dyn TxQueue>).collect(),
-        })
-    }
-
-    fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(self.shared.clone()))
-    }
+        (0..if sends { queues } else { 0 }).map(numbered).collect::<Vec<_>>()
+    };
+    Queues { receive, transmit: move || sink.clone(), mtu: None }
 }
 
 fn start(workers: usize, queues: usize, window: u64) -> (Gateway, Shared) {
@@ -184,11 +177,10 @@ fn start_with(
     let mut config = Config::new(HashKey(1, 2));
     config.workers = WorkerCount::fixed(workers).unwrap();
     config.fragments = fragments;
-    let source = Opener { shared: shared.clone(), sends: true };
-    let sink = Opener { shared: shared.clone(), sends: false };
-    let mut source = PortSetup::new("source", source);
+    let mut source = PortSetup::new("source", port(&shared, true));
     source.rx_queues = queues;
-    let gateway = Gateway::start(config, vec![source, PortSetup::new("sink", sink)]).unwrap();
+    let sink = PortSetup::new("sink", port(&shared, false));
+    let gateway = Gateway::start(config, vec![source, sink]).unwrap();
     (gateway, shared)
 }
 
@@ -274,8 +266,8 @@ fn order_holds_while_the_set_of_cpus_changes() {
     let cpus = Arc::new(Mutex::new(vec![0]));
     let mut config = Config::new(HashKey(1, 2));
     config.workers = WorkerCount::PerCpu;
-    let source = PortSetup::new("source", Opener { shared: shared.clone(), sends: true });
-    let sink = PortSetup::new("sink", Opener { shared: shared.clone(), sends: false });
+    let source = PortSetup::new("source", port(&shared, true));
+    let sink = PortSetup::new("sink", port(&shared, false));
     let seen = cpus.clone();
     let gateway = Gateway::start_on(
         config,
@@ -299,9 +291,9 @@ fn order_holds_while_the_set_of_cpus_changes() {
 fn rps_cpus_are_applied_anew_when_cpus_come_and_go() {
     let shared = Shared { window: 400, ..Shared::default() };
     let cpus = Arc::new(Mutex::new(vec![0, 1]));
-    let mut source = PortSetup::new("source", Opener { shared: shared.clone(), sends: true });
+    let mut source = PortSetup::new("source", port(&shared, true));
     source.rps_cpus = Some("2".parse().unwrap());
-    let sink = PortSetup::new("sink", Opener { shared: shared.clone(), sends: false });
+    let sink = PortSetup::new("sink", port(&shared, false));
     let seen = cpus.clone();
     let gateway = Gateway::start_on(
         Config::new(HashKey(1, 2)),
