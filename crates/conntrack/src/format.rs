@@ -10,6 +10,11 @@ use crate::{
 };
 
 /// A connection as a line of `conntrack -L`, without the line end.
+///
+/// `use` is always 1. In the kernel it is one more for each live connection that this one
+/// has announced, which holds on to it. Here such a connection may be anywhere, and neither
+/// knows of the other once it is open: to count them would take something that all workers
+/// share.
 pub struct Listed<'a>(pub &'a Connection);
 
 /// An event as a line of `conntrack -E`, without the line end.
