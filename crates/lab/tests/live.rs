@@ -15,6 +15,8 @@ mod calls;
 mod floods;
 #[path = "live/fragments/mod.rs"]
 mod fragments;
+#[path = "live/h323.rs"]
+mod h323;
 #[path = "live/kernel.rs"]
 mod kernel;
 #[path = "live/lifetime.rs"]
@@ -27,6 +29,8 @@ mod operations;
 mod rate;
 #[path = "live/scenario.rs"]
 mod scenario;
+#[path = "live/services.rs"]
+mod services;
 #[path = "live/stateway.rs"]
 mod stateway;
 #[path = "live/syn_proxy.rs"]
