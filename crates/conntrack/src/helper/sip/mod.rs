@@ -6,7 +6,7 @@
 //! - a malformed message, and one that names a port below 1024, announces nothing; the kernel
 //!   drops it;
 //! - a registration announces when it is confirmed; the kernel announces at the request, and
-//!   lets nobody in before the confirmation;
+//!   lets nobody in before the confirmation, which says alone how long it stands;
 //! - a fax (T.38) has one port, not a pair;
 //! - a registrar that asks who it is (401, 407) ends nothing: the registration that is being
 //!   renewed still stands;
@@ -82,9 +82,10 @@ struct Registration {
 impl Inspect for Sip {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Self { streams, dialogue } = self;
+        // Whatever is said: it may be there only to keep the connection (RFC 5626 section 3.5).
+        ask(Request::Keep { seconds: KEEP_S });
         let mut read = |bytes: &[u8], at| {
             if let Some(message) = Message::parse(bytes) {
-                ask(Request::Keep { seconds: KEEP_S });
                 dialogue.hear(&Heard { message, packet, at }, ask);
             }
         };

@@ -317,7 +317,7 @@ fn what_breaks_the_rules_announces_nothing() {
         format!("\0{invite}").replace("SIP/2.0\r\n", "\r\n"),
     ] {
         let mut talk = Talk::new(Kind::Sip, protocol::UDP);
-        assert!(talk.say(THERE, broken.as_bytes()).is_empty(), "{broken}");
+        assert!(said(&mut talk, THERE, broken.as_bytes()).is_empty(), "{broken}");
     }
     let mut talk = Talk::new(Kind::Sip, protocol::UDP);
     let cut = invite.replace(&format!("Content-Length: {}", body.len()), "l: 20");
@@ -359,8 +359,19 @@ fn it_does_not_matter_where_segments_end() {
 #[test]
 fn the_body_of_a_web_request_is_no_message() {
     let mut talk = Talk::new(Kind::Sip, protocol::TCP);
-    assert!(talk.say(THERE, b"POST / HTTP/1.1\r\nHost: example.com\r\n\r\n").is_empty());
-    assert!(talk.say(THERE, &stream()).is_empty());
+    let post = b"POST / HTTP/1.1\r\nHost: example.com\r\n\r\n";
+    assert!(said(&mut talk, THERE, post).is_empty());
+    assert!(said(&mut talk, THERE, &stream()).is_empty());
+}
+
+#[test]
+fn what_is_no_message_keeps_the_signalling_too() {
+    for protocol in PROTOCOLS {
+        for direction in [THERE, BACK] {
+            let asked = Talk::new(Kind::Sip, protocol).say(direction, b"\r\n\r\n");
+            assert_eq!(asked, [Request::Keep { seconds: KEEP_S }]);
+        }
+    }
 }
 
 proptest! {

@@ -6,7 +6,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use lab::{Error, Namespace, Result, attach_kernel_helpers};
+use conntrack::helper::{Helpers, Kind};
+use lab::{Error, Namespace, Result};
 use wire::{Family, Transport, protocol};
 
 use super::dialogue::{Dialogue, Step};
@@ -113,9 +114,29 @@ impl Kernel {
     /// Attaches helpers where the port is the assigned one.
     ///
     /// # Errors
-    /// Those of [`attach_kernel_helpers`].
-    pub fn attach_helpers(&self) -> Result<()> {
-        attach_kernel_helpers(&self.namespace)
+    /// [`Error::Unavailable`] if this kernel lacks one of them.
+    pub fn attach_helpers(&self, kinds: &[Kind]) -> Result<()> {
+        let mut helpers = Helpers::default();
+        for &kind in kinds {
+            helpers.attach(kind, kind.default_port()).expect("the port is free");
+        }
+        let (mut objects, mut rules) = (String::new(), String::new());
+        for (number, (protocol, port, kind)) in helpers.iter().enumerate() {
+            let (protocol, name) = (if protocol == 6 { "tcp" } else { "udp" }, kind.name());
+            writeln!(objects, "ct helper h{number} {{ type \"{name}\" protocol {protocol}; }}")
+                .unwrap();
+            writeln!(rules, "{protocol} dport {port} ct helper set \"h{number}\"").unwrap();
+        }
+        let rules = format!(
+            "table inet helpers {{\n{objects}chain forward {{\n\
+             type filter hook forward priority filter - 1; policy accept;\n{rules}}}\n}}\n"
+        );
+        let output = self.namespace.program("nft").args(["-f", "-"]).input(rules).run()?;
+        if output.code == Some(0) {
+            return Ok(());
+        }
+        let why = format!("this kernel lacks helpers for {kinds:?}: {}", output.stderr.trim());
+        Err(Error::Unavailable { why })
     }
 
     /// Sets tunables of connection tracking, which have the kernel's names.

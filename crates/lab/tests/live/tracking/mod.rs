@@ -2,6 +2,7 @@
 //! of every one of them.
 
 mod announced;
+mod calls;
 mod compare;
 mod datagrams;
 mod dccp;
@@ -12,8 +13,11 @@ mod ours;
 mod reason;
 mod said;
 mod sctp;
+mod talk;
 mod tcp;
 mod transcript;
+
+use conntrack::helper::Kind;
 
 use crate::scenario::alone;
 
@@ -31,8 +35,17 @@ fn sctp_is_tracked_as_by_the_kernel() {
 fn what_is_announced_is_expected_as_by_the_kernel() {
     alone(|| {
         let kernel = kernel::Kernel::new()?;
-        kernel.attach_helpers()?;
+        kernel.attach_helpers(&[Kind::Ftp, Kind::Tftp])?;
         announced::ANNOUNCED.run_in(&kernel)
+    });
+}
+
+#[test]
+fn what_calls_announce_is_expected_as_by_the_kernel() {
+    alone(|| {
+        let kernel = kernel::Kernel::new()?;
+        kernel.attach_helpers(&[Kind::Sip])?;
+        calls::CALLS.run_in(&kernel)
     });
 }
 

@@ -54,7 +54,7 @@ impl Ours {
         for (name, value) in tunables {
             settings.set(name, *value).expect("a tunable of ours");
         }
-        for kind in [Kind::Ftp, Kind::Tftp] {
+        for &kind in Kind::ALL {
             settings.helpers.attach(kind, kind.default_port()).expect("the port is free");
         }
         let now = Timestamp::ZERO;

@@ -35,6 +35,10 @@ pub fn outline(side: Side, frame: &[u8]) -> String {
             let kinds: Vec<u8> = chunks.map(|chunk| chunk.kind).collect();
             format!("tag {verification_tag:#x} chunks {kinds:?} {:02x?}", payload(frame, &network))
         }
+        Transport::Udp { source_port, destination_port, .. } => {
+            let data = &frame[usize::from(network.transport_offset) + 8..network.end as usize];
+            format!("{source_port}->{destination_port} UDP {}", data.escape_ascii())
+        }
         transport => format!("{transport:?} {:02x?}", payload(frame, &network)),
     };
     let (source, destination) = (network.source_ip(), network.destination_ip());

@@ -1,0 +1,215 @@
+//! Calls and registrations by SIP: what the ends say, and then others that come.
+
+use std::time::Duration;
+
+use lab::Family;
+
+use super::announced::payload;
+use super::compare::{Comparison, Told};
+use super::dialogue::{Client, Dialogue, Server, Side};
+use super::said::Class;
+use super::talk::{CONTROL, Talk};
+
+pub const CALLS: Comparison = Comparison {
+    name: "calls",
+    seeds: 400,
+    pause: |_| Duration::ZERO,
+    turns_after: None,
+    tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
+    generate,
+    rule,
+    rules: &[FORM, PORT, TWICE],
+};
+
+const SIP: u16 = 5060;
+/// Where calls are announced to come.
+const CONTACT: u16 = 30000;
+/// Too short for a message.
+const SOUND: &[u8] = b"\x80\0sound";
+/// A dialogue of so many has something that the kernel drops, and it takes a while to see that.
+const DROPPED_IN: u64 = 200;
+
+fn generate(seed: u64) -> Dialogue {
+    let mut talk = Talk::new(seed);
+    let mut call = Call { talk: &mut talk, sequence: 7 };
+    call.message(Client);
+    for _ in 0..call.talk.random.between(2, 7) {
+        let from = call.talk.random.one_of(&[Client, Server]);
+        call.message(from);
+        for _ in 0..call.talk.random.between(0, 2) {
+            call.somebody();
+        }
+    }
+    if seed.is_multiple_of(DROPPED_IN) {
+        let body = call.description(Client).replace("m=audio 200", "m=audio 2");
+        let invite = call.text(Client, "INVITE", None, "INVITE", &body);
+        call.send(Client, &invite);
+        call.somebody();
+    }
+    talk.end()
+}
+
+struct Call<'a> {
+    talk: &'a mut Talk,
+    /// Of the last request.
+    sequence: u32,
+}
+
+impl Call<'_> {
+    fn once_in(&mut self, n: usize) -> bool {
+        self.talk.random.once_in(n)
+    }
+
+    fn send(&mut self, from: Side, text: &str) {
+        let ports = [CONTROL, SIP];
+        let ports = (ports[from as usize], ports[from.other() as usize]);
+        self.talk.datagram(from, ports, text.as_bytes());
+    }
+
+    /// Somebody sends to a port that may have been announced.
+    fn somebody(&mut self) {
+        let from = self.talk.random.one_of(&Side::BOTH);
+        let port = if self.once_in(4) { CONTACT } else { self.talk.any_port() };
+        self.talk.somebody_sends(from, port, SOUND);
+    }
+
+    /// A message as it may be in a call, or not quite.
+    fn message(&mut self, from: Side) {
+        const REQUESTS: [&str; 9] =
+            ["INVITE", "INVITE", "INVITE", "ACK", "UPDATE", "PRACK", "BYE", "CANCEL", "REGISTER"];
+        const CODES: [u32; 10] = [100, 180, 183, 183, 200, 200, 200, 401, 486, 603];
+        const ANSWERED: [&str; 6] = ["INVITE", "INVITE", "UPDATE", "PRACK", "BYE", "REGISTER"];
+        let random = &mut self.talk.random;
+        let is_request = random.once_in(2);
+        let method = random.one_of(if is_request { &REQUESTS[..] } else { &ANSWERED });
+        let code = (!is_request).then(|| random.one_of(&CODES));
+        if is_request && random.once_in(2) {
+            self.sequence += 1;
+        }
+        let with_body = method != "REGISTER" && !self.once_in(4);
+        let body = if with_body { self.description(from) } else { String::new() };
+        let mut first = method.to_owned();
+        if is_request && self.once_in(20) {
+            first.make_ascii_lowercase();
+        }
+        let mut text = self.text(from, &first, code, method, &body);
+        match self.talk.random.between(0, 40) {
+            0 => text = text.replace("CSeq:", "cseq:"),
+            1 => text = text.replace("\r\n", "\n"),
+            2 => text = text.replace("Content-Length", "l"),
+            3 => text = text.replace("RTP/AVP", "RTP/SAVP"),
+            4 => text = text.replace("Contact:", "m:"),
+            5 => text = text.replace("SIP/2.0", "SIP/3.0"),
+            _ => {}
+        }
+        self.send(from, &text);
+    }
+
+    fn text(
+        &mut self,
+        from: Side,
+        method: &str,
+        code: Option<u32>,
+        of: &str,
+        body: &str,
+    ) -> String {
+        let address = self.named(from);
+        let sequence = self.sequence - u32::from(self.once_in(12));
+        let first = match code {
+            None => format!("{method} sip:bob@example.com SIP/2.0"),
+            Some(code) => format!("SIP/2.0 {code} Text"),
+        };
+        let contact = if of == "REGISTER" {
+            // A confirmation repeats the contact of the request.
+            let whose = if code.is_some() { from.other() } else { from };
+            let host = self.named(whose);
+            let expires = self.talk.random.one_of(&[";expires=60", "", ";expires=0"]);
+            let general = self.talk.random.one_of(&["Expires: 90\r\n", ""]);
+            format!("Contact: <sip:alice@{host}:{CONTACT}>{expires}\r\n{general}")
+        } else {
+            format!("Contact: <sip:alice@{address}:{CONTROL}>\r\n")
+        };
+        format!(
+            "{first}\r\nVia: SIP/2.0/UDP {address};branch=z9hG4bK1\r\n\
+             From: <sip:alice@example.com>;tag=1\r\nTo: <sip:bob@example.com>\r\n\
+             Call-ID: 1@example.com\r\nCSeq: {sequence} {of}\r\n{contact}\
+             Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+
+    /// The address of a side as SIP writes it, seldom another's.
+    fn named(&mut self, side: Side) -> String {
+        let side = if self.once_in(12) { side.other() } else { side };
+        let address = self.talk.ends.address(side);
+        if address.is_ipv6() { format!("[{address}]") } else { address.to_string() }
+    }
+
+    fn description(&mut self, from: Side) -> String {
+        let side = if self.once_in(12) { from.other() } else { from };
+        let address = self.talk.ends.address(side);
+        let kind = if self.talk.ends.family == Family::V4 { "IP4" } else { "IP6" };
+        let connection = format!("c=IN {kind} {address}\r\n");
+        let of_media = self.once_in(4);
+        let mut text = format!("v=0\r\no=alice 1 1 IN {kind} {address}\r\ns=-\r\n");
+        if !of_media {
+            text += &connection;
+        }
+        text += "t=0 0\r\n";
+        for _ in 0..self.talk.random.between(1, 2) {
+            let what = self.talk.random.one_of(&["audio", "audio", "audio", "video", "text"]);
+            let port = if self.once_in(12) { 0 } else { self.talk.any_port() };
+            text += &format!("m={what} {port} RTP/AVP 0\r\n");
+            if of_media {
+                text += &connection;
+            }
+        }
+        text
+    }
+}
+
+/// The kernel reads what is nearly a message.
+const FORM: &str = "a message is of version 2.0, and its lines end with CR and LF";
+/// The kernel drops it.
+const PORT: &str = "a port below 1024 announces nothing, and is for the receiver to refuse";
+/// The kernel takes it for announced already, and leaves it at that.
+const TWICE: &str = "a port may be announced for sound and for pictures, and counts as both";
+
+/// The kernel has ended the registration at the request. Rare, so no seed that is always
+/// played shows it.
+const STANDS: &str = "how long a registration stands is for its confirmation to say";
+
+fn rule(told: &[Told<'_>]) -> Option<&'static str> {
+    let Told { kernel, ours, log, .. } = told.last()?;
+    let any = |is: &dyn Fn(&str) -> bool| {
+        told.iter().any(|told| is(&String::from_utf8_lossy(&payload(told.frame))))
+    };
+    let is_ended = |text: &str| text.starts_with("REGISTER") && text.contains(";expires=0");
+    let odd = |text: &str| text.contains("SIP/3.0") || text.contains('\n') && !text.contains('\r');
+    match (kernel.class, ours.class) {
+        (Class::Lost, Class::New | Class::Established) if log.contains("wrong port") => Some(PORT),
+        (Class::New, Class::Related) | (Class::Related, Class::New) if any(&odd) => Some(FORM),
+        (Class::New, Class::Related) if any(&is_ended) => Some(STANDS),
+        (Class::New, Class::Related) | (Class::Related, Class::New) if is_for_both(told) => {
+            Some(TWICE)
+        }
+        _ => None,
+    }
+}
+
+/// True if somebody has announced a port, or its neighbour, for sound and for pictures.
+fn is_for_both(told: &[Told<'_>]) -> bool {
+    let mut announced = Vec::new();
+    for Told { from, frame, .. } in told {
+        let text = String::from_utf8_lossy(&payload(frame)).into_owned();
+        for line in text.lines() {
+            let mut words = line.split(' ');
+            let (kind, port) =
+                (words.next(), words.next().and_then(|port| port.parse::<u16>().ok()));
+            if let (Some(kind @ ("m=audio" | "m=video")), Some(port)) = (kind, port) {
+                announced.push((*from, port | 1, kind == "m=audio"));
+            }
+        }
+    }
+    announced.iter().any(|&(from, port, sound)| announced.contains(&(from, port, !sound)))
+}

@@ -1,0 +1,124 @@
+//! What the ends of a connection that announces others say to each other, and who comes then.
+
+use lab::{Family, Random};
+use wire::TcpFlags;
+use wire::build::Tcp;
+
+use super::compare::BATCH;
+use super::dialogue::{Client, Dialogue, Ends, Server, Side, Step};
+
+pub const CONTROL: u16 = 40000;
+/// The first of the ports that are announced, and how many there are.
+pub const PORTS: (u16, usize) = (20000, 4);
+
+/// Two ends of a control connection.
+pub struct Talk {
+    seed: u64,
+    pub ends: Ends,
+    pub random: Random,
+    /// Port of the server.
+    port: u16,
+    /// Next sequence numbers, by [`Side`].
+    next: [u32; 2],
+    /// Where connections that nobody announced come from.
+    other_port: u16,
+    steps: Vec<Step>,
+}
+
+impl Talk {
+    /// Between two ends of the seed, of either family.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let family = random.one_of(&[Family::V4, Family::V6]);
+        Self::of(seed, family, random)
+    }
+
+    pub fn of(seed: u64, family: Family, random: Random) -> Self {
+        let ends = Ends::of(seed % BATCH, family);
+        Self { seed, ends, random, port: 0, next: [1, 1], other_port: 1024, steps: Vec::new() }
+    }
+
+    pub fn end(self) -> Dialogue {
+        let Some(Step::Send(_, flow)) = self.steps.first().cloned() else {
+            panic!("nothing is said")
+        };
+        Dialogue { seed: self.seed, ends: self.ends, flow, steps: self.steps }
+    }
+
+    /// Connects to a port by TCP.
+    pub fn connect(&mut self, port: u16) {
+        self.port = port;
+        let (syn, ack) = (TcpFlags::SYN, TcpFlags::ACK);
+        self.control(Client, syn, (0, 0), b"");
+        self.control(Server, syn.with(ack), (0, 1), b"");
+        self.control(Client, ack, (1, 1), b"");
+    }
+
+    /// Says something on the control connection, sometimes twice.
+    pub fn say(&mut self, from: Side, payload: &[u8]) {
+        let numbers = (self.next[from as usize], self.next[from.other() as usize]);
+        self.control(from, TcpFlags::ACK, numbers, payload);
+        if self.random.once_in(10) {
+            // With another bit, so that the copy can be told from the first.
+            self.control(from, TcpFlags::ACK.with(TcpFlags::PSH), numbers, payload);
+        }
+        self.next[from as usize] += payload.len() as u32;
+    }
+
+    fn control(&mut self, from: Side, flags: TcpFlags, numbers: (u32, u32), payload: &[u8]) {
+        let ports = [CONTROL, self.port];
+        let ports = (ports[from as usize], ports[from.other() as usize]);
+        self.segment(from, ports, flags, numbers, payload);
+    }
+
+    fn segment(
+        &mut self,
+        from: Side,
+        (source_port, destination_port): (u16, u16),
+        flags: TcpFlags,
+        (sequence, acknowledgment): (u32, u32),
+        payload: &[u8],
+    ) {
+        let tcp = Tcp {
+            source_port,
+            destination_port,
+            sequence,
+            acknowledgment,
+            flags,
+            window: 60000,
+            options: &[],
+        };
+        let mut frame = Vec::new();
+        self.ends.from(from).tcp(&tcp, payload, &mut frame);
+        self.steps.push(Step::Send(from, frame));
+    }
+
+    /// One of the ports that are announced.
+    pub fn any_port(&mut self) -> u16 {
+        PORTS.0 + self.random.between(0, PORTS.1 - 1) as u16
+    }
+
+    /// Somebody opens a connection to a port that may have been announced.
+    pub fn somebody_comes(&mut self) {
+        let (from, port) = (self.random.one_of(&Side::BOTH), self.any_port());
+        self.somebody_connects(from, port);
+    }
+
+    /// By TCP, to this port.
+    pub fn somebody_connects(&mut self, from: Side, port: u16) {
+        self.other_port += 1;
+        self.segment(from, (self.other_port, port), TcpFlags::SYN, (9, 0), b"");
+    }
+
+    /// By UDP, with too little to be a message.
+    pub fn somebody_sends(&mut self, from: Side, port: u16, payload: &[u8]) {
+        self.other_port += 1;
+        self.datagram(from, (self.other_port, port), payload);
+    }
+
+    pub fn datagram(&mut self, from: Side, ports: (u16, u16), payload: &[u8]) {
+        let mut frame = Vec::new();
+        self.ends.from(from).udp(ports.0, ports.1, payload, &mut frame);
+        self.steps.push(Step::Send(from, frame));
+    }
+}
