@@ -12,7 +12,7 @@ use crate::{
     protocol,
 };
 
-/// Longest frame that [`write`] writes, bytes: Ethernet, as many VLAN tags
+/// Longest frame that [`write()`] writes, bytes: Ethernet, as many VLAN tags
 /// as are read, PPPoE, and the longest error.
 pub const MAX_FRAME: usize = 14 + 4 * Dissected::MAX_VLAN_TAGS + 8 + MAX_ICMPV6_ERROR;
 
