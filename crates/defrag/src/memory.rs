@@ -48,10 +48,10 @@ impl Pools {
     /// The share of one of `workers` workers (at least 1).
     pub fn memory(&self, workers: u32) -> Memory {
         Memory {
-            leases: self.pools.each_ref().map(|pool| {
-                let quantum = pool.cap() / QUANTUM_SHARE / u64::from(workers.max(1));
-                pool.lease_with_floor(quantum.min(LARGEST_QUANTUM), floor(pool, workers))
-            }),
+            leases: self
+                .pools
+                .each_ref()
+                .map(|pool| pool.lease_with_floor(quantum(pool, workers), floor(pool, workers))),
             pools: self.clone(),
         }
     }
@@ -66,6 +66,10 @@ fn floor(pool: &LeasePool, workers: u32) -> u64 {
     pool.cap() / FLOOR_SHARE / u64::from(workers.max(1))
 }
 
+fn quantum(pool: &LeasePool, workers: u32) -> u64 {
+    (pool.cap() / QUANTUM_SHARE / u64::from(workers.max(1))).min(LARGEST_QUANTUM)
+}
+
 /// What a worker may hold, bytes.
 #[derive(Debug)]
 pub struct Memory {
@@ -74,10 +78,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Fits the floors to a number of workers and to limits that have changed.
+    /// Fits floors and quanta to a number of workers and to limits that have changed.
     pub fn set_workers(&mut self, workers: u32) {
         for (lease, pool) in self.leases.iter_mut().zip(&self.pools.pools) {
             lease.set_floor(floor(pool, workers));
+            lease.set_quantum(quantum(pool, workers));
         }
     }
 
@@ -89,5 +94,36 @@ impl Memory {
     #[inline]
     pub(crate) fn lease(&mut self, family: Family) -> &mut Lease {
         &mut self.leases[family_index(family)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_at_a_time_follows_workers_and_limits() {
+        const KIB: u64 = 1 << 10;
+        let mut settings = Settings::default();
+        settings.v4.high_thresh = 1024 * KIB;
+        let pools = Pools::new(&settings);
+        let mut memory = pools.memory(1);
+        let leased = || pools.leased(Family::V4);
+        assert_eq!(leased(), 256 * KIB, "the floor: a quarter");
+        assert!(memory.lease(Family::V4).spend(256 * KIB + 1));
+        assert_eq!(leased(), (256 + 64) * KIB, "a sixteenth at a time");
+        memory.lease(Family::V4).release(256 * KIB + 1);
+
+        memory.set_workers(16);
+        assert_eq!(leased(), (16 + 4) * KIB, "what a smaller pocket does not hold went back");
+        assert!(memory.lease(Family::V4).spend(20 * KIB + 1));
+        assert_eq!(leased(), (20 + 4) * KIB);
+        memory.lease(Family::V4).release(20 * KIB + 1);
+
+        settings.v4.high_thresh = 4 * 1024 * KIB;
+        pools.apply(&settings);
+        memory.set_workers(2);
+        assert!(memory.lease(Family::V4).spend(512 * KIB + 1));
+        assert_eq!(leased(), (512 + 128) * KIB);
     }
 }

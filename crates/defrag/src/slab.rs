@@ -111,7 +111,11 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Gives memory back if nothing is held and a burst has left a lot of it.
+    /// Gives memory back if nothing is held and a burst has left a lot of it. Until then
+    /// it waits for the next burst; it is no more than the limits of what may be held have
+    /// allowed. To give back what is free behind the last used place, low places would
+    /// have to be used first, chunk by chunk: tried, and a piece of a datagram of 45 took 11 %
+    /// more instructions for it.
     pub fn shrink(&mut self) {
         if self.len == 0 && self.chunks.len() > CHUNKS_KEPT {
             *self = Self::new();

@@ -103,8 +103,9 @@ impl Owned {
         &mut self.pool
     }
 
-    /// Reassembles a batch: one piece after the other, what is due. The frames are drained; those of a datagram that is complete
-    /// go to `deliver` in order, and then back to the pool.
+    /// Reassembles a batch: one piece after the other, and what is due. The frames are
+    /// drained; those of a datagram that is complete go to `deliver` in order, and then back
+    /// to the pool.
     #[inline]
     pub fn reassemble(
         &mut self,
