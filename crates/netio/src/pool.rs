@@ -59,7 +59,7 @@ impl FramePool {
 
     /// A frame with room for `length` bytes, whose content is whatever was there.
     /// `None` when `length` exceeds [`MAX_FRAME`].
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self, length: usize) -> Option<Frame> {
         if length <= SMALL_BUFFER {
             Some(self.shelves[SMALL].take(length, &mut self.balance))
@@ -114,14 +114,21 @@ impl FramePool {
     /// Returns a frame's buffer. Beyond the limit it is freed.
     #[inline]
     pub fn give_back(&mut self, frame: Frame) {
-        let size = frame.buffer.len();
-        let shelf = match size {
-            SMALL_BUFFER => Some(&mut self.shelves[SMALL]),
-            size => self.shelves.iter_mut().rev().find(|shelf| shelf.size == size),
-        };
-        match shelf {
-            Some(shelf) if shelf.free.len() < shelf.limit => shelf.free.push(frame.buffer),
-            _ => self.balance -= size as i64,
+        let small = &mut self.shelves[SMALL];
+        if frame.buffer.len() == SMALL_BUFFER && small.free.len() < small.limit {
+            small.free.push(frame.buffer);
+        } else {
+            self.give_back_odd(frame.buffer);
+        }
+    }
+
+    /// Takes back a buffer that is not small, or one too many.
+    #[inline(never)]
+    fn give_back_odd(&mut self, buffer: Box<[u8]>) {
+        let shelf = self.shelves.iter_mut().find(|shelf| shelf.size == buffer.len());
+        match shelf.filter(|shelf| shelf.free.len() < shelf.limit) {
+            Some(shelf) => shelf.free.push(buffer),
+            None => self.balance -= buffer.len() as i64,
         }
     }
 
@@ -142,14 +149,20 @@ impl FramePool {
 }
 
 impl Shelf {
-    #[inline]
+    /// Always inline: a frame that is handed out of a call is written in small pieces and
+    /// read in large ones, for which the processor has to wait.
+    #[inline(always)]
     fn take(&mut self, length: usize, balance: &mut i64) -> Frame {
-        let buffer = self.free.pop().unwrap_or_else(|| {
-            *balance += self.size as i64;
-            vec![0; self.size].into_boxed_slice()
-        });
+        let buffer = self.free.pop().unwrap_or_else(|| self.allocate(balance));
         self.least = self.least.min(self.free.len());
         Frame { buffer, length: length as u32, ..Frame::default() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate(&self, balance: &mut i64) -> Box<[u8]> {
+        *balance += self.size as i64;
+        vec![0; self.size].into_boxed_slice()
     }
 }
 

@@ -37,6 +37,7 @@ impl Pool {
 
     /// A frame as it is received, of the length of one of a 1500-byte link at most,
     /// whose content is whatever was there.
+    #[inline]
     pub fn take(&mut self, length: usize) -> Frame {
         Frame(self.0.take(length).unwrap_or_default())
     }
