@@ -74,6 +74,8 @@ impl Status {
     pub const PROXIED: Self = Self(1 << 10);
     /// It is among the half-open TCP connections of its zone.
     pub const HALF_OPEN: Self = Self(1 << 11);
+    /// It has labels.
+    pub const LABELLED: Self = Self(1 << 12);
 
     pub const fn has(self, bit: Self) -> bool {
         self.0 & bit.0 != 0

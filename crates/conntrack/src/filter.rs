@@ -6,7 +6,7 @@ use flow::{Endpoint, FlowKey, Side, Zone};
 use wire::{Family, protocol};
 
 use crate::limits::ip_address;
-use crate::{Connection, TupleTransport};
+use crate::{Connection, Labels, TupleTransport};
 
 /// A choice of connections. What is `None` is not looked at; the default
 /// chooses all.
@@ -30,6 +30,8 @@ pub struct Filter {
     pub state: Option<String>,
     /// Mark: value and the bits that count.
     pub mark: Option<(u32, u32)>,
+    /// Labels that must all be there.
+    pub labels: Labels,
     /// Assured or not.
     pub assured: Option<bool>,
     /// With or without a reply seen.
@@ -140,6 +142,7 @@ impl Filter {
                 connection.state.is_some_and(|state| state.eq_ignore_ascii_case(wanted))
             })
             && self.mark.is_none_or(|(value, mask)| connection.mark & mask == value & mask)
+            && connection.labels.include(self.labels)
             && is(self.assured, connection.assured)
             && is(self.seen_reply, connection.seen_reply)
     }

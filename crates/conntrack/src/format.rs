@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wire::protocol;
 
+use crate::labels::AtTheEnd;
 use crate::{
-    Connection, Counts, Event, EventKind, ExpectationEvent, Expected, Tuple, TupleTransport,
+    Connection, Counts, Event, EventKind, ExpectationEvent, Expected, LabelNames, Tuple,
+    TupleTransport,
 };
 
 /// A connection as a line of `conntrack -L`, without the line end.
@@ -19,6 +21,12 @@ pub struct Listed<'a>(pub &'a Connection);
 
 /// An event as a line of `conntrack -E`, without the line end.
 pub struct Reported<'a>(pub &'a Event);
+
+/// A connection as a line of `conntrack -L -o labels`, without the line end.
+pub struct ListedWithLabels<'a>(pub &'a Connection, pub &'a LabelNames);
+
+/// An event as a line of `conntrack -E -o labels`, without the line end.
+pub struct ReportedWithLabels<'a>(pub &'a Event, pub &'a LabelNames);
 
 /// An expectation as a line of `conntrack -L expect`, without the line end.
 pub struct ListedExpectation<'a>(pub &'a Expected);
@@ -69,6 +77,25 @@ impl Display for Reported<'_> {
         }
         line += &End { connection, age_s }.to_string();
         f.write_str(line.trim_end())
+    }
+}
+
+impl Display for ListedWithLabels<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self(connection, names) = self;
+        write!(f, "{}{}", Listed(connection), AtTheEnd(connection.labels, names))
+    }
+}
+
+impl Display for ReportedWithLabels<'_> {
+    /// The end of a connection is reported without its labels.
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let Self(event, names) = self;
+        write!(f, "{}", Reported(event))?;
+        match event.kind {
+            EventKind::Destroy => Ok(()),
+            _ => write!(f, "{}", AtTheEnd(event.connection.labels, names)),
+        }
     }
 }
 

@@ -3,6 +3,7 @@ use wire::Family;
 
 use super::*;
 use crate::proto::{dccp::DccpState, sctp::SctpState};
+use crate::{Label, Labels};
 
 fn connection() -> Connection {
     let endpoint = |port| Endpoint { address: [0; 16], port };
@@ -24,6 +25,7 @@ fn connection() -> Connection {
         expected: false,
         helper: None,
         mark: 0,
+        labels: Labels::NONE,
         counters: None,
         age_s: None,
     }
@@ -82,6 +84,36 @@ fn connections_are_listed_as_the_tool_lists_them() {
         "unknown  99 599 src=192.0.2.1 dst=192.0.2.2 [UNREPLIED] \
          src=192.0.2.2 dst=192.0.2.1 mark=0 use=1"
     );
+}
+
+/// Printed by the same tool with `-o labels`.
+#[test]
+fn labels_are_shown_where_the_tool_shows_them() {
+    let mut names = LabelNames::default();
+    let label = Label::new(40).unwrap();
+    names.name(label, "bulk").unwrap();
+    let udp = with_transport(
+        protocol::UDP,
+        TupleTransport::Ports { source: 54060, destination: 9999 },
+        TupleTransport::Ports { source: 9999, destination: 54060 },
+    );
+    let connection = Connection { labels: [label].into_iter().collect(), seen_reply: false, ..udp };
+    let tuples = "src=192.0.2.1 dst=192.0.2.2 sport=54060 dport=9999 [UNREPLIED] \
+                  src=192.0.2.2 dst=192.0.2.1 sport=9999 dport=54060";
+    assert_eq!(
+        ListedWithLabels(&connection, &names).to_string(),
+        format!("udp      17 29 {tuples} mark=0 use=1 labels=bulk")
+    );
+    assert_eq!(
+        Listed(&connection).to_string(),
+        format!("udp      17 29 {tuples} mark=0 use=1"),
+        "only who asks for labels sees them"
+    );
+    let event = |kind| Event { kind, connection: connection.clone() };
+    let shown = |kind| ReportedWithLabels(&event(kind), &names).to_string();
+    assert_eq!(shown(EventKind::New), format!("    [NEW] udp      17 29 {tuples} labels=bulk"));
+    assert_eq!(shown(EventKind::Update), format!(" [UPDATE] udp      17 29 {tuples} labels=bulk"));
+    assert_eq!(shown(EventKind::Destroy), format!("[DESTROY] udp      17 29 {tuples}"));
 }
 
 #[test]

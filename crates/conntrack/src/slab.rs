@@ -5,10 +5,10 @@ use std::ops::{Index, IndexMut};
 
 use flow::Timestamp;
 
-use crate::Counts;
 use crate::entry::{Entry, Head, Status};
 use crate::helper::Watcher;
 use crate::syn_proxy::Proxied;
+use crate::{Counts, Labels};
 
 /// Entries of a chunk: 16 KiB are added at a time.
 const CHUNK: usize = 128;
@@ -31,6 +31,9 @@ pub(crate) struct Slab {
     /// packet looks here.
     proxied: Vec<Option<Box<Proxied>>>,
     proxied_len: usize,
+    /// Labels, by slot; empty while no connection has any.
+    labels: Vec<Option<Box<[Labels; CHUNK]>>>,
+    labelled: usize,
 }
 
 /// What is kept of a connection only if accounting or timestamps are on.
@@ -58,6 +61,8 @@ impl Slab {
             watchers: BTreeMap::new(),
             proxied: Vec::new(),
             proxied_len: 0,
+            labels: Vec::new(),
+            labelled: 0,
         }
     }
 
@@ -79,6 +84,8 @@ impl Slab {
             + self.watchers.len() * (size_of::<(u32, Watcher)>() + Watcher::STATE_BYTES)
             + self.proxied.capacity() * size_of::<Option<Box<Proxied>>>()
             + self.proxied_len * size_of::<Proxied>()
+            + self.labels.iter().flatten().count() * size_of::<[Labels; CHUNK]>()
+            + self.labels.capacity() * size_of::<usize>()
     }
 
     /// The entry in a slot, if one lives there.
@@ -106,6 +113,9 @@ impl Slab {
     }
 
     pub fn remove(&mut self, slot: u32) {
+        if self[slot].head.status.has(Status::LABELLED) {
+            self.set_labels(slot, Labels::NONE);
+        }
         let free = self.free;
         let head = &mut self[slot].head;
         let (watched, proxied) =
@@ -159,6 +169,38 @@ impl Slab {
     /// What the SYN proxy knows of a connection.
     pub fn proxied(&self, slot: u32) -> Option<&Proxied> {
         self.proxied.get(slot as usize)?.as_deref()
+    }
+
+    /// The labels of a connection.
+    pub fn labels(&self, slot: u32) -> Labels {
+        if !self[slot].head.status.has(Status::LABELLED) {
+            return Labels::NONE;
+        }
+        let chunk = self.labels.get(slot as usize / CHUNK).and_then(Option::as_ref);
+        chunk.map_or(Labels::NONE, |chunk| chunk[slot as usize % CHUNK])
+    }
+
+    /// Gives a connection these labels and no others. The memory is given back with the
+    /// last label of any connection.
+    pub fn set_labels(&mut self, slot: u32, labels: Labels) {
+        let status = &mut self[slot].head.status;
+        let before = status.has(Status::LABELLED);
+        status.clear(Status::LABELLED);
+        status.set(Status::when(!labels.is_empty(), Status::LABELLED));
+        self.labelled -= usize::from(before);
+        self.labelled += usize::from(!labels.is_empty());
+        if self.labelled == 0 {
+            self.labels = Vec::new();
+        }
+        if labels.is_empty() {
+            return;
+        }
+        let at = slot as usize / CHUNK;
+        if self.labels.len() <= at {
+            self.labels.resize_with(at + 1, || None);
+        }
+        let chunk = self.labels[at].get_or_insert_with(|| Box::new([Labels::NONE; CHUNK]));
+        chunk[slot as usize % CHUNK] = labels;
     }
 
     /// The facts kept on demand, if any connection of this chunk had them kept.

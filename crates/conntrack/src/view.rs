@@ -10,7 +10,7 @@ use crate::expect::Expectation;
 use crate::filter::has_ports;
 use crate::limits::ip_address;
 use crate::slab::Slab;
-use crate::{Direction, entry::Entry};
+use crate::{Direction, Labels, entry::Entry};
 
 /// A copy of all there is to know of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub struct Connection {
     pub helper: Option<&'static str>,
     /// Mark.
     pub mark: u32,
+    /// Labels.
+    pub labels: Labels,
     /// Packets and bytes in the original and the reply direction; `None` unless
     /// `nf_conntrack_acct` was on when it was opened.
     pub counters: Option<[Counts; 2]>,
@@ -169,6 +171,7 @@ impl Connection {
             expected: has(Status::EXPECTED),
             helper: slab.watcher(slot).map(|watcher| watcher.kind.name()),
             mark: head.mark,
+            labels: slab.labels(slot),
             counters: side.filter(|_| has(Status::ACCOUNTED)).map(|side| side.counts),
             age_s: side
                 .filter(|_| has(Status::STAMPED))

@@ -19,8 +19,8 @@
 //! | `POST /v1/balance` | [`schema::Moves`]; body [`schema::Balance`] |
 //! | `PUT /v1/balancer` | [`schema::Done`]; body [`schema::SetBalancer`] |
 //!
-//! Streams of connections, expectations and events take `format=conntrack` for lines as the kernel's tool prints
-//! them. Every object carries `"schema": 1`. An answer other than 200 carries a
+//! Streams of connections, expectations and events take `format=conntrack` for lines as the
+//! kernel's tool prints them, and `format=conntrack,labels` for those of its option `-o labels`. Every object carries `"schema": 1`. An answer other than 200 carries a
 //! [`schema::Refusal`]. All calls into the gateway happen on threads of their own,
 //! so a slow reader holds up nobody else.
 

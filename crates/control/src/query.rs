@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use conntrack::{EventKind, Filter, Prefix, format};
+use conntrack::{EventKind, Filter, LabelNames, Prefix, UnknownLabel, format};
 use serde::{Deserialize, Serialize};
 use wire::Family;
 
@@ -29,6 +29,8 @@ pub struct ConnectionQuery {
     pub zone: Option<u16>,
     /// Mark, or mark and mask.
     pub mark: Option<String>,
+    /// Labels that must all be there: names and numbers, separated by commas.
+    pub label: Option<String>,
     /// Events, for a stream of them: `NEW`, `UPDATES`, `DESTROY`, separated by commas.
     pub events: Option<String>,
     /// Form of the lines.
@@ -70,15 +72,30 @@ pub enum LineFormat {
     /// As the kernel's `conntrack` tool prints. A line that begins with `# ` is a
     /// remark of the gateway.
     Conntrack,
+    /// The same with labels at the end, as with its option `-o labels`.
+    #[serde(rename = "conntrack,labels")]
+    ConntrackLabels,
 }
 
 /// A value of a filter that means nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {value:?} is not {allowed}")]
-pub struct QueryError {
-    key: &'static str,
-    value: String,
-    allowed: String,
+pub enum QueryError {
+    /// It is none of what is allowed.
+    #[error("{key}: {value:?} is not {allowed}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A label that nobody knows.
+    #[error("label: {error}")]
+    Label {
+        /// Which.
+        error: UnknownLabel,
+    },
 }
 
 /// Characters that stand in a query as they are (RFC 3986 section 3.4, without
@@ -86,11 +103,27 @@ pub struct QueryError {
 const PLAIN: &[u8] = b"-._~:/,";
 
 impl ConnectionQuery {
-    /// The connections that are meant.
+    /// The connections that are meant, where labels are called `names`.
     ///
     /// # Errors
     /// [`QueryError`] names the first value that means nothing.
-    pub fn filter(&self) -> Result<Filter, QueryError> {
+    pub fn filter(&self, names: &LabelNames) -> Result<Filter, QueryError> {
+        let labels = self.label.as_ref().map(|text| {
+            let refused = |error| QueryError::Label { error };
+            names.read_list(text).map_err(refused)
+        });
+        Ok(Filter { labels: labels.transpose()?.unwrap_or_default(), ..self.unlabelled()? })
+    }
+
+    /// Checks what can be checked without knowing what labels are called.
+    ///
+    /// # Errors
+    /// [`QueryError`] names the first value that means nothing.
+    pub fn check(&self) -> Result<(), QueryError> {
+        self.unlabelled().map(drop)
+    }
+
+    fn unlabelled(&self) -> Result<Filter, QueryError> {
         let protocol = read("proto", &self.proto, "a protocol name or number", protocol_number)?;
         Ok(Filter {
             family: read("family", &self.family, "ipv4 or ipv6", family)?,
@@ -124,7 +157,7 @@ impl ConnectionQuery {
             [] => "possible: this protocol has no states".to_owned(),
             names => format!("one of {}", names.join(", ")),
         };
-        Err(QueryError { key: "state", value: state.clone(), allowed })
+        Err(QueryError::Value { key: "state", value: state.clone(), allowed })
     }
 
     /// The kinds of events that are meant; all where none is named.
@@ -138,7 +171,11 @@ impl ConnectionQuery {
     /// The request for `path` with this query.
     pub fn request(&self, path: &str) -> String {
         let number = |number: Option<u16>| number.map(|number| number.to_string());
-        let format = (self.format == LineFormat::Conntrack).then(|| "conntrack".to_owned());
+        let format = match self.format {
+            LineFormat::Json => None,
+            LineFormat::Conntrack => Some("conntrack".to_owned()),
+            LineFormat::ConntrackLabels => Some("conntrack,labels".to_owned()),
+        };
         let parts = [
             ("proto", self.proto.clone()),
             ("src", self.src.clone()),
@@ -149,6 +186,7 @@ impl ConnectionQuery {
             ("family", self.family.clone()),
             ("zone", number(self.zone)),
             ("mark", self.mark.clone()),
+            ("label", self.label.clone()),
             ("events", self.events.clone()),
             ("format", format),
         ];
@@ -185,7 +223,7 @@ fn read<T>(
     convert: impl FnOnce(&str) -> Option<T>,
 ) -> Result<Option<T>, QueryError> {
     let Some(text) = value else { return Ok(None) };
-    let refused = || QueryError { key, value: text.clone(), allowed: allowed.to_owned() };
+    let refused = || QueryError::Value { key, value: text.clone(), allowed: allowed.to_owned() };
     convert(text).map(Some).ok_or_else(refused)
 }
 

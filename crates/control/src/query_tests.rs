@@ -19,8 +19,9 @@ fn a_request_says_what_was_asked() {
         family: Some("ipv6".into()),
         zone: Some(7),
         mark: Some("0x10/0xff".into()),
+        label: Some("bulk,7".into()),
         events: Some("NEW,DESTROY".into()),
-        format: LineFormat::Conntrack,
+        format: LineFormat::ConntrackLabels,
     };
     let request = asked.request("/v1/connections");
     assert_eq!(query(request.split_once('?').unwrap().1), Ok(asked));
@@ -29,16 +30,26 @@ fn a_request_says_what_was_asked() {
 
 #[test]
 fn values_become_a_filter() {
-    let filter = query("proto=UDP&mark=0x10/0xff&family=ipv4&dport=53").unwrap().filter().unwrap();
+    let filter = query("proto=UDP&mark=0x10/0xff&family=ipv4&dport=53")
+        .unwrap()
+        .filter(&LabelNames::default())
+        .unwrap();
     assert_eq!(filter.protocol, Some(17));
     assert_eq!(filter.mark, Some((0x10, 0xff)));
     assert_eq!(filter.family, Some(Family::V4));
     assert_eq!(filter.destination_port, Some(53));
-    assert_eq!(query("proto=132").unwrap().filter().unwrap().protocol, Some(132));
-    assert_eq!(query("mark=7").unwrap().filter().unwrap().mark, Some((7, u32::MAX)));
-    let state = query("state=time_wait&proto=6").unwrap().filter().unwrap().state;
+    assert_eq!(
+        query("proto=132").unwrap().filter(&LabelNames::default()).unwrap().protocol,
+        Some(132)
+    );
+    assert_eq!(
+        query("mark=7").unwrap().filter(&LabelNames::default()).unwrap().mark,
+        Some((7, u32::MAX))
+    );
+    let state =
+        query("state=time_wait&proto=6").unwrap().filter(&LabelNames::default()).unwrap().state;
     assert_eq!(state.as_deref(), Some("time_wait"), "in any case");
-    assert_eq!(query("").unwrap().filter(), Ok(Filter::default()));
+    assert_eq!(query("").unwrap().filter(&LabelNames::default()), Ok(Filter::default()));
     assert_eq!(
         query("events=new,DESTROY").unwrap().event_kinds(),
         Ok(vec![EventKind::New, EventKind::Destroy])
@@ -60,8 +71,10 @@ fn values_that_mean_nothing_are_named() {
         "state=NOPE&proto=tcp",
         "state=ESTABLISHED&proto=udp",
     ];
-    let errors: Vec<String> =
-        refused.iter().map(|text| query(text).unwrap().filter().unwrap_err().to_string()).collect();
+    let errors: Vec<String> = refused
+        .iter()
+        .map(|text| query(text).unwrap().filter(&LabelNames::default()).unwrap_err().to_string())
+        .collect();
     insta::assert_snapshot!(errors.join("\n"));
     insta::assert_snapshot!(query("events=BORN").unwrap().event_kinds().unwrap_err());
     assert!(query("sport=70000").unwrap_err().contains("sport"));

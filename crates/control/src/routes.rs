@@ -11,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
+use conntrack::{Changes, Filter, LabelNames, Labels, UnknownLabel, format};
 use engine::{EventStream, Gateway, NumberedEvent, Reported, SteerError};
 use serde::Serialize;
 
@@ -92,7 +93,7 @@ async fn count(State(shared): State<Shared>) -> Answer<Count> {
 }
 
 async fn delete(State(shared): State<Shared>, query: QueryOf<ConnectionQuery>) -> Answer<Done> {
-    let filter = parsed(query)?.filter().map_err(bad_filter)?;
+    let filter = filter_of(&shared, &parsed(query)?)?;
     call(shared, move |gateway| {
         let affected = gateway.delete_connections(&filter).map_err(unresponsive)?;
         Ok(Done { schema: SCHEMA, affected })
@@ -105,15 +106,15 @@ async fn update(
     query: QueryOf<ConnectionQuery>,
     body: BodyOf<UpdateConnections>,
 ) -> Answer<Done> {
-    let filter = parsed(query)?.filter().map_err(bad_filter)?;
-    let UpdateConnections { mark, timeout_s } = parsed_body(body)?;
-    let longest = flow::declared::LONGEST_TIMEOUT;
+    let filter = filter_of(&shared, &parsed(query)?)?;
+    let body = parsed_body(body)?;
+    let changes = changes_of(&shared, &body)?;
+    let (timeout_s, longest) = (changes.timeout_s, flow::declared::LONGEST_TIMEOUT);
     if timeout_s.is_some_and(|seconds| u64::from(seconds) > longest) {
         let what = format!("a timeout is out of range: 0 to {longest} s");
         return Err(Refused::bad_request("timeout_s", what, "give a timeout in the range"));
     }
     call(shared, move |gateway| {
-        let changes = conntrack::Changes { mark, timeout_s };
         let affected = gateway.update_connections(&filter, changes).map_err(unresponsive)?;
         Ok(Done { schema: SCHEMA, affected })
     })
@@ -125,13 +126,15 @@ async fn list(
     query: QueryOf<ConnectionQuery>,
 ) -> Result<Response, Refused> {
     let query = parsed(query)?;
-    let filter = query.filter().map_err(bad_filter)?;
+    let filter = filter_of(&shared, &query)?;
+    let names = shared.gateway.label_names();
     stream(shared, move |shared, mut lines| {
         let result = shared.gateway.connections(&filter, &mut |connection| {
             let sent = match query.format {
-                LineFormat::Json => json_line(&mut lines, &Connection::from(&connection)),
-                LineFormat::Conntrack => {
-                    text_line(&mut lines, conntrack::format::Listed(&connection))
+                LineFormat::Json => json_line(&mut lines, &Connection::new(&connection, &names)),
+                LineFormat::Conntrack => text_line(&mut lines, format::Listed(&connection)),
+                LineFormat::ConntrackLabels => {
+                    text_line(&mut lines, format::ListedWithLabels(&connection, &names))
                 }
             };
             if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -148,7 +151,8 @@ async fn events(
     query: QueryOf<ConnectionQuery>,
 ) -> Result<Response, Refused> {
     let query = parsed(query)?;
-    let filter = query.filter().map_err(bad_filter)?;
+    let filter = filter_of(&shared, &query)?;
+    let names = shared.gateway.label_names();
     let kinds = query.event_kinds().map_err(bad_filter)?;
     let subscribing = shared.gateway.clone();
     let subscribe = move || subscribing.subscribe(EVENTS_AHEAD).map_err(unresponsive);
@@ -159,13 +163,7 @@ async fn events(
             if !kinds.contains(kind) || !filter.matches(connection) {
                 return Ok(());
             }
-            match query.format {
-                LineFormat::Json => json_line(lines, &Event::from(numbered)),
-                LineFormat::Conntrack => {
-                    lost_line(lines, numbered.lost)?;
-                    text_line(lines, conntrack::format::Reported(&numbered.event))
-                }
-            }
+            event_line(lines, query.format, numbered, &names)
         });
     })
 }
@@ -205,9 +203,9 @@ async fn expectation_events(
             }
             match query.format {
                 LineFormat::Json => json_line(lines, &ExpectationEvent::from(numbered)),
-                LineFormat::Conntrack => {
+                LineFormat::Conntrack | LineFormat::ConntrackLabels => {
                     lost_line(lines, numbered.lost)?;
-                    text_line(lines, conntrack::format::ReportedExpectation(&numbered.event))
+                    text_line(lines, format::ReportedExpectation(&numbered.event))
                 }
             }
         });
@@ -223,8 +221,8 @@ async fn expectations(
         shared.gateway.expectations(&mut |expected| {
             let sent = match format {
                 LineFormat::Json => json_line(&mut lines, &Expectation::from(&expected)),
-                LineFormat::Conntrack => {
-                    text_line(&mut lines, conntrack::format::ListedExpectation(&expected))
+                LineFormat::Conntrack | LineFormat::ConntrackLabels => {
+                    text_line(&mut lines, format::ListedExpectation(&expected))
                 }
             };
             if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -342,6 +340,24 @@ fn lost_line(lines: &mut LineSender, lost: u64) -> Result<(), ReaderGone> {
     if lost > 0 { text_line(lines, remark) } else { Ok(()) }
 }
 
+fn event_line(
+    lines: &mut LineSender,
+    form: LineFormat,
+    numbered: &NumberedEvent<conntrack::Event>,
+    names: &LabelNames,
+) -> Result<(), ReaderGone> {
+    if form == LineFormat::Json {
+        return json_line(lines, &Event::new(numbered, names));
+    }
+    lost_line(lines, numbered.lost)?;
+    match form {
+        LineFormat::ConntrackLabels => {
+            text_line(lines, format::ReportedWithLabels(&numbered.event, names))
+        }
+        _ => text_line(lines, format::Reported(&numbered.event)),
+    }
+}
+
 fn json_line(lines: &mut LineSender, value: &impl Serialize) -> Result<(), ReaderGone> {
     lines.line(|buffer| {
         // Neither a vector nor the types of this crate's schema can fail.
@@ -369,6 +385,29 @@ fn parsed_body<T>(body: BodyOf<T>) -> Result<T, Refused> {
 fn no_such_request(place: &str) -> Refused {
     let todo = "the requests are listed in the documentation of the crate `control`";
     Refused::not_found(place, "there is no such request", todo)
+}
+
+/// The connections that a request means.
+fn filter_of(shared: &Shared, query: &ConnectionQuery) -> Result<Filter, Refused> {
+    query.filter(&shared.gateway.label_names()).map_err(bad_filter)
+}
+
+/// What a request changes.
+fn changes_of(shared: &Shared, body: &UpdateConnections) -> Result<Changes, Refused> {
+    let names = shared.gateway.label_names();
+    let labels = |key, labels: &[String]| -> Result<Labels, Refused> {
+        let read = labels.iter().map(|label| names.read(label));
+        let refused =
+            |error: UnknownLabel| Refused::bad_request(key, error, "name labels that there are");
+        read.collect::<Result<_, _>>().map_err(refused)
+    };
+    let dropped = labels("drop_labels", &body.drop_labels)?;
+    Ok(Changes {
+        mark: body.mark,
+        timeout_s: body.timeout_s,
+        drop_labels: if body.drop_all_labels { Labels::ALL } else { dropped },
+        add_labels: labels("add_labels", &body.add_labels)?,
+    })
 }
 
 fn bad_filter(what: impl ToString) -> Refused {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conntrack::Filter;
 use conntrack::helper::Kind;
+use conntrack::{Filter, Label, LabelNames};
 use control::schema::{
     Balance, Buckets, Connection, Count, Done, Event, Moves, RecentDrops, SetBalancer, SetTunable,
     SetWorkers, Status, Tunables, UpdateConnections,
@@ -72,6 +72,9 @@ impl Running {
         // Nothing may be lost, however slow the machine.
         config.settings.set("netdev_max_backlog", 1 << 16).unwrap();
         config.settings.conntrack.helpers.attach(Kind::Tftp, 69).unwrap();
+        let mut labels = LabelNames::default();
+        labels.name(Label::new(40).unwrap(), "bulk").unwrap();
+        config.labels = labels.into();
         let bound = ControlSocket::bind(&socket).unwrap();
         let gateway = Arc::new(Gateway::start(config, ports).unwrap());
         let server = Server::start(bound, gateway.clone()).unwrap();
@@ -224,7 +227,7 @@ fn lists_are_filtered_and_come_in_both_forms() {
     let lines = running.lines(&text.request("/v1/connections")).unwrap();
     assert!(lines[0].contains("src=198.18.0.0 dst=192.0.2.1 sport=7 dport=53 [UNREPLIED]"));
 
-    let changes = UpdateConnections { mark: Some(7), timeout_s: None };
+    let changes = UpdateConnections { mark: Some(7), ..UpdateConnections::default() };
     let done: Done = running.client.patch(&one.request("/v1/connections"), &changes).unwrap();
     let marked = ConnectionQuery { mark: Some("7".to_owned()), ..ConnectionQuery::default() };
     let lines = running.lines(&marked.request("/v1/connections")).unwrap();
@@ -247,6 +250,65 @@ fn lists_are_filtered_and_come_in_both_forms() {
     assert_eq!((done.affected, running.connections()), (1, 19));
     let done: Done = running.client.delete("/v1/connections").unwrap();
     assert_eq!((done.affected, running.connections()), (19, 0));
+    running.stop();
+}
+
+#[test]
+fn connections_are_labelled_and_chosen_by_their_labels() {
+    let mut running = Running::start();
+    running.open_flows(20);
+    let (tell, events) = std::sync::mpsc::channel::<Event>();
+    let socket = running.socket.clone();
+    let updates = ConnectionQuery { events: Some("UPDATES".into()), ..Default::default() };
+    std::thread::spawn(move || {
+        let _ = Client::new(&socket).unwrap().lines::<ClientError>(
+            &updates.request("/v1/events"),
+            &mut |line| {
+                let _ = tell.send(serde_json::from_slice(line).unwrap());
+                Ok(())
+            },
+        );
+    });
+    let of_port = |sport| ConnectionQuery { sport: Some(sport), ..ConnectionQuery::default() };
+    let add = |labels: &[&str]| UpdateConnections {
+        add_labels: labels.iter().map(|&label| label.to_owned()).collect(),
+        ..UpdateConnections::default()
+    };
+    let patch = |query: &ConnectionQuery, changes: &UpdateConnections| {
+        running.client.patch::<Done>(&query.request("/v1/connections"), changes)
+    };
+    // Until the subscription has taken effect.
+    let event: Event = loop {
+        assert_eq!(patch(&of_port(7), &add(&["bulk", "100"])).unwrap().affected, 1);
+        if let Ok(event) = events.recv_timeout(Duration::from_millis(100)) {
+            break event;
+        }
+    };
+    assert_eq!(
+        (event.event.as_str(), event.connection.labels.join(" ")),
+        ("update", "bulk 100".into())
+    );
+    patch(&of_port(8), &add(&["40"])).unwrap();
+
+    let with = |label: &str, format| {
+        let label = Some(label.to_owned());
+        let query = ConnectionQuery { label, format, ..ConnectionQuery::default() };
+        running.lines(&query.request("/v1/connections"))
+    };
+    assert_eq!(with("bulk", LineFormat::Json).unwrap().len(), 2);
+    let lines = with("bulk,100", LineFormat::ConntrackLabels).unwrap();
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert!(line.contains("sport=7 ") && line.ends_with("use=1 labels=bulk"), "{line}");
+    let Err(ClientError::Refused(refused)) = with("voice", LineFormat::Json) else { panic!() };
+    assert!(refused.what.ends_with("known are the numbers 0 to 127, bulk"), "{}", refused.what);
+
+    let changes = UpdateConnections { drop_labels: vec!["bulk".into()], ..add(&["1"]) };
+    assert_eq!(patch(&of_port(7), &changes).unwrap().affected, 1);
+    assert_eq!(with("1,100", LineFormat::Json).unwrap().len(), 1);
+    let none = UpdateConnections { drop_all_labels: true, ..add(&[]) };
+    assert_eq!(patch(&ConnectionQuery::default(), &none).unwrap().affected, 20);
+    assert_eq!(with("1", LineFormat::Json).unwrap().len(), 0);
+    assert!(patch(&of_port(7), &add(&["voice"])).is_err());
     running.stop();
 }
 

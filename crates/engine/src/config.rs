@@ -1,8 +1,9 @@
 //! What a gateway is made of, and what can go wrong at its start.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use conntrack::{LimitPools, Reserve};
+use conntrack::{LabelNames, LimitPools, Reserve};
 use flow::HashKey;
 use netio::PortError;
 use steer::{
@@ -35,6 +36,8 @@ pub struct Config {
     pub zones: Vec<ZoneConfig>,
     /// Connections that only some sources may use.
     pub reserve: Reserve,
+    /// What the labels of connections are called.
+    pub labels: Arc<LabelNames>,
     /// How often the balancer runs; `None`: never.
     pub balance: Option<Duration>,
     /// Pin each worker to a CPU.
@@ -54,6 +57,7 @@ impl Config {
             settings: Settings::default(),
             zones: Vec::new(),
             reserve: Reserve::default(),
+            labels: Arc::default(),
             balance: None,
             pin: true,
         }

@@ -37,6 +37,7 @@ fn event(connection: u16, number: u32) -> Event {
         expected: false,
         helper: None,
         mark: number,
+        labels: conntrack::Labels::NONE,
         counters: None,
         age_s: None,
     };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use conntrack::{ExpectationCursor, ExpectationEvent, Expected};
+use conntrack::{ExpectationCursor, ExpectationEvent, Expected, LabelNames};
 use defrag::QueueView;
 use flow::{SetTunableError, Timestamp, Tunable};
 use netio::{clock, cpu};
@@ -247,6 +247,11 @@ impl Gateway {
         Settings::tunables()
             .filter_map(|tunable| Some((tunable, settings.get(tunable.name)?)))
             .collect()
+    }
+
+    /// What the labels of connections are called.
+    pub fn label_names(&self) -> Arc<LabelNames> {
+        self.shared.lock().config.labels.clone()
     }
 
     /// Changes a tunable for all workers.

@@ -5,7 +5,7 @@ use flow::{FlowKey, Timestamp};
 
 use super::{Table, deadline, report};
 use crate::entry::Entry;
-use crate::{Connection, Context, EventKind, Filter};
+use crate::{Connection, Context, EventKind, Filter, Labels};
 
 /// Where a walk over a table goes on. Connections that are opened or ended
 /// meanwhile may be met or missed; all others are met exactly once.
@@ -19,6 +19,10 @@ pub struct Changes {
     pub mark: Option<u32>,
     /// New time to live from now on, seconds.
     pub timeout_s: Option<u32>,
+    /// Labels that it is to have no longer.
+    pub drop_labels: Labels,
+    /// Labels that it is to have, also if they are among those.
+    pub add_labels: Labels,
 }
 
 /// What an operator does to the connections that a filter chooses.
@@ -77,6 +81,11 @@ impl Table {
         if let Some(timeout_s) = changes.timeout_s {
             head.deadline = deadline(context.now, timeout_s);
             self.refile(slot);
+        }
+        let labels = self.slab.labels(slot);
+        let wanted = labels & !changes.drop_labels | changes.add_labels;
+        if wanted != labels {
+            self.slab.set_labels(slot, wanted);
         }
         report(&self.slab, slot, EventKind::Update, context);
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use conntrack::TupleTransport;
+use conntrack::{LabelNames, TupleTransport};
 use serde::{Deserialize, Serialize};
 use wire::Family;
 
@@ -35,6 +35,9 @@ pub struct Connection {
     pub helper: Option<String>,
     /// Mark.
     pub mark: u32,
+    /// Labels, by number: each by its name, or its number if it has none.
+    #[serde(default)]
+    pub labels: Vec<String>,
     /// Zone.
     pub zone: u16,
     /// Seconds since it was opened, if `nf_conntrack_timestamp` was on then.
@@ -98,8 +101,9 @@ pub struct Event {
     pub connection: Connection,
 }
 
-impl From<&conntrack::Connection> for Connection {
-    fn from(connection: &conntrack::Connection) -> Self {
+impl Connection {
+    /// A connection whose labels are called `names`.
+    pub fn new(connection: &conntrack::Connection, names: &LabelNames) -> Self {
         let counts = |direction: usize| {
             let counts = connection.counters.as_ref()?[direction];
             Some(Counts { packets: counts.packets, bytes: counts.bytes })
@@ -121,6 +125,7 @@ impl From<&conntrack::Connection> for Connection {
             expected: connection.expected,
             helper: connection.helper.map(str::to_owned),
             mark: connection.mark,
+            labels: names.tell(connection.labels),
             zone: connection.zone,
             age_s: connection.age_s,
         }
@@ -162,15 +167,16 @@ pub(super) const fn event_name(kind: conntrack::EventKind) -> &'static str {
     }
 }
 
-impl From<&engine::NumberedEvent> for Event {
-    fn from(numbered: &engine::NumberedEvent) -> Self {
+impl Event {
+    /// An event of a connection whose labels are called `names`.
+    pub fn new(numbered: &engine::NumberedEvent, names: &LabelNames) -> Self {
         Self {
             schema: crate::SCHEMA,
             sequence: numbered.sequence,
             worker: numbered.worker.0,
             lost: numbered.lost,
             event: event_name(numbered.event.kind).to_owned(),
-            connection: Connection::from(&numbered.event.connection),
+            connection: Connection::new(&numbered.event.connection, names),
         }
     }
 }

@@ -102,7 +102,7 @@ impl Tunable {
 }
 
 /// What to change in the connections that a filter chooses.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateConnections {
     /// New mark.
@@ -111,6 +111,15 @@ pub struct UpdateConnections {
     /// New time to live from now on, seconds.
     #[serde(default)]
     pub timeout_s: Option<u32>,
+    /// Labels to take away first: names or numbers.
+    #[serde(default)]
+    pub drop_labels: Vec<String>,
+    /// Takes all labels away first.
+    #[serde(default)]
+    pub drop_all_labels: bool,
+    /// Labels to add: names or numbers.
+    #[serde(default)]
+    pub add_labels: Vec<String>,
 }
 
 /// Asks for a value of a tunable.

@@ -167,6 +167,30 @@ reserves = 4
 }
 
 #[test]
+fn labels_have_names() {
+    let config = parse("[labels]\nbulk = 40\n\"to-be-mirrored\" = 0x7f\n").unwrap();
+    let labels: Vec<_> = config.labels.iter().map(|(l, name)| (l.number(), name)).collect();
+    assert_eq!(labels, [(40, "bulk"), (127, "to-be-mirrored")]);
+    assert_eq!(config.engine().unwrap().labels, config.labels);
+    insta::assert_snapshot!(problems(
+        r#"[labels]
+bulk = 128
+"a,b" = 1
+7 = 2
+voice = 3
+phone = 3
+late = "4"
+"#
+    ), @r#"
+    gateway.toml:2: labels.bulk: 128 is not allowed; allowed: a whole number from 0 to 127
+    gateway.toml:3: labels.a,b: "a,b" can not name a label; allowed: 1 to 63 characters without blank and comma, and no number
+    gateway.toml:4: labels.7: "7" can not name a label; allowed: 1 to 63 characters without blank and comma, and no number
+    gateway.toml:6: labels.phone: label 3 is already "voice"
+    gateway.toml:7: labels.late: "4" is not allowed; allowed: a whole number from 0 to 127
+    "#);
+}
+
+#[test]
 fn an_empty_file_has_the_defaults() {
     let config = parse("").unwrap();
     assert_eq!((config.workers, config.buckets.get()), (None, 256));

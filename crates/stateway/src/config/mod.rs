@@ -8,9 +8,10 @@ mod zones;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
-use conntrack::Reserve;
+use conntrack::{LabelNames, Reserve};
 use engine::{Settings, WorkerCount, ZoneConfig};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind};
@@ -50,6 +51,8 @@ pub struct Configuration {
     pub reserve: Reserve,
     /// All tunables, the changed ones among them, and the helpers.
     pub settings: Settings,
+    /// What the labels of connections are called.
+    pub labels: Arc<LabelNames>,
     /// Where the control socket is to be.
     pub socket: Option<PathBuf>,
     /// Line of that key, for messages.
@@ -125,6 +128,7 @@ impl Configuration {
             settings: self.settings.clone(),
             zones: self.zones.clone(),
             reserve: self.reserve.clone(),
+            labels: self.labels.clone(),
             balance: self.balance.interval(),
             ..engine::Config::new(secret)
         })

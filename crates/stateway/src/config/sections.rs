@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use conntrack::helper::{Helpers, Kind};
+use conntrack::{Label, LabelNames};
 use engine::Settings;
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS};
@@ -43,6 +44,9 @@ pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configurati
     }
     if let Some(section) = table(&mut reader, &mut document, "control") {
         control(&mut reader, section, &mut config);
+    }
+    if let Some(section) = table(&mut reader, &mut document, "labels") {
+        config.labels = labels(&mut reader, section).into();
     }
     for section in tables(&mut reader, &mut document, "helper") {
         helper(&mut reader, section, &mut config.settings.conntrack.helpers);
@@ -198,6 +202,23 @@ fn helper(reader: &mut Reader<'_>, mut section: Section<'_>, helpers: &mut Helpe
     if let Err(error) = helpers.attach(kind, port) {
         reader.note(offset, "helper", error);
     }
+}
+
+/// Each key is a name, and its value the number of a label.
+fn labels(reader: &mut Reader<'_>, mut section: Section<'_>) -> LabelNames {
+    let mut names = LabelNames::default();
+    for entry in section.rest() {
+        let name = entry.key.trim_start_matches("labels.");
+        let named = number(&entry.value, 0, Label::LAST.into()).and_then(|number| {
+            // The range was just checked.
+            let label = u8::try_from(number).ok().and_then(Label::new);
+            label.map_or(Ok(()), |label| names.name(label, name)).map_err(|e| e.to_string())
+        });
+        if let Err(what) = named {
+            reader.note(entry.offset, &entry.key, what);
+        }
+    }
+    names
 }
 
 fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Settings) {

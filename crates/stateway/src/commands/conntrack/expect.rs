@@ -23,7 +23,7 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
     let mut table = Table::new(&COLUMNS);
     let mut listed: u64 = 0;
     let request = match format {
-        Format::Conntrack => "/v1/expectations?format=conntrack",
+        Format::Conntrack | Format::Labels => "/v1/expectations?format=conntrack",
         Format::Table | Format::Json => "/v1/expectations",
     };
     remote.client()?.lines(request, &mut |line| {
@@ -33,7 +33,7 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
                 table.row(cells(&serde_json::from_slice(line)?));
                 Ok(())
             }
-            Format::Conntrack | Format::Json => out.raw_line(line),
+            Format::Conntrack | Format::Labels | Format::Json => out.raw_line(line),
         }
     })?;
     if format == Format::Table && listed > 0 {
@@ -42,7 +42,9 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
     out.flush()?;
     match format {
         Format::Table if listed == 0 => eprintln!("nothing is expected"),
-        Format::Table | Format::Conntrack => eprintln!("{}", things(listed, "expectation")),
+        Format::Table | Format::Conntrack | Format::Labels => {
+            eprintln!("{}", things(listed, "expectation"))
+        }
         Format::Json => {}
     }
     Ok(())

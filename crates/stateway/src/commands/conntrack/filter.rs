@@ -35,6 +35,9 @@ pub struct FilterArgs {
     /// Mark, with a mask if not all its bits count.
     #[arg(short, long, value_name = "MARK[/MASK]")]
     mark: Option<String>,
+    /// Labels that must all be there, by name or number; several with commas.
+    #[arg(short, long, value_name = "LABEL[,LABEL]")]
+    label: Vec<String>,
 }
 
 impl FilterArgs {
@@ -51,7 +54,7 @@ impl FilterArgs {
 
     /// The filter for the gateway, checked here so that a mistake is one of usage.
     pub fn query(self) -> anyhow::Result<ConnectionQuery> {
-        let Self { proto, src, dst, sport, dport, state, family, zone, mark } = self;
+        let Self { proto, src, dst, sport, dport, state, family, zone, mark, label } = self;
         let query = ConnectionQuery {
             proto,
             src,
@@ -62,9 +65,10 @@ impl FilterArgs {
             family,
             zone,
             mark,
+            label: (!label.is_empty()).then(|| label.join(",")),
             ..ConnectionQuery::default()
         };
-        query.filter().map_err(|error| UsageError(error.to_string()))?;
+        query.check().map_err(|error| UsageError(error.to_string()))?;
         Ok(query)
     }
 }

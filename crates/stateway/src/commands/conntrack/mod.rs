@@ -19,6 +19,7 @@ The options of the kernel's conntrack tool work too:
   stateway conntrack -L                      = stateway conntrack list
   stateway conntrack -L -p tcp --dport 443   connections to port 443
   stateway conntrack -L -o conntrack         lines as the kernel's tool prints them
+  stateway conntrack -L -o labels            the same with labels
   stateway conntrack -L expect               = stateway conntrack expect
   stateway conntrack -E -e NEW,DESTROY       what begins and ends, as it happens
   stateway conntrack -S                      counters per worker
@@ -136,7 +137,7 @@ Examples:
         #[command(flatten)]
         remote: Remote,
     },
-    /// Change mark or timeout of connections that match a filter.
+    /// Change mark, timeout or labels of connections that match a filter.
     #[command(
         short_flag = 'U',
         long_flag = "update",
@@ -145,7 +146,8 @@ The mark is what is set here, as with the kernel's tool, and chooses nothing.
 
 Examples:
   stateway conntrack update -s 192.0.2.7 --mark 0x10
-  stateway conntrack update -p tcp --dport 22 --timeout 86400"
+  stateway conntrack update -p tcp --dport 22 --timeout 86400
+  stateway conntrack update -s 192.0.2.7 --label-add bulk --label-del voice"
     )]
     Update {
         #[command(flatten)]
@@ -153,6 +155,12 @@ Examples:
         /// New time to live from now on, seconds.
         #[arg(short, long, value_name = "SECONDS")]
         timeout: Option<u32>,
+        /// Labels to add, by name or number; several with commas.
+        #[arg(long, value_name = "LABEL", value_delimiter = ',')]
+        label_add: Vec<String>,
+        /// Labels to take away first, all of them if none is named.
+        #[arg(long, value_name = "LABEL", num_args = 0..=1, value_delimiter = ',')]
+        label_del: Option<Vec<String>>,
         #[command(flatten)]
         json: Json,
         #[command(flatten)]
@@ -182,7 +190,8 @@ enum ListedTable {
 /// How to print connections.
 #[derive(Debug, clap::Args)]
 struct FormatArgs {
-    /// How to print: a table, lines of the kernel's conntrack tool, or JSON lines.
+    /// How to print: a table, lines of the kernel's conntrack tool (with labels at their
+    /// end: labels), or JSON lines.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
     /// The same as -o json.
@@ -200,6 +209,7 @@ impl FormatArgs {
 enum Format {
     Table,
     Conntrack,
+    Labels,
     Json,
 }
 
@@ -209,6 +219,7 @@ impl Format {
         match self {
             Self::Table | Self::Json => LineFormat::Json,
             Self::Conntrack => LineFormat::Conntrack,
+            Self::Labels => LineFormat::ConntrackLabels,
         }
     }
 }
@@ -265,12 +276,20 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             delete(&query, &remote, &json, out)
         }
         Action::Flush { filter, json, remote } => delete(&filter.query()?, &remote, &json, out),
-        Action::Update { mut filter, timeout, json, remote } => {
-            let changes = UpdateConnections { mark: filter.take_mark()?, timeout_s: timeout };
-            if changes.mark.is_none() && timeout.is_none() {
-                let what = "update needs something to change: --mark MARK or --timeout SECONDS";
+        Action::Update { mut filter, timeout, label_add, label_del, json, remote } => {
+            let mark = filter.take_mark()?;
+            if mark.is_none() && timeout.is_none() && label_add.is_empty() && label_del.is_none() {
+                let what = "update needs something to change: --mark MARK, --timeout SECONDS, \
+                            --label-add LABEL or --label-del [LABEL]";
                 return Err(UsageError(what.to_owned()).into());
             }
+            let changes = UpdateConnections {
+                mark,
+                timeout_s: timeout,
+                drop_all_labels: label_del.as_ref().is_some_and(Vec::is_empty),
+                drop_labels: label_del.unwrap_or_default(),
+                add_labels: label_add,
+            };
             let path = filter.query()?.request("/v1/connections");
             affected(&remote.client()?.patch(&path, &changes)?, "changed", &json, out)
         }
@@ -291,7 +310,7 @@ fn list(
         listed += 1;
         match format {
             Format::Table => rows.add(&serde_json::from_slice(line)?, out),
-            Format::Conntrack | Format::Json => out.raw_line(line),
+            Format::Conntrack | Format::Labels | Format::Json => out.raw_line(line),
         }
     })?;
     rows.finish(out)?;
@@ -301,7 +320,9 @@ fn list(
             eprintln!("no connection matches the filter");
         }
         Format::Table if listed == 0 => eprintln!("no connections"),
-        Format::Table | Format::Conntrack => eprintln!("{}", things(listed, "connection")),
+        Format::Table | Format::Conntrack | Format::Labels => {
+            eprintln!("{}", things(listed, "connection"))
+        }
         Format::Json => {}
     }
     Ok(())
@@ -335,10 +356,10 @@ fn told(
         match format {
             Format::Table => row(line, out)?,
             // The gateway's remarks are no lines of the kernel's tool.
-            Format::Conntrack if line.starts_with(b"# ") => {
+            Format::Conntrack | Format::Labels if line.starts_with(b"# ") => {
                 eprintln!("{}", String::from_utf8_lossy(&line[2..]));
             }
-            Format::Conntrack | Format::Json => out.raw_line(line)?,
+            Format::Conntrack | Format::Labels | Format::Json => out.raw_line(line)?,
         }
         out.flush()
     })?;
@@ -381,7 +402,7 @@ fn stats(status: &Status, format: Format, out: &mut Output) -> anyhow::Result<()
             out.title("SYN proxy")?;
             stats_table(status, |counters| &counters.syn_proxy).print(out)
         }
-        Format::Conntrack => status.workers.iter().try_for_each(|worker| {
+        Format::Conntrack | Format::Labels => status.workers.iter().try_for_each(|worker| {
             let counters = worker.counters.conntrack.iter();
             let counters = counters.filter(|(name, _)| !NOT_PRINTED.contains(name));
             let counters: String =

@@ -139,6 +139,9 @@ fn status(connection: &Connection) -> String {
     if connection.mark != 0 {
         words.push(format!("mark={:#x}", connection.mark));
     }
+    if !connection.labels.is_empty() {
+        words.push(format!("labels={}", connection.labels.join(",")));
+    }
     if connection.zone != 0 {
         words.push(format!("zone={}", connection.zone));
     }
