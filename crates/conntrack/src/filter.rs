@@ -1,6 +1,6 @@
 //! Which connections an operator means.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use flow::{Endpoint, FlowKey, Side, Zone};
 use wire::{Family, protocol};
@@ -60,6 +60,25 @@ impl Prefix {
         (self.length == width).then_some(self.address)
     }
 
+    /// The same without bits behind its length: the network that the address lies in.
+    pub fn network(&self) -> Self {
+        let width = if self.address.is_ipv4() { 32 } else { 128 };
+        let host_bits = u32::from(width - self.length);
+        let cleared = |bits: u128| bits.checked_shr(host_bits).unwrap_or(0) << (host_bits % 128);
+        let address = match self.address {
+            IpAddr::V4(address) => {
+                Ipv4Addr::from_bits(cleared(address.to_bits().into()) as u32).into()
+            }
+            IpAddr::V6(address) => Ipv6Addr::from_bits(cleared(address.to_bits())).into(),
+        };
+        Self { address, ..*self }
+    }
+
+    /// The address alone.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// True when the address lies inside.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (own, other, width) = match (self.address, address) {
@@ -70,6 +89,12 @@ impl Prefix {
             _ => return false,
         };
         (own ^ other).checked_shr(width - u32::from(self.length)).unwrap_or(0) == 0
+    }
+}
+
+impl std::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
     }
 }
 
@@ -177,6 +202,20 @@ mod tests {
         assert!(!inside("0.0.0.0/0", "2001:db8::1"), "families are kept apart");
         assert!(inside("2001:db8::/32", "2001:db8:ffff::1"));
         assert!(inside("::/0", "2001:db8::1"));
+    }
+
+    #[test]
+    fn a_network_has_no_bits_behind_its_length() {
+        for (text, network) in [
+            ("192.0.2.77/24", "192.0.2.0/24"),
+            ("192.0.2.77", "192.0.2.77/32"),
+            ("192.0.2.77/0", "0.0.0.0/0"),
+            ("2001:db8::77/126", "2001:db8::74/126"),
+            ("2001:db8::77/0", "::/0"),
+            ("2001:db8::77", "2001:db8::77/128"),
+        ] {
+            assert_eq!(text.parse::<Prefix>().unwrap().network().to_string(), network);
+        }
     }
 
     #[test]

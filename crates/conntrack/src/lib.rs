@@ -31,7 +31,9 @@ pub use event::{Event, EventKind, EventSink, ExpectationEvent, ExpectationSink};
 pub use expect::{ExpectationCursor, Expectations};
 pub use filter::{Filter, Prefix, PrefixError};
 pub use labels::{Label, LabelNames, Labels, NameError, UnknownLabel};
-pub use limits::{HalfOpen, LimitPools, Limits, RESERVE_SHARE, Reserve, Sources};
+pub use limits::{
+    HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Sources, TooManyZones,
+};
 pub use packet::{Checksum, Context, Tracked, TrackedPacket, class_without_flow};
 pub use settings::{Settings, Timeouts};
 pub use table::{Action, CHOSEN_COST, Changes, Cursor, Shortage, Table};

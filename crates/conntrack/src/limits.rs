@@ -2,9 +2,13 @@
 //! and the reserve that only some sources may use.
 //!
 //! The limits of gateway, zones and reserve hold exactly, whatever the number of workers:
-//! each is a pool that workers lease from. When a limit is lowered, no connection is ended,
-//! and none is opened until enough have gone. The limit of a source is divided, see
-//! [`Sources`].
+//! each is a pool that workers lease from. When a limit is lowered, connections end that give
+//! way, the others stay, and none is opened until enough have gone. The limit of a source is
+//! divided, see [`Sources`].
+//!
+//! Connections of every zone that was ever configured are counted, also where the zone has no
+//! limit: so a limit can be set at any time without a walk over the tables. Zones have
+//! numbers here, in the order in which they became known, that never change.
 
 mod givers;
 mod half_open;
@@ -24,8 +28,14 @@ pub use sources::Sources;
 
 /// The reserve is at most 1 / `RESERVE_SHARE` of all connections.
 pub const RESERVE_SHARE: u64 = 2;
-/// The part of the table that is divided among the workers for good: 1 / `FLOOR_SHARE`.
+/// The part of the table, and of the limit of a zone, that is divided among the workers for good: 1 / `FLOOR_SHARE`.
 const FLOOR_SHARE: u64 = 4;
+/// The limit of what has none.
+const NO_LIMIT: u64 = u64::MAX;
+/// Most zones that a gateway knows in its life.
+pub const MOST_ZONES: usize = 4096;
+/// Zones that are looked at in one go.
+const ZONES_AT_ONCE: usize = 8;
 
 /// Connections that only some sources may use, so that an operator can connect to what
 /// lies behind a gateway whose table is full.
@@ -45,9 +55,14 @@ pub struct LimitPools {
     /// What the reserve is meant to be.
     reserved: u64,
     reserved_for: Arc<[Prefix]>,
-    /// By zone.
-    zones: Arc<[(Zone, LeasePool)]>,
+    /// By number.
+    zones: Vec<(Zone, LeasePool)>,
 }
+
+/// There would be too many zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the gateway has known {MOST_ZONES} zones since its start; restart it to forget old ones")]
+pub struct TooManyZones;
 
 /// What one worker may hold.
 #[derive(Debug)]
@@ -55,8 +70,12 @@ pub struct Limits {
     table: Lease,
     reserve: Lease,
     reserved_for: Arc<[Prefix]>,
-    /// By zone.
+    /// By number.
     zones: Vec<(Zone, Lease)>,
+    /// Numbers of zones, by zone.
+    zone_numbers: Vec<(Zone, u16)>,
+    /// The zone that was last asked whether others lack what it holds.
+    asked_zone: usize,
     /// Half-open connections by source.
     pub sources: Sources,
     /// Half-open TCP connections by zone.
@@ -70,27 +89,20 @@ pub struct Limits {
 pub(crate) struct Held {
     pub table: u64,
     pub reserve: u64,
-    /// By the index of [`Limits::limited_zone`].
+    /// By the number of [`Limits::counted_zone`].
     pub zones: Vec<u64>,
     pub half_open: HalfOpen,
 }
 
 impl LimitPools {
-    /// Pools for these settings; `zones` are those with a limit of their own.
-    pub fn new(
-        settings: &Settings,
-        reserve: &Reserve,
-        zones: impl IntoIterator<Item = (Zone, u64)>,
-    ) -> Self {
-        let mut zones: Vec<_> =
-            zones.into_iter().map(|(zone, limit)| (zone, LeasePool::new(limit))).collect();
-        zones.sort_by_key(|&(zone, _)| zone);
+    /// Pools for these settings, without zones.
+    pub fn new(settings: &Settings, reserve: &Reserve) -> Self {
         let pools = Self {
             table: LeasePool::new(0),
             reserve: LeasePool::new(0),
             reserved: reserve.connections,
             reserved_for: reserve.sources.clone().into(),
-            zones: zones.into(),
+            zones: Vec::new(),
         };
         pools.apply(settings);
         pools
@@ -102,6 +114,36 @@ impl LimitPools {
         let reserve = self.reserved.min(settings.max_entries / RESERVE_SHARE);
         self.reserve.set_cap(reserve);
         self.table.set_cap(settings.max_entries - reserve);
+    }
+
+    /// Takes over the limits of zones; `None`: no limit of its own. What is not among them
+    /// has none any more. Workers then have to [learn](Limits::learn) and to
+    /// [share](Limits::share) anew.
+    ///
+    /// # Errors
+    /// [`TooManyZones`]; nothing has changed.
+    pub fn set_zones(&mut self, zones: &[(Zone, Option<u64>)]) -> Result<(), TooManyZones> {
+        let known = |zone: &Zone| self.zones.iter().position(|(other, _)| other == zone);
+        let new = zones.iter().filter(|(zone, _)| known(zone).is_none()).count();
+        if self.zones.len() + new > MOST_ZONES {
+            return Err(TooManyZones);
+        }
+        for (zone, pool) in &self.zones {
+            let limit = zones.iter().find(|(other, _)| other == zone).and_then(|&(_, limit)| limit);
+            pool.set_cap(limit.unwrap_or(NO_LIMIT));
+        }
+        for &(zone, limit) in zones {
+            if self.zones.iter().all(|&(other, _)| other != zone) {
+                self.zones.push((zone, LeasePool::new(limit.unwrap_or(NO_LIMIT))));
+            }
+        }
+        Ok(())
+    }
+
+    /// The zones that are known, with their limits.
+    pub fn zones(&self) -> impl Iterator<Item = (Zone, Option<u64>)> {
+        let limit = |pool: &LeasePool| Some(pool.cap()).filter(|&cap| cap != NO_LIMIT);
+        self.zones.iter().map(move |(zone, pool)| (*zone, limit(pool)))
     }
 
     /// The limits of one worker. It takes from the pools about a thousandth of each at a
@@ -122,15 +164,19 @@ impl LimitPools {
 
     fn limits_in_quanta(&self, quantum: fn(&LeasePool) -> u64, secret: HashKey) -> Limits {
         let lease = |pool: &LeasePool| pool.lease(quantum(pool));
-        Limits {
+        let mut limits = Limits {
             table: lease(&self.table),
             reserve: lease(&self.reserve),
             reserved_for: self.reserved_for.clone(),
-            zones: self.zones.iter().map(|(zone, pool)| (*zone, lease(pool))).collect(),
+            zones: Vec::new(),
+            zone_numbers: Vec::new(),
+            asked_zone: 0,
             sources: Sources::new(secret),
             half_open: HalfOpen::default(),
             givers: Givers::default(),
-        }
+        };
+        limits.learn_in_quanta(self, quantum);
+        limits
     }
 }
 
@@ -140,21 +186,67 @@ fn quantum(pool: &LeasePool) -> u64 {
 }
 
 impl Limits {
+    /// Takes note of zones that have become known, before any packet of them comes.
+    pub fn learn(&mut self, pools: &LimitPools) {
+        self.learn_in_quanta(pools, quantum);
+    }
+
+    fn learn_in_quanta(&mut self, pools: &LimitPools, quantum: fn(&LeasePool) -> u64) {
+        for (zone, pool) in &pools.zones[self.zones.len()..] {
+            self.zone_numbers.push((*zone, self.zones.len() as u16));
+            self.zones.push((*zone, pool.lease(quantum(pool))));
+        }
+        self.zone_numbers.sort_unstable();
+    }
+
     /// Takes over limits that have changed, and shares them with so many workers, this one
-    /// among them: a part of the table is always there for each.
+    /// among them: a part of the table and of each zone is always there for each.
     pub fn share(&mut self, workers: u32) {
-        let zones = self.zones.iter_mut().map(|(_, lease)| lease);
-        for lease in zones.chain([&mut self.table, &mut self.reserve]) {
+        let floor = |pool: &LeasePool| match pool.cap() {
+            NO_LIMIT => 0,
+            cap => cap / FLOOR_SHARE / u64::from(workers.max(1)),
+        };
+        for (_, lease) in &mut self.zones {
+            lease.set_quantum(quantum(lease.pool()));
+            lease.set_floor(floor(lease.pool()));
+        }
+        for lease in [&mut self.table, &mut self.reserve] {
             lease.set_quantum(quantum(lease.pool()));
         }
-        let floor = self.table.pool().cap() / FLOOR_SHARE / u64::from(workers.max(1));
-        self.table.set_floor(floor);
+        self.table.set_floor(floor(self.table.pool()));
         self.settle();
     }
 
     /// True if others lack what this worker holds: connections should give way.
     pub fn is_overdrawn(&self) -> bool {
         self.table.is_overdrawn()
+    }
+
+    /// A zone of whose limit others lack what this worker holds, which has given back what
+    /// it does not need: its connections should give way. Looks at [`ZONES_AT_ONCE`] zones
+    /// at most, all of them in turn.
+    pub fn overdrawn_zone(&mut self) -> Option<Zone> {
+        for _ in 0..ZONES_AT_ONCE.min(self.zones.len()) {
+            let (zone, lease) = &mut self.zones[self.asked_zone % self.zone_numbers.len()];
+            if lease.is_overdrawn() {
+                lease.settle();
+                if lease.is_overdrawn() {
+                    return Some(*zone);
+                }
+            }
+            self.asked_zone = (self.asked_zone + 1) % self.zone_numbers.len();
+        }
+        None
+    }
+
+    /// Looks at another zone first the next time.
+    pub fn pass_over_zone(&mut self) {
+        self.asked_zone += 1;
+    }
+
+    /// The zones that are known, each with the connections that this worker holds.
+    pub fn zones(&self) -> impl Iterator<Item = (Zone, u64)> {
+        self.zones.iter().map(|(zone, lease)| (*zone, lease.used()))
     }
 
     /// Returns what is lacking elsewhere and not needed here.
@@ -168,16 +260,17 @@ impl Limits {
     /// reserve.
     pub fn alone(max_entries: u64, secret: HashKey) -> Self {
         let settings = Settings { max_entries, ..Settings::default() };
-        LimitPools::new(&settings, &Reserve::default(), []).limits(secret)
+        LimitPools::new(&settings, &Reserve::default()).limits(secret)
     }
 
-    /// Which of the zones with a limit of their own this is.
+    /// The number of a zone whose connections are counted: of all but zone 0.
     #[inline]
-    pub(crate) fn limited_zone(&self, zone: Zone) -> Option<usize> {
-        if self.zones.is_empty() {
+    pub(crate) fn counted_zone(&self, zone: Zone) -> Option<usize> {
+        if zone == Zone::default() {
             return None;
         }
-        self.zones.binary_search_by_key(&zone, |&(zone, _)| zone).ok()
+        let found = self.zone_numbers.binary_search_by_key(&zone, |&(zone, _)| zone);
+        found.ok().map(|at| usize::from(self.zone_numbers[at].1))
     }
 
     #[inline]
@@ -262,7 +355,7 @@ impl Limits {
         match shortage {
             Shortage::Table => Some(0),
             Shortage::Reserve => Some(1),
-            Shortage::Zone(zone) => self.limited_zone(zone).map(|zone| 2 + zone),
+            Shortage::Zone(zone) => self.counted_zone(zone).map(|zone| 2 + zone),
         }
     }
 

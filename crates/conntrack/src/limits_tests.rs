@@ -8,7 +8,7 @@ fn settings(max_entries: u64) -> Settings {
 
 /// Two workers, and the pools that they share.
 fn pair(max_entries: u64, reserve: &Reserve) -> (LimitPools, [Limits; 2]) {
-    let pools = LimitPools::new(&settings(max_entries), reserve, []);
+    let pools = LimitPools::new(&settings(max_entries), reserve);
     let mut pair = [pools.limits(SECRET), pools.limits(SECRET)];
     pair.iter_mut().for_each(|limits| limits.share(2));
     (pools, pair)
@@ -81,4 +81,75 @@ fn the_reserve_leaves_half_to_the_others() {
     assert_eq!((pools.reserve.cap(), pools.table.cap()), (50, 50));
     change(&pools, &mut pair, 1000);
     assert_eq!((pools.reserve.cap(), pools.table.cap()), (80, 920));
+}
+
+/// What the workers can open in a zone, each as many as it can in turn.
+fn spend_zone(limits: &mut Limits, zone: Zone, times: usize) -> usize {
+    let number = limits.counted_zone(zone).unwrap();
+    (0..times).filter(|_| limits.spend_zone(number)).count()
+}
+
+#[test]
+fn each_worker_has_a_part_of_a_zone_that_no_other_takes() {
+    let (mut pools, mut workers) = pair(1 << 20, &Reserve::default());
+    pools.set_zones(&[(Zone(9), Some(100)), (Zone(4), None), (Zone(7), Some(3))]).unwrap();
+    for limits in &mut workers {
+        limits.learn(&pools);
+        limits.share(2);
+    }
+    let [first, second] = &mut workers;
+    assert_eq!(spend_zone(first, Zone(9), 300), 88, "an eighth is the other's");
+    assert_eq!(spend_zone(second, Zone(9), 300), 12);
+    assert_eq!(spend_zone(first, Zone(4), 3000), 3000, "it has no limit");
+    assert_eq!(spend_zone(second, Zone(7), 9), 3, "too few to divide");
+    assert_eq!(spend_zone(first, Zone(7), 9), 0);
+    assert_eq!((first.counted_zone(Zone(0)), first.counted_zone(Zone(5))), (None, None));
+    assert_eq!(first.zones().collect::<Vec<_>>(), [(Zone(9), 88), (Zone(4), 3000), (Zone(7), 0)]);
+}
+
+#[test]
+fn limits_of_zones_change_while_connections_live() {
+    let (mut pools, mut workers) = pair(1 << 20, &Reserve::default());
+    let mut change = |workers: &mut [Limits; 2], zones: &[(Zone, Option<u64>)]| {
+        pools.set_zones(zones).unwrap();
+        for limits in workers {
+            limits.learn(&pools);
+            limits.share(2);
+        }
+        pools.zones().collect::<Vec<_>>()
+    };
+    change(&mut workers, &[(Zone(5), None)]);
+    assert!(workers.iter_mut().all(|limits| spend_zone(limits, Zone(5), 50) == 50));
+    let known = change(&mut workers, &[(Zone(2), Some(7)), (Zone(5), Some(80))]);
+    assert_eq!(known, [(Zone(5), Some(80)), (Zone(2), Some(7))], "numbers stay");
+    let [first, second] = &mut workers;
+    assert_eq!((spend_zone(first, Zone(5), 9), spend_zone(second, Zone(5), 9)), (0, 0));
+    // Both give up connections until what is left fits.
+    let number = first.counted_zone(Zone(5)).unwrap();
+    for _ in 0..100 {
+        for limits in [&mut *first, &mut *second] {
+            if let Some(zone) = limits.overdrawn_zone() {
+                assert_eq!(zone, Zone(5));
+                limits.release_zone(number);
+            }
+        }
+    }
+    let used = |limits: &Limits| limits.zones().next().unwrap().1;
+    assert_eq!(used(first) + used(second), 80);
+    let known = change(&mut workers, &[(Zone(2), Some(9))]);
+    assert_eq!(known, [(Zone(5), None), (Zone(2), Some(9))], "no limit without a zone");
+    assert_eq!(spend_zone(&mut workers[0], Zone(5), 500), 500);
+}
+
+#[test]
+fn zones_beyond_the_most_are_refused_and_nothing_has_changed() {
+    let (mut pools, _) = pair(100, &Reserve::default());
+    let zones = |numbers: std::ops::RangeInclusive<u16>| {
+        numbers.map(|number| (Zone(number), Some(1))).collect::<Vec<_>>()
+    };
+    pools.set_zones(&zones(1..=4096)).unwrap();
+    assert_eq!(pools.set_zones(&zones(2..=4097)), Err(TooManyZones));
+    assert!(pools.zones().all(|(_, limit)| limit == Some(1)));
+    pools.set_zones(&zones(7..=7)).unwrap();
+    assert_eq!(pools.zones().filter(|(_, limit)| limit.is_some()).count(), 1);
 }

@@ -7,7 +7,7 @@
 //! | `GET /v1/connections?FILTER` | stream of [`schema::Connection`], one per line |
 //! | `DELETE /v1/connections?FILTER` | [`schema::Done`]; without a filter all are deleted |
 //! | `PATCH /v1/connections?FILTER` | [`schema::Done`]; body [`schema::UpdateConnections`] |
-//! | `GET /v1/connections/count` | [`schema::Count`] |
+//! | `GET /v1/connections/count?zone=ZONE` | [`schema::Count`]; without a zone, of all |
 //! | `GET /v1/datagrams` | stream of [`schema::Datagram`], one per line |
 //! | `GET /v1/drops/recent` | [`schema::RecentDrops`] |
 //! | `GET /v1/events?FILTER` | stream of [`schema::Event`], one per line |
@@ -16,6 +16,8 @@
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
 //! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |
 //! | `PUT /v1/workers` | [`schema::Moves`]; body [`schema::SetWorkers`] |
+//! | `GET /v1/zones` | [`schema::Zones`] |
+//! | `PUT /v1/zones` | [`schema::Done`]; body [`schema::SetZones`] |
 //! | `POST /v1/balance` | [`schema::Moves`]; body [`schema::Balance`] |
 //! | `PUT /v1/balancer` | [`schema::Done`]; body [`schema::SetBalancer`] |
 //!

@@ -62,6 +62,14 @@ pub(crate) struct FormatQuery {
     pub format: LineFormat,
 }
 
+/// What is to be counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CountQuery {
+    /// The connections of this zone only.
+    pub zone: Option<u16>,
+}
+
 /// Form of the lines of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

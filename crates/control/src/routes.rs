@@ -12,16 +12,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use conntrack::{Changes, Filter, LabelNames, Labels, UnknownLabel, format};
-use engine::{EventStream, Gateway, NumberedEvent, Reported, SteerError};
+use engine::{ChangeZonesError, EventStream, Gateway, NumberedEvent, Reported, SteerError};
 use serde::Serialize;
 
 use crate::SCHEMA;
-use crate::query::{ConnectionQuery, EventQuery, FormatQuery, LineFormat};
+use crate::query::{ConnectionQuery, CountQuery, EventQuery, FormatQuery, LineFormat};
 use crate::refusal::Refused;
 use crate::schema::{
     Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation,
-    ExpectationEvent, Moves, RecentDrops, SetBalancer, SetTunable, SetWorkers, Status, Tunable,
-    Tunables, UpdateConnections,
+    ExpectationEvent, Moves, RecentDrops, SetBalancer, SetTunable, SetWorkers, SetZones, Status,
+    Tunable, Tunables, UpdateConnections, Zones,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
@@ -55,6 +55,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/tunables", get(tunables))
         .route("/v1/tunables/{name}", put(set_tunable))
         .route("/v1/workers", put(set_workers))
+        .route("/v1/zones", get(zones).put(set_zones))
         .route("/v1/balance", post(balance))
         .route("/v1/balancer", put(set_balancer))
         .fallback(async || no_such_request("path"))
@@ -84,10 +85,48 @@ async fn recent_drops(State(shared): State<Shared>) -> Answer<RecentDrops> {
     .await
 }
 
-async fn count(State(shared): State<Shared>) -> Answer<Count> {
-    call(shared, |gateway| {
-        let connections = gateway.connection_count().map_err(unresponsive)?;
+async fn count(State(shared): State<Shared>, query: QueryOf<CountQuery>) -> Answer<Count> {
+    let CountQuery { zone } = parsed(query)?;
+    call(shared, move |gateway| {
+        let Some(zone) = zone else {
+            let connections = gateway.connection_count().map_err(unresponsive)?;
+            return Ok(Count { schema: SCHEMA, connections });
+        };
+        let status = Status::new(&gateway.status().map_err(unresponsive)?, 0);
+        let of_zones = |wanted: &dyn Fn(u16) -> bool| -> u64 {
+            let zones = status.zones.iter().filter(|known| wanted(known.zone));
+            zones.map(|zone| zone.connections).sum()
+        };
+        let connections = match zone {
+            0 => status.connections.saturating_sub(of_zones(&|_| true)),
+            zone => of_zones(&|known| known == zone),
+        };
         Ok(Count { schema: SCHEMA, connections })
+    })
+    .await
+}
+
+async fn zones(State(shared): State<Shared>) -> Answer<Zones> {
+    call(shared, |gateway| {
+        let status = gateway.status().map_err(unresponsive)?;
+        Ok(Zones::new(&gateway.zones(), &gateway.interfaces(), &status))
+    })
+    .await
+}
+
+async fn set_zones(State(shared): State<Shared>, body: BodyOf<SetZones>) -> Answer<Done> {
+    let body = parsed_body(body)?;
+    call(shared, move |gateway| {
+        let book = body.book(&gateway.interfaces(), gateway.zones().revision);
+        let refused = |what| Refused::bad_request("zones", what, "correct the zones");
+        gateway.set_zones(book.map_err(refused)?).map_err(|error| match error {
+            ChangeZonesError::Zones(error) => refused(error.to_string()),
+            ChangeZonesError::Outdated { .. } => {
+                Refused::conflict("zones", error, "look at them and try again")
+            }
+            error => Refused::conflict("zones", error, "see the log of the gateway"),
+        })?;
+        Ok(Done { schema: SCHEMA, affected: body.zones.len() as u64 })
     })
     .await
 }

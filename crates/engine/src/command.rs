@@ -3,9 +3,9 @@
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use conntrack::{Event, ExpectationEvent};
+use conntrack::{Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
-use flow::Counters;
+use flow::{Counters, Zone};
 use netio::{PortId, RxQueue, TxQueue};
 use steer::{BucketId, WorkerId};
 
@@ -17,6 +17,7 @@ use crate::recent_drops::RecentDrop;
 use crate::selection::{Selected, Selection};
 use crate::settings::Settings;
 use crate::views::{BucketStatus, DatagramStatus, Received};
+use crate::zones::Zones;
 
 /// A receive queue with its name.
 pub struct Queue {
@@ -63,6 +64,10 @@ pub enum Command {
     SetMtus(Vec<Option<u32>>),
     /// Changed tunables.
     Settings(Box<Settings>),
+    /// Zones that have become known, before any packet of them comes.
+    LearnZones(Box<LimitPools>),
+    /// Which packets belong to which zone, and what is different there.
+    Zones(Box<Zones>),
     /// How many workers share the limits that are divided: memory of fragments, half-open
     /// connections of a source.
     ShareLimits(u32),
@@ -111,6 +116,8 @@ pub struct WorkerReport {
     pub busy_ns: u64,
     /// What is held of incomplete datagrams.
     pub datagrams: DatagramStatus,
+    /// Connections of each zone but 0.
+    pub zones: Vec<(Zone, u64)>,
 }
 
 /// What a worker reports on its own account.

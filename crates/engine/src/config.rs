@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conntrack::{LabelNames, LimitPools, Reserve};
+use conntrack::{LabelNames, LimitPools, Reserve, TooManyZones};
 use flow::HashKey;
 use netio::PortError;
 use steer::{
@@ -13,7 +13,7 @@ use wire::Tunnels;
 
 use crate::crew::Unresponsive;
 use crate::settings::Settings;
-use crate::zones::{TooManyOrigins, ZoneConfig};
+use crate::zones::{self, TimeoutPolicy, ZoneConfig, ZonesError};
 
 /// Configuration of a gateway.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct Config {
     pub secret: HashKey,
     /// Tunables.
     pub settings: Settings,
+    /// Timeouts that zones may share.
+    pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
     /// Zones, the first that takes a packet has it.
     pub zones: Vec<ZoneConfig>,
     /// Connections that only some sources may use.
@@ -55,6 +57,7 @@ impl Config {
             fragments: FragmentSteering::default(),
             secret,
             settings: Settings::default(),
+            timeout_policies: Vec::new(),
             zones: Vec::new(),
             reserve: Reserve::default(),
             labels: Arc::default(),
@@ -72,10 +75,10 @@ impl Config {
         }
     }
 
-    pub(crate) fn limit_pools(&self) -> LimitPools {
-        let limited = |zone: &ZoneConfig| Some((zone.zone, zone.max_connections?));
-        let zones = self.zones.iter().filter_map(limited);
-        LimitPools::new(&self.settings.conntrack, &self.reserve, zones)
+    pub(crate) fn limit_pools(&self) -> Result<LimitPools, TooManyZones> {
+        let mut pools = LimitPools::new(&self.settings.conntrack, &self.reserve);
+        pools.set_zones(&zones::limits(&self.zones))?;
+        Ok(pools)
     }
 }
 
@@ -123,9 +126,12 @@ pub enum StartError {
     /// A worker hangs.
     #[error(transparent)]
     Unresponsive(#[from] Unresponsive),
-    /// Zones can not be told apart.
+    /// The zones do not fit together.
     #[error(transparent)]
-    Zones(#[from] TooManyOrigins),
+    Zones(#[from] ZonesError),
+    /// There are too many zones.
+    #[error(transparent)]
+    TooManyZones(#[from] TooManyZones),
     /// No workers at all.
     #[error("a gateway needs at least one worker")]
     NoWorkers,

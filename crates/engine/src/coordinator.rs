@@ -60,7 +60,10 @@ pub struct Coordinator {
     subscriptions: Vec<Subscription<Event>>,
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
     hasher: SteeringHasher,
-    zones: Zones,
+    /// Which packets belong to which zone.
+    pub zones: Zones,
+    /// How often the zones have changed.
+    pub zones_revision: u64,
     notices: Receiver<Notice>,
     notify: Sender<Notice>,
     /// Notices that came while something else was waited for.
@@ -91,7 +94,8 @@ impl Coordinator {
         ports.read_mtus();
         let mut coordinator = Self {
             zones: Zones::new(&config.zones, ports.len())?,
-            limit_pools: config.limit_pools(),
+            zones_revision: 0,
+            limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
             retired: Counters::default(),

@@ -21,7 +21,7 @@ use crate::events::EventStream;
 use crate::port_book::PortBook;
 use crate::ports::PortSetup;
 use crate::settings::Settings;
-use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus};
+use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus, ZoneStatus};
 
 /// How often ports and the set of CPUs are looked after.
 const TEND_EVERY: Duration = Duration::from_millis(200);
@@ -330,6 +330,8 @@ impl Coordinator {
             port.sent = *sent;
         }
         let members: Vec<_> = self.members().collect();
+        let zone = |(zone, limit)| ZoneStatus { zone, connections: 0, limit };
+        let mut zones: Vec<_> = self.limit_pools.zones().map(zone).collect();
         let mut workers = Vec::new();
         for ((id, cpu), report) in members.into_iter().zip(self.reports()?) {
             for (port, received) in &report.queues {
@@ -337,6 +339,9 @@ impl Coordinator {
             }
             for (port, sent) in ports.iter_mut().zip(&report.sent) {
                 port.sent.add(sent);
+            }
+            for (zone, (_, connections)) in zones.iter_mut().zip(&report.zones) {
+                zone.connections += connections;
             }
             workers.push(WorkerStatus {
                 id,
@@ -353,6 +358,7 @@ impl Coordinator {
         Ok(Status {
             workers,
             ports,
+            zones,
             uptime_ns,
             retired: self.retired.clone(),
             moves: self.moves,

@@ -36,6 +36,7 @@ mod syn_proxy;
 mod tracking;
 mod views;
 mod worker;
+mod zone_changes;
 mod zones;
 
 pub use bucket::Bucket;
@@ -52,9 +53,10 @@ pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
 pub use settings::Settings;
 pub use views::{
     BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, Status,
-    WorkerStatus,
+    WorkerStatus, ZoneStatus,
 };
-pub use zones::{TooManyOrigins, ZoneConfig, Zones};
+pub use zone_changes::{ChangeZonesError, ZoneBook};
+pub use zones::{TimeoutPolicy, ZoneConfig, Zones, ZonesError};
 
 /// Packets that are taken from a queue and tracked in one go.
 pub const BATCH: usize = 64;

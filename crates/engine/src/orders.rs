@@ -29,6 +29,8 @@ impl Worker {
             Command::SetMtus(mtus) => self.outputs.set_mtus(&mtus),
             Command::Pin(cpu) => self.pin = Some(cpu),
             Command::Settings(settings) => self.apply(*settings),
+            Command::LearnZones(pools) => self.tracking.limits.learn(&pools),
+            Command::Zones(zones) => self.tracking.set_zones(*zones),
             Command::ShareLimits(workers) => {
                 self.reassembly.memory.set_workers(workers);
                 self.tracking.limits.sources.set_workers(workers);
@@ -134,6 +136,7 @@ impl Worker {
             backlog: self.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
             busy_ns: self.busy_ns,
             datagrams: self.reassembly.status(),
+            zones: self.tracking.limits.zones().collect(),
         }
     }
 }

@@ -217,7 +217,7 @@ impl Worker {
         judged
     }
 
-    /// Where another worker lacks its part of `nf_conntrack_max`, has connections give way
+    /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
     /// that may, a bounded number of them.
     pub(crate) fn settle_limits(&mut self, now: Timestamp) {
         for _ in 0..EVICT_AT_ONCE {
@@ -226,6 +226,13 @@ impl Worker {
             }
             self.tracking.limits.settle();
             if !self.evict_somewhere(Shortage::Table, now) {
+                break;
+            }
+        }
+        for _ in 0..EVICT_AT_ONCE {
+            let Some(zone) = self.tracking.limits.overdrawn_zone() else { break };
+            if !self.evict_somewhere(Shortage::Zone(zone), now) {
+                self.tracking.limits.pass_over_zone();
                 break;
             }
         }

@@ -33,7 +33,7 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
         refuses_new: vec![false; 2],
         settings: config.settings.clone(),
         zones: Zones::default(),
-        limits: config.limit_pools().limits(config.secret),
+        limits: config.limit_pools().unwrap().limits(config.secret),
         expectations: Expectations::new(config.secret),
         fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
         time: TimeSource::Turn,

@@ -254,7 +254,7 @@ impl Lockstep {
     pub(crate) fn new(config: &Config, count: u16) -> Result<Self, StartError> {
         let table = IndirectionTable::spread(config.buckets, WorkerSet::first(count.into()))
             .map_err(|_| StartError::NoWorkers)?;
-        let pools = config.limit_pools();
+        let pools = config.limit_pools()?;
         let zones = Zones::new(&config.zones, PORTS)?;
         let expectations = Expectations::new(config.secret);
         // All fragments meet at one worker, and it has all the memory: which are given

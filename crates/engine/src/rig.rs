@@ -71,7 +71,7 @@ impl Rig {
             refuses_new: vec![false; 2],
             settings: config.settings.clone(),
             zones: Zones::new(&config.zones, 2).unwrap(),
-            limits: config.limit_pools().limits(config.secret),
+            limits: config.limit_pools().unwrap().limits(config.secret),
             expectations: Expectations::new(config.secret),
             fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
             time: TimeSource::Turn,

@@ -157,7 +157,8 @@ impl Gateway {
             let buckets = coordinator.config.buckets.iter();
             return buckets.map(|bucket| (bucket, Place::Piece(Cursor::default()))).collect();
         }
-        let zones = coordinator.config.zones.iter().map(|zone| zone.zone);
+        // Also those that are gone, whose connections live on.
+        let zones = coordinator.limit_pools.zones().map(|(zone, _)| zone);
         let keys = zones.chain([Zone(0)]).filter_map(|zone| filter.flow(zone));
         keys.map(|key| (coordinator.bucket_of(&key), Place::Flow(key))).collect()
     }

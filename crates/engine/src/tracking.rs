@@ -35,6 +35,12 @@ impl Tracking {
         self.settings = settings;
     }
 
+    /// Takes over changed zones.
+    pub fn set_zones(&mut self, mut zones: Zones) {
+        zones.apply(&self.settings.conntrack);
+        self.zones = zones;
+    }
+
     /// What the connection table needs from its worker for whatever is not about a packet
     /// of one zone.
     pub fn context<'a>(&'a mut self, now: Timestamp, counters: &'a mut Counters) -> Context<'a> {

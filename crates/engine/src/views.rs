@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conntrack::Why;
-use flow::Counters;
+use flow::{Counters, Zone};
 use steer::{BucketId, WorkerId};
 
 use crate::output::Sent;
@@ -15,6 +15,8 @@ pub struct Status {
     pub workers: Vec<WorkerStatus>,
     /// Ports, in the order of the configuration.
     pub ports: Vec<PortStatus>,
+    /// Zones but 0, in the order in which they became known.
+    pub zones: Vec<ZoneStatus>,
     /// Nanoseconds since the start.
     pub uptime_ns: u64,
     /// Counters of workers that have been removed since the start.
@@ -34,6 +36,17 @@ impl Status {
         }
         totals
     }
+}
+
+/// One zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZoneStatus {
+    /// Its number.
+    pub zone: Zone,
+    /// Connections in it, those of buckets that are being moved left out.
+    pub connections: u64,
+    /// Most connections of it; `None`: no limit of its own.
+    pub limit: Option<u64>,
 }
 
 /// One worker.

@@ -8,6 +8,42 @@ use netio::PortId;
 
 /// VLAN identifiers, 0 for frames without a tag among them.
 const VLANS: u16 = 4096;
+/// The last that a frame can have (IEEE 802.1Q section 9.6: 4095 is reserved).
+const LAST_VLAN: u16 = 4094;
+
+/// Timeouts that zones share by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimeoutPolicy {
+    name: String,
+    timeouts: Vec<(String, u64)>,
+}
+
+impl TimeoutPolicy {
+    /// A policy that says nothing yet.
+    pub const fn new(name: String) -> Self {
+        Self { name, timeouts: Vec::new() }
+    }
+
+    /// What zones call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sets a timeout, a tunable of tracking with `_timeout` in its name.
+    ///
+    /// # Errors
+    /// What is no such tunable is unknown here; a value may be out of range.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
+        check(name, value, is_timeout(name))?;
+        put(&mut self.timeouts, name, value);
+        Ok(())
+    }
+
+    /// Tunables and their values.
+    pub fn timeouts(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.timeouts.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+}
 
 /// A zone as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +56,25 @@ pub struct ZoneConfig {
     pub vlans: Option<Vec<u16>>,
     /// Most connections of the zone, inside the limit of the gateway; `None`: as many.
     pub max_connections: Option<u64>,
+    /// Timeouts where the zone has none of its own.
+    pub timeout_policy: Option<Arc<TimeoutPolicy>>,
     tunables: Vec<(String, u64)>,
 }
 
 impl ZoneConfig {
+    /// Most connections of a zone that can be asked for.
+    pub const MOST_CONNECTIONS: u64 = 1 << 32;
+
     /// A zone of everything, with nothing different in it.
     pub const fn new(zone: Zone) -> Self {
-        Self { zone, ports: None, vlans: None, max_connections: None, tunables: Vec::new() }
+        Self {
+            zone,
+            ports: None,
+            vlans: None,
+            max_connections: None,
+            timeout_policy: None,
+            tunables: Vec::new(),
+        }
     }
 
     /// Gives a tunable of tracking a value of its own in this zone: a timeout,
@@ -35,14 +83,14 @@ impl ZoneConfig {
     /// # Errors
     /// What is no such tunable is unknown here; a value may be out of range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
-        let is_of_zones = name.contains("_timeout")
-            || matches!(name, "stateway_half_open_per_source" | "stateway_syn_proxy_half_open");
-        if !is_of_zones {
-            return Err(SetTunableError::Unknown { name: name.to_owned() });
-        }
-        conntrack::Settings::default().set(name, value)?;
-        self.tunables.push((name.to_owned(), value));
+        check(name, value, is_timeout(name) || HALF_OPEN.contains(&name))?;
+        put(&mut self.tunables, name, value);
         Ok(())
+    }
+
+    /// The tunables that have values of their own, those of the policy left out.
+    pub fn tunables(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.tunables.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
     fn takes(&self, port: PortId, vlan: u16) -> bool {
@@ -50,16 +98,46 @@ impl ZoneConfig {
             && self.vlans.as_ref().is_none_or(|vlans| vlans.contains(&vlan))
     }
 
+    /// Its policy, and where that says nothing or something else, its own tunables.
+    fn differences(&self) -> impl Iterator<Item = (&str, u64)> {
+        let policy = self.timeout_policy.iter().flat_map(|policy| policy.timeouts());
+        policy.chain(self.tunables())
+    }
+
     /// The settings of tracking in this zone.
     fn settings(&self, gateway: &conntrack::Settings) -> conntrack::Settings {
         let mut settings = gateway.clone();
-        for (name, value) in &self.tunables {
+        for (name, value) in self.differences() {
             // Both were checked when they were noted.
-            let set = settings.set(name, *value);
+            let set = settings.set(name, value);
             debug_assert_eq!(set, Ok(()));
         }
         settings
     }
+}
+
+/// What zones can limit beside their connections.
+const HALF_OPEN: [&str; 2] = ["stateway_half_open_per_source", "stateway_syn_proxy_half_open"];
+
+fn is_timeout(name: &str) -> bool {
+    name.contains("_timeout")
+}
+
+fn check(name: &str, value: u64, allowed: bool) -> Result<(), SetTunableError> {
+    if !allowed {
+        return Err(SetTunableError::Unknown { name: name.to_owned() });
+    }
+    conntrack::Settings::default().set(name, value)
+}
+
+fn put(values: &mut Vec<(String, u64)>, name: &str, value: u64) {
+    values.retain(|(other, _)| other != name);
+    values.push((name.to_owned(), value));
+}
+
+/// The limits of zones.
+pub(crate) fn limits(zones: &[ZoneConfig]) -> Vec<(Zone, Option<u64>)> {
+    zones.iter().map(|zone| (zone.zone, zone.max_connections)).collect()
 }
 
 /// Where a packet comes from.
@@ -72,10 +150,45 @@ pub struct Origin {
     pub fragments: Zone,
 }
 
-/// Zones and VLANs combine in too many ways.
+/// Why zones do not fit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("zones and VLANs combine in more than 65536 ways: name the VLANs of each zone")]
-pub struct TooManyOrigins;
+pub enum ZonesError {
+    /// Zones and VLANs combine in too many ways.
+    #[error(
+        "zones and VLANs combine in more than 65536 ways, those before changes among them: name \
+         the VLANs of each zone"
+    )]
+    TooManyOrigins,
+    /// Two have one number.
+    #[error("{zone} is already another zone")]
+    Repeated {
+        /// The number.
+        zone: u16,
+    },
+    /// A zone would never see a packet.
+    #[error(
+        "zone {zone} takes no packet, because zone {by} and those before it take them all; put \
+         zone {zone} before them or take it out"
+    )]
+    Shadowed {
+        /// The zone.
+        zone: u16,
+        /// The one that takes the first of its packets.
+        by: u16,
+    },
+    /// A zone names a VLAN of which it would never see a packet.
+    #[error(
+        "zone {zone} takes no packet of VLAN {vlan}, because zone {by} comes before it; take {vlan} out"
+    )]
+    VlanTaken {
+        /// The zone.
+        zone: u16,
+        /// The VLAN.
+        vlan: u16,
+        /// The zone that takes the first of its packets.
+        by: u16,
+    },
+}
 
 /// The zones of a gateway. The default has but zone 0.
 #[derive(Clone, Debug, Default)]
@@ -83,6 +196,8 @@ pub struct Zones {
     configs: Arc<[ZoneConfig]>,
     /// By port and VLAN; empty if there is but zone 0.
     origins: Arc<[Box<[Origin]>]>,
+    /// [`Origin::fragments`] of all zones but 0, of those that are gone too.
+    numbers: Arc<HashMap<(Zone, u16), u16>>,
     /// Settings where they differ from the gateway's, by zone.
     settings: Vec<(Zone, conntrack::Settings)>,
 }
@@ -92,29 +207,88 @@ impl Zones {
     /// its port and its VLAN, else in zone 0.
     ///
     /// # Errors
-    /// [`TooManyOrigins`].
-    pub fn new(configs: &[ZoneConfig], ports: usize) -> Result<Self, TooManyOrigins> {
-        if configs.is_empty() {
-            return Ok(Self::default());
+    /// [`ZonesError`].
+    pub fn new(configs: &[ZoneConfig], ports: usize) -> Result<Self, ZonesError> {
+        Self::default().changed(configs, ports)
+    }
+
+    /// Other zones in the place of these. What tells fragments apart keeps its meaning: those
+    /// of datagrams that are not complete meet no others.
+    ///
+    /// # Errors
+    /// [`ZonesError`].
+    pub fn changed(&self, configs: &[ZoneConfig], ports: usize) -> Result<Self, ZonesError> {
+        if let Some((_, error)) = Self::faults(configs, ports).into_iter().next() {
+            return Err(error);
         }
-        let mut known = HashMap::new();
+        let mut numbers = HashMap::clone(&self.numbers);
         let mut origin = |port, vlan| {
             let takes = |zone: &&ZoneConfig| zone.takes(port, vlan);
             let zone = configs.iter().find(takes).map_or(Zone(0), |zone| zone.zone);
-            let next = known.len();
-            let number = *known.entry((zone, vlan)).or_insert(next);
-            let fragments = Zone(u16::try_from(number).map_err(|_| TooManyOrigins)?);
+            if zone == Zone(0) {
+                return Ok(Origin { zone, fragments: Zone(vlan) });
+            }
+            let next = usize::from(VLANS) + numbers.len();
+            let next = u16::try_from(next).map_err(|_| ZonesError::TooManyOrigins);
+            let fragments = match numbers.get(&(zone, vlan)) {
+                Some(&number) => Zone(number),
+                None => Zone(*numbers.entry((zone, vlan)).or_insert(next?)),
+            };
             Ok(Origin { zone, fragments })
         };
-        let origins: Result<_, _> = (0..ports as u16)
+        let ports = if configs.is_empty() { 0 } else { ports as u16 };
+        let origins: Result<_, _> = (0..ports)
             .map(|port| (0..VLANS).map(|vlan| origin(PortId(port), vlan)).collect())
             .collect();
-        Ok(Self { configs: configs.into(), origins: origins?, settings: Vec::new() })
+        Ok(Self {
+            configs: configs.into(),
+            origins: origins?,
+            numbers: numbers.into(),
+            settings: Vec::new(),
+        })
+    }
+
+    /// What is wrong with the zones of a gateway with so many ports, each fault with the place
+    /// of its zone.
+    pub fn faults(configs: &[ZoneConfig], ports: usize) -> Vec<(usize, ZonesError)> {
+        let mut faults = Vec::new();
+        // Which zone has each port and VLAN.
+        let mut taken: Vec<Option<u16>> = vec![None; ports * usize::from(LAST_VLAN + 1)];
+        for (index, config) in configs.iter().enumerate() {
+            let zone = config.zone.0;
+            if configs[..index].iter().any(|other| other.zone == config.zone) {
+                faults.push((index, ZonesError::Repeated { zone }));
+            }
+            let mut gone = Vec::new();
+            let mut has_any = false;
+            for vlan in 0..=LAST_VLAN {
+                let (mut by, mut has_some) = (None, false);
+                for port in (0..ports).filter(|&port| config.takes(PortId(port as u16), vlan)) {
+                    let place = &mut taken[port * usize::from(LAST_VLAN + 1) + usize::from(vlan)];
+                    by = by.or(*place);
+                    has_some |= place.is_none();
+                    place.get_or_insert(zone);
+                }
+                has_any |= has_some;
+                gone.extend(by.filter(|_| !has_some).map(|by| (vlan, by)));
+            }
+            match gone.first() {
+                Some(&(_, by)) if !has_any => {
+                    faults.push((index, ZonesError::Shadowed { zone, by }));
+                }
+                _ if config.vlans.is_some() => faults.extend(
+                    gone.into_iter()
+                        .map(|(vlan, by)| (index, ZonesError::VlanTaken { zone, vlan, by })),
+                ),
+                _ => {}
+            }
+        }
+        faults
     }
 
     /// Takes over the settings of the gateway; a zone has them where it says nothing else.
     pub fn apply(&mut self, gateway: &conntrack::Settings) {
-        let different = self.configs.iter().filter(|zone| !zone.tunables.is_empty());
+        let different = self.configs.iter().filter(|zone| zone.differences().next().is_some());
         self.settings = different.map(|zone| (zone.zone, zone.settings(gateway))).collect();
         self.settings.sort_by_key(|&(zone, _)| zone);
     }
@@ -139,57 +313,5 @@ impl Zones {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_zone_that_takes_port_and_vlan_has_the_packet() {
-        let mut by_vlan = ZoneConfig::new(Zone(5));
-        by_vlan.vlans = Some(vec![10, 11]);
-        let mut by_port = ZoneConfig::new(Zone(6));
-        by_port.ports = Some(vec![PortId(1)]);
-        let map = Zones::new(&[by_vlan, by_port], 3).unwrap();
-        let zone = |port, vlan| map.origin(PortId(port), vlan).zone.0;
-        assert_eq!(
-            [zone(0, 10), zone(1, 11), zone(1, 12), zone(1, 0), zone(2, 9)],
-            [5, 5, 6, 6, 0]
-        );
-        let fragments = |port, vlan| map.origin(PortId(port), vlan).fragments;
-        assert_eq!(fragments(0, 10), fragments(1, 10), "one zone and one VLAN");
-        assert_ne!(fragments(0, 10), fragments(0, 11), "one zone and two VLANs");
-        assert_ne!(fragments(0, 12), fragments(1, 12), "two zones and one VLAN");
-    }
-
-    #[test]
-    fn without_zones_vlans_alone_keep_fragments_apart() {
-        let map = Zones::new(&[], 2).unwrap();
-        let origin = map.origin(PortId(1), 7);
-        assert_eq!(origin, Origin { zone: Zone(0), fragments: Zone(7) });
-    }
-
-    #[test]
-    fn more_combinations_than_numbers_are_refused() {
-        let zone = |number: u16| ZoneConfig {
-            ports: Some(vec![PortId(number)]),
-            ..ZoneConfig::new(Zone(number))
-        };
-        let zones: Vec<_> = (1..17).map(zone).collect();
-        assert!(Zones::new(&zones[..15], 16).is_ok());
-        assert_eq!(Zones::new(&zones, 17).err(), Some(TooManyOrigins));
-    }
-
-    #[test]
-    fn a_zone_has_its_own_timeouts_and_the_rest_of_the_gateway() {
-        let mut zone = ZoneConfig::new(Zone(3));
-        zone.set("nf_conntrack_udp_timeout", 5).unwrap();
-        assert!(zone.set("nf_conntrack_udp_timeout", u64::MAX).is_err());
-        assert!(zone.set("nf_conntrack_max", 5).is_err());
-        let mut gateway = conntrack::Settings::default();
-        let mut zones = Zones::new(&[zone], 1).unwrap();
-        gateway.set("nf_conntrack_udp_timeout_stream", 77).unwrap();
-        zones.apply(&gateway);
-        let timeouts = &zones.settings(Zone(3)).unwrap().timeouts;
-        assert_eq!((timeouts.udp, timeouts.udp_stream), (5, 77));
-        assert!(zones.settings(Zone(0)).is_none());
-    }
-}
+#[path = "zones_tests.rs"]
+mod tests;

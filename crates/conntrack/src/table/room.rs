@@ -26,7 +26,7 @@ pub enum Shortage {
 pub(super) struct Room {
     /// Three lists by rank of what the gateway's limit pays for, then three of the reserve.
     payers: Candidates,
-    /// Three lists for each zone with a limit of its own.
+    /// Three lists for each zone, by its number.
     zones: Candidates,
     held: Held,
     /// Connections that are counted by source.
@@ -58,7 +58,7 @@ impl Room {
     fn enter(&mut self, head: &Head, limits: &Limits) {
         *self.payer(head) += 1;
         self.counted += usize::from(head.status.has(Status::COUNTED));
-        if let Some(zone) = limits.limited_zone(head.key.zone) {
+        if let Some(zone) = limits.counted_zone(head.key.zone) {
             if self.held.zones.len() <= zone {
                 self.held.zones.resize(zone + 1, 0);
             }
@@ -72,7 +72,7 @@ impl Room {
             self.tell(paid_by(head), limits);
         }
         *self.payer(head) -= 1;
-        let zone = limits.limited_zone(head.key.zone);
+        let zone = limits.counted_zone(head.key.zone);
         if let Some(zone) = zone {
             if self.zones.file(slot, None) {
                 self.tell(Shortage::Zone(head.key.zone), limits);
@@ -103,7 +103,7 @@ impl Room {
         if self.payers.file(slot, rank.map(|rank| payer * RANKS + rank)) {
             self.tell(paid_by(head), limits);
         }
-        if let Some(zone) = limits.limited_zone(head.key.zone)
+        if let Some(zone) = limits.counted_zone(head.key.zone)
             && self.zones.file(slot, rank.map(|rank| zone as u16 * RANKS + rank))
         {
             self.tell(Shortage::Zone(head.key.zone), limits);
@@ -121,7 +121,7 @@ impl Room {
         let (candidates, group) = match shortage {
             Shortage::Table => (&self.payers, 0),
             Shortage::Reserve => (&self.payers, 1),
-            Shortage::Zone(zone) => (&self.zones, limits.limited_zone(zone)? as u16),
+            Shortage::Zone(zone) => (&self.zones, limits.counted_zone(zone)? as u16),
         };
         Rank::ALL.into_iter().find_map(|rank| candidates.oldest(group * RANKS + rank as u16))
     }
@@ -197,7 +197,7 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Result<Status, DropReason> {
         let KeyedPacket { key, sender } = packet;
-        let zone = context.limits.limited_zone(key.zone);
+        let zone = context.limits.counted_zone(key.zone);
         if let Some(zone) = zone
             && !context.limits.spend_zone(zone)
             && !(self.evict(Shortage::Zone(key.zone), context) && context.limits.spend_zone(zone))

@@ -10,7 +10,10 @@ use crate::{Checksum, LimitPools, Reserve, Settings, Tracked, TrackedPacket};
 
 fn limits_of(max: u64, reserve: Reserve, zones: &[(u16, u64)]) -> LimitPools {
     let settings = Settings { max_entries: max, ..Settings::default() };
-    LimitPools::new(&settings, &reserve, zones.iter().map(|&(id, limit)| (Zone(id), limit)))
+    let mut pools = LimitPools::new(&settings, &reserve);
+    let zones: Vec<_> = zones.iter().map(|&(id, limit)| (Zone(id), Some(limit))).collect();
+    pools.set_zones(&zones).unwrap();
+    pools
 }
 
 fn lab(pools: &LimitPools) -> Lab {
@@ -196,6 +199,61 @@ proptest! {
         lab.wait(std::time::Duration::from_secs(1000));
         while lab.run(|table, context| table.expire(100, context)) > 0 {}
         prop_assert_eq!((lab.limits.used(), lab.limits.sources.total()), (0, 0));
+    }
+
+    /// Zones become known, and their limits change, while a table moves between two workers.
+    #[test]
+    fn zones_are_counted_whatever_their_limits_are_and_were(
+        steps in prop::collection::vec(
+            (0u16..4, 1u8..6, 0u16..6, any::<bool>(), any::<bool>(), 0u64..8),
+            1..200,
+        ),
+    ) {
+        let mut pools = limits_of(100, Reserve::default(), &[]);
+        let mut lab = lab(&pools);
+        let mut other = pools.limits(SECRET);
+        let mut limits: Vec<(Zone, Option<u64>)> = Vec::new();
+        for (zone, client, port, back, moves, limit) in steps {
+            let known = limits.iter().position(|&(other, _)| other == Zone(zone));
+            if limit > 5 && zone > 0 {
+                // 6: none, 7: a small one.
+                let limit = (limit == 7).then_some(3);
+                match known {
+                    Some(at) => limits[at].1 = limit,
+                    None => limits.push((Zone(zone), limit)),
+                }
+                pools.set_zones(&limits).unwrap();
+                for limits in [&mut lab.limits, &mut other] {
+                    limits.learn(&pools);
+                    limits.share(2);
+                }
+            } else if known.is_none() && zone > 0 {
+                continue;
+            }
+            let count = |lab: &Lab| {
+                let slab = &lab.table.slab;
+                let live = (0..slab.slots()).filter_map(|slot| slab.live(slot));
+                live.filter(|entry| entry.head.key.zone.0 == zone).count() as u64
+            };
+            let before = count(&lab);
+            let packet = if back { answer(client, port) } else { query(client, port) };
+            track(&mut lab, zone, &packet);
+            lab.wait(std::time::Duration::from_millis(700));
+            if moves {
+                lab.run(|table, context| table.surrender(context.limits));
+                prop_assert!(lab.limits.zones().all(|(_, connections)| connections == 0));
+                std::mem::swap(&mut lab.limits, &mut other);
+                lab.run(|table, context| table.adopt(context.limits, 77));
+            }
+            if let Some((zone, connections)) = lab.limits.zones().find(|(z, _)| z.0 == zone) {
+                prop_assert_eq!(connections, count(&lab), "zone {}", zone.0);
+                let limit = limits.iter().find(|(other, _)| *other == zone).unwrap().1;
+                prop_assert!(limit.is_none_or(|limit| connections <= limit.max(before)));
+            }
+        }
+        lab.wait(std::time::Duration::from_secs(1000));
+        while lab.run(|table, context| table.expire(100, context)) > 0 {}
+        prop_assert!(lab.limits.zones().all(|(_, connections)| connections == 0));
     }
 
     /// Handshakes in any order, at two workers by turns.

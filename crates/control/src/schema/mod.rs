@@ -8,6 +8,7 @@ mod dropped;
 mod expectation;
 mod names;
 mod status;
+mod zones;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,8 @@ pub use datagram::{Datagram, DatagramMemory, Datagrams};
 pub use dropped::{Dropped, RecentDrops};
 pub use expectation::{Expectation, ExpectationEvent};
 pub use names::Names;
-pub use status::{Bucket, Buckets, Counters, Port, Status, Worker};
+pub use status::{Bucket, Buckets, Counters, Port, Status, Worker, ZoneStatus};
+pub use zones::{SetZones, TimeoutPolicy, Zone, Zones};
 
 /// An answer other than 200.
 #[derive(Clone, Debug, Serialize, Deserialize)]

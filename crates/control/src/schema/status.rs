@@ -29,6 +29,9 @@ pub struct Status {
     pub workers: Vec<Worker>,
     /// Interfaces, in the order of the configuration.
     pub ports: Vec<Port>,
+    /// Zones but 0 that the gateway has known since its start.
+    #[serde(default)]
+    pub zones: Vec<ZoneStatus>,
 }
 
 /// One worker.
@@ -103,6 +106,17 @@ pub struct Port {
     pub reopened: u64,
 }
 
+/// One zone.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ZoneStatus {
+    /// Its number.
+    pub zone: u16,
+    /// Its connections.
+    pub connections: u64,
+    /// Most connections of it; `null`: no limit of its own.
+    pub connections_limit: Option<u64>,
+}
+
 /// All buckets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Buckets {
@@ -139,6 +153,7 @@ impl Status {
             totals: Counters::from(&status.totals()),
             workers: status.workers.iter().map(Worker::from).collect(),
             ports: status.ports.iter().map(Port::from).collect(),
+            zones: status.zones.iter().map(ZoneStatus::from).collect(),
         }
     }
 }
@@ -189,6 +204,13 @@ impl From<&engine::PortStatus> for Port {
             lost: port.received.lost,
             reopened: port.reopened,
         }
+    }
+}
+
+impl From<&engine::ZoneStatus> for ZoneStatus {
+    fn from(zone: &engine::ZoneStatus) -> Self {
+        let (connections, connections_limit) = (zone.connections, zone.limit);
+        Self { zone: zone.zone.0, connections, connections_limit }
     }
 }
 

@@ -15,6 +15,7 @@ mod status;
 mod steer;
 mod tunable;
 mod workers;
+mod zone;
 
 use clap::Subcommand;
 
@@ -39,6 +40,8 @@ pub enum Command {
     Steer(steer::Args),
     /// Show and change settings, under the kernel's names.
     Tunable(tunable::Args),
+    /// Show and change zones.
+    Zone(zone::Args),
     /// Send a capture through the pipeline and report.
     Replay(replay::Args),
     /// See the gateway at work on this machine, in under a minute.
@@ -68,6 +71,7 @@ impl Command {
             Self::Drops(args) => drops::run(&args, out),
             Self::Steer(args) => steer::run(&args, out),
             Self::Tunable(args) => tunable::run(&args, out),
+            Self::Zone(args) => zone::run(&args, out),
             Self::Replay(args) => replay::run(&args, out),
             Self::Demo(args) => demo::run(&args, out),
             Self::Bench(args) => bench::run(&args, out),

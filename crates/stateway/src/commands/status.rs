@@ -49,7 +49,31 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     out.line("")?;
     ports(status).print(out)?;
     out.line("")?;
-    workers_table(status).print(out)
+    workers_table(status).print(out)?;
+    if status.zones.is_empty() {
+        return Ok(());
+    }
+    out.line("")?;
+    zones(status).print(out)
+}
+
+fn zones(status: &Status) -> Table {
+    let mut table = Table::new(&[
+        ("zone", Align::Right),
+        ("connections", Align::Right),
+        ("limit", Align::Right),
+        ("", Align::Right),
+    ]);
+    for zone in &status.zones {
+        let limit = zone.connections_limit;
+        table.row([
+            zone.zone.to_string(),
+            count(zone.connections),
+            limit.map_or("-".to_owned(), count),
+            limit.map_or(String::new(), |limit| percent(zone.connections, limit)),
+        ]);
+    }
+    table
 }
 
 fn ports(status: &Status) -> Table {

@@ -91,6 +91,11 @@ impl<'t> Reader<'t> {
         self.problems.push(Problem { file, line, key, what });
     }
 
+    /// True if a problem was noted.
+    pub fn has_problems(&self) -> bool {
+        !self.problems.is_empty()
+    }
+
     /// The problems in the order of their lines, or `value` if there is none.
     pub fn finish<T>(mut self, value: T) -> Result<T, Problems> {
         if self.problems.is_empty() {

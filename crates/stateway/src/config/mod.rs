@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
-use engine::{Settings, WorkerCount, ZoneConfig};
+use engine::{Settings, TimeoutPolicy, WorkerCount, ZoneConfig};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind};
 use wire::Tunnels;
@@ -45,6 +45,8 @@ pub struct Configuration {
     pub secret: Option<HashKey>,
     /// Interfaces, in the order of the file.
     pub interfaces: Vec<Interface>,
+    /// Timeouts that zones may share.
+    pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
     /// Zones, in the order of the file.
     pub zones: Vec<ZoneConfig>,
     /// Connections that only some sources may use.
@@ -126,6 +128,7 @@ impl Configuration {
             hash: self.hash,
             fragments: self.fragments,
             settings: self.settings.clone(),
+            timeout_policies: self.timeout_policies.clone(),
             zones: self.zones.clone(),
             reserve: self.reserve.clone(),
             labels: self.labels.clone(),

@@ -34,7 +34,9 @@ pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configurati
         .filter_map(|section| interface(&mut reader, section, cpus))
         .collect();
     refuse_repeated_names(&mut reader, &config.interfaces);
-    config.zones = zones::read(&mut reader, &mut document, &config.interfaces);
+    config.timeout_policies = zones::policies(&mut reader, &mut document);
+    config.zones =
+        zones::read(&mut reader, &mut document, &config.interfaces, &config.timeout_policies);
     if let Some(section) = table(&mut reader, &mut document, "tunables") {
         tunables(&mut reader, section, &mut config.settings);
     }

@@ -1,7 +1,9 @@
-//! The tables `[[zone]]` and `[conntrack]`.
+//! The tables `[[timeout_policy]]`, `[[zone]]` and `[conntrack]`.
 
-use conntrack::{Prefix, RESERVE_SHARE, Reserve};
-use engine::ZoneConfig;
+use std::sync::Arc;
+
+use conntrack::{Prefix, PrefixError, RESERVE_SHARE, Reserve};
+use engine::{TimeoutPolicy, ZoneConfig};
 use flow::{SetTunableError, Zone};
 use netio::PortId;
 use toml::de::DeValue;
@@ -15,17 +17,57 @@ const MAX_ZONES: usize = 1024;
 /// Largest VLAN identifier of IEEE 802.1Q; 0 stands for no tag.
 const MAX_VLAN: u64 = 4094;
 /// Most connections of a zone, or of the reserve, that can be asked for.
-const MAX_CONNECTIONS: u64 = 1 << 32;
+const MAX_CONNECTIONS: u64 = ZoneConfig::MOST_CONNECTIONS;
 
+/// The tables `[[timeout_policy]]`.
+pub(super) fn policies(
+    reader: &mut Reader<'_>,
+    document: &mut Section<'_>,
+) -> Vec<Arc<TimeoutPolicy>> {
+    let mut policies: Vec<Arc<TimeoutPolicy>> = Vec::new();
+    for mut section in tables(reader, document, "timeout_policy") {
+        let offset = section.place_of("name");
+        if !section.has("name") {
+            let what = "is missing; for example name = \"short\"";
+            reader.note(offset, "timeout_policy.name", what);
+        }
+        let name = section.read(reader, "name", policy_name);
+        let mut policy = TimeoutPolicy::new(name.clone().unwrap_or_default());
+        for entry in section.rest() {
+            let timeout = entry.key.trim_start_matches("timeout_policy.").to_owned();
+            tune(reader, &timeout, &entry, |value| policy.set(&timeout, value));
+        }
+        let Some(name) = name else { continue };
+        if policies.iter().any(|other| other.name() == name) {
+            let what = format!("{name:?} is already another policy");
+            reader.note(offset, "timeout_policy.name", what);
+            continue;
+        }
+        policies.push(policy.into());
+    }
+    policies
+}
+
+fn policy_name(value: &DeValue<'_>) -> Result<String, String> {
+    const ALLOWED: &str = "1 to 63 characters without blank";
+    let name = text(value, ALLOWED)?;
+    if name.is_empty() || name.len() > 63 || name.contains(|c: char| c.is_whitespace()) {
+        return Err(format!("{name:?} can not name a policy; allowed: {ALLOWED}"));
+    }
+    Ok(name.to_owned())
+}
+
+/// The tables `[[zone]]`.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     document: &mut Section<'_>,
     interfaces: &[Interface],
+    policies: &[Arc<TimeoutPolicy>],
 ) -> Vec<ZoneConfig> {
-    let mut zones: Vec<ZoneConfig> = Vec::new();
+    let (mut zones, mut lines) = (Vec::<ZoneConfig>::new(), Vec::new());
     for section in tables(reader, document, "zone") {
         let offset = section.place_of("id");
-        let Some(zone) = zone(reader, section, interfaces) else { continue };
+        let Some(zone) = zone(reader, section, interfaces, policies) else { continue };
         if zones.iter().any(|other| other.zone == zone.zone) {
             reader.note(offset, "zone.id", format!("{} is already another zone", zone.zone.0));
         }
@@ -34,8 +76,19 @@ pub(super) fn read(
             break;
         }
         zones.push(zone);
+        lines.push(reader.line(offset));
     }
-    if let Err(error) = engine::Zones::new(&zones, interfaces.len()) {
+    // Zones that could not be understood would seem to take what they do not.
+    if reader.has_problems() {
+        return zones;
+    }
+    let faults = engine::Zones::faults(&zones, interfaces.len());
+    for (at, fault) in &faults {
+        reader.note_line(lines[*at], "zone", fault);
+    }
+    if faults.is_empty()
+        && let Err(error) = engine::Zones::new(&zones, interfaces.len())
+    {
         reader.note_line(0, "zone", error);
     }
     zones
@@ -45,6 +98,7 @@ fn zone(
     reader: &mut Reader<'_>,
     mut section: Section<'_>,
     interfaces: &[Interface],
+    policies: &[Arc<TimeoutPolicy>],
 ) -> Option<ZoneConfig> {
     if !section.has("id") {
         reader.note(section.offset, "zone.id", "is missing; for example id = 1");
@@ -67,13 +121,16 @@ fn zone(
         section.read(reader, "max_connections", |value| number(value, 1, MAX_CONNECTIONS));
     for key in ["half_open_per_source", "syn_proxy_half_open"] {
         if let Some(entry) = section.take(key) {
-            tune(reader, &mut zone, &format!("stateway_{key}"), &entry);
+            let name = format!("stateway_{key}");
+            tune(reader, &name, &entry, |value| zone.set(&name, value));
         }
     }
+    zone.timeout_policy =
+        section.read(reader, "timeout_policy", |value| find_policy(value, policies));
     if let Some(mut timeouts) = table(reader, &mut section, "timeouts") {
         for entry in timeouts.rest() {
             let name = entry.key.trim_start_matches("zone.timeouts.").to_owned();
-            tune(reader, &mut zone, &name, &entry);
+            tune(reader, &name, &entry, |value| zone.set(&name, value));
         }
     }
     section.finish(reader);
@@ -82,14 +139,14 @@ fn zone(
 
 fn tune(
     reader: &mut Reader<'_>,
-    zone: &mut ZoneConfig,
     name: &str,
     entry: &super::document::Entry<'_>,
+    set: impl FnOnce(u64) -> Result<(), SetTunableError>,
 ) {
     let set = number(&entry.value, 0, u64::MAX)
         .map_err(|_| format!("{} is not allowed; allowed: a whole number", show(&entry.value)))
         .and_then(|value| {
-            zone.set(name, value).map_err(|error| match error {
+            set(value).map_err(|error| match error {
                 SetTunableError::Unknown { .. } => {
                     format!("{name} is no timeout of tracking; `stateway tunable list` shows all")
                 }
@@ -99,6 +156,22 @@ fn tune(
     if let Err(what) = set {
         reader.note(entry.offset, &entry.key, what);
     }
+}
+
+fn find_policy(
+    value: &DeValue<'_>,
+    policies: &[Arc<TimeoutPolicy>],
+) -> Result<Arc<TimeoutPolicy>, String> {
+    let name = text(value, "the name of a [[timeout_policy]]")?;
+    let found = policies.iter().find(|policy| policy.name() == name);
+    let known: Vec<_> = policies.iter().map(|policy| policy.name()).collect();
+    found.cloned().ok_or_else(|| match known.as_slice() {
+        [] => format!("{name:?} is not the name of a [[timeout_policy]]; there is none"),
+        known => {
+            let known = known.join(", ");
+            format!("{name:?} is not the name of a [[timeout_policy]]; there are: {known}")
+        }
+    })
 }
 
 fn port(value: &DeValue<'_>, interfaces: &[Interface]) -> Result<PortId, String> {
@@ -115,17 +188,18 @@ pub(super) fn conntrack(
     max_entries: u64,
 ) -> Reserve {
     let offset = section.place_of("reserve");
+    let belong_together = section.has("reserve") == section.has("reserve_connections");
     let sources = section.read(reader, "reserve", |value| {
         list(value, "prefixes", |prefix| {
             let prefix = text(prefix, "a prefix such as \"192.0.2.0/24\"")?;
-            prefix.parse::<Prefix>().map_err(|error| error.to_string())
+            network(prefix)
         })
     });
     let place = section.place_of("reserve_connections");
     let connections =
         section.read(reader, "reserve_connections", |value| number(value, 1, MAX_CONNECTIONS));
     section.finish(reader);
-    if sources.is_some() != connections.is_some() {
+    if !belong_together {
         let what = "reserve and reserve_connections belong together: who, and how many";
         reader.note(offset, "conntrack", what);
     }
@@ -139,8 +213,22 @@ pub(super) fn conntrack(
     Reserve { sources: sources.unwrap_or_default(), connections: connections.unwrap_or_default() }
 }
 
-/// A list that is not empty.
-fn list<T>(
+/// A prefix. One with bits behind its length may be meant as host or as network.
+fn network(text: &str) -> Result<Prefix, String> {
+    let prefix: Prefix = text.parse().map_err(|error: PrefixError| error.to_string())?;
+    let network = prefix.network();
+    if prefix != network {
+        let host = prefix.address();
+        return Err(format!(
+            "{text:?} has bits behind its length; write \"{network}\" for the network or \
+             \"{host}\" for the host"
+        ));
+    }
+    Ok(prefix)
+}
+
+/// A list that is not empty and has nothing twice.
+fn list<T: PartialEq>(
     value: &DeValue<'_>,
     what: &str,
     convert: impl Fn(&DeValue<'_>) -> Result<T, String>,
@@ -148,5 +236,14 @@ fn list<T>(
     let elements = value.as_array().filter(|elements| !elements.is_empty());
     let elements = elements
         .ok_or_else(|| format!("{} is not allowed; allowed: a list of {what}", show(value)))?;
-    elements.iter().map(|element| convert(element.get_ref())).collect()
+    let mut converted = Vec::new();
+    for element in elements {
+        let element = element.get_ref();
+        let this = convert(element)?;
+        if converted.contains(&this) {
+            return Err(format!("{} is there twice", show(element)));
+        }
+        converted.push(this);
+    }
+    Ok(converted)
 }

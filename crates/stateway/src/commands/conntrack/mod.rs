@@ -113,6 +113,9 @@ something to do, those of /proc/net/stat/synproxy (whose `entries` is always 0 t
     /// Print how many connections there are.
     #[command(short_flag = 'C', long_flag = "count")]
     Count {
+        /// Those of this zone.
+        #[arg(short = 'w', long, value_name = "ZONE")]
+        zone: Option<u16>,
         #[command(flatten)]
         json: Json,
         #[command(flatten)]
@@ -260,10 +263,14 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
                 stats(&client.get("/v1/status")?, format, out)
             })
         }
-        Action::Count { json, watch, remote } => {
+        Action::Count { zone, json, watch, remote } => {
             let client = remote.client()?;
+            let path = match zone {
+                Some(zone) => format!("/v1/connections/count?zone={zone}"),
+                None => "/v1/connections/count".to_owned(),
+            };
             watch.repeat(out, json.json, |out| {
-                let answer: Count = client.get("/v1/connections/count")?;
+                let answer: Count = client.get(&path)?;
                 if json.json { out.json(&answer) } else { out.line(answer.connections) }
             })
         }

@@ -1,6 +1,8 @@
 //! The API of a gateway whose interfaces are channels in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
 
+mod zones;
+
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
@@ -91,8 +93,8 @@ impl Running {
         }
     }
 
-    /// Opens so many more UDP flows and waits until they are tracked.
-    fn open_flows(&mut self, count: u64) {
+    /// Sends the first packets of so many more UDP flows.
+    fn send_flows(&mut self, count: u64) {
         let (mut frames, mut bytes) = (Vec::new(), Vec::new());
         for flow in self.sent..self.sent + count {
             let [.., a, b, high, low] = flow.to_be_bytes();
@@ -103,6 +105,11 @@ impl Running {
         }
         self.sent += count;
         self.lan.transmit(&mut frames, &mut self.pool).unwrap();
+    }
+
+    /// Opens so many more UDP flows and waits until they are tracked.
+    fn open_flows(&mut self, count: u64) {
+        self.send_flows(count);
         let begin = Instant::now();
         while self.connections() != self.sent {
             assert!(begin.elapsed() < PATIENCE, "{} of {}", self.connections(), self.sent);

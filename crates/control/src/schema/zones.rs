@@ -1,0 +1,188 @@
+//! Zones, as they are and as they are to be.
+
+use std::sync::Arc;
+
+use engine::{TimeoutPolicy as Policy, ZoneBook, ZoneConfig};
+use netio::PortId;
+use serde::{Deserialize, Serialize};
+
+use super::Names;
+
+/// Largest VLAN identifier of IEEE 802.1Q; 0 stands for no tag.
+const MAX_VLAN: u16 = 4094;
+
+/// The zones of the gateway.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Zones {
+    /// Schema version.
+    pub schema: u32,
+    /// How often they have been changed since the start.
+    pub revision: u64,
+    /// Timeouts that zones may share.
+    pub timeout_policies: Vec<TimeoutPolicy>,
+    /// The first that takes a packet has it.
+    pub zones: Vec<Zone>,
+}
+
+/// Asks for other zones in the place of those that there are.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetZones {
+    /// The revision that is changed; refused if it is not the one of now. `null`: whatever
+    /// it is.
+    #[serde(default)]
+    pub revision: Option<u64>,
+    /// Timeouts that zones may share.
+    #[serde(default)]
+    pub timeout_policies: Vec<TimeoutPolicy>,
+    /// The first that takes a packet has it.
+    pub zones: Vec<Zone>,
+}
+
+/// Timeouts under a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeoutPolicy {
+    /// The name.
+    pub name: String,
+    /// Tunables of tracking with `_timeout` in their names, seconds.
+    pub timeouts: Names,
+}
+
+/// One zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Zone {
+    /// Its number, from 1.
+    pub zone: u16,
+    /// Interfaces whose packets it takes; `null`: all.
+    pub interfaces: Option<Vec<String>>,
+    /// Outermost VLAN of the packets it takes, 0 for untagged ones; `null`: all.
+    pub vlans: Option<Vec<u16>>,
+    /// Most connections; `null`: no limit of its own.
+    pub max_connections: Option<u64>,
+    /// Name of its policy.
+    pub timeout_policy: Option<String>,
+    /// Tunables with a value of its own.
+    pub tunables: Names,
+    /// Its connections; told, and of no effect where zones are set.
+    pub connections: u64,
+}
+
+impl Zones {
+    /// The zones of a gateway with these interfaces.
+    pub fn new(book: &ZoneBook, interfaces: &[String], status: &engine::Status) -> Self {
+        let mut zones = Zone::all(book, interfaces);
+        for zone in &mut zones {
+            let known = status.zones.iter().find(|known| known.zone.0 == zone.zone);
+            zone.connections = known.map_or(0, |known| known.connections);
+        }
+        let timeout_policies = TimeoutPolicy::all(book);
+        Self { schema: crate::SCHEMA, revision: book.revision, timeout_policies, zones }
+    }
+}
+
+impl SetZones {
+    /// Asks for the zones of `book`, whatever is there now; `interfaces` are the names of
+    /// its ports.
+    pub fn new(book: &ZoneBook, interfaces: &[String]) -> Self {
+        let timeout_policies = TimeoutPolicy::all(book);
+        Self { revision: None, timeout_policies, zones: Zone::all(book, interfaces) }
+    }
+
+    /// The same for a gateway with these interfaces, that is at revision `now`.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn book(&self, interfaces: &[String], now: u64) -> Result<ZoneBook, String> {
+        let mut policies: Vec<Arc<Policy>> = Vec::new();
+        for TimeoutPolicy { name, timeouts } in &self.timeout_policies {
+            if policies.iter().any(|other| other.name() == name) {
+                return Err(format!("timeout policy {name:?} is there twice"));
+            }
+            let mut policy = Policy::new(name.clone());
+            for (timeout, value) in timeouts.iter() {
+                policy.set(timeout, value).map_err(|error| error.to_string())?;
+            }
+            policies.push(policy.into());
+        }
+        let zones = self.zones.iter().map(|zone| zone.config(interfaces, &policies));
+        Ok(ZoneBook {
+            revision: self.revision.unwrap_or(now),
+            zones: zones.collect::<Result<_, _>>()?,
+            timeout_policies: policies,
+        })
+    }
+}
+
+impl TimeoutPolicy {
+    fn all(book: &ZoneBook) -> Vec<Self> {
+        let policy = |policy: &Arc<Policy>| Self {
+            name: policy.name().to_owned(),
+            timeouts: policy.timeouts().collect(),
+        };
+        book.timeout_policies.iter().map(policy).collect()
+    }
+}
+
+impl Zone {
+    fn all(book: &ZoneBook, interfaces: &[String]) -> Vec<Self> {
+        let names = |ports: &Vec<PortId>| {
+            ports.iter().map(|port| interfaces[usize::from(port.0)].clone()).collect()
+        };
+        let zone = |zone: &ZoneConfig| Self {
+            zone: zone.zone.0,
+            interfaces: zone.ports.as_ref().map(names),
+            vlans: zone.vlans.clone(),
+            max_connections: zone.max_connections,
+            timeout_policy: zone.timeout_policy.as_ref().map(|policy| policy.name().to_owned()),
+            tunables: zone.tunables().collect(),
+            connections: 0,
+        };
+        book.zones.iter().map(zone).collect()
+    }
+
+    fn config(
+        &self,
+        interfaces: &[String],
+        policies: &[Arc<Policy>],
+    ) -> Result<ZoneConfig, String> {
+        let wrong = |what: String| format!("zone {}: {what}", self.zone);
+        if self.zone == 0 {
+            return Err("zone 0 is what no other takes; give a number from 1".to_owned());
+        }
+        let mut config = ZoneConfig::new(flow::Zone(self.zone));
+        let port = |name: &String| {
+            let port = interfaces.iter().position(|interface| interface == name);
+            let port = port.ok_or_else(|| format!("there is no interface {name:?}"))?;
+            Ok::<_, String>(PortId(port as u16))
+        };
+        let ports = self.interfaces.as_ref().map(|names| names.iter().map(port).collect());
+        config.ports = ports.transpose().map_err(wrong)?;
+        if config.ports.as_ref().is_some_and(|ports| ports.len() < 2) {
+            return Err(wrong("interfaces: name both sides, two at least, or none for all".into()));
+        }
+        let is_vlan = |vlan: &u16| *vlan <= MAX_VLAN;
+        if self.vlans.as_ref().is_some_and(|vlans| vlans.is_empty() || !vlans.iter().all(is_vlan)) {
+            return Err(wrong(format!("vlans: name some from 0 to {MAX_VLAN}, or none for all")));
+        }
+        config.vlans = self.vlans.clone();
+        if self
+            .max_connections
+            .is_some_and(|most| !(1..=ZoneConfig::MOST_CONNECTIONS).contains(&most))
+        {
+            let most = ZoneConfig::MOST_CONNECTIONS;
+            return Err(wrong(format!("max_connections: give a number from 1 to {most}")));
+        }
+        config.max_connections = self.max_connections;
+        if let Some(name) = &self.timeout_policy {
+            let policy = policies.iter().find(|policy| policy.name() == name);
+            let unknown = || wrong(format!("there is no timeout policy {name:?}"));
+            config.timeout_policy = Some(policy.ok_or_else(unknown)?.clone());
+        }
+        for (name, value) in self.tunables.iter() {
+            config.set(name, value).map_err(|error| wrong(error.to_string()))?;
+        }
+        Ok(config)
+    }
+}

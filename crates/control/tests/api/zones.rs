@@ -1,0 +1,159 @@
+//! Zones of a running gateway.
+
+use control::schema::{SetZones, TimeoutPolicy, Zone, Zones};
+
+use super::*;
+
+fn zone(number: u16, vlans: &[u16], limit: Option<u64>) -> Zone {
+    let vlans = Some(vlans.to_vec());
+    Zone { zone: number, vlans, max_connections: limit, ..Zone::default() }
+}
+
+fn set_zones(running: &Running, zones: &SetZones) -> Result<u64, ClientError> {
+    running.client.put::<Done>("/v1/zones", zones).map(|done| done.affected)
+}
+
+fn zones(running: &Running) -> Zones {
+    running.client.get("/v1/zones").unwrap()
+}
+
+fn count(running: &Running, zone: u16) -> u64 {
+    let path = format!("/v1/connections/count?zone={zone}");
+    running.client.get::<Count>(&path).unwrap().connections
+}
+
+/// What is untagged is in zone 5, with a policy.
+fn two_zones() -> SetZones {
+    let timeouts = [("nf_conntrack_udp_timeout", 5000)].into_iter().collect();
+    let five = Zone { timeout_policy: Some("long".into()), ..zone(5, &[0, 3], None) };
+    SetZones {
+        revision: None,
+        timeout_policies: vec![TimeoutPolicy { name: "long".into(), timeouts }],
+        zones: vec![five, zone(6, &[1], Some(3))],
+    }
+}
+
+#[test]
+fn zones_change_while_the_gateway_runs() {
+    let mut running = Running::start();
+    // However slow the machine, nothing ends by time.
+    let long = SetTunable { value: 10_000 };
+    running.client.put::<Done>("/v1/tunables/nf_conntrack_udp_timeout", &long).unwrap();
+    running.open_flows(10);
+    let mut wanted = two_zones();
+    assert_eq!(set_zones(&running, &wanted).unwrap(), 2);
+    running.open_flows(200);
+    assert_eq!([0, 5, 6, 7].map(|zone| count(&running, zone)), [10, 200, 0, 0]);
+    let listed = running.lines("/v1/connections?zone=5&sport=100").unwrap();
+    let one: Connection = serde_json::from_str(&listed[0]).unwrap();
+    assert!((4000..=5000).contains(&one.timeout_s), "{}", one.timeout_s);
+
+    // A limit ends what gives way, at all workers together, and holds for what comes.
+    let now = zones(&running);
+    assert_eq!((now.revision, now.zones[0].connections), (1, 200));
+    wanted.zones[0].max_connections = Some(60);
+    set_zones(&running, &wanted).unwrap();
+    let begin = Instant::now();
+    while count(&running, 5) > 60 {
+        assert!(begin.elapsed() < PATIENCE, "{}", count(&running, 5));
+    }
+    running.send_flows(500);
+    let status = loop {
+        let status: Status = running.client.get("/v1/status").unwrap();
+        if status.totals.softnet.get("processed") == 710 {
+            break status;
+        }
+        assert!(begin.elapsed() < PATIENCE);
+    };
+    let five = status.zones[0];
+    assert_eq!((five.zone, five.connections_limit), (5, Some(60)));
+    assert!((45..=60).contains(&five.connections), "{}", five.connections);
+    assert_eq!(status.connections, five.connections + 10);
+
+    // Without zones what was opened in one is found there still, until it ends.
+    set_zones(&running, &SetZones::default()).unwrap();
+    let done: Done = running.client.delete("/v1/connections?zone=5").unwrap();
+    assert_eq!(done.affected, five.connections);
+    assert_eq!([0, 5].map(|zone| count(&running, zone)), [10, 0]);
+    running.stop();
+}
+
+#[test]
+fn zones_that_do_not_fit_are_refused_as_a_whole() {
+    let running = Running::start();
+    set_zones(&running, &two_zones()).unwrap();
+    let refused = |change: &dyn Fn(&mut SetZones)| {
+        let mut zones = two_zones();
+        change(&mut zones);
+        match set_zones(&running, &zones).unwrap_err() {
+            ClientError::Refused(refused) => refused.what,
+            other => panic!("{other}"),
+        }
+    };
+    let one_side = || Some(vec!["lan0".into()]);
+    let unknown = || Some(vec!["lan0".into(), "lan9".into()]);
+    let table = || [("nf_conntrack_max", 5)].into_iter().collect();
+    let refusals = [
+        refused(&|zones| zones.revision = Some(0)),
+        refused(&|zones| zones.zones[1].zone = 5),
+        refused(&|zones| zones.zones[0].vlans = None),
+        refused(&|zones| zones.zones[1].interfaces = unknown()),
+        refused(&|zones| zones.zones[1].interfaces = one_side()),
+        refused(&|zones| zones.timeout_policies.clear()),
+        refused(&|zones| zones.zones[1].tunables = table()),
+        refused(&|zones| zones.zones[1].vlans = Some(vec![4095])),
+        refused(&|zones| zones.zones[1].max_connections = Some(0)),
+    ];
+    insta::assert_snapshot!(refusals.join("\n"), @r#"
+    the zones have been changed meanwhile: this is for revision 0, and now it is 1
+    5 is already another zone
+    zone 6 takes no packet, because zone 5 and those before it take them all; put zone 6 before them or take it out
+    zone 6: there is no interface "lan9"
+    zone 6: interfaces: name both sides, two at least, or none for all
+    zone 5: there is no timeout policy "long"
+    zone 6: no tunable is named "nf_conntrack_max"; `stateway tunable list` shows all
+    zone 6: vlans: name some from 0 to 4094, or none for all
+    zone 6: max_connections: give a number from 1 to 4294967296
+    "#);
+    let now = zones(&running);
+    assert_eq!((now.revision, now.zones.len()), (1, 2), "nothing has changed");
+    assert_eq!(now.zones, two_zones().zones);
+    running.stop();
+}
+
+#[test]
+fn zones_that_change_under_load_leave_the_books_in_order() {
+    let mut running = Running::start();
+    let client = Client::new(&running.socket).unwrap();
+    let changes = std::thread::spawn(move || {
+        for round in 0..60 {
+            let limit = [None, Some(30), Some(300)][round % 3];
+            let zones = match round % 4 {
+                0 => vec![],
+                1 => vec![zone(1, &[0], limit)],
+                2 => vec![zone(2, &[0], limit), zone(1, &[5], None)],
+                _ => vec![zone(round as u16, &[0], limit)],
+            };
+            let _: Done =
+                client.put("/v1/zones", &SetZones { zones, ..SetZones::default() }).unwrap();
+        }
+    });
+    while !changes.is_finished() {
+        running.send_flows(200);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    changes.join().unwrap();
+    running.client.delete::<Done>("/v1/connections").unwrap();
+    let begin = Instant::now();
+    // What was on its way is tracked after that.
+    let rest = loop {
+        running.client.delete::<Done>("/v1/connections").unwrap();
+        let status: Status = running.client.get("/v1/status").unwrap();
+        if status.totals.softnet.get("processed") >= running.sent && status.connections == 0 {
+            break status;
+        }
+        assert!(begin.elapsed() < PATIENCE);
+    };
+    assert!(rest.zones.len() > 10 && rest.zones.iter().all(|zone| zone.connections == 0));
+    running.stop();
+}

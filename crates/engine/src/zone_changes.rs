@@ -1,0 +1,95 @@
+//! Zones that are changed while the gateway runs.
+
+use std::sync::Arc;
+
+use conntrack::TooManyZones;
+
+use crate::Gateway;
+use crate::command::Command;
+use crate::coordinator::Coordinator;
+use crate::crew::Unresponsive;
+use crate::zones::{self, TimeoutPolicy, ZoneConfig, ZonesError};
+
+/// The zones of a gateway as they are configured now.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ZoneBook {
+    /// How often they have been changed since the start.
+    pub revision: u64,
+    /// Timeouts that zones may share.
+    pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
+    /// The zones, the first that takes a packet has it.
+    pub zones: Vec<ZoneConfig>,
+}
+
+/// Why zones were not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeZonesError {
+    /// They do not fit together; nothing has changed.
+    #[error(transparent)]
+    Zones(#[from] ZonesError),
+    /// There have been too many; nothing has changed.
+    #[error(transparent)]
+    TooMany(#[from] TooManyZones),
+    /// Somebody else was faster; nothing has changed.
+    #[error(
+        "the zones have been changed meanwhile: this is for revision {given}, and now it is {now}"
+    )]
+    Outdated {
+        /// The revision that the change was made from.
+        given: u64,
+        /// The revision now.
+        now: u64,
+    },
+    /// A worker hangs.
+    #[error(transparent)]
+    Unresponsive(#[from] Unresponsive),
+}
+
+impl Gateway {
+    /// The zones as they are configured now.
+    pub fn zones(&self) -> ZoneBook {
+        let coordinator = self.shared.lock();
+        ZoneBook {
+            revision: coordinator.zones_revision,
+            timeout_policies: coordinator.config.timeout_policies.clone(),
+            zones: coordinator.config.zones.clone(),
+        }
+    }
+
+    /// Names of the interfaces, by number of the port.
+    pub fn interfaces(&self) -> Vec<String> {
+        self.shared.lock().ports.statuses().into_iter().map(|port| port.name).collect()
+    }
+
+    /// Changes zones and policies to those of `book`, if its revision is that of now. Every
+    /// packet is in a zone as it was before or as it is after. Connections stay in the zone in
+    /// which they were opened; packets that are in another zone now do not belong to them.
+    ///
+    /// # Errors
+    /// [`ChangeZonesError`].
+    pub fn set_zones(&self, book: ZoneBook) -> Result<(), ChangeZonesError> {
+        self.shared.lock().set_zones(book)
+    }
+}
+
+impl Coordinator {
+    fn set_zones(&mut self, book: ZoneBook) -> Result<(), ChangeZonesError> {
+        let ZoneBook { revision: given, timeout_policies, zones } = book;
+        if given != self.zones_revision {
+            return Err(ChangeZonesError::Outdated { given, now: self.zones_revision });
+        }
+        let map = self.zones.changed(&zones, self.ports.len())?;
+        self.limit_pools.set_zones(&zones::limits(&zones))?;
+        self.zones_revision += 1;
+        self.config.timeout_policies = timeout_policies;
+        self.config.zones = zones;
+        self.zones = map.clone();
+        // A worker may get packets of a zone from another as soon as one of them knows that
+        // the zone is there, so all have to count its connections before.
+        let pools = self.limit_pools.clone();
+        self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
+        self.share_limits()?;
+        self.reports()?;
+        Ok(self.tell_all(|| Command::Zones(Box::new(map.clone())))?)
+    }
+}
