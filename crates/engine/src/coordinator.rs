@@ -148,6 +148,7 @@ impl Coordinator {
             tunnels: self.config.tunnels,
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
             refuses_new: self.ports.refuse_new(),
+            outputs: self.ports.len(),
             settings: self.config.settings.clone(),
             zones: self.zones.clone(),
             limits: self.limit_pools.limits(self.config.secret),

@@ -31,6 +31,7 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
         tunnels: config.tunnels,
         routes: vec![WorkerId(1); config.buckets.get()],
         refuses_new: vec![false; 2],
+        outputs: 2,
         settings: config.settings.clone(),
         zones: Zones::default(),
         limits: config.limit_pools().unwrap().limits(config.secret),

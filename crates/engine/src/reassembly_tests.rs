@@ -32,7 +32,7 @@ fn udp(builder: &PacketBuilder, payload: usize) -> Vec<u8> {
 
 /// Plays frames, a millisecond apart; returns what came out and the report.
 fn play(frames: &[Vec<u8>], config: &Config, workers: u16) -> (Vec<Vec<u8>>, ReplayReport) {
-    let mut lockstep = Lockstep::new(config, workers).unwrap();
+    let mut lockstep = Lockstep::new(config, workers, &[]).unwrap();
     let (mut pool, mut report) = (FramePool::new(8, 8), ReplayReport::default());
     let mut passed = Vec::new();
     for (index, bytes) in (1..).zip(frames) {

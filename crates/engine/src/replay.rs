@@ -29,8 +29,8 @@ use crate::zones::Zones;
 /// The secret of every replay: known, so that a run can be repeated.
 pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
 
-/// Ports of the workers: the capture comes in through the first.
-const PORTS: usize = 2;
+/// Ports that frames leave by. Whichever it is, they have passed.
+const OUTPUTS: usize = 2;
 /// Events that may wait while one packet is processed.
 const EVENTS: usize = 4096;
 
@@ -43,6 +43,8 @@ pub struct ReplayReport {
     pub bytes: u64,
     /// Packets that the capturing program had cut off.
     pub truncated: u64,
+    /// Packets that came in by none of the ports of the gateway.
+    pub elsewhere: u64,
     /// Packets that passed.
     pub passed: u64,
     /// Packets that the output holds for sure, if there is one.
@@ -80,7 +82,7 @@ pub enum Seen {
 }
 
 /// How a capture is played.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayOptions {
     /// How many workers; the result is the same for any number.
     pub workers: u16,
@@ -88,11 +90,14 @@ pub struct ReplayOptions {
     /// sends them, packets are captured before the interface has filled the
     /// checksums in.
     pub verify_checksums: bool,
+    /// Which ports of the gateway accept no new connections. What comes in by the port behind
+    /// the last of them came from elsewhere.
+    pub refuses_new: Vec<bool>,
 }
 
 impl Default for ReplayOptions {
     fn default() -> Self {
-        Self { workers: 1, verify_checksums: false }
+        Self { workers: 1, verify_checksums: false, refuses_new: Vec::new() }
     }
 }
 
@@ -112,7 +117,7 @@ pub fn replay(
     tell: &mut dyn FnMut(Seen),
 ) -> Result<ReplayReport, StartError> {
     const PROGRESS_EVERY: u64 = 4096;
-    let mut lockstep = Lockstep::new(config, options.workers)?;
+    let mut lockstep = Lockstep::new(config, options.workers, &options.refuses_new)?;
     let mut report = ReplayReport::default();
     let mut first = None;
     while report.output_problem.is_none() {
@@ -126,6 +131,7 @@ pub fn replay(
         };
         report.packets += 1;
         report.bytes += frame.len() as u64;
+        report.elsewhere += u64::from(usize::from(frame.port.0) >= options.refuses_new.len());
         if !options.verify_checksums {
             trust_checksums(&mut frame);
         }
@@ -197,7 +203,8 @@ fn trust_checksums(frame: &mut Frame) {
 pub(crate) struct Lockstep {
     workers: Vec<Worker>,
     members: Vec<Member>,
-    input: Slot,
+    /// By port.
+    input: Vec<Slot>,
     passed: Slot,
     pool: FramePool,
     events: EventStream,
@@ -251,18 +258,24 @@ impl TxQueue for Slot {
 }
 
 impl Lockstep {
-    pub(crate) fn new(config: &Config, count: u16) -> Result<Self, StartError> {
+    pub(crate) fn new(
+        config: &Config,
+        count: u16,
+        refuses_new: &[bool],
+    ) -> Result<Self, StartError> {
+        let refuses_new = [refuses_new, &[false]].concat();
         let table = IndirectionTable::spread(config.buckets, WorkerSet::first(count.into()))
             .map_err(|_| StartError::NoWorkers)?;
         let pools = config.limit_pools()?;
-        let zones = Zones::new(&config.zones, PORTS)?;
+        let zones = Zones::new(&config.zones, refuses_new.len())?;
         let expectations = Expectations::new(config.secret);
         // All fragments meet at one worker, and it has all the memory: which are given
         // up when that runs short must not depend on how many workers there are.
         let steering =
             SteeringConfig { fragments: FragmentSteering::OneBucket, ..config.steering() };
         let (notices, _) = channel();
-        let (input, passed) = (Slot::default(), Slot::default());
+        let passed = Slot::default();
+        let input = refuses_new.iter().map(|_| Slot::default()).collect::<Vec<_>>();
         let (subscription, events) = Subscription::new(EVENTS);
         let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
         for id in (0..count).map(WorkerId) {
@@ -272,7 +285,8 @@ impl Lockstep {
                 hasher: SteeringHasher::new(steering),
                 tunnels: config.tunnels,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
-                refuses_new: vec![false; PORTS],
+                refuses_new: refuses_new.clone(),
+                outputs: OUTPUTS,
                 settings: config.settings.clone(),
                 zones: zones.clone(),
                 limits: pools.limits_of_replay(config.secret),
@@ -286,20 +300,24 @@ impl Lockstep {
             for other in &mut members {
                 introduce(other, &mut member, &config.settings.steer)?;
             }
-            member.tell(Command::SetOutput(PortId(1), Some(Box::new(passed.clone()))))?;
+            for port in (0..OUTPUTS as u16).map(PortId) {
+                member.tell(Command::SetOutput(port, Some(Box::new(passed.clone()))))?;
+            }
             if let Some(sender) = subscription.connect(id) {
                 member.tell(Command::Subscribe(sender))?;
             }
             members.push(member);
         }
-        let queue = Queue {
-            id: 0,
-            port: PortId(0),
-            supplies_hash: false,
-            received: Received::default(),
-            source: Box::new(input.clone()),
-        };
-        members[0].tell(Command::AddQueue(queue))?;
+        for (port, source) in (0..).map(PortId).zip(&input) {
+            let queue = Queue {
+                id: port.0.into(),
+                port,
+                supplies_hash: false,
+                received: Received::default(),
+                source: Box::new(source.clone()),
+            };
+            members[0].tell(Command::AddQueue(queue))?;
+        }
         let pool = FramePool::new(64, 16);
         Ok(Self { workers, members, input, passed, pool, events, now_ns: 0, tick: 0 }
             .with_buckets(&table))
@@ -323,7 +341,8 @@ impl Lockstep {
             self.tick = self.now_ns >> 30;
             self.workers.iter_mut().for_each(|worker| worker.expire_all(now));
         }
-        self.input.put([frame]);
+        let port = usize::from(frame.port.0).min(self.input.len() - 1);
+        self.input[port].put([frame]);
         while self
             .workers
             .iter_mut()

@@ -69,6 +69,7 @@ impl Rig {
             tunnels: config.tunnels,
             routes: vec![WorkerId(0); config.buckets.get()],
             refuses_new: vec![false; 2],
+            outputs: 2,
             settings: config.settings.clone(),
             zones: Zones::new(&config.zones, 2).unwrap(),
             limits: config.limit_pools().unwrap().limits(config.secret),

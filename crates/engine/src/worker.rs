@@ -68,6 +68,8 @@ pub struct Equipment {
     pub routes: Vec<WorkerId>,
     /// Which ports accept no new connections; as many as there are ports.
     pub refuses_new: Vec<bool>,
+    /// Ports that frames leave by: the first so many.
+    pub outputs: usize,
     /// Tunables.
     pub settings: Settings,
     /// Zones, before any settings are applied to them.
@@ -143,7 +145,7 @@ impl Worker {
         let Equipment { id, hasher, tunnels, routes, settings, mut zones, limits, time, .. } =
             equipment;
         let Equipment { expectations, refuses_new, .. } = equipment;
-        let outputs = Outputs::new(refuses_new.len());
+        let outputs = Outputs::new(equipment.outputs);
         let keep_limit = settings.steer.netdev_max_backlog();
         zones.apply(&settings.conntrack);
         Self {

@@ -6,6 +6,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use netio::capture::CaptureWriter;
+use netio::{FramePool, PortId};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use wire::TcpFlags;
@@ -368,4 +370,82 @@ fn the_tunables_of_a_configuration_hold() {
     let output = stateway(&["replay", &input, "-c", &wrong]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("wrong.toml:3: tunables.nf_conntrack_max: "));
+}
+
+/// A capture of the interfaces wan0 and lan0, in this order; pcapng if its name says so.
+fn captured(directory: &TempDir, name: &str, frames: &[(u16, Vec<u8>)]) -> String {
+    let path = directory.path().join(name);
+    let mut writer = CaptureWriter::create(&path, &["wan0", "lan0"]).unwrap();
+    let mut pool = FramePool::new(1, 1);
+    for (port, bytes) in frames {
+        let mut frame = pool.copy_of(bytes).unwrap();
+        frame.port = PortId(*port);
+        writer.write(&frame, "").unwrap();
+    }
+    writer.finish().unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn what_comes_in_by_an_interface_is_judged_as_the_gateway_would() {
+    const WAN: u16 = 0;
+    const LAN: u16 = 1;
+    let directory = TempDir::new().unwrap();
+    let datagram = |builder: PacketBuilder, ports: (u16, u16)| {
+        let mut frame = Vec::new();
+        builder.udp(ports.0, ports.1, b"?", &mut frame);
+        frame
+    };
+    let frames = [
+        (LAN, datagram(there(), (5000, 53))),
+        (WAN, datagram(back(), (53, 5000))),
+        (WAN, datagram(back(), (5001, 53))),
+        (WAN, datagram(back(), (5002, 53))),
+        (LAN, datagram(there(), (5001, 53))),
+    ];
+    let config = "[[interface]]\nname = \"lan0\"\n\n[[interface]]\nname = \"wan0\"\n\
+                  new_connections = \"drop\"\n";
+    let config = written(&directory, "gateway.toml", config.as_bytes());
+    let refused = |input: &str, more: &[&str]| {
+        let output = stateway(&[&["replay", input, "--json", "-c", &config], more].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let refused = report["drops"]["new_refused"].as_u64().unwrap();
+        (refused, report["elsewhere"].as_u64().unwrap(), stderr(&output))
+    };
+    let named = captured(&directory, "in.pcapng", &frames);
+    for workers in ["1", "3"] {
+        let (refused, elsewhere, told) = refused(&named, &["--workers", workers]);
+        assert_eq!((refused, elsewhere, told.as_str()), (2, 0, ""));
+    }
+    let unnamed = captured(&directory, "in.pcap", &frames);
+    let (from_nowhere, elsewhere, told) = refused(&unnamed, &[]);
+    assert_eq!((from_nowhere, elsewhere), (0, 5));
+    assert!(told.contains("5 of 5 packets came in by none of the interfaces"), "{told}");
+    assert!(told.contains("--interface NAME"), "{told}");
+    // All of it from the side that may open nothing, the answer and the repeated flow too.
+    assert_eq!(refused(&unnamed, &["--interface", "wan0"]), (5, 0, String::new()));
+    assert_eq!(refused(&unnamed, &["--interface", "lan0"]), (0, 0, String::new()));
+    let wrong = stateway(&["replay", &unnamed, "-c", &config, "--interface", "lan1"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(stderr(&wrong).contains("there: lan0, wan0"), "{}", stderr(&wrong));
+}
+
+#[test]
+fn zones_of_a_configuration_hold() {
+    let directory = TempDir::new().unwrap();
+    let in_vlan = |vlan: u8, port: u16| {
+        let mut frame = Vec::new();
+        there().udp(port, 53, b"?", &mut frame);
+        [&frame[..12], &[0x81, 0, 0, vlan], &frame[12..]].concat()
+    };
+    let mut frames: Vec<_> = (0..3).map(|port| in_vlan(7, 5000 + port)).collect();
+    frames.extend((0..3).map(|port| in_vlan(8, 5000 + port)));
+    let input = written(&directory, "in.pcap", &pcap(&frames));
+    let config = "[gateway]\nbuckets = 1\n[[zone]]\nid = 5\nvlans = [7]\nmax_connections = 2\n";
+    let config = written(&directory, "gateway.toml", config.as_bytes());
+    let report = replayed(&input, &["-c", &config]);
+    assert_eq!(report["conntrack"]["insert"], 6, "{report}");
+    assert_eq!(report["conntrack"]["early_drop"], 1, "the zone has room for two");
+    assert_eq!(replayed(&input, &[])["conntrack"]["insert"], 3, "without zones VLANs are one");
 }

@@ -72,6 +72,8 @@ impl<'a> Fields<'a> {
 struct Record {
     range: std::ops::Range<usize>,
     link: link::Link,
+    /// The port by which it came, if the capture names it.
+    port: Option<crate::PortId>,
     /// Nanoseconds since the Unix epoch.
     timestamp: u64,
     /// Bytes that the packet had on the wire.

@@ -80,7 +80,13 @@ impl Pcap {
         buffer.resize(length, 0);
         fill_all(input, buffer, "packet")?;
         let timestamp = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.unit;
-        Ok(Some(Record { range: 0..length, link: self.link, timestamp, original_length }))
+        Ok(Some(Record {
+            range: 0..length,
+            link: self.link,
+            port: None,
+            timestamp,
+            original_length,
+        }))
     }
 }
 

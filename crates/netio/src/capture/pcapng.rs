@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::link::Link;
 use super::{Fields, MAX_BLOCK_BYTES, Order, Problem, Record, damaged, fill, fill_all};
-use crate::MAX_FRAME;
+use crate::{MAX_FRAME, PortId};
 
 /// Type of the block that begins a section; it reads the same in both byte orders.
 pub(super) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -29,9 +29,13 @@ const MAX_INTERFACES: usize = 4096;
 pub(super) struct PcapNg {
     order: Order,
     interfaces: Vec<Interface>,
+    /// Names of interfaces whose ports are known.
+    ports: Vec<String>,
 }
 
 struct Interface {
+    /// The port of that name.
+    port: Option<PortId>,
     /// The link type, or why packets from here can not be read.
     link: Result<Link, String>,
     /// The option if_tsresol: negative power of 10, or of 2 with the upper bit set.
@@ -45,9 +49,14 @@ struct Interface {
 impl PcapNg {
     /// Reads the section header, after its block type has been read.
     pub(super) fn open(input: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Self, Problem> {
-        let mut section = Self { order: Order::Little, interfaces: Vec::new() };
+        let mut section = Self { order: Order::Little, interfaces: Vec::new(), ports: Vec::new() };
         section.read_section_header(input, buffer)?;
         Ok(section)
+    }
+
+    /// Names the ports, before any packet is read.
+    pub(super) fn name_ports(&mut self, names: Vec<String>) {
+        self.ports = names;
     }
 
     /// The next packet, its bytes in `buffer`; `None` at the end.
@@ -143,13 +152,17 @@ impl PcapNg {
             return damaged("the interface block is too short for its fields");
         };
         let link = Link::from_number(link);
-        let mut interface = Interface { link, resolution: 6, offset: 0, snap_length };
+        let mut interface = Interface { port: None, link, resolution: 6, offset: 0, snap_length };
         while let (Some(code), Some(length)) = (fields.u16(), fields.u16()) {
             let length = usize::from(length);
             let Some(value) = fields.bytes(length) else {
                 return damaged("an option is longer than its interface block");
             };
             match (code, value) {
+                (OPTION_INTERFACE_NAME, name) => {
+                    let port = self.ports.iter().position(|port| port.as_bytes() == name);
+                    interface.port = port.map(|port| PortId(port as u16));
+                }
                 (OPTION_INTERFACE_RESOLUTION, &[resolution]) => interface.resolution = resolution,
                 (OPTION_INTERFACE_OFFSET, value) => {
                     let mut value = Fields { order: self.order, rest: value };
@@ -194,7 +207,8 @@ impl PcapNg {
         let (interface, link) = self.interface(number as usize)?;
         let range = range(body.len() - fields.rest.len(), length as usize, body)?;
         let timestamp = interface.nanoseconds(u64::from(high) << 32 | u64::from(low));
-        Ok(Some(Record { range, link, timestamp, original_length }))
+        let port = interface.port;
+        Ok(Some(Record { range, link, port, timestamp, original_length }))
     }
 
     fn simple_packet(&self, body: &[u8]) -> Result<Option<Record>, Problem> {
@@ -203,7 +217,8 @@ impl PcapNg {
         let (interface, link) = self.interface(0)?;
         let limit = if interface.snap_length == 0 { u32::MAX } else { interface.snap_length };
         let range = range(4, original_length.min(limit) as usize, body)?;
-        Ok(Some(Record { range, link, timestamp: 0, original_length }))
+        let port = interface.port;
+        Ok(Some(Record { range, link, port, timestamp: 0, original_length }))
     }
 }
 

@@ -74,6 +74,17 @@ impl CaptureReader {
         Ok(Self { file, port, input, format, buffer, packets: 0, truncated: 0, end: None })
     }
 
+    /// Gives packets of interfaces that the capture names as here the ports 0, 1, ...; all
+    /// others come in by the port with which it was opened, those of a pcap file among them,
+    /// which has no place for names.
+    #[must_use]
+    pub fn with_ports(mut self, names: Vec<String>) -> Self {
+        if let Format::PcapNg(section) = &mut self.format {
+            section.name_ports(names);
+        }
+        self
+    }
+
     /// Packets read so far.
     pub fn packets(&self) -> u64 {
         self.packets
@@ -125,7 +136,7 @@ impl CaptureReader {
                 frame
             }
         };
-        frame.port = self.port;
+        frame.port = record.port.unwrap_or(self.port);
         frame.timestamp = record.timestamp;
         frame.sequence = self.packets;
         self.packets += 1;

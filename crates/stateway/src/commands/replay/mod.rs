@@ -21,10 +21,15 @@ use report::Report;
 Examples:
   stateway replay traffic.pcap
   stateway replay traffic.pcap -w passed.pcapng     keep what passes
-  stateway replay traffic.pcap -c gateway.toml      with the tunables of a gateway
+  stateway replay traffic.pcapng -c gateway.toml    as that gateway would have judged it
   stateway replay traffic.pcap --explain            every dropped packet, and the check that
                                                     decided, with its numbers
   stateway replay traffic.pcap --json | jq .drops
+
+What a configuration says holds here too, but for what needs the machine or other hosts:
+the SYN proxy and limits of half-open connections, rps_cpus, balance and [control]. By which
+interface a packet came in is known from a pcapng that names its interfaces, or from
+--interface; without, new_connections and zones that name some interfaces do not apply.
 
 The time is that of the capture. The result does not depend on the number of workers. A
 capture that is damaged is played up to the damage, and an output that can not be written
@@ -35,9 +40,13 @@ pub struct Args {
     /// Write the packets that pass to a capture; pcapng if its name says so.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// Take `[gateway]`, `[[helper]]` and `[tunables]` from a configuration.
+    /// The configuration of the gateway.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// By which interface of the configuration packets came in, where the capture does not
+    /// say so.
+    #[arg(long, value_name = "NAME", requires = "config")]
+    interface: Option<String>,
     /// How many workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: Option<u16>,
@@ -58,14 +67,18 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         Some(file) => Configuration::load(file)?,
         None => Configuration::default(),
     };
+    let names: Vec<String> = config.interfaces.iter().map(|i| i.name.clone()).collect();
     let options = ReplayOptions {
         workers: args.workers.or(config.workers).unwrap_or(1),
         verify_checksums: args.verify_checksums,
+        refuses_new: config.interfaces.iter().map(|i| i.refuses_new).collect(),
     };
+    let port = port(args.interface.as_deref(), &names)?;
+    let asks_for_interfaces = asks_for_interfaces(&config);
     // A known secret, so that the run can be repeated.
     let config =
         engine::Config { secret: config.secret.unwrap_or(REPLAY_SECRET), ..config.engine()? };
-    let input = CaptureReader::open(&args.input, PortId(0))?;
+    let input = CaptureReader::open(&args.input, port)?.with_ports(names);
     let output = match &args.write {
         Some(path) => {
             refuse_same_file(&args.input, path)?;
@@ -85,6 +98,14 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     progress.finish_and_clear();
     explained?;
     let report = result?;
+    if asks_for_interfaces && report.elsewhere > 0 {
+        eprintln!(
+            "{} of {} packets came in by none of the interfaces of the configuration, as far as \
+             the capture tells: new_connections and zones that name interfaces do not apply to \
+             them. --interface NAME says by which",
+            report.elsewhere, report.packets
+        );
+    }
     let shown = Report::new(&args.input, &report);
     if args.json.json {
         out.json(&shown)?
@@ -103,6 +124,23 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         bail!("the capture is damaged; what came before was played: {problem}");
     }
     Ok(())
+}
+
+/// By which port packets come in whose interface the capture does not name; the one behind
+/// all others if nobody knows.
+fn port(interface: Option<&str>, names: &[String]) -> Result<PortId, UsageError> {
+    let Some(wanted) = interface else { return Ok(PortId(names.len() as u16)) };
+    let port = names.iter().position(|name| name == wanted);
+    port.map(|port| PortId(port as u16)).ok_or_else(|| {
+        let known = names.join(", ");
+        UsageError(format!("--interface: {wanted:?} is not in the configuration; there: {known}"))
+    })
+}
+
+/// True if it matters by which interface a packet comes in.
+fn asks_for_interfaces(config: &Configuration) -> bool {
+    config.interfaces.iter().any(|interface| interface.refuses_new)
+        || config.zones.iter().any(|zone| zone.ports.is_some())
 }
 
 /// To write a file while it is read would destroy it.

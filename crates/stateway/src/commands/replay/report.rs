@@ -21,6 +21,8 @@ pub struct Report {
     /// Packets that the capturing program had cut off.
     truncated: u64,
     span_ns: u64,
+    /// Packets that came in by none of the interfaces of the configuration.
+    elsewhere: u64,
     passed: u64,
     /// Packets that the output holds, if there is one.
     written: Option<u64>,
@@ -88,6 +90,7 @@ impl Report {
             bytes: report.bytes,
             truncated: report.truncated,
             span_ns: report.span_ns,
+            elsewhere: report.elsewhere,
             passed: report.passed,
             written: report.written,
             dropped: report.counters.dropped_total(),
