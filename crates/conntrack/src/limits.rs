@@ -223,7 +223,7 @@ impl Limits {
     }
 
     /// A zone of whose limit others lack what this worker holds, which has given back what
-    /// it does not need: its connections should give way. Looks at [`ZONES_AT_ONCE`] zones
+    /// it does not need: its connections should give way. Looks at a few zones
     /// at most, all of them in turn.
     pub fn overdrawn_zone(&mut self) -> Option<Zone> {
         for _ in 0..ZONES_AT_ONCE.min(self.zones.len()) {

@@ -72,7 +72,7 @@ enum Action {
 struct Change {
     /// Its number.
     zone: u16,
-    /// Keys of [[zone]] and of [zone.timeouts] with their values, lists with commas;
+    /// Keys of a zone in the configuration with their values, timeouts too, lists with commas;
     /// default: as if the key was not there.
     #[arg(value_name = "KEY=VALUE", required = true)]
     settings: Vec<String>,
