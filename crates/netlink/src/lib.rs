@@ -2,12 +2,14 @@
 //!
 //! [`Mirror`] holds a [`Picture`] of what the kernel says over rtnetlink(7), and brings it up
 //! to date when it is told to. Whoever changes routes goes on as before: `ip route`, a routing
-//! daemon, a DHCP client. Nothing is changed in the kernel.
+//! daemon, a DHCP client. Nothing is changed in the kernel, but that [`Mirror::resolve`] has it
+//! look for a neighbour.
 
 mod mirror;
 mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 pub use fib::LinkId;
 use fib::{Fib, HardwareAddress, Neighbours};
@@ -39,4 +41,6 @@ pub struct Link {
     pub mtu: u32,
     /// True if it is up and has a carrier.
     pub is_up: bool,
+    /// The host's own addresses on it, in the order of the kernel.
+    pub addresses: Vec<IpAddr>,
 }

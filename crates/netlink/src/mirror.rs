@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_APPEND, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REPLACE, NLM_F_REQUEST,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
+use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::LinkMessage;
-use netlink_packet_route::neighbour::NeighbourMessage;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
+};
 use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use crate::reading::{self, NeighbourNews};
-use crate::{LinkId, Picture};
+use crate::{Link, LinkId, Picture};
 
 /// News that may wait in the kernel, bytes; what is lost when there are more is asked for
 /// again. The kernel may grant less.
@@ -68,6 +72,8 @@ pub struct Mirror {
     news: Socket,
     /// Asks.
     asks: Socket,
+    /// Gives orders, and hears no answer.
+    orders: Socket,
     picture: Picture,
 }
 
@@ -87,7 +93,10 @@ impl Mirror {
         let mut asks = Socket::new(NETLINK_ROUTE)?;
         asks.bind_auto()?;
         asks.connect(&SocketAddr::new(0, 0))?;
-        let mut mirror = Self { news, asks, picture: Picture::default() };
+        let mut orders = Socket::new(NETLINK_ROUTE)?;
+        orders.bind_auto()?;
+        orders.set_non_blocking(true)?;
+        let mut mirror = Self { news, asks, orders, picture: Picture::default() };
         // What changes from here on is heard, and told again harmlessly.
         mirror.list(Doubts::ALL)?;
         Ok(mirror)
@@ -100,7 +109,7 @@ impl Mirror {
 
     /// Takes all news that there are, without waiting; returns whether there were any.
     ///
-    /// Between calls, wait until the socket is readable ([`AsRawFd`]).
+    /// Between calls, wait until the socket is readable ([`AsFd`]).
     ///
     /// # Errors
     /// What [`Error`] says; the picture is then as good as the news that were taken.
@@ -131,6 +140,29 @@ impl Mirror {
             self.list(doubts)?;
         }
         Ok(any)
+    }
+
+    /// Has the kernel look for a neighbour, or make sure of one that it is not sure of. What
+    /// it finds comes as news.
+    ///
+    /// # Errors
+    /// That of the socket. Whether the kernel does it is not heard: it needs CAP_NET_ADMIN.
+    pub fn resolve(&mut self, link: LinkId, address: IpAddr) -> Result<(), Error> {
+        let mut request = NeighbourMessage::default();
+        request.header.ifindex = link.0;
+        request.header.flags = NeighbourFlags::Use;
+        let (family, address) = match address {
+            IpAddr::V4(address) => (AddressFamily::Inet, NeighbourAddress::Inet(address)),
+            IpAddr::V6(address) => (AddressFamily::Inet6, NeighbourAddress::Inet6(address)),
+        };
+        request.header.family = family;
+        request.attributes = vec![NeighbourAttribute::Destination(address)];
+        let request = RouteNetlinkMessage::NewNeighbour(request);
+        let bytes = serialized(request, NLM_F_REQUEST | NLM_F_CREATE);
+        self.orders.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
+        // Only errors are answered, and they say nothing that could be done about it.
+        while self.orders.recv_from_full().is_ok() {}
+        Ok(())
     }
 
     fn take(&mut self, header: &NetlinkHeader, news: RouteNetlinkMessage, doubts: &mut Doubts) {
@@ -192,11 +224,20 @@ impl Mirror {
     /// Lists again what is in doubt.
     fn list(&mut self, doubts: Doubts) -> Result<(), Error> {
         if doubts.links {
-            let mut links = BTreeMap::new();
+            let mut links: BTreeMap<LinkId, Link> = BTreeMap::new();
             let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
             for message in self.dump("links", request)? {
                 if let RouteNetlinkMessage::NewLink(message) = message {
                     links.insert(LinkId(message.header.index), reading::link(&message));
+                }
+            }
+            let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+            for message in self.dump("addresses", request)? {
+                if let RouteNetlinkMessage::NewAddress(message) = message
+                    && let Some((link, address)) = reading::address(&message)
+                    && let Some(link) = links.get_mut(&link)
+                {
+                    link.addresses.push(address);
                 }
             }
             self.picture.links = links;
@@ -257,13 +298,7 @@ impl Mirror {
         request: RouteNetlinkMessage,
     ) -> Result<Vec<RouteNetlinkMessage>, Error> {
         for _ in 0..MAX_ATTEMPTS {
-            let mut header = NetlinkHeader::default();
-            header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-            let mut message =
-                NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request.clone()));
-            message.finalize();
-            let mut bytes = vec![0; message.buffer_len()];
-            message.serialize(&mut bytes);
+            let bytes = serialized(request.clone(), NLM_F_REQUEST | NLM_F_DUMP);
             self.asks.send(&bytes, 0)?;
             if let Some(messages) = self.answer()? {
                 return Ok(messages);
@@ -297,10 +332,20 @@ impl Mirror {
     }
 }
 
-impl AsRawFd for Mirror {
-    fn as_raw_fd(&self) -> RawFd {
-        self.news.as_raw_fd()
+impl AsFd for Mirror {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.news.as_fd()
     }
+}
+
+fn serialized(request: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    header.flags = flags;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
 }
 
 fn each_message(

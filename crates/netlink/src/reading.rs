@@ -9,6 +9,7 @@ use fib::{
 use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -279,6 +280,7 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
         station: None,
         mtu: 0,
         is_up: message.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+        addresses: Vec::new(),
     };
     for attribute in &message.attributes {
         match attribute {
@@ -289,4 +291,27 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
         }
     }
     link
+}
+
+/// An address of the host, and where it is; `None` if it is not to be used (yet).
+pub(crate) fn address(message: &AddressMessage) -> Option<(LinkId, IpAddr)> {
+    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Deprecated;
+    if message.header.flags.intersects(unusable) {
+        return None;
+    }
+    let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
+        message.attributes.iter().find_map(wanted)
+    };
+    // On a link to one peer the other attribute is the peer's address.
+    let local = find(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let only = || {
+        find(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    };
+    Some((LinkId(message.header.index), local.or_else(only)?))
 }

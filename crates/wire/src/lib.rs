@@ -14,6 +14,7 @@ mod dissect;
 mod dissected;
 mod extension;
 pub mod fragment;
+mod hop;
 mod icmp;
 pub mod icmp_error;
 mod ip;
@@ -33,6 +34,7 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
+pub use hop::{set_stations, take_hop};
 pub use icmp_error::is_single_host;
 pub use readdress::{ChecksumCovers, Place, Readdress};
 pub use summary::Summary;
