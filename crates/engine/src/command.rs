@@ -1,5 +1,6 @@
 //! What the coordinator tells workers and what they answer.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::output::Sent;
 use crate::ownership::Move;
 use crate::peers::Link;
 use crate::recent_drops::RecentDrop;
+use crate::routing::Routing;
 use crate::selection::{Selected, Selection};
 use crate::settings::Settings;
 use crate::views::{BucketStatus, DatagramStatus, Received};
@@ -62,6 +64,8 @@ pub enum Command {
     /// The longest packet that each port takes behind the link header, bytes, where
     /// that is known.
     SetMtus(Vec<Option<u32>>),
+    /// What the kernel's routes, neighbours and links are now.
+    Routing(Arc<Routing>),
     /// Changed tunables.
     Settings(Box<Settings>),
     /// Zones that have become known, before any packet of them comes.

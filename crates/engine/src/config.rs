@@ -15,9 +15,21 @@ use crate::crew::Unresponsive;
 use crate::settings::Settings;
 use crate::zones::{self, TimeoutPolicy, ZoneConfig, ZonesError};
 
+/// What a gateway is to the packets that it passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// A wire with a filter: stations on its sides see each other.
+    #[default]
+    Bridge,
+    /// A router, with the routes and neighbours of the kernel.
+    Routed,
+}
+
 /// Configuration of a gateway.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Bridge or router.
+    pub mode: Mode,
     /// How many workers.
     pub workers: WorkerCount,
     /// How many buckets.
@@ -50,6 +62,7 @@ impl Config {
     /// The defaults, with a secret.
     pub fn new(secret: HashKey) -> Self {
         Self {
+            mode: Mode::default(),
             workers: WorkerCount::PerCpu,
             buckets: BucketCount::DEFAULT,
             tunnels: Tunnels::default(),
@@ -126,6 +139,9 @@ pub enum StartError {
     /// A worker hangs.
     #[error(transparent)]
     Unresponsive(#[from] Unresponsive),
+    /// The kernel does not tell its routes.
+    #[error(transparent)]
+    Routes(#[from] netlink::Error),
     /// The zones do not fit together.
     #[error(transparent)]
     Zones(#[from] ZonesError),

@@ -5,6 +5,7 @@
 //! orders the next only when the last has been carried out.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ use crate::events::{EventStream, Subscription};
 use crate::output::Sent;
 use crate::ownership::Move;
 use crate::port_book::PortBook;
+use crate::route_keeper::{Resolver, RouteKeeper};
+use crate::routing::Routing;
 use crate::runtime;
 use crate::worker::{Equipment, TimeSource, Worker};
 use crate::zones::Zones;
@@ -50,6 +53,10 @@ pub struct Coordinator {
     pub fragment_pools: defrag::Pools,
     /// Who owns which bucket.
     pub table: IndirectionTable,
+    /// How workers ask for neighbours; `None` in a bridge.
+    resolver: Option<Resolver>,
+    /// What the kernel's routes are now; `None` in a bridge.
+    routing: Option<Arc<Routing>>,
     /// Counters of workers that are gone.
     pub retired: Counters,
     /// What each port sent through workers that are gone.
@@ -84,6 +91,7 @@ impl Coordinator {
         config: Config,
         mut ports: PortBook,
         cpus: Vec<usize>,
+        routes: Option<&mut RouteKeeper>,
     ) -> Result<Self, StartError> {
         let cpus = if config.pin { cpus } else { Vec::new() };
         let count = config.workers.resolve(&cpus);
@@ -98,6 +106,8 @@ impl Coordinator {
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
+            resolver: routes.as_deref().map(RouteKeeper::resolver),
+            routing: routes.map(RouteKeeper::routing),
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],
             moves: 0,
@@ -158,6 +168,7 @@ impl Coordinator {
             inbox,
             notices: self.notify.clone(),
             wakeup: member.wakeup.clone(),
+            resolver: self.resolver.clone(),
         });
         let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
         for bucket in self.table.buckets_of(id) {
@@ -180,11 +191,20 @@ impl Coordinator {
             }
         }
         member.tell(Command::SetMtus(self.ports.mtus().to_vec()))?;
+        if let Some(routing) = &self.routing {
+            member.tell(Command::Routing(routing.clone()))?;
+        }
         for (port, queue) in self.ports.transmit_queues(id) {
             member.tell(Command::SetOutput(port, Some(queue)))?;
         }
         self.members.push(member);
         Ok(self.share_limits()?)
+    }
+
+    /// Tells every worker what the kernel's routes are now.
+    pub fn set_routing(&mut self, routing: Arc<Routing>) -> Result<(), Unresponsive> {
+        self.routing = Some(routing.clone());
+        self.tell_all(|| Command::Routing(routing.clone()))
     }
 
     /// Tells every worker what part of the limits that are divided is its own.

@@ -14,12 +14,13 @@ use steer::{BucketId, BucketMove, Plan, WorkerId};
 use wire::Summary;
 
 use crate::command::{Command, Question};
-use crate::config::{Config, StartError, SteerError, WorkerCount};
+use crate::config::{Config, Mode, StartError, SteerError, WorkerCount};
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
 use crate::events::EventStream;
 use crate::port_book::PortBook;
 use crate::ports::PortSetup;
+use crate::route_keeper::RouteKeeper;
 use crate::settings::Settings;
 use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus, ZoneStatus};
 
@@ -46,11 +47,13 @@ pub fn system_cpus() -> Vec<usize> {
 pub struct Gateway {
     pub(crate) shared: Arc<Shared>,
     tender: Option<JoinHandle<()>>,
+    /// Follows the kernel's routes.
+    router: Option<JoinHandle<()>>,
 }
 
 pub(crate) struct Shared {
     coordinator: Mutex<Coordinator>,
-    stopping: AtomicBool,
+    stopping: Arc<AtomicBool>,
     started_ns: u64,
 }
 
@@ -72,10 +75,16 @@ impl Gateway {
         ports: Vec<PortSetup>,
         mut cpus: CpuSource,
     ) -> Result<Self, StartError> {
-        let coordinator = Coordinator::start(config, PortBook::new(ports), cpus())?;
+        let names = || ports.iter().map(|port| port.name.clone()).collect();
+        let mut routes = match config.mode {
+            Mode::Bridge => None,
+            Mode::Routed => Some(RouteKeeper::new(names())?),
+        };
+        let coordinator =
+            Coordinator::start(config, PortBook::new(ports), cpus(), routes.as_mut())?;
         let shared = Arc::new(Shared {
             coordinator: Mutex::new(coordinator),
-            stopping: AtomicBool::new(false),
+            stopping: Arc::default(),
             started_ns: clock::monotonic_nanoseconds(),
         });
         let tended = shared.clone();
@@ -86,7 +95,18 @@ impl Gateway {
                 let _ = shared.lock().stop();
                 StartError::Thread(error)
             })?;
-        Ok(Self { shared, tender: Some(tender) })
+        let mut gateway = Self { shared, tender: Some(tender), router: None };
+        if let Some(routes) = routes {
+            let shared = Arc::downgrade(&gateway.shared);
+            let publish = move |routing| {
+                let Some(shared) = shared.upgrade() else { return };
+                if let Err(error) = shared.lock().set_routing(routing) {
+                    tracing::error!("routes did not reach every worker: {error}");
+                }
+            };
+            gateway.router = Some(routes.spawn(gateway.shared.stopping.clone(), publish)?);
+        }
+        Ok(gateway)
     }
 
     /// Everything about workers and ports.
@@ -277,6 +297,9 @@ impl Gateway {
         self.shared.stopping.store(true, Ordering::Relaxed);
         tender.thread().unpark();
         let _ = tender.join();
+        if let Some(router) = self.router.take() {
+            let _ = router.join();
+        }
         self.shared.lock().stop()
     }
 }

@@ -14,6 +14,7 @@ mod crew;
 mod doorbell;
 mod events;
 mod gateway;
+mod icmp_answers;
 mod orders;
 mod output;
 mod ownership;
@@ -29,6 +30,9 @@ mod recent_drops;
 mod replay;
 #[cfg(test)]
 mod rig;
+mod route_keeper;
+mod router;
+mod routing;
 mod runtime;
 mod selection;
 mod settings;
@@ -40,7 +44,7 @@ mod zone_changes;
 mod zones;
 
 pub use bucket::Bucket;
-pub use config::{Config, StartError, SteerError, WorkerCount};
+pub use config::{Config, Mode, StartError, SteerError, WorkerCount};
 pub use crew::Unresponsive;
 pub use events::{EventStream, NumberedEvent, Reported};
 pub use gateway::{CpuSource, Gateway, system_cpus};

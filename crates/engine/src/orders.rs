@@ -27,6 +27,10 @@ impl Worker {
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
             Command::SetOutput(port, queue) => self.outputs.set(port, queue),
             Command::SetMtus(mtus) => self.outputs.set_mtus(&mtus),
+            Command::Routing(routing) => {
+                let now_ns = now.as_nanos();
+                self.with_router(|router, exits| router.take(routing, now_ns, exits));
+            }
             Command::Pin(cpu) => self.pin = Some(cpu),
             Command::Settings(settings) => self.apply(*settings),
             Command::LearnZones(pools) => self.tracking.limits.learn(&pools),

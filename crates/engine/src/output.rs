@@ -1,22 +1,58 @@
 //! From verdict to wire: which port a frame leaves by, and one queue of frames
 //! for each port and worker.
 
+use fib::HardwareAddress;
 use flow::{Counters, DropReason};
 use netio::{Frame, FramePool, PortError, PortId, TxQueue};
+use wire::icmp_error::Message;
 
 use crate::bridge::{Bridge, Egress};
-use crate::path_mtu::{self, PathMtu, Refused};
+use crate::icmp_answers::{IcmpAnswers, Names};
+use crate::path_mtu::{self, Refused};
+
+/// Bytes of an Ethernet header without tags.
+const ETHERNET_LEN: usize = 14;
 
 /// Frames that are gathered before they are sent on their own accord; a turn
 /// sends what is left in any case.
 const FLUSH_AT: usize = 64;
+
+/// The next link of a frame that a router passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Onward {
+    /// Station of the router there.
+    pub from: HardwareAddress,
+    /// Station of the next hop.
+    pub to: HardwareAddress,
+}
+
+impl Onward {
+    /// Makes a frame one of the next link, a hop further.
+    fn apply(self, frame: &mut Frame) {
+        let bytes = frame.bytes_mut();
+        wire::set_stations(bytes, self.from, self.to);
+        if let Some(packet) = bytes.get_mut(ETHERNET_LEN..) {
+            let was_left = wire::take_hop(packet);
+            debug_assert!(was_left, "a router looks at the time to live before");
+        }
+    }
+}
+
+/// How a frame goes to a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// The time, nanoseconds, if its sender may be told that it is too long.
+    pub answer_ns: Option<u64>,
+    /// What a router changes.
+    pub onward: Option<Onward>,
+}
 
 /// The output side of one worker.
 #[derive(Default)]
 pub struct Outputs {
     ports: Vec<Output>,
     bridge: Bridge,
-    path_mtu: PathMtu,
+    answers: IcmpAnswers,
     /// What a frame is sent as that was too long; empty in between.
     pieces: Vec<Frame>,
     /// What no port takes, until it is dropped.
@@ -98,7 +134,10 @@ impl Outputs {
         counters: &mut Counters,
     ) {
         match self.bridge.egress(&frame, now_ns) {
-            Egress::Port(port) => self.queue(port, frame, Some(now_ns), pool, counters),
+            Egress::Port(port) => {
+                let manner = Manner { answer_ns: Some(now_ns), onward: None };
+                self.queue(port, frame, manner, pool, counters);
+            }
             Egress::Flood => self.flood(frame, pool, counters),
             Egress::Drop(reason) => self.refused.push((frame, reason)),
         }
@@ -109,10 +148,40 @@ impl Outputs {
         &mut self,
         port: PortId,
         frame: Frame,
+        manner: Manner,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        self.queue(port, frame, None, pool, counters);
+        self.queue(port, frame, manner, pool, counters);
+    }
+
+    /// Drops a frame for a reason, and tells its sender if there is something to tell.
+    pub fn refuse(
+        &mut self,
+        frame: Frame,
+        reason: DropReason,
+        told: Option<(Message, u64)>,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        let answer =
+            told.and_then(|(message, now_ns)| self.answers.about(&frame, message, now_ns, pool));
+        if let Some(answer) = answer {
+            self.answer(answer, pool, counters);
+        }
+        self.refused.push((frame, reason));
+    }
+
+    /// Sends errors in these names from now on, by port.
+    pub fn set_names(&mut self, names: impl Iterator<Item = Names>) {
+        self.answers.set_names(names);
+    }
+
+    fn answer(&mut self, answer: Frame, pool: &mut FramePool, counters: &mut Counters) {
+        if let Some(back) = self.ports.get_mut(usize::from(answer.port.0)) {
+            counters.output.icmp_out_msgs += 1;
+            back.push(answer, None, pool, counters);
+        }
     }
 
     fn flood(&mut self, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
@@ -125,7 +194,7 @@ impl Outputs {
             copies += 1;
             match pool.duplicate(&frame) {
                 // Nobody knows that the station is behind this port: no error is due.
-                Some(copy) => self.queue(port, copy, None, pool, counters),
+                Some(copy) => self.queue(port, copy, Manner::default(), pool, counters),
                 None => counters.drop_packet(DropReason::NoBuffer),
             }
         }
@@ -138,13 +207,12 @@ impl Outputs {
         }
     }
 
-    /// Queues a frame for a port. `answer_ns` is the time, if its sender may be told
-    /// that it is too long.
+    /// Queues a frame for a port.
     fn queue(
         &mut self,
         port: PortId,
         mut frame: Frame,
-        answer_ns: Option<u64>,
+        manner: Manner,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
@@ -153,10 +221,10 @@ impl Outputs {
             return self.refused.push((frame, DropReason::NoOutputPort));
         };
         let Some(mtu) = output.mtu.filter(|mtu| path_mtu::is_exceeded(*mtu, &frame)) else {
-            return output.push(frame, pool, counters);
+            return output.push(frame, manner.onward, pool, counters);
         };
-        let came_from = usize::from(frame.port.0);
-        match self.path_mtu.shorten(&mut frame, mtu, answer_ns, pool, &mut self.pieces) {
+        let answers = manner.answer_ns.map(|now_ns| (&mut self.answers, now_ns));
+        match path_mtu::shorten(&mut frame, mtu, answers, pool, &mut self.pieces) {
             Ok(()) => {
                 // A super-packet with shorter segments is still one.
                 if self.pieces.len() > 1 {
@@ -164,15 +232,14 @@ impl Outputs {
                     counters.output.frag_creates += self.pieces.len() as u64;
                 }
                 for piece in self.pieces.drain(..) {
-                    output.push(piece, pool, counters);
+                    output.push(piece, manner.onward, pool, counters);
                 }
             }
             Err(Refused { reason, answer }) => {
                 self.refused.push((frame, reason));
                 counters.output.frag_fails += u64::from(reason == DropReason::FragNeeded);
-                if let (Some(answer), Some(back)) = (answer, self.ports.get_mut(came_from)) {
-                    counters.output.icmp_out_msgs += 1;
-                    back.push(answer, pool, counters);
+                if let Some(answer) = answer {
+                    self.answer(answer, pool, counters);
                 }
             }
         }
@@ -189,7 +256,16 @@ impl Outputs {
 }
 
 impl Output {
-    fn push(&mut self, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
+    fn push(
+        &mut self,
+        mut frame: Frame,
+        onward: Option<Onward>,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        if let Some(onward) = onward {
+            onward.apply(&mut frame);
+        }
         self.pending.push(frame);
         if self.pending.len() >= FLUSH_AT {
             self.flush(pool, counters);

@@ -1,32 +1,20 @@
 //! What happens to a frame that is longer than the link ahead takes: it is cut, or
-//! its sender is told (RFC 1191, RFC 8201). A bridge has no address of its own, so it
-//! answers in the name of the destination.
+//! its sender is told (RFC 1191, RFC 8201).
 
 use flow::DropReason;
 use netio::{Checksum, Frame, FramePool, Segmentation};
 use wire::fragment::{Cut, Fragments};
-use wire::{Dissected, Family, Network, Tunnels, checksum, icmp_error};
+use wire::icmp_error::Message;
+use wire::{Dissected, Family, Tunnels, checksum};
 
-/// Errors that a worker sends per second at most (RFC 1812 section 4.3.2.8, RFC 4443
-/// section 2.4 (f)).
-pub const ERRORS_PER_SECOND: u64 = 1000;
-/// Errors that it may send at once after a pause.
-pub const ERROR_BURST: u64 = 50;
+use crate::icmp_answers::IcmpAnswers;
 
-const NANOS_PER_ERROR: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
 /// Bytes of an Ethernet header, which the MTU does not count.
 const ETHERNET_LEN: usize = 14;
 /// Bytes of a VLAN tag, which it does not count either (IEEE 802.3ac), if it is the
 /// first and no service tag: so do packet sockets of Linux.
 const VLAN_TAG_LEN: usize = 4;
 const VLAN: [u8; 2] = [0x81, 0x00];
-
-/// A worker's answers to packets that are too long.
-#[derive(Debug, Default)]
-pub struct PathMtu {
-    /// When the allowance of errors is full again.
-    full_at_ns: u64,
-}
 
 /// Why a frame that is too long is to be dropped.
 #[derive(Debug)]
@@ -55,81 +43,58 @@ fn longest(mtu: u32, frame: &[u8]) -> usize {
     mtu as usize + ETHERNET_LEN + if is_tagged { VLAN_TAG_LEN } else { 0 }
 }
 
-impl PathMtu {
-    /// Appends what is to be sent instead of a frame that exceeds the MTU to `pieces`:
-    /// fragments, the datagrams of a super-packet and their fragments, or the
-    /// super-packet of TCP with shorter segments. `pieces` is empty before.
-    ///
-    /// # Errors
-    /// [`Refused`] where the packet may not be cut, or is none of IP; it stays in `frame`
-    /// then, from which it is taken otherwise. There is an
-    /// answer only if the time is given, within the rate, and where one may be sent.
-    pub fn shorten(
-        &mut self,
-        frame: &mut Frame,
-        mtu: u32,
-        answer_ns: Option<u64>,
-        pool: &mut FramePool,
-        pieces: &mut Vec<Frame>,
-    ) -> Result<(), Refused> {
-        let longest = longest(mtu, frame.bytes());
-        let result = match wire::dissect(frame.bytes(), Tunnels::Outer) {
-            Ok(Dissected { network: Some(network), .. }) => {
-                let mtu = longest.saturating_sub(network.offset.into()) as u32;
-                let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
-                match frame.offload.segmentation {
-                    // What is too long lies behind the packet: its sender can not help.
-                    None if network.end as usize <= longest => Err(TOO_LONG),
-                    _ if !may_be_cut => {
-                        let answers = answer_ns.is_some_and(|now_ns| self.may_answer(now_ns));
-                        Err(refuse(frame, &network, mtu, answers, pool))
-                    }
-                    None => cut(frame, mtu, pool, pieces),
-                    Some(segments) if segments.is_tcp() => {
-                        shorten_segments(frame, segments, longest)
-                    }
-                    Some(_) => cut_segments(frame, longest, mtu, pool, pieces),
-                }
+/// Appends what is to be sent instead of a frame that exceeds the MTU to `pieces`:
+/// fragments, the datagrams of a super-packet and their fragments, or the
+/// super-packet of TCP with shorter segments. `pieces` is empty before.
+///
+/// # Errors
+/// [`Refused`] where the packet may not be cut, or is none of IP; it stays in `frame`
+/// then, from which it is taken otherwise. There is an answer only if there are `answers`,
+/// at this time in nanoseconds.
+pub fn shorten(
+    frame: &mut Frame,
+    mtu: u32,
+    answers: Option<(&mut IcmpAnswers, u64)>,
+    pool: &mut FramePool,
+    pieces: &mut Vec<Frame>,
+) -> Result<(), Refused> {
+    let longest = longest(mtu, frame.bytes());
+    let result = match wire::dissect(frame.bytes(), Tunnels::Outer) {
+        Ok(Dissected { network: Some(network), .. }) => {
+            let mtu = longest.saturating_sub(network.offset.into()) as u32;
+            let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
+            match frame.offload.segmentation {
+                // What is too long lies behind the packet: its sender can not help.
+                None if network.end as usize <= longest => Err(TOO_LONG),
+                _ if !may_be_cut => Err(refuse(frame, mtu, answers, pool)),
+                None => cut(frame, mtu, pool, pieces),
+                Some(segments) if segments.is_tcp() => shorten_segments(frame, segments, longest),
+                Some(_) => cut_segments(frame, longest, mtu, pool, pieces),
             }
-            _ => Err(TOO_LONG),
-        };
-        result?;
-        let frame = std::mem::take(frame);
-        if pieces.is_empty() {
-            // It goes on itself, with shorter segments.
-            pieces.push(frame);
-        } else {
-            pool.give_back(frame);
         }
-        Ok(())
+        _ => Err(TOO_LONG),
+    };
+    result?;
+    let frame = std::mem::take(frame);
+    if pieces.is_empty() {
+        // It goes on itself, with shorter segments.
+        pieces.push(frame);
+    } else {
+        pool.give_back(frame);
     }
-
-    /// Takes one error from the allowance.
-    fn may_answer(&mut self, now_ns: u64) -> bool {
-        let full_at_ns = self.full_at_ns.max(now_ns) + NANOS_PER_ERROR;
-        let allowed = full_at_ns - now_ns <= ERROR_BURST * NANOS_PER_ERROR;
-        if allowed {
-            self.full_at_ns = full_at_ns;
-        }
-        allowed
-    }
+    Ok(())
 }
 
 const TOO_LONG: Refused = Refused { reason: DropReason::OutputTooLong, answer: None };
 
 fn refuse(
     frame: &Frame,
-    network: &Network,
     mtu: u32,
-    answers: bool,
+    answers: Option<(&mut IcmpAnswers, u64)>,
     pool: &mut FramePool,
 ) -> Refused {
-    let mut error = [0; icmp_error::MAX_FRAME];
-    let length = answers.then(|| {
-        let about = icmp_error::Message::TooBig { mtu };
-        icmp_error::write(frame.bytes(), about, network.destination_ip(), &mut error)
-    });
-    let answer = length.flatten().and_then(|length| pool.copy_of(&error[..length]));
+    let answer = answers
+        .and_then(|(answers, now_ns)| answers.about(frame, Message::TooBig { mtu }, now_ns, pool));
     Refused { reason: DropReason::FragNeeded, answer }
 }
 

@@ -15,12 +15,12 @@ fn v6() -> PacketBuilder {
 
 struct Bench {
     pool: FramePool,
-    path_mtu: PathMtu,
+    answers: IcmpAnswers,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self { pool: FramePool::new(64, 8), path_mtu: PathMtu::default() }
+        Self { pool: FramePool::new(64, 8), answers: IcmpAnswers::default() }
     }
 
     fn datagram(&mut self, builder: &PacketBuilder, payload: usize) -> Frame {
@@ -40,7 +40,8 @@ impl Bench {
 
     fn shorten(&mut self, mut frame: Frame, now: Option<u64>) -> Result<Vec<Frame>, Refused> {
         let mut pieces = Vec::new();
-        let result = self.path_mtu.shorten(&mut frame, MTU, now, &mut self.pool, &mut pieces);
+        let answers = now.map(|now| (&mut self.answers, now));
+        let result = shorten(&mut frame, MTU, answers, &mut self.pool, &mut pieces);
         assert_eq!(frame.is_empty(), result.is_ok(), "what is refused stays");
         result.map(|()| pieces)
     }
@@ -221,18 +222,4 @@ fn a_super_packet_of_datagrams_is_cut_into_these_and_their_fragments() {
             }
         }
     }
-}
-
-#[test]
-fn errors_are_rationed() {
-    let mut path_mtu = PathMtu::default();
-    let second = 1_000_000_000;
-    let mut sent = |from: u64, step: u64, asked: u64| {
-        (0..asked).filter(|n| path_mtu.may_answer(from + n * step)).count() as u64
-    };
-    assert_eq!(sent(5 * second, 0, 1000), ERROR_BURST);
-    assert_eq!(sent(6 * second, 0, 1000), ERROR_BURST, "and not a second's worth");
-    // A flood of 100,000 packets in a second, right behind that.
-    assert_eq!(sent(6 * second, second / 100_000, 100_000), ERRORS_PER_SECOND - 1);
-    assert_eq!(sent(60 * second, second / ERRORS_PER_SECOND, 3000), 3000, "as many as it may");
 }

@@ -13,6 +13,7 @@ use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 use crate::packet::{Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::reassembly::Pieces;
+use crate::router::{Arrival, Exits, Router};
 use crate::worker::{TimeSource, Worker};
 use crate::zones::Origin;
 
@@ -25,10 +26,14 @@ const EVICT_AT_ONCE: usize = 64;
 impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner.
     pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
+        let Some(frame) = self.arrive(frame, |router, frame| router.arrival(frame)) else { return };
         let (network, vlan) = match wire::dissect(frame.bytes(), self.tunnels) {
             Ok(dissected) => (dissected.network, dissected.vlan),
             Err(malformed) => return self.drop_frame(frame, malformed.into()),
         };
+        let arrival =
+            |router: &Router, frame: &Frame| router.packet_arrival(frame, network.as_ref());
+        let Some(frame) = self.arrive(frame, arrival) else { return };
         let Some(network) = network else {
             // What is not IP has no flow; it stays in the order of its queue.
             self.counters.softnet.processed += 1;
@@ -42,6 +47,47 @@ impl Worker {
         } else {
             self.hand_over(packet);
         }
+    }
+
+    /// What a router does with a frame that has arrived, unless it goes on; a bridge takes
+    /// every frame.
+    #[inline]
+    fn arrive(
+        &mut self,
+        frame: Frame,
+        arrival: impl FnOnce(&Router, &Frame) -> Arrival,
+    ) -> Option<Frame> {
+        match self.router.as_ref().map(|router| arrival(router, &frame)) {
+            None | Some(Arrival::Forward) => return Some(frame),
+            Some(Arrival::Host) => {
+                self.counters.softnet.processed += 1;
+                self.counters.output.to_host += 1;
+                self.pool.give_back(frame);
+            }
+            Some(Arrival::Drop(reason)) => self.drop_frame(frame, reason.into()),
+        }
+        None
+    }
+
+    /// Sends a frame by the way that the bridge or the router chooses.
+    pub(crate) fn emit(&mut self, frame: Frame, now_ns: u64) {
+        let Self { router, outputs, pool, counters, .. } = self;
+        match router {
+            None => outputs.forward(frame, now_ns, pool, counters),
+            Some(router) => router.forward(frame, now_ns, &mut Exits { outputs, pool, counters }),
+        }
+    }
+
+    /// Has the router do something, if this is one, and drops what comes of it.
+    pub(crate) fn with_router(&mut self, act: impl FnOnce(&mut Router, &mut Exits<'_>)) {
+        let Self { router: Some(router), outputs, pool, counters, .. } = self else { return };
+        act(router, &mut Exits { outputs, pool, counters });
+        self.drop_refused();
+    }
+
+    /// Drops what waits for its next hop: the worker has come to its end.
+    pub(crate) fn end_waiting(&mut self) {
+        self.with_router(|router, exits| router.end(exits));
     }
 
     /// Finds the flow and the bucket of a packet.

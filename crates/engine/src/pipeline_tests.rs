@@ -41,6 +41,7 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
         inbox,
         notices: mpsc::channel().0,
         wakeup: wakeup(),
+        resolver: None,
     });
     let limits = |consumer| config.settings.steer.backlog_limits(consumer);
     let ends = [(WorkerId(0), &wakeup()), (WorkerId(1), &wakeup())];

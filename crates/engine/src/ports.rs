@@ -4,6 +4,8 @@ use netio::afpacket::{AfPacketOptions, AfPacketPort};
 use netio::{PortError, PortId, RxQueue, TxQueue};
 use steer::CpuSet;
 
+use crate::config::Mode;
+
 /// What the gateway is told about a port.
 pub struct PortSetup {
     /// Name of the interface.
@@ -67,12 +69,14 @@ pub trait PortOpener: Send {
 pub struct AfPacket {
     interface: String,
     port: PortId,
+    promiscuous: bool,
 }
 
 impl AfPacket {
-    /// The interface of that name, as port number `port`.
-    pub fn new(interface: impl Into<String>, port: PortId) -> Self {
-        Self { interface: interface.into(), port }
+    /// The interface of that name, as port number `port`. A bridge needs the frames for
+    /// all stations, a router only those for its own.
+    pub fn new(interface: impl Into<String>, port: PortId, mode: Mode) -> Self {
+        Self { interface: interface.into(), port, promiscuous: mode == Mode::Bridge }
     }
 }
 
@@ -81,6 +85,7 @@ impl PortOpener for AfPacket {
         let options = AfPacketOptions {
             receive_queues: rx_queues as u16,
             transmit_queues: tx_queues as u16,
+            promiscuous: self.promiscuous,
             ..AfPacketOptions::default()
         };
         let open = AfPacketPort::open(&self.interface, self.port, &options)?;

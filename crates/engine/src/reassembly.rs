@@ -302,12 +302,12 @@ impl Worker {
     pub(crate) fn send(&mut self, frame: Frame, pieces: Option<Box<Pieces>>, now: Timestamp) {
         let now_ns = now.as_nanos();
         let Some(pieces) = pieces else {
-            self.outputs.forward(frame, now_ns, &mut self.pool, &mut self.counters);
+            self.emit(frame, now_ns);
             return self.drop_refused();
         };
         let mut frames = self.take_apart(frame, pieces);
         for frame in frames.drain(..) {
-            self.outputs.forward(frame, now_ns, &mut self.pool, &mut self.counters);
+            self.emit(frame, now_ns);
         }
         self.drop_refused();
         self.reassembly.loose = frames;

@@ -296,6 +296,7 @@ impl Lockstep {
                 inbox,
                 notices: notices.clone(),
                 wakeup: member.wakeup.clone(),
+                resolver: None,
             }));
             for other in &mut members {
                 introduce(other, &mut member, &config.settings.steer)?;

@@ -79,6 +79,7 @@ impl Rig {
             inbox,
             notices: mpsc::channel().0,
             wakeup: Wakeup::new(Waker::new().unwrap()),
+            resolver: None,
         });
         for bucket in config.buckets.iter() {
             worker.install(bucket, Box::new(Bucket::new(now)));

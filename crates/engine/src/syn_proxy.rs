@@ -15,6 +15,7 @@ use netio::Checksum;
 use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
 use wire::{TcpEditor, TcpFlags, TcpInfo, Transport, Tunnels};
 
+use crate::output::Manner;
 use crate::packet::{Packet, TrackedFlow};
 use crate::worker::Worker;
 
@@ -345,7 +346,13 @@ impl Worker {
             Way::Along => self.send(made.frame, None, now),
             Way::Back => {
                 let port = made.frame.port;
-                self.outputs.send_by(port, made.frame, &mut self.pool, &mut self.counters);
+                self.outputs.send_by(
+                    port,
+                    made.frame,
+                    Manner::default(),
+                    &mut self.pool,
+                    &mut self.counters,
+                );
             }
         }
     }

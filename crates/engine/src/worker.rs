@@ -22,6 +22,8 @@ use crate::packet::{Item, Packet};
 use crate::peers::{Link, Wakeup};
 use crate::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::recent_drops::RecentDrops;
+use crate::route_keeper::Resolver;
+use crate::router::Router;
 use crate::settings::Settings;
 use crate::syn_proxy::SynProxy;
 use crate::tracking::Tracking;
@@ -88,6 +90,8 @@ pub struct Equipment {
     pub notices: Sender<Notice>,
     /// How this worker is woken.
     pub wakeup: Wakeup,
+    /// How neighbours are asked for: this makes it a router.
+    pub resolver: Option<Resolver>,
 }
 
 /// What a turn did.
@@ -112,6 +116,8 @@ pub struct Worker {
     pub(crate) syn_proxy: SynProxy,
     pub(crate) ownership: Ownership<Box<Bucket>, Packet>,
     pub(crate) outputs: Outputs,
+    /// `None` in a bridge.
+    pub(crate) router: Option<Box<Router>>,
     pub(crate) links: Vec<Option<Box<Link>>>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) pool: FramePool,
@@ -166,6 +172,7 @@ impl Worker {
             syn_proxy: SynProxy::new(hasher.config().key),
             ownership: Ownership::new(id, routes, keep_limit),
             outputs,
+            router: equipment.resolver.map(|resolver| Box::new(Router::new(resolver))),
             links: Vec::new(),
             queues: Vec::new(),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),
@@ -386,6 +393,7 @@ impl Worker {
         }
         let has_more = self.expire_datagrams(now) >= EXPIRE_DATAGRAMS;
         self.settle_limits(now);
+        self.with_router(|router, exits| router.expire(now.as_nanos(), exits));
         for _ in 0..EXPIRE_BUCKETS {
             self.expire_at = (self.expire_at + 1) % self.ownership.routes().len();
             self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);

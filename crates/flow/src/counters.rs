@@ -226,5 +226,7 @@ counter_group! {
         window_updates,
         /// Copies of flooded frames beyond the first.
         flood_copies,
+        /// Frames that a router leaves to the host, which has its own copy of them.
+        to_host,
     }
 }

@@ -109,6 +109,15 @@ drop_reasons! {
     NoBuffer = "no_buffer", "No free frame buffer to copy into.";
     NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
+    OtherStation = "other_station", "Frame for another station than the router.";
+    Martian = "martian", "Source address that no packet on its way can have: loopback, a group, link-local.";
+    TtlExceeded = "ttl_exceeded", "Time to live or hop limit used up on the way; its sender is told.";
+    NoRoute = "no_route", "No route to the destination, or one that says that it is unreachable; its sender is told.";
+    RouteProhibited = "route_prohibited", "A route or a rule forbids the way; its sender is told.";
+    RouteBlackhole = "route_blackhole", "A route or a rule of type blackhole.";
+    RouteUnsupported = "route_unsupported", "Only the kernel could send it on: the route encapsulates, for example.";
+    NoNeighbour = "no_neighbour", "The next hop does not answer for its address; the packet's sender is told.";
+    NeighbourQueueFull = "neighbour_queue_full", "Too many packets wait for the address of the next hop's station.";
     OutputFull = "output_full", "Output queue of the interface refused the frame.";
     FragNeeded = "frag_needed", "Packet longer than the MTU of the output interface that must not be cut; its sender is told.";
     OutputTooLong = "output_too_long", "Frame longer than the output interface takes.";

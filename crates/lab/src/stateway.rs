@@ -18,6 +18,8 @@ pub struct StatewaySpec {
     pub binary: PathBuf,
     /// Number of workers; 0 leaves it out: one for each CPU that it may use.
     pub workers: u32,
+    /// A router with the kernel's routes, not a bridge.
+    pub routed: bool,
     /// What comes from the server's side opens no connections but expected ones.
     pub refuses_new: bool,
     /// More text for the end of the configuration, such as a `[tunables]` table.
@@ -36,13 +38,14 @@ impl StatewaySpec {
     /// A gateway with this many workers and everything else as is by default.
     #[must_use]
     pub fn new(binary: PathBuf, workers: u32) -> Self {
-        Self { binary, workers, refuses_new: false, more: String::new() }
+        Self { binary, workers, routed: false, refuses_new: false, more: String::new() }
     }
 
-    /// The configuration file for a bridge between the named interfaces.
+    /// The configuration file for the named interfaces.
     #[must_use]
     pub fn config(&self, interfaces: &[&str]) -> String {
-        let mut text = String::from("[gateway]\nmode = \"bridge\"\n");
+        let mode = if self.routed { "routed" } else { "bridge" };
+        let mut text = format!("[gateway]\nmode = \"{mode}\"\n");
         if self.workers > 0 {
             // Writing to a string does not fail.
             let _ = writeln!(text, "workers = {}", self.workers);

@@ -15,7 +15,7 @@ pub enum Gateway {
     KernelBridge,
     /// Forwarding by the kernel. Two subnets.
     KernelForwarding(Tracking),
-    /// `stateway run` in bridge mode. One subnet.
+    /// `stateway run`: a bridge in one subnet, or a router between two.
     Stateway(StatewaySpec),
 }
 
@@ -163,6 +163,10 @@ impl Lab {
                 lab.gateway.ip(&bridge).map_err(Error::or_unavailable)?;
             }
             Gateway::KernelForwarding(tracking) => lab.forward(tracking)?,
+            // As on a host that used to forward by itself.
+            Gateway::Stateway(StatewaySpec { routed: true, .. }) => {
+                enable_forwarding(&lab.gateway)?;
+            }
             Gateway::Stateway(_) => {}
         }
         lab.plug(Side::Client).map_err(Error::or_unavailable)?;
@@ -293,7 +297,11 @@ impl Lab {
     }
 
     fn is_routed(&self) -> bool {
-        matches!(self.gateway_kind, Gateway::KernelForwarding(_))
+        match &self.gateway_kind {
+            Gateway::KernelBridge => false,
+            Gateway::KernelForwarding(_) => true,
+            Gateway::Stateway(spec) => spec.routed,
+        }
     }
 
     fn forward(&self, tracking: Tracking) -> Result<()> {

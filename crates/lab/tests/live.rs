@@ -27,6 +27,8 @@ mod mtu;
 mod operations;
 #[path = "live/rate.rs"]
 mod rate;
+#[path = "live/routed.rs"]
+mod routed;
 #[path = "live/scenario.rs"]
 mod scenario;
 #[path = "live/services.rs"]

@@ -340,9 +340,7 @@ port = 9630
 #[test]
 fn what_is_not_built_yet_is_refused_and_not_ignored() {
     insta::assert_snapshot!(problems(
-        r#"[gateway]
-mode = "routed"
-
+        r#"
 [[interface]]
 name = "lan0"
 io = "afxdp"

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use engine::Mode;
 use netio::link_state;
 use steer::{InterfaceCpus, PlacementError};
 
@@ -9,9 +10,12 @@ use super::{Configuration, Problem, Problems};
 
 pub(super) fn check(config: &Configuration, cpus: &[usize]) -> Result<(), Problems> {
     let mut problems = Vec::new();
-    if config.interfaces.len() < 2 {
-        let what = "a bridge needs two [[interface]] tables or more, each with a name".to_owned();
-        problems.push(config.problem(0, "interface", what));
+    let (needed, what) = match config.mode {
+        Mode::Bridge => (2, "a bridge needs two [[interface]] tables or more, each with a name"),
+        Mode::Routed => (1, "a router needs an [[interface]] table for each link, with a name"),
+    };
+    if config.interfaces.len() < needed {
+        problems.push(config.problem(0, "interface", what.to_owned()));
     }
     problems.extend(config.interfaces.iter().filter_map(|interface| {
         let what = obstacle(&interface.name)?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
-use engine::{Settings, TimeoutPolicy, WorkerCount, ZoneConfig};
+use engine::{Mode, Settings, TimeoutPolicy, WorkerCount, ZoneConfig};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind};
 use wire::Tunnels;
@@ -29,6 +29,8 @@ const MAX_BYTES: u64 = 16 << 20;
 pub struct Configuration {
     /// The file, as it was named.
     pub file: PathBuf,
+    /// Bridge or router.
+    pub mode: Mode,
     /// Workers; `None`: one for each CPU that the process may use.
     pub workers: Option<u16>,
     /// Buckets.
@@ -122,6 +124,7 @@ impl Configuration {
             None => random_secret().context("can not read /dev/urandom")?,
         };
         Ok(engine::Config {
+            mode: self.mode,
             workers: self.worker_count(),
             buckets: self.buckets,
             tunnels: self.tunnels,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use conntrack::helper::{Helpers, Kind};
 use conntrack::{Label, LabelNames};
-use engine::Settings;
+use engine::{Mode, Settings};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS};
 use toml::Spanned;
@@ -63,7 +63,10 @@ pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configurati
 }
 
 fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Configuration) {
-    section.read(reader, "mode", |value| choice(value, &[("bridge", Some(())), ("routed", None)]));
+    let modes = [("bridge", Some(Mode::Bridge)), ("routed", Some(Mode::Routed))];
+    if let Some(mode) = section.read(reader, "mode", |value| choice(value, &modes)) {
+        config.mode = mode;
+    }
     config.workers = section
         .read(reader, "workers", |value| number(value, 1, MAX_WORKERS as u64))
         .map(|workers| workers as u16);

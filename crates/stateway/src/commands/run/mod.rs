@@ -1,6 +1,7 @@
 //! `stateway run`
 
 mod claim;
+mod guard;
 mod notify;
 
 use std::io::IsTerminal;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use control::{ControlSocket, Server};
-use engine::{AfPacket, Gateway, PortSetup, StartError, Status};
+use engine::{AfPacket, Gateway, Mode, PortSetup, StartError, Status};
 use netio::{PortError, PortId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -20,6 +21,7 @@ use crate::config::Configuration;
 use crate::outcome::UsageError;
 use crate::print::{count, duration};
 use claim::Claims;
+use guard::Guard;
 use notify::Supervisor;
 
 #[derive(Debug, clap::Args)]
@@ -65,14 +67,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // These come first: a second gateway must not touch the interfaces.
     let socket = ControlSocket::bind(&path)?;
     let _claims = Claims::take(&config)?;
+    let names: Vec<&str> = config.interfaces.iter().map(|i| i.name.as_str()).collect();
+    let _guard = match config.mode {
+        Mode::Bridge => None,
+        Mode::Routed => Some(Guard::new(names.iter().copied())?),
+    };
     let gateway = Arc::new(start(&config)?);
     let server = Server::start(socket, gateway.clone())?;
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
-    let names: Vec<&str> = config.interfaces.iter().map(|i| i.name.as_str()).collect();
     let workers = gateway.status()?.workers.len();
     eprintln!(
-        "stateway: ready: bridging {} with {workers} workers, control socket {}",
+        "stateway: ready: {} {} with {workers} workers, control socket {}",
+        match config.mode {
+            Mode::Bridge => "bridging",
+            Mode::Routed => "routing between",
+        },
         names.join(", "),
         path.display()
     );
@@ -116,7 +126,7 @@ fn start(config: &Configuration) -> anyhow::Result<Gateway> {
         refuses_new: interface.refuses_new,
         ..PortSetup::new(
             interface.name.clone(),
-            AfPacket::new(interface.name.clone(), PortId(index as u16)),
+            AfPacket::new(interface.name.clone(), PortId(index as u16), config.mode),
         )
     });
     Gateway::start(config.engine()?, ports.collect()).map_err(|error| match error {

@@ -1,0 +1,126 @@
+//! Keeps the workers' picture of the kernel's routes up to date.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fib::LinkId;
+use netio::{Waiter, Waker};
+use netlink::Mirror;
+
+use crate::config::StartError;
+use crate::routing::Routing;
+
+/// How long it looks for nothing but news, so that the end of the gateway is seen.
+const LONGEST_SLEEP: Duration = Duration::from_millis(200);
+/// News that come in quick succession, such as the routes of a routing daemon, are taken
+/// together.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// How a worker asks for a neighbour.
+#[derive(Clone, Debug)]
+pub struct Resolver {
+    wanted: Sender<(LinkId, IpAddr)>,
+    waker: Waker,
+}
+
+impl Resolver {
+    /// Has the kernel look for a neighbour. What it finds comes with the next [`Routing`].
+    pub fn ask(&self, link: LinkId, address: IpAddr) {
+        // Without a keeper the gateway is about to end.
+        let _ = self.wanted.send((link, address));
+        self.waker.wake();
+    }
+
+    /// For tests: what is asked for comes out at the other end.
+    #[cfg(test)]
+    pub fn for_test() -> (Self, Receiver<(LinkId, IpAddr)>) {
+        let (wanted, asked) = channel();
+        (Self { wanted, waker: Waker::new().unwrap() }, asked)
+    }
+}
+
+/// Follows the kernel.
+pub struct RouteKeeper {
+    mirror: Mirror,
+    ports: Vec<String>,
+    wanted: Receiver<(LinkId, IpAddr)>,
+    waker: Waker,
+    resolver: Resolver,
+    /// What was said to be unsupported already.
+    said: std::collections::BTreeSet<String>,
+}
+
+impl RouteKeeper {
+    /// Takes a first picture, for ports that are the interfaces of these names.
+    ///
+    /// # Errors
+    /// [`StartError::Routes`] where the kernel can not be asked.
+    pub fn new(ports: Vec<String>) -> Result<Self, StartError> {
+        let waker = Waker::new().map_err(StartError::Thread)?;
+        let (sender, wanted) = channel();
+        let resolver = Resolver { wanted: sender, waker: waker.clone() };
+        let mirror = Mirror::open()?;
+        Ok(Self { mirror, ports, wanted, waker, resolver, said: Default::default() })
+    }
+
+    /// For a worker.
+    pub fn resolver(&self) -> Resolver {
+        self.resolver.clone()
+    }
+
+    /// What the kernel has now.
+    pub fn routing(&mut self) -> Arc<Routing> {
+        let picture = self.mirror.picture();
+        for what in &picture.unsupported {
+            if self.said.insert(what.clone()) {
+                tracing::warn!("routing: {what}");
+            }
+        }
+        Arc::new(Routing::new(picture, &self.ports))
+    }
+
+    /// Follows the kernel on a thread of its own and hands what changes to `publish`, until
+    /// `stopping`.
+    ///
+    /// # Errors
+    /// The system's error when it has no room for a thread.
+    pub fn spawn(
+        mut self,
+        stopping: Arc<AtomicBool>,
+        mut publish: impl FnMut(Arc<Routing>) + Send + 'static,
+    ) -> Result<JoinHandle<()>, StartError> {
+        let follow = move || {
+            let mut waiter = Waiter::new();
+            while !stopping.load(Ordering::Relaxed) {
+                let handles = [self.mirror.as_fd(), self.waker.as_fd()];
+                let has_news =
+                    waiter.wait(handles, Some(LONGEST_SLEEP)).is_ok_and(|ready| ready.contains(0));
+                self.waker.clear();
+                self.resolve();
+                if has_news {
+                    std::thread::sleep(GATHER);
+                    match self.mirror.refresh() {
+                        Ok(true) => publish(self.routing()),
+                        Ok(false) => {}
+                        Err(error) => tracing::error!("routes are not followed: {error}"),
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("routes".into());
+        thread.spawn(follow).map_err(StartError::Thread)
+    }
+
+    fn resolve(&mut self) {
+        while let Ok((link, address)) = self.wanted.try_recv() {
+            if let Err(error) = self.mirror.resolve(link, address) {
+                tracing::error!("{address} can not be looked for: {error}");
+            }
+        }
+    }
+}

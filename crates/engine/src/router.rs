@@ -1,0 +1,345 @@
+//! One worker as a router: what it takes, and where that goes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fib::{HardwareAddress, LinkId, Neighbour, Query, Way};
+use flow::{Counters, DropReason};
+use netio::{Frame, FramePool, PortId};
+use wire::icmp_error::Message;
+use wire::{Dissected, Family, Network, Transport, Tunnels};
+
+use crate::output::{Manner, Onward, Outputs};
+use crate::route_keeper::Resolver;
+use crate::routing::Routing;
+
+/// Next hops that packets wait for at most.
+const MAX_AWAITED: usize = 64;
+/// Packets that wait for one next hop at most.
+const MAX_WAITING: usize = 64;
+/// Longest that a packet waits (RFC 4861 section 10: three attempts, a second each).
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// How often the kernel is asked to look for a neighbour, or to make sure of it.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Neighbours that are remembered to have been asked for.
+const MAX_ASKED: usize = 1024;
+
+/// Ethernet header without tags: what interfaces of the kernel see.
+const ETHERNET_LEN: u16 = 14;
+
+/// Where a received frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is routed.
+    Forward,
+    /// The kernel has its own copy, and does what is to be done.
+    Host,
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+/// A worker's part of routing.
+pub struct Router {
+    routing: Arc<Routing>,
+    resolver: Resolver,
+    waiting: BTreeMap<NextStation, Waiting>,
+    /// When the kernel was last asked for a neighbour.
+    asked_ns: BTreeMap<NextStation, u64>,
+}
+
+type NextStation = (LinkId, IpAddr);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    since_ns: u64,
+    frames: VecDeque<Frame>,
+}
+
+/// What frames leave by.
+pub struct Exits<'a> {
+    /// Ports.
+    pub outputs: &'a mut Outputs,
+    /// Buffers.
+    pub pool: &'a mut FramePool,
+    /// Counters.
+    pub counters: &'a mut Counters,
+}
+
+impl Exits<'_> {
+    fn refuse(&mut self, frame: Frame, reason: DropReason, told: Option<(Message, u64)>) {
+        self.outputs.refuse(frame, reason, told, self.pool, self.counters);
+    }
+}
+
+impl Router {
+    /// A router that knows no route yet.
+    pub fn new(resolver: Resolver) -> Self {
+        Self {
+            routing: Arc::default(),
+            resolver,
+            waiting: BTreeMap::new(),
+            asked_ns: BTreeMap::new(),
+        }
+    }
+
+    /// Where a received frame goes, before anything is known of it but its bytes.
+    #[inline]
+    pub fn arrival(&self, frame: &Frame) -> Arrival {
+        let Some(port) = self.routing.port(frame.port) else {
+            return Arrival::Drop(DropReason::NoOutputPort);
+        };
+        match frame.bytes().first_chunk() {
+            None => Arrival::Drop(DropReason::MalformedLink),
+            Some(to) if *to == port.station => Arrival::Forward,
+            Some(to) if is_group(*to) => Arrival::Host,
+            Some(_) => Arrival::Drop(DropReason::OtherStation),
+        }
+    }
+
+    /// Where the packet in a frame goes, which is for this router's station. `network`
+    /// describes the innermost packet, `None` for what is not IP.
+    #[inline]
+    pub fn packet_arrival(&self, frame: &Frame, network: Option<&Network>) -> Arrival {
+        let Some(network) = network else { return Arrival::Host };
+        if network.offset == ETHERNET_LEN {
+            return self.judge(network);
+        }
+        match wire::dissect(frame.bytes(), Tunnels::Outer) {
+            Ok(Dissected { network: Some(outer), .. }) if outer.offset == ETHERNET_LEN => {
+                self.judge(&outer)
+            }
+            // Tagged: for an interface of the kernel on top of this one.
+            _ => Arrival::Host,
+        }
+    }
+
+    fn judge(&self, network: &Network) -> Arrival {
+        let (source, destination) = (network.source_ip(), network.destination_ip());
+        let stays_on_link = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        if self.routing.is_own(destination)
+            || destination.is_multicast()
+            || stays_on_link(destination)
+        {
+            Arrival::Host
+        } else if !wire::is_single_host(source) || stays_on_link(source) {
+            Arrival::Drop(DropReason::Martian)
+        } else {
+            Arrival::Forward
+        }
+    }
+
+    /// Sends a frame on, keeps it until its next hop is known, or drops it.
+    pub fn forward(&mut self, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        let network = match wire::dissect(frame.bytes(), Tunnels::Outer) {
+            Ok(Dissected { network: Some(network), .. }) => network,
+            _ => return exits.refuse(frame, DropReason::MalformedLink, None),
+        };
+        let Some(link) = self.routing.port(frame.port).map(|port| port.link) else {
+            return exits.refuse(frame, DropReason::NoOutputPort, None);
+        };
+        let told = |message| Some((message, now_ns));
+        let unreachable = |v4, v6| {
+            let code = if network.family == Family::V4 { v4 } else { v6 };
+            told(Message::Unreachable { code })
+        };
+        let hop = match self.routing.fib.way(&query(&network, link)) {
+            Way::Forward(hop) => *hop,
+            Way::Local | Way::Broadcast | Way::Multicast => {
+                exits.counters.output.to_host += 1;
+                return exits.pool.give_back(frame);
+            }
+            Way::NoRoute => {
+                return exits.refuse(frame, DropReason::NoRoute, unreachable(NET, NO_ROUTE));
+            }
+            Way::Unreachable => {
+                return exits.refuse(frame, DropReason::NoRoute, unreachable(HOST, NO_ROUTE));
+            }
+            Way::Prohibited => {
+                let told = unreachable(PROHIBITED_V4, PROHIBITED_V6);
+                return exits.refuse(frame, DropReason::RouteProhibited, told);
+            }
+            Way::Blackhole => return exits.refuse(frame, DropReason::RouteBlackhole, None),
+            Way::Unsupported => return exits.refuse(frame, DropReason::RouteUnsupported, None),
+        };
+        if network.ttl <= 1 {
+            return exits.refuse(frame, DropReason::TtlExceeded, told(Message::TimeExceeded));
+        }
+        let address = hop.gateway.unwrap_or_else(|| network.destination_ip());
+        self.send_to((hop.link, address), frame, now_ns, exits);
+    }
+
+    /// Sends a frame to a next hop, behind those that wait for it.
+    fn send_to(&mut self, next: NextStation, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        let (link, address) = next;
+        let Some(port) = self.routing.port_of(link) else {
+            return exits.refuse(frame, DropReason::NoOutputPort, None);
+        };
+        let known = self.routing.neighbours.get(link, address).copied();
+        match known {
+            Some(Neighbour::Known { station, is_fresh }) => {
+                if !is_fresh {
+                    self.ask(next, now_ns);
+                }
+                self.send_on(port, station, frame, now_ns, exits);
+            }
+            // It was asked for, and has not answered.
+            Some(Neighbour::Failed) if !self.ask(next, now_ns) => {
+                self.refuse_unreachable(frame, now_ns, exits);
+            }
+            _ => self.keep(next, frame, now_ns, exits),
+        }
+    }
+
+    fn send_on(
+        &self,
+        port: PortId,
+        station: HardwareAddress,
+        frame: Frame,
+        now_ns: u64,
+        exits: &mut Exits<'_>,
+    ) {
+        let Some(from) = self.routing.port(port).map(|port| port.station) else {
+            return exits.refuse(frame, DropReason::NoOutputPort, None);
+        };
+        let onward = Some(Onward { from, to: station });
+        let manner = Manner { answer_ns: Some(now_ns), onward };
+        exits.outputs.send_by(port, frame, manner, exits.pool, exits.counters);
+    }
+
+    fn refuse_unreachable(&self, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        let is_v6 = frame.bytes().get(usize::from(ETHERNET_LEN)).is_some_and(|b| b >> 4 == 6);
+        let code = if is_v6 { ADDRESS_UNREACHABLE } else { HOST };
+        let told = Some((Message::Unreachable { code }, now_ns));
+        exits.refuse(frame, DropReason::NoNeighbour, told);
+    }
+
+    /// Keeps a frame until the station of its next hop is known.
+    fn keep(&mut self, next: NextStation, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        self.ask(next, now_ns);
+        let is_new = !self.waiting.contains_key(&next);
+        if is_new && self.waiting.len() >= MAX_AWAITED {
+            return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
+        }
+        let waiting = self.waiting.entry(next).or_default();
+        if is_new {
+            waiting.since_ns = now_ns;
+        }
+        if waiting.frames.len() >= MAX_WAITING {
+            return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
+        }
+        waiting.frames.push_back(frame);
+    }
+
+    /// Asks the kernel for a neighbour, unless that was done just now.
+    fn ask(&mut self, next: NextStation, now_ns: u64) -> bool {
+        let asked = self.asked_ns.get(&next);
+        if asked.is_some_and(|asked| now_ns.saturating_sub(*asked) < nanos(ASK_EVERY)) {
+            return false;
+        }
+        if self.asked_ns.len() >= MAX_ASKED {
+            self.asked_ns.clear();
+        }
+        self.asked_ns.insert(next, now_ns);
+        self.resolver.ask(next.0, next.1);
+        true
+    }
+
+    /// Takes over what has changed, and sends what has waited for it.
+    pub fn take(&mut self, routing: Arc<Routing>, now_ns: u64, exits: &mut Exits<'_>) {
+        exits.outputs.set_names(routing.names());
+        self.routing = routing;
+        let answered = |next: &NextStation| match self.routing.neighbours.get(next.0, next.1) {
+            Some(Neighbour::Known { .. } | Neighbour::Failed) => true,
+            // The kernel forgets those that nobody uses.
+            Some(Neighbour::Incomplete) | None => self.routing.port_of(next.0).is_none(),
+        };
+        let ready: Vec<NextStation> =
+            self.waiting.keys().filter(|next| answered(next)).copied().collect();
+        for next in ready {
+            for frame in self.waiting.remove(&next).unwrap_or_default().frames {
+                self.send_to(next, frame, now_ns, exits);
+            }
+        }
+    }
+
+    /// Gives up what has waited for too long.
+    pub fn expire(&mut self, now_ns: u64, exits: &mut Exits<'_>) {
+        while let Some(next) = self.waiting.iter().find_map(|(next, waiting)| {
+            let waited = now_ns.saturating_sub(waiting.since_ns);
+            (waited >= nanos(LONGEST_WAIT)).then_some(*next)
+        }) {
+            for frame in self.waiting.remove(&next).unwrap_or_default().frames {
+                self.refuse_unreachable(frame, now_ns, exits);
+            }
+        }
+    }
+
+    /// Drops what waits: the worker ends.
+    pub fn end(&mut self, exits: &mut Exits<'_>) {
+        for frame in std::mem::take(&mut self.waiting).into_values().flat_map(|w| w.frames) {
+            exits.refuse(frame, DropReason::NoNeighbour, None);
+        }
+    }
+}
+
+/// Codes of "destination unreachable" (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443 section
+/// 3.1).
+const NET: u8 = 0;
+const HOST: u8 = 1;
+const PROHIBITED_V4: u8 = 13;
+const NO_ROUTE: u8 = 0;
+const PROHIBITED_V6: u8 = 1;
+const ADDRESS_UNREACHABLE: u8 = 3;
+
+const fn nanos(duration: Duration) -> u64 {
+    duration.as_nanos() as u64
+}
+
+fn is_group(station: [u8; 6]) -> bool {
+    station[0] & 1 != 0
+}
+
+fn query(network: &Network, link: LinkId) -> Query {
+    let (source, destination) = (network.source_ip(), network.destination_ip());
+    Query {
+        traffic_class: network.traffic_class,
+        protocol: network.protocol,
+        ports: ports(network),
+        flow_hash: spread(source, destination),
+        ..Query::new(source, destination, link)
+    }
+}
+
+fn ports(network: &Network) -> Option<(u16, u16)> {
+    match network.transport {
+        Transport::Tcp(tcp) => Some((tcp.source_port, tcp.destination_port)),
+        Transport::Udp { source_port, destination_port, .. }
+        | Transport::Sctp { source_port, destination_port, .. }
+        | Transport::Dccp { source_port, destination_port, .. } => {
+            Some((source_port, destination_port))
+        }
+        _ => None,
+    }
+}
+
+/// A number for two addresses, so that all packets between them take one way of several,
+/// fragments included. The kernel does the same (`fib_multipath_hash_policy` 0).
+fn spread(source: IpAddr, destination: IpAddr) -> u32 {
+    let bits = |address| match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    let fold = |bits: u128| (bits >> 64) as u64 ^ bits as u64;
+    let mixed = (fold(bits(source)).rotate_left(32) ^ fold(bits(destination)))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as u32
+}
+
+#[cfg(test)]
+#[path = "router_tests.rs"]
+mod tests;

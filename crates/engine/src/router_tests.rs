@@ -1,0 +1,263 @@
+use std::sync::mpsc::Receiver;
+
+use fib::{Action, Hops, NextHop, Route, TableId};
+use netio::memory::Sink;
+use netlink::{Link, Picture};
+use wire::build::PacketBuilder;
+use wire::{IcmpError, Transport};
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+/// Stations of the router's two ports, and of the hosts behind them.
+const ROUTER: [HardwareAddress; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const CLIENT: HardwareAddress = [2, 0, 0, 0, 0, 3];
+const SERVER: HardwareAddress = [2, 0, 0, 0, 0, 4];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// 192.0.2.0/24 on the first link, 198.51.100.0/24 on the second, and a default route by
+/// 198.51.100.2.
+fn picture() -> Picture {
+    let mut picture = Picture::default();
+    for (number, address) in [(0, "192.0.2.254"), (1, "198.51.100.254")] {
+        let link = Link {
+            name: format!("eth{number}"),
+            station: Some(ROUTER[number]),
+            mtu: 1500,
+            is_up: true,
+            addresses: vec![ip(address)],
+        };
+        picture.links.insert(LinkId(10 + number as u32), link);
+        let own = format!("{address}/32").parse().unwrap();
+        picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
+    }
+    for (prefix, link, gateway) in [
+        ("192.0.2.0/24", 10, None),
+        ("198.51.100.0/24", 11, None),
+        ("0.0.0.0/0", 11, Some(ip("198.51.100.2"))),
+    ] {
+        let hops = Hops::one(NextHop::new(LinkId(link), gateway));
+        let route = Route::new(prefix.parse().unwrap(), Action::Forward(hops));
+        picture.fib.insert(TableId::MAIN, route);
+    }
+    picture
+}
+
+struct Bench {
+    router: Router,
+    asked: Receiver<NextStation>,
+    outputs: Outputs,
+    wires: [Sink; 2],
+    pool: FramePool,
+    counters: Counters,
+    picture: Picture,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (resolver, asked) = Resolver::for_test();
+        let wires = [Sink::new(), Sink::new()];
+        let mut outputs = Outputs::new(2);
+        for (port, wire) in (0..).zip(&wires) {
+            outputs.set(PortId(port), Some(Box::new(wire.clone())));
+        }
+        let mut bench = Self {
+            router: Router::new(resolver),
+            asked,
+            outputs,
+            wires,
+            pool: FramePool::new(64, 8),
+            counters: Counters::default(),
+            picture: picture(),
+        };
+        bench.learn(0, |_| {});
+        bench
+    }
+
+    fn with(&mut self, act: impl FnOnce(&mut Router, &mut Exits<'_>)) {
+        let Self { router, outputs, pool, counters, .. } = self;
+        act(router, &mut Exits { outputs, pool, counters });
+        self.outputs.flush(&mut self.pool, &mut self.counters);
+    }
+
+    /// Changes what the kernel has.
+    fn learn(&mut self, now_ns: u64, change: impl FnOnce(&mut Picture)) {
+        change(&mut self.picture);
+        let names = ["eth0".to_owned(), "eth1".to_owned()];
+        let routing = Arc::new(Routing::new(&self.picture, &names));
+        self.with(|router, exits| router.take(routing, now_ns, exits));
+    }
+
+    fn know(&mut self, now_ns: u64, address: &str, neighbour: Neighbour) {
+        let address = ip(address);
+        self.learn(now_ns, |picture| picture.neighbours.insert(LinkId(11), address, neighbour));
+    }
+
+    /// A packet of the client with a number in its payload.
+    fn packet(&mut self, builder: &PacketBuilder, number: u8) -> Frame {
+        let mut bytes = Vec::new();
+        builder.clone().macs(CLIENT, ROUTER[0]).udp(7, 9, &[number], &mut bytes);
+        self.pool.copy_of(&bytes).unwrap()
+    }
+
+    fn forward(&mut self, to: [u8; 4], number: u8, now_ns: u64) {
+        let frame = self.packet(&PacketBuilder::v4([192, 0, 2, 1], to), number);
+        self.with(|router, exits| router.forward(frame, now_ns, exits));
+    }
+
+    /// What has left by a port: from, to, time to live, last byte.
+    fn sent(&mut self, port: usize) -> Vec<(HardwareAddress, HardwareAddress, u8, u8)> {
+        let said = |frame: Frame| {
+            let bytes = frame.bytes();
+            let network = wire::dissect(bytes, Tunnels::Outer).unwrap().network.unwrap();
+            assert!(wire::checksum::verify_transport(bytes, &network));
+            let (to, from) = (bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap());
+            (from, to, network.ttl, bytes[bytes.len() - 1])
+        };
+        self.wires[port].take().into_iter().map(said).collect()
+    }
+
+    fn refused(&mut self) -> Vec<DropReason> {
+        std::iter::from_fn(|| self.outputs.take_refused()).map(|(_, reason)| reason).collect()
+    }
+
+    /// Type and code of the errors that the client gets.
+    fn errors(&mut self) -> Vec<(u8, u8)> {
+        let said = |frame: Frame| {
+            assert_eq!(frame.bytes()[..12], [CLIENT, ROUTER[0]].concat());
+            let network = wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+            assert_eq!(network.source_ip(), ip("192.0.2.254"));
+            match network.transport {
+                Transport::IcmpError(IcmpError { kind, code, .. }) => (kind, code),
+                other => panic!("{other:?}"),
+            }
+        };
+        self.wires[0].take().into_iter().map(said).collect()
+    }
+}
+
+#[test]
+fn packets_wait_for_their_next_hop_and_leave_in_their_order() {
+    let mut bench = Bench::new();
+    for number in 0..3 {
+        bench.forward([203, 0, 113, number], number, 0);
+    }
+    assert_eq!(bench.asked.try_iter().collect::<Vec<_>>(), [(LinkId(11), ip("198.51.100.2"))]);
+    assert_eq!(bench.sent(1), []);
+    bench.know(SECOND / 2, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.forward([203, 0, 113, 3], 3, SECOND / 2);
+    let expected: Vec<_> = (0..4).map(|number| (ROUTER[1], SERVER, 63, number)).collect();
+    assert_eq!(bench.sent(1), expected);
+    assert_eq!((bench.refused(), bench.errors()), (vec![], vec![]));
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_told_and_asked_for_again() {
+    let mut bench = Bench::new();
+    bench.forward([198, 51, 100, 7], 0, 0);
+    bench.know(SECOND / 2, "198.51.100.7", Neighbour::Failed);
+    assert_eq!(bench.refused(), [DropReason::NoNeighbour]);
+    bench.forward([198, 51, 100, 7], 1, SECOND / 2);
+    assert_eq!(bench.refused(), [DropReason::NoNeighbour], "at once, soon after");
+    assert_eq!(bench.errors(), [(3, 1), (3, 1)]);
+    bench.forward([198, 51, 100, 7], 2, 2 * SECOND);
+    assert_eq!(bench.asked.try_iter().count(), 2, "at first and now");
+    // Nobody says anything.
+    bench.with(|router, exits| router.expire(4 * SECOND, exits));
+    assert_eq!(bench.refused(), []);
+    bench.with(|router, exits| router.expire(5 * SECOND, exits));
+    assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::NoNeighbour], vec![(3, 1)]));
+}
+
+#[test]
+fn what_waits_is_bounded_and_nothing_of_it_is_lost_uncounted() {
+    let mut bench = Bench::new();
+    for _ in 0..MAX_WAITING + 2 {
+        bench.forward([198, 51, 100, 7], 0, 0);
+    }
+    for host in 0..MAX_AWAITED as u8 {
+        bench.forward([198, 51, 100, 100 + host], 0, 0);
+    }
+    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull; 3]);
+    bench.with(|router, exits| router.end(exits));
+    assert_eq!(bench.refused().len(), MAX_WAITING + MAX_AWAITED - 1);
+}
+
+#[test]
+fn a_stale_neighbour_is_used_and_asked_for_once_in_a_while() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: false });
+    for (number, now_ns) in [(0, 0), (1, SECOND / 2), (2, SECOND), (3, SECOND + 1)] {
+        bench.forward([203, 0, 113, 1], number, now_ns);
+    }
+    assert_eq!(bench.sent(1).len(), 4);
+    assert_eq!(bench.asked.try_iter().count(), 2);
+}
+
+#[test]
+fn where_there_is_no_way_the_sender_hears_why() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.learn(0, |picture| {
+        for (prefix, action) in [
+            ("203.0.113.0/28", Action::Prohibit),
+            ("203.0.113.16/28", Action::Unreachable),
+            ("203.0.113.32/28", Action::Blackhole),
+            ("203.0.113.48/28", Action::Unsupported),
+        ] {
+            picture.fib.insert(TableId::MAIN, Route::new(prefix.parse().unwrap(), action));
+        }
+    });
+    for (host, reason, error) in [
+        (1, DropReason::RouteProhibited, Some((3, 13))),
+        (17, DropReason::NoRoute, Some((3, 1))),
+        (33, DropReason::RouteBlackhole, None),
+        (49, DropReason::RouteUnsupported, None),
+    ] {
+        bench.forward([203, 0, 113, host], 0, 0);
+        assert_eq!(bench.refused(), [reason]);
+        assert_eq!(bench.errors(), Vec::from_iter(error));
+    }
+    let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 99]).ttl(1);
+    let frame = bench.packet(&builder, 0);
+    bench.with(|router, exits| router.forward(frame, 0, exits));
+    assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::TtlExceeded], vec![(11, 0)]));
+    bench.learn(0, |picture| {
+        let default = "0.0.0.0/0".parse().unwrap();
+        let hops = Hops::one(NextHop::new(LinkId(11), Some(ip("198.51.100.2"))));
+        picture.fib.remove(TableId::MAIN, &Route::new(default, Action::Forward(hops)));
+    });
+    bench.forward([203, 0, 113, 99], 0, 0);
+    assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::NoRoute], vec![(3, 0)]));
+    assert_eq!(bench.sent(1), []);
+}
+
+#[test]
+fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
+    let mut bench = Bench::new();
+    let mut arrival = |from: [u8; 4], to: [u8; 4], station: HardwareAddress| {
+        let mut bytes = Vec::new();
+        PacketBuilder::v4(from, to).macs(CLIENT, station).udp(7, 9, &[], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        match bench.router.arrival(&frame) {
+            Arrival::Forward => {
+                let network = wire::dissect(&bytes, Tunnels::Inner).unwrap().network;
+                bench.router.packet_arrival(&frame, network.as_ref())
+            }
+            arrival => arrival,
+        }
+    };
+    let (client, server) = ([192, 0, 2, 1], [198, 51, 100, 2]);
+    assert_eq!(arrival(client, server, ROUTER[0]), Arrival::Forward);
+    assert_eq!(arrival(client, server, SERVER), Arrival::Drop(DropReason::OtherStation));
+    assert_eq!(arrival(client, server, [0xff; 6]), Arrival::Host);
+    for own in [[192, 0, 2, 254], [198, 51, 100, 254], [224, 0, 0, 5], [169, 254, 0, 1]] {
+        assert_eq!(arrival(client, own, ROUTER[0]), Arrival::Host, "{own:?}");
+    }
+    for source in [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1]] {
+        assert_eq!(arrival(source, server, ROUTER[0]), Arrival::Drop(DropReason::Martian));
+    }
+}

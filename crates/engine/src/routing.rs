@@ -1,0 +1,100 @@
+//! What a router has to know, as it is at one moment: made when the kernel's routes,
+//! neighbours or links have changed, and looked at by all workers.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+
+use fib::{Action, Fib, HardwareAddress, LinkId, Neighbours, TableId};
+use netio::PortId;
+use netlink::{Link, Picture};
+
+use crate::icmp_answers::Names;
+
+/// Routes, neighbours, and which port is which interface.
+#[derive(Clone, Debug, Default)]
+pub struct Routing {
+    /// Rules and routes.
+    pub fib: Fib,
+    /// Who is who on the links.
+    pub neighbours: Neighbours,
+    /// By port; `None` while there is no such interface, or it has no station address.
+    ports: Vec<Option<RoutedPort>>,
+    by_link: BTreeMap<LinkId, PortId>,
+    own: HashSet<IpAddr>,
+}
+
+/// A port as an interface of the kernel.
+#[derive(Clone, Debug)]
+pub struct RoutedPort {
+    /// The interface.
+    pub link: LinkId,
+    /// Its station address: only what is for it is routed.
+    pub station: HardwareAddress,
+    /// The addresses in whose name errors go out of it.
+    pub names: Names,
+}
+
+impl Routing {
+    /// What the kernel has, for ports that are the interfaces of these names.
+    pub fn new(picture: &Picture, ports: &[String]) -> Self {
+        let find = |name: &String| picture.links.iter().find(|(_, link)| link.name == *name);
+        let ports: Vec<Option<RoutedPort>> =
+            ports.iter().map(|name| find(name).and_then(routed_port)).collect();
+        let by_link = (0..)
+            .zip(&ports)
+            .filter_map(|(index, port)| Some((port.as_ref()?.link, PortId(index))))
+            .collect();
+        Self {
+            fib: picture.fib.clone(),
+            neighbours: picture.neighbours.clone(),
+            ports,
+            by_link,
+            own: own_addresses(&picture.fib),
+        }
+    }
+
+    /// A port, if there is such an interface.
+    pub fn port(&self, port: PortId) -> Option<&RoutedPort> {
+        self.ports.get(usize::from(port.0))?.as_ref()
+    }
+
+    /// The port that is an interface of the kernel.
+    pub fn port_of(&self, link: LinkId) -> Option<PortId> {
+        self.by_link.get(&link).copied()
+    }
+
+    /// The names of all ports.
+    pub fn names(&self) -> impl Iterator<Item = Names> {
+        self.ports.iter().map(|port| port.as_ref().map_or_else(Names::default, |port| port.names))
+    }
+
+    /// True for an address of the host, or a broadcast address on one of its links.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.own.contains(&address)
+    }
+}
+
+fn routed_port((id, link): (&LinkId, &Link)) -> Option<RoutedPort> {
+    let of_family = |v6: bool| {
+        let usable = |address: &&IpAddr| match address {
+            IpAddr::V4(_) => !v6,
+            // Nobody behind the next router could answer to a link-local address.
+            IpAddr::V6(address) => v6 && !address.is_unicast_link_local(),
+        };
+        link.addresses.iter().find(usable).copied()
+    };
+    let names = Names { v4: of_family(false), v6: of_family(true) };
+    Some(RoutedPort { link: *id, station: link.station?, names })
+}
+
+/// All addresses that the kernel takes for its own, and those for everybody on a link.
+/// Whole prefixes of them are found by the route.
+fn own_addresses(fib: &Fib) -> HashSet<IpAddr> {
+    let local = fib.tables().filter(|(id, _)| *id == TableId::LOCAL);
+    local
+        .flat_map(|(_, table)| table.routes())
+        .filter(|route| matches!(route.action, Action::Local | Action::Broadcast))
+        .filter(|route| route.destination.prefix_len() == route.destination.max_prefix_len())
+        .map(|route| route.destination.addr())
+        .collect()
+}

@@ -1,0 +1,201 @@
+//! Stateway as a router, with the routes and neighbours of the kernel it runs on, which
+//! would forward as well if it were let.
+
+use std::thread;
+use std::time::Duration;
+
+use lab::{Family, Gateway, Lab, Placement, Result, StatewaySpec, ping};
+
+use crate::scenario::{
+    FAMILIES, alone, every_client, fragments_arrive, routes_show, stateway_binary,
+};
+use crate::stateway::{Live, stop_cleanly};
+
+fn routed_lab(workers: u32) -> Result<Live> {
+    let spec = StatewaySpec { routed: true, ..StatewaySpec::new(stateway_binary()?, workers) };
+    Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live::from)
+}
+
+/// The router's address towards the client, and towards the server.
+fn own(family: Family) -> [&'static str; 2] {
+    match family {
+        Family::V4 => ["192.0.2.254", "198.51.100.254"],
+        Family::V6 => ["2001:db8:1::fe", "2001:db8:2::fe"],
+    }
+}
+
+fn every_client_with(workers: u32) {
+    alone(|| {
+        let mut lab = routed_lab(workers)?;
+        every_client(&lab)?;
+        fragments_arrive(&lab)?;
+        routes_show(&lab, |family| vec![own(family)[0].parse().unwrap()])?;
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn every_client_through_a_router_with_one_worker() {
+    every_client_with(1);
+}
+
+#[test]
+fn every_client_through_a_router_with_two_workers() {
+    every_client_with(2);
+}
+
+#[test]
+fn what_is_for_the_host_reaches_the_host_once() {
+    alone(|| {
+        let mut lab = routed_lab(2)?;
+        for family in FAMILIES {
+            for address in own(family) {
+                let report = ping(lab.on_client("ping"), address.parse().unwrap(), 3)?;
+                assert_eq!((report.received, report.duplicates), (3, 0), "{address}");
+            }
+            let out = ping(lab.gateway().program("ping"), lab.server_address(family), 3)?;
+            assert_eq!((out.received, out.duplicates), (3, 0), "{family:?}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// What ping prints for one packet to an address, whatever comes of it.
+fn one_ping(lab: &Lab, more: &[&str], address: &str) -> Result<String> {
+    let output = lab
+        .on_client("ping")
+        .args(["-n", "-c", "1", "-W", "4"])
+        .args(more)
+        .args([address])
+        .run()?;
+    Ok(output.stdout)
+}
+
+fn drops(lab: &Lab, reason: &str) -> Result<u64> {
+    let answer = lab.stateway().expect("it runs").query(&["drops"])?;
+    let all = answer["drops"].as_array().expect("a list of reasons");
+    let found = all.iter().find(|entry| entry["name"] == reason);
+    Ok(found.map_or(0, |entry| entry["count"].as_u64().expect("a number")))
+}
+
+#[test]
+fn senders_hear_why_their_packets_do_not_go_on() {
+    alone(|| {
+        let mut lab = routed_lab(2)?;
+        lab.gateway().ip(&[
+            "route add prohibit 203.0.113.0/28",
+            "route add unreachable 203.0.113.16/28",
+            "route add blackhole 203.0.113.32/28",
+            "route add prohibit 2001:db8:9::/48",
+        ])?;
+        thread::sleep(Duration::from_millis(200));
+        for (address, more, says, reason) in [
+            (
+                "203.0.113.1",
+                &[][..],
+                "From 192.0.2.254 icmp_seq=1 Packet filtered",
+                "route_prohibited",
+            ),
+            (
+                "203.0.113.17",
+                &[],
+                "From 192.0.2.254 icmp_seq=1 Destination Host Unreachable",
+                "no_route",
+            ),
+            ("203.0.113.33", &[], "0 received, 100% packet loss", "route_blackhole"),
+            (
+                "198.51.100.2",
+                &["-t", "1"],
+                "From 192.0.2.254 icmp_seq=1 Time to live exceeded",
+                "ttl_exceeded",
+            ),
+            (
+                "198.51.100.77",
+                &[],
+                "From 192.0.2.254 icmp_seq=1 Destination Host Unreachable",
+                "no_neighbour",
+            ),
+            (
+                "2001:db8:9::1",
+                &[],
+                "From 2001:db8:1::fe icmp_seq=1 Destination unreachable: Administratively prohibited",
+                "route_prohibited",
+            ),
+            (
+                "2001:db8:2::77",
+                &[],
+                "From 2001:db8:1::fe icmp_seq=1 Destination unreachable: Address unreachable",
+                "no_neighbour",
+            ),
+            (
+                "2001:db8:2::2",
+                &["-t", "1"],
+                "From 2001:db8:1::fe icmp_seq=1 Time exceeded: Hop limit",
+                "ttl_exceeded",
+            ),
+        ] {
+            let before = drops(&lab, reason)?;
+            let said = one_ping(&lab, more, address)?;
+            assert!(said.contains(says), "{address}: {said}");
+            assert_eq!(drops(&lab, reason)?, before + 1, "{address}: {reason}");
+        }
+        lab.gateway().ip(&["link set wan0 mtu 1300"])?;
+        thread::sleep(Duration::from_millis(700));
+        let said = one_ping(&lab, &["-M", "do", "-s", "1350"], "198.51.100.2")?;
+        assert!(
+            said.contains("From 192.0.2.254 icmp_seq=1 Frag needed and DF set (mtu = 1300)"),
+            "{said}"
+        );
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn routes_and_neighbours_change_while_traffic_runs() {
+    alone(|| {
+        let mut lab = routed_lab(2)?;
+        // The server's second address is behind a route that comes, goes and changes.
+        lab.server().ip(&["addr add 203.0.113.65/32 dev lo"])?;
+        lab.gateway().ip(&["route add 203.0.113.65/32 via 198.51.100.2"])?;
+        thread::sleep(Duration::from_millis(200));
+        let lab_ref: &Lab = &lab;
+        let report = thread::scope(|scope| {
+            let pings = scope.spawn(|| {
+                let program = lab_ref.on_client("ping").args(["-i", "0.01"]);
+                ping(program, "203.0.113.65".parse().unwrap(), 300)
+            });
+            for round in 0..10 {
+                thread::sleep(Duration::from_millis(200));
+                let metric = 10 + round;
+                lab_ref.gateway().ip(&[
+                    &format!("route add 203.0.113.65/32 via 198.51.100.2 metric {metric}"),
+                    "neigh flush dev wan0",
+                    "route replace 203.0.113.65/32 via 198.51.100.2",
+                    &format!("route del 203.0.113.65/32 via 198.51.100.2 metric {metric}"),
+                ])?;
+            }
+            pings.join().expect("a client does not panic")
+        })?;
+        assert_eq!((report.received, report.duplicates), (300, 0));
+        lab.gateway().ip(&["route del 203.0.113.65/32"])?;
+        lab.gateway().ip(&["route add 203.0.113.64/28 via 192.0.2.77"])?;
+        thread::sleep(Duration::from_millis(200));
+        let said = one_ping(&lab, &[], "203.0.113.65")?;
+        assert!(said.contains("Destination Host Unreachable"), "the new router is nobody: {said}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn the_kernel_forwards_again_when_the_router_is_gone() {
+    alone(|| {
+        let mut lab = routed_lab(1)?;
+        let tables = |lab: &Lab| lab.gateway().program("nft").args(["list", "tables"]).check();
+        assert!(tables(&lab)?.contains("inet stateway_"));
+        stop_cleanly(&mut lab)?;
+        assert_eq!(tables(&lab)?, "");
+        let report = ping(lab.on_client("ping"), lab.server_address(Family::V4), 3)?;
+        assert_eq!(report.received, 3, "the kernel routes as before");
+        Ok(())
+    });
+}
