@@ -76,6 +76,8 @@ impl Status {
     pub const HALF_OPEN: Self = Self(1 << 11);
     /// It has labels.
     pub const LABELLED: Self = Self(1 << 12);
+    /// It is a call of GRE version 1 that another connection has announced.
+    pub const CALL: Self = Self(1 << 13);
 
     pub const fn has(self, bit: Self) -> bool {
         self.0 & bit.0 != 0

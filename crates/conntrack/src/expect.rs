@@ -12,17 +12,20 @@
 //! The announcing packet leaves only after the announcement is filed, so whoever reacts to
 //! it is expected.
 
+mod calls;
 mod hints;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use wire::{Family, protocol};
 
+use self::calls::Calls;
 use self::hints::Hints;
 use crate::helper::{Announced, Kind, Memory};
 use crate::{EventKind, ExpectationEvent, ExpectationSink, Expected};
@@ -42,6 +45,8 @@ struct Shared {
     hints: Hints,
     book: Mutex<Book>,
     memory: Memory,
+    /// Calls that are over and whose connections are still there.
+    calls_over: AtomicU32,
 }
 
 /// Expectations by number. Numbers grow, so the oldest comes first everywhere.
@@ -58,6 +63,7 @@ struct Book {
     next: u64,
     /// Events that were reported, whoever listened.
     stamp: u64,
+    calls: Calls,
 }
 
 /// Who is told of what is expected, and when it is no more.
@@ -69,6 +75,8 @@ struct Destination {
     zone: Zone,
     family: Family,
     protocol: u8,
+    /// [`FlowKey::kind`], which tells calls from tunnels: their keys stand for ports, too.
+    kind: u8,
     endpoint: Endpoint,
 }
 
@@ -118,7 +126,8 @@ impl Expectations {
     /// that have others look for theirs.
     pub fn new(secret: HashKey) -> Self {
         let (book, memory) = (Mutex::default(), Memory::default());
-        Self { shared: Arc::new(Shared { hints: Hints::new(secret), book, memory }) }
+        let (hints, calls_over) = (Hints::new(secret), AtomicU32::new(0));
+        Self { shared: Arc::new(Shared { hints, book, memory, calls_over }) }
     }
 
     /// How many connections are expected, those included whose time is over but that
@@ -192,6 +201,9 @@ impl Expectations {
         let deadline = now.after(Duration::from_secs(timeout_s.into()));
         let expectation = Expectation { master, announced, deadline };
         book.report(EventKind::New, &expectation, now, events);
+        if let Some(call) = expectation.call() {
+            book.calls.hand_over(&call, master.flow.key);
+        }
         self.file(&mut book, expectation);
         Ok(())
     }
@@ -264,6 +276,9 @@ impl Expectations {
     /// The connection of a claim was opened.
     pub(crate) fn fulfil(&self, claim: &Claim, now: Timestamp, events: &mut Listener<'_>) {
         let mut book = self.book();
+        if let Some(call) = claim.expectation.call() {
+            self.begin_call(&mut book, claim, &call, now, events);
+        }
         for &number in &claim.numbers {
             // It may be gone with its master, or its master has announced it anew.
             self.remove(&mut book, number, now, events);
@@ -397,6 +412,7 @@ impl Destination {
             zone: key.zone,
             family: key.family,
             protocol: key.protocol,
+            kind: key.kind,
             endpoint: key.endpoint(sender.opposite()),
         }
     }
@@ -409,6 +425,7 @@ impl Expectation {
             zone: self.master.flow.key.zone,
             family: if destination.is_ipv4() { Family::V4 } else { Family::V6 },
             protocol,
+            kind: self.call().map_or(0, |call| call.kind),
             endpoint: Endpoint { address: mapped(destination), port },
         }
     }
@@ -437,7 +454,7 @@ impl Announced {
 }
 
 /// An address as flow keys hold it.
-fn mapped(address: IpAddr) -> [u8; 16] {
+pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),

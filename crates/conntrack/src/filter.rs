@@ -26,6 +26,10 @@ pub struct Filter {
     pub source_port: Option<u16>,
     /// Destination port of the original direction.
     pub destination_port: Option<u16>,
+    /// GRE: key of the source of the original direction as it is listed.
+    pub source_key: Option<u32>,
+    /// GRE: key of the destination of the original direction.
+    pub destination_key: Option<u32>,
     /// State of the protocol as it is listed, any case.
     pub state: Option<String>,
     /// Mark: value and the bits that count.
@@ -132,26 +136,45 @@ impl Filter {
             && within(self.destination, originator.opposite())
     }
 
-    /// The one flow of a zone that can be meant, if the filter says as much.
-    pub fn flow(&self, zone: Zone) -> Option<FlowKey> {
-        let protocol = self.protocol.filter(|&protocol| has_ports(protocol))?;
+    /// The few flows of a zone that can be meant, if the filter says as much.
+    pub fn flows(&self, zone: Zone) -> Option<Vec<FlowKey>> {
+        let protocol = self.protocol?;
         let (source, destination) = (self.source?.single()?, self.destination?.single()?);
-        let endpoint = |address: IpAddr, port| match address {
-            IpAddr::V4(four) => {
-                (Family::V4, Endpoint { address: four.to_ipv6_mapped().octets(), port })
-            }
-            IpAddr::V6(six) => (Family::V6, Endpoint { address: six.octets(), port }),
+        let (family, source) = mapped(source);
+        let (other, destination) = mapped(destination);
+        let end = |address, port| Endpoint { address, port };
+        let flows = if has_ports(protocol) {
+            let (source_port, destination_port) = (self.source_port?, self.destination_port?);
+            let (source, destination) =
+                (end(source, source_port), end(destination, destination_port));
+            vec![FlowKey::of_ports(family, protocol, zone, source, destination).key]
+        } else if protocol == protocol::GRE {
+            let keys = [self.source_key?, self.destination_key?];
+            let tunnel = (keys[0] == keys[1])
+                .then(|| FlowKey::of_tunnel(family, zone, source, destination, keys[0]));
+            let call = keys.map(|key| u16::try_from(key).ok());
+            let call = call[0].zip(call[1]).map(|(from, to)| {
+                FlowKey::of_call(family, zone, end(source, from), end(destination, to))
+            });
+            tunnel.into_iter().chain(call).collect()
+        } else {
+            return None;
         };
-        let (family, source) = endpoint(source, self.source_port?);
-        let (other, destination) = endpoint(destination, self.destination_port?);
-        let keyed = FlowKey::of_ports(family, protocol, zone, source, destination);
-        (family == other && is(self.zone, zone.0)).then_some(keyed.key)
+        let possible = family == other && is(self.zone, zone.0);
+        Some(if possible { flows } else { Vec::new() })
     }
 
     /// True when the connection is meant.
     pub fn matches(&self, connection: &Connection) -> bool {
         let (source_port, destination_port) = match connection.original.transport {
             TupleTransport::Ports { source, destination } => (Some(source), Some(destination)),
+            _ => (None, None),
+        };
+        let (source_key, destination_key) = match connection.original.transport {
+            TupleTransport::Gre { key } => (Some(key), Some(key)),
+            TupleTransport::Call { source, destination } => {
+                (Some(source.into()), Some(destination.into()))
+            }
             _ => (None, None),
         };
         is(self.family, connection.family)
@@ -163,6 +186,8 @@ impl Filter {
                 .is_none_or(|prefix| prefix.contains(connection.original.destination))
             && is(self.source_port.map(Some), source_port)
             && is(self.destination_port.map(Some), destination_port)
+            && is(self.source_key.map(Some), source_key)
+            && is(self.destination_key.map(Some), destination_key)
             && self.state.as_ref().is_none_or(|wanted| {
                 connection.state.is_some_and(|state| state.eq_ignore_ascii_case(wanted))
             })
@@ -170,6 +195,14 @@ impl Filter {
             && connection.labels.include(self.labels)
             && is(self.assured, connection.assured)
             && is(self.seen_reply, connection.seen_reply)
+    }
+}
+
+/// An address as flow keys hold it.
+fn mapped(address: IpAddr) -> (Family, [u8; 16]) {
+    match address {
+        IpAddr::V4(address) => (Family::V4, address.to_ipv6_mapped().octets()),
+        IpAddr::V6(address) => (Family::V6, address.octets()),
     }
 }
 

@@ -193,6 +193,9 @@ fn write_transport(f: &mut Formatter<'_>, tuple: &Tuple) -> Result {
             write!(f, "sport={source} dport={destination} ")
         }
         TupleTransport::Icmp { kind, code, id } => write!(f, "type={kind} code={code} id={id} "),
+        TupleTransport::Call { source, destination } => {
+            write!(f, "srckey=0x{source:x} dstkey=0x{destination:x} ")
+        }
         TupleTransport::Gre { key } => write!(f, "srckey=0x{key:x} dstkey=0x{key:x} "),
         TupleTransport::None => Ok(()),
     }

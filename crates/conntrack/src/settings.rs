@@ -62,6 +62,10 @@ pub struct Timeouts {
     pub gre: u32,
     /// GRE with both ends heard.
     pub gre_stream: u32,
+    /// An announced call of PPTP with one end heard.
+    pub call: u32,
+    /// An announced call of PPTP with both ends heard.
+    pub call_stream: u32,
     /// SCTP, by discriminant of [`SctpState`].
     pub sctp: [u32; SctpState::ALL.len()],
     /// DCCP, by discriminant of [`DccpState`].
@@ -226,6 +230,12 @@ declare_tunables! {
     "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a UDP flow with traffic both ways for two seconds, or a UDP-Lite flow with any, is kept.",
         [timeouts.udp_stream];
+    "stateway_pptp_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
+        "How long a call that PPTP has announced is kept with one end heard.",
+        [timeouts.call];
+    "stateway_pptp_timeout_stream", Seconds, 18_000, 0..=LONGEST_TIMEOUT,
+        "How long a call that PPTP has announced is kept with both ends heard.",
+        [timeouts.call_stream];
     "stateway_syn_proxy_half_open", Entries, 0, 0..=MOST_HALF_OPEN,
         "Half-open TCP connections of a zone from which on the gateway answers SYNs itself, with cookies; 1: always, 0: never.",
         [syn_proxy.half_open];

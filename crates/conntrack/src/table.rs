@@ -1,6 +1,7 @@
 //! The connections of one bucket.
 
 mod admin;
+mod calls;
 mod candidates;
 mod proxied;
 mod room;
@@ -13,6 +14,7 @@ use wire::checksum::verify_transport;
 use self::room::Room;
 use self::watched::release;
 use crate::entry::{Entry, Status};
+use crate::expect::Claim;
 use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
 use crate::slab::Slab;
@@ -234,7 +236,10 @@ impl Table {
         {
             return Tracked::alone(Class::New).dropped(DropReason::SynCookie);
         }
-        let (state, timeout) = match State::open(&Input::of(packet, context)) {
+        if packet.keyed.key.is_of_calls() {
+            return self.track_call(packet, context);
+        }
+        let opened = match State::open(&Input::of(packet, context)) {
             Ok(opened) => opened,
             Err(why) => return invalid(why, context),
         };
@@ -244,6 +249,17 @@ impl Table {
         if expected.is_none() && !packet.may_open {
             return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
         }
+        self.enlist(packet, opened, expected, context)
+    }
+
+    /// Files a connection with its first packet, if there is room.
+    fn enlist(
+        &mut self,
+        packet: &TrackedPacket<'_>,
+        (state, timeout): (State, u32),
+        expected: Option<Claim>,
+        context: &mut Context<'_>,
+    ) -> Tracked {
         let hash = packet.hash as u32;
         let admitted = match self.admit(packet.keyed, context) {
             Ok(admitted) => admitted,
@@ -290,7 +306,7 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
-        let Some(slot) = found else {
+        let Some(slot) = found.or_else(|| self.quoted_call(packet, context)) else {
             context.counters.error += 1;
             return invalid(DropReason::IcmpErrorUnknown.into(), context);
         };
@@ -339,7 +355,10 @@ fn retire(
     if head.status.has(Status::WATCHED) {
         let now = context.now;
         let (expectations, mut listener) = context.expecting();
-        expectations.withdraw(&head.key, None, &(0..=u8::MAX), now, &mut listener);
+        expectations.forget(&head.key, now, &mut listener);
+    }
+    if head.status.has(Status::CALL) {
+        context.expectations.call_has_ended(&head.key);
     }
     let removed = index.remove(head.hash, slot);
     debug_assert!(removed, "a live entry is in the index");

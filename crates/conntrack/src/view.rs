@@ -91,6 +91,13 @@ pub enum TupleTransport {
         /// Identifier.
         id: u16,
     },
+    /// Calls of GRE version 1.
+    Call {
+        /// Own call id of the source, 0 if nobody knows it.
+        source: u16,
+        /// Own call id of the destination, which its packets carry.
+        destination: u16,
+    },
     /// GRE.
     Gre {
         /// Key, as in [`wire::Transport::Gre`].
@@ -199,6 +206,9 @@ fn tuple(key: &FlowKey, originator: Side, direction: Direction) -> Tuple {
             code: (key.high.port & 0xff) as u8,
             id: key.low.port,
         },
+        protocol::GRE if key.is_call() => {
+            TupleTransport::Call { source: source.port, destination: destination.port }
+        }
         protocol::GRE => {
             TupleTransport::Gre { key: u32::from(key.high.port) << 16 | u32::from(key.low.port) }
         }

@@ -21,6 +21,10 @@ pub struct ConnectionQuery {
     pub sport: Option<u16>,
     /// Destination port of the originator's packets.
     pub dport: Option<u16>,
+    /// GRE: key of the source, decimal or, with 0x, hexadecimal.
+    pub srckey: Option<String>,
+    /// GRE: key of the destination.
+    pub dstkey: Option<String>,
     /// State of the protocol.
     pub state: Option<String>,
     /// `ipv4` or `ipv6`.
@@ -141,6 +145,8 @@ impl ConnectionQuery {
             destination: read("dst", &self.dst, PREFIX, prefix)?,
             source_port: self.sport,
             destination_port: self.dport,
+            source_key: read("srckey", &self.srckey, KEY, number)?,
+            destination_key: read("dstkey", &self.dstkey, KEY, number)?,
             state: self.checked_state(protocol)?,
             mark: read("mark", &self.mark, "a number, or two with a slash between", mark)?,
             ..Filter::default()
@@ -178,7 +184,7 @@ impl ConnectionQuery {
 
     /// The request for `path` with this query.
     pub fn request(&self, path: &str) -> String {
-        let number = |number: Option<u16>| number.map(|number| number.to_string());
+        let port = |port: Option<u16>| port.map(|port| port.to_string());
         let format = match self.format {
             LineFormat::Json => None,
             LineFormat::Conntrack => Some("conntrack".to_owned()),
@@ -188,11 +194,13 @@ impl ConnectionQuery {
             ("proto", self.proto.clone()),
             ("src", self.src.clone()),
             ("dst", self.dst.clone()),
-            ("sport", number(self.sport)),
-            ("dport", number(self.dport)),
+            ("sport", port(self.sport)),
+            ("dport", port(self.dport)),
+            ("srckey", self.srckey.clone()),
+            ("dstkey", self.dstkey.clone()),
             ("state", self.state.clone()),
             ("family", self.family.clone()),
-            ("zone", number(self.zone)),
+            ("zone", port(self.zone)),
             ("mark", self.mark.clone()),
             ("label", self.label.clone()),
             ("events", self.events.clone()),
@@ -255,12 +263,18 @@ fn protocol_number(text: &str) -> Option<u8> {
     text.parse().ok().or_else(|| (0..=u8::MAX).find(named))
 }
 
-/// A value and the bits that count; decimal or, with 0x, hexadecimal.
-fn mark(text: &str) -> Option<(u32, u32)> {
-    let number = |text: &str| match text.strip_prefix("0x") {
+const KEY: &str = "a number such as 16 or 0x10";
+
+/// Decimal or, with 0x, hexadecimal.
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
-    };
+    }
+}
+
+/// A value and the bits that count, each as [`number`].
+fn mark(text: &str) -> Option<(u32, u32)> {
     match text.split_once('/') {
         Some((value, mask)) => Some((number(value)?, number(mask)?)),
         None => Some((number(text)?, u32::MAX)),

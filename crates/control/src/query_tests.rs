@@ -15,6 +15,8 @@ fn a_request_says_what_was_asked() {
         dst: Some("192.0.2.7".into()),
         sport: Some(1024),
         dport: Some(443),
+        srckey: Some("0x10".into()),
+        dstkey: Some("7".into()),
         state: Some("a&b=c d%".into()),
         family: Some("ipv6".into()),
         zone: Some(7),
@@ -38,6 +40,10 @@ fn values_become_a_filter() {
     assert_eq!(filter.mark, Some((0x10, 0xff)));
     assert_eq!(filter.family, Some(Family::V4));
     assert_eq!(filter.destination_port, Some(53));
+    let names = LabelNames::default();
+    let filter = query("proto=gre&srckey=0x10&dstkey=65536").unwrap().filter(&names).unwrap();
+    assert_eq!((filter.source_key, filter.destination_key), (Some(16), Some(65536)));
+    assert!(query("srckey=ten").unwrap().filter(&names).is_err());
     assert_eq!(
         query("proto=132").unwrap().filter(&LabelNames::default()).unwrap().protocol,
         Some(132)

@@ -7,6 +7,7 @@
 mod balancing;
 mod bridge;
 mod bucket;
+mod calls;
 mod command;
 mod config;
 mod coordinator;

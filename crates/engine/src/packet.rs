@@ -51,7 +51,7 @@ impl TrackedFlow {
     /// The hash, computed now if nobody has needed it before.
     #[inline]
     pub fn table_hash(&mut self, hasher: &SteeringHasher) -> u64 {
-        *self.hash.get_or_insert_with(|| hasher.table_hash(&self.keyed.key))
+        *self.hash.get_or_insert_with(|| hasher.packet_hash(&self.keyed.key))
     }
 }
 

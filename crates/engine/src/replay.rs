@@ -405,3 +405,7 @@ impl Lockstep {
 #[cfg(test)]
 #[path = "replay_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "replay_calls_tests.rs"]
+mod calls_tests;

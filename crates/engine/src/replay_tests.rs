@@ -7,12 +7,12 @@ use wire::build::{PacketBuilder, Tcp};
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
 
-fn config() -> Config {
+pub(super) fn config() -> Config {
     Config::new(REPLAY_SECRET)
 }
 
 /// Writes frames as a capture, one millisecond apart, and returns its path.
-fn capture(directory: &Path, frames: &[Vec<u8>]) -> std::path::PathBuf {
+pub(super) fn capture(directory: &Path, frames: &[Vec<u8>]) -> std::path::PathBuf {
     let path = directory.join("in.pcap");
     let mut writer = CaptureWriter::create(&path, &["in"]).unwrap();
     let mut pool = FramePool::new(1, 1);
@@ -27,7 +27,11 @@ fn capture(directory: &Path, frames: &[Vec<u8>]) -> std::path::PathBuf {
 }
 
 /// Plays a capture; returns the report and the bytes of the output file.
-fn play(path: &Path, config: &Config, options: ReplayOptions) -> (ReplayReport, Vec<u8>) {
+pub(super) fn play(
+    path: &Path,
+    config: &Config,
+    options: ReplayOptions,
+) -> (ReplayReport, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out.pcap");
     let output = CaptureWriter::create(&out, &["out"]).unwrap();
@@ -36,7 +40,7 @@ fn play(path: &Path, config: &Config, options: ReplayOptions) -> (ReplayReport, 
     (report, std::fs::read(&out).unwrap())
 }
 
-fn with_workers(workers: u16) -> ReplayOptions {
+pub(super) fn with_workers(workers: u16) -> ReplayOptions {
     ReplayOptions { workers, ..ReplayOptions::default() }
 }
 

@@ -1,6 +1,6 @@
 //! What operators do to connections: list, delete, change those that a filter chooses.
 //!
-//! A filter that names one flow goes to its bucket and through the index. Any other is a
+//! A filter that names a flow goes to its bucket and through the index. Any other is a
 //! walk over the first line of each entry, a piece of one bucket at a time.
 
 use std::ops::ControlFlow;
@@ -153,13 +153,13 @@ impl Gateway {
     /// Where connections that match can be.
     fn places(&self, filter: &Filter) -> Vec<(BucketId, Place)> {
         let coordinator = self.shared.lock();
-        if filter.flow(filter.zone.map_or(Zone(0), Zone)).is_none() {
+        if filter.flows(filter.zone.map_or(Zone(0), Zone)).is_none() {
             let buckets = coordinator.config.buckets.iter();
             return buckets.map(|bucket| (bucket, Place::Piece(Cursor::default()))).collect();
         }
         // Also those that are gone, whose connections live on.
         let zones = coordinator.limit_pools.zones().map(|(zone, _)| zone);
-        let keys = zones.chain([Zone(0)]).filter_map(|zone| filter.flow(zone));
+        let keys = zones.chain([Zone(0)]).flat_map(|zone| filter.flows(zone).unwrap_or_default());
         keys.map(|key| (coordinator.bucket_of(&key), Place::Flow(key))).collect()
     }
 }

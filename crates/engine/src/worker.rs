@@ -209,7 +209,7 @@ impl Worker {
     pub fn turn(&mut self, now: Timestamp) -> Turn {
         self.now = now;
         self.recent_drops.begin();
-        let mut worked = false;
+        let mut worked = self.end_calls(now);
         while let Ok(command) = self.inbox.pop() {
             worked = true;
             if matches!(command, Command::Stop) {

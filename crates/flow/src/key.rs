@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
-use wire::{Family, IcmpQuery, Network, Quoted, QuotedTransport, Transport};
+use wire::{Family, IcmpQuery, Network, Quoted, QuotedTransport, Transport, protocol};
 
 /// A tracking zone: flows of different zones never meet, even with equal addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -51,11 +51,17 @@ impl Side {
 /// | protocol | `low.port` / `high.port` | `kind` |
 /// | --- | --- | --- |
 /// | ICMP query | identifier / code | query kind and which end asks |
-/// | GRE | low and high half of the key, both ends the same | version |
+/// | GRE version 0 | low and high half of the key, both ends the same | 0 |
+/// | GRE version 1, a packet | 0 / 0 | 1 |
+/// | GRE version 1, a connection | each end's own call id | 2 |
 /// | any other | 0 / 0 | 0 |
 ///
 /// The end that asks is part of an ICMP key because an echo request from A and
 /// one from B with the same identifier are two flows.
+///
+/// A packet of GRE version 1 names only the call id of its receiver (RFC 2637 section 4.1),
+/// so its key is that of all calls between two hosts ([`FlowKey::of_calls`]), which share a
+/// bucket and a hash. Which of them it belongs to is for tracking to find out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
     /// The end that sorts first.
@@ -81,6 +87,10 @@ pub struct KeyedPacket {
     /// error: the sender of the quoted packet.
     pub sender: Side,
 }
+
+/// [`FlowKey::kind`] of GRE version 1: of its packets, and of a call between two ends.
+const CALLS: u8 = 1;
+const CALL: u8 = 2;
 
 impl FlowKey {
     /// The flow of a packet by its own headers.
@@ -141,6 +151,61 @@ impl FlowKey {
             .ports(source.port, destination.port)
     }
 
+    /// A flow of GRE version 0.
+    pub fn of_tunnel(
+        family: Family,
+        zone: Zone,
+        source: [u8; 16],
+        destination: [u8; 16],
+        key: u32,
+    ) -> Self {
+        Builder { source, destination, family, protocol: protocol::GRE, zone }.gre(0, key).key
+    }
+
+    /// A call of GRE version 1 between two ends, each with its own call id as port; 0 where
+    /// nobody knows it.
+    pub fn of_call(family: Family, zone: Zone, source: Endpoint, destination: Endpoint) -> Self {
+        let (source_id, destination_id) = (source.port, destination.port);
+        let (source, destination) = (source.address, destination.address);
+        let build = Builder { source, destination, family, protocol: protocol::GRE, zone };
+        let calls = build.gre(CALLS, 0);
+        calls.key.call(calls.sender, source_id, destination_id)
+    }
+
+    /// One of the calls that a packet's key stands for.
+    #[must_use]
+    pub fn call(self, sender: Side, sender_id: u16, receiver_id: u16) -> Self {
+        let Self { mut low, mut high, .. } = self;
+        (low.port, high.port) = match sender {
+            Side::Low => (sender_id, receiver_id),
+            Side::High => (receiver_id, sender_id),
+        };
+        Self { low, high, kind: CALL, ..self }
+    }
+
+    /// The key that packets have: of a call, that of all calls between its ends.
+    #[must_use]
+    pub const fn of_calls(self) -> Self {
+        if !self.is_call() {
+            return self;
+        }
+        let Self { mut low, mut high, .. } = self;
+        (low.port, high.port) = (0, 0);
+        Self { low, high, kind: CALLS, ..self }
+    }
+
+    /// True for a call of GRE version 1, known by its call ids.
+    #[inline]
+    pub const fn is_call(&self) -> bool {
+        self.protocol == protocol::GRE && self.kind == CALL
+    }
+
+    /// True for what packets of GRE version 1 have in common.
+    #[inline]
+    pub const fn is_of_calls(&self) -> bool {
+        self.protocol == protocol::GRE && self.kind == CALLS
+    }
+
     /// The endpoint of a side.
     pub const fn endpoint(&self, side: Side) -> Endpoint {
         match side {
@@ -151,9 +216,15 @@ impl FlowKey {
 
     /// The keyed hash of the flow (SipHash-1-3: an attacker who does not know the
     /// key can not choose flows that collide). The high half selects the bucket,
-    /// the low half the place in the bucket's table.
-    #[inline]
+    /// the low half the place in the bucket's table. Calls have the hash of their packets.
     pub fn hash(&self, key: HashKey) -> u64 {
+        self.of_calls().packet_hash(key)
+    }
+
+    /// [`FlowKey::hash`] for the key of a packet, which is never that of a single call.
+    #[inline]
+    pub fn packet_hash(&self, key: HashKey) -> u64 {
+        debug_assert!(!self.is_call(), "no packet names a call");
         let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
         // The length tells the families apart: SipHash takes it in at the end.
         match self.family {
@@ -238,6 +309,7 @@ impl Builder {
 
     fn gre(self, version: u8, key: u32) -> KeyedPacket {
         let (low, high, sender) = self.sorted_addresses();
+        let key = if version == CALLS { 0 } else { key };
         let halves = [(key & 0xffff) as u16, (key >> 16) as u16];
         self.keyed(
             Endpoint { address: low, port: halves[0] },

@@ -112,3 +112,45 @@ fn zones_keep_flows_apart() {
     let secret = HashKey(1, 2);
     assert_ne!(in_zone(0).hash(secret), in_zone(1).hash(secret));
 }
+
+proptest! {
+    /// Packets name one call id, so the ids must not decide where they go.
+    #[test]
+    fn all_calls_between_two_hosts_have_one_hash(
+        a: [u8; 16], b: [u8; 16], ids: (u16, u16), zone: u16, tunnel_key: u32,
+    ) {
+        let gre = |source, destination, version, key| {
+            let packet = network(source, destination, 47, Transport::Gre { version, key });
+            FlowKey::of_packet(&packet, Zone(zone)).unwrap()
+        };
+        let (there, back) = (gre(a, b, 1, ids.1.into()), gre(b, a, 1, ids.0.into()));
+        prop_assert_eq!(there.key, back.key);
+        prop_assert!(there.key.is_of_calls());
+        let ends = |(from, to): (u16, u16)| {
+            let [source, destination] = [(a, from), (b, to)]
+                .map(|(address, port)| Endpoint { address, port });
+            FlowKey::of_call(Family::V4, Zone(zone), source, destination)
+        };
+        let call = ends(ids);
+        prop_assert!(call.is_call());
+        prop_assert_eq!(there.key.call(there.sender, ids.0, ids.1), call);
+        prop_assert_eq!(call.endpoint(there.sender.opposite()).port, ids.1);
+        prop_assert_eq!(call.of_calls(), there.key);
+        let secret = HashKey(1, 2);
+        prop_assert_eq!(call.hash(secret), there.key.packet_hash(secret));
+        prop_assert_eq!(ends((ids.1, 1)).hash(secret), call.hash(secret));
+        if a != b {
+            let other_way = FlowKey::of_call(
+                Family::V4,
+                Zone(zone),
+                Endpoint { address: b, port: ids.1 },
+                Endpoint { address: a, port: ids.0 },
+            );
+            prop_assert_eq!(other_way, call);
+        }
+        let tunnel = gre(a, b, 0, tunnel_key).key;
+        prop_assert_eq!(FlowKey::of_tunnel(Family::V4, Zone(zone), b, a, tunnel_key), tunnel);
+        prop_assert!(!tunnel.is_call() && !tunnel.is_of_calls() && tunnel.of_calls() == tunnel);
+        prop_assert_ne!(tunnel, there.key);
+    }
+}

@@ -4,7 +4,7 @@
 //!
 //! | packet | bucket from |
 //! | --- | --- |
-//! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key |
+//! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
 //! | ICMP error with a quote | hash of the quoted flow's key |
 //! | fragment, first or later | SipHash of (zone, addresses, identification, protocol) |
 //! | anything else | SipHash of (zone, sorted addresses) |
@@ -186,13 +186,18 @@ impl SteeringHasher {
 
     /// The bucket of a flow named by an operator or a helper, without a packet.
     pub fn bucket_of_key(&self, key: &FlowKey) -> BucketId {
-        self.flow_bucket(key, None).1
+        self.flow_bucket(&key.of_calls(), None).1
     }
 
     /// The hash of a flow for the table of its bucket: SipHash-1-3 in both kinds.
-    #[inline]
     pub fn table_hash(&self, key: &FlowKey) -> u64 {
         key.hash(self.config.key)
+    }
+
+    /// [`Self::table_hash`] for the key of a packet.
+    #[inline]
+    pub fn packet_hash(&self, key: &FlowKey) -> u64 {
+        key.packet_hash(self.config.key)
     }
 
     #[inline]
@@ -202,7 +207,7 @@ impl SteeringHasher {
         }
         match self.config.kind {
             HashKind::Sip => {
-                let hash = self.table_hash(key);
+                let hash = self.packet_hash(key);
                 (Some(hash), self.bucket_of_sip(hash))
             }
             HashKind::ToeplitzSymmetric => {

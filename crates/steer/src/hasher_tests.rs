@@ -279,3 +279,26 @@ fn flows_of_a_client_network_spread() {
         assert!(empty <= 16 && *most <= 3 * 1024, "{kind:?}: {empty} empty, {most} in the fullest");
     }
 }
+
+/// An operator names a call by both ids, a packet by one.
+#[test]
+fn a_call_is_in_the_bucket_of_its_packets() {
+    for kind in [HashKind::Sip, HashKind::ToeplitzSymmetric] {
+        let hasher = hasher(kind);
+        let gre = |from, to, key| {
+            let transport = Transport::Gre { version: 1, key };
+            hasher.steer(
+                &packet(Family::V4, v4(from), v4(to), protocol::GRE, transport),
+                ZONE,
+                None,
+            )
+        };
+        let Steered::Flow { keyed, bucket, .. } = gre(1, 2, 7) else { panic!("a flow") };
+        for key in [0, 9, 0xffff] {
+            assert_eq!(gre(2, 1, key).bucket(), bucket);
+            let call = keyed.key.call(keyed.sender, 9, key as u16);
+            assert_eq!(hasher.bucket_of_key(&call), bucket);
+            assert_eq!(hasher.table_hash(&call), hasher.packet_hash(&keyed.key));
+        }
+    }
+}

@@ -104,7 +104,8 @@ mod tests {
         let mut address = [0; 16];
         (address[10], address[11], address[15]) = (0xff, 0xff, last);
         let endpoint = Endpoint { address, port };
-        Destination { zone: Zone(zone), family: Family::V4, protocol: protocol::TCP, endpoint }
+        let (zone, family, protocol) = (Zone(zone), Family::V4, protocol::TCP);
+        Destination { zone, family, protocol, kind: 0, endpoint }
     }
 
     fn any_at(hints: &Hints, place: &Destination) -> bool {

@@ -13,6 +13,7 @@ mod broadcast;
 mod ftp;
 mod h323;
 mod irc;
+pub(crate) mod pptp;
 mod sane;
 mod sip;
 mod stream;
@@ -44,6 +45,8 @@ pub enum Kind {
     Irc,
     /// NetBIOS name service.
     NetbiosNs,
+    /// Point-to-Point Tunneling Protocol.
+    Pptp,
     /// Scanner Access Now Easy.
     Sane,
     /// Session Initiation Protocol.
@@ -90,6 +93,7 @@ impl Kind {
         Self::Ftp,
         Self::Irc,
         Self::NetbiosNs,
+        Self::Pptp,
         Self::Sane,
         Self::Sip,
         Self::Snmp,
@@ -104,6 +108,7 @@ impl Kind {
             Self::Ftp => &ftp::FACTS,
             Self::Irc => &irc::FACTS,
             Self::NetbiosNs => &broadcast::NETBIOS_NS,
+            Self::Pptp => &pptp::FACTS,
             Self::Sane => &sane::FACTS,
             Self::Sip => &sip::FACTS,
             Self::Snmp => &broadcast::SNMP,
@@ -121,6 +126,7 @@ impl Kind {
             Self::Ftp => Box::<ftp::Ftp>::default(),
             Self::Irc => Box::<irc::Irc>::default(),
             Self::NetbiosNs => Box::new(broadcast::Broadcast::NETBIOS_NS),
+            Self::Pptp => Box::<pptp::Pptp>::default(),
             Self::Sane => Box::<sane::Sane>::default(),
             Self::Sip => Box::<sip::Sip>::default(),
             Self::Snmp => Box::new(broadcast::Broadcast::SNMP),
@@ -256,6 +262,14 @@ pub(crate) enum Request {
         classes: RangeInclusive<u8>,
         /// Only what this [call](Announced::call) has announced; `None`: all of it.
         call: Option<u32>,
+    },
+    /// Neither expect nor keep a call of GRE that this connection has announced, by the ends
+    /// with their own call ids.
+    End {
+        /// One end.
+        source: (IpAddr, u16),
+        /// The other.
+        destination: (IpAddr, u16),
     },
     /// Keep this connection so long if its protocol would keep it for less.
     Keep {

@@ -1,12 +1,12 @@
-//! GRE: a flow for each pair of addresses and key.
+//! GRE: a flow for each pair of addresses and key, or for each call of PPTP.
 
 use super::{Before, Step};
-use crate::settings::Timeouts;
 
-pub(super) fn advance(timeouts: &Timeouts, before: Before) -> Step {
+/// `timeout` until a reply is seen, `stream` from then on, seconds.
+pub(super) fn advance((timeout, stream): (u32, u32), before: Before) -> Step {
     if before.seen_reply {
-        Step::Accept { timeout: timeouts.gre_stream, assure: true, changed: false }
+        Step::Accept { timeout: stream, assure: true, changed: false }
     } else {
-        Step::refresh(timeouts.gre)
+        Step::refresh(timeout)
     }
 }

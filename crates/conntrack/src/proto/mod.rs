@@ -28,6 +28,8 @@ pub(crate) enum State {
     Dccp(Dccp),
     Icmp,
     Gre,
+    /// GRE that another connection has announced: a call of PPTP.
+    Call,
     /// Every other protocol: by addresses alone.
     Generic,
 }
@@ -131,7 +133,13 @@ impl State {
             Self::Sctp(sctp) => sctp.advance(input, before.direction),
             Self::Dccp(dccp) => dccp.advance(input, before),
             Self::Icmp => Step::refresh(icmp::timeout(input)),
-            Self::Gre => gre::advance(&input.settings.timeouts, before),
+            Self::Gre | Self::Call => {
+                let timeouts = &input.settings.timeouts;
+                let of_calls = (timeouts.call, timeouts.call_stream);
+                let announced = matches!(self, Self::Call);
+                let own = if announced { of_calls } else { (timeouts.gre, timeouts.gre_stream) };
+                gre::advance(own, before)
+            }
             Self::Generic => Step::refresh(input.settings.timeouts.generic),
         }
     }
@@ -142,7 +150,9 @@ impl State {
             Self::Tcp(tcp) => tcp.state().is_closing(),
             Self::Sctp(sctp) => sctp.state().is_closing(),
             Self::Dccp(dccp) => dccp.state().is_closing(),
-            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Generic => false,
+            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Call | Self::Generic => {
+                false
+            }
         }
     }
 
@@ -152,7 +162,9 @@ impl State {
             Self::Tcp(tcp) => tcp.state().is_opening(),
             Self::Sctp(sctp) => sctp.state().is_opening(),
             Self::Dccp(dccp) => dccp.state().is_opening(),
-            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Generic => false,
+            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Call | Self::Generic => {
+                false
+            }
         }
     }
 
@@ -162,7 +174,9 @@ impl State {
             Self::Tcp(tcp) => Some(tcp.state().name()),
             Self::Sctp(sctp) => Some(sctp.state().name()),
             Self::Dccp(dccp) => Some(dccp.state().name()),
-            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Generic => None,
+            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Call | Self::Generic => {
+                None
+            }
         }
     }
 }

@@ -81,7 +81,8 @@ proptest! {
             });
         }
         prop_assert_eq!(&found, &wanted);
-        if let Some(key) = filter.flow(Zone(0)) {
+        if let Some(keys) = filter.flows(Zone(0)) {
+            let [key] = keys[..] else { panic!("{keys:?}") };
             let chosen = lab.run(|table, context| {
                 table.select_flow(&key, key.hash(SECRET), &filter, Action::Delete, context)
             });

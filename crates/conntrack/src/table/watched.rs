@@ -1,11 +1,11 @@
 //! Connections that helpers watch, and those that were expected because of them.
 
-use flow::{Class, DropReason, KeyedPacket};
+use flow::{Class, DropReason, Endpoint, FlowKey, KeyedPacket};
 use wire::{TcpFlags, Transport};
 
 use super::{Table, deadline};
 use crate::entry::Status;
-use crate::expect::{Claim, Expectation, Full, Master};
+use crate::expect::{Claim, Expectation, Full, Master, mapped};
 use crate::helper::{Inspected, Request, Watched};
 use crate::packet::listener;
 use crate::{Context, Direction, Tracked, TrackedPacket};
@@ -36,6 +36,7 @@ impl Table {
             expectations.fulfil(&claim, now, &mut listener);
             let Expectation { master, announced, .. } = claim.expectation;
             head.status.set(Status::EXPECTED);
+            head.status.set(Status::when(key.is_call(), Status::CALL));
             head.mark = master.mark;
             helper = announced.helper.or(helper);
             class = Class::Related;
@@ -96,6 +97,13 @@ impl Table {
             }
             Request::Withdraw { classes, call } => {
                 expectations.withdraw(&head.key, call, &classes, *now, &mut events);
+            }
+            Request::End { source, destination } => {
+                let endpoint = |(address, port)| Endpoint { address: mapped(address), port };
+                let (source, destination) = (endpoint(source), endpoint(destination));
+                let FlowKey { family, zone, .. } = head.key;
+                let call = FlowKey::of_call(family, zone, source, destination);
+                expectations.end_call(&head.key, &call, *now, &mut events);
             }
             Request::Keep { seconds } => {
                 head.deadline = head.deadline.max(deadline(*now, seconds));

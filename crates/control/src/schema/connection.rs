@@ -69,6 +69,12 @@ pub struct Tuple {
     /// GRE key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gre_key: Option<u32>,
+    /// Calls of PPTP: own call id of the source, 0 if nobody knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_call_id: Option<u16>,
+    /// Calls of PPTP: own call id of the destination.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination_call_id: Option<u16>,
     /// Packets and bytes, if `nf_conntrack_acct` was on when it was opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
@@ -143,6 +149,8 @@ impl Tuple {
             icmp_code: None,
             icmp_id: None,
             gre_key: None,
+            source_call_id: None,
+            destination_call_id: None,
             counts,
         };
         match tuple.transport {
@@ -151,6 +159,9 @@ impl Tuple {
             }
             TupleTransport::Icmp { kind, code, id } => {
                 (this.icmp_type, this.icmp_code, this.icmp_id) = (Some(kind), Some(code), Some(id));
+            }
+            TupleTransport::Call { source, destination } => {
+                (this.source_call_id, this.destination_call_id) = (Some(source), Some(destination));
             }
             TupleTransport::Gre { key } => this.gre_key = Some(key),
             TupleTransport::None => {}

@@ -31,7 +31,7 @@ pub enum Command {
     /// Show what the gateway is doing.
     Status(status::Args),
     /// Show and change the connections that the gateway tracks.
-    Conntrack(conntrack::Args),
+    Conntrack(Box<conntrack::Args>),
     /// Show the datagrams that wait for fragments.
     Defrag(defrag::Args),
     /// Show how many packets were dropped, and why.
@@ -66,7 +66,7 @@ impl Command {
             Self::Run(args) => run::run(&args),
             Self::Check(args) => check::run(&args, out),
             Self::Status(args) => status::run(&args, out),
-            Self::Conntrack(args) => conntrack::run(args, out),
+            Self::Conntrack(args) => conntrack::run(*args, out),
             Self::Defrag(args) => defrag::run(&args, out),
             Self::Drops(args) => drops::run(&args, out),
             Self::Steer(args) => steer::run(&args, out),

@@ -45,6 +45,7 @@ fn said(talk: &mut Talk, direction: Direction, payload: &[u8]) -> Vec<String> {
             None
         }
         Request::Withdraw { classes, .. } => Some(format!("withdraw {classes:?}")),
+        Request::End { .. } => panic!("no call of GRE is meant"),
         Request::Expect(it) => {
             assert_eq!(it.source_port, None);
             let place = std::str::from_utf8(&payload[it.place.clone()]).unwrap();

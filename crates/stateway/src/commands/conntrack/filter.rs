@@ -23,6 +23,12 @@ pub struct FilterArgs {
     /// Destination port of the originator's packets.
     #[arg(long, visible_alias = "orig-port-dst", value_name = "PORT")]
     dport: Option<u16>,
+    /// GRE: key of the source, for PPTP its call id.
+    #[arg(long, visible_alias = "orig-key-src", value_name = "KEY")]
+    srckey: Option<String>,
+    /// GRE: key of the destination.
+    #[arg(long, visible_alias = "orig-key-dst", value_name = "KEY")]
+    dstkey: Option<String>,
     /// State of the protocol, for example ESTABLISHED or TIME_WAIT.
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
@@ -54,13 +60,28 @@ impl FilterArgs {
 
     /// The filter for the gateway, checked here so that a mistake is one of usage.
     pub fn query(self) -> anyhow::Result<ConnectionQuery> {
-        let Self { proto, src, dst, sport, dport, state, family, zone, mark, label } = self;
+        let Self {
+            proto,
+            src,
+            dst,
+            sport,
+            dport,
+            srckey,
+            dstkey,
+            state,
+            family,
+            zone,
+            mark,
+            label,
+        } = self;
         let query = ConnectionQuery {
             proto,
             src,
             dst,
             sport,
             dport,
+            srckey,
+            dstkey,
             state,
             family,
             zone,

@@ -110,7 +110,7 @@ fn ends(tuple: &Tuple) -> (String, String) {
         Some(port) => std::net::SocketAddr::new(address, port).to_string(),
         None => address.to_string(),
     };
-    let source = end(tuple.source, tuple.source_port);
+    let mut source = end(tuple.source, tuple.source_port);
     let mut destination = end(tuple.destination, tuple.destination_port);
     // Writing to a string does not fail.
     if let (Some(kind), Some(id)) = (tuple.icmp_type, tuple.icmp_id) {
@@ -118,6 +118,13 @@ fn ends(tuple: &Tuple) -> (String, String) {
     }
     if let Some(key) = tuple.gre_key.filter(|&key| key != 0) {
         let _ = write!(destination, " key {key:#x}");
+    }
+    for (end, id) in
+        [(&mut source, tuple.source_call_id), (&mut destination, tuple.destination_call_id)]
+    {
+        if let Some(id) = id {
+            let _ = write!(end, " call {id:#x}");
+        }
     }
     (source, destination)
 }
