@@ -92,31 +92,30 @@ pub fn kernel_conntrack(lab: &Lab) -> Result<Vec<ConntrackLine>> {
     Ok(lines)
 }
 
-/// Has the kernel's helpers read what a namespace forwards to the ports of FTP and TFTP.
+/// A helper of the kernel: its name, and the protocol and destination port of the connections
+/// that it reads.
+pub type KernelHelper<'a> = (&'a str, &'a str, u16);
+
+/// Has helpers of the kernel read what a namespace forwards.
 ///
 /// # Errors
-/// [`Error::Unavailable`] if the kernel has none, or `nft` is not installed.
-pub fn attach_kernel_helpers(namespace: &Namespace) -> Result<()> {
-    const RULES: &str = "
-        table inet helpers {
-            ct helper ftp {
-                type \"ftp\" protocol tcp;
-            }
-            ct helper tftp {
-                type \"tftp\" protocol udp;
-            }
-            chain forward {
-                type filter hook forward priority filter - 1; policy accept;
-                tcp dport 21 ct helper set \"ftp\"
-                udp dport 69 ct helper set \"tftp\"
-            }
-        }
-    ";
-    let output = namespace.program("nft").args(["-f", "-"]).input(RULES.to_owned()).run()?;
+/// [`Error::Unavailable`] if the kernel does not have them, or `nft` is not installed.
+pub fn attach_kernel_helpers(namespace: &Namespace, helpers: &[KernelHelper<'_>]) -> Result<()> {
+    let (mut objects, mut rules) = (String::new(), String::new());
+    for (name, protocol, port) in helpers {
+        objects += &format!("ct helper {name} {{ type \"{name}\" protocol {protocol}; }}\n");
+        rules += &format!("{protocol} dport {port} ct helper set \"{name}\"\n");
+    }
+    let chain = "type filter hook forward priority filter - 1; policy accept;";
+    let table =
+        format!("table inet helpers {{\n{objects}chain forward {{\n{chain}\n{rules}}}\n}}\n");
+    let output = namespace.program("nft").args(["-f", "-"]).input(table).run()?;
     if output.code == Some(0) {
         return Ok(());
     }
-    let why = format!("this kernel has no helpers for FTP and TFTP: {}", output.stderr.trim());
+    let names: Vec<&str> = helpers.iter().map(|(name, ..)| *name).collect();
+    let why =
+        format!("this kernel has no helper for {}: {}", names.join(" or "), output.stderr.trim());
     Err(Error::Unavailable { why })
 }
 

@@ -44,7 +44,7 @@ pub use clients::files::{FileProtocol, FileServer};
 pub use clients::http::{Download, HttpServer};
 pub use clients::iperf::{TcpReport, UdpReport, iperf_tcp, iperf_tcp_to, iperf_udp};
 pub use clients::path::{Hop, PingReport, Route, ping, traceroute};
-pub use conntrack::{ConntrackLine, Tuple, attach_kernel_helpers, kernel_conntrack};
+pub use conntrack::{ConntrackLine, KernelHelper, Tuple, attach_kernel_helpers, kernel_conntrack};
 pub use datagram::{
     Arrival, Datagrams, END, NumberedReport, NumberedSpec, Recorder, Sending, digest,
 };

@@ -25,6 +25,8 @@ mod lifetime;
 mod mtu;
 #[path = "live/operations.rs"]
 mod operations;
+#[path = "live/pptp.rs"]
+mod pptp;
 #[path = "live/rate.rs"]
 mod rate;
 #[path = "live/routed.rs"]

@@ -195,7 +195,7 @@ fn expectations_read_like_the_kernels() {
         for family in FAMILIES {
             let kernel =
                 Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
-            attach_kernel_helpers(kernel.gateway())?;
+            attach_kernel_helpers(kernel.gateway(), &[("ftp", "tcp", 21)])?;
             let listening = ["-E", "expect"];
             let mut their_events = kernel.gateway().program("conntrack").args(listening).spawn()?;
             // It says nothing before the first event.

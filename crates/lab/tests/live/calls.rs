@@ -4,7 +4,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use lab::{
-    Background, Error, Family, Gateway, Lab, Placement, Program, Result, Tracking, Transport,
+    Background, Family, Gateway, Lab, Placement, Program, Result, Tracking, Transport,
+    attach_kernel_helpers,
 };
 
 use crate::announced::{counter, guarded_lab};
@@ -110,19 +111,6 @@ fn calls_are_not_heard_without_helper() {
     });
 }
 
-/// Rules of the kernel that attach its helper.
-const KERNEL_HELPER: &str = "
-table inet helpers {
-    ct helper sip {
-        type \"sip\" protocol udp;
-    }
-    chain forward {
-        type filter hook forward priority filter - 1; policy accept;
-        udp dport 5060 ct helper set \"sip\"
-    }
-}
-";
-
 /// What a gateway expects while a call stands, sorted, without times and addresses.
 fn expected_in_a_call(lab: &Lab, family: Family, listing: &Program) -> Result<Vec<String>> {
     let [caller, callee] = [lab.client_address(family), lab.server_address(family)];
@@ -151,11 +139,7 @@ fn a_call_announces_to_us_what_it_does_to_the_kernel() {
         for (family, name) in FAMILIES.into_iter().zip(["ipv4", "ipv6"]) {
             let forwarding = Gateway::KernelForwarding(Tracking::Conntrack);
             let kernel = Lab::new(forwarding, Placement::free())?;
-            let rules = kernel.gateway().program("nft").args(["-f", "-"]);
-            let attached = rules.input(KERNEL_HELPER.to_owned()).run()?;
-            if attached.code != Some(0) {
-                return Err(Error::Unavailable { why: "this kernel has no helper for SIP".into() });
-            }
+            attach_kernel_helpers(kernel.gateway(), &[("sip", "udp", 5060)])?;
             let listing = kernel.gateway().program("conntrack").args(["-L", "expect", "-f", name]);
             let theirs = expected_in_a_call(&kernel, family, &listing)?;
             let mut lab = guarded_lab(2, HELPERS)?;

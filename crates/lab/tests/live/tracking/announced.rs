@@ -19,6 +19,7 @@ pub const ANNOUNCED: Comparison = Comparison {
     generate,
     rule,
     rules: &[INSIDE, REFUSED, REQUEST],
+    lists_alike: |_| true,
 };
 
 /// A dialogue of so many has a segment that ends too early: the kernel drops it, and it takes

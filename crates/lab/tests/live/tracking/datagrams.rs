@@ -23,6 +23,7 @@ pub const DATAGRAMS: Comparison = Comparison {
     generate,
     rule,
     rules: &[LITE, UNVERIFIED, KEYS],
+    lists_alike: |told| told.iter().all(|told| !is_gre(told.frame)),
 };
 
 fn tunables(batch: u64) -> Vec<(String, u64)> {
@@ -137,9 +138,19 @@ const UNVERIFIED: &str = "UDP-Lite without a checksum is tracked if none is veri
 /// The kernel has one entry for all tunnels between two hosts.
 const KEYS: &str = "each key of GRE is a flow of its own";
 
+/// The protocol, and where its header starts.
+fn place(frame: &[u8]) -> (u8, usize) {
+    if frame[12] == 8 { (frame[23], 34) } else { (frame[20], 54) }
+}
+
+/// What the kernel has only one entry for, without the key.
+fn is_gre(frame: &[u8]) -> bool {
+    place(frame).0 == protocol::GRE
+}
+
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { frame, kernel, ours, log, .. } = told.last()?;
-    let (protocol, start) = if frame[12] == 8 { (frame[23], 34) } else { (frame[20], 54) };
+    let (protocol, start) = place(frame);
     let lite = protocol == protocol::UDPLITE;
     let key = |told: &Told<'_>| {
         let header = &told.frame[start..];

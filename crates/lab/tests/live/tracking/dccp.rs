@@ -17,6 +17,7 @@ pub const DCCP: Comparison = Comparison {
     generate,
     rule: |_| None,
     rules: &[],
+    lists_alike: |_| true,
 };
 
 fn tunables(_: u64) -> Vec<(String, u64)> {

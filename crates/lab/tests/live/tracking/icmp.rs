@@ -16,6 +16,7 @@ pub const ICMP: Comparison = Comparison {
     generate,
     rule,
     rules: &[QUOTED, KEY, TERMINATION],
+    lists_alike: |_| true,
 };
 
 fn tunables(batch: u64) -> Vec<(String, u64)> {

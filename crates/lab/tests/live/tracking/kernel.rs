@@ -111,7 +111,7 @@ impl Kernel {
         Ok(Self { namespace, player })
     }
 
-    /// Attaches helpers where the port is the assigned one.
+    /// Attaches helpers.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if this kernel lacks one of them.

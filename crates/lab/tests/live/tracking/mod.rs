@@ -10,6 +10,7 @@ mod dialogue;
 mod icmp;
 mod kernel;
 mod ours;
+mod pptp;
 mod reason;
 mod said;
 mod sctp;
@@ -46,6 +47,15 @@ fn what_calls_announce_is_expected_as_by_the_kernel() {
         let kernel = kernel::Kernel::new()?;
         kernel.attach_helpers(&[Kind::Sip])?;
         calls::CALLS.run_in(&kernel)
+    });
+}
+
+#[test]
+fn calls_by_pptp_are_announced_as_by_the_kernel() {
+    alone(|| {
+        let kernel = kernel::Kernel::new()?;
+        kernel.attach_helpers(&[Kind::Pptp])?;
+        pptp::PPTP.run_in(&kernel)
     });
 }
 

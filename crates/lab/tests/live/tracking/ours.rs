@@ -105,6 +105,7 @@ impl Ours {
             may_open: true,
             screened: false,
         };
+        self.end_calls();
         let (table, mut context) = self.parts();
         let tracked = table.track(&packet, &mut context);
         if tracked.verdict != Verdict::Accept {
@@ -117,6 +118,14 @@ impl Ours {
         Judgement { class: named(tracked.class), way, why: tracked.why }
     }
 
+    /// As the owner of their bucket does.
+    fn end_calls(&mut self) {
+        for call in self.expectations.calls_over() {
+            let (table, mut context) = self.parts();
+            table.end_call(&call, call.hash(SECRET), &mut context);
+        }
+    }
+
     pub fn age(&mut self, flow: &FlowKey, seconds: u32, at: Duration) {
         self.now = Timestamp::ZERO.after(at);
         let (table, mut context) = self.parts();
@@ -125,7 +134,8 @@ impl Ours {
     }
 
     /// The table as `conntrack -L` prints it.
-    pub fn list(&self) -> Vec<String> {
+    pub fn list(&mut self) -> Vec<String> {
+        self.end_calls();
         let mut lines = Vec::new();
         let rest = self.table.list(Default::default(), u32::MAX, self.now, |connection| {
             lines.push(format::Listed(&connection).to_string());

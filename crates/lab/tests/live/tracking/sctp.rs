@@ -18,6 +18,7 @@ pub const SCTP: Comparison = Comparison {
     generate,
     rule,
     rules: &[ANEW, ZERO, SHUTDOWN_ACK, ANSWER, FORGED_INIT, HEARTBEATS, REFLECTED],
+    lists_alike: |_| true,
 };
 
 fn tunables(_: u64) -> Vec<(String, u64)> {

@@ -18,6 +18,7 @@ pub const TCP: Comparison = Comparison {
     generate: generate::generate,
     rule,
     rules: &[CLOSING],
+    lists_alike: |_| true,
 };
 
 /// Every switch both ways; timers that differ, so that each shows which rule has set it.
