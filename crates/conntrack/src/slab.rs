@@ -1,10 +1,12 @@
 //! Where the entries lie: chunks that never move, so that growth copies nothing.
 
-use std::collections::BTreeMap;
+mod by_slot;
+
 use std::ops::{Index, IndexMut};
 
 use flow::Timestamp;
 
+use self::by_slot::BySlot;
 use crate::entry::{Entry, Head, Status};
 use crate::helper::Watcher;
 use crate::syn_proxy::Proxied;
@@ -23,32 +25,22 @@ pub(crate) struct Slab {
     /// first used, because it is the one most likely in cache.
     free: u32,
     len: usize,
-    /// Facts that are kept on demand, by the same slot numbers.
-    sides: Vec<Option<Box<[SideFacts; CHUNK]>>>,
-    /// Helpers of the connections that have one, by slot.
-    watchers: BTreeMap<u32, Watcher>,
-    /// What the SYN proxy knows of connections, by slot: where it is always on, each
-    /// packet looks here.
-    proxied: Vec<Option<Box<Proxied>>>,
-    proxied_len: usize,
-    /// Labels, by slot; empty while no connection has any.
-    labels: Vec<Option<Box<[Labels; CHUNK]>>>,
-    labelled: usize,
+    /// Of connections with accounting or timestamps.
+    sides: BySlot<SideFacts>,
+    /// Helpers of the connections that have one.
+    watchers: BySlot<Box<Watcher>>,
+    /// What the SYN proxy knows of those that it has opened.
+    proxied: BySlot<Box<Proxied>>,
+    /// Labels of those that have some.
+    labels: BySlot<Labels>,
 }
 
 /// What is kept of a connection only if accounting or timestamps are on.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct SideFacts {
     /// By [`crate::Direction::index`].
     pub counts: [Counts; 2],
     pub opened: Timestamp,
-}
-
-impl SideFacts {
-    /// Forgets the previous connection of the slot.
-    pub fn restart(&mut self, now: Timestamp) {
-        *self = Self { counts: Default::default(), opened: now };
-    }
 }
 
 impl Slab {
@@ -57,12 +49,10 @@ impl Slab {
             chunks: Vec::new(),
             free: NONE,
             len: 0,
-            sides: Vec::new(),
-            watchers: BTreeMap::new(),
-            proxied: Vec::new(),
-            proxied_len: 0,
-            labels: Vec::new(),
-            labelled: 0,
+            sides: BySlot::new(),
+            watchers: BySlot::new(),
+            proxied: BySlot::new(),
+            labels: BySlot::new(),
         }
     }
 
@@ -79,13 +69,12 @@ impl Slab {
     pub fn memory_bytes(&self) -> usize {
         self.chunks.len() * size_of::<[Entry; CHUNK]>()
             + self.chunks.capacity() * size_of::<usize>()
-            + self.sides.iter().flatten().count() * size_of::<[SideFacts; CHUNK]>()
-            + self.sides.capacity() * size_of::<usize>()
-            + self.watchers.len() * (size_of::<(u32, Watcher)>() + Watcher::STATE_BYTES)
-            + self.proxied.capacity() * size_of::<Option<Box<Proxied>>>()
-            + self.proxied_len * size_of::<Proxied>()
-            + self.labels.iter().flatten().count() * size_of::<[Labels; CHUNK]>()
-            + self.labels.capacity() * size_of::<usize>()
+            + self.sides.memory_bytes()
+            + self.watchers.memory_bytes()
+            + self.watchers.len() * (size_of::<Watcher>() + Watcher::STATE_BYTES)
+            + self.proxied.memory_bytes()
+            + self.proxied.len() * size_of::<Proxied>()
+            + self.labels.memory_bytes()
     }
 
     /// The entry in a slot, if one lives there.
@@ -113,109 +102,91 @@ impl Slab {
     }
 
     pub fn remove(&mut self, slot: u32) {
-        if self[slot].head.status.has(Status::LABELLED) {
-            self.set_labels(slot, Labels::NONE);
-        }
         let free = self.free;
         let head = &mut self[slot].head;
-        let (watched, proxied) =
-            (head.status.has(Status::WATCHED), head.status.has(Status::PROXIED));
-        head.status = Status::default();
+        let status = std::mem::take(&mut head.status);
         head.hash = free;
         self.free = slot;
         self.len -= 1;
-        if watched {
-            self.watchers.remove(&slot);
+        // Most connections have none of these.
+        if status.has(Status::ACCOUNTED.with(Status::STAMPED)) {
+            self.sides.remove(slot);
         }
-        if proxied {
-            self.proxied[slot as usize] = None;
-            self.proxied_len -= 1;
+        if status.has(Status::WATCHED) {
+            self.watchers.remove(slot);
+        }
+        if status.has(Status::PROXIED) {
+            self.proxied.remove(slot);
+        }
+        if status.has(Status::LABELLED) {
+            self.labels.remove(slot);
         }
     }
 
     /// Has a connection watched.
     pub fn watch(&mut self, slot: u32, watcher: Watcher) {
         self[slot].head.status.set(Status::WATCHED);
-        self.watchers.insert(slot, watcher);
+        self.watchers.insert(slot, Box::new(watcher));
     }
 
     /// The helper of a connection that is watched.
     pub fn watcher(&self, slot: u32) -> Option<&Watcher> {
-        if self[slot].head.status.has(Status::WATCHED) { self.watchers.get(&slot) } else { None }
+        let is_watched = self[slot].head.status.has(Status::WATCHED);
+        is_watched.then(|| self.watchers.get(slot)).flatten().map(Box::as_ref)
     }
 
     /// A connection that is watched, with its helper.
     pub fn watched_mut(&mut self, slot: u32) -> Option<(&mut Head, &mut Watcher)> {
         let head = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK].head;
-        Some((head, self.watchers.get_mut(&slot)?))
+        Some((head, self.watchers.get_mut(slot)?))
     }
 
     /// Keeps what the SYN proxy has to know of a connection.
     pub fn set_proxied(&mut self, slot: u32, proxied: Proxied) {
         self[slot].head.status.set(Status::PROXIED);
-        let slot = slot as usize;
-        if self.proxied.len() <= slot {
-            self.proxied.resize_with(slot + 1, || None);
-        }
-        let before = self.proxied[slot].replace(Box::new(proxied));
-        self.proxied_len += usize::from(before.is_none());
+        self.proxied.insert(slot, Box::new(proxied));
     }
 
     /// True if the SYN proxy has opened one of the connections.
     pub const fn has_proxied(&self) -> bool {
-        self.proxied_len > 0
+        self.proxied.len() > 0
     }
 
     /// What the SYN proxy knows of a connection.
     pub fn proxied(&self, slot: u32) -> Option<&Proxied> {
-        self.proxied.get(slot as usize)?.as_deref()
+        self.proxied.get(slot).map(Box::as_ref)
     }
 
     /// The labels of a connection.
     pub fn labels(&self, slot: u32) -> Labels {
-        if !self[slot].head.status.has(Status::LABELLED) {
-            return Labels::NONE;
-        }
-        let chunk = self.labels.get(slot as usize / CHUNK).and_then(Option::as_ref);
-        chunk.map_or(Labels::NONE, |chunk| chunk[slot as usize % CHUNK])
+        let is_labelled = self[slot].head.status.has(Status::LABELLED);
+        is_labelled.then(|| self.labels.get(slot)).flatten().copied().unwrap_or(Labels::NONE)
     }
 
-    /// Gives a connection these labels and no others. The memory is given back with the
-    /// last label of any connection.
+    /// Gives a connection these labels and no others.
     pub fn set_labels(&mut self, slot: u32, labels: Labels) {
         let status = &mut self[slot].head.status;
-        let before = status.has(Status::LABELLED);
-        status.clear(Status::LABELLED);
-        status.set(Status::when(!labels.is_empty(), Status::LABELLED));
-        self.labelled -= usize::from(before);
-        self.labelled += usize::from(!labels.is_empty());
-        if self.labelled == 0 {
-            self.labels = Vec::new();
-        }
         if labels.is_empty() {
-            return;
+            status.clear(Status::LABELLED);
+            self.labels.remove(slot);
+        } else {
+            status.set(Status::LABELLED);
+            self.labels.insert(slot, labels);
         }
-        let at = slot as usize / CHUNK;
-        if self.labels.len() <= at {
-            self.labels.resize_with(at + 1, || None);
-        }
-        let chunk = self.labels[at].get_or_insert_with(|| Box::new([Labels::NONE; CHUNK]));
-        chunk[slot as usize % CHUNK] = labels;
     }
 
-    /// The facts kept on demand, if any connection of this chunk had them kept.
+    /// What accounting and timestamps have kept of a connection.
     pub fn side(&self, slot: u32) -> Option<&SideFacts> {
-        let chunk = self.sides.get(slot as usize / CHUNK)?.as_ref()?;
-        Some(&chunk[slot as usize % CHUNK])
+        self.sides.get(slot)
     }
 
-    pub fn side_mut(&mut self, slot: u32) -> &mut SideFacts {
-        let at = slot as usize / CHUNK;
-        if self.sides.len() <= at {
-            self.sides.resize_with(at + 1, || None);
-        }
-        let chunk = self.sides[at].get_or_insert_with(|| Box::new([SideFacts::default(); CHUNK]));
-        &mut chunk[slot as usize % CHUNK]
+    pub fn side_mut(&mut self, slot: u32) -> Option<&mut SideFacts> {
+        self.sides.get_mut(slot)
+    }
+
+    /// Begins to keep what accounting and timestamps need of a connection.
+    pub fn begin_side(&mut self, slot: u32, opened: Timestamp) {
+        self.sides.insert(slot, SideFacts { counts: Default::default(), opened });
     }
 
     /// Gives the memory back if nothing lives.

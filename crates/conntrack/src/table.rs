@@ -288,7 +288,7 @@ impl Table {
         }
         self.wheel.insert(slot, deadline);
         if settings.accounting || settings.timestamps {
-            self.slab.side_mut(slot).restart(context.now);
+            self.slab.begin_side(slot, context.now);
             self.account(slot, packet, Direction::Original);
         }
         context.counters.insert += 1;
@@ -320,7 +320,8 @@ impl Table {
     }
 
     fn account(&mut self, slot: u32, packet: &TrackedPacket<'_>, direction: Direction) {
-        let counts = &mut self.slab.side_mut(slot).counts[direction.index()];
+        let Some(side) = self.slab.side_mut(slot) else { return };
+        let counts = &mut side.counts[direction.index()];
         counts.packets += u64::from(packet.segments);
         counts.bytes += u64::from(packet.network.end) - u64::from(packet.network.offset);
     }

@@ -1,0 +1,96 @@
+//! What only some connections have, by the slot of their entry.
+
+use super::CHUNK;
+
+/// Values of some slots. Memory comes by the chunk, as entries do, and goes with the last
+/// value: what is kept for one connection costs an empty place for its neighbours, so large
+/// values are boxed.
+#[derive(Debug)]
+pub(super) struct BySlot<T> {
+    chunks: Vec<Option<Box<[Option<T>; CHUNK]>>>,
+    len: usize,
+}
+
+impl<T> BySlot<T> {
+    pub const fn new() -> Self {
+        Self { chunks: Vec::new(), len: 0 }
+    }
+
+    /// How many slots have a value.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        let chunk = self.chunks.get(slot as usize / CHUNK)?.as_ref()?;
+        chunk[slot as usize % CHUNK].as_ref()
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        let chunk = self.chunks.get_mut(slot as usize / CHUNK)?.as_mut()?;
+        chunk[slot as usize % CHUNK].as_mut()
+    }
+
+    pub fn insert(&mut self, slot: u32, value: T) {
+        let at = slot as usize / CHUNK;
+        if self.chunks.len() <= at {
+            self.chunks.resize_with(at + 1, || None);
+        }
+        let chunk = self.chunks[at].get_or_insert_with(|| Box::new([const { None }; CHUNK]));
+        let before = chunk[slot as usize % CHUNK].replace(value);
+        self.len += usize::from(before.is_none());
+    }
+
+    pub fn remove(&mut self, slot: u32) {
+        let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK) else { return };
+        let before = chunk[slot as usize % CHUNK].take();
+        self.len -= usize::from(before.is_some());
+        if self.len == 0 {
+            self.chunks = Vec::new();
+        }
+    }
+
+    /// Without what values own themselves.
+    pub fn memory_bytes(&self) -> usize {
+        self.chunks.capacity() * size_of::<usize>()
+            + self.chunks.iter().flatten().count() * size_of::<[Option<T>; CHUNK]>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn is_a_map_whose_memory_goes_with_its_last_value(
+            steps in prop::collection::vec((0u32..400, prop::option::of(any::<u8>())), 0..200),
+        ) {
+            let (mut values, mut model) = (BySlot::new(), BTreeMap::new());
+            for (slot, value) in steps {
+                match value {
+                    Some(value) => {
+                        values.insert(slot, value);
+                        model.insert(slot, value);
+                    }
+                    None => {
+                        values.remove(slot);
+                        model.remove(&slot);
+                    }
+                }
+                prop_assert_eq!(values.len(), model.len());
+                prop_assert_eq!(values.get(slot), model.get(&slot));
+                prop_assert_eq!(values.memory_bytes() == 0, model.is_empty());
+            }
+            for slot in 0..400 {
+                prop_assert_eq!(values.get_mut(slot).copied(), model.get(&slot).copied());
+            }
+        }
+    }
+}
