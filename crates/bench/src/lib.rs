@@ -9,6 +9,7 @@ pub mod conntrack;
 pub mod defrag;
 mod machine;
 mod measure;
+pub mod rules;
 mod spin;
 pub mod steer;
 mod table;
@@ -29,6 +30,7 @@ pub const BENCHMARKS: &[(&str, &str)] = &[
         "defrag",
         "reassembly: beside the designs of 2012 under overload, rates, goodput under attack",
     ),
+    ("rules", "judging packets by 10 to 10,000 rules, sets and verdict maps, beside rule by rule"),
     ("steer", "700 request/response flows over one and two workers, with and without steering"),
 ];
 
@@ -92,6 +94,7 @@ pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Erro
     match name {
         "conntrack" => show(&conntrack::run(options)?, options, out),
         "defrag" => show(&defrag::run(options)?, options, out),
+        "rules" => show(&rules::run(options)?, options, out),
         "steer" => show(&steer::run(options)?, options, out),
         _ => Err(Error::Unknown { name: name.to_owned() }),
     }

@@ -31,6 +31,8 @@ mod pptp;
 mod rate;
 #[path = "live/routed.rs"]
 mod routed;
+#[path = "live/rules/mod.rs"]
+mod rules;
 #[path = "live/scenario.rs"]
 mod scenario;
 #[path = "live/services.rs"]

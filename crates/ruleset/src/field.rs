@@ -124,6 +124,19 @@ impl Field {
     }
 }
 
+impl Field {
+    /// True for what only packets of one family have, and for the family itself.
+    pub(crate) const fn asks_for_family(self) -> bool {
+        match self {
+            Self::Source(_) | Self::Destination(_) | Self::Nfproto => true,
+            Self::Header(HeaderBits { layer, .. }) => {
+                matches!(layer, Layer::Network(Some(_)) | Layer::Transport(Guard::Over(..)))
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A field with the type of its value.
 pub(crate) type Typed = (Field, Kind);
 

@@ -90,6 +90,21 @@ impl ValidRuleset {
         &self.counters
     }
 
+    /// The counters with their numbers.
+    pub fn counter_ids(&self) -> impl Iterator<Item = (CounterId, &Counter)> {
+        self.counters.iter().zip(0..).map(|(counter, id)| (CounterId(id), counter))
+    }
+
+    /// The sets with their numbers.
+    pub fn set_ids(&self) -> impl Iterator<Item = (SetId, &Set)> {
+        self.sets.iter().zip(0..).map(|(set, id)| (SetId(id), set))
+    }
+
+    /// The first rule that counts with a counter.
+    pub fn counting_rule(&self, counter: CounterId) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.items.contains(&Item::Counter(counter)))
+    }
+
     /// Rate limits, those of rules included.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
@@ -179,6 +194,21 @@ pub(crate) enum Item {
     Reject(Reject),
     /// Decides.
     Verdict(Verdict),
+}
+
+impl Item {
+    /// What it reads of a packet.
+    pub fn loads(&self) -> &[Load] {
+        match self {
+            Self::Within { load, .. } | Self::Bits { load, .. } => std::slice::from_ref(load),
+            Self::Assign { value: Operand::Computed(load), .. } => std::slice::from_ref(load),
+            Self::Member { key, .. }
+            | Self::VerdictMap { key, .. }
+            | Self::Assign { value: Operand::Mapped { key, .. }, .. } => &key.loads,
+            Self::Update(update) => &update.key.loads,
+            _ => &[],
+        }
+    }
 }
 
 /// A value of a packet: `(field & and) ^ xor`.
@@ -446,7 +476,8 @@ pub struct NatFlags {
 /// How a packet is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reject {
-    /// A TCP reset.
+    /// A TCP reset, which also closes the connection as far as tracking goes; what is no TCP
+    /// just ends.
     TcpReset,
     /// ICMP "destination unreachable" with this code; packets of IPv4 only.
     Icmp(u8),

@@ -31,7 +31,10 @@ pub fn evaluate(
     state: &mut RuleState,
     now: Timestamp,
 ) -> Outcome {
-    run::Run::new(program, view, state, now, &mut run::Silent).stage(stage)
+    let mut nobody = run::Silent;
+    let mut run = run::Run::new(program, view, state, now, &mut nobody);
+    run.stage(stage);
+    run.outcome
 }
 
 /// The same, and tells every rule that matched and every chain whose policy decided, in
@@ -44,7 +47,10 @@ pub fn explain(
     now: Timestamp,
     tell: &mut dyn FnMut(Step),
 ) -> Outcome {
-    run::Run::new(program, view, state, now, &mut run::Telling(tell)).stage(stage)
+    let mut somebody = run::Telling(tell);
+    let mut run = run::Run::new(program, view, state, now, &mut somebody);
+    run.stage(stage);
+    run.outcome
 }
 
 #[cfg(test)]

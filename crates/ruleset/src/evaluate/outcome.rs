@@ -85,9 +85,9 @@ pub enum SegmentSize {
 }
 
 /// Log lines that rules ask for: the first few, and how many there were.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logs {
-    lines: [Option<(LogId, RuleId)>; Logs::MOST],
+    lines: [(LogId, RuleId); Logs::MOST],
     asked: u16,
 }
 
@@ -97,14 +97,14 @@ impl Logs {
 
     pub(crate) fn push(&mut self, log: LogId, rule: RuleId) {
         if let Some(line) = self.lines.get_mut(usize::from(self.asked)) {
-            *line = Some((log, rule));
+            *line = (log, rule);
         }
         self.asked = self.asked.saturating_add(1);
     }
 
     /// The lines that are kept, with the rules that asked.
     pub fn lines(&self) -> impl Iterator<Item = (LogId, RuleId)> {
-        self.lines.iter().copied().flatten()
+        self.lines.iter().copied().take(usize::from(self.asked))
     }
 
     /// How many were asked for.
@@ -127,6 +127,6 @@ impl Outcome {
         timeout: None,
         nat: None,
         segment_size: None,
-        logs: Logs { lines: [None; Logs::MOST], asked: 0 },
+        logs: Logs { lines: [(LogId(0), RuleId(0)); Logs::MOST], asked: 0 },
     };
 }

@@ -68,7 +68,7 @@ pub(super) struct Run<'a, 'v, T> {
     view: &'a PacketView<'v>,
     state: &'a mut RuleState,
     now: Timestamp,
-    outcome: Outcome,
+    pub outcome: Outcome,
     /// Length of the packet, bytes.
     bytes: u64,
     trace: &'a mut T,
@@ -88,7 +88,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     }
 
     /// Base chains in turn: accepted is accepted by this chain only, the rest is final.
-    pub fn stage(mut self, stage: Stage) -> Outcome {
+    pub fn stage(&mut self, stage: Stage) {
         for &base in self.program.bases(stage) {
             let chain = &self.program.chains[base.index()];
             if !chain.family.sees(self.view.network.family) {
@@ -117,7 +117,6 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 }
             }
         }
-        self.outcome
     }
 
     /// A chain and what it jumps to; not deeper than validation allows.
@@ -311,14 +310,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         })
     }
 
-    /// A reset answers TCP only, and ICMP is for its own family.
+    /// ICMP is for its own family. A reset ends packets of other protocols too, unanswered.
     fn fits(&self, reject: Reject) -> bool {
         let network = self.view.network;
         match reject {
-            Reject::TcpReset => network.protocol == protocol::TCP,
             Reject::Icmp(_) => network.family == Family::V4,
             Reject::Icmpv6(_) => network.family == Family::V6,
-            Reject::Icmpx(_) => true,
+            Reject::TcpReset | Reject::Icmpx(_) => true,
         }
     }
 

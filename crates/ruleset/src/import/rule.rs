@@ -10,8 +10,8 @@ use crate::field::{CtField, Field};
 use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
 use crate::model::{
-    Counter, CounterId, Data, Item, Limit, LimitId, LogId, NatId, NatKind, Operand, Quota, QuotaId,
-    Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp, ValidRuleset,
+    Counter, CounterId, Data, Item, Limit, LimitId, Load, LogId, NatId, NatKind, Operand, Quota,
+    QuotaId, Reject, Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp, ValidRuleset,
 };
 use crate::problem::{Fault, Parsed, Path};
 
@@ -46,7 +46,23 @@ impl Reader<'_, '_> {
                 Err(fault) => faults.push(fault),
             }
         }
-        if faults.is_empty() { Ok(items) } else { Err(faults) }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        // Refusing by ICMP asks for its family. Unless some expression does so anyway, nft puts
+        // the question in front of the rule and does not print it.
+        let asked = items.iter().find_map(|item| match item {
+            Item::Reject(Reject::Icmp(_)) => Some(2),
+            Item::Reject(Reject::Icmpv6(_)) => Some(10),
+            _ => None,
+        });
+        if let Some(number) = asked
+            && !items.iter().flat_map(Item::loads).any(|load| load.field.asks_for_family())
+        {
+            let (load, interval) = (Load::of(Field::Nfproto), Interval::one(number));
+            items.insert(0, Item::Within { load, interval, negated: false });
+        }
+        Ok(items)
     }
 
     fn item(&mut self, statement: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {

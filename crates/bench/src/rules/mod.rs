@@ -1,0 +1,171 @@
+//! Judging packets by rules: with an index and sets, and one rule after the other.
+
+mod report;
+mod workload;
+
+use flow::Timestamp;
+use ruleset::{
+    CompileOptions, Connection, CtState, Decision, Options as ImportOptions, PacketView, Program,
+    RuleState, SharedState, Stage, evaluate, import_value, name_bits,
+};
+use serde_json::Value;
+
+pub use self::report::{Report, Row};
+use self::workload::Workload;
+use crate::measure::{Schedule, Turn, Work, cpus, rounds, turn};
+use crate::{Error, Options};
+
+/// Packets that are judged between two looks at the clock.
+const BATCH: usize = 64;
+
+fn wrong(problem: String) -> Error {
+    Error::Wrong { benchmark: "rules", problem }
+}
+
+/// How a ruleset is made ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Design {
+    /// As the gateway does.
+    Indexed,
+    /// Sets, and every rule of a chain in turn.
+    Linear,
+    /// A rule for each element of a set, every rule in turn.
+    AsRules,
+    /// Makes what is judged, and judges nothing.
+    Making,
+}
+
+impl Design {
+    const ALL: [Self; 4] = [Self::Indexed, Self::Linear, Self::AsRules, Self::Making];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Indexed => "indexed",
+            Self::Linear => "rule by rule",
+            Self::AsRules => "a rule for each element",
+            Self::Making => "(making packets)",
+        }
+    }
+}
+
+/// A ruleset and packets, on one worker.
+struct Judging<'a> {
+    program: Program,
+    state: RuleState,
+    workload: &'a Workload,
+    at: usize,
+    dropped: u64,
+    is_idle: bool,
+    interfaces: [u128; 2],
+}
+
+impl<'a> Judging<'a> {
+    fn new(workload: &'a Workload, design: Design) -> Result<Self, Error> {
+        let document = match design {
+            Design::AsRules => &workload.as_rules,
+            _ => &workload.ruleset,
+        };
+        let program = program(document, design == Design::Indexed)?;
+        let state = RuleState::new(&program, &SharedState::new(&program, 1), Timestamp::ZERO);
+        let interfaces = ["lan0", "wan0"].map(|name| name_bits(name).unwrap_or_default());
+        let is_idle = design == Design::Making;
+        Ok(Self { program, state, workload, at: 0, dropped: 0, is_idle, interfaces })
+    }
+
+    fn judge(&mut self, at: usize) -> Decision {
+        let sample = &self.workload.packets[at];
+        let view = PacketView {
+            frame: &sample.frame,
+            network: &sample.network,
+            vlan: 0,
+            packet_type: 0,
+            input: self.interfaces[0],
+            output: self.interfaces[1],
+            mark: 0,
+            priority: 0,
+            connection: Connection { state: CtState::New, known: None },
+        };
+        if self.is_idle {
+            // Reads what rules would, so that fetching it counts for all designs alike.
+            let read = view.network.source[15] ^ view.frame[36];
+            return if std::hint::black_box(read) < u8::MAX {
+                Decision::Accept
+            } else {
+                Decision::Drop
+            };
+        }
+        evaluate(&self.program, Stage::Forward, &view, &mut self.state, Timestamp::ZERO).decision
+    }
+}
+
+impl Work for Judging<'_> {
+    fn batch(&mut self) -> u64 {
+        for _ in 0..BATCH {
+            let decision = self.judge(self.at);
+            self.at = (self.at + 1) % self.workload.packets.len();
+            self.dropped += u64::from(decision == Decision::Drop);
+        }
+        BATCH as u64
+    }
+}
+
+fn program(document: &Value, index: bool) -> Result<Program, Error> {
+    let imported = import_value(document, ImportOptions::default());
+    let imported = imported.map_err(|refused| wrong(refused.to_string()))?;
+    let options = CompileOptions { index, seed: 0x5eed };
+    Program::compile(imported.ruleset, options).map_err(|error| wrong(error.to_string()))
+}
+
+/// Runs it.
+///
+/// # Errors
+/// [`Error::Wrong`] if two designs judge a packet differently.
+pub fn run(options: Options) -> Result<Report, Error> {
+    let cpu = cpus()?[0];
+    let schedule = Schedule::of(options);
+    let mut report = Report::begin(options);
+    for workload in workload::all(options.quick)? {
+        let mut designs = Vec::new();
+        for design in Design::ALL {
+            // Without sets, the rules are the same.
+            if design == Design::AsRules && workload.as_rules == workload.ruleset {
+                continue;
+            }
+            designs.push((design, Judging::new(&workload, design)?));
+        }
+        check(&workload, &mut designs)?;
+        let turns: Vec<Vec<Turn>> = rounds(schedule, designs.len(), |at| {
+            turn(&mut [&mut designs[at].1], &[cpu], schedule.turn)
+        })?;
+        let index_bytes = designs[0].1.program.index_bytes();
+        report.measured(
+            &workload,
+            index_bytes,
+            designs.iter().map(|(design, _)| *design).zip(&turns),
+        );
+    }
+    Ok(report)
+}
+
+/// All designs judge alike.
+fn check(workload: &Workload, designs: &mut [(Design, Judging<'_>)]) -> Result<(), Error> {
+    /// Packets that are asked about; a hundred thousand rules in turn take their time.
+    const ASKED: usize = 512;
+    for at in 0..ASKED.min(workload.packets.len()) {
+        let mut first = None;
+        for (design, judging) in designs.iter_mut().filter(|(design, _)| *design != Design::Making)
+        {
+            let decision = judging.judge(at);
+            if *first.get_or_insert(decision) != decision {
+                let problem =
+                    format!("{}: packet {at}: {design:?} says {decision:?}", workload.key);
+                return Err(wrong(problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;

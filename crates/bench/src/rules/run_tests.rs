@@ -1,0 +1,13 @@
+use super::*;
+
+#[test]
+fn a_quick_run_fills_the_contract_and_all_designs_judge_alike() {
+    let report = run(Options { quick: true, json: true }).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["schema"], 1);
+    for key in ["rules_10", "rules_1000", "set_100k", "verdict_map_10k"] {
+        let ns = json["ns_per_packet"][key].as_f64();
+        assert!(ns.is_some_and(|ns| ns > 0.0), "{key}: {json}");
+    }
+    assert!(report.to_string().contains("a set of 100,000 addresses, indexed"), "{report}");
+}
