@@ -1,7 +1,7 @@
 //! One worker as a router: what it takes, and where that goes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,10 +123,15 @@ impl Router {
         };
         if self.routing.is_own(destination)
             || destination.is_multicast()
+            || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
             || stays_on_link(destination)
         {
             Arrival::Host
-        } else if !wire::is_single_host(source) || stays_on_link(source) {
+        } else if !wire::is_single_host(source)
+            || stays_on_link(source)
+            || self.routing.is_own(source)
+            || is_nowhere(destination)
+        {
             Arrival::Drop(DropReason::Martian)
         } else {
             Arrival::Forward
@@ -302,6 +307,15 @@ const fn nanos(duration: Duration) -> u64 {
 
 fn is_group(station: [u8; 6]) -> bool {
     station[0] & 1 != 0
+}
+
+/// True for what is no destination on any link: "this network" and the unspecified address
+/// (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2).
+fn is_nowhere(destination: IpAddr) -> bool {
+    match destination {
+        IpAddr::V4(address) => address.octets()[0] == 0,
+        IpAddr::V6(address) => address.is_unspecified(),
+    }
 }
 
 fn query(network: &Network, link: LinkId) -> Query {

@@ -254,10 +254,12 @@ fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
     assert_eq!(arrival(client, server, ROUTER[0]), Arrival::Forward);
     assert_eq!(arrival(client, server, SERVER), Arrival::Drop(DropReason::OtherStation));
     assert_eq!(arrival(client, server, [0xff; 6]), Arrival::Host);
-    for own in [[192, 0, 2, 254], [198, 51, 100, 254], [224, 0, 0, 5], [169, 254, 0, 1]] {
+    for own in [[192, 0, 2, 254], [198, 51, 100, 254], [224, 0, 0, 5], [169, 254, 0, 1], [255; 4]] {
         assert_eq!(arrival(client, own, ROUTER[0]), Arrival::Host, "{own:?}");
     }
-    for source in [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1]] {
+    let own = [198, 51, 100, 254];
+    for source in [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1], own] {
         assert_eq!(arrival(source, server, ROUTER[0]), Arrival::Drop(DropReason::Martian));
     }
+    assert_eq!(arrival(client, [0; 4], ROUTER[0]), Arrival::Drop(DropReason::Martian));
 }

@@ -111,7 +111,7 @@ drop_reasons! {
     NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
     OtherStation = "other_station", "Frame for another station than the router.";
-    Martian = "martian", "Source address that no packet on its way can have: loopback, a group, link-local.";
+    Martian = "martian", "Source address that no packet on its way can have: loopback, a group, link-local, one of the router itself; or a destination that is nowhere, such as 0.0.0.0.";
     TtlExceeded = "ttl_exceeded", "Time to live or hop limit used up on the way; its sender is told.";
     NoRoute = "no_route", "No route to the destination, or one that says that it is unreachable; its sender is told.";
     RouteProhibited = "route_prohibited", "A route or a rule forbids the way; its sender is told.";
