@@ -329,7 +329,12 @@ fn query(network: &Network, link: LinkId) -> Query {
     }
 }
 
+/// Those that rules may ask for. All fragments have to go one way, and only the first has
+/// ports: so none is asked, as in a kernel that does not put them together.
 fn ports(network: &Network) -> Option<(u16, u16)> {
+    if network.fragment.is_some() {
+        return None;
+    }
     match network.transport {
         Transport::Tcp(tcp) => Some((tcp.source_port, tcp.destination_port)),
         Transport::Udp { source_port, destination_port, .. }

@@ -1,6 +1,6 @@
 use std::sync::mpsc::Receiver;
 
-use fib::{Action, Hops, NextHop, Route, TableId};
+use fib::{Action, Hops, NextHop, Route, Rule, RuleAction, Selector, TableId};
 use netio::memory::Sink;
 use netlink::{Link, Picture};
 use wire::build::PacketBuilder;
@@ -262,4 +262,31 @@ fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
         assert_eq!(arrival(source, server, ROUTER[0]), Arrival::Drop(DropReason::Martian));
     }
     assert_eq!(arrival(client, [0; 4], ROUTER[0]), Arrival::Drop(DropReason::Martian));
+}
+
+/// A rule for a port names the first fragment only, and the datagram would take two ways.
+#[test]
+fn all_fragments_of_a_datagram_take_one_way() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.learn(0, |picture| {
+        let selector = Selector { destination_port: Some(9..=9), ..Selector::default() };
+        let rule = Rule { selector, action: RuleAction::Blackhole, ..Rule::ask(0, TableId::MAIN) };
+        let rules = vec![rule, Rule::ask(1, TableId::LOCAL), Rule::ask(2, TableId::MAIN)];
+        picture.fib.set_rules(false, rules);
+    });
+    let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).macs(CLIENT, ROUTER[0]);
+    let mut whole = Vec::new();
+    builder.udp(7, 9, &[0; 24], &mut whole);
+    let datagram = &whole[34..];
+    for (offset, more) in [(0, true), (16, false)] {
+        let mut bytes = Vec::new();
+        let piece = &datagram[usize::from(offset)..][..16];
+        builder.fragment(17, offset, more, piece, &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        bench.with(|router, exits| router.forward(frame, 0, exits));
+    }
+    assert_eq!((bench.refused(), bench.wires[1].take().len()), (vec![], 2));
+    bench.forward([203, 0, 113, 1], 0, 0);
+    assert_eq!(bench.refused(), [DropReason::RouteBlackhole], "the rule is asked otherwise");
 }
