@@ -235,6 +235,23 @@ fn where_there_is_no_way_the_sender_hears_why() {
     assert_eq!(bench.sent(1), []);
 }
 
+/// Else nobody behind a link with link-local addresses only would find the path's MTU.
+#[test]
+fn a_link_without_addresses_speaks_in_the_name_of_another() {
+    let mut picture = picture();
+    let lo = Link {
+        name: "lo".to_owned(),
+        addresses: ["127.0.0.1", "::1", "2001:db8::1"].map(ip).to_vec(),
+        ..picture.links[&LinkId(10)].clone()
+    };
+    picture.links.insert(LinkId(1), lo);
+    picture.links.get_mut(&LinkId(11)).unwrap().addresses = vec![ip("fe80::2")];
+    let routing = Routing::new(&picture, &["eth0".to_owned(), "eth1".to_owned()]);
+    let names: Vec<_> = routing.names().map(|names| (names.v4, names.v6)).collect();
+    let (v4, v6) = (Some(ip("192.0.2.254")), Some(ip("2001:db8::1")));
+    assert_eq!(names, [(v4, v6); 2]);
+}
+
 #[test]
 fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
     let mut bench = Bench::new();

@@ -38,8 +38,12 @@ impl Routing {
     /// What the kernel has, for ports that are the interfaces of these names.
     pub fn new(picture: &Picture, ports: &[String]) -> Self {
         let find = |name: &String| picture.links.iter().find(|(_, link)| link.name == *name);
-        let ports: Vec<Option<RoutedPort>> =
-            ports.iter().map(|name| find(name).and_then(routed_port)).collect();
+        // A link without an address of a family, such as one of IPv6 with link-local ones only,
+        // has senders to tell as well. The loopback interface comes first, which is where
+        // routers have the address that is theirs on all links.
+        let others = names(picture.links.values().flat_map(|link| &link.addresses));
+        let port = |name: &String| find(name).and_then(|link| routed_port(link, others));
+        let ports: Vec<Option<RoutedPort>> = ports.iter().map(port).collect();
         let by_link = (0..)
             .zip(&ports)
             .filter_map(|(index, port)| Some((port.as_ref()?.link, PortId(index))))
@@ -74,17 +78,25 @@ impl Routing {
     }
 }
 
-fn routed_port((id, link): (&LinkId, &Link)) -> Option<RoutedPort> {
-    let of_family = |v6: bool| {
-        let usable = |address: &&IpAddr| match address {
-            IpAddr::V4(_) => !v6,
-            // Nobody behind the next router could answer to a link-local address.
-            IpAddr::V6(address) => v6 && !address.is_unicast_link_local(),
-        };
-        link.addresses.iter().find(usable).copied()
-    };
-    let names = Names { v4: of_family(false), v6: of_family(true) };
+fn routed_port((id, link): (&LinkId, &Link), others: Names) -> Option<RoutedPort> {
+    let own = names(&link.addresses);
+    let names = Names { v4: own.v4.or(others.v4), v6: own.v6.or(others.v6) };
     Some(RoutedPort { link: *id, station: link.station?, names })
+}
+
+/// The first of each family that somebody behind the next router could answer to.
+fn names<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> Names {
+    let mut names = Names::default();
+    for address in addresses {
+        match address {
+            IpAddr::V4(v4) if !v4.is_loopback() => names.v4 = names.v4.or(Some(*address)),
+            IpAddr::V6(v6) if !v6.is_loopback() && !v6.is_unicast_link_local() => {
+                names.v6 = names.v6.or(Some(*address));
+            }
+            _ => {}
+        }
+    }
+    names
 }
 
 /// All addresses that the kernel takes for its own, and those for everybody on a link.
