@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,25 +21,32 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// together.
 const GATHER: Duration = Duration::from_millis(5);
 
+/// Neighbours that wait to be asked for at most, of all workers.
+const MAX_WANTED: usize = 1024;
+
 /// How a worker asks for a neighbour.
 #[derive(Clone, Debug)]
 pub struct Resolver {
-    wanted: Sender<(LinkId, IpAddr)>,
+    wanted: SyncSender<(LinkId, IpAddr)>,
     waker: Waker,
 }
 
 impl Resolver {
     /// Has the kernel look for a neighbour. What it finds comes with the next [`Routing`].
-    pub fn ask(&self, link: LinkId, address: IpAddr) {
-        // Without a keeper the gateway is about to end.
-        let _ = self.wanted.send((link, address));
-        self.waker.wake();
+    /// False if it is not asked, because too much else is waiting to be, or the gateway is
+    /// about to end.
+    pub fn ask(&self, link: LinkId, address: IpAddr) -> bool {
+        let is_taken = self.wanted.try_send((link, address)).is_ok();
+        if is_taken {
+            self.waker.wake();
+        }
+        is_taken
     }
 
     /// For tests: what is asked for comes out at the other end.
     #[cfg(test)]
     pub fn for_test() -> (Self, Receiver<(LinkId, IpAddr)>) {
-        let (wanted, asked) = channel();
+        let (wanted, asked) = sync_channel(MAX_WANTED);
         (Self { wanted, waker: Waker::new().unwrap() }, asked)
     }
 }
@@ -62,7 +69,7 @@ impl RouteKeeper {
     /// [`StartError::Routes`] where the kernel can not be asked.
     pub fn new(ports: Vec<String>) -> Result<Self, StartError> {
         let waker = Waker::new().map_err(StartError::Thread)?;
-        let (sender, wanted) = channel();
+        let (sender, wanted) = sync_channel(MAX_WANTED);
         let resolver = Resolver { wanted: sender, waker: waker.clone() };
         let mirror = Mirror::open()?;
         Ok(Self { mirror, ports, wanted, waker, resolver, said: Default::default() })

@@ -19,6 +19,11 @@ use crate::routing::Routing;
 const MAX_AWAITED: usize = 64;
 /// Packets that wait for one next hop at most.
 const MAX_WAITING: usize = 64;
+/// Bytes of packets that wait for one next hop at most: a super-packet has up to 64 KiB.
+const MAX_WAITING_BYTES: usize = 256 << 10;
+/// How long a next hop that does not answer keeps its place when others want it: somebody who
+/// sends to addresses of nobody must not keep packets from the others.
+const PLACE_IS_SURE: Duration = Duration::from_millis(100);
 /// Longest that a packet waits (RFC 4861 section 10: three attempts, a second each).
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// How often the kernel is asked to look for a neighbour, or to make sure of it.
@@ -55,6 +60,10 @@ type NextStation = (LinkId, IpAddr);
 struct Waiting {
     since_ns: u64,
     frames: VecDeque<Frame>,
+    bytes: usize,
+    /// It had not answered before. The kernel does not tell that it has begun to ask again, so
+    /// that it still has not answered says nothing.
+    has_failed: bool,
 }
 
 /// What frames leave by.
@@ -193,7 +202,9 @@ impl Router {
                 self.send_on(port, station, frame, now_ns, exits);
             }
             // It was asked for, and has not answered.
-            Some(Neighbour::Failed) if !self.ask(next, now_ns) => {
+            Some(Neighbour::Failed)
+                if !self.waiting.contains_key(&next) && !self.ask(next, now_ns) =>
+            {
                 self.refuse_unreachable(frame, now_ns, exits);
             }
             _ => self.keep(next, frame, now_ns, exits),
@@ -225,32 +236,51 @@ impl Router {
 
     /// Keeps a frame until the station of its next hop is known.
     fn keep(&mut self, next: NextStation, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        if !self.waiting.contains_key(&next) && !self.make_place(now_ns, exits) {
+            return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
+        }
         self.ask(next, now_ns);
-        let is_new = !self.waiting.contains_key(&next);
-        if is_new && self.waiting.len() >= MAX_AWAITED {
+        let has_failed = self.routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed);
+        let fresh = || Waiting { since_ns: now_ns, has_failed, ..Waiting::default() };
+        let waiting = self.waiting.entry(next).or_insert_with(fresh);
+        let bytes = waiting.bytes + frame.len();
+        if waiting.frames.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES {
             return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
         }
-        let waiting = self.waiting.entry(next).or_default();
-        if is_new {
-            waiting.since_ns = now_ns;
-        }
-        if waiting.frames.len() >= MAX_WAITING {
-            return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
-        }
+        waiting.bytes = bytes;
         waiting.frames.push_back(frame);
+    }
+
+    /// Makes sure that packets can wait for one more next hop: where there is no place, the
+    /// one that was waited for the longest gives way, unless it may still answer.
+    fn make_place(&mut self, now_ns: u64, exits: &mut Exits<'_>) -> bool {
+        if self.waiting.len() < MAX_AWAITED {
+            return true;
+        }
+        let longest = self.waiting.iter().min_by_key(|(_, waiting)| waiting.since_ns);
+        let is_over = |since_ns| now_ns.saturating_sub(since_ns) >= nanos(PLACE_IS_SURE);
+        let Some(next) = longest.and_then(|(next, it)| is_over(it.since_ns).then_some(*next))
+        else {
+            return false;
+        };
+        for frame in self.waiting.remove(&next).unwrap_or_default().frames {
+            exits.refuse(frame, DropReason::NeighbourQueueFull, None);
+        }
+        true
     }
 
     /// Asks the kernel for a neighbour, unless that was done just now.
     fn ask(&mut self, next: NextStation, now_ns: u64) -> bool {
         let asked = self.asked_ns.get(&next);
-        if asked.is_some_and(|asked| now_ns.saturating_sub(*asked) < nanos(ASK_EVERY)) {
+        if asked.is_some_and(|asked| now_ns.saturating_sub(*asked) < nanos(ASK_EVERY))
+            || !self.resolver.ask(next.0, next.1)
+        {
             return false;
         }
         if self.asked_ns.len() >= MAX_ASKED {
             self.asked_ns.clear();
         }
         self.asked_ns.insert(next, now_ns);
-        self.resolver.ask(next.0, next.1);
         true
     }
 
@@ -258,16 +288,29 @@ impl Router {
     pub fn take(&mut self, routing: Arc<Routing>, now_ns: u64, exits: &mut Exits<'_>) {
         exits.outputs.set_names(routing.names());
         self.routing = routing;
-        let answered = |next: &NextStation| match self.routing.neighbours.get(next.0, next.1) {
-            Some(Neighbour::Known { .. } | Neighbour::Failed) => true,
-            // The kernel forgets those that nobody uses.
-            Some(Neighbour::Incomplete) | None => self.routing.port_of(next.0).is_none(),
+        let routing = self.routing.clone();
+        let is_dead = |next: NextStation, waiting: &Waiting| {
+            !waiting.has_failed
+                && routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed)
         };
-        let ready: Vec<NextStation> =
-            self.waiting.keys().filter(|next| answered(next)).copied().collect();
-        for next in ready {
-            for frame in self.waiting.remove(&next).unwrap_or_default().frames {
-                self.send_to(next, frame, now_ns, exits);
+        let is_ready = |next: NextStation, waiting: &Waiting| {
+            let known = routing.neighbours.get(next.0, next.1);
+            matches!(known, Some(Neighbour::Known { .. }))
+                || is_dead(next, waiting)
+                || routing.port_of(next.0).is_none()
+        };
+        // The kernel forgets those that nobody uses: that it knows nothing is no answer.
+        let ready = self.waiting.iter().filter(|(next, waiting)| is_ready(**next, waiting));
+        for next in ready.map(|(next, _)| *next).collect::<Vec<_>>() {
+            let waiting = self.waiting.remove(&next).unwrap_or_default();
+            let is_dead = is_dead(next, &waiting);
+            for frame in waiting.frames {
+                // Who asks again has to wait as long again.
+                if is_dead {
+                    self.refuse_unreachable(frame, now_ns, exits);
+                } else {
+                    self.send_to(next, frame, now_ns, exits);
+                }
             }
         }
     }

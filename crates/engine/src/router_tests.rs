@@ -187,6 +187,61 @@ fn what_waits_is_bounded_and_nothing_of_it_is_lost_uncounted() {
 }
 
 #[test]
+fn what_the_kernel_has_given_up_is_told_to_all_that_wait_at_once() {
+    let mut bench = Bench::new();
+    for number in 0..3 {
+        bench.forward([198, 51, 100, 7], number, 0);
+    }
+    // As long after the question as the kernel takes over it.
+    bench.know(2 * SECOND, "198.51.100.7", Neighbour::Failed);
+    assert_eq!(bench.refused(), [DropReason::NoNeighbour; 3]);
+    assert_eq!(bench.errors(), [(3, 1); 3]);
+}
+
+/// The kernel tells nothing when it begins to ask again.
+#[test]
+fn a_neighbour_that_had_failed_gets_its_time_whatever_else_changes() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.7", Neighbour::Failed);
+    bench.forward([198, 51, 100, 7], 0, 0);
+    bench.know(1, "198.51.100.8", Neighbour::Failed);
+    bench.forward([198, 51, 100, 7], 1, 2);
+    assert_eq!(bench.refused(), []);
+    bench.know(3, "198.51.100.7", Neighbour::Known { station: SERVER, is_fresh: true });
+    let expected = [0, 1].map(|number| (ROUTER[1], SERVER, 63, number));
+    assert_eq!(bench.sent(1), expected);
+}
+
+#[test]
+fn who_sends_to_nobody_does_not_keep_packets_from_other_next_hops() {
+    let mut bench = Bench::new();
+    for host in 0..MAX_AWAITED as u8 {
+        bench.forward([198, 51, 100, 100 + host], 0, 0);
+    }
+    bench.asked.try_iter().count();
+    bench.forward([203, 0, 113, 1], 1, SECOND / 100);
+    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull], "the others may still answer");
+    assert_eq!(bench.asked.try_iter().count(), 0, "nobody is asked for what does not wait");
+    bench.forward([203, 0, 113, 1], 2, SECOND / 5);
+    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull], "one of the others gives way");
+    bench.know(SECOND / 4, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    assert_eq!(bench.sent(1), [(ROUTER[1], SERVER, 63, 2)]);
+}
+
+#[test]
+fn super_packets_that_wait_are_bounded_by_their_bytes() {
+    let mut bench = Bench::new();
+    for _ in 0..5 {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 7]);
+        builder.macs(CLIENT, ROUTER[0]).udp(7, 9, &[0; 60_000], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        bench.with(|router, exits| router.forward(frame, 0, exits));
+    }
+    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull]);
+}
+
+#[test]
 fn a_stale_neighbour_is_used_and_asked_for_once_in_a_while() {
     let mut bench = Bench::new();
     bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: false });
