@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fib::LinkId;
 use netio::{Waiter, Waker};
@@ -18,7 +18,7 @@ use crate::routing::Routing;
 /// How long it looks for nothing but news, so that the end of the gateway is seen.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// News that come in quick succession, such as the routes of a routing daemon, are taken
-/// together.
+/// together: so long after the last ones.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// Neighbours that wait to be asked for at most, of all workers.
@@ -58,8 +58,11 @@ pub struct RouteKeeper {
     wanted: Receiver<(LinkId, IpAddr)>,
     waker: Waker,
     resolver: Resolver,
-    /// What was said to be unsupported already.
+    /// What was said already: what is unsupported, and what has failed.
     said: std::collections::BTreeSet<String>,
+    /// What workers may still look at. Who lets go of a picture last frees its routes, which
+    /// takes milliseconds where there are many: that is to be this thread.
+    handed_out: Vec<Arc<Routing>>,
 }
 
 impl RouteKeeper {
@@ -72,7 +75,15 @@ impl RouteKeeper {
         let (sender, wanted) = sync_channel(MAX_WANTED);
         let resolver = Resolver { wanted: sender, waker: waker.clone() };
         let mirror = Mirror::open()?;
-        Ok(Self { mirror, ports, wanted, waker, resolver, said: Default::default() })
+        Ok(Self {
+            mirror,
+            ports,
+            wanted,
+            waker,
+            resolver,
+            said: Default::default(),
+            handed_out: Vec::new(),
+        })
     }
 
     /// For a worker.
@@ -88,7 +99,14 @@ impl RouteKeeper {
                 tracing::warn!("routing: {what}");
             }
         }
-        Arc::new(Routing::new(picture, &self.ports))
+        let routing = Arc::new(Routing::new(picture, &self.ports));
+        self.handed_out.push(routing.clone());
+        routing
+    }
+
+    /// Frees the pictures that nobody looks at any more.
+    fn free(&mut self) {
+        self.handed_out.retain(|routing| Arc::strong_count(routing) > 1);
     }
 
     /// Follows the kernel on a thread of its own and hands what changes to `publish`, until
@@ -103,19 +121,31 @@ impl RouteKeeper {
     ) -> Result<JoinHandle<()>, StartError> {
         let follow = move || {
             let mut waiter = Waiter::new();
+            // What comes alone, such as a neighbour's answer, is taken at once.
+            let (mut taken_at, mut pause) = (Instant::now(), GATHER);
             while !stopping.load(Ordering::Relaxed) {
                 let handles = [self.mirror.as_fd(), self.waker.as_fd()];
                 let has_news =
                     waiter.wait(handles, Some(LONGEST_SLEEP)).is_ok_and(|ready| ready.contains(0));
                 self.waker.clear();
                 self.resolve();
-                if has_news {
-                    std::thread::sleep(GATHER);
-                    match self.mirror.refresh() {
-                        Ok(true) => publish(self.routing()),
-                        Ok(false) => {}
-                        Err(error) => tracing::error!("routes are not followed: {error}"),
+                self.free();
+                if has_news || self.mirror.is_doubtful() {
+                    std::thread::sleep(pause.saturating_sub(taken_at.elapsed()));
+                    let started = Instant::now();
+                    let refreshed = self.mirror.refresh();
+                    if let Err(error) = &refreshed
+                        && self.said.insert(error.to_string())
+                    {
+                        tracing::error!("the picture of the routes is old: {error}");
                     }
+                    // What could be read is true all the same.
+                    if refreshed.unwrap_or(true) {
+                        publish(self.routing());
+                    }
+                    // Where there are many routes, half the time is left for neighbours.
+                    pause = GATHER.max(started.elapsed());
+                    taken_at = Instant::now();
                 }
             }
         };

@@ -75,6 +75,8 @@ pub struct Mirror {
     /// Gives orders, and hears no answer.
     orders: Socket,
     picture: Picture,
+    /// What is to be listed still, also where that has failed.
+    doubts: Doubts,
 }
 
 impl Mirror {
@@ -96,9 +98,10 @@ impl Mirror {
         let mut orders = Socket::new(NETLINK_ROUTE)?;
         orders.bind_auto()?;
         orders.set_non_blocking(true)?;
-        let mut mirror = Self { news, asks, orders, picture: Picture::default() };
+        let (picture, doubts) = (Picture::default(), Doubts::ALL);
+        let mut mirror = Self { news, asks, orders, picture, doubts };
         // What changes from here on is heard, and told again harmlessly.
-        mirror.list(Doubts::ALL)?;
+        mirror.settle()?;
         Ok(mirror)
     }
 
@@ -112,34 +115,53 @@ impl Mirror {
     /// Between calls, wait until the socket is readable ([`AsFd`]).
     ///
     /// # Errors
-    /// What [`Error`] says; the picture is then as good as the news that were taken.
+    /// What [`Error`] says; the picture may be out of date then, and what is doubtful of it is
+    /// listed by the next call ([`Mirror::is_doubtful`]).
     pub fn refresh(&mut self) -> Result<bool, Error> {
-        let mut any = false;
-        let mut doubts = Doubts::default();
+        let mut any = self.is_doubtful();
         loop {
             match self.news.recv_from_full() {
                 Ok((bytes, from)) => {
                     // Anybody may send to the socket; only the kernel has port 0.
                     if from.port_number() == 0 {
                         any = true;
-                        each_message(&bytes, |header, message| {
-                            self.take(header, message, &mut doubts);
-                        })?;
+                        self.hear(&bytes)?;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
                     any = true;
-                    doubts = Doubts::ALL;
+                    self.doubts = Doubts::ALL;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        if doubts != Doubts::default() {
-            self.list(doubts)?;
-        }
+        self.settle()?;
         Ok(any)
+    }
+
+    /// True if the picture may be out of date although there are no news, because the kernel
+    /// could not be asked: [`Mirror::refresh`] is to be called again.
+    pub fn is_doubtful(&self) -> bool {
+        self.doubts != Doubts::default()
+    }
+
+    /// Takes news, all of them or, if they can not be read, none for certain.
+    fn hear(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let mut doubts = self.doubts;
+        let read = each_message(bytes, |header, message| self.take(header, message, &mut doubts));
+        self.doubts = if read.is_ok() { doubts } else { Doubts::ALL };
+        read
+    }
+
+    /// Lists what is in doubt.
+    fn settle(&mut self) -> Result<(), Error> {
+        if self.is_doubtful() {
+            self.list(self.doubts)?;
+            self.doubts = Doubts::default();
+        }
+        Ok(())
     }
 
     /// Has the kernel look for a neighbour, or make sure of one that it is not sure of. What
@@ -371,4 +393,21 @@ fn each_payload(
         bytes = bytes.get(length..).unwrap_or_default();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_that_cannot_be_read_are_asked_for_later() {
+        let mut mirror = Mirror::open().unwrap();
+        assert!(!mirror.is_doubtful());
+        // Whatever has been in it is not known now.
+        mirror.picture = Picture::default();
+        assert!(mirror.hear(&[16, 0, 0, 0]).is_err());
+        assert!(mirror.is_doubtful());
+        assert!(mirror.refresh().unwrap());
+        assert!(!mirror.is_doubtful() && !mirror.picture().links.is_empty());
+    }
 }
