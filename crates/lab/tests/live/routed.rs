@@ -199,3 +199,37 @@ fn the_kernel_forwards_again_when_the_router_is_gone() {
         Ok(())
     });
 }
+
+/// The number of the nft that runs in a network namespace, in the innermost of its process
+/// namespaces.
+fn nft_in(network: &str) -> Option<String> {
+    let find = |process: std::io::Result<std::fs::DirEntry>| {
+        let process = process.ok()?.path();
+        let status = std::fs::read_to_string(process.join("status")).ok()?;
+        let is_in = std::fs::read_link(process.join("ns/net")).ok()?.as_os_str() == network;
+        let number = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        let is_nft = is_in && status.starts_with("Name:\tnft\n");
+        is_nft.then(|| number.split_whitespace().last().map(str::to_owned))?
+    };
+    std::fs::read_dir("/proc").expect("processes are listed").find_map(find)
+}
+
+#[test]
+fn a_table_that_is_lost_is_made_again() {
+    alone(|| {
+        let mut lab = routed_lab(1)?;
+        let table = |lab: &Lab| -> Result<String> {
+            let tables = lab.gateway().program("nft").args(["list", "tables"]).check()?;
+            Ok(tables.trim().strip_prefix("table inet stateway_").unwrap_or_default().to_owned())
+        };
+        let router = table(&lab)?;
+        let network = lab.gateway().program("readlink").args(["/proc/self/ns/net"]).check()?;
+        let owner = nft_in(network.trim()).expect("the table has an owner");
+        lab.gateway().program("kill").args([&*owner]).check()?;
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(table(&lab)?, router);
+        let report = ping(lab.on_client("ping"), lab.server_address(Family::V4), 3)?;
+        assert_eq!((report.received, report.duplicates), (3, 0));
+        stop_cleanly(&mut lab)
+    });
+}
