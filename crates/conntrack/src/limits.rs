@@ -206,14 +206,15 @@ impl Limits {
             NO_LIMIT => 0,
             cap => cap / FLOOR_SHARE / u64::from(workers.max(1)),
         };
+        // The floor first: what the quantum leaves in the pocket lies above it.
         for (_, lease) in &mut self.zones {
-            lease.set_quantum(quantum(lease.pool()));
             lease.set_floor(floor(lease.pool()));
-        }
-        for lease in [&mut self.table, &mut self.reserve] {
             lease.set_quantum(quantum(lease.pool()));
         }
         self.table.set_floor(floor(self.table.pool()));
+        for lease in [&mut self.table, &mut self.reserve] {
+            lease.set_quantum(quantum(lease.pool()));
+        }
         self.settle();
     }
 
@@ -339,8 +340,8 @@ impl Limits {
         }
     }
 
-    /// The table at `place` has left.
-    pub(crate) fn forget_giver(&mut self, place: u16) {
+    /// The table at `place` is about to leave, or has left: nobody there gives way any more.
+    pub fn forget_giver(&mut self, place: u16) {
         self.givers.forget(place);
     }
 

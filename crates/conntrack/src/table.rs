@@ -208,6 +208,9 @@ impl Table {
                 self.accepted(slot, old, packet, tracked, context)
             }
             Step::End => {
+                if head.status.has(Status::ACCOUNTED) {
+                    self.account(slot, packet, before.direction);
+                }
                 self.close(slot, context);
                 tracked
             }

@@ -406,6 +406,19 @@ fn accounting_and_timestamps_are_kept_on_demand() {
 }
 
 #[test]
+fn what_ends_a_connection_is_counted_before() {
+    let mut lab = Lab::new();
+    lab.settings.set("nf_conntrack_acct", 1).unwrap();
+    const SYN: u8 = TcpFlags::SYN.0;
+    const RST_ACK: u8 = TcpFlags::RST.0 | TcpFlags::ACK.0;
+    lab.track(&tcp(Family::V4, (1, 1000), (2, 81), SYN, (10, 0)));
+    lab.track(&tcp(Family::V4, (2, 81), (1, 1000), RST_ACK, (0, 11)));
+    let ended = lab.events.iter().find(|event| event.kind == EventKind::Destroy).unwrap();
+    let counts = ended.connection.counters.unwrap();
+    assert_eq!((counts[0].packets, counts[1].packets), (1, 1));
+}
+
+#[test]
 fn a_flush_ends_what_the_filter_picks_in_pieces() {
     let mut lab = Lab::new();
     for i in 0..1000 {

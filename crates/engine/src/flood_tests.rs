@@ -8,6 +8,8 @@ use wire::{TcpFlags, Tunnels};
 
 use steer::BucketCount;
 
+use conntrack::Shortage;
+
 use super::*;
 use crate::rig::Rig;
 use crate::{Config, REPLAY_SECRET, ZoneConfig};
@@ -130,6 +132,22 @@ fn the_one_connection_that_gives_way_is_found_among_all_buckets() {
     }
     assert_eq!(rig.pass([in_vlan(10, &syn(1000))]), 0, "all are assured");
     assert_eq!(rig.worker.counters.dropped(DropReason::ZoneLimit), 1);
+}
+
+#[test]
+fn a_bucket_that_leaves_is_not_asked_to_make_room() {
+    use crate::command::Command;
+    use crate::ownership::Move;
+
+    let mut rig = Rig::new(&config(256, 10));
+    assert_eq!(rig.pass([syn(1)]), 1);
+    let bucket = rig.bucket_of(&syn(1));
+    let giver = |rig: &Rig| rig.worker.tracking.limits.giver(Shortage::Table, 0);
+    assert_eq!(giver(&rig), Some(bucket.0));
+    // In the same turn another packet may need room.
+    let order = Move { bucket, from: WorkerId(0), to: WorkerId(1), workers: 1 };
+    rig.worker.obey(Command::Switch(vec![order]), rig.now);
+    assert_eq!(giver(&rig), None);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Worker {
                 }
             }
             Switched::Leaving => {}
-            Switched::Departs(departure) => self.departures.push(departure),
+            Switched::Departs(departure) => self.depart(departure),
         }
     }
 

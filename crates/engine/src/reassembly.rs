@@ -47,8 +47,10 @@ impl Fragment {
 
 impl Buffer for Fragment {
     fn footprint(&self) -> usize {
-        let pieces = self.pieces.iter().flat_map(|pieces| &pieces.fragments);
-        self.frame.footprint() + pieces.map(Buffer::footprint).sum::<usize>()
+        let Some(pieces) = &self.pieces else { return self.frame.footprint() };
+        let list = size_of::<Pieces>() + pieces.fragments.capacity() * size_of::<Self>();
+        let inner = pieces.fragments.iter().map(Buffer::footprint).sum::<usize>();
+        self.frame.footprint() + list + inner
     }
 }
 
@@ -331,19 +333,23 @@ impl Worker {
     /// capture has come to its end.
     pub(crate) fn end_datagrams(&mut self) {
         let defrag = self.counters.defrag;
-        let settings = &self.tracking.settings.defrag;
-
         let expire = |queues: &mut Reassembler<Fragment>, context: &mut Context<'_, Fragment>| {
             queues.expire(EXPIRE_DATAGRAMS, context)
         };
-        while self.reassembly.call(Timestamp::NEVER, settings, &mut self.counters.defrag, expire)
-            > 0
-        {}
+        loop {
+            let settings = &self.tracking.settings.defrag;
+            let counters = &mut self.counters.defrag;
+            let expired = self.reassembly.call(Timestamp::NEVER, settings, counters, expire);
+            // A few at a time: together they may be more than memory has room for twice.
+            for (fragment, _) in std::mem::take(&mut self.reassembly.discarded) {
+                self.drop_frames(fragment.frame, fragment.pieces, DropReason::FragIncomplete);
+            }
+            if expired == 0 {
+                break;
+            }
+        }
         // Their time was not over.
         self.counters.defrag.reasm_timeout = defrag.reasm_timeout;
-        for (fragment, _) in std::mem::take(&mut self.reassembly.discarded) {
-            self.drop_frames(fragment.frame, fragment.pieces, DropReason::FragIncomplete);
-        }
     }
 
     /// Takes the datagrams of a bucket that leaves.

@@ -291,7 +291,11 @@ impl Worker {
         self.process_batch(now);
         match item {
             Item::Packet(packet) => self.batch.push(packet),
-            Item::Fence(bucket) => self.departures.extend(self.ownership.fence(bucket)),
+            Item::Fence(bucket) => {
+                if let Some(departure) = self.ownership.fence(bucket) {
+                    self.depart(departure);
+                }
+            }
             Item::Bucket(bucket, content) => self.take_bucket(bucket, content, now),
             Item::Marker(marker) => self.notify(Notice::Marker(marker)),
         }
@@ -350,6 +354,12 @@ impl Worker {
         let mut queue = self.queues.swap_remove(index);
         queue.received.lost += queue.source.take_lost();
         self.notify(Notice::Failed(queue, error));
+    }
+
+    /// Takes note of a bucket that leaves at the end of the turn.
+    pub(crate) fn depart(&mut self, departure: Departure<Box<Bucket>>) {
+        self.tracking.limits.forget_giver(departure.bucket.0);
+        self.departures.push(departure);
     }
 
     fn flush(&mut self) {
