@@ -109,16 +109,24 @@ impl LimitPools {
     }
 
     /// Takes over a changed `nf_conntrack_max`. The reserve is part of it, at most a
-    /// [`RESERVE_SHARE`]th. Workers then have to [share](Limits::share) anew.
+    /// [`RESERVE_SHARE`]th. Workers then have to [share](Limits::share) anew, and when all
+    /// have, what is lower is to be [settled](LimitPools::settle).
     pub fn apply(&self, settings: &Settings) {
         let reserve = self.reserved.min(settings.max_entries / RESERVE_SHARE);
-        self.reserve.set_cap(reserve);
-        self.table.set_cap(settings.max_entries - reserve);
+        self.reserve.plan_cap(reserve);
+        self.table.plan_cap(settings.max_entries - reserve);
+    }
+
+    /// Has limits hold that are lower than before.
+    pub fn settle(&self) {
+        let zones = self.zones.iter().map(|(_, pool)| pool);
+        [&self.table, &self.reserve].into_iter().chain(zones).for_each(LeasePool::settle_cap);
     }
 
     /// Takes over the limits of zones; `None`: no limit of its own. What is not among them
     /// has none any more. Workers then have to [learn](Limits::learn) and to
-    /// [share](Limits::share) anew.
+    /// [share](Limits::share) anew, and when all have, what is lower is to be
+    /// [settled](LimitPools::settle).
     ///
     /// # Errors
     /// [`TooManyZones`]; nothing has changed.
@@ -130,7 +138,7 @@ impl LimitPools {
         }
         for (zone, pool) in &self.zones {
             let limit = zones.iter().find(|(other, _)| other == zone).and_then(|&(_, limit)| limit);
-            pool.set_cap(limit.unwrap_or(NO_LIMIT));
+            pool.plan_cap(limit.unwrap_or(NO_LIMIT));
         }
         for &(zone, limit) in zones {
             if self.zones.iter().all(|&(other, _)| other != zone) {
@@ -182,7 +190,7 @@ impl LimitPools {
 
 /// Units that a lease asks for at a time.
 fn quantum(pool: &LeasePool) -> u64 {
-    (pool.cap() / 1024).min(1024)
+    (pool.planned_cap() / 1024).min(1024)
 }
 
 impl Limits {
@@ -202,7 +210,7 @@ impl Limits {
     /// Takes over limits that have changed, and shares them with so many workers, this one
     /// among them: a part of the table and of each zone is always there for each.
     pub fn share(&mut self, workers: u32) {
-        let floor = |pool: &LeasePool| match pool.cap() {
+        let floor = |pool: &LeasePool| match pool.planned_cap() {
             NO_LIMIT => 0,
             cap => cap / FLOOR_SHARE / u64::from(workers.max(1)),
         };

@@ -17,6 +17,7 @@ fn pair(max_entries: u64, reserve: &Reserve) -> (LimitPools, [Limits; 2]) {
 /// Takes over a limit that has changed.
 fn change(pools: &LimitPools, pair: &mut [Limits; 2], max_entries: u64) {
     pools.apply(&settings(max_entries));
+    pools.settle();
     pair.iter_mut().for_each(|limits| limits.share(2));
 }
 
@@ -112,10 +113,12 @@ fn limits_of_zones_change_while_connections_live() {
     let (mut pools, mut workers) = pair(1 << 20, &Reserve::default());
     let mut change = |workers: &mut [Limits; 2], zones: &[(Zone, Option<u64>)]| {
         pools.set_zones(zones).unwrap();
-        for limits in workers {
+        for limits in workers.iter_mut() {
             limits.learn(&pools);
             limits.share(2);
         }
+        pools.settle();
+        workers.iter_mut().for_each(|limits| limits.share(2));
         pools.zones().collect::<Vec<_>>()
     };
     change(&mut workers, &[(Zone(5), None)]);
@@ -152,4 +155,21 @@ fn zones_beyond_the_most_are_refused_and_nothing_has_changed() {
     assert!(pools.zones().all(|(_, limit)| limit == Some(1)));
     pools.set_zones(&zones(7..=7)).unwrap();
     assert_eq!(pools.zones().filter(|(_, limit)| limit.is_some()).count(), 1);
+}
+
+#[test]
+fn a_lower_limit_costs_nobody_what_fits_it() {
+    let (pools, mut pair) = pair(100_000, &Reserve::default());
+    assert_eq!(spend(&mut pair[0], 20_000), 20_000);
+    pools.apply(&settings(30_000));
+    for limits in &mut pair {
+        // Whoever is told first.
+        limits.share(2);
+        assert!(!limits.is_overdrawn());
+        assert!(limits.spend());
+    }
+    pools.settle();
+    assert!(!pair.iter().any(Limits::is_overdrawn));
+    let more = spend(&mut pair[0], 30_000) + spend(&mut pair[1], 30_000);
+    assert_eq!(more, 30_000 - 20_002);
 }

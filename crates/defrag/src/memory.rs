@@ -41,8 +41,14 @@ impl Pools {
     /// limit allows evict in their next calls of [`crate::Reassembler::expire`].
     pub fn apply(&self, settings: &Settings) {
         for (pool, family) in self.pools.iter().zip(settings.families()) {
-            pool.set_cap(family.high_thresh);
+            pool.plan_cap(family.high_thresh);
         }
+    }
+
+    /// Has limits hold that are lower than before: to be called when all workers have
+    /// [fitted](Memory::set_workers) what they hold to them.
+    pub fn settle(&self) {
+        self.pools.iter().for_each(LeasePool::settle_cap);
     }
 
     /// The share of one of `workers` workers (at least 1).
@@ -63,11 +69,11 @@ impl Pools {
 }
 
 fn floor(pool: &LeasePool, workers: u32) -> u64 {
-    pool.cap() / FLOOR_SHARE / u64::from(workers.max(1))
+    pool.planned_cap() / FLOOR_SHARE / u64::from(workers.max(1))
 }
 
 fn quantum(pool: &LeasePool, workers: u32) -> u64 {
-    (pool.cap() / QUANTUM_SHARE / u64::from(workers.max(1))).min(LARGEST_QUANTUM)
+    (pool.planned_cap() / QUANTUM_SHARE / u64::from(workers.max(1))).min(LARGEST_QUANTUM)
 }
 
 /// What a worker may hold, bytes.
@@ -122,6 +128,7 @@ mod tests {
 
         settings.v4.high_thresh = 4 * 1024 * KIB;
         pools.apply(&settings);
+        pools.settle();
         memory.set_workers(2);
         assert!(memory.lease(Family::V4).spend(512 * KIB + 1));
         assert_eq!(leased(), (512 + 128) * KIB);

@@ -213,6 +213,16 @@ impl Coordinator {
         self.tell_all(|| Command::ShareLimits(workers))
     }
 
+    /// Has limits hold that have been taken over: a lower one when every worker has floors
+    /// that fit it, so that nobody gives up what would fit.
+    pub fn change_limits(&mut self) -> Result<(), Unresponsive> {
+        self.share_limits()?;
+        self.reports()?;
+        self.limit_pools.settle();
+        self.fragment_pools.settle();
+        self.share_limits()
+    }
+
     fn cpu_of(&self, id: WorkerId) -> Option<usize> {
         (!self.cpus.is_empty()).then(|| self.cpus[id.index() % self.cpus.len()])
     }

@@ -419,7 +419,7 @@ impl Coordinator {
         let settings = self.config.settings.clone();
         let told = self
             .tell_all(|| Command::Settings(Box::new(settings.clone())))
-            .and_then(|()| self.share_limits());
+            .and_then(|()| self.change_limits());
         if let Err(error) = told {
             tracing::error!("{name} = {value} did not reach every worker: {error}");
         }

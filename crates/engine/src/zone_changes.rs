@@ -88,8 +88,7 @@ impl Coordinator {
         // the zone is there, so all have to count its connections before.
         let pools = self.limit_pools.clone();
         self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
-        self.share_limits()?;
-        self.reports()?;
+        self.change_limits()?;
         Ok(self.tell_all(|| Command::Zones(Box::new(map.clone())))?)
     }
 }

@@ -17,6 +17,8 @@ pub struct LeasePool {
 #[derive(Debug)]
 struct Shared {
     cap: AtomicU64,
+    /// The cap to come, where it is lower.
+    planned: AtomicU64,
     leased: AtomicU64,
     /// Units that floors lack.
     owed: AtomicU64,
@@ -43,7 +45,8 @@ impl LeasePool {
     /// A pool of `cap` units.
     pub fn new(cap: u64) -> Self {
         let [leased, owed] = [AtomicU64::new(0), AtomicU64::new(0)];
-        Self { shared: Arc::new(Shared { cap: AtomicU64::new(cap), leased, owed }) }
+        let [cap, planned] = [AtomicU64::new(cap), AtomicU64::new(cap)];
+        Self { shared: Arc::new(Shared { cap, planned, leased, owed }) }
     }
 
     /// The limit, units.
@@ -51,10 +54,24 @@ impl LeasePool {
         self.shared.cap.load(Ordering::Relaxed)
     }
 
-    /// Changes the limit. When it falls below what is leased, nothing is taken
-    /// away; new leases are refused until enough has come back.
-    pub fn set_cap(&self, cap: u64) {
-        self.shared.cap.store(cap, Ordering::Relaxed);
+    /// The limit that [`LeasePool::plan_cap`] has announced: floors and quanta have to fit it.
+    pub fn planned_cap(&self) -> u64 {
+        self.shared.planned.load(Ordering::Relaxed)
+    }
+
+    /// Announces another limit. A higher one holds at once; a lower one from
+    /// [`LeasePool::settle_cap`] on, before which all leases should have got the floors and
+    /// quanta that fit it: otherwise what one holds unspent is lacking to the others, and
+    /// they give up what would fit.
+    pub fn plan_cap(&self, cap: u64) {
+        self.shared.planned.store(cap, Ordering::Relaxed);
+        self.shared.cap.fetch_max(cap, Ordering::Relaxed);
+    }
+
+    /// Has the limit hold that was announced. When it is below what is leased, nothing is
+    /// taken away; new leases are refused until enough has come back.
+    pub fn settle_cap(&self) {
+        self.shared.cap.store(self.planned_cap(), Ordering::Relaxed);
     }
 
     /// Units that are leased, spent or not.
@@ -277,7 +294,9 @@ mod tests {
         let pool = LeasePool::new(4);
         let mut lease = pool.lease(1);
         assert!((0..4).all(|_| lease.spend(1)));
-        pool.set_cap(2);
+        pool.plan_cap(2);
+        assert_eq!((pool.cap(), pool.planned_cap()), (4, 2));
+        pool.settle_cap();
         lease.release(1);
         assert_eq!(lease.spare(), 1);
         lease.release(3);

@@ -227,6 +227,7 @@ proptest! {
                     limits.learn(&pools);
                     limits.share(2);
                 }
+                pools.settle();
             } else if known.is_none() && zone > 0 {
                 continue;
             }
