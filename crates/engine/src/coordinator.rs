@@ -21,7 +21,7 @@ use crate::balancing::BalanceState;
 use crate::command::{Command, Notice, Question, WorkerReport};
 use crate::config::{Config, StartError, SteerError, WorkerCount};
 use crate::crew::{Member, PATIENCE, Unresponsive, introduce};
-use crate::events::{EventStream, Subscription};
+use crate::events::{EventSender, EventStream, Subscription};
 use crate::output::Sent;
 use crate::ownership::Move;
 use crate::port_book::PortBook;
@@ -185,10 +185,8 @@ impl Coordinator {
         for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
             member.tell(Command::Subscribe(sender))?;
         }
-        for reader in &self.expectation_subscriptions {
-            if let Some(sender) = reader.connect(id) {
-                member.tell(Command::SubscribeExpectations(sender))?;
-            }
+        for sender in self.expectation_subscriptions.iter().filter_map(|it| it.connect(id)) {
+            member.tell(Command::SubscribeExpectations(sender))?;
         }
         member.tell(Command::SetMtus(self.ports.mtus().to_vec()))?;
         if let Some(routing) = &self.routing {
@@ -240,15 +238,8 @@ impl Coordinator {
 
     /// Subscribes to the events of the workers there are and will be.
     pub fn subscribe(&mut self, capacity: usize) -> Result<EventStream, Unresponsive> {
-        let (subscription, stream) = Subscription::new(capacity);
-        for member in &mut self.members {
-            if let Some(sender) = subscription.connect(member.id) {
-                member.tell(Command::Subscribe(sender))?;
-            }
-        }
-        self.subscriptions.retain(Subscription::is_read);
-        self.subscriptions.push(subscription);
-        Ok(stream)
+        let Self { members, subscriptions, .. } = self;
+        subscribe(members, subscriptions, capacity, Command::Subscribe)
     }
 
     /// The same for what is expected.
@@ -256,15 +247,8 @@ impl Coordinator {
         &mut self,
         capacity: usize,
     ) -> Result<EventStream<ExpectationEvent>, Unresponsive> {
-        let (subscription, stream) = Subscription::new(capacity);
-        for member in &mut self.members {
-            if let Some(sender) = subscription.connect(member.id) {
-                member.tell(Command::SubscribeExpectations(sender))?;
-            }
-        }
-        self.expectation_subscriptions.retain(Subscription::is_read);
-        self.expectation_subscriptions.push(subscription);
-        Ok(stream)
+        let Self { members, expectation_subscriptions, .. } = self;
+        subscribe(members, expectation_subscriptions, capacity, Command::SubscribeExpectations)
     }
 
     /// Sends a command to every worker.
@@ -553,4 +537,22 @@ impl Coordinator {
         }
         Ok(())
     }
+}
+
+/// Connects a new reader to all workers, and remembers it for those that will be.
+fn subscribe<E>(
+    members: &mut [Member],
+    subscriptions: &mut Vec<Subscription<E>>,
+    capacity: usize,
+    command: fn(EventSender<E>) -> Command,
+) -> Result<EventStream<E>, Unresponsive> {
+    let (subscription, stream) = Subscription::new(capacity);
+    for member in members {
+        if let Some(sender) = subscription.connect(member.id) {
+            member.tell(command(sender))?;
+        }
+    }
+    subscriptions.retain(Subscription::is_read);
+    subscriptions.push(subscription);
+    Ok(stream)
 }

@@ -10,9 +10,6 @@ use crate::bridge::{Bridge, Egress};
 use crate::icmp_answers::{IcmpAnswers, Names};
 use crate::path_mtu::{self, Refused};
 
-/// Bytes of an Ethernet header without tags.
-const ETHERNET_LEN: usize = 14;
-
 /// Frames that are gathered before they are sent on their own accord; a turn
 /// sends what is left in any case.
 const FLUSH_AT: usize = 64;
@@ -31,7 +28,7 @@ impl Onward {
     fn apply(self, frame: &mut Frame) {
         let bytes = frame.bytes_mut();
         wire::set_stations(bytes, self.from, self.to);
-        if let Some(packet) = bytes.get_mut(ETHERNET_LEN..) {
+        if let Some(packet) = bytes.get_mut(usize::from(wire::ETHERNET_LEN)..) {
             let was_left = wire::take_hop(packet);
             debug_assert!(was_left, "a router looks at the time to live before");
         }

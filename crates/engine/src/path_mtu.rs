@@ -10,7 +10,7 @@ use wire::{Dissected, Family, Tunnels, checksum};
 use crate::icmp_answers::IcmpAnswers;
 
 /// Bytes of an Ethernet header, which the MTU does not count.
-const ETHERNET_LEN: usize = 14;
+const ETHERNET_LEN: usize = wire::ETHERNET_LEN as usize;
 /// Bytes of a VLAN tag, which it does not count either (IEEE 802.3ac), if it is the
 /// first and no service tag: so do packet sockets of Linux.
 const VLAN_TAG_LEN: usize = 4;

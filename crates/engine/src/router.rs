@@ -9,7 +9,7 @@ use fib::{HardwareAddress, LinkId, Neighbour, Query, Way};
 use flow::{Counters, DropReason};
 use netio::{Frame, FramePool, PortId};
 use wire::icmp_error::Message;
-use wire::{Dissected, Family, Network, Transport, Tunnels};
+use wire::{Dissected, ETHERNET_LEN, Family, Network, Transport, Tunnels};
 
 use crate::output::{Manner, Onward, Outputs};
 use crate::route_keeper::Resolver;
@@ -30,9 +30,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Neighbours that are remembered to have been asked for.
 const MAX_ASKED: usize = 1024;
-
-/// Ethernet header without tags: what interfaces of the kernel see.
-const ETHERNET_LEN: u16 = 14;
 
 /// Where a received frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

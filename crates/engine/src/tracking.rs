@@ -44,9 +44,21 @@ impl Tracking {
     /// What the connection table needs from its worker for whatever is not about a packet
     /// of one zone.
     pub fn context<'a>(&'a mut self, now: Timestamp, counters: &'a mut Counters) -> Context<'a> {
+        self.context_of(None, now, counters)
+    }
+
+    /// The same for a packet of one zone.
+    #[inline]
+    fn context_of<'a>(
+        &'a mut self,
+        zone: Option<Zone>,
+        now: Timestamp,
+        counters: &'a mut Counters,
+    ) -> Context<'a> {
+        let settings = zone.and_then(|zone| self.zones.settings(zone));
         Context {
             now,
-            settings: &self.settings.conntrack,
+            settings: settings.unwrap_or(&self.settings.conntrack),
             limits: &mut self.limits,
             counters: &mut counters.conntrack,
             expectations: &self.expectations,
@@ -81,8 +93,8 @@ impl Tracking {
                 _ => Ok(()),
             };
         };
-        let settings = self.zones.settings(keyed.key.zone).unwrap_or(&self.settings.conntrack);
         let may_open = !self.refuses_new[usize::from(packet.frame.port.0)];
+        let mut context = self.context_of(Some(keyed.key.zone), now, counters);
         let tracked_packet = TrackedPacket {
             network: &packet.network,
             frame: packet.frame.bytes(),
@@ -94,16 +106,7 @@ impl Tracking {
             },
             segments: packet.frame.segments(),
             may_open,
-            screened: screened && may_open && settings.syn_proxy.half_open != 0,
-        };
-        let mut context = Context {
-            now,
-            settings,
-            limits: &mut self.limits,
-            counters: &mut counters.conntrack,
-            expectations: &self.expectations,
-            events: self.subscribers.sink(),
-            expectation_events: self.expectation_subscribers.sink(),
+            screened: screened && may_open && context.settings.syn_proxy.half_open != 0,
         };
         let tracked = bucket.connections.track(&tracked_packet, &mut context);
         if tracked.verdict == Verdict::Accept {

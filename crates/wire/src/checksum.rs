@@ -210,6 +210,19 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
     true
 }
 
+/// Where the checksum is in an ICMP or ICMPv6 header.
+pub(crate) const ICMP_FIELD: usize = 2;
+
+/// Where a transport has its Internet checksum; `None` for one that has none.
+pub(crate) fn sum_field(protocol: u8, family: Family) -> Option<usize> {
+    match (protocol, family) {
+        (protocol::TCP, _) => Some(16),
+        (protocol::UDP | protocol::UDPLITE | protocol::DCCP, _) => Some(6),
+        (protocol::ICMP, Family::V4) | (protocol::ICMPV6, Family::V6) => Some(ICMP_FIELD),
+        _ => None,
+    }
+}
+
 /// What an Internet checksum covers and where it is.
 struct Covered {
     pseudo_header: Sum,
@@ -223,25 +236,22 @@ impl Covered {
     /// `None` for a protocol without an Internet checksum.
     fn of(bytes: &[u8], network: &Network) -> Option<Self> {
         let all = bytes.len();
-        let with_pseudo = |counted: u32, length, field| {
+        let field = sum_field(network.protocol, network.family)?;
+        let with_pseudo = |counted: u32, length| {
             let pseudo_header = Sum::ZERO.pseudo_header(network, counted);
             Some(Self { pseudo_header, length, field })
         };
         let total = network.transport_len();
         match (network.protocol, network.transport) {
-            (protocol::TCP, _) => with_pseudo(total, all, 16),
-            (protocol::UDP, Transport::Udp { length: 0, .. }) => with_pseudo(total, all, 6),
+            (protocol::TCP, _) => with_pseudo(total, all),
+            (protocol::UDP, Transport::Udp { length: 0, .. }) => with_pseudo(total, all),
             (protocol::UDP, Transport::Udp { length, .. }) => {
-                with_pseudo(length.into(), length.into(), 6)
+                with_pseudo(length.into(), length.into())
             }
-            (protocol::UDPLITE, Transport::Udp { length: 0, .. }) => with_pseudo(total, all, 6),
-            (protocol::UDPLITE, Transport::Udp { length, .. }) => {
-                with_pseudo(total, length.into(), 6)
-            }
-            (protocol::ICMP, _) if network.family == Family::V4 => {
-                Some(Self { pseudo_header: Sum::ZERO, length: all, field: 2 })
-            }
-            (protocol::ICMPV6, _) if network.family == Family::V6 => with_pseudo(total, all, 2),
+            (protocol::UDPLITE, Transport::Udp { length: 0, .. }) => with_pseudo(total, all),
+            (protocol::UDPLITE, Transport::Udp { length, .. }) => with_pseudo(total, length.into()),
+            (protocol::ICMP, _) => Some(Self { pseudo_header: Sum::ZERO, length: all, field }),
+            (protocol::ICMPV6, _) => with_pseudo(total, all),
             (protocol::DCCP, _) => {
                 // RFC 4340 section 9.2: coverage 0 is everything, n is the
                 // header and n - 1 words of data.
@@ -250,7 +260,7 @@ impl Covered {
                     0 => all,
                     words => header + (usize::from(words) - 1) * 4,
                 };
-                with_pseudo(total, length, 6)
+                with_pseudo(total, length)
             }
             _ => None,
         }

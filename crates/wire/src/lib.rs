@@ -36,6 +36,7 @@ pub use dissected::{
 };
 pub use hop::{set_stations, take_hop};
 pub use icmp_error::is_single_host;
+pub use link::ETHERNET_LEN;
 pub use readdress::{ChecksumCovers, Place, Readdress};
 pub use summary::Summary;
 pub use tcp_editor::{TcpEditor, map_quoted};

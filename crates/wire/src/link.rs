@@ -23,7 +23,7 @@ pub(crate) mod ethertype {
 }
 
 /// Bytes of an Ethernet header without tags.
-pub(crate) const ETHERNET_LEN: u16 = 14;
+pub const ETHERNET_LEN: u16 = 14;
 /// PPPoE header and PPP protocol number.
 const PPPOE_LEN: u16 = 8;
 pub(crate) const PPP_IPV4: u16 = 0x0021;

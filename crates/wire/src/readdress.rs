@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::checksum::{Change, Sum, is_source_routed};
+use crate::checksum::{Change, ICMP_FIELD, Sum, is_source_routed, sum_field};
 use crate::crc32c::crc32c_of_change;
 use crate::{
     Family, IcmpError, IcmpQuery, Network, QueryKind, QuotedTransport, Transport, protocol,
@@ -15,8 +15,6 @@ use crate::{
 
 /// Where the checksum is in an IPv4 header.
 const IPV4_CHECKSUM: usize = 10;
-/// Where the checksum is in an ICMP or ICMPv6 header.
-const ICMP_CHECKSUM: usize = 2;
 /// Where the identifier is in an ICMP query.
 const ICMP_ID: usize = 4;
 /// Where the call id is in an enhanced GRE header (RFC 2637 section 4.1).
@@ -112,7 +110,7 @@ impl Readdress {
             self.describe_quoted(&mut quoted.transport);
             let message = &mut frame[start..];
             let after = Sum::ZERO.bytes(message);
-            Change::between(before, after).update(message, ICMP_CHECKSUM);
+            Change::between(before, after).update(message, ICMP_FIELD);
         }
     }
 
@@ -257,17 +255,11 @@ enum Field {
 impl Packet {
     /// `None` for a protocol whose checksum, if it has one, does not cover what changes.
     fn checksum_field(self) -> Option<Field> {
-        let sum = |at| Some(Field::Sum { at, pseudo_header: true });
-        match (self.protocol, self.family) {
-            (protocol::TCP, _) => sum(16),
-            (protocol::UDP | protocol::UDPLITE | protocol::DCCP, _) => sum(6),
-            (protocol::ICMPV6, Family::V6) => sum(ICMP_CHECKSUM),
-            (protocol::ICMP, Family::V4) => {
-                Some(Field::Sum { at: ICMP_CHECKSUM, pseudo_header: false })
-            }
-            (protocol::SCTP, _) => Some(Field::Crc { at: SCTP_CHECKSUM }),
-            _ => None,
+        if self.protocol == protocol::SCTP {
+            return Some(Field::Crc { at: SCTP_CHECKSUM });
         }
+        let at = sum_field(self.protocol, self.family)?;
+        Some(Field::Sum { at, pseudo_header: self.protocol != protocol::ICMP })
     }
 
     fn update_sum(self, transport: &mut [u8], at: usize, pseudo_header: Change, header: Change) {

@@ -6,15 +6,13 @@ use std::ops::Range;
 
 use crate::{
     IcmpError, Network, Quoted, TcpFlags, TcpInfo, Transport,
-    checksum::Change,
+    checksum::{Change, ICMP_FIELD},
     protocol,
     tcp_option::{TcpOptions, kind},
 };
 
 /// Where the checksum is in a TCP header.
 const TCP_CHECKSUM: usize = 16;
-/// Where the checksum is in an ICMP or ICMPv6 header.
-const ICMP_CHECKSUM: usize = 2;
 
 /// The TCP header of a packet.
 pub struct TcpEditor<'a> {
@@ -133,11 +131,11 @@ pub fn map_quoted(
     let word = |message: &[u8], at| message.get(at..)?.first_chunk().copied();
     if let Some(old) = word(message, quote + 4) {
         let new = sequence(u32::from_be_bytes(old)).to_be_bytes();
-        write(message, quote + 4, &new, Some(ICMP_CHECKSUM));
+        write(message, quote + 4, &new, Some(ICMP_FIELD));
     }
     if let Some(old) = word(message, quote + 8) {
         let new = acknowledgment(u32::from_be_bytes(old)).to_be_bytes();
-        write(message, quote + 8, &new, Some(ICMP_CHECKSUM));
+        write(message, quote + 8, &new, Some(ICMP_FIELD));
     }
 }
 

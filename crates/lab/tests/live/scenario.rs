@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use lab::{
-    ConntrackLine, DnsServer, Error, Family, HttpServer, Lab, Result, Transport, iperf_tcp,
-    iperf_udp, ping, traceroute,
+    ConntrackLine, DnsServer, Error, Family, HttpServer, Lab, Namespace, Result, Transport,
+    iperf_tcp, iperf_udp, ping, traceroute,
 };
 
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -158,4 +158,33 @@ pub fn streams_are_assured(lab: &Lab, table: fn(&Lab) -> Result<Vec<ConntrackLin
         assert_eq!(streams.count(), 2, "{family:?}: {lines:#?}");
     }
     Ok(())
+}
+
+/// A namespace that forwards between "client0" and "server0". The other ends of these cables
+/// are "client1" and "server1", for whoever plays the hosts.
+pub fn forwarding_namespace(name: &'static str) -> Result<Namespace> {
+    let namespace = Namespace::new(name)?;
+    let mut links = Vec::new();
+    for (side, v4, v6) in [
+        ("client", "192.0.2.0/24", "2001:db8:1::/64"),
+        ("server", "198.51.100.0/24", "2001:db8:2::/64"),
+    ] {
+        let (near, far) = (format!("{side}0"), format!("{side}1"));
+        links.push(format!("link add {near} arp off type veth peer name {far}"));
+        for end in [&near, &far] {
+            links.push(format!("link set {end} addrgenmode none up"));
+        }
+        links.push(format!("route add {v4} dev {near}"));
+        links.push(format!("route add {v6} dev {near}"));
+    }
+    namespace.ip(&links.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let sysctls = [
+        "net.ipv4.ip_forward=1",
+        "net.ipv6.conf.all.forwarding=1",
+        "net.ipv4.conf.all.rp_filter=0",
+        "net.ipv4.conf.client0.rp_filter=0",
+        "net.ipv4.conf.server0.rp_filter=0",
+    ];
+    namespace.program("sysctl").args(["-qw"]).args(sysctls).check()?;
+    Ok(namespace)
 }

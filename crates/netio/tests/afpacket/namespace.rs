@@ -5,7 +5,7 @@ use std::env;
 use std::process::Command;
 
 /// Set in the process that runs the test proper.
-const INSIDE: &str = "NETIO_TEST_NAMESPACE";
+const INSIDE: &str = "STATEWAY_TEST_NAMESPACE";
 
 /// Runs `body` in a fresh network namespace: this test program starts itself again
 /// under unshare(1), with only the test called `name`.

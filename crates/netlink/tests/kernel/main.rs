@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "only tests call these functions")]
 
 mod asking;
+// The same for all tests that need a namespace to themselves.
+#[path = "../../../netio/tests/afpacket/namespace.rs"]
 mod namespace;
 
 use std::collections::BTreeSet;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lab::{Error, Namespace, Result};
 
 use super::generate::Packet;
+use crate::scenario::forwarding_namespace;
 
 /// The namespace.
 pub struct Kernel {
@@ -22,29 +23,7 @@ pub struct Answer {
 
 impl Kernel {
     pub fn new() -> Result<Self> {
-        let namespace = Namespace::new("rules")?;
-        let mut links = Vec::new();
-        for (side, v4, v6) in [
-            ("client", "192.0.2.0/24", "2001:db8:1::/64"),
-            ("server", "198.51.100.0/24", "2001:db8:2::/64"),
-        ] {
-            let (near, far) = (format!("{side}0"), format!("{side}1"));
-            links.push(format!("link add {near} arp off type veth peer name {far}"));
-            for end in [&near, &far] {
-                links.push(format!("link set {end} addrgenmode none up"));
-            }
-            links.push(format!("route add {v4} dev {near}"));
-            links.push(format!("route add {v6} dev {near}"));
-        }
-        namespace.ip(&links.iter().map(String::as_str).collect::<Vec<_>>())?;
-        let sysctls = [
-            "net.ipv4.ip_forward=1",
-            "net.ipv6.conf.all.forwarding=1",
-            "net.ipv4.conf.all.rp_filter=0",
-            "net.ipv4.conf.client0.rp_filter=0",
-            "net.ipv4.conf.server0.rp_filter=0",
-        ];
-        namespace.program("sysctl").args(["-qw"]).args(sysctls).check()?;
+        let namespace = forwarding_namespace("rules")?;
         let player = namespace.write_file("player.py", include_bytes!("player.py"))?;
         Ok(Self { namespace, player })
     }

@@ -12,6 +12,7 @@ use wire::{Family, Transport, protocol};
 
 use super::dialogue::{Dialogue, Step};
 use super::said::{Class, Entry, Said, Way};
+use crate::scenario::forwarding_namespace;
 
 /// Classes as numbers that the rules of the namespace write into the DSCP.
 const CLASSES: [(Class, Option<Way>); 7] = [
@@ -80,27 +81,8 @@ pub struct Answer {
 impl Kernel {
     pub fn new() -> Result<Self> {
         is_recent()?;
-        let namespace = Namespace::new("kernel")?;
-        let mut links = Vec::new();
-        for (side, v4, v6) in [
-            ("client", "192.0.2.0/24", "2001:db8:1::/64"),
-            ("server", "198.51.100.0/24", "2001:db8:2::/64"),
-        ] {
-            let (near, far) = (format!("{side}0"), format!("{side}1"));
-            links.push(format!("link add {near} arp off type veth peer name {far}"));
-            for end in [&near, &far] {
-                links.push(format!("link set {end} addrgenmode none up"));
-            }
-            links.push(format!("route add {v4} dev {near}"));
-            links.push(format!("route add {v6} dev {near}"));
-        }
-        namespace.ip(&links.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let namespace = forwarding_namespace("kernel")?;
         let sysctls = [
-            "net.ipv4.ip_forward=1",
-            "net.ipv6.conf.all.forwarding=1",
-            "net.ipv4.conf.all.rp_filter=0",
-            "net.ipv4.conf.client0.rp_filter=0",
-            "net.ipv4.conf.server0.rp_filter=0",
             "net.netfilter.nf_conntrack_log_invalid=255",
             "net.netfilter.nf_log.2=nfnetlink_log",
             "net.netfilter.nf_log.10=nfnetlink_log",
