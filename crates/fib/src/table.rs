@@ -1,6 +1,7 @@
 //! Routing tables.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::{Prefix, PrefixMap};
@@ -18,18 +19,74 @@ pub(crate) enum Answer<'a> {
 /// A routing table with the routes of both families.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    v4: PrefixMap<Ipv4Net, Vec<Route>>,
-    v6: PrefixMap<Ipv6Net, Vec<Route>>,
+    v4: Sheaf<Ipv4Net>,
+    v6: Sheaf<Ipv6Net>,
 }
 
-impl Table {
-    /// Adds a route behind those of the same rank. One for exactly the same gives way to it
-    /// if it `replaces`, and so does one with the same hops: the kernel keeps no two.
-    pub(crate) fn insert(&mut self, route: Route, replaces: bool) {
-        let routes = match route.destination {
-            IpNet::V4(prefix) => self.v4.entry(prefix).or_default(),
-            IpNet::V6(prefix) => self.v6.entry(prefix).or_default(),
+/// Parts that the routes of a family are divided into.
+const PARTS: usize = 256;
+
+/// Routes by destination, in parts that clones share until one of them changes: a change of
+/// one route copies one part of 256, not a million routes.
+#[derive(Clone, Debug)]
+struct Sheaf<P: Prefix> {
+    /// Prefixes that are too short to lie in one part.
+    short: Arc<Part<P>>,
+    /// The others, by their first bits.
+    parts: Box<[Arc<Part<P>>]>,
+    /// Prefixes in all parts together.
+    len: usize,
+}
+
+type Part<P> = PrefixMap<P, Vec<Route>>;
+
+/// A prefix whose first bits name its part.
+trait Divided: Prefix + Clone {
+    /// Which part it lies in, below [`PARTS`]; `None` if it is too short to lie in one.
+    fn part(&self) -> Option<usize>;
+}
+
+impl Divided for Ipv4Net {
+    fn part(&self) -> Option<usize> {
+        (self.prefix_len() >= 8).then(|| usize::from(self.addr().octets()[0]))
+    }
+}
+
+/// The parts of IPv6 are told apart by the first 24 bits: registries hand out addresses from
+/// few blocks of 12 to 23 bits, and in shorter ones.
+impl Divided for Ipv6Net {
+    fn part(&self) -> Option<usize> {
+        let [a, b, c, ..] = self.addr().octets();
+        // Of neighbours among the blocks each has a part of its own.
+        let folded = b.wrapping_mul(31).wrapping_add(a.wrapping_mul(97)) ^ c;
+        (self.prefix_len() >= 24).then_some(usize::from(folded))
+    }
+}
+
+impl<P: Divided> Default for Sheaf<P> {
+    fn default() -> Self {
+        let empty = Arc::default();
+        Self { parts: vec![Arc::clone(&empty); PARTS].into(), short: empty, len: 0 }
+    }
+}
+
+impl<P: Divided> Sheaf<P> {
+    /// All parts, the one of the short prefixes first.
+    fn parts(&self) -> impl Iterator<Item = &Part<P>> {
+        std::iter::once(&self.short).chain(&self.parts).map(|part| &**part)
+    }
+
+    fn part_mut(&mut self, prefix: &P) -> &mut Part<P> {
+        let part = match prefix.part() {
+            Some(part) => &mut self.parts[part],
+            None => &mut self.short,
         };
+        Arc::make_mut(part)
+    }
+
+    fn insert(&mut self, prefix: P, route: Route, replaces: bool) {
+        let routes = self.part_mut(&prefix).entry(prefix).or_default();
+        let is_first = routes.is_empty();
         let is_old = |old: &&mut Route| {
             if replaces { old.is_for_the_same(&route) } else { old.is_the_same(&route) }
         };
@@ -39,28 +96,60 @@ impl Table {
         }
         let at = routes.partition_point(|other| other.rank() <= route.rank());
         routes.insert(at, route);
+        self.len += usize::from(is_first);
+    }
+
+    fn remove(&mut self, prefix: &P, route: &Route) -> bool {
+        let part = self.part_mut(prefix);
+        let Some(known) = part.get_mut(prefix) else { return false };
+        let at = known.iter().position(|other| other.is_the_same(route));
+        let Some(at) = at else { return false };
+        known.remove(at);
+        if known.is_empty() {
+            part.remove(prefix);
+            self.len -= 1;
+        }
+        true
+    }
+
+    #[inline]
+    fn ask<'a>(&'a self, address: &P, query: &Query) -> Option<(u8, Answer<'a>)> {
+        // An address is as long a prefix as there is, so it lies in a part.
+        let part = address.part().map(|part| &self.parts[part]);
+        part.and_then(|part| ask(part, address, query)).or_else(|| ask(&self.short, address, query))
+    }
+}
+
+impl Table {
+    /// Adds a route behind those of the same rank. One for exactly the same gives way to it
+    /// if it `replaces`, and so does one with the same hops: the kernel keeps no two.
+    pub(crate) fn insert(&mut self, route: Route, replaces: bool) {
+        match route.destination {
+            IpNet::V4(prefix) => self.v4.insert(prefix, route, replaces),
+            IpNet::V6(prefix) => self.v6.insert(prefix, route, replaces),
+        }
     }
 
     /// Takes a route out; false if there is none such.
     pub(crate) fn remove(&mut self, route: &Route) -> bool {
         match route.destination {
-            IpNet::V4(prefix) => remove(&mut self.v4, &prefix, route),
-            IpNet::V6(prefix) => remove(&mut self.v6, &prefix, route),
+            IpNet::V4(prefix) => self.v4.remove(&prefix, route),
+            IpNet::V6(prefix) => self.v6.remove(&prefix, route),
         }
     }
 
     /// Takes all routes of a family out.
     pub(crate) fn clear(&mut self, v6: bool) {
         if v6 {
-            self.v6.clear();
+            self.v6 = Sheaf::default();
         } else {
-            self.v4.clear();
+            self.v4 = Sheaf::default();
         }
     }
 
     /// How many prefixes there are routes to.
     pub fn len(&self) -> usize {
-        self.v4.len() + self.v6.len()
+        self.v4.len + self.v6.len
     }
 
     /// True without a route.
@@ -68,9 +157,10 @@ impl Table {
         self.len() == 0
     }
 
-    /// All routes, IPv4 first, in the order of their destinations.
+    /// All routes, IPv4 first, in no order to rely on.
     pub fn routes(&self) -> impl Iterator<Item = &Route> {
-        self.v4.values().chain(self.v6.values()).flatten()
+        let v4 = self.v4.parts().flat_map(PrefixMap::values);
+        v4.chain(self.v6.parts().flat_map(PrefixMap::values)).flatten()
     }
 
     /// What the longest prefix says whose routes have an answer for the packet, and how
@@ -78,20 +168,10 @@ impl Table {
     #[inline]
     pub(crate) fn ask(&self, query: &Query) -> Option<(u8, Answer<'_>)> {
         match query.destination {
-            IpAddr::V4(address) => ask(&self.v4, &Ipv4Net::from(address), query),
-            IpAddr::V6(address) => ask(&self.v6, &Ipv6Net::from(address), query),
+            IpAddr::V4(address) => self.v4.ask(&Ipv4Net::from(address), query),
+            IpAddr::V6(address) => self.v6.ask(&Ipv6Net::from(address), query),
         }
     }
-}
-
-fn remove<P: Prefix>(routes: &mut PrefixMap<P, Vec<Route>>, prefix: &P, route: &Route) -> bool {
-    let Some(known) = routes.get_mut(prefix) else { return false };
-    let Some(at) = known.iter().position(|other| other.is_the_same(route)) else { return false };
-    known.remove(at);
-    if known.is_empty() {
-        routes.remove(prefix);
-    }
-    true
 }
 
 fn ask<'a, P: Prefix>(
@@ -124,3 +204,7 @@ fn first<'a>(routes: &'a [Route], query: &Query) -> Option<Answer<'a>> {
         }
     })
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
