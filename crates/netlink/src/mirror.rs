@@ -10,7 +10,7 @@ use netlink_packet_core::{
     NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::AddressMessage;
-use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
 };
@@ -75,6 +75,8 @@ pub struct Mirror {
     /// Gives orders, and hears no answer.
     orders: Socket,
     picture: Picture,
+    /// What decides beside [`Link`] which routes of a link there are.
+    link_flags: BTreeMap<LinkId, LinkFlags>,
     /// What is to be listed still, also where that has failed.
     doubts: Doubts,
 }
@@ -99,7 +101,8 @@ impl Mirror {
         orders.bind_auto()?;
         orders.set_non_blocking(true)?;
         let (picture, doubts) = (Picture::default(), Doubts::ALL);
-        let mut mirror = Self { news, asks, orders, picture, doubts };
+        let link_flags = BTreeMap::new();
+        let mut mirror = Self { news, asks, orders, picture, link_flags, doubts };
         // What changes from here on is heard, and told again harmlessly.
         mirror.settle()?;
         Ok(mirror)
@@ -220,6 +223,9 @@ impl Mirror {
                     self.picture.neighbours.remove(link, address);
                 }
             }
+            // Lifetimes of addresses and statistics of links are told again and again.
+            RouteNetlinkMessage::NewLink(message) if self.is_known_link(&message) => {}
+            RouteNetlinkMessage::NewAddress(message) if self.is_known_address(&message) => {}
             // The kernel does not tell which routes of IPv4 go with an address or a link,
             // and rules name interfaces that may not be there yet.
             RouteNetlinkMessage::NewLink(_)
@@ -230,6 +236,23 @@ impl Mirror {
             }
             _ => {}
         }
+    }
+
+    /// True if nothing of a link has changed that the picture or the kernel's routes have to
+    /// do with.
+    fn is_known_link(&self, message: &LinkMessage) -> bool {
+        let id = LinkId(message.header.index);
+        self.picture.links.get(&id).is_some_and(|known| {
+            let told = reading::link(message);
+            Link { addresses: known.addresses.clone(), ..told } == *known
+        }) && self.link_flags.get(&id) == Some(&reading::link_flags(message))
+    }
+
+    /// True if an address is one that the picture has.
+    fn is_known_address(&self, message: &AddressMessage) -> bool {
+        reading::address(message).is_some_and(|(link, address)| {
+            self.picture.links.get(&link).is_some_and(|link| link.addresses.contains(&address))
+        })
     }
 
     fn take_neighbour(&mut self, message: &NeighbourMessage) {
@@ -247,10 +270,13 @@ impl Mirror {
     fn list(&mut self, doubts: Doubts) -> Result<(), Error> {
         if doubts.links {
             let mut links: BTreeMap<LinkId, Link> = BTreeMap::new();
+            let mut link_flags = BTreeMap::new();
             let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
             for message in self.dump("links", request)? {
                 if let RouteNetlinkMessage::NewLink(message) = message {
-                    links.insert(LinkId(message.header.index), reading::link(&message));
+                    let id = LinkId(message.header.index);
+                    links.insert(id, reading::link(&message));
+                    link_flags.insert(id, reading::link_flags(&message));
                 }
             }
             let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
@@ -262,7 +288,7 @@ impl Mirror {
                     link.addresses.push(address);
                 }
             }
-            self.picture.links = links;
+            (self.picture.links, self.link_flags) = (links, link_flags);
         }
         if doubts.routing {
             self.picture.unsupported.clear();
@@ -409,5 +435,25 @@ mod tests {
         assert!(mirror.is_doubtful());
         assert!(mirror.refresh().unwrap());
         assert!(!mirror.is_doubtful() && !mirror.picture().links.is_empty());
+    }
+
+    #[test]
+    fn what_is_told_again_lists_nothing_and_a_link_that_went_down_does() {
+        let mut mirror = Mirror::open().unwrap();
+        let header = NetlinkHeader::default();
+        let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let mut told = mirror.dump("links", links).unwrap();
+        told.extend(mirror.dump("addresses", addresses).unwrap());
+        let mut doubts = Doubts::default();
+        for message in &told {
+            mirror.take(&header, message.clone(), &mut doubts);
+        }
+        assert_eq!(doubts, Doubts::default());
+        // Routes of IPv4 go with a link that is no longer up, even if it had no carrier.
+        let RouteNetlinkMessage::NewLink(mut link) = told.remove(0) else { panic!("no link") };
+        link.header.flags ^= LinkFlags::Up;
+        mirror.take(&header, RouteNetlinkMessage::NewLink(link), &mut doubts);
+        assert!(doubts.links && doubts.routing);
     }
 }

@@ -293,6 +293,11 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
     link
 }
 
+/// The flags of a link on which depends which routes it has.
+pub(crate) fn link_flags(message: &LinkMessage) -> LinkFlags {
+    message.header.flags & (LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running)
+}
+
 /// An address of the host, and where it is; `None` if it is not to be used (yet).
 pub(crate) fn address(message: &AddressMessage) -> Option<(LinkId, IpAddr)> {
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Deprecated;
