@@ -50,6 +50,8 @@ const _: () = assert!(size_of::<Entry>() == 128 && size_of::<Head>() == 64);
 pub(crate) struct Status(u16);
 
 impl Status {
+    /// None of them.
+    pub const NONE: Self = Self(0);
     /// The slot holds a connection.
     pub const LIVE: Self = Self(1);
     /// The originator is the high side of the key.
@@ -78,6 +80,8 @@ impl Status {
     pub const LABELLED: Self = Self(1 << 12);
     /// It is a call of GRE version 1 that another connection has announced.
     pub const CALL: Self = Self(1 << 13);
+    /// The packet that opened it is still being judged: nobody was told of it.
+    pub const FRESH: Self = Self(1 << 14);
 
     pub const fn has(self, bit: Self) -> bool {
         self.0 & bit.0 != 0

@@ -3,7 +3,9 @@
 //! A [`Table`] holds the connections of one bucket and belongs to one worker at a
 //! time, so nothing in it is shared or locked. [`Table::track`] says of a packet
 //! how it relates to the known connections; the caller asks for the memory ahead
-//! over a whole batch ([`Table::prefetch_index`], [`Table::prefetch_entry`]).
+//! over a whole batch ([`Table::prefetch_index`], [`Table::prefetch_entry`]). What a packet
+//! has opened is [confirmed](Table::confirm) when the packet goes on and
+//! [withdrawn](Table::withdraw) when it does not.
 //! Outside the packet path connections are seen as [`Connection`]s, which
 //! [`mod@format`] prints as the kernel's `conntrack` tool does.
 
@@ -34,7 +36,7 @@ pub use labels::{Label, LabelNames, Labels, NameError, UnknownLabel};
 pub use limits::{
     HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Sources, TooManyZones,
 };
-pub use packet::{Checksum, Context, Tracked, TrackedPacket, class_without_flow};
+pub use packet::{Checksum, ConnectionId, Context, Tracked, TrackedPacket, class_without_flow};
 pub use settings::{Settings, Timeouts};
 pub use table::{Action, CHOSEN_COST, Changes, Cursor, Shortage, Table};
 pub use view::{Connection, Counts, Expected, Tuple, TupleTransport};

@@ -3,6 +3,7 @@
 use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Timestamp, Verdict};
 use wire::{Family, IcmpError, Network, Transport};
 
+use crate::entry::{Head, Status};
 use crate::expect::Listener;
 use crate::{Direction, EventSink, ExpectationSink, Expectations, Limits, Settings, Why};
 
@@ -88,15 +89,65 @@ pub struct Tracked {
     pub verdict: Verdict,
     /// What decided, for a packet that is invalid or to be dropped.
     pub why: Option<Why>,
+    /// The connection that it belongs or is related to, unless that has ended with it.
+    pub connection: Option<ConnectionId>,
+    /// It has opened the connection: whoever judges it says what becomes of that, with
+    /// [`Table::confirm`](crate::Table::confirm) or [`Table::withdraw`](crate::Table::withdraw).
+    pub fresh: bool,
+    /// Facts about the connection.
+    pub(crate) status: Status,
 }
 
+/// A connection of a table. It stands for nothing any more when the table has changed
+/// otherwise than by what is done to this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionId(pub(crate) u32);
+
 impl Tracked {
-    pub(crate) const fn of_connection(class: Class, direction: Direction, mark: u32) -> Self {
-        Self { class, direction: Some(direction), mark, verdict: Verdict::Accept, why: None }
+    pub(crate) const fn of_connection(class: Class, direction: Direction, head: &Head) -> Self {
+        let (mark, status) = (head.mark, head.status);
+        Self { direction: Some(direction), mark, status, ..Self::alone(class) }
     }
 
     pub(crate) const fn alone(class: Class) -> Self {
-        Self { class, direction: None, mark: 0, verdict: Verdict::Accept, why: None }
+        Self {
+            class,
+            direction: None,
+            mark: 0,
+            verdict: Verdict::Accept,
+            why: None,
+            connection: None,
+            fresh: false,
+            status: Status::NONE,
+        }
+    }
+
+    /// The same packet, of the connection in a slot.
+    #[inline]
+    pub(crate) fn at(self, slot: u32, head: &Head) -> Self {
+        let fresh = head.status.has(Status::FRESH);
+        Self { connection: Some(ConnectionId(slot)), status: head.status, fresh, ..self }
+    }
+
+    /// A helper reads the packets of the connection.
+    #[inline]
+    pub const fn is_watched(&self) -> bool {
+        self.status.has(Status::WATCHED)
+    }
+
+    /// A reply to the connection was seen.
+    pub const fn has_seen_reply(&self) -> bool {
+        self.status.has(Status::SEEN_REPLY)
+    }
+
+    /// The connection is no candidate for early drop.
+    pub const fn is_assured(&self) -> bool {
+        self.status.has(Status::ASSURED)
+    }
+
+    /// Another connection has announced the connection.
+    pub const fn is_expected(&self) -> bool {
+        self.status.has(Status::EXPECTED)
     }
 
     pub(crate) const fn refused(reason: DropReason) -> Self {

@@ -8,6 +8,7 @@ use flow::Timestamp;
 
 use self::by_slot::BySlot;
 use crate::entry::{Entry, Head, Status};
+use crate::expect::Claim;
 use crate::helper::Watcher;
 use crate::syn_proxy::Proxied;
 use crate::{Counts, Labels};
@@ -33,6 +34,9 @@ pub(crate) struct Slab {
     proxied: BySlot<Box<Proxied>>,
     /// Labels of those that have some.
     labels: BySlot<Labels>,
+    /// What was expected of those whose first packet is still being judged: one at most,
+    /// or a few that wait.
+    claims: Vec<(u32, Claim)>,
 }
 
 /// What is kept of a connection only if accounting or timestamps are on.
@@ -53,6 +57,7 @@ impl Slab {
             watchers: BySlot::new(),
             proxied: BySlot::new(),
             labels: BySlot::new(),
+            claims: Vec::new(),
         }
     }
 
@@ -173,6 +178,17 @@ impl Slab {
             status.set(Status::LABELLED);
             self.labels.insert(slot, labels);
         }
+    }
+
+    /// Keeps what was expected until it is known what becomes of a connection.
+    pub fn keep_claim(&mut self, slot: u32, claim: Claim) {
+        self.claims.push((slot, claim));
+    }
+
+    /// Hands out what is kept of that.
+    pub fn take_claim(&mut self, slot: u32) -> Option<Claim> {
+        let at = self.claims.iter().position(|(of, _)| *of == slot)?;
+        Some(self.claims.swap_remove(at).1)
     }
 
     /// What accounting and timestamps have kept of a connection.

@@ -3,6 +3,7 @@
 mod admin;
 mod calls;
 mod candidates;
+mod judged;
 mod proxied;
 mod room;
 mod watched;
@@ -98,7 +99,9 @@ impl Table {
         }
     }
 
-    /// Says how a packet relates to the connections, and opens, changes or ends one.
+    /// Says how a packet relates to the connections, and opens, changes or ends one. Of one
+    /// that it opens nobody is told before [`Table::confirm`]; helpers have not read it yet
+    /// ([`Table::inspect`]).
     ///
     /// Where there is no room for a new connection and none here gives way, the packet is
     /// refused and nothing has changed: the caller may make room elsewhere ([`Table::evict`]
@@ -177,7 +180,7 @@ impl Table {
         } else {
             Class::New
         };
-        let tracked = Tracked::of_connection(class, before.direction, head.mark);
+        let tracked = Tracked::of_connection(class, before.direction, head);
         if class == Class::New && !packet.may_open {
             return tracked.dropped(DropReason::NewRefused);
         }
@@ -196,16 +199,15 @@ impl Table {
                     self.rank(slot, context);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
-                self.accepted(slot, old, packet, tracked, context)
+                tracked.at(slot, &self.slab[slot].head)
             }
             Step::Pass => {
-                let old = head.status;
                 if replied && !before.seen_reply {
                     head.status.set(Status::SEEN_REPLY);
                     self.rank(slot, context);
                     report(&self.slab, slot, EventKind::Update, context);
                 }
-                self.accepted(slot, old, packet, tracked, context)
+                tracked.at(slot, &self.slab[slot].head)
             }
             Step::End => {
                 if head.status.has(Status::ACCOUNTED) {
@@ -275,7 +277,7 @@ impl Table {
         entry.head.deadline = deadline(context.now, timeout);
         entry.head.note_filed(entry.head.deadline);
         let settings = context.settings;
-        entry.head.status.set(admitted);
+        entry.head.status.set(admitted.with(Status::FRESH));
         entry.head.status.set(Status::when(settings.accounting, Status::ACCOUNTED));
         entry.head.status.set(Status::when(settings.timestamps, Status::STAMPED));
         let deadline = entry.head.deadline;
@@ -294,11 +296,9 @@ impl Table {
             self.slab.begin_side(slot, context.now);
             self.account(slot, packet, Direction::Original);
         }
-        context.counters.insert += 1;
-        let tracked = self.welcome(slot, packet, expected, context);
-        report(&self.slab, slot, EventKind::New, context);
-        let status = self.slab[slot].head.status;
-        self.accepted(slot, status, packet, tracked, context)
+        let class = self.welcome(slot, packet, expected, context);
+        let head = &self.slab[slot].head;
+        Tracked::of_connection(class, Direction::Original, head).at(slot, head)
     }
 
     /// An ICMP error: it belongs to the flow that it quotes, and goes to the
@@ -319,7 +319,8 @@ impl Table {
             return invalid(DropReason::IcmpErrorDirection.into(), context);
         }
         let head = &self.slab[slot].head;
-        Tracked::of_connection(Class::Related, head.direction(sender).reversed(), head.mark)
+        let direction = head.direction(sender).reversed();
+        Tracked::of_connection(Class::Related, direction, head).at(slot, head)
     }
 
     fn account(&mut self, slot: u32, packet: &TrackedPacket<'_>, direction: Direction) {
@@ -355,25 +356,31 @@ fn retire(
     context: &mut Context<'_>,
 ) {
     report(slab, slot, EventKind::Destroy, context);
+    if slab[slot].head.status.has(Status::FRESH) {
+        release(slab.take_claim(slot).as_ref(), context);
+    }
     let head = &slab[slot].head;
     if head.status.has(Status::WATCHED) {
         let now = context.now;
         let (expectations, mut listener) = context.expecting();
         expectations.forget(&head.key, now, &mut listener);
     }
-    if head.status.has(Status::CALL) {
+    let was_fresh = head.status.has(Status::FRESH);
+    if head.status.has(Status::CALL) && !was_fresh {
         context.expectations.call_has_ended(&head.key);
     }
     let removed = index.remove(head.hash, slot);
     debug_assert!(removed, "a live entry is in the index");
     room.leave(slot, &slab[slot].head, context.limits);
     slab.remove(slot);
-    context.counters.delete += 1;
+    context.counters.delete += u64::from(!was_fresh);
 }
 
+/// Tells who listens. Nobody is told of what is not confirmed.
 fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
     if let Some(events) = &mut context.events
         && context.settings.events
+        && !slab[slot].head.status.has(Status::FRESH)
     {
         let connection = Connection::of(slab, slot, context.now);
         events.event(Event { kind, connection });

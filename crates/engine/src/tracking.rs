@@ -108,7 +108,7 @@ impl Tracking {
             may_open,
             screened: screened && may_open && context.settings.syn_proxy.half_open != 0,
         };
-        let tracked = bucket.connections.track(&tracked_packet, &mut context);
+        let tracked = bucket.connections.track_unjudged(&tracked_packet, &mut context);
         if tracked.verdict == Verdict::Accept {
             counters.classify(tracked.class);
         }

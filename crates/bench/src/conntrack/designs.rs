@@ -111,7 +111,7 @@ impl Desk {
             may_open: true,
             screened: false,
         };
-        let tracked = table.track(&tracked, &mut self.context(limits, now));
+        let tracked = table.track_unjudged(&tracked, &mut self.context(limits, now));
         let belongs = matches!(tracked.class, Class::New | Class::Established);
         self.refused += u64::from(!belongs || tracked.verdict != Verdict::Accept);
     }

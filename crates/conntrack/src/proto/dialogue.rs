@@ -111,7 +111,7 @@ impl Dialogue {
             events: None,
             expectation_events: None,
         };
-        self.table.track(&packet, &mut context)
+        self.table.track_unjudged(&packet, &mut context)
     }
 
     pub fn connection(&self) -> Option<Connection> {

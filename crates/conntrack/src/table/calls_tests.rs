@@ -107,7 +107,7 @@ impl Lab {
             may_open: from == There || self.server_may_open,
             screened: false,
         };
-        self.run(|table, context| table.track(&packet, context))
+        self.run(|table, context| table.track_unjudged(&packet, context))
     }
 
     fn segment(&mut self, from: Direction, port: u16, flags: TcpFlags, payload: &[u8]) {

@@ -36,7 +36,7 @@ fn track(lab: &mut Lab, zone: u16, network: &Network) -> Tracked {
         may_open: true,
         screened: false,
     };
-    lab.run(|table, context| table.track(&packet, context))
+    lab.run(|table, context| table.track_unjudged(&packet, context))
 }
 
 /// A query of a client and its answer.

@@ -8,7 +8,7 @@ use crate::entry::Status;
 use crate::expect::{Claim, Expectation, Full, Master, mapped};
 use crate::helper::{Inspected, Request, Watched};
 use crate::packet::listener;
-use crate::{Context, Direction, Tracked, TrackedPacket};
+use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
 /// Length of a UDP header, bytes.
 const UDP_HEADER: usize = 8;
@@ -16,14 +16,15 @@ const UDP_HEADER: usize = 8;
 const GROUP: u8 = 1;
 
 impl Table {
-    /// Gives a new connection the mark and the helper that are due to it.
+    /// Gives a new connection the mark and the helper that are due to it, and says what its
+    /// first packet is.
     pub(super) fn welcome(
         &mut self,
         slot: u32,
         packet: &TrackedPacket<'_>,
         expected: Option<Claim>,
-        context: &mut Context<'_>,
-    ) -> Tracked {
+        context: &Context<'_>,
+    ) -> Class {
         let key = &packet.keyed.key;
         let settings = context.settings;
         let port = key.endpoint(packet.keyed.sender.opposite()).port;
@@ -31,52 +32,31 @@ impl Table {
         let mut class = Class::New;
         let head = &mut self.slab[slot].head;
         if let Some(claim) = expected {
-            let now = context.now;
-            let (expectations, mut listener) = context.expecting();
-            expectations.fulfil(&claim, now, &mut listener);
-            let Expectation { master, announced, .. } = claim.expectation;
+            let Expectation { master, announced, .. } = &claim.expectation;
             head.status.set(Status::EXPECTED);
             head.status.set(Status::when(key.is_call(), Status::CALL));
             head.mark = master.mark;
             helper = announced.helper.or(helper);
             class = Class::Related;
-            context.counters.expect_new += 1;
+            self.slab.keep_claim(slot, claim);
         }
-        let tracked = Tracked::of_connection(class, Direction::Original, head.mark);
         if let Some(kind) = helper {
             self.slab.watch(slot, kind.start());
         }
-        tracked
+        class
     }
 
-    /// A packet that belongs to a connection of this status. Where nobody watches that, it
-    /// costs the look at a bit.
-    #[inline]
-    pub(super) fn accepted(
-        &mut self,
-        slot: u32,
-        status: Status,
-        packet: &TrackedPacket<'_>,
-        tracked: Tracked,
-        context: &mut Context<'_>,
-    ) -> Tracked {
-        if status.has(Status::WATCHED) {
-            self.inspect(slot, packet, tracked, context)
-        } else {
-            tracked
-        }
-    }
-
-    /// Has a helper read a packet, and files what it announces.
+    /// Has the helper of a packet's connection, if there is one, read the packet, and files
+    /// what it announces. It is for packets that nothing else keeps from going on.
     #[cold]
     #[inline(never)]
-    fn inspect(
+    pub fn inspect(
         &mut self,
-        slot: u32,
-        packet: &TrackedPacket<'_>,
         tracked: Tracked,
+        packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
+        let Some(ConnectionId(slot)) = tracked.connection else { return tracked };
         let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
         let direction = head.direction(packet.keyed.sender);
         let Some(watched) = Watched::of(packet, direction, context) else {

@@ -25,6 +25,8 @@ struct Lab {
     counters: ConntrackCounters,
     expectations: Expectations,
     from_client_may_open: bool,
+    /// What opens a connection is refused by somebody else.
+    refuses: bool,
     server: [u8; 4],
     /// Frames go to all on the link.
     group: bool,
@@ -58,6 +60,7 @@ impl Lab {
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
             from_client_may_open: true,
+            refuses: false,
             server: SERVER,
             group: false,
         }
@@ -110,7 +113,15 @@ impl Lab {
             may_open: from_client && self.from_client_may_open,
             screened: false,
         };
-        self.run(|table, context| table.track(&packet, context))
+        let refuses = self.refuses;
+        self.run(|table, context| {
+            let tracked = table.track(&packet, context);
+            if let (true, Some(id)) = (refuses && tracked.fresh, tracked.connection) {
+                table.withdraw(id, context);
+                return tracked;
+            }
+            table.pass(tracked, &packet, context)
+        })
     }
 
     /// Opens a control connection on which the server has greeted; the next numbers are
@@ -182,6 +193,22 @@ fn an_announced_connection_is_related_and_has_the_mark() {
     let (ports, numbers) = ((2000, 20), (0, 10));
     let answer = Sent { from_client: true, ports, flags: Some(SYN | ACK), numbers, payload: b"" };
     assert_eq!(lab.send(answer).class, Class::Established);
+}
+
+#[test]
+fn an_announced_connection_that_is_refused_is_expected_again() {
+    let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+    lab.control(21);
+    lab.command(3, b"PORT 192,0,2,1,7,208\n");
+    lab.refuses = true;
+    for _ in 0..2 {
+        assert_eq!(lab.data_syn(2000).class, Class::Related);
+        assert_eq!((lab.table.len(), lab.expectations.len()), (1, 1));
+        assert_eq!((lab.counters.expect_new, lab.counters.insert), (0, 1));
+    }
+    lab.refuses = false;
+    assert_eq!(lab.data_syn(2000).class, Class::Related);
+    assert_eq!((lab.table.len(), lab.expectations.len(), lab.counters.expect_new), (2, 0, 1));
 }
 
 #[test]

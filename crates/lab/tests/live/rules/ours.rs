@@ -1,8 +1,8 @@
 //! Our side: the ruleset as `nft` prints it, compiled, and a connection table before it.
 
 use conntrack::{
-    Changes, Checksum, Connection as Entry, Context, Direction, Expectations, Limits, Settings,
-    Table, TrackedPacket, TupleTransport, class_without_flow,
+    Changes, Checksum, Connection as Entry, ConnectionId, Context, Direction, Expectations, Limits,
+    Settings, Table, TrackedPacket, TupleTransport, class_without_flow,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone};
 use ruleset::{
@@ -111,7 +111,7 @@ impl Ours {
                 state: tracked.state,
                 known: entry.map(|(asked, reply)| Known {
                     reply: *reply,
-                    status: if tracked.is_new {
+                    status: if tracked.opened.is_some() {
                         0
                     } else {
                         let bit = |is_set, bit| if is_set { bit } else { 0 };
@@ -161,8 +161,8 @@ struct Said {
     state: CtState,
     key: Option<KeyedPacket>,
     entry: Option<(Asked, bool)>,
-    /// The packet has opened the connection.
-    is_new: bool,
+    /// The connection that the packet has opened.
+    opened: Option<ConnectionId>,
 }
 
 impl Tracking {
@@ -184,10 +184,9 @@ impl Tracking {
         };
         let Some(keyed) = keyed else {
             let state = class_without_flow(network).into();
-            return Said { state, key: None, entry: None, is_new: false };
+            return Said { state, key: None, entry: None, opened: None };
         };
         let hash = keyed.key.hash(SECRET);
-        let is_known = self.table.get(&keyed.key, hash, now).is_some();
         let (table, mut context) = self.context(now);
         let offered = TrackedPacket {
             network,
@@ -206,7 +205,8 @@ impl Tracking {
             flow::Class::Invalid(_) | flow::Class::Untracked => None,
             _ => table.get(&keyed.key, hash, now).map(|entry| (Asked(entry), reply)),
         };
-        Said { state: tracked.class.into(), key: Some(keyed), entry, is_new: !is_known }
+        let opened = tracked.connection.filter(|_| tracked.fresh);
+        Said { state: tracked.class.into(), key: Some(keyed), entry, opened }
     }
 
     /// The connection gets its mark; one whose first packet is dropped never was.
@@ -214,9 +214,12 @@ impl Tracking {
         let (Some(keyed), true) = (said.key, said.entry.is_some()) else { return };
         let hash = keyed.key.hash(SECRET);
         let (table, mut context) = self.context(now);
-        if !passes && said.is_new {
-            table.delete(&keyed.key, hash, &mut context);
-        } else if mark.is_some() {
+        match said.opened {
+            Some(id) if passes => table.confirm(id, &mut context),
+            Some(id) => table.withdraw(id, &mut context),
+            None => {}
+        }
+        if mark.is_some() {
             let changes = Changes { mark, ..Changes::default() };
             table.update(&keyed.key, hash, changes, &mut context);
         }

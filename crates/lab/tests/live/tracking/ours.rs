@@ -107,7 +107,7 @@ impl Ours {
         };
         self.end_calls();
         let (table, mut context) = self.parts();
-        let tracked = table.track(&packet, &mut context);
+        let tracked = table.track_unjudged(&packet, &mut context);
         if tracked.verdict != Verdict::Accept {
             return Judgement { class: Class::Lost, way: None, why: tracked.why };
         }
