@@ -15,13 +15,13 @@ pub mod steer;
 mod table;
 mod traffic;
 
-use std::fmt::Display;
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 pub use machine::Machine;
-pub use measure::Spread;
+use measure::Findings;
+pub use measure::{Noise, Spread};
 
 /// The benchmarks, and what each measures.
 pub const BENCHMARKS: &[(&str, &str)] = &[
@@ -100,17 +100,27 @@ pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Erro
     }
 }
 
-fn show(
-    report: &(impl Display + Serialize),
-    options: Options,
-    out: &mut dyn Write,
-) -> Result<(), Error> {
+fn show(report: &impl Findings, options: Options, out: &mut dyn Write) -> Result<(), Error> {
     writeln!(out, "{report}")?;
+    let noise = Noise::of(report.cpu_share());
+    if let Some(noise) = &noise {
+        writeln!(out, "{noise}")?;
+    }
     if options.json {
-        let line = serde_json::to_string(report).map_err(io::Error::from)?;
+        let line = Line { report, quiet: noise.is_none() };
+        let line = serde_json::to_string(&line).map_err(io::Error::from)?;
         writeln!(out, "{line}")?;
     }
     Ok(out.flush()?)
+}
+
+/// A report as JSON.
+#[derive(Serialize)]
+struct Line<'a, R> {
+    #[serde(flatten)]
+    report: &'a R,
+    /// False where [`Noise`] was warned of.
+    quiet: bool,
 }
 
 #[cfg(test)]

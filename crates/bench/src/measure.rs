@@ -6,6 +6,7 @@
 //! how quiet it was. It follows that nothing that is measured may sleep: the
 //! baselines' locks spin, as those of a kernel do.
 
+use std::fmt::{self, Display};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -172,6 +173,43 @@ pub fn least_share(turns: &[Vec<Turn>]) -> f64 {
     turns.iter().flatten().map(|turn| turn.share).fold(1.0, f64::min)
 }
 
+/// What a benchmark found.
+pub trait Findings: Display + Serialize {
+    /// The smallest share of a CPU that a measured thread had, 0 to 1.
+    fn cpu_share(&self) -> f64;
+}
+
+/// The share of a CPU below which figures are not to be trusted: rates per second of CPU time
+/// leave out what other programs had of the CPU, but not what they did to its caches.
+const QUIET: f64 = 0.9;
+
+/// A machine that was not quiet while it was measured on, as a warning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noise {
+    cpu_share: f64,
+}
+
+impl Noise {
+    /// `None` if the threads had their CPUs nearly for themselves.
+    pub fn of(cpu_share: f64) -> Option<Self> {
+        (cpu_share < QUIET).then_some(Self { cpu_share })
+    }
+}
+
+impl Display for Noise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "warning: NOT A QUIET MACHINE: a measured thread had {:.0} % of its CPU in one of the \
+             turns (less than {:.0} %), the rest went to other programs or other virtual machines. \
+             Do not quote these figures, least of all ratios of two threads to one; end what else \
+             runs and measure again",
+            self.cpu_share * 100.0,
+            QUIET * 100.0
+        )
+    }
+}
+
 /// The CPUs to measure on, two where there are two.
 pub fn cpus() -> Result<Vec<usize>, Error> {
     let cpus = engine::system_cpus();
@@ -193,6 +231,14 @@ mod tests {
         let even = Spread::of(vec![4.0, 1.0, 3.0, 2.0]);
         assert_eq!(even, Spread { median: 2.5, min: 1.0, max: 4.0 });
         assert_eq!(Spread::of(vec![9.0, 1.0, 2.0]).median, 2.0);
+    }
+
+    #[test]
+    fn who_had_no_cpu_for_itself_is_told() {
+        assert_eq!(Noise::of(1.0), None);
+        assert_eq!(Noise::of(0.9), None);
+        let warning = Noise::of(0.634).unwrap().to_string();
+        assert!(warning.starts_with("warning: ") && warning.contains("63 %"), "{warning}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a fragment costs does not depend on how many pieces its datagram has.
 
+use std::time::Duration;
+
 use flow::{DefragCounters, DropReason, HashKey, Timestamp, Zone};
 use wire::Family;
 
@@ -16,47 +18,54 @@ impl Buffer for Frame {
     }
 }
 
-fn pieces(count: u16) -> Vec<Piece> {
+/// A piece of 8 bytes of a datagram, the last one of which has this number.
+fn piece(id: u32, number: u16, last: u16) -> Piece {
     let key = DatagramKey {
         source: [1; 16],
         destination: [2; 16],
-        id: 1,
+        id,
         zone: Zone(0),
         protocol: 17,
         family: Family::V4,
     };
-    let at = |number: u16| Piece {
-        key,
-        offset: number * 8,
-        length: 8,
-        more: number + 1 < count,
-        ecn: Ecn::NotEct,
-        header: 20,
-    };
-    (0..count).map(at).collect()
+    let (ecn, header) = (Ecn::NotEct, 20);
+    Piece { key, offset: number * 8, length: 8, more: number < last, ecn, header }
 }
 
-/// Steps of each piece in turn, the last of which completes the datagram.
-fn costs(pieces: &[Piece]) -> Vec<u64> {
-    let settings = Settings { pieces_per_4k: 512, ..Settings::default() };
+/// What ends a datagram that holds the piece of this number.
+fn overlap(id: u32, number: u16) -> Piece {
+    Piece { length: 16, ..piece(id, number, 9) }
+}
+
+fn pieces(count: u16) -> Vec<Piece> {
+    (0..count).map(|number| piece(1, number, count - 1)).collect()
+}
+
+/// Steps of each piece in turn, and how many pieces were handed out. A piece comes so many
+/// nanoseconds after the one before.
+fn costs(pieces: &[Piece], every_ns: u64) -> (Vec<u64>, usize) {
+    let settings = Settings { pieces_per_4k: 512, max_dist: 0, ..Settings::default() };
     let mut memory = Pools::new(&settings).memory(1);
     let mut counters = DefragCounters::default();
     let mut reassembler = Reassembler::new(SECRET);
     let mut complete = Vec::new();
-    let mut discard = |_: Frame, reason: DropReason| panic!("{reason}");
+    let mut discard = |_: Frame, _: DropReason| {};
     let mut context = Context {
-        now: Timestamp::ZERO,
+        now: Timestamp::from_secs(1),
         settings: &settings,
         memory: &mut memory,
         counters: &mut counters,
         discard: &mut discard,
     };
     let insert = |piece: &Piece| {
+        context.now = context.now.after(Duration::from_nanos(every_ns));
         steps_of(|| reassembler.insert(piece, 0, Frame, &mut complete, &mut context)).1
     };
-    let costs = pieces.iter().map(insert).collect();
-    assert_eq!(complete.len(), pieces.len());
-    costs
+    (pieces.iter().map(insert).collect(), complete.len())
+}
+
+fn average(costs: &[u64]) -> u64 {
+    costs.iter().sum::<u64>() / costs.len() as u64
 }
 
 #[test]
@@ -69,13 +78,61 @@ fn a_piece_costs_the_same_however_many_there_are() {
         let scattered: Vec<Piece> = (0..u32::from(count))
             .map(|at| ordered[(at * 3001 % u32::from(count)) as usize])
             .collect();
-        for order in [ordered, reversed, scattered] {
-            let costs = costs(&order);
+        // The first half leaves no gap, and each of the others does at first.
+        let (half, rest) = ordered.split_at(usize::from(count / 2));
+        let behind = rest.iter().skip(1).step_by(2).chain(rest.iter().step_by(2));
+        let gaps_at_last: Vec<Piece> = half.iter().chain(behind).copied().collect();
+        for order in [ordered, reversed, scattered, gaps_at_last] {
+            let (costs, complete) = costs(&order, 0);
+            assert_eq!(complete, costs.len());
             let (last, others) = costs.split_last().unwrap();
-            let most = others.iter().max().unwrap();
-            // One of them settles the datagram: it pays for those that came before.
-            assert!(*most <= 40, "{most} steps for one of {count} pieces");
+            let mut others = others.to_vec();
+            others.sort_unstable();
+            // One of them settles the datagram, and one counts what is held, up to as many as
+            // may begin in a block: these pay for what came before.
+            let [.., most, counts] = others[..] else { panic!("{count} pieces are too few") };
+            assert!(most <= 40, "{most} steps for one of {count} pieces");
+            assert!(counts <= 540, "{counts} steps for one of {count} pieces");
             assert!(*last <= 24 + 4 * u64::from(count), "{last} steps to hand out {count} pieces");
         }
     }
+}
+
+/// The longest way to the table is that of a datagram which others have overtaken: here by
+/// `others` of which an overlap sent each there at once, within the time of being young.
+#[test]
+fn who_settles_late_does_not_look_for_its_place_among_all_that_are_younger() {
+    // Of these, that the index splits one of its segments takes up to 512.
+    const MOST: u64 = 700;
+    for others in [10, 100, 1000, 4000] {
+        let killed = (2..2 + others).flat_map(|id| [piece(id, 0, 9), overlap(id, 0)]);
+        let order: Vec<Piece> =
+            [piece(1, 2, 9)].into_iter().chain(killed).chain([overlap(1, 2)]).collect();
+        let (costs, _) = costs(&order, 100);
+        let most = *costs.iter().max().unwrap();
+        println!("{others:5} younger: {most} steps at most, {} on average", average(&costs));
+        assert!(most <= MOST, "{most} steps for one of {others} datagrams");
+    }
+}
+
+/// All seats are taken, and any of those in them settles at any time.
+#[test]
+fn settling_costs_the_same_in_any_order() {
+    let mut state = 1u64;
+    let mut random = move |below: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((state >> 33) as u32) % below
+    };
+    let mut order = Vec::new();
+    for id in 0..20_000 {
+        order.push(piece(id, 0, 9));
+        let other = id.saturating_sub(random(100));
+        if random(3) > 0 {
+            order.push(overlap(other, 0));
+        }
+    }
+    let (costs, _) = costs(&order, 100);
+    let (most, average) = (*costs.iter().max().unwrap(), average(&costs));
+    println!("{most} steps at most, {average} on average");
+    assert!(most <= 3000 && average <= 25, "{most} steps at most, {average} on average");
 }

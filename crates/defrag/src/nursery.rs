@@ -24,10 +24,10 @@ use crate::slab::NONE;
 use crate::tally::Tally;
 
 /// Datagrams that can be young at once.
-const SEATS: usize = 128;
+pub(crate) const SEATS: usize = 128;
 /// Places, each of which knows one seat: so many that two of a hundred datagrams rarely
 /// meet.
-const PLACES: usize = 4096;
+pub(crate) const PLACES: usize = 4096;
 /// Pieces that are held: those that never need more runs than a queue has.
 const HELD: usize = RUNS;
 /// When this has passed the datagrams that were there then settle, so that none is
@@ -49,6 +49,9 @@ pub(crate) struct Nursery<F> {
     begun: u64,
     /// When those that had been here for long settled.
     pub swept: Timestamp,
+    /// Datagrams that have settled out of their turn: in the table there are no more that
+    /// are younger than the oldest that is here.
+    pub ahead: u8,
 }
 
 /// A datagram of which up to [`HELD`] pieces have come that plainly fit together.
@@ -89,6 +92,7 @@ impl<F> Nursery<F> {
             free_len: SEATS,
             begun: 0,
             swept: Timestamp::ZERO,
+            ahead: 0,
         }
     }
 
@@ -207,10 +211,12 @@ impl<F> Nursery<F> {
     }
 
     /// The seats that are taken, by age.
-    pub fn by_age(&self) -> Vec<u8> {
-        let mut seats: Vec<u8> = (0..SEATS as u8).filter(|&seat| self[seat].is_here()).collect();
-        seats.sort_unstable_by_key(|&seat| self[seat].serial);
-        seats
+    pub fn by_age<'a>(&self, seats: &'a mut [u8; SEATS]) -> &'a [u8] {
+        let taken = (0..SEATS as u8).filter(|&seat| self[seat].is_here());
+        let count = seats.iter_mut().zip(taken).map(|(place, seat)| *place = seat).count();
+        let taken = &mut seats[..count];
+        taken.sort_unstable_by_key(|&seat| self[seat].serial);
+        taken
     }
 }
 

@@ -72,10 +72,6 @@ impl Worker {
         if let Step::Pass(time) = step {
             self.now = self.now.after(*time);
         }
-        if let Step::Move(bucket) = step {
-            let parcel = reassembler.extract(*bucket, memory);
-            reassembler.adopt(parcel, memory);
-        }
         let mut discard = |frame: Frame, reason| discarded.push((frame.0, reason));
         let mut context =
             Context { now: self.now, settings, memory, counters, discard: &mut discard };
@@ -87,7 +83,11 @@ impl Worker {
                 outcome = Some(got);
             }
             Step::Expire => expired = Some(reassembler.expire(ALL, &mut context)),
-            Step::Pass(_) | Step::Move(_) => {}
+            Step::Move(bucket) => {
+                let parcel = reassembler.extract(*bucket, context.memory);
+                reassembler.adopt(parcel, &mut context);
+            }
+            Step::Pass(_) => {}
         }
         if !self.has_nursery {
             reassembler.settle_all(&mut context);

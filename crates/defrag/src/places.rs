@@ -6,10 +6,15 @@ use flow::HashKey;
 use siphasher::sip::SipHasher13;
 use wire::Family;
 
+use crate::nursery::{PLACES, SEATS};
 use crate::piece::{DatagramKey, last_word};
 
 /// 32-bit words of an IPv6 key; one of IPv4 has fewer.
 const WORDS: usize = 10;
+/// The secrets that the identifications of IPv4 and of IPv6 are multiplied by.
+const OF_IDS: [usize; 2] = [2, 8];
+/// So many datagrams that a sender numbers one after the other never meet in the nursery.
+const FOLLOWING: u64 = SEATS as u64;
 
 /// A keyed hash for the places where a meeting costs little: the nursery and the
 /// datagrams seen lately. It takes two multiplications for IPv4, where SipHash takes a
@@ -26,12 +31,23 @@ pub(crate) struct Places {
 
 impl Places {
     pub fn new(secret: HashKey) -> Self {
-        let secrets = std::array::from_fn(|word| {
+        let number = |word: usize, attempt: u32| {
             let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
             hasher.write(b"places of datagrams");
             hasher.write_usize(word);
+            hasher.write_u32(attempt);
             hasher.finish()
-        });
+        };
+        let mut secrets = std::array::from_fn(|word| number(word, 0));
+        for word in OF_IDS {
+            // Fifteen of sixteen do.
+            let mut attempts = 1..;
+            while !keeps_followers_apart(secrets[word])
+                && let Some(attempt) = attempts.next()
+            {
+                secrets[word] = number(word, attempt);
+            }
+        }
         Self { secrets }
     }
 
@@ -59,6 +75,22 @@ impl Places {
             sum.wrapping_add(a.wrapping_mul(b))
         })
     }
+}
+
+/// Whether identifications that follow each other have places of their own in the nursery if
+/// this is what they are multiplied by. What is added to it before, for zone and protocol, has
+/// 24 bits.
+///
+/// That refuses some secrets, so two given keys meet a little more often with those that are
+/// left: by one in fifteen at most.
+fn keeps_followers_apart(multiplier: u64) -> bool {
+    /// All places, in units of 2^-32 of one.
+    const ROUND: u64 = (PLACES as u64) << 32;
+    const PLACE: u64 = 1 << 32;
+    (1..=FOLLOWING).all(|distance| {
+        let way = multiplier.wrapping_mul(distance) % ROUND;
+        way >= PLACE && way + (distance << 24) < ROUND - PLACE
+    })
 }
 
 fn words(address: [u8; 16]) -> [[u32; 2]; 2] {

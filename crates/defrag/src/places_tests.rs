@@ -47,6 +47,27 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Otherwise, with one secret in 250, all datagrams of all senders that number them in turn
+    /// would put each other out of the nursery.
+    #[test]
+    fn datagrams_that_follow_each_other_never_meet(
+        mut key in key(),
+        secret in any::<(u64, u64)>(),
+    ) {
+        let places = Places::new(HashKey(secret.0, secret.1));
+        let first = key.id & 0xff00;
+        let mut taken = [false; PLACES];
+        for id in first..first + SEATS as u32 {
+            key.id = id;
+            let place = &mut taken[places.of(&key) as usize % PLACES];
+            prop_assert!(!std::mem::replace(place, true), "{id:#x} meets another");
+        }
+    }
+}
+
 #[test]
 fn datagrams_of_one_sender_spread() {
     const IDS: u32 = 65_536;

@@ -81,7 +81,7 @@ pub struct Reassembler<F> {
     pub(crate) shelves: [Shelf; 2],
     pub(crate) sources: Sources,
     pub(crate) secret: HashKey,
-    places: Places,
+    pub(crate) places: Places,
     #[expect(clippy::vec_box, reason = "they move between here and the queues")]
     spare_maps: Vec<Box<Map>>,
     /// Datagrams that pieces went to lately, by place. Most pieces follow one of their
@@ -298,7 +298,7 @@ impl<F: Buffer> Reassembler<F> {
             self.settle(seat, context);
         }
         if self.nursery.is_full() {
-            self.settle_oldest(self.nursery.len() / 2, context);
+            self.settle_half(context);
         }
         let tally = Tally::of(piece, bytes as u32, source_count);
         self.nursery.begin(piece, place, bucket, frame, tally, context.now);

@@ -4,36 +4,52 @@ use flow::DropReason;
 
 use crate::eviction::Entered;
 use crate::memory::family_index;
-use crate::nursery::YOUTH;
+use crate::nursery::{SEATS, YOUTH};
 use crate::reassembler::{Buffer, Context, Reassembler, append};
 
+/// Datagrams that may settle out of their turn, while older ones are young, before these have
+/// to settle too. One that settles looks for its place by age among no more than these.
+pub(crate) const MOST_AHEAD: u8 = 32;
+
 impl<F: Buffer> Reassembler<F> {
-    /// Moves a datagram to the table. Returns its slot, `None` if the index has no place for
-    /// it and it was given up.
+    /// Moves a datagram to the table out of its turn. Returns its slot, `None` if the index
+    /// has no place for it and it was given up.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle(&mut self, seat: u8, context: &mut Context<'_, F>) -> Option<u32> {
         let place = self.nursery[seat].place;
         let slot = self.move_in(seat, &mut [Entered::NOTHING; 2]);
-        self.file(slot, place, context).then_some(slot)
+        let slot = self.file(slot, place, context).then_some(slot);
+        self.nursery.ahead += 1;
+        if self.nursery.ahead >= MOST_AHEAD || self.nursery.len() == 0 {
+            self.settle_all(context);
+        }
+        slot
     }
 
     /// Moves the oldest datagrams to the table. Together they look at each datagram that
     /// settled before them, and is younger, once.
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle_oldest(&mut self, count: usize, context: &mut Context<'_, F>) {
+    fn settle_oldest(&mut self, count: usize, context: &mut Context<'_, F>) {
         let mut entered = [Entered::NOTHING; 2];
-        for &seat in self.nursery.by_age()[..count].iter().rev() {
+        let mut seats = [0; SEATS];
+        for &seat in self.nursery.by_age(&mut seats)[..count].iter().rev() {
             let place = self.nursery[seat].place;
             let slot = self.move_in(seat, &mut entered);
             self.file(slot, place, context);
         }
     }
 
-    /// Moves everything to the table.
+    /// Moves the older half to the table.
+    pub(crate) fn settle_half(&mut self, context: &mut Context<'_, F>) {
+        self.settle_oldest(self.nursery.len() / 2, context);
+    }
+
+    /// Moves everything to the table: then nothing there is younger than what is young.
     #[inline]
     pub(crate) fn settle_all(&mut self, context: &mut Context<'_, F>) {
+        self.nursery.ahead = 0;
         if self.nursery.len() > 0 {
             self.settle_oldest(self.nursery.len(), context);
         }
@@ -68,7 +84,7 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     /// Puts a datagram into the index. False if there is no place and it was given up.
-    fn file(&mut self, slot: u32, place: u32, context: &mut Context<'_, F>) -> bool {
+    pub(crate) fn file(&mut self, slot: u32, place: u32, context: &mut Context<'_, F>) -> bool {
         let (queues, hash) = (&self.queues, self.queues[slot].identity.hash);
         let filed = self.index.insert(hash, slot, |slot| queues[slot].identity.hash).is_ok();
         if filed {

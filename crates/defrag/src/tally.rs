@@ -183,10 +183,11 @@ impl Tally {
 
     /// Whether a block may have too many pieces with one more. As long as there are no
     /// more pieces than a block may have, no block can: they are counted from the last
-    /// of these on.
+    /// of these on, also if any number may begin in a block, so that counting what is
+    /// held takes no more steps than that.
     #[inline]
     pub const fn is_crowded(&self, pieces_per_4k: u16) -> bool {
-        (self.pieces + 1 >= pieces_per_4k) & (pieces_per_4k < NO_BOUND)
+        self.pieces + 1 >= pieces_per_4k
     }
 
     /// Whether a piece that overlaps no other is the last one that was missing.
@@ -227,6 +228,3 @@ impl Tally {
 pub(crate) fn microseconds(time: Timestamp) -> u32 {
     (time.as_nanos() / 1000) as u32
 }
-
-/// So many pieces of 8 bytes fill 4 KiB: a limit of as many is none.
-const NO_BOUND: u16 = 512;

@@ -3,8 +3,9 @@
 use crate::Memory;
 use crate::eviction::Entered;
 use crate::memory::family_index;
+use crate::nursery::SEATS;
 use crate::queue::Queue;
-use crate::reassembler::{Buffer, Held, Reassembler, append};
+use crate::reassembler::{Buffer, Context, Held, Reassembler, append};
 use crate::slab::NONE;
 use crate::sources::Sources;
 
@@ -58,7 +59,8 @@ impl<F: Buffer> Reassembler<F> {
                 slot = next;
             }
         }
-        for seat in self.nursery.by_age() {
+        let mut seats = [0; SEATS];
+        for &seat in self.nursery.by_age(&mut seats) {
             if self.nursery[seat].bucket == bucket {
                 let (queue, pieces) = self.nursery.leave(seat, self.secret);
                 travellers.push(packed(queue, pieces.collect(), &self.sources, memory));
@@ -86,37 +88,35 @@ impl<F: Buffer> Reassembler<F> {
     ///
     /// The bucket's fragments must not have reached this worker before: it holds no
     /// datagram that is in the parcel too.
-    pub fn adopt(&mut self, parcel: Parcel<F>, memory: &mut Memory) {
+    pub fn adopt(&mut self, parcel: Parcel<F>, context: &mut Context<'_, F>) {
+        // None that is young may stay behind any number of younger ones.
+        self.settle_all(context);
         let mut entered = [Entered::NOTHING; 2];
         for traveller in parcel.travellers.into_iter().rev() {
-            self.settle_in(traveller, memory, &mut entered);
+            self.settle_in(traveller, context, &mut entered);
         }
     }
 
     fn settle_in(
         &mut self,
         traveller: Traveller<F>,
-        memory: &mut Memory,
+        context: &mut Context<'_, F>,
         entered: &mut [Entered; 2],
     ) {
         let Traveller { mut queue, distance, pieces } = traveller;
         let key = queue.identity.key;
-        let (family, hash) = (family_index(key.family), queue.identity.hash);
+        let family = family_index(key.family);
         let (stage, bytes) = (queue.identity.stage, u64::from(queue.state.tally.charged));
         queue.state.tally.source_count =
             self.sources.get(key.source, key.zone).wrapping_sub(distance);
         for held in pieces {
             append(&mut self.pieces, &mut queue.state, Held { next: NONE, ..held });
         }
-        memory.lease(key.family).adopt(bytes);
+        context.memory.lease(key.family).adopt(bytes);
         let slot = self.queues.insert(queue);
         self.shelves[family].enter_by_age(&mut self.queues, slot, &mut entered[family]);
         self.shelves[family].charge(stage, bytes);
-        let queues = &self.queues;
-        let filed = self.index.insert(hash, slot, |slot| queues[slot].identity.hash);
-        // Without a place in the index no piece finds the datagram, and it ends with
-        // its time. That takes hundreds of equal hashes under a secret key.
-        debug_assert_eq!(filed, Ok(()));
+        self.file(slot, self.places.of(&key), context);
     }
 }
 

@@ -360,9 +360,8 @@ impl Worker {
     }
 
     /// Takes over the datagrams of a bucket that has arrived.
-    pub(crate) fn unpack_datagrams(&mut self, parcel: Parcel<Fragment>) {
-        let Reassembly { queues, memory, .. } = &mut self.reassembly;
-        queues.adopt(parcel, memory);
+    pub(crate) fn unpack_datagrams(&mut self, parcel: Parcel<Fragment>, now: Timestamp) {
+        self.with_datagrams(now, |queues, context| queues.adopt(parcel, context));
     }
 }
 

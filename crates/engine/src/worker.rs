@@ -303,7 +303,7 @@ impl Worker {
 
     fn take_bucket(&mut self, bucket: BucketId, mut content: Box<Bucket>, now: Timestamp) {
         if let Some(parcel) = content.datagrams.take() {
-            self.unpack_datagrams(parcel);
+            self.unpack_datagrams(parcel, now);
         }
         content.connections.adopt(&mut self.tracking.limits, bucket.0);
         self.tracking.subscribers.advance_clock(content.event_clock);

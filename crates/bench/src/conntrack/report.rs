@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::growth::Growth;
 use super::resize::LiveResize;
 use super::{Measured, STRIPED};
-use crate::measure::{least_share, rates, ratios};
+use crate::measure::{Findings, least_share, rates, ratios};
 use crate::table::{Cell, Table};
 use crate::{Machine, Options, Spread};
 
@@ -206,6 +206,12 @@ impl Report {
             }
         }
         table
+    }
+}
+
+impl Findings for Report {
+    fn cpu_share(&self) -> f64 {
+        self.cpu_share
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Rates {
     pub datagrams: Vec<Measured>,
     /// Nanoseconds for each piece of a datagram of so many, making included.
     pub nanoseconds_per_piece: BTreeMap<usize, Spread>,
+    /// The least part of a CPU that the thread of these had.
+    pub share_of_many_pieces: f64,
     /// Two workers with datagrams of three pieces, shuffled.
     pub two_workers: Option<Vec<Turn>>,
 }
@@ -75,10 +77,12 @@ pub fn measure(schedule: Schedule, cpus: &[usize]) -> Result<Rates, Error> {
     }
     let mut turns = turns(&mut groups, schedule, cpus)?;
     let two_workers = if cpus.len() > 1 { turns.pop() } else { None };
+    let (nanoseconds_per_piece, share_of_many_pieces) = many_pieces(settings, schedule, cpus)?;
     let datagrams = variants.iter().zip(turns).map(|(&(key, ..), turns)| Measured { key, turns });
     Ok(Rates {
         datagrams: datagrams.collect(),
-        nanoseconds_per_piece: many_pieces(settings, schedule, cpus)?,
+        nanoseconds_per_piece,
+        share_of_many_pieces,
         two_workers,
     })
 }
@@ -122,7 +126,7 @@ fn many_pieces(
     settings: Settings,
     schedule: Schedule,
     cpus: &[usize],
-) -> Result<BTreeMap<usize, Spread>, Error> {
+) -> Result<(BTreeMap<usize, Spread>, f64), Error> {
     let mut groups: Vec<_> =
         PIECES.iter().map(|&pieces| vec![tiny(settings.clone(), pieces)]).collect();
     let turns = turns(&mut groups, schedule, cpus)?;
@@ -130,7 +134,8 @@ fn many_pieces(
         let figures = turns.iter().map(|turn| 1e9 / (turn.rate.max(1e-9) * pieces as f64));
         (pieces, Spread::of(figures.collect()))
     };
-    Ok(PIECES.iter().zip(turns).map(per_piece).collect())
+    let share = measure::least_share(&turns);
+    Ok((PIECES.iter().zip(turns).map(per_piece).collect(), share))
 }
 
 /// Datagrams in so many pieces of 8 bytes, in any order.

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Design;
 use super::workload::Workload;
-use crate::measure::{Turn, least_share, rates, ratios};
+use crate::measure::{Findings, Turn, least_share, rates, ratios};
 use crate::table::{Cell, Table};
 use crate::{Machine, Options, Spread};
 
@@ -96,6 +96,12 @@ impl Report {
 fn nanoseconds(rates: Spread) -> Spread {
     let invert = |rate: f64| if rate > 0.0 { 1e9 / rate } else { 0.0 };
     Spread { median: invert(rates.median), min: invert(rates.max), max: invert(rates.min) }
+}
+
+impl Findings for Report {
+    fn cpu_share(&self) -> f64 {
+        self.cpu_share
+    }
 }
 
 impl fmt::Display for Report {

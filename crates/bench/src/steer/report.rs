@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{Outcome, VARIANTS, handoff};
+use crate::measure::Findings;
 use crate::table::{Cell, Table};
 use crate::{Machine, Options, Spread};
 
@@ -134,6 +135,12 @@ impl Report {
 
 fn medians(spreads: &BTreeMap<&'static str, Spread>) -> BTreeMap<&'static str, f64> {
     spreads.iter().map(|(key, spread)| (*key, spread.median)).collect()
+}
+
+impl Findings for Report {
+    fn cpu_share(&self) -> f64 {
+        self.cpu_share
+    }
 }
 
 impl fmt::Display for Report {

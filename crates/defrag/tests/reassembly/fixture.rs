@@ -106,7 +106,7 @@ impl Worker {
     }
 
     pub fn adopt(&mut self, parcel: Parcel<Frame>) {
-        self.reassembler.adopt(parcel, &mut self.memory);
+        self.with_context(|reassembler, context| reassembler.adopt(parcel, context));
     }
 
     fn with_context<T>(
