@@ -8,7 +8,7 @@ use conntrack::{Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
 use flow::{Counters, Zone};
 use netio::{PortId, RxQueue, TxQueue};
-use steer::{BucketId, WorkerId};
+use steer::{BucketId, Translated, WorkerId};
 
 use crate::events::EventSender;
 use crate::output::Sent;
@@ -66,6 +66,8 @@ pub enum Command {
     SetMtus(Vec<Option<u32>>),
     /// What the kernel's routes, neighbours and links are now.
     Routing(Arc<Routing>),
+    /// Which addresses connections are translated to.
+    Translated(Translated),
     /// Changed tunables.
     Settings(Box<Settings>),
     /// Zones that have become known, before any packet of them comes.

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use conntrack::{Event, ExpectationEvent, Expectations, LimitPools};
 use flow::{Counters, FlowKey};
 use steer::{
-    BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, WorkerId, WorkerSet,
+    BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, Translated, WorkerId,
+    WorkerSet,
 };
 use wire::Dissected;
 
@@ -66,7 +67,8 @@ pub struct Coordinator {
     members: Vec<Member>,
     subscriptions: Vec<Subscription<Event>>,
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
-    hasher: SteeringHasher,
+    /// How packets find their buckets.
+    pub hasher: SteeringHasher,
     /// Which packets belong to which zone.
     pub zones: Zones,
     /// How often the zones have changed.
@@ -96,7 +98,8 @@ impl Coordinator {
         let cpus = if config.pin { cpus } else { Vec::new() };
         let count = config.workers.resolve(&cpus);
         let Placement { table, allowed, .. } = ports.place(count, &cpus, config.buckets)?;
-        let hasher = SteeringHasher::new(config.steering());
+        let mut hasher = SteeringHasher::new(config.steering());
+        hasher.set_translated(Translated::new([], config.settings.steer.nat_ports()));
         let (notify, notices) = channel();
         ports.open_all(count)?;
         ports.read_mtus();
@@ -154,7 +157,7 @@ impl Coordinator {
         let (mut member, inbox) = Member::new(id, cpu).map_err(StartError::Thread)?;
         let mut worker = Worker::new(Equipment {
             id,
-            hasher: self.hasher,
+            hasher: self.hasher.clone(),
             tunnels: self.config.tunnels,
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
             refuses_new: self.ports.refuse_new(),

@@ -1,6 +1,6 @@
 //! A running gateway.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -282,6 +282,22 @@ impl Gateway {
         self.shared.lock().set_tunable(name, value)
     }
 
+    /// Steers what is for these addresses (IPv4 in the mapped form) by its port from now on,
+    /// see [`steer::Translated`]. Those of before stay, because connections that were
+    /// translated to them may live.
+    ///
+    /// When this returns every worker knows them, so that connections may be translated to
+    /// them.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn add_translation_addresses(
+        &self,
+        addresses: impl IntoIterator<Item = RangeInclusive<[u8; 16]>>,
+    ) -> Result<(), Unresponsive> {
+        self.shared.lock().add_translation_addresses(addresses)
+    }
+
     /// Stops reading, lets every packet that was read run to its end, stops the
     /// workers, and returns the last status.
     ///
@@ -416,6 +432,7 @@ impl Coordinator {
         self.config.settings.set(name, value)?;
         self.limit_pools.apply(&self.config.settings.conntrack);
         self.fragment_pools.apply(&self.config.settings.defrag);
+        self.apply_nat_ports();
         let settings = self.config.settings.clone();
         let told = self
             .tell_all(|| Command::Settings(Box::new(settings.clone())))

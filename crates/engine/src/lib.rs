@@ -39,6 +39,7 @@ mod selection;
 mod settings;
 mod syn_proxy;
 mod tracking;
+mod translation_addresses;
 mod views;
 mod worker;
 mod zone_changes;

@@ -31,6 +31,7 @@ impl Worker {
                 let now_ns = now.as_nanos();
                 self.with_router(|router, exits| router.take(routing, now_ns, exits));
             }
+            Command::Translated(translated) => self.hasher.set_translated(translated),
             Command::Pin(cpu) => self.pin = Some(cpu),
             Command::Settings(settings) => self.apply(*settings),
             Command::LearnZones(pools) => self.tracking.limits.learn(&pools),
@@ -91,6 +92,8 @@ impl Worker {
                 link.set_limits(settings.steer.backlog_limits(WorkerId(peer as u16)));
             }
         }
+        let translated = self.hasher.translated().with_ports(settings.steer.nat_ports());
+        self.hasher.set_translated(translated);
         self.ownership.set_keep_limit(settings.steer.netdev_max_backlog());
         self.tracking.apply(settings);
     }

@@ -150,6 +150,7 @@ impl Worker {
     pub fn new(equipment: Equipment) -> Self {
         let Equipment { id, hasher, tunnels, routes, settings, mut zones, limits, time, .. } =
             equipment;
+        let key = hasher.config().key;
         let Equipment { expectations, refuses_new, .. } = equipment;
         let outputs = Outputs::new(equipment.outputs);
         let keep_limit = settings.steer.netdev_max_backlog();
@@ -159,7 +160,7 @@ impl Worker {
             hasher,
             tunnels,
             time,
-            reassembly: Reassembly::new(hasher.config().key, equipment.fragment_memory),
+            reassembly: Reassembly::new(key, equipment.fragment_memory),
             tracking: Tracking {
                 settings,
                 zones,
@@ -169,7 +170,7 @@ impl Worker {
                 subscribers: Subscribers::default(),
                 expectation_subscribers: Subscribers::default(),
             },
-            syn_proxy: SynProxy::new(hasher.config().key),
+            syn_proxy: SynProxy::new(key),
             ownership: Ownership::new(id, routes, keep_limit),
             outputs,
             router: equipment.resolver.map(|resolver| Box::new(Router::new(resolver))),

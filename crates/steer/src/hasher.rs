@@ -4,6 +4,7 @@
 //!
 //! | packet | bucket from |
 //! | --- | --- |
+//! | of or to a translation address (see [`crate::Translated`]) | its port |
 //! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
 //! | ICMP error with a quote | hash of the quoted flow's key |
 //! | fragment, first or later | SipHash of (zone, addresses, identification, protocol) |
@@ -18,7 +19,8 @@
 //!
 //! With [`FragmentSteering::Ordered`] every packet takes the last row's way: what
 //! comes in pieces and what comes whole meet at one worker, in the order in which
-//! it arrived.
+//! it arrived. Replies to translation addresses are the exception: they have to come to the
+//! bucket of their port.
 //!
 //! # Two hashes
 //!
@@ -47,11 +49,11 @@
 use std::hash::Hasher;
 use std::num::NonZeroU32;
 
-use flow::{FlowKey, HashKey, KeyedPacket, Zone};
+use flow::{FlowKey, HashKey, KeyedPacket, Side, Zone};
 use siphasher::sip::SipHasher13;
 use wire::{Family, FragmentInfo, Network, Transport, protocol};
 
-use crate::{BucketCount, BucketId, symmetric_toeplitz};
+use crate::{BucketCount, BucketId, Translated, symmetric_toeplitz};
 
 /// Which hash chooses the bucket of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -140,21 +142,33 @@ impl Steered {
     }
 }
 
-/// Maps packets to buckets. Small and cheap to copy: each worker has its own.
-#[derive(Clone, Copy, Debug)]
+/// Maps packets to buckets. Small and cheap to clone: each worker has its own.
+#[derive(Clone, Debug)]
 pub struct SteeringHasher {
     config: SteeringConfig,
+    translated: Translated,
 }
 
 impl SteeringHasher {
-    /// A hasher; two with equal configurations agree on every packet.
-    pub const fn new(config: SteeringConfig) -> Self {
-        Self { config }
+    /// A hasher; two with equal configurations and translation addresses agree on every
+    /// packet. In the beginning there are no such addresses.
+    pub fn new(config: SteeringConfig) -> Self {
+        Self { config, translated: Translated::default() }
     }
 
     /// How packets are mapped.
     pub const fn config(&self) -> &SteeringConfig {
         &self.config
+    }
+
+    /// The addresses that connections are translated to.
+    pub const fn translated(&self) -> &Translated {
+        &self.translated
+    }
+
+    /// Steers by these translation addresses from now on.
+    pub fn set_translated(&mut self, translated: Translated) {
+        self.translated = translated;
     }
 
     /// The bucket of a packet.
@@ -171,14 +185,16 @@ impl SteeringHasher {
         }
         if let Some(keyed) = FlowKey::of_packet(network, zone) {
             let supplied = supplied.filter(|_| may_trust_supplied(network));
-            let (hash, bucket) = self.flow_bucket(&keyed.key, supplied);
+            let receiver = keyed.sender.opposite();
+            let (hash, bucket) = self.flow_bucket(&keyed.key, receiver, supplied);
             return Steered::Flow { keyed, hash, bucket };
         }
         if let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) =
             &network.transport
         {
             let keyed = FlowKey::of_quoted(quoted, network.family, zone);
-            let (hash, bucket) = self.flow_bucket(&keyed.key, None);
+            // The quoted packet went out, so its reply would be for its sender.
+            let (hash, bucket) = self.flow_bucket(&keyed.key, keyed.sender, None);
             return Steered::Quoted { keyed, hash, bucket };
         }
         Steered::Keyless { bucket: self.keyless_bucket(network, zone) }
@@ -186,7 +202,12 @@ impl SteeringHasher {
 
     /// The bucket of a flow named by an operator or a helper, without a packet.
     pub fn bucket_of_key(&self, key: &FlowKey) -> BucketId {
-        self.flow_bucket(&key.of_calls(), None).1
+        self.flow_bucket(&key.of_calls(), Side::Low, None).1
+    }
+
+    /// The bucket of packets of a flow that one of its ends receives.
+    pub fn bucket_towards(&self, key: &FlowKey, receiver: Side) -> BucketId {
+        self.flow_bucket(&key.of_calls(), receiver, None).1
     }
 
     /// The hash of a flow for the table of its bucket: SipHash-1-3 in both kinds.
@@ -200,8 +221,17 @@ impl SteeringHasher {
         key.packet_hash(self.config.key)
     }
 
+    /// `first` is the end that is looked at first for a translation address.
     #[inline]
-    fn flow_bucket(&self, key: &FlowKey, supplied: Option<NonZeroU32>) -> (Option<u64>, BucketId) {
+    fn flow_bucket(
+        &self,
+        key: &FlowKey,
+        first: Side,
+        supplied: Option<NonZeroU32>,
+    ) -> (Option<u64>, BucketId) {
+        if let Some(bucket) = self.translated.bucket(key, first, self.config.buckets) {
+            return (None, bucket);
+        }
         if self.config.fragments == FragmentSteering::Ordered {
             return (None, self.address_bucket(key.low.address, key.high.address, key.zone));
         }

@@ -21,6 +21,7 @@ mod placement;
 mod settings;
 mod table;
 mod toeplitz;
+mod translated;
 mod worker;
 
 pub use backlog::{Backlog, BacklogCounters, BacklogLimits};
@@ -32,4 +33,5 @@ pub use placement::{InterfaceCpus, Placement, PlacementError, WorkerCpu, place};
 pub use settings::{SteerSettings, TUNABLES};
 pub use table::{BucketMove, IndirectionTable, NoWorkers};
 pub use toeplitz::{Toeplitz, ToeplitzKey, symmetric_toeplitz};
+pub use translated::{PortBlock, PortRange, Translated};
 pub use worker::{MAX_WORKERS, WorkerId, WorkerSet};

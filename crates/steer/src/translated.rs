@@ -1,0 +1,196 @@
+//! How a reply to a translated address finds its bucket.
+//!
+//! Source translation gives a connection an address of this gateway and a port. The reply
+//! names these, and nothing of the connection as its originator knows it, so a hash of it
+//! leads anywhere. Instead the bucket is read from the port: a bucket gives away only the
+//! ports of its *block*, those whose low bits are its number.
+//!
+//! ```text
+//! 192.0.2.1:40000 -> 198.51.100.1:443     hash: bucket 7
+//!    becomes 203.0.113.1:1031             1031 & 255 = 7
+//! 198.51.100.1:443 -> 203.0.113.1:1031    bucket 7 again
+//! ```
+//!
+//! This holds for what goes to a *translation address* with a destination port inside the
+//! *port range*, for all transports with ports, and for ICMP queries with their identifier
+//! as port. What is from such an address is steered alike, so that both directions of what
+//! is not translated stay together; of two translation addresses the destination's counts. An
+//! ICMP error quotes a packet as it went out, so there the quoted source takes the place of
+//! the destination.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use flow::{Endpoint, FlowKey, Side};
+use wire::{Family, protocol};
+
+use crate::{BucketCount, BucketId};
+
+/// The ports that source translation gives away: 1 at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The first.
+    pub min: u16,
+    /// The last, not before the first.
+    pub max: u16,
+}
+
+impl PortRange {
+    /// True for a port inside.
+    #[inline]
+    pub const fn contains(self, port: u16) -> bool {
+        self.min <= port && port <= self.max
+    }
+
+    /// The ports of a bucket: every so many'th, beginning with the first of them.
+    pub fn block(self, buckets: BucketCount, bucket: BucketId) -> PortBlock {
+        let step = buckets.get() as u32;
+        let behind = u32::from(bucket.0).wrapping_sub(u32::from(self.min)) & (step - 1);
+        let first = u32::from(self.min) + behind;
+        let count =
+            if first > u32::from(self.max) { 0 } else { (u32::from(self.max) - first) / step + 1 };
+        PortBlock { first, step, count }
+    }
+}
+
+/// The ports that source translation may give to connections of one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortBlock {
+    first: u32,
+    step: u32,
+    count: u32,
+}
+
+impl PortBlock {
+    /// How many ports there are: none where there are more buckets than ports.
+    pub const fn len(self) -> u32 {
+        self.count
+    }
+
+    /// True where there are none.
+    pub const fn is_empty(self) -> bool {
+        self.count == 0
+    }
+
+    /// A port by its place in the block, below [`PortBlock::len`].
+    pub const fn port(self, place: u32) -> u16 {
+        (self.first + place * self.step) as u16
+    }
+
+    /// The distance of two ports, a power of two.
+    pub const fn step(self) -> u32 {
+        self.step
+    }
+}
+
+/// Addresses that connections are translated to, and the range of their ports. Cheap to
+/// clone, and of no cost where there are no addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Translated {
+    /// As numbers, sorted, apart from each other; IPv4 in the mapped form.
+    addresses: Arc<[(u128, u128)]>,
+    ports: PortRange,
+}
+
+impl Translated {
+    /// Ranges of addresses (IPv4 in the mapped form), in any order, that may overlap.
+    pub fn new(
+        addresses: impl IntoIterator<Item = RangeInclusive<[u8; 16]>>,
+        ports: PortRange,
+    ) -> Self {
+        let as_numbers = |range: RangeInclusive<[u8; 16]>| {
+            (u128::from_be_bytes(*range.start()), u128::from_be_bytes(*range.end()))
+        };
+        let mut ranges: Vec<_> =
+            addresses.into_iter().map(as_numbers).filter(|(first, last)| first <= last).collect();
+        ranges.sort_unstable();
+        let mut apart: Vec<(u128, u128)> = Vec::with_capacity(ranges.len());
+        for (first, last) in ranges {
+            match apart.last_mut() {
+                Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+                _ => apart.push((first, last)),
+            }
+        }
+        Self { addresses: apart.into(), ports }
+    }
+
+    /// The same addresses with another range of ports.
+    #[must_use]
+    pub fn with_ports(&self, ports: PortRange) -> Self {
+        Self { addresses: self.addresses.clone(), ports }
+    }
+
+    /// The addresses, as ranges that are apart from each other, in order.
+    pub fn addresses(&self) -> impl Iterator<Item = RangeInclusive<[u8; 16]>> {
+        self.addresses.iter().map(|(first, last)| first.to_be_bytes()..=last.to_be_bytes())
+    }
+
+    /// The ports that source translation gives away.
+    pub const fn ports(&self) -> PortRange {
+        self.ports
+    }
+
+    /// True where there is no address.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty()
+    }
+
+    /// True for an address that connections are translated to.
+    #[inline]
+    pub fn contains(&self, address: [u8; 16]) -> bool {
+        let address = u128::from_be_bytes(address);
+        let behind = self.addresses.partition_point(|(first, _)| *first <= address);
+        behind > 0 && address <= self.addresses[behind - 1].1
+    }
+
+    /// True for what is steered by its port: a translation address with a port inside the
+    /// range.
+    #[inline]
+    pub fn takes(&self, end: Endpoint) -> bool {
+        self.ports.contains(end.port) && self.contains(end.address)
+    }
+
+    /// The bucket of a flow by the port of one of its ends: of `first` if that is a
+    /// translation address, else of the other; `None` if neither is.
+    #[inline]
+    pub fn bucket(&self, key: &FlowKey, first: Side, buckets: BucketCount) -> Option<BucketId> {
+        if self.is_empty() || !has_ports(key) {
+            return None;
+        }
+        let ends = [first, first.opposite()].map(|side| end(key, side));
+        let port = ends.into_iter().find(|end| self.takes(*end))?.port;
+        Some(BucketId(port & (buckets.get() - 1) as u16))
+    }
+}
+
+impl Default for Translated {
+    fn default() -> Self {
+        Self::new([], crate::SteerSettings::default().nat_ports())
+    }
+}
+
+/// True for protocols whose connections are told apart by ports, or an identifier.
+const fn has_ports(key: &FlowKey) -> bool {
+    match key.protocol {
+        protocol::TCP | protocol::UDP | protocol::UDPLITE | protocol::SCTP | protocol::DCCP => true,
+        protocol::ICMP => matches!(key.family, Family::V4),
+        protocol::ICMPV6 => matches!(key.family, Family::V6),
+        _ => false,
+    }
+}
+
+/// An end of a flow, of an ICMP query with the identifier as port.
+#[inline]
+const fn end(key: &FlowKey, side: Side) -> Endpoint {
+    match key.protocol {
+        protocol::ICMP | protocol::ICMPV6 => {
+            Endpoint { address: key.endpoint(side).address, port: key.low.port }
+        }
+        _ => key.endpoint(side),
+    }
+}
+
+#[cfg(test)]
+#[path = "translated_tests.rs"]
+mod tests;
