@@ -4,6 +4,7 @@ use conntrack::Table;
 use defrag::Parcel;
 use flow::{Timestamp, Zone};
 
+use crate::aliases::{Aliases, Openings};
 use crate::reassembly::Fragment;
 
 /// Everything that the flows of one bucket need. It moves between workers whole.
@@ -24,6 +25,12 @@ pub struct Bucket {
     /// What the SYN proxy of the worker that owned it last has promised, while it is on its
     /// way.
     pub promises: Vec<(Zone, Timestamp)>,
+    /// Keys that are steered here, of connections in other buckets.
+    pub aliases: Aliases,
+    /// Packets that wait for the aliases of their connections.
+    pub openings: Openings,
+    /// Its owner has sent packets or messages in its name, see [`crate::aliasing`].
+    pub has_spoken: bool,
 }
 
 impl Bucket {
@@ -36,6 +43,9 @@ impl Bucket {
             event_clock: 0,
             born: now,
             promises: Vec::new(),
+            aliases: Aliases::default(),
+            openings: Openings::default(),
+            has_spoken: false,
         }
     }
 }

@@ -36,9 +36,10 @@ use crate::zones::Zones;
 /// to the old owner, which must fit beside the packets.
 const MOVES_AT_ONCE: usize = 64;
 
-/// Rings that a packet goes through at most: to its owner, and once more for each
-/// header that it was fragmented under, in tunnels that were too.
-const HOPS: usize = 1 + Dissected::MAX_TUNNELS;
+/// Rings that a packet goes through at most: to its owner, once more for each
+/// header that it was fragmented under, in tunnels that were too, and with an alias to the
+/// owner of its connection and back.
+const HOPS: usize = 3 + Dissected::MAX_TUNNELS;
 
 /// Everything about the gateway that is not on the packet path.
 pub struct Coordinator {

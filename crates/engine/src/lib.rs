@@ -4,6 +4,8 @@
 //! program talks to them. `Worker` is one of them without a thread: a function
 //! of its input and the time, which the replay and the tests call themselves.
 
+mod aliases;
+mod aliasing;
 mod balancing;
 mod bridge;
 mod bucket;

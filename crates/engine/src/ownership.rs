@@ -214,6 +214,18 @@ impl<B, P> Ownership<B, P> {
         }
     }
 
+    /// The same for what must not be lost: it counts as nothing.
+    pub fn keep_always(&mut self, bucket: BucketId, message: P) {
+        let slot = &mut self.slots[bucket.index()];
+        if matches!(slot, Slot::Elsewhere) {
+            *slot = Slot::Awaited { kept: Vec::new(), weight: 0 };
+        }
+        match slot {
+            Slot::Awaited { kept, .. } => kept.push(message),
+            _ => debug_assert!(false, "kept a message for a bucket that is here"),
+        }
+    }
+
     /// The bucket, if it is here.
     pub fn get(&self, bucket: BucketId) -> Option<&B> {
         match &self.slots[bucket.index()] {

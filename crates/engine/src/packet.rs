@@ -6,6 +6,7 @@ use steer::{BucketId, SteeringHasher};
 use wire::Network;
 
 use crate::Bucket;
+use crate::aliases::AliasMessage;
 use crate::reassembly::Pieces;
 use crate::zones::Origin;
 
@@ -27,9 +28,17 @@ pub struct Packet {
     /// For a datagram that came in fragments: these, in order. They are what is
     /// sent; `frame` is the whole, to be looked at.
     pub pieces: Option<Box<Pieces>>,
+    /// The bucket whose alias has led here, if one has.
+    pub alias_in: Option<BucketId>,
 }
 
 impl Packet {
+    /// Takes the packet out of its place, which keeps what describes it.
+    pub fn take(&mut self) -> Self {
+        let (frame, pieces) = (std::mem::take(&mut self.frame), self.pieces.take());
+        Self { frame, pieces, ..*self }
+    }
+
     /// How many packets it counts as where a limit bounds what may wait: 1, or one for
     /// each fragment of a datagram, because all of them wait.
     pub fn weight(&self) -> usize {
@@ -58,7 +67,6 @@ impl TrackedFlow {
 /// An entry of a ring between two workers. The order of a ring is the order in
 /// which they take effect.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly every item is a packet")]
 pub enum Item {
     /// A packet for a bucket that the sender believes the receiver owns.
     Packet(Packet),
@@ -66,7 +74,22 @@ pub enum Item {
     Fence(BucketId),
     /// A bucket changes its owner.
     Bucket(BucketId, Box<Bucket>),
+    /// Something about an alias, for a bucket that the sender believes the receiver owns.
+    Alias(BucketId, AliasMessage),
+    /// To be answered when everything before it has been processed: the bucket is to leave.
+    Flush(BucketId),
+    /// The answer.
+    Flushed(BucketId),
     /// To be reported to the coordinator when it is reached: everything that was
     /// sent on this ring before it has been processed.
     Marker(u64),
+}
+
+/// What is kept for a bucket that is on its way, in its order.
+#[derive(Debug)]
+pub enum Kept {
+    /// A packet.
+    Packet(Packet),
+    /// Something about an alias.
+    Message(AliasMessage),
 }

@@ -10,7 +10,7 @@ use netio::Frame;
 use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 
-use crate::packet::{Packet, TrackedFlow};
+use crate::packet::{Kept, Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::reassembly::Pieces;
 use crate::router::{Arrival, Exits, Router};
@@ -106,7 +106,7 @@ impl Worker {
             }
             Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
         };
-        Packet { frame, network, flow, bucket, origin, pieces }
+        Packet { frame, network, flow, bucket, origin, pieces, alias_in: None }
     }
 
     /// True for an ICMP error about a tunnel that is looked into: the tunnel itself
@@ -178,13 +178,17 @@ impl Worker {
     /// Tracks a packet where it lies and sends it on; a fragment waits for its
     /// datagram.
     pub(crate) fn process(&mut self, packet: &mut Packet, now: Timestamp) {
-        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+        if self.ownership.get(packet.bucket).is_none() {
             return self.keep(packet);
-        };
+        }
         let now = match self.time {
             TimeSource::Turn => now,
             TimeSource::Frame => Timestamp::from_nanos(packet.frame.timestamp),
         };
+        if self.divert(packet, now) {
+            return;
+        }
+        let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return };
         bucket.packets += 1;
         if packet.pieces.is_none() {
             // Those of a datagram were counted one by one.
@@ -301,10 +305,10 @@ impl Worker {
     /// Keeps a packet until its bucket arrives.
     fn keep(&mut self, packet: &mut Packet) {
         let bucket = packet.bucket;
-        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        let packet = Packet { frame, pieces, ..*packet };
+        let packet = packet.take();
         let weight = packet.weight();
-        if let Err(packet) = self.ownership.keep(bucket, packet, weight) {
+        if let Err(Kept::Packet(packet)) = self.ownership.keep(bucket, Kept::Packet(packet), weight)
+        {
             self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);
         }
     }

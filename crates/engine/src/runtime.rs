@@ -33,6 +33,7 @@ fn run(worker: &mut Worker) -> WorkerReport {
         match worker.turn(Timestamp::from_nanos(now)) {
             Turn::Stopped => {
                 worker.end_datagrams();
+                worker.end_openings();
                 worker.end_waiting();
                 return worker.report();
             }

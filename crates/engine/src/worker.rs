@@ -14,11 +14,12 @@ use rtrb::Consumer;
 use steer::{BucketId, SteeringHasher, WorkerId};
 use wire::Tunnels;
 
+use crate::aliasing::Flushing;
 use crate::command::{Command, Notice, Queue};
 use crate::events::Subscribers;
 use crate::output::Outputs;
 use crate::ownership::{Departure, Ownership};
-use crate::packet::{Item, Packet};
+use crate::packet::{Item, Kept, Packet};
 use crate::peers::{Link, Wakeup};
 use crate::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::recent_drops::RecentDrops;
@@ -114,7 +115,7 @@ pub struct Worker {
     pub(crate) reassembly: Reassembly,
     pub(crate) tracking: Tracking,
     pub(crate) syn_proxy: SynProxy,
-    pub(crate) ownership: Ownership<Box<Bucket>, Packet>,
+    pub(crate) ownership: Ownership<Box<Bucket>, Kept>,
     pub(crate) outputs: Outputs,
     /// `None` in a bridge.
     pub(crate) router: Option<Box<Router>>,
@@ -131,6 +132,8 @@ pub struct Worker {
     received: Vec<Frame>,
     pub(crate) batch: Vec<Packet>,
     pub(crate) departures: Vec<Departure<Box<Bucket>>>,
+    /// Buckets that leave when peers have processed what was sent in their name.
+    pub(crate) flushing: Vec<Flushing>,
     /// Which bucket's timers are turned next.
     expire_at: usize,
     /// When the pool is trimmed next.
@@ -189,6 +192,7 @@ impl Worker {
             received: Vec::with_capacity(BATCH),
             batch: Vec::with_capacity(2 * BATCH),
             departures: Vec::new(),
+            flushing: Vec::new(),
             expire_at: 0,
             trim_at: Timestamp::ZERO,
             most_bytes: 0,
@@ -272,7 +276,7 @@ impl Worker {
                             self.process_batch(now);
                         }
                     }
-                    control => self.take_control(control, now),
+                    control => self.take_control(peer, control, now),
                 }
             }
             if taken == budget {
@@ -288,7 +292,7 @@ impl Worker {
     }
 
     /// A control item takes effect after every packet that came before it.
-    fn take_control(&mut self, item: Item, now: Timestamp) {
+    fn take_control(&mut self, peer: usize, item: Item, now: Timestamp) {
         self.process_batch(now);
         match item {
             Item::Packet(packet) => self.batch.push(packet),
@@ -298,6 +302,13 @@ impl Worker {
                 }
             }
             Item::Bucket(bucket, content) => self.take_bucket(bucket, content, now),
+            Item::Alias(bucket, message) => self.take_message(bucket, message, now),
+            Item::Flush(bucket) => {
+                if let Some(Some(link)) = self.links.get_mut(peer) {
+                    link.stage_control(Item::Flushed(bucket));
+                }
+            }
+            Item::Flushed(bucket) => self.flushed(bucket),
             Item::Marker(marker) => self.notify(Notice::Marker(marker)),
         }
     }
@@ -309,10 +320,18 @@ impl Worker {
         content.connections.adopt(&mut self.tracking.limits, bucket.0);
         self.tracking.subscribers.advance_clock(content.event_clock);
         self.syn_proxy.learn(content.promises.drain(..));
-        for packet in self.ownership.arrive(bucket, content) {
-            self.batch.push(packet);
-            if self.batch.len() >= BATCH {
-                self.process_batch(now);
+        for kept in self.ownership.arrive(bucket, content) {
+            match kept {
+                Kept::Packet(packet) => {
+                    self.batch.push(packet);
+                    if self.batch.len() >= BATCH {
+                        self.process_batch(now);
+                    }
+                }
+                Kept::Message(message) => {
+                    self.process_batch(now);
+                    self.take_message(bucket, message, now);
+                }
             }
         }
         self.process_batch(now);
@@ -367,7 +386,9 @@ impl Worker {
         self.outputs.flush(&mut self.pool, &mut self.counters);
         self.drop_refused();
         // Only now has everything of a departing bucket left this worker.
-        while let Some(Departure { bucket, to, mut content }) = self.departures.pop() {
+        while let Some(departure) = self.departures.pop() {
+            let Some(departure) = self.flush_bucket(departure) else { continue };
+            let Departure { bucket, to, mut content } = departure;
             content.datagrams = self.pack_datagrams(bucket);
             content.connections.surrender(&mut self.tracking.limits);
             content.event_clock = self.tracking.subscribers.clock();

@@ -107,6 +107,9 @@ drop_reasons! {
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";
     MoveBufferFull = "move_buffer_full", "Packets that waited for a moving bucket exceeded the backlog limit.";
+    AliasTaken = "alias_taken", "Packet that opens a translated connection whose replies would be those of another connection.";
+    AliasTableFull = "alias_table_full", "Packet that opens a translated connection, while the owner of the bucket of its replies has as many aliases as nf_conntrack_max.";
+    AliasQueueFull = "alias_queue_full", "Too many packets of one bucket wait until the replies of their connections find them.";
     NoBuffer = "no_buffer", "No free frame buffer to copy into.";
     NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";

@@ -124,6 +124,20 @@ impl Table {
         (chosen, None)
     }
 
+    /// True for the key of a connection whose time is not over.
+    pub fn has(&self, key: &FlowKey, hash: u64, now: Timestamp) -> bool {
+        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == *key);
+        slot.is_some_and(|slot| !self.slab[slot].head.is_expired(now))
+    }
+
+    /// Ends the connection of a key, if there is one.
+    pub fn end(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) {
+        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == *key);
+        if let Some(slot) = slot {
+            self.close(slot, context);
+        }
+    }
+
     /// Does `action` to the connection of a flow if `filter` chooses it; false if not.
     pub fn select_flow(
         &mut self,

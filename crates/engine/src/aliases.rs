@@ -1,0 +1,225 @@
+//! Aliases: where a packet finds its connection when that lives in another bucket than the one
+//! that the packet is steered to.
+//!
+//! A translated connection has two keys. Mostly both lead to one bucket (see
+//! [`steer::Translated`]); where they can not, the bucket of the second key has an *alias*, the
+//! key with the number of the bucket that has the connection. How aliases come and go is in
+//! [`crate::aliasing`].
+
+use std::collections::VecDeque;
+
+use flow::{FlowKey, SlotIndex};
+use netio::Frame;
+use steer::BucketId;
+
+use crate::packet::Packet;
+use crate::reassembly::Pieces;
+
+/// Packets of one bucket that may wait for the aliases of their connections: an answer takes
+/// microseconds.
+pub const MAX_WAITING: usize = 64;
+
+/// What became of a wish for an alias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filing {
+    /// It is there.
+    Filed,
+    /// The key belongs to another connection.
+    Taken,
+    /// There are too many.
+    Full,
+}
+
+/// What the owners of two buckets tell each other about an alias.
+#[derive(Clone, Copy, Debug)]
+pub enum AliasMessage {
+    /// To the bucket that the packets of a key are steered to: file an alias.
+    File {
+        /// Key of the alias and its hash.
+        alias: (FlowKey, u64),
+        /// The bucket that has the connection.
+        owner: BucketId,
+        /// First key of the connection, which waits for the answer, and its hash.
+        connection: (FlowKey, u64),
+    },
+    /// To the bucket that has the connection: what became of that.
+    Answer {
+        /// First key of the connection and its hash.
+        connection: (FlowKey, u64),
+        /// The answer.
+        filing: Filing,
+    },
+    /// To the bucket that the packets of a key are steered to: the connection has ended.
+    Remove {
+        /// Key of the alias and its hash.
+        alias: (FlowKey, u64),
+        /// The bucket that had the connection.
+        owner: BucketId,
+    },
+}
+
+/// The aliases of one bucket; without any it holds no memory.
+#[derive(Debug, Default)]
+pub struct Aliases(Option<Box<Filed>>);
+
+#[derive(Debug)]
+struct Filed {
+    index: SlotIndex,
+    places: Vec<Option<Alias>>,
+    free: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Alias {
+    key: FlowKey,
+    hash: u32,
+    owner: BucketId,
+}
+
+impl Aliases {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |filed| filed.places.len() - filed.free.len())
+    }
+
+    /// True where there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The bucket that has the connection of a key.
+    #[inline]
+    pub fn owner(&self, key: &FlowKey, hash: u64) -> Option<BucketId> {
+        let filed = self.0.as_ref()?;
+        filed.find(key, hash as u32).and_then(|place| Some(filed.places[place as usize]?.owner))
+    }
+
+    /// Files an alias, if there are fewer than `limit`.
+    pub fn file(&mut self, key: &FlowKey, hash: u64, owner: BucketId, limit: usize) -> Filing {
+        if let Some(other) = self.owner(key, hash) {
+            return if other == owner { Filing::Filed } else { Filing::Taken };
+        }
+        if self.len() >= limit {
+            return Filing::Full;
+        }
+        let filed = self.0.get_or_insert_with(Filed::new);
+        let place = filed.free.pop().unwrap_or(filed.places.len() as u32);
+        if place as usize == filed.places.len() {
+            filed.places.push(None);
+        }
+        filed.places[place as usize] = Some(Alias { key: *key, hash: hash as u32, owner });
+        let Filed { index, places, free } = &mut **filed;
+        if index.insert(hash as u32, place, hash_in(places)).is_err() {
+            places[place as usize] = None;
+            free.push(place);
+            self.tidy();
+            return Filing::Full;
+        }
+        Filing::Filed
+    }
+
+    /// Removes an alias for a connection of `owner`.
+    pub fn remove(&mut self, key: &FlowKey, hash: u64, owner: BucketId) {
+        let Some(filed) = &mut self.0 else { return };
+        let Some(place) = filed.find(key, hash as u32) else { return };
+        if filed.places[place as usize].is_none_or(|alias| alias.owner != owner) {
+            return;
+        }
+        let Filed { index, places, free } = &mut **filed;
+        index.remove(hash as u32, place);
+        places[place as usize] = None;
+        free.push(place);
+        index.shrink(hash_in(places));
+        self.tidy();
+    }
+
+    fn tidy(&mut self) {
+        self.0.take_if(|filed| filed.places.len() == filed.free.len());
+    }
+}
+
+impl Filed {
+    fn new() -> Box<Self> {
+        Box::new(Self { index: SlotIndex::new(), places: Vec::new(), free: Vec::new() })
+    }
+
+    fn find(&self, key: &FlowKey, hash: u32) -> Option<u32> {
+        self.index
+            .find(hash, |place| self.places[place as usize].is_some_and(|alias| alias.key == *key))
+    }
+}
+
+/// The hash of an alias by its place.
+fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
+    // What is in the index has its place.
+    |place| places[place as usize].map_or(0, |alias| alias.hash)
+}
+
+/// A packet that waits for the alias of its connection.
+#[derive(Debug)]
+pub enum Waiting {
+    /// The one that has opened the connection. All has been done to it but sending.
+    Opener {
+        /// As it is to be sent.
+        frame: Frame,
+        /// The fragments that it came in.
+        pieces: Option<Box<Pieces>>,
+    },
+    /// One that came behind it.
+    Follower(Packet),
+}
+
+/// The packets of a bucket that wait for aliases.
+#[derive(Debug, Default)]
+pub struct Openings(Vec<Opening>);
+
+#[derive(Debug)]
+struct Opening {
+    connection: FlowKey,
+    packets: VecDeque<Waiting>,
+}
+
+impl Openings {
+    /// True where nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True if packets of a connection wait.
+    pub fn awaits(&self, connection: &FlowKey) -> bool {
+        self.0.iter().any(|opening| opening.connection == *connection)
+    }
+
+    /// True while there is room for one more packet.
+    pub fn has_room(&self) -> bool {
+        self.0.iter().map(|opening| opening.packets.len()).sum::<usize>() < MAX_WAITING
+    }
+
+    /// Has a packet wait behind the others of its connection.
+    pub fn push(&mut self, connection: &FlowKey, packet: Waiting) {
+        match self.0.iter_mut().find(|opening| opening.connection == *connection) {
+            Some(opening) => opening.packets.push_back(packet),
+            None => {
+                let packets = VecDeque::from([packet]);
+                self.0.push(Opening { connection: *connection, packets });
+            }
+        }
+    }
+
+    /// Takes out what has waited for a connection, in order.
+    pub fn take(&mut self, connection: &FlowKey) -> VecDeque<Waiting> {
+        let found = self.0.iter().position(|opening| opening.connection == *connection);
+        found.map_or_else(VecDeque::new, |at| self.0.swap_remove(at).packets)
+    }
+
+    /// Takes out everything.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Waiting> {
+        std::mem::take(&mut self.0).into_iter().flat_map(|opening| opening.packets)
+    }
+}
+
+#[cfg(test)]
+#[path = "aliases_tests.rs"]
+mod tests;

@@ -1,0 +1,262 @@
+//! How aliases come and go, and how packets follow them.
+//!
+//! The owner of a connection whose second key is steered to another bucket asks the owner of
+//! that bucket to file an alias, and has the packets of the connection wait until it knows
+//! that this was done. So when the first packet leaves, a reply will find its way. Where both
+//! buckets are here, nothing waits. The messages are control items of the rings: they are
+//! never refused, and stay in the order of the packets, also of those that wait for a bucket
+//! on its way.
+//!
+//! *Order.* What follows an alias goes through two buckets, so what its first bucket has sent
+//! on must not be overtaken by what the next owner of this bucket sends on. And what the
+//! bucket of a connection has said about aliases must not be overtaken by what its next owner
+//! says. So a bucket that has sent anything to other workers is *flushed* before it is given
+//! away ([`Worker::flush_bucket`]): its owner asks each peer through the ring to say when it
+//! has come to this point, and waits for all of them. Nothing arrives for the bucket
+//! meanwhile: its fences are in, and its next owner keeps what comes.
+
+use flow::{DropReason, FlowKey, Timestamp};
+use steer::BucketId;
+
+use crate::Bucket;
+use crate::aliases::{AliasMessage, Filing, Waiting};
+use crate::ownership::Departure;
+use crate::packet::{Item, Kept, Packet, TrackedFlow};
+use crate::worker::Worker;
+
+/// A bucket that leaves when everything that was sent in its name has been processed.
+pub struct Flushing {
+    departure: Departure<Box<Bucket>>,
+    /// Peers that have not come to this point.
+    missing: usize,
+}
+
+impl Worker {
+    /// Sends a packet that has met an alias on to the bucket that has its connection, or takes
+    /// one out of the way that has to wait for the alias of its connection. True if it was
+    /// either.
+    #[inline]
+    pub(crate) fn divert(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
+        let Some(bucket) = self.ownership.get(packet.bucket) else { return false };
+        let is_plain = bucket.aliases.is_empty() && bucket.openings.is_empty();
+        if is_plain && packet.alias_in.is_none() {
+            return false;
+        }
+        self.divert_slowly(packet, now)
+    }
+
+    #[cold]
+    fn divert_slowly(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return false };
+        let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return false };
+        if bucket.openings.awaits(&keyed.key) {
+            if bucket.openings.has_room() {
+                let packet = packet.take();
+                bucket.openings.push(&keyed.key, Waiting::Follower(packet));
+            } else {
+                let packet = packet.take();
+                self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
+            }
+            return true;
+        }
+        if let Some(alias_in) = packet.alias_in {
+            if bucket.connections.has(&keyed.key, hash, now) {
+                return false;
+            }
+            // The connection has ended. The alias goes, and the packet is judged where it was
+            // steered to.
+            let owner = packet.bucket;
+            let message = AliasMessage::Remove { alias: (keyed.key, hash), owner };
+            self.tell_bucket(owner, alias_in, message, now);
+            self.redirect(packet, alias_in, None, now);
+            return true;
+        }
+        let Some(owner) = bucket.aliases.owner(&keyed.key, hash) else { return false };
+        self.redirect(packet, owner, Some(packet.bucket), now);
+        true
+    }
+
+    /// Sends a packet to another bucket.
+    fn redirect(
+        &mut self,
+        packet: &mut Packet,
+        to: BucketId,
+        alias_in: Option<BucketId>,
+        now: Timestamp,
+    ) {
+        let from = packet.bucket;
+        let mut packet = Packet { bucket: to, alias_in, ..packet.take() };
+        // A bucket that is about to leave is still here: what its next owner gets from others
+        // has come after this packet.
+        if self.ownership.get(to).is_some() || self.ownership.route(to) == self.id {
+            self.process(&mut packet, now);
+        } else {
+            self.has_spoken(from);
+            self.hand_over(packet);
+        }
+    }
+
+    fn has_spoken(&mut self, bucket: BucketId) {
+        if let Some(bucket) = self.ownership.get_mut(bucket) {
+            bucket.has_spoken = true;
+        }
+    }
+
+    /// Has packets of the key `alias` find their connection in `owner`, a bucket that is here.
+    /// `home` is the bucket that they are steered to. `None` if the answer will come later.
+    #[cfg_attr(not(test), expect(dead_code, reason = "nothing translates yet"))]
+    pub(crate) fn file_alias(
+        &mut self,
+        owner: BucketId,
+        connection: (FlowKey, u64),
+        alias: (FlowKey, u64),
+        home: BucketId,
+        now: Timestamp,
+    ) -> Option<Filing> {
+        if self.ownership.get(home).is_some() {
+            return Some(self.file_here(home, owner, alias, now));
+        }
+        self.tell_bucket(owner, home, AliasMessage::File { alias, owner, connection }, now);
+        None
+    }
+
+    fn file_here(
+        &mut self,
+        home: BucketId,
+        owner: BucketId,
+        (key, hash): (FlowKey, u64),
+        now: Timestamp,
+    ) -> Filing {
+        let limit = self.tracking.settings.conntrack.max_entries as usize;
+        let Some(home) = self.ownership.get_mut(home) else { return Filing::Full };
+        if home.connections.has(&key, hash, now) {
+            Filing::Taken
+        } else {
+            home.aliases.file(&key, hash, owner, limit)
+        }
+    }
+
+    /// Has the alias of a connection that has ended removed.
+    #[expect(dead_code, reason = "nothing is translated yet")]
+    pub(crate) fn remove_alias(
+        &mut self,
+        owner: BucketId,
+        alias: (FlowKey, u64),
+        home: BucketId,
+        now: Timestamp,
+    ) {
+        self.tell_bucket(owner, home, AliasMessage::Remove { alias, owner }, now);
+    }
+
+    /// Tells the owner of the bucket `to` something in the name of the bucket `from`.
+    fn tell_bucket(&mut self, from: BucketId, to: BucketId, message: AliasMessage, now: Timestamp) {
+        let owner = self.ownership.route(to);
+        if self.ownership.get(to).is_some() || owner == self.id {
+            return self.take_message(to, message, now);
+        }
+        self.has_spoken(from);
+        match self.links.get_mut(owner.index()) {
+            Some(Some(link)) => link.stage_control(Item::Alias(to, message)),
+            _ => debug_assert!(false, "a bucket's owner has rings"),
+        }
+    }
+
+    /// Takes what another bucket has to say to one that is here or on its way.
+    pub(crate) fn take_message(&mut self, to: BucketId, message: AliasMessage, now: Timestamp) {
+        let Some(bucket) = self.ownership.get_mut(to) else {
+            return self.ownership.keep_always(to, Kept::Message(message));
+        };
+        match message {
+            AliasMessage::File { alias, owner, connection } => {
+                let filing = self.file_here(to, owner, alias, now);
+                let answer = AliasMessage::Answer { connection, filing };
+                self.tell_bucket(to, owner, answer, now);
+            }
+            AliasMessage::Answer { connection, filing } => {
+                self.release(to, connection, filing, now);
+            }
+            AliasMessage::Remove { alias: (key, hash), owner } => {
+                bucket.aliases.remove(&key, hash, owner);
+            }
+        }
+    }
+
+    /// Lets the packets go that have waited for the alias of their connection. If there is
+    /// none, the connection ends, and so do they.
+    fn release(
+        &mut self,
+        bucket: BucketId,
+        (key, hash): (FlowKey, u64),
+        filing: Filing,
+        now: Timestamp,
+    ) {
+        let Some(home) = self.ownership.get_mut(bucket) else { return };
+        let packets = home.openings.take(&key);
+        let refusal = match filing {
+            Filing::Filed => None,
+            Filing::Taken => Some(DropReason::AliasTaken),
+            Filing::Full => Some(DropReason::AliasTableFull),
+        };
+        if refusal.is_some() {
+            let mut context = self.tracking.context(now, &mut self.counters);
+            home.connections.end(&key, hash, &mut context);
+        }
+        for packet in packets {
+            match (packet, refusal) {
+                (Waiting::Opener { frame, pieces }, None) => self.send(frame, pieces, now),
+                (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),
+                (Waiting::Opener { frame, pieces }, Some(reason))
+                | (Waiting::Follower(Packet { frame, pieces, .. }), Some(reason)) => {
+                    self.drop_frames(frame, pieces, reason);
+                }
+            }
+        }
+    }
+
+    /// Drops what waits for aliases: the worker has come to its end.
+    pub(crate) fn end_openings(&mut self) {
+        for index in 0..self.ownership.routes().len() {
+            let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
+            for packet in bucket.openings.take_all().collect::<Vec<_>>() {
+                let (Waiting::Opener { frame, pieces }
+                | Waiting::Follower(Packet { frame, pieces, .. })) = packet;
+                self.drop_frames(frame, pieces, DropReason::AliasQueueFull);
+            }
+        }
+    }
+
+    /// Has every peer say when it has processed what was sent in the name of a bucket that
+    /// leaves. Returns the bucket if there is nothing to wait for.
+    pub(crate) fn flush_bucket(
+        &mut self,
+        mut departure: Departure<Box<Bucket>>,
+    ) -> Option<Departure<Box<Bucket>>> {
+        if !std::mem::take(&mut departure.content.has_spoken) {
+            return Some(departure);
+        }
+        let mut missing = 0;
+        for link in self.links.iter_mut().flatten() {
+            link.stage_control(Item::Flush(departure.bucket));
+            missing += 1;
+        }
+        self.flushing.push(Flushing { departure, missing });
+        None
+    }
+
+    /// A peer has come to the point where a bucket was to be flushed.
+    pub(crate) fn flushed(&mut self, bucket: BucketId) {
+        let found = self.flushing.iter().position(|it| it.departure.bucket == bucket);
+        let Some(at) = found else {
+            return debug_assert!(false, "{bucket} is not flushed");
+        };
+        self.flushing[at].missing -= 1;
+        if self.flushing[at].missing == 0 {
+            let Flushing { departure, .. } = self.flushing.swap_remove(at);
+            self.departures.push(departure);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "aliasing_tests.rs"]
+mod tests;
