@@ -82,6 +82,8 @@ impl Status {
     pub const CALL: Self = Self(1 << 13);
     /// The packet that opened it is still being judged: nobody was told of it.
     pub const FRESH: Self = Self(1 << 14);
+    /// Its replies carry other addresses or ports than its own packets: it has a second key.
+    pub const TRANSLATED: Self = Self(1 << 15);
 
     pub const fn has(self, bit: Self) -> bool {
         self.0 & bit.0 != 0
@@ -156,6 +158,13 @@ impl Head {
     /// The direction of a packet from `sender`.
     pub fn direction(&self, sender: Side) -> Direction {
         if sender == self.originator() { Direction::Original } else { Direction::Reply }
+    }
+
+    /// True if a packet from this end can be of the connection that the key names: the key of
+    /// a translated one is that of its originator's packets only.
+    #[inline]
+    pub fn admits(&self, sender: Side) -> bool {
+        !self.status.has(Status::TRANSLATED) || sender == self.originator()
     }
 
     pub fn is_expired(&self, now: Timestamp) -> bool {

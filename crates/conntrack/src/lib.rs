@@ -18,6 +18,7 @@ pub mod format;
 pub mod helper;
 mod labels;
 mod limits;
+pub mod nat;
 mod packet;
 pub mod proto;
 pub mod seqadj;

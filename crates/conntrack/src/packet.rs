@@ -145,6 +145,13 @@ impl Tracked {
         self.status.has(Status::ASSURED)
     }
 
+    /// The connection has a [translation](crate::Table::translation), as far as it had one
+    /// when the packet came.
+    #[inline]
+    pub const fn is_translated(&self) -> bool {
+        self.status.has(Status::TRANSLATED)
+    }
+
     /// Another connection has announced the connection.
     pub const fn is_expected(&self) -> bool {
         self.status.has(Status::EXPECTED)

@@ -4,7 +4,7 @@ mod by_slot;
 
 use std::ops::{Index, IndexMut};
 
-use flow::Timestamp;
+use flow::{KeyedPacket, Timestamp};
 
 use self::by_slot::BySlot;
 use crate::entry::{Entry, Head, Status};
@@ -17,6 +17,8 @@ use crate::{Counts, Labels};
 const CHUNK: usize = 128;
 /// No slot.
 const NONE: u32 = u32::MAX;
+/// Marks a slot number that is filed under the key of the connection's replies.
+pub(crate) const SECOND: u32 = 1 << 31;
 
 /// Entries by slot number. A slot is stable as long as its entry lives.
 #[derive(Debug)]
@@ -37,6 +39,28 @@ pub(crate) struct Slab {
     /// What was expected of those whose first packet is still being judged: one at most,
     /// or a few that wait.
     claims: Vec<(u32, Claim)>,
+    /// Second keys of those that are translated.
+    translations: BySlot<Translation>,
+}
+
+/// What is kept of a translated connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Translation {
+    /// The flow of its packets as they leave, with the originator as sender. Replies have its
+    /// key and the other sender.
+    pub leaves_as: KeyedPacket,
+    /// Low half of the hash of that key.
+    pub hash: u32,
+    /// The interface whose address it has borrowed.
+    pub interface: Option<u32>,
+}
+
+impl Translation {
+    /// The flow of the replies.
+    pub const fn reply(&self) -> KeyedPacket {
+        let KeyedPacket { key, sender } = self.leaves_as;
+        KeyedPacket { key, sender: sender.opposite() }
+    }
 }
 
 /// What is kept of a connection only if accounting or timestamps are on.
@@ -58,6 +82,7 @@ impl Slab {
             proxied: BySlot::new(),
             labels: BySlot::new(),
             claims: Vec::new(),
+            translations: BySlot::new(),
         }
     }
 
@@ -80,6 +105,7 @@ impl Slab {
             + self.proxied.memory_bytes()
             + self.proxied.len() * size_of::<Proxied>()
             + self.labels.memory_bytes()
+            + self.translations.memory_bytes()
     }
 
     /// The entry in a slot, if one lives there.
@@ -125,6 +151,59 @@ impl Slab {
         }
         if status.has(Status::LABELLED) {
             self.labels.remove(slot);
+        }
+        if status.has(Status::TRANSLATED) {
+            self.translations.remove(slot);
+        }
+    }
+
+    /// True if packets like this belong to what is filed here.
+    #[inline]
+    pub fn names(&self, filed: u32, packet: &KeyedPacket) -> bool {
+        if filed & SECOND != 0 {
+            return self.translations.get(filed & !SECOND).is_some_and(|it| it.reply() == *packet);
+        }
+        let head = &self[filed].head;
+        head.key == packet.key && head.admits(packet.sender)
+    }
+
+    /// The hash under which a slot is filed.
+    pub fn hash_of(&self, filed: u32) -> u32 {
+        if filed & SECOND != 0 {
+            return self.translations.get(filed & !SECOND).map_or(0, |it| it.hash);
+        }
+        self[filed].head.hash
+    }
+
+    /// True if one of the connections is translated.
+    pub const fn has_translated(&self) -> bool {
+        self.translations.len() > 0
+    }
+
+    /// The translation of a connection.
+    #[inline]
+    pub fn translation(&self, slot: u32) -> Option<&Translation> {
+        let is_translated = self[slot].head.status.has(Status::TRANSLATED);
+        is_translated.then(|| self.translations.get(slot)).flatten()
+    }
+
+    /// The memory of a translation, if there is one, to have it in cache.
+    pub fn translation_to_come(&self, slot: u32) -> Option<&Translation> {
+        self.translations.get(slot)
+    }
+
+    /// Gives a connection this translation and no other.
+    pub fn set_translation(&mut self, slot: u32, translation: Option<Translation>) {
+        let status = &mut self[slot].head.status;
+        match translation {
+            None => {
+                status.clear(Status::TRANSLATED);
+                self.translations.remove(slot);
+            }
+            Some(translation) => {
+                status.set(Status::TRANSLATED);
+                self.translations.insert(slot, translation);
+            }
         }
     }
 

@@ -6,9 +6,10 @@ mod candidates;
 mod judged;
 mod proxied;
 mod room;
+mod translated;
 mod watched;
 
-use flow::{Class, DropReason, FlowKey, Prefetch, SlotIndex, TimerWheel, Timestamp};
+use flow::{Class, DropReason, KeyedPacket, Prefetch, SlotIndex, TimerWheel, Timestamp};
 use wire::Transport;
 use wire::checksum::verify_transport;
 
@@ -16,9 +17,10 @@ use self::room::Room;
 use self::watched::release;
 use crate::entry::{Entry, Status};
 use crate::expect::Claim;
+use crate::nat::Halves;
 use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
-use crate::slab::Slab;
+use crate::slab::{SECOND, Slab};
 use crate::{
     Checksum, Connection, Context, Direction, Event, EventKind, Tracked, TrackedPacket, Why,
     syn_proxy,
@@ -39,6 +41,9 @@ pub struct Table {
     slab: Slab,
     wheel: TimerWheel,
     room: Room,
+    /// What the translation of the connection that ended last does to the packet that ended
+    /// it.
+    parting: Halves,
 }
 
 impl Table {
@@ -49,6 +54,7 @@ impl Table {
             slab: Slab::new(),
             wheel: TimerWheel::new(now),
             room: Room::default(),
+            parting: Halves::default(),
         }
     }
 
@@ -83,7 +89,10 @@ impl Table {
     #[inline]
     pub fn prefetch_entry(&self, hash: u64, prefetch: impl Prefetch) {
         let entry = match self.index.guess(hash as u32) {
-            Some(slot) => Some(&self.slab[slot]),
+            Some(filed) => {
+                self.prefetch_translation(filed & !SECOND, prefetch);
+                Some(&self.slab[filed & !SECOND])
+            }
             // In a full table the new connection lies where one gives way for it.
             None => match self.room.prefetch_victim(prefetch) {
                 Some(victim) => {
@@ -117,12 +126,11 @@ impl Table {
             context.counters.error += 1;
             return invalid(DropReason::BadChecksum.into(), context);
         }
-        let found = self.find(&packet.keyed.key, packet.hash, context);
         if matches!(packet.network.transport, Transport::IcmpError(_)) {
-            return self.relate(found, packet, context);
+            return self.relate(packet, context);
         }
-        match found {
-            Some(slot) => self.advance(slot, packet, context),
+        match self.find(packet.keyed, packet.hash, context) {
+            Some(met) => self.advance(met, packet, context),
             None => self.open(packet, context),
         }
     }
@@ -130,7 +138,7 @@ impl Table {
     /// Gives back the memory of connections whose time is over, looking at no
     /// more than `budget` entries. Returns how many it has looked at.
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_>) -> usize {
-        let Self { index, slab, wheel, room } = self;
+        let Self { index, slab, wheel, room, .. } = self;
         let looked_at = wheel.advance(context.now, budget, |slot| {
             let head = &mut slab[slot].head;
             if head.is_expired(context.now) {
@@ -140,35 +148,47 @@ impl Table {
             head.note_filed(head.deadline);
             Some(head.deadline)
         });
-        index.shrink(|slot| slab[slot].head.hash);
+        index.shrink(|filed| slab.hash_of(filed));
         slab.shrink();
         room.shrink();
         looked_at
     }
 
-    /// The slot of a live connection. One whose time is over ends here and now.
+    /// The connection of a packet if it is live. One whose time is over ends here and now.
     #[inline]
-    fn find(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> Option<u32> {
-        let slab = &self.slab;
-        let slot = self.index.find(hash as u32, |slot| slab[slot].head.key == *key)?;
-        if slab[slot].head.is_expired(context.now) {
-            self.close(slot, context);
+    fn find(&mut self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) -> Option<Met> {
+        let met = self.look_up(packet, hash)?;
+        if self.slab[met.slot].head.is_expired(context.now) {
+            self.close(met.slot, context);
             return None;
         }
         context.counters.found += 1;
-        Some(slot)
+        Some(met)
+    }
+
+    /// The connection of a packet, also if its time is over.
+    #[inline]
+    fn look_up(&self, packet: &KeyedPacket, hash: u64) -> Option<Met> {
+        let slab = &self.slab;
+        let filed = self.index.find(hash as u32, |filed| slab.names(filed, packet))?;
+        let slot = filed & !SECOND;
+        let direction = match filed == slot {
+            true => slab[slot].head.direction(packet.sender),
+            false => Direction::Reply,
+        };
+        Some(Met { slot, direction })
     }
 
     /// One more packet of a connection.
     fn advance(
         &mut self,
-        slot: u32,
+        Met { slot, direction }: Met,
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
         let Entry { head, body } = &mut self.slab[slot];
         let before = Before {
-            direction: head.direction(packet.keyed.sender),
+            direction,
             seen_reply: head.status.has(Status::SEEN_REPLY),
             assured: head.status.has(Status::ASSURED),
         };
@@ -213,6 +233,7 @@ impl Table {
                 if head.status.has(Status::ACCOUNTED) {
                     self.account(slot, packet, before.direction);
                 }
+                self.parting = self.halves(slot, direction);
                 self.close(slot, context);
                 tracked
             }
@@ -284,7 +305,7 @@ impl Table {
         let slot = self.slab.insert(entry);
         self.enter(slot, context);
         let slab = &self.slab;
-        if self.index.insert(hash, slot, |slot| slab[slot].head.hash).is_err() {
+        if self.index.insert(hash, slot, |filed| slab.hash_of(filed)).is_err() {
             self.room.leave(slot, &self.slab[slot].head, context.limits);
             self.slab.remove(slot);
             context.counters.chaintoolong += 1;
@@ -303,24 +324,21 @@ impl Table {
 
     /// An ICMP error: it belongs to the flow that it quotes, and goes to the
     /// sender of the quoted packet. It changes nothing.
-    fn relate(
-        &self,
-        found: Option<u32>,
-        packet: &TrackedPacket<'_>,
-        context: &mut Context<'_>,
-    ) -> Tracked {
-        let Some(slot) = found.or_else(|| self.quoted_call(packet, context)) else {
+    fn relate(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
+        let sender = packet.keyed.sender;
+        // It goes where an answer to the quoted packet would.
+        let answer = KeyedPacket { sender: sender.opposite(), ..*packet.keyed };
+        let found = self.find(&answer, packet.hash, context);
+        let Some(met) = found.or_else(|| self.quoted_call(packet, context)) else {
             context.counters.error += 1;
             return invalid(DropReason::IcmpErrorUnknown.into(), context);
         };
-        let sender = packet.keyed.sender;
         if packet.keyed.key.endpoint(sender).address != packet.network.destination {
             context.counters.error += 1;
             return invalid(DropReason::IcmpErrorDirection.into(), context);
         }
-        let head = &self.slab[slot].head;
-        let direction = head.direction(sender).reversed();
-        Tracked::of_connection(Class::Related, direction, head).at(slot, head)
+        let head = &self.slab[met.slot].head;
+        Tracked::of_connection(Class::Related, met.direction, head).at(met.slot, head)
     }
 
     fn account(&mut self, slot: u32, packet: &TrackedPacket<'_>, direction: Direction) {
@@ -347,6 +365,13 @@ impl Table {
     }
 }
 
+/// A connection that a packet belongs to, and which way the packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Met {
+    slot: u32,
+    direction: Direction,
+}
+
 /// Ends a connection that is not in the wheel any more.
 fn retire(
     index: &mut SlotIndex,
@@ -371,6 +396,9 @@ fn retire(
     }
     let removed = index.remove(head.hash, slot);
     debug_assert!(removed, "a live entry is in the index");
+    if let Some(translation) = slab.translation(slot) {
+        index.remove(translation.hash, slot | SECOND);
+    }
     room.leave(slot, &slab[slot].head, context.limits);
     slab.remove(slot);
     context.counters.delete += u64::from(!was_fresh);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use flow::Side;
+use flow::{FlowKey, Side};
 use proptest::prelude::*;
 
 use super::tests::{Lab, SECRET, keyed, network, tcp, udp};

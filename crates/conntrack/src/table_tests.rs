@@ -55,6 +55,15 @@ impl Lab {
     }
 
     pub fn track(&mut self, network: &Network) -> Tracked {
+        self.offer(network, Table::track_unjudged)
+    }
+
+    /// Tracks a packet by one of the table's ways.
+    pub fn offer(
+        &mut self,
+        network: &Network,
+        track: fn(&mut Table, &TrackedPacket<'_>, &mut Context<'_>) -> Tracked,
+    ) -> Tracked {
         let keyed = keyed(network);
         let packet = TrackedPacket {
             network,
@@ -66,7 +75,7 @@ impl Lab {
             may_open: true,
             screened: false,
         };
-        self.run(|table, context| table.track_unjudged(&packet, context))
+        self.run(|table, context| track(table, &packet, context))
     }
 
     pub fn wait(&mut self, duration: Duration) {

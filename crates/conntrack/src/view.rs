@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use flow::{FlowKey, Side, Timestamp, Zone};
+use flow::{FlowKey, KeyedPacket, Side, Timestamp, Zone};
 use wire::{Family, QueryKind, protocol};
 
 use crate::entry::Status;
@@ -163,13 +163,15 @@ impl Connection {
         let Entry { head, body } = &slab[slot];
         let side = slab.side(slot);
         let key = &head.key;
+        let untranslated = KeyedPacket { key: *key, sender: head.originator() };
+        let leaves_as = slab.translation(slot).map_or(untranslated, |it| it.leaves_as);
         let has = |bit| head.status.has(bit);
         Self {
             family: key.family,
             protocol: key.protocol,
             zone: zone_number(key.zone),
             original: tuple(key, head.originator(), Direction::Original),
-            reply: tuple(key, head.originator(), Direction::Reply),
+            reply: tuple(&leaves_as.key, leaves_as.sender, Direction::Reply),
             key: *key,
             state: body.state.name(),
             timeout_s: head.deadline.since(now).as_secs(),

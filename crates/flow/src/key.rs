@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
-use wire::{Family, IcmpQuery, Network, Quoted, QuotedTransport, Transport, protocol};
+use wire::{Family, IcmpQuery, Network, QueryKind, Quoted, QuotedTransport, Transport, protocol};
 
 /// A tracking zone: flows of different zones never meet, even with equal addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -206,6 +206,71 @@ impl FlowKey {
         self.protocol == protocol::GRE && self.kind == CALLS
     }
 
+    /// The same flow between other ends, and which of them `sender` has become.
+    ///
+    /// The ports of the ends are what stands for them in this protocol: for an ICMP query the
+    /// identifier, as the port of the end that asks; for a call of GRE each end's call id. They
+    /// are not looked at where the protocol has nothing of the kind (GRE version 0, node
+    /// information of ICMPv6), and have to be 0 for protocols that are not in the table above.
+    #[must_use]
+    pub fn between(&self, sender: Side, source: Endpoint, destination: Endpoint) -> KeyedPacket {
+        let Self { family, protocol, zone, .. } = *self;
+        let (from, to) = (source.address, destination.address);
+        let build = Builder { source: from, destination: to, family, protocol, zone };
+        match protocol {
+            protocol::ICMP | protocol::ICMPV6 => {
+                let asks = self.kind & 1 == sender as u8;
+                let port = if asks { source.port } else { destination.port };
+                let id = if self.is_identified() { port } else { self.low.port };
+                build.asked(self.kind >> 1, asks, id, self.high.port)
+            }
+            protocol::GRE if self.is_call() => {
+                let calls = build.gre(CALLS, 0);
+                let key = calls.key.call(calls.sender, source.port, destination.port);
+                KeyedPacket { key, sender: calls.sender }
+            }
+            protocol::GRE => {
+                build.gre(self.kind, u32::from(self.high.port) << 16 | u32::from(self.low.port))
+            }
+            _ => build.ports(source.port, destination.port),
+        }
+    }
+
+    /// True for the queries of ICMP and ICMPv6.
+    pub const fn is_query(&self) -> bool {
+        matches!(self.protocol, protocol::ICMP | protocol::ICMPV6)
+    }
+
+    /// True if the ends have ports, or if the one that asks has an identifier.
+    pub const fn is_identified(&self) -> bool {
+        const WITHOUT: u8 = QueryKind::NodeInformation as u8;
+        match self.protocol {
+            protocol::TCP
+            | protocol::UDP
+            | protocol::UDPLITE
+            | protocol::SCTP
+            | protocol::DCCP
+            | protocol::ICMP => true,
+            protocol::ICMPV6 => self.kind >> 1 != WITHOUT,
+            _ => false,
+        }
+    }
+
+    /// The end that is `side`, with what stands for its port: of an ICMP query only the end
+    /// that asks has an identifier, of GRE version 0 nobody.
+    pub const fn end(&self, side: Side) -> Endpoint {
+        let Endpoint { address, port } = self.endpoint(side);
+        let port = match self.protocol {
+            protocol::ICMP | protocol::ICMPV6 => {
+                let asks = self.kind & 1 == side as u8;
+                if asks && self.is_identified() { self.low.port } else { 0 }
+            }
+            protocol::GRE if !self.is_call() => 0,
+            _ => port,
+        };
+        Endpoint { address, port }
+    }
+
     /// The endpoint of a side.
     pub const fn endpoint(&self, side: Side) -> Endpoint {
         match side {
@@ -293,16 +358,21 @@ impl Builder {
     }
 
     fn query(self, query: IcmpQuery) -> KeyedPacket {
+        self.asked(query.kind as u8, !query.reply, query.id, u16::from(query.code))
+    }
+
+    /// A query of a kind; `asks` says that the source does.
+    fn asked(self, kind: u8, asks: bool, id: u16, code: u16) -> KeyedPacket {
         let (low, high, mut sender) = self.sorted_addresses();
         if low == high {
             // Only the type tells the directions apart.
-            sender = if query.reply { Side::High } else { Side::Low };
+            sender = if asks { Side::Low } else { Side::High };
         }
-        let asks = if query.reply { sender.opposite() } else { sender };
+        let asking = if asks { sender } else { sender.opposite() };
         self.keyed(
-            Endpoint { address: low, port: query.id },
-            Endpoint { address: high, port: u16::from(query.code) },
-            ((query.kind as u8) << 1) | asks as u8,
+            Endpoint { address: low, port: id },
+            Endpoint { address: high, port: code },
+            (kind << 1) | asking as u8,
             sender,
         )
     }

@@ -1,6 +1,5 @@
 use super::*;
 use proptest::prelude::*;
-use wire::QueryKind;
 
 fn network(source: [u8; 16], destination: [u8; 16], protocol: u8, transport: Transport) -> Network {
     Network {
@@ -47,6 +46,47 @@ proptest! {
             prop_assert_eq!(there.sender, back.sender.opposite());
         }
         prop_assert_eq!(there.key.endpoint(there.sender), Endpoint { address: a, port: source_port });
+    }
+
+    /// Against the key of a packet that has these ends.
+    #[test]
+    fn between_other_ends_a_flow_has_the_key_of_its_packets(
+        ends: [([u8; 16], u16); 4], choice in 0usize..6, reply: bool, kind in 0usize..6, code: u8,
+        gre: u32,
+    ) {
+        use QueryKind::*;
+        let query = |id| IcmpQuery {
+            kind: [Echo, Timestamp, Information, AddressMask, EchoV6, NodeInformation][kind],
+            reply,
+            icmp_type: 0,
+            code,
+            id,
+        };
+        let packet = |from: ([u8; 16], u16), to: ([u8; 16], u16)| {
+            let ports = (from.1, to.1);
+            let (source_port, destination_port) = ports;
+            let id = if (choice, kind) == (3, 5) { 77 } else if reply { to.1 } else { from.1 };
+            let (number, transport) = match choice {
+                0 => (17, Transport::Udp { source_port, destination_port, length: 8 }),
+                1 => (132, Transport::Sctp { source_port, destination_port, verification_tag: 0 }),
+                2 => (1, Transport::IcmpQuery(query(id))),
+                3 => (58, Transport::IcmpQuery(query(id))),
+                4 => (47, Transport::Gre { version: 0, key: gre }),
+                _ => (99, Transport::Other),
+            };
+            FlowKey::of_packet(&network(from.0, to.0, number, transport), Zone(3)).unwrap()
+        };
+        let other_has_none = |(address, port): ([u8; 16], u16)| match choice {
+            5 => Endpoint { address, port: 0 },
+            _ => Endpoint { address, port },
+        };
+        let before = packet(ends[0], ends[1]);
+        let (source, destination) = (other_has_none(ends[2]), other_has_none(ends[3]));
+        let after = before.key.between(before.sender, source, destination);
+        prop_assert_eq!(after, packet(ends[2], ends[3]));
+        // What the ends are called is enough to come back.
+        let ends = [before.sender, before.sender.opposite()].map(|side| before.key.end(side));
+        prop_assert_eq!(after.key.between(after.sender, ends[0], ends[1]), before);
     }
 
     /// With 64 bits, a collision of these few keys means that a field is left out.

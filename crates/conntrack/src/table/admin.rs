@@ -5,6 +5,7 @@ use flow::{FlowKey, Timestamp};
 
 use super::{Table, deadline, report};
 use crate::entry::Entry;
+use crate::slab::SECOND;
 use crate::{Connection, Context, EventKind, Filter, Labels};
 
 /// Where a walk over a table goes on. Connections that are opened or ended
@@ -42,8 +43,7 @@ pub const CHOSEN_COST: u32 = 16;
 impl Table {
     /// The connection of a flow.
     pub fn get(&self, key: &FlowKey, hash: u64, now: Timestamp) -> Option<Connection> {
-        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == *key)?;
-        self.view(slot, now)
+        self.view(self.slot_of(key, hash)?, now)
     }
 
     /// Shows live connections to `each`, looking at no more than `budget` places.
@@ -68,7 +68,7 @@ impl Table {
         changes: Changes,
         context: &mut Context<'_>,
     ) -> bool {
-        let Some(slot) = self.find(key, hash, context) else { return false };
+        let Some(slot) = self.live_slot_of(key, hash, context) else { return false };
         self.change(slot, changes, context);
         true
     }
@@ -92,7 +92,7 @@ impl Table {
 
     /// Ends a connection; false if there is none.
     pub fn delete(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> bool {
-        let Some(slot) = self.find(key, hash, context) else { return false };
+        let Some(slot) = self.live_slot_of(key, hash, context) else { return false };
         self.close(slot, context);
         true
     }
@@ -147,8 +147,34 @@ impl Table {
         mut action: Action<'_>,
         context: &mut Context<'_>,
     ) -> bool {
-        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == *key);
-        slot.is_some_and(|slot| self.act(slot, filter, &mut action, context))
+        // Two, if one of them is translated and the other is from the address that it hides.
+        let mut slots = [None; 2];
+        let mut rest = slots.iter_mut();
+        let slab = &self.slab;
+        self.index.find(hash as u32, |filed| {
+            let is_it = filed & SECOND == 0 && slab[filed].head.key == *key;
+            is_it && rest.next().map(|place| *place = Some(filed)).is_none()
+        });
+        let act = |slot| self.act(slot, filter, &mut action, context);
+        slots.into_iter().flatten().map(act).fold(false, |any, one| any | one)
+    }
+
+    /// The connection with this key as its first, also if its time is over: of two the one
+    /// that the index comes to first.
+    pub(super) fn slot_of(&self, key: &FlowKey, hash: u64) -> Option<u32> {
+        let slab = &self.slab;
+        let is_it = |filed| filed & SECOND == 0 && slab[filed].head.key == *key;
+        self.index.find(hash as u32, is_it)
+    }
+
+    /// The same, but one whose time is over ends here and now.
+    fn live_slot_of(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> Option<u32> {
+        let slot = self.slot_of(key, hash)?;
+        if self.slab[slot].head.is_expired(context.now) {
+            self.close(slot, context);
+            return None;
+        }
+        Some(slot)
     }
 
     fn act(

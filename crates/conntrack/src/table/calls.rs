@@ -11,7 +11,7 @@ use flow::{Class, DropReason, FlowKey, KeyedPacket, Side};
 use wire::{IcmpError, QuotedTransport, Transport};
 
 use super::watched::release;
-use super::{State, Table};
+use super::{Met, State, Table};
 use crate::entry::{Head, Status};
 use crate::{Context, Tracked, TrackedPacket};
 
@@ -74,7 +74,7 @@ impl Table {
         let Candidates { announced, unannounced } = self.candidates(&named);
         if let Some(slot) = announced.filter(|&slot| self.lives(slot, context)) {
             context.counters.found += 1;
-            return self.advance(slot, packet, context);
+            return self.advance(self.met(slot, packet), packet, context);
         }
         // Before what was not announced: that may be from before the announcement.
         let unknown = KeyedPacket { key: named.call(0), sender: packet.keyed.sender };
@@ -85,7 +85,7 @@ impl Table {
             && let Some(slot) = unannounced.filter(|&slot| self.lives(slot, context))
         {
             context.counters.found += 1;
-            return self.advance(slot, packet, context);
+            return self.advance(self.met(slot, packet), packet, context);
         }
         if expected.is_none() && !packet.may_open {
             return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
@@ -114,7 +114,7 @@ impl Table {
         &self,
         packet: &TrackedPacket<'_>,
         context: &Context<'_>,
-    ) -> Option<u32> {
+    ) -> Option<Met> {
         let Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) =
             &packet.network.transport
         else {
@@ -130,7 +130,14 @@ impl Table {
             let head = &self.slab[*slot].head;
             !head.is_expired(context.now) && !is_over(head, context)
         };
-        announced.filter(lives).or(unannounced.filter(lives))
+        let slot = announced.filter(lives).or(unannounced.filter(lives))?;
+        let Met { direction, .. } = self.met(slot, packet);
+        Some(Met { slot, direction: direction.reversed() })
+    }
+
+    /// The connection in a slot, as the packet of a call meets it.
+    fn met(&self, slot: u32, packet: &TrackedPacket<'_>) -> Met {
+        Met { slot, direction: self.slab[slot].head.direction(packet.keyed.sender) }
     }
 
     /// Ends the connection of a call that is over; its key is one of

@@ -2,7 +2,7 @@
 
 use flow::{FlowKey, KeyedPacket, Timestamp};
 
-use super::Table;
+use super::{Met, Table};
 use crate::Direction;
 use crate::entry::Status;
 use crate::syn_proxy::Proxied;
@@ -21,19 +21,18 @@ impl Table {
         if !self.slab.has_proxied() {
             return None;
         }
-        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == keyed.key)?;
+        let Met { slot, direction } = self.look_up(keyed, hash)?;
         let head = &self.slab[slot].head;
         if !head.status.has(Status::PROXIED) || head.is_expired(now) {
             return None;
         }
-        Some((head.direction(keyed.sender), self.slab.proxied(slot)?))
+        Some((direction, self.slab.proxied(slot)?))
     }
 
     /// Keeps what the SYN proxy has to know of a connection; without effect if there is
     /// no such connection.
     pub fn set_proxied(&mut self, key: &FlowKey, hash: u64, proxied: Proxied) {
-        let slab = &self.slab;
-        if let Some(slot) = self.index.find(hash as u32, |slot| slab[slot].head.key == *key) {
+        if let Some(slot) = self.slot_of(key, hash) {
             self.slab.set_proxied(slot, proxied);
         }
     }

@@ -56,9 +56,11 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
-        let Some(ConnectionId(slot)) = tracked.connection else { return tracked };
+        let (Some(ConnectionId(slot)), Some(direction)) = (tracked.connection, tracked.direction)
+        else {
+            return tracked;
+        };
         let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
-        let direction = head.direction(packet.keyed.sender);
         let Some(watched) = Watched::of(packet, direction, context) else {
             return tracked;
         };

@@ -1,0 +1,208 @@
+//! From what a translation is chosen, and in which order.
+
+use flow::{Endpoint, FlowKey};
+
+use super::{Addresses, End, Ends, Ports, Request};
+
+/// Other addresses of a range that are tried when the ports of one are used up. Each takes as
+/// many tries as the block has ports.
+const MOST_ADDRESSES: u128 = 4;
+
+/// The ports that a bucket may give away: each `stride`-th of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    first: u16,
+    stride: u32,
+    len: u32,
+}
+
+/// What a choice is made from.
+#[derive(Clone, Copy)]
+pub struct Supply<'a> {
+    /// Ports of the bucket.
+    pub block: Block,
+    /// A random number, another for each connection. It decides only what is to be random.
+    pub seed: u64,
+    /// The hash of a flow, as the table's packets bring it.
+    pub hash: &'a dyn Fn(&FlowKey) -> u64,
+}
+
+impl Block {
+    /// All ports that a client may have: there is one bucket.
+    pub const ALL: Self = Self { first: 1024, stride: 1, len: 64512 };
+
+    /// The ports `p` in a range with `p & (buckets - 1) == bucket`. `buckets` is a power of
+    /// two; for more than 65536 of them, or where the range is too short, there may be none.
+    pub fn of_bucket(range: Ports, bucket: u32, buckets: u32) -> Self {
+        debug_assert!(buckets.is_power_of_two() && bucket < buckets);
+        let (first, last) = (u32::from(range.first()), u32::from(range.last()));
+        let ahead = bucket.wrapping_sub(first) & (buckets - 1);
+        Self::spaced(first + ahead, last, buckets)
+    }
+
+    /// From `first` on to `last`, each `stride`-th.
+    fn spaced(first: u32, last: u32, stride: u32) -> Self {
+        match u16::try_from(first) {
+            Ok(first) if u32::from(first) <= last => {
+                Self { first, stride, len: (last - u32::from(first)) / stride + 1 }
+            }
+            _ => Self { first: 0, stride, len: 0 },
+        }
+    }
+
+    /// Those that lie in a range as well.
+    #[must_use]
+    pub fn within(self, range: Ports) -> Self {
+        let Self { first, stride, len } = self;
+        if len == 0 {
+            return self;
+        }
+        let (first, last) = (u32::from(first), u32::from(first) + (len - 1) * stride);
+        let steps = u32::from(range.first()).saturating_sub(first).div_ceil(stride);
+        Self::spaced(first + steps * stride, last.min(range.last().into()), stride)
+    }
+
+    /// How many there are.
+    pub const fn len(self) -> u32 {
+        self.len
+    }
+
+    /// True if there is none.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// True for one of them.
+    pub fn contains(self, port: u16) -> bool {
+        let Some(ahead) = u32::from(port).checked_sub(self.first.into()) else { return false };
+        ahead.is_multiple_of(self.stride) && ahead / self.stride < self.len
+    }
+
+    /// The one behind `at` others, counted round.
+    fn nth_round(self, at: u32) -> u16 {
+        // Within the range that it was made of.
+        self.first.wrapping_add((at % self.len.max(1) * self.stride) as u16)
+    }
+
+    /// All of them once, from a random one on.
+    fn from(self, start: u64) -> impl Iterator<Item = u16> {
+        let start = (start % u64::from(self.len.max(1))) as u32;
+        (0..self.len).map(move |step| self.nth_round(start + step))
+    }
+}
+
+impl From<Ports> for Block {
+    fn from(range: Ports) -> Self {
+        Self::spaced(range.first().into(), range.last().into(), 1)
+    }
+}
+
+/// Where a translation of a connection may lead, the best first: `ends` is where it leads
+/// now. Finite, and without duplicates if the packet's own port is not counted.
+pub(crate) fn candidates(
+    request: Request,
+    key: FlowKey,
+    ends: Ends,
+    supply: Supply<'_>,
+) -> impl Iterator<Item = Ends> {
+    let own = match request.end {
+        End::Source => ends.source,
+        End::Destination => ends.destination,
+    };
+    let range = request.addresses.filter(|range| range.family() == key.family);
+    let addresses = addresses(request, range, own.address, &key, ends, supply);
+    let choice = PortChoice::of(request, &key, own.port, supply.block);
+    let start = match request.random {
+        true => supply.seed,
+        false => (supply.hash)(&key),
+    };
+    addresses.flat_map(move |address| {
+        choice.ports(start).map(move |port| {
+            let new = Endpoint { address, port };
+            match request.end {
+                End::Source => Ends { source: new, ..ends },
+                End::Destination => Ends { destination: new, ..ends },
+            }
+        })
+    })
+}
+
+/// The addresses to try.
+fn addresses(
+    request: Request,
+    range: Option<Addresses>,
+    own: [u8; 16],
+    key: &FlowKey,
+    ends: Ends,
+    supply: Supply<'_>,
+) -> impl Iterator<Item = [u8; 16]> + use<> {
+    let (first, count) = match range {
+        None => (own, 1),
+        Some(range) if request.netmap => (range.map(own), 1),
+        // A source that needs no other keeps its address, as with the kernel.
+        Some(range) if request.end == End::Source && range.contains(own) => {
+            (own, range.count_up_to(MOST_ADDRESSES))
+        }
+        Some(range) => {
+            let first = range.pick(spread(request, key, ends, supply));
+            (first, range.count_up_to(MOST_ADDRESSES))
+        }
+    };
+    // Who wants one address for a client wants no other for want of ports.
+    let count = if request.persistent || request.end == End::Destination { 1 } else { count };
+    std::iter::successors(Some(first), move |&address| Some(range?.next(address)))
+        .take(count as usize)
+}
+
+/// A number that is the same for all connections of a client, or of a client with a
+/// destination, and the same with all workers.
+fn spread(request: Request, key: &FlowKey, ends: Ends, supply: Supply<'_>) -> u128 {
+    let client = Endpoint { port: 0, ..ends.source };
+    let other = if request.persistent { client } else { Endpoint { port: 0, ..ends.destination } };
+    let flow = FlowKey { low: client, high: other, protocol: 0, kind: 0, ..*key };
+    let half = |kind| u128::from((supply.hash)(&FlowKey { kind, ..flow }));
+    half(0) << 64 | half(1)
+}
+
+/// The ports to try for each address.
+#[derive(Clone, Copy)]
+struct PortChoice {
+    /// The packet's own first.
+    keep: Option<u16>,
+    /// Then these.
+    others: Block,
+    /// From the first on, and not from anywhere.
+    in_order: bool,
+}
+
+impl PortChoice {
+    const NONE: Block = Block { first: 0, stride: 1, len: 0 };
+
+    fn of(request: Request, key: &FlowKey, own: u16, block: Block) -> Self {
+        let as_it_is = Self { keep: Some(own), others: Self::NONE, in_order: false };
+        if !key.is_identified() {
+            return as_it_is;
+        }
+        let others = match (request.end, request.ports) {
+            // An identifier belongs to the end that asks, so it is no port of this one.
+            (End::Destination, _) if key.is_query() => return as_it_is,
+            (End::Destination, None) => return as_it_is,
+            (End::Destination, Some(range)) => range.into(),
+            (End::Source, None) => block,
+            // What the rule says goes before what the block says.
+            (End::Source, Some(range)) => match block.within(range) {
+                none if none.is_empty() => range.into(),
+                some => some,
+            },
+        };
+        let may_stay = !request.random && others.contains(own);
+        let in_order = request.end == End::Destination && !request.random;
+        Self { keep: may_stay.then_some(own), others, in_order }
+    }
+
+    fn ports(self, start: u64) -> impl Iterator<Item = u16> {
+        let start = if self.in_order { 0 } else { start };
+        let others = self.others.from(start).filter(move |&port| Some(port) != self.keep);
+        self.keep.into_iter().chain(others)
+    }
+}

@@ -1,0 +1,213 @@
+//! Connections whose packets leave with other addresses or ports than they came with.
+//!
+//! Such a connection has two keys: that of its originator's packets, by which any connection
+//! is filed, and that of its replies. Each of them is the key of one direction only, so a
+//! packet that has the first key but comes from the other end is of another connection. The
+//! second key lies beside the entries, and the index holds the slot twice.
+
+use flow::{DropReason, KeyedPacket, Prefetch};
+
+use super::Table;
+use crate::nat::{End, Ends, Halves, Request, Supply, candidates};
+use crate::slab::{SECOND, Translation};
+use crate::{ConnectionId, Context, Direction, Tracked};
+
+/// Ports of a range that are tried for a new destination. Whether one is free says less than
+/// for a source, which is chosen last.
+const DESTINATION_TRIES: usize = 128;
+
+impl Table {
+    /// Chooses a new source or destination for a connection whose first packet is being
+    /// judged: first the destination, if a rule asks for one, then the source. Between the two
+    /// [`Table::translation`] tells the destination already, for routing.
+    ///
+    /// Once the last rule was asked, [`Table::settle`] has to follow unless a source was asked
+    /// for.
+    ///
+    /// # Errors
+    /// [`DropReason::PortPoolFull`] if each port that the request and the block leave is used
+    /// towards this destination; [`DropReason::NatClash`] for a protocol without ports whose
+    /// replies could not be told from those of another connection;
+    /// [`DropReason::TableFull`] if the index has no place. The packet is to be dropped then,
+    /// and its connection withdrawn.
+    pub fn translate(
+        &mut self,
+        ConnectionId(slot): ConnectionId,
+        request: &Request,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
+        let original = self.original(slot);
+        if original.key.is_call() {
+            return Err(refused(DropReason::NatClash, context));
+        }
+        self.take_back(slot);
+        let leaves = self.leaves_as(slot);
+        let ends = Ends::of(&leaves.key, leaves.sender);
+        let mut wanted = candidates(*request, original.key, ends, supply);
+        if request.end == End::Source {
+            let found =
+                wanted.find_map(|ends| self.free(slot, ends.keyed(&original), supply, context));
+            return match found {
+                Some(found) => self.file(slot, found, request.interface, context),
+                None if original.key.is_identified() => {
+                    Err(refused(DropReason::PortPoolFull, context))
+                }
+                None => Err(refused(DropReason::NatClash, context)),
+            };
+        }
+        let first = wanted.next().unwrap_or(ends);
+        let mut tries = std::iter::once(first).chain(wanted).take(DESTINATION_TRIES);
+        let free =
+            tries.find(|ends| self.free(slot, ends.keyed(&original), supply, context).is_some());
+        // The source may still make it another connection's no more.
+        let leaves_as = free.unwrap_or(first).keyed(&original);
+        let hash = (supply.hash)(&leaves_as.key) as u32;
+        let interface = request.interface;
+        self.slab.set_translation(slot, Some(Translation { leaves_as, hash, interface }));
+        Ok(())
+    }
+
+    /// Makes the replies of a new connection its own if no rule has asked for a source: they
+    /// might be those of a translated connection. It gets another source port then, as with the
+    /// kernel.
+    ///
+    /// # Errors
+    /// Those of [`Table::translate`].
+    pub fn settle(
+        &mut self,
+        id: ConnectionId,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
+        let ConnectionId(slot) = id;
+        if !self.slab.has_translated() {
+            return Ok(());
+        }
+        self.take_back(slot);
+        let interface = self.slab.translation(slot).and_then(|it| it.interface);
+        match self.free(slot, self.leaves_as(slot), supply, context) {
+            Some(free) => self.file(slot, free, interface, context),
+            None => self.translate(id, &Request::of(End::Source), supply, context),
+        }
+    }
+
+    /// What the translation of a packet's connection does to the packet: also to one that has
+    /// ended its connection, and to an ICMP error. To be asked before the next packet is
+    /// tracked. Costs a look at the result of tracking where there is none.
+    #[inline]
+    pub fn translation(&self, tracked: &Tracked) -> Halves {
+        let Some(direction) = tracked.direction else { return Halves::default() };
+        match tracked.connection {
+            // Since it was tracked it may have got one.
+            Some(ConnectionId(slot)) if tracked.fresh || tracked.is_translated() => {
+                self.halves(slot, direction)
+            }
+            None if tracked.is_translated() => self.parting,
+            _ => Halves::default(),
+        }
+    }
+
+    /// The flow and sender that replies to a connection have. Their bucket is not always this
+    /// one: then somebody has to tell them the way.
+    pub fn reply(&self, ConnectionId(slot): ConnectionId) -> KeyedPacket {
+        let KeyedPacket { key, sender } = self.leaves_as(slot);
+        KeyedPacket { key, sender: sender.opposite() }
+    }
+
+    pub(super) fn halves(&self, slot: u32, direction: Direction) -> Halves {
+        let Some(translation) = self.slab.translation(slot) else { return Halves::default() };
+        let ends = |it: KeyedPacket| Ends::of(&it.key, it.sender);
+        Halves::between(&ends(self.original(slot)), &ends(translation.leaves_as), direction)
+    }
+
+    /// Asks for the memory of a translation.
+    #[inline]
+    pub(super) fn prefetch_translation(&self, slot: u32, prefetch: impl Prefetch) {
+        if self.slab.has_translated()
+            && let Some(translation) = self.slab.translation_to_come(slot)
+        {
+            prefetch.prefetch(translation);
+        }
+    }
+
+    fn original(&self, slot: u32) -> KeyedPacket {
+        let head = &self.slab[slot].head;
+        KeyedPacket { key: head.key, sender: head.originator() }
+    }
+
+    fn leaves_as(&self, slot: u32) -> KeyedPacket {
+        self.slab.translation(slot).map_or_else(|| self.original(slot), |it| it.leaves_as)
+    }
+
+    /// Takes the second key of a connection out of the index.
+    fn take_back(&mut self, slot: u32) {
+        if let Some(translation) = self.slab.translation(slot) {
+            self.index.remove(translation.hash, slot | SECOND);
+        }
+    }
+
+    /// `leaves_as` with the hash of its key, if its replies would be nobody else's.
+    fn free(
+        &mut self,
+        slot: u32,
+        leaves_as: KeyedPacket,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<(KeyedPacket, u32)> {
+        let hash = (supply.hash)(&leaves_as.key);
+        let reply = KeyedPacket { sender: leaves_as.sender.opposite(), ..leaves_as };
+        // A connection whose replies look like its own packets would have one direction.
+        if reply == self.original(slot) {
+            return None;
+        }
+        while let Some(other) = self.owner(&reply, hash as u32, slot) {
+            if !self.slab[other].head.is_expired(context.now) {
+                return None;
+            }
+            self.close(other, context);
+        }
+        Some((leaves_as, hash as u32))
+    }
+
+    /// The connection that such packets belong to, other than that in `slot`.
+    fn owner(&self, packet: &KeyedPacket, hash: u32, slot: u32) -> Option<u32> {
+        let is_other = |filed: u32| filed & !SECOND != slot && self.slab.names(filed, packet);
+        self.index.find(hash, is_other).map(|filed| filed & !SECOND)
+    }
+
+    /// Gives a connection its translation, and files the key of its replies.
+    fn file(
+        &mut self,
+        slot: u32,
+        (leaves_as, hash): (KeyedPacket, u32),
+        interface: Option<u32>,
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
+        if leaves_as == self.original(slot) {
+            self.slab.set_translation(slot, None);
+            return Ok(());
+        }
+        self.slab.set_translation(slot, Some(Translation { leaves_as, hash, interface }));
+        let slab = &self.slab;
+        let filed = self.index.insert(hash, slot | SECOND, |filed| slab.hash_of(filed));
+        filed.map_err(|_| {
+            context.counters.chaintoolong += 1;
+            DropReason::TableFull
+        })
+    }
+}
+
+fn refused(reason: DropReason, context: &mut Context<'_>) -> DropReason {
+    context.counters.insert_failed += 1;
+    context.counters.drop += 1;
+    reason
+}
+
+#[cfg(test)]
+#[path = "translated_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "translated_packets_tests.rs"]
+mod packets_tests;
