@@ -6,7 +6,7 @@ use flow::{Endpoint, FlowKey, Side, Zone};
 use wire::{Family, protocol};
 
 use crate::limits::ip_address;
-use crate::{Connection, Labels, TupleTransport};
+use crate::{Connection, Labels, Tuple, TupleTransport};
 
 /// A choice of connections. What is `None` is not looked at; the default
 /// chooses all.
@@ -30,6 +30,20 @@ pub struct Filter {
     pub source_key: Option<u32>,
     /// GRE: key of the destination of the original direction.
     pub destination_key: Option<u32>,
+    /// Source of the reply direction.
+    pub reply_source: Option<Prefix>,
+    /// Destination of the reply direction.
+    pub reply_destination: Option<Prefix>,
+    /// Source port of the reply direction.
+    pub reply_source_port: Option<u16>,
+    /// Destination port of the reply direction.
+    pub reply_destination_port: Option<u16>,
+    /// The source is translated.
+    pub new_source: Option<New>,
+    /// The destination is translated.
+    pub new_destination: Option<New>,
+    /// One of them is, or both are.
+    pub new_end: Option<New>,
     /// State of the protocol as it is listed, any case.
     pub state: Option<String>,
     /// Mark: value and the bits that count.
@@ -40,6 +54,24 @@ pub struct Filter {
     pub assured: Option<bool>,
     /// With or without a reply seen.
     pub seen_reply: Option<bool>,
+}
+
+/// What an end is translated to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum New {
+    /// Another address or port.
+    Any,
+    /// Another address, of these.
+    Address(Prefix),
+}
+
+impl New {
+    fn matches(self, old: (IpAddr, Option<u16>), new: (IpAddr, Option<u16>)) -> bool {
+        match self {
+            Self::Any => old != new,
+            Self::Address(prefix) => old.0 != new.0 && prefix.contains(new.0),
+        }
+    }
 }
 
 /// An address with the number of leading bits that count.
@@ -166,10 +198,7 @@ impl Filter {
 
     /// True when the connection is meant.
     pub fn matches(&self, connection: &Connection) -> bool {
-        let (source_port, destination_port) = match connection.original.transport {
-            TupleTransport::Ports { source, destination } => (Some(source), Some(destination)),
-            _ => (None, None),
-        };
+        let (source_port, destination_port) = ports(&connection.original);
         let (source_key, destination_key) = match connection.original.transport {
             TupleTransport::Gre { key } => (Some(key), Some(key)),
             TupleTransport::Call { source, destination } => {
@@ -188,6 +217,7 @@ impl Filter {
             && is(self.destination_port.map(Some), destination_port)
             && is(self.source_key.map(Some), source_key)
             && is(self.destination_key.map(Some), destination_key)
+            && self.matches_replies(connection)
             && self.state.as_ref().is_none_or(|wanted| {
                 connection.state.is_some_and(|state| state.eq_ignore_ascii_case(wanted))
             })
@@ -195,6 +225,29 @@ impl Filter {
             && connection.labels.include(self.labels)
             && is(self.assured, connection.assured)
             && is(self.seen_reply, connection.seen_reply)
+    }
+
+    /// What is said of the replies, and of how they differ from answers without translation.
+    fn matches_replies(&self, connection: &Connection) -> bool {
+        let Connection { original, reply, .. } = connection;
+        let (source_port, destination_port) = ports(reply);
+        let [old, new] = [original.ends(), reply.ends()];
+        let source = |wanted: New| wanted.matches(old.0, new.1);
+        let destination = |wanted: New| wanted.matches(old.1, new.0);
+        self.reply_source.is_none_or(|prefix| prefix.contains(reply.source))
+            && self.reply_destination.is_none_or(|prefix| prefix.contains(reply.destination))
+            && is(self.reply_source_port.map(Some), source_port)
+            && is(self.reply_destination_port.map(Some), destination_port)
+            && self.new_source.is_none_or(source)
+            && self.new_destination.is_none_or(destination)
+            && self.new_end.is_none_or(|wanted| source(wanted) || destination(wanted))
+    }
+}
+
+const fn ports(tuple: &Tuple) -> (Option<u16>, Option<u16>) {
+    match tuple.transport {
+        TupleTransport::Ports { source, destination } => (Some(source), Some(destination)),
+        _ => (None, None),
     }
 }
 

@@ -32,7 +32,7 @@ mod why;
 pub use direction::Direction;
 pub use event::{Event, EventKind, EventSink, ExpectationEvent, ExpectationSink};
 pub use expect::{ExpectationCursor, Expectations};
-pub use filter::{Filter, Prefix, PrefixError};
+pub use filter::{Filter, New, Prefix, PrefixError};
 pub use labels::{Label, LabelNames, Labels, NameError, UnknownLabel};
 pub use limits::{
     HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Sources, TooManyZones,

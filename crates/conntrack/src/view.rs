@@ -136,6 +136,22 @@ pub struct Expected {
     pub mark: u32,
 }
 
+impl Tuple {
+    /// Both ends with what translation may change of them. An identifier of ICMP belongs to
+    /// the end that asks, which is the source of one direction and the destination of the
+    /// other.
+    pub(crate) const fn ends(&self) -> ((IpAddr, Option<u16>), (IpAddr, Option<u16>)) {
+        let (source, destination) = match self.transport {
+            TupleTransport::Ports { source, destination }
+            | TupleTransport::Call { source, destination } => (Some(source), Some(destination)),
+            TupleTransport::Icmp { kind, id, .. } if is_request(kind) => (Some(id), None),
+            TupleTransport::Icmp { id, .. } => (None, Some(id)),
+            TupleTransport::Gre { .. } | TupleTransport::None => (None, None),
+        };
+        ((self.source, source), (self.destination, destination))
+    }
+}
+
 impl Expected {
     pub(crate) fn of(expectation: &Expectation, now: Timestamp) -> Self {
         let Expectation { master, announced, deadline } = expectation;
@@ -187,6 +203,11 @@ impl Connection {
                 .map(|side| now.since(side.opened).as_secs()),
         }
     }
+}
+
+/// True for the types of ICMP and ICMPv6 that ask.
+const fn is_request(kind: u8) -> bool {
+    matches!(kind, 8 | 13 | 15 | 17 | 128 | 139)
 }
 
 const fn zone_number(Zone(number): Zone) -> u16 {

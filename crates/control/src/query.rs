@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use conntrack::{EventKind, Filter, LabelNames, Prefix, UnknownLabel, format};
+use conntrack::{EventKind, Filter, LabelNames, New, Prefix, UnknownLabel, format};
 use serde::{Deserialize, Serialize};
 use wire::Family;
 
@@ -25,6 +25,20 @@ pub struct ConnectionQuery {
     pub srckey: Option<String>,
     /// GRE: key of the destination.
     pub dstkey: Option<String>,
+    /// Source of the replies: an address or a prefix.
+    pub reply_src: Option<String>,
+    /// Destination of the replies.
+    pub reply_dst: Option<String>,
+    /// Source port of the replies.
+    pub reply_sport: Option<u16>,
+    /// Destination port of the replies.
+    pub reply_dport: Option<u16>,
+    /// The source is translated: `any`, or to an address or a prefix.
+    pub src_nat: Option<String>,
+    /// The destination is translated.
+    pub dst_nat: Option<String>,
+    /// One of them is, or both are.
+    pub any_nat: Option<String>,
     /// State of the protocol.
     pub state: Option<String>,
     /// `ipv4` or `ipv6`.
@@ -147,6 +161,13 @@ impl ConnectionQuery {
             destination_port: self.dport,
             source_key: read("srckey", &self.srckey, KEY, number)?,
             destination_key: read("dstkey", &self.dstkey, KEY, number)?,
+            reply_source: read("reply_src", &self.reply_src, PREFIX, prefix)?,
+            reply_destination: read("reply_dst", &self.reply_dst, PREFIX, prefix)?,
+            reply_source_port: self.reply_sport,
+            reply_destination_port: self.reply_dport,
+            new_source: read("src_nat", &self.src_nat, NEW, new)?,
+            new_destination: read("dst_nat", &self.dst_nat, NEW, new)?,
+            new_end: read("any_nat", &self.any_nat, NEW, new)?,
             state: self.checked_state(protocol)?,
             mark: read("mark", &self.mark, "a number, or two with a slash between", mark)?,
             ..Filter::default()
@@ -198,6 +219,13 @@ impl ConnectionQuery {
             ("dport", port(self.dport)),
             ("srckey", self.srckey.clone()),
             ("dstkey", self.dstkey.clone()),
+            ("reply_src", self.reply_src.clone()),
+            ("reply_dst", self.reply_dst.clone()),
+            ("reply_sport", port(self.reply_sport)),
+            ("reply_dport", port(self.reply_dport)),
+            ("src_nat", self.src_nat.clone()),
+            ("dst_nat", self.dst_nat.clone()),
+            ("any_nat", self.any_nat.clone()),
             ("state", self.state.clone()),
             ("family", self.family.clone()),
             ("zone", port(self.zone)),
@@ -247,6 +275,12 @@ const PREFIX: &str = "an address or a prefix such as 192.0.2.0/24";
 
 fn prefix(text: &str) -> Option<Prefix> {
     text.parse().ok()
+}
+
+const NEW: &str = "`any`, an address or a prefix such as 192.0.2.0/24";
+
+fn new(text: &str) -> Option<New> {
+    if text == "any" { Some(New::Any) } else { prefix(text).map(New::Address) }
 }
 
 fn family(text: &str) -> Option<Family> {

@@ -17,6 +17,13 @@ fn a_request_says_what_was_asked() {
         dport: Some(443),
         srckey: Some("0x10".into()),
         dstkey: Some("7".into()),
+        reply_src: Some("2001:db8::1".into()),
+        reply_dst: Some("2001:db8::/64".into()),
+        reply_sport: Some(80),
+        reply_dport: Some(1025),
+        src_nat: Some("any".into()),
+        dst_nat: Some("2001:db8::2".into()),
+        any_nat: Some("any".into()),
         state: Some("a&b=c d%".into()),
         family: Some("ipv6".into()),
         zone: Some(7),
@@ -43,6 +50,13 @@ fn values_become_a_filter() {
     let names = LabelNames::default();
     let filter = query("proto=gre&srckey=0x10&dstkey=65536").unwrap().filter(&names).unwrap();
     assert_eq!((filter.source_key, filter.destination_key), (Some(16), Some(65536)));
+    let filter = query("src_nat=any&dst_nat=192.0.2.0/24&reply_dport=7").unwrap();
+    let filter = filter.filter(&names).unwrap();
+    let prefix = "192.0.2.0/24".parse().unwrap();
+    assert_eq!(filter.new_source, Some(New::Any));
+    assert_eq!(filter.new_destination, Some(New::Address(prefix)));
+    assert_eq!((filter.new_end, filter.reply_destination_port), (None, Some(7)));
+    assert!(query("any_nat=yes").unwrap().filter(&names).is_err());
     assert!(query("srckey=ten").unwrap().filter(&names).is_err());
     assert_eq!(
         query("proto=132").unwrap().filter(&LabelNames::default()).unwrap().protocol,

@@ -11,7 +11,7 @@ use crate::{Connection, Context, EventKind, Filter, Labels};
 /// Where a walk over a table goes on. Connections that are opened or ended
 /// meanwhile may be met or missed; all others are met exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Cursor(u32);
+pub struct Cursor(pub(super) u32);
 
 /// What to change in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

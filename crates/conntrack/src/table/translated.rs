@@ -5,9 +5,12 @@
 //! packet that has the first key but comes from the other end is of another connection. The
 //! second key lies beside the entries, and the index holds the slot twice.
 
+use std::net::IpAddr;
+
 use flow::{DropReason, KeyedPacket, Prefetch};
 
-use super::Table;
+use super::{Cursor, Table};
+use crate::expect::mapped;
 use crate::nat::{End, Ends, Halves, Request, Supply, candidates};
 use crate::slab::{SECOND, Translation};
 use crate::{ConnectionId, Context, Direction, Tracked};
@@ -106,6 +109,35 @@ impl Table {
             None if tracked.is_translated() => self.parting,
             _ => Halves::default(),
         }
+    }
+
+    /// Ends the connections that have borrowed an address of an interface, or only those with
+    /// this one: it is gone, and their replies go elsewhere. Looks at no more than `budget`
+    /// places. Returns how many it has ended and where to go on, `None` at the end.
+    pub fn end_masqueraded(
+        &mut self,
+        (interface, address): (u32, Option<IpAddr>),
+        from: Cursor,
+        budget: u32,
+        context: &mut Context<'_>,
+    ) -> (usize, Option<Cursor>) {
+        if !self.slab.has_translated() {
+            return (0, None);
+        }
+        let address = address.map(mapped);
+        let end = from.0.saturating_add(budget).min(self.slab.slots());
+        let before = self.len();
+        for slot in from.0..end {
+            let is_doomed = self.slab.translation(slot).is_some_and(|it| {
+                let KeyedPacket { key, sender } = it.leaves_as;
+                let is_it = |address| key.endpoint(sender).address == address;
+                it.interface == Some(interface) && address.is_none_or(is_it)
+            });
+            if is_doomed {
+                self.close(slot, context);
+            }
+        }
+        (before - self.len(), (end < self.slab.slots()).then_some(Cursor(end)))
     }
 
     /// The flow and sender that replies to a connection have. Their bucket is not always this

@@ -490,3 +490,87 @@ fn the_sides_of_the_key_do_not_matter() {
         }
     }
 }
+
+/// What each filter chooses is what the kernel's tool has shown of connections like these:
+/// another port is a translation too, but with an address only another address is.
+#[test]
+fn filters_choose_by_what_was_translated() {
+    use crate::{Action, Cursor, Filter, New};
+    let mut lab = Lab::new();
+    let to = |end, last, port| Request {
+        addresses: Some(Addresses::one(host(Family::V4, last))),
+        ports: Ports::new(port, port),
+        ..Request::of(end)
+    };
+    let packet = |server| udp(Family::V4, (1, 6), (server, 53));
+    let requests = [
+        (10, None, None),
+        (11, None, Some(to(End::Source, 200, 6))),
+        (12, None, Some(to(End::Source, 1, 7))),
+        (13, Some(to(End::Destination, 100, 53)), None),
+        (14, Some(to(End::Destination, 14, 54)), None),
+        (15, Some(to(End::Destination, 100, 53)), Some(to(End::Source, 200, 6))),
+    ];
+    for (server, destination, source) in requests {
+        open(&mut lab, &packet(server), [destination, source], supply(block(), 0))
+            .unwrap()
+            .unwrap();
+    }
+    let mut chosen = |filter: Filter| {
+        let mut found = Vec::new();
+        lab.run(|table, context| {
+            let mut show = |it: Connection| {
+                let IpAddr::V4(address) = it.original.destination else { panic!("IPv4") };
+                found.push(address.octets()[3]);
+            };
+            let whole = (Cursor::default(), u32::MAX);
+            table.select(&filter, Action::Show(&mut show), whole, context);
+        });
+        found
+    };
+    let filter = Filter::default;
+    let address = |last: u8| New::Address(host(Family::V4, last).to_string().parse().unwrap());
+    let any = Some(New::Any);
+    assert_eq!(chosen(Filter { new_source: any, ..filter() }), [11, 12, 15]);
+    assert_eq!(chosen(Filter { new_destination: any, ..filter() }), [13, 14, 15]);
+    assert_eq!(chosen(Filter { new_end: any, ..filter() }), [11, 12, 13, 14, 15]);
+    let both = Filter { new_source: any, new_destination: any, ..filter() };
+    assert_eq!(chosen(both), [15]);
+    assert_eq!(chosen(Filter { new_source: Some(address(200)), ..filter() }), [11, 15]);
+    assert!(chosen(Filter { new_source: Some(address(1)), ..filter() }).is_empty());
+    assert_eq!(chosen(Filter { new_end: Some(address(100)), ..filter() }), [13, 15]);
+    let prefix = |last: u8| host(Family::V4, last).to_string().parse().ok();
+    assert_eq!(chosen(Filter { reply_source: prefix(100), ..filter() }), [13, 15]);
+    assert_eq!(chosen(Filter { reply_destination: prefix(200), ..filter() }), [11, 15]);
+    assert_eq!(chosen(Filter { reply_source_port: Some(54), ..filter() }), [14]);
+    assert_eq!(chosen(Filter { reply_destination_port: Some(7), ..filter() }), [12]);
+}
+
+#[test]
+fn what_has_borrowed_an_address_ends_with_it() {
+    let mut lab = Lab::new();
+    let masquerade = |last, interface| Request {
+        addresses: Some(Addresses::one(host(Family::V4, last))),
+        interface,
+        ..Request::of(End::Source)
+    };
+    let sources = [(200, Some(3)), (201, Some(3)), (200, Some(4)), (200, None)];
+    for (client, (last, interface)) in sources.into_iter().cycle().take(400).enumerate() {
+        let packet = udp(Family::V4, ((client / 100) as u8, 7), ((client % 100) as u8 + 50, 53));
+        let request = masquerade(last, interface);
+        open(&mut lab, &packet, [None, Some(request)], supply(Block::ALL, 0)).unwrap().unwrap();
+    }
+    let mut end = |which| {
+        let (mut ended, mut from) = (0, Some(Cursor::default()));
+        while let Some(cursor) = from {
+            let (some, next) =
+                lab.run(|table, context| table.end_masqueraded(which, cursor, 37, context));
+            (ended, from) = (ended + some, next);
+        }
+        (ended, lab.table.len())
+    };
+    assert_eq!(end((3, Some(host(Family::V4, 201)))), (100, 300));
+    assert_eq!(end((5, None)), (0, 300));
+    assert_eq!(end((3, None)), (100, 200));
+    assert_eq!(end((4, None)), (100, 100));
+}

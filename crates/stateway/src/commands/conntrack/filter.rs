@@ -29,6 +29,28 @@ pub struct FilterArgs {
     /// GRE: key of the destination.
     #[arg(long, visible_alias = "orig-key-dst", value_name = "KEY")]
     dstkey: Option<String>,
+    /// Source of the replies: an address or a prefix.
+    #[arg(short = 'r', long, value_name = "ADDRESS[/LENGTH]")]
+    reply_src: Option<String>,
+    /// Destination of the replies: an address or a prefix.
+    #[arg(short = 'q', long, value_name = "ADDRESS[/LENGTH]")]
+    reply_dst: Option<String>,
+    /// Source port of the replies.
+    #[arg(long, value_name = "PORT")]
+    reply_port_src: Option<u16>,
+    /// Destination port of the replies.
+    #[arg(long, value_name = "PORT")]
+    reply_port_dst: Option<u16>,
+    /// The source is translated, to any other or to this.
+    #[arg(short = 'n', long, value_name = "ADDRESS[/LENGTH]", num_args = 0..=1, default_missing_value = "any")]
+    src_nat: Option<String>,
+    /// The destination is translated, to any other or to this.
+    #[arg(short = 'g', long, value_name = "ADDRESS[/LENGTH]", num_args = 0..=1, default_missing_value = "any")]
+    dst_nat: Option<String>,
+    /// Source or destination is translated, to any other or to this (the kernel's tool has -j
+    /// for it, which is --json here).
+    #[arg(long, value_name = "ADDRESS[/LENGTH]", num_args = 0..=1, default_missing_value = "any")]
+    any_nat: Option<String>,
     /// State of the protocol, for example ESTABLISHED or TIME_WAIT.
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
@@ -68,6 +90,13 @@ impl FilterArgs {
             dport,
             srckey,
             dstkey,
+            reply_src,
+            reply_dst,
+            reply_port_src: reply_sport,
+            reply_port_dst: reply_dport,
+            src_nat,
+            dst_nat,
+            any_nat,
             state,
             family,
             zone,
@@ -82,6 +111,13 @@ impl FilterArgs {
             dport,
             srckey,
             dstkey,
+            reply_src,
+            reply_dst,
+            reply_sport,
+            reply_dport,
+            src_nat,
+            dst_nat,
+            any_nat,
             state,
             family,
             zone,
