@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flow::{DefragCounters, DropReason, HashKey, Timestamp, Zone};
+use flow::{DefragCounters, HashKey, Timestamp, Zone};
 use wire::Family;
 
 use crate::steps::steps_of;
@@ -49,7 +49,7 @@ fn costs(pieces: &[Piece], every_ns: u64) -> (Vec<u64>, usize) {
     let mut counters = DefragCounters::default();
     let mut reassembler = Reassembler::new(SECRET);
     let mut complete = Vec::new();
-    let mut discard = |_: Frame, _: DropReason| {};
+    let mut discard = |_: Frame, _: Why| {};
     let mut context = Context {
         now: Timestamp::from_secs(1),
         settings: &settings,

@@ -77,6 +77,21 @@ impl Coverage {
         }
     }
 
+    /// The units of a range that are covered: from the first to one behind the
+    /// last; none if there are none.
+    #[cold]
+    pub fn held_of(&self, range: Run) -> Run {
+        let is_held = |unit: &u16| match self {
+            Self::Runs { len, runs } => {
+                runs[..usize::from(*len)].iter().any(|run| (run.start..run.end).contains(unit))
+            }
+            Self::Map(map) => map.words[usize::from(unit / 64)] & 1 << (unit % 64) != 0,
+        };
+        let start = (range.start..range.end).find(is_held).unwrap_or(range.end);
+        let end = (start..range.end).rev().find(is_held).map_or(start, |last| last + 1);
+        Run { start, end }
+    }
+
     /// True if a new range leaves more runs than fit.
     #[inline]
     pub fn would_overflow(&self, range: Run) -> bool {

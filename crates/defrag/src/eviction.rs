@@ -9,6 +9,7 @@ use crate::queue::{Identity, Queue, Stage};
 use crate::reassembler::{Buffer, Context, Reassembler};
 use crate::settings::FamilySettings;
 use crate::slab::{NONE, Slab};
+use crate::why::Why;
 
 /// Datagrams in progress that were given up are remembered, so that the rest of them
 /// does not begin them anew, in up to 1 / `DEAD_SHARE` of what is held.
@@ -234,11 +235,13 @@ impl<F: Buffer> Reassembler<F> {
         match self.queues[slot].identity.stage {
             Stage::Newcomer => {
                 context.counters.evicted_newcomer += 1;
-                self.give_up(slot, DropReason::FragEvicted, context);
+                let why = self.unfinished(slot, DropReason::FragEvicted, context);
+                self.give_up(slot, why, context);
             }
             Stage::Progress => {
                 context.counters.evicted_progress += 1;
-                self.kill(slot, DropReason::FragEvictedProgress, context);
+                let why = self.unfinished(slot, DropReason::FragEvictedProgress, context);
+                self.kill(slot, why, context);
             }
             Stage::Dead(_) => {
                 context.counters.evicted_dead += 1;
@@ -253,24 +256,30 @@ impl<F: Buffer> Reassembler<F> {
         if !self.queues[slot].identity.stage.is_dead() {
             context.counters.reasm_timeout += 1;
         }
-        self.give_up(slot, DropReason::FragTimeout, context);
+        let why = self.unfinished(slot, DropReason::FragTimeout, context);
+        self.give_up(slot, why, context);
+    }
+
+    fn unfinished(&self, slot: u32, reason: DropReason, context: &Context<'_, F>) -> Why {
+        Why::unfinished(reason, &self.queues[slot], context.now)
     }
 
     /// Ends a datagram, and its identification may be used again.
-    pub(crate) fn give_up(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
+    pub(crate) fn give_up(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
         if !self.queues[slot].identity.stage.is_dead() {
             context.counters.reasm_fails += 1;
         }
-        self.discard_pieces(slot, reason, context);
+        self.discard_pieces(slot, why, context);
         self.forget(slot, context);
     }
 
     /// Ends a datagram but remembers it until its time is over, so that none of its
     /// pieces begins it anew.
     #[cold]
-    pub(crate) fn kill(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
+    pub(crate) fn kill(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
         context.counters.reasm_fails += 1;
-        self.discard_pieces(slot, reason, context);
+        self.discard_pieces(slot, why, context);
+        let reason = why.reason();
         let Queue { identity, state } = &mut self.queues[slot];
         let family = identity.key.family;
         let before = std::mem::replace(&mut identity.stage, Stage::Dead(reason));
@@ -285,13 +294,13 @@ impl<F: Buffer> Reassembler<F> {
         shelf.stages[Stage::Dead(reason).index()].push(&mut self.queues, slot);
     }
 
-    fn discard_pieces(&mut self, slot: u32, reason: DropReason, context: &mut Context<'_, F>) {
+    fn discard_pieces(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
         let state = &mut self.queues[slot].state;
         let mut at = state.first;
         (state.first, state.last) = (NONE, NONE);
         while let Some(held) = self.pieces.remove(at) {
             at = held.next;
-            (context.discard)(held.frame, reason);
+            (context.discard)(held.frame, why);
         }
     }
 

@@ -45,6 +45,7 @@ mod steps;
 mod tally;
 mod travel;
 mod view;
+mod why;
 
 pub use memory::{Memory, Pools};
 pub use piece::{DatagramKey, Ecn, Piece};
@@ -54,6 +55,7 @@ pub use settings::{FamilySettings, Settings};
 pub use tally::Summary;
 pub use travel::Parcel;
 pub use view::{Cursor, QueueView};
+pub use why::{Progress, Why};
 
 #[cfg(test)]
 mod cost_tests;

@@ -104,6 +104,16 @@ pub enum Ecn {
 }
 
 impl Ecn {
+    /// Its name in RFC 3168.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotEct => "Not-ECT",
+            Self::Ect1 => "ECT(1)",
+            Self::Ect0 => "ECT(0)",
+            Self::Ce => "CE",
+        }
+    }
+
     /// The field in a traffic class octet.
     pub const fn of(traffic_class: u8) -> Self {
         match traffic_class & 3 {

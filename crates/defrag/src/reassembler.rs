@@ -12,7 +12,7 @@ use crate::queue::{Judgement, Queue, Stage, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::tally::Tally;
-use crate::{DatagramKey, Memory, Piece, Settings, Summary};
+use crate::{DatagramKey, Memory, Piece, Settings, Summary, Why};
 
 /// Places for datagrams that a piece has gone to lately: 1 KiB, so that those
 /// that a sender interleaves rarely meet.
@@ -36,8 +36,8 @@ pub struct Context<'a, F> {
     pub memory: &'a mut Memory,
     /// Counters of the worker.
     pub counters: &'a mut DefragCounters,
-    /// Gets every frame that is not delivered, with the reason.
-    pub discard: &'a mut dyn FnMut(F, DropReason),
+    /// Gets every frame that is not delivered, with the reason and its numbers.
+    pub discard: &'a mut dyn FnMut(F, Why),
 }
 
 /// What became of a fragment.
@@ -225,7 +225,8 @@ impl<F: Buffer> Reassembler<F> {
         if let Stage::Dead(reason) = identity.stage {
             // Its own pieces are no sign that its identification was used again.
             state.tally.source_count = source_count;
-            return discard(frame, reason, context);
+            let why = Why::unfinished(reason, &self.queues[slot], context.now);
+            return discard(frame, why, context);
         }
         match state.judge(piece, context.settings.pieces_per_4k) {
             Judgement::Completes => {
@@ -234,10 +235,14 @@ impl<F: Buffer> Reassembler<F> {
             Judgement::Fits { needs_map } => {
                 self.extend(slot, piece, frame, needs_map, source_count, context)
             }
-            Judgement::Duplicate => discard(frame, DropReason::FragDuplicate, context),
+            Judgement::Duplicate => {
+                let why = Why::judged(DropReason::FragDuplicate, piece, state, context.settings);
+                discard(frame, why, context)
+            }
             Judgement::Fatal(reason) => {
-                self.kill(slot, reason, context);
-                discard(frame, reason, context)
+                let why = Why::judged(reason, piece, state, context.settings);
+                self.kill(slot, why, context);
+                discard(frame, why, context)
             }
         }
     }
@@ -274,8 +279,9 @@ impl<F: Buffer> Reassembler<F> {
             self.time_out(slot, context);
             return false;
         }
-        if max_dist != 0 && source_count.wrapping_sub(state.tally.source_count) > max_dist {
-            self.give_up(slot, DropReason::FragWrap, context);
+        let distance = source_count.wrapping_sub(state.tally.source_count);
+        if max_dist != 0 && distance > max_dist {
+            self.give_up(slot, Why::Wrap { distance, limit: max_dist }, context);
             return false;
         }
         true
@@ -287,12 +293,12 @@ impl<F: Buffer> Reassembler<F> {
         let Arrival { piece, place, bucket, source_count } = arrival;
         let bytes = Self::QUEUE_BYTES + Self::PIECE_BYTES + frame.footprint() as u64;
         let refusal = match piece.fault() {
-            Some(reason) => Some(reason),
+            Some(reason) => Some(Why::impossible(piece, reason)),
             None if self.make_room(piece.key.family, bytes, NONE, context) => None,
-            None => Some(DropReason::FragNoMemory),
+            None => Some(Why::no_memory(piece.key.family, bytes, context.settings)),
         };
-        if let Some(reason) = refusal {
-            return refuse(frame, reason, context);
+        if let Some(why) = refusal {
+            return refuse(frame, why, context);
         }
         if let Some(seat) = self.nursery.in_the_way(place) {
             self.settle(seat, context);
@@ -321,8 +327,9 @@ impl<F: Buffer> Reassembler<F> {
         let bytes = Self::PIECE_BYTES + frame.footprint() as u64 + map_bytes;
         if !self.make_room(family, bytes, slot, context) {
             // Fragments are not sent again: without this one it can not be completed.
-            self.kill(slot, DropReason::FragNoMemory, context);
-            return discard(frame, DropReason::FragNoMemory, context);
+            let why = Why::no_memory(family, bytes, context.settings);
+            self.kill(slot, why, context);
+            return discard(frame, why, context);
         }
         if needs_map {
             self.spread(slot);
@@ -431,15 +438,15 @@ pub(crate) fn append<F>(pieces: &mut Slab<Held<F>>, state: &mut State, held: Hel
 
 /// Refuses a fragment without a datagram.
 #[cold]
-fn refuse<F>(frame: F, reason: DropReason, context: &mut Context<'_, F>) -> Outcome {
+fn refuse<F>(frame: F, why: Why, context: &mut Context<'_, F>) -> Outcome {
     context.counters.reasm_fails += 1;
-    discard(frame, reason, context)
+    discard(frame, why, context)
 }
 
 /// Apart from the way of the others, which needs the registers.
 #[cold]
 #[inline(never)]
-fn discard<F>(frame: F, reason: DropReason, context: &mut Context<'_, F>) -> Outcome {
-    (context.discard)(frame, reason);
+fn discard<F>(frame: F, why: Why, context: &mut Context<'_, F>) -> Outcome {
+    (context.discard)(frame, why);
     Outcome::Refused
 }

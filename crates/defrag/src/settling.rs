@@ -90,7 +90,7 @@ impl<F: Buffer> Reassembler<F> {
         if filed {
             self.remember(slot, place);
         } else {
-            self.give_up(slot, DropReason::FragNoMemory, context);
+            self.give_up(slot, DropReason::FragNoMemory.into(), context);
         }
         filed
     }

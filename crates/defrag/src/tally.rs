@@ -66,6 +66,12 @@ impl EcnSeen {
         (self.bits & 0x0f) >> (ecn as u8) == 1
     }
 
+    /// A field that was seen beside this one, which may be among those that were.
+    pub fn other_than(self, found: Ecn) -> Ecn {
+        let others = self.bits & 0x0f & !(1 << found as u8);
+        Ecn::of(others.trailing_zeros() as u8)
+    }
+
     /// The ECN field of the whole: congestion that any piece has met, or what the
     /// first piece says.
     fn merged(self) -> Ecn {
@@ -142,7 +148,7 @@ impl Tally {
     }
 
     #[inline]
-    fn header_with(&self, piece: &Piece) -> u16 {
+    pub fn header_with(&self, piece: &Piece) -> u16 {
         select_unpredictable(piece.offset == 0, piece.header, self.header)
     }
 

@@ -43,6 +43,7 @@ mod syn_proxy;
 mod tracking;
 mod translation_addresses;
 mod views;
+mod why;
 mod worker;
 mod zone_changes;
 mod zones;
@@ -63,6 +64,7 @@ pub use views::{
     BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, Status,
     WorkerStatus, ZoneStatus,
 };
+pub use why::Why;
 pub use zone_changes::{ChangeZonesError, ZoneBook};
 pub use zones::{TimeoutPolicy, ZoneConfig, Zones, ZonesError};
 

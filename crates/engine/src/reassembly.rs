@@ -4,7 +4,6 @@
 //! What is tracked and judged is the whole datagram, put together in a buffer of
 //! its own: one copy of each byte. What is sent are the fragments as they came.
 
-use conntrack::Why;
 use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage, Summary};
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
@@ -13,6 +12,7 @@ use wire::{Dissected, Family, Network, Transport, Tunnels};
 
 use crate::packet::Packet;
 use crate::views::{DatagramMemory, DatagramStatus};
+use crate::why::Why;
 use crate::worker::Worker;
 use crate::zones::Origin;
 
@@ -127,7 +127,7 @@ pub struct Reassembly {
     pub(crate) queues: Reassembler<Fragment>,
     pub(crate) memory: Memory,
     /// Fragments that were given up in the last call, until they are counted.
-    discarded: Vec<(Fragment, DropReason)>,
+    discarded: Vec<(Fragment, defrag::Why)>,
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
     /// Frames on their way from [`Pieces`] to an output.
@@ -165,7 +165,7 @@ impl Reassembly {
         counters: &mut DefragCounters,
         work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
     ) -> R {
-        let mut discard = |fragment, reason| self.discarded.push((fragment, reason));
+        let mut discard = |fragment, why| self.discarded.push((fragment, why));
         let mut context =
             Context { now, settings, memory: &mut self.memory, counters, discard: &mut discard };
         work(&mut self.queues, &mut context)
@@ -190,8 +190,8 @@ impl Worker {
     ) -> R {
         let settings = &self.tracking.settings.defrag;
         let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
-        while let Some((fragment, reason)) = self.reassembly.discarded.pop() {
-            self.drop_frames(fragment.frame, fragment.pieces, reason);
+        while let Some((fragment, why)) = self.reassembly.discarded.pop() {
+            self.drop_frames(fragment.frame, fragment.pieces, why);
         }
         result
     }
@@ -341,8 +341,8 @@ impl Worker {
             let counters = &mut self.counters.defrag;
             let expired = self.reassembly.call(Timestamp::NEVER, settings, counters, expire);
             // A few at a time: together they may be more than memory has room for twice.
-            for (fragment, _) in std::mem::take(&mut self.reassembly.discarded) {
-                self.drop_frames(fragment.frame, fragment.pieces, DropReason::FragIncomplete);
+            for (fragment, why) in std::mem::take(&mut self.reassembly.discarded) {
+                self.drop_frames(fragment.frame, fragment.pieces, why.at_the_end());
             }
             if expired == 0 {
                 break;

@@ -3,9 +3,10 @@
 //! A flood of one reason does not push out what was dropped for another, and costs
 //! its worker no more than a few copies in a turn.
 
-use conntrack::Why;
 use flow::{DropReason, Timestamp};
 use netio::{Frame, PortId};
+
+use crate::why::Why;
 
 /// Packets that a worker keeps for each reason.
 pub const DROPS_KEPT: usize = 4;
@@ -36,7 +37,7 @@ impl RecentDrop {
         let mut head = [0; HEAD];
         let kept = frame.len().min(HEAD);
         head[..kept].copy_from_slice(&frame.bytes()[..kept]);
-        let length = frame.len() as u32;
+        let (length, why) = (frame.len() as u32, why.about(frame.bytes()));
         Self { at, port: frame.port, sequence: frame.sequence, length, why, head }
     }
 

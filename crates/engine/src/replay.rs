@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use conntrack::{EventKind, Expectations, Why};
+use conntrack::{EventKind, Expectations};
 use flow::{Counters, HashKey, Timestamp};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
@@ -23,6 +23,7 @@ use crate::config::{Config, StartError};
 use crate::crew::{Member, introduce};
 use crate::events::{EventStream, Subscription};
 use crate::views::Received;
+use crate::why::Why;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
 use crate::zones::Zones;
 

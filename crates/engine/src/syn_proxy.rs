@@ -335,7 +335,7 @@ impl Worker {
                 true
             }
             Err(why) => {
-                self.drop_frame(made.frame, why);
+                self.drop_frame(made.frame, why.into());
                 false
             }
         }

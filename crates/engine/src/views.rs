@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use conntrack::Why;
 use flow::{Counters, Zone};
 use steer::{BucketId, WorkerId};
 
 use crate::output::Sent;
+use crate::why::Why;
 
 /// The whole gateway at one moment.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use conntrack::{Cursor, Expectations, Limits, Why};
+use conntrack::{Cursor, Expectations, Limits};
 use flow::{Counters, Timestamp};
 use netio::{Frame, FramePool, PortError};
 use rtrb::Consumer;
@@ -28,6 +28,7 @@ use crate::router::Router;
 use crate::settings::Settings;
 use crate::syn_proxy::SynProxy;
 use crate::tracking::Tracking;
+use crate::why::Why;
 use crate::zones::Zones;
 use crate::{BATCH, Bucket};
 

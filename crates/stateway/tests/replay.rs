@@ -215,6 +215,70 @@ fn each_dropped_packet_is_explained() {
     assert_eq!(lines[2]["dropped"], 2, "the report comes last");
 }
 
+/// What a program reads of a report has an explanation.
+#[test]
+fn every_key_of_the_report_is_explained() {
+    let directory = TempDir::new().unwrap();
+    let mut frame = Vec::new();
+    there().udp(7, 9, b"x", &mut frame);
+    let input = written(&directory, "in.pcap", &pcap(&[frame]));
+    let report: Value =
+        serde_json::from_str(&stdout(&stateway(&["replay", &input, "--json"]))).expect("a report");
+    let help = stdout(&stateway(&["replay", "--help"]));
+    let (_, keys) = help.split_once("Keys of the report").expect("a part about keys");
+    for key in report.as_object().unwrap().keys() {
+        let is_it = |word: &str| word.trim_end_matches(',') == key;
+        assert!(keys.split_whitespace().any(is_it), "{key} is not explained:\n{keys}");
+    }
+}
+
+/// Reassembly tells numbers too: of a fragment by itself, of two that do not go together, and
+/// of what the capture cuts off.
+#[test]
+fn each_dropped_fragment_is_explained() {
+    let directory = TempDir::new().unwrap();
+    let fragment = |id, offset, more, length| {
+        let mut frame = Vec::new();
+        there().id(id).fragment(17, offset, more, &vec![7; length], &mut frame);
+        frame
+    };
+    let frames = [
+        fragment(1, 65_528, false, 8),
+        fragment(2, 8, true, 15),
+        fragment(3, 0, true, 32),
+        fragment(3, 24, true, 16),
+        fragment(3, 48, true, 16),
+        fragment(4, 0, true, 32),
+    ];
+    let input = written(&directory, "in.pcap", &pcap(&frames));
+    let text = stdout(&stateway(&["replay", &input, "--explain"]));
+    let explained: Vec<&str> = text
+        .lines()
+        .take_while(|line| !line.starts_with("packets"))
+        .filter(|line| !line.starts_with(' '))
+        .collect();
+    let overlap = "frag_overlap: a fragment from 24 to 40 overlaps what had come from 24 to 32";
+    assert_eq!(
+        explained,
+        [
+            "1: frag_oversize: 20 bytes of headers and 8 at offset 65528 end at 65556, more than \
+             65535",
+            "2: frag_length: 15 bytes at offset 8 are not the last and no multiple of 8",
+            &format!("3: {overlap}"),
+            &format!("4: {overlap}"),
+            "5: frag_overlap: came 0 ms after the first fragment of a datagram that was given up \
+             before (frag_overlap)",
+            "6: frag_incomplete: 1 fragment with 32 bytes, the last one not among them, had come \
+             at the end",
+        ],
+        "{text}"
+    );
+    assert!(
+        text.contains("    192.0.2.1 > 198.51.100.2 UDP fragment 0x1 at 65528 length 8"),
+        "{text}"
+    );
+}
+
 fn outcome(input: &str, directory: &TempDir, workers: &str) -> (Vec<u8>, Vec<u8>) {
     let path = directory.path().join("out.pcap");
     let output =

@@ -92,7 +92,7 @@ pub(crate) fn length(protocol: u8, field: u8) -> u16 {
 }
 
 /// RFC 8200 section 4.5.
-fn read_fragment(header: &[u8; 8], payload_offset: u16) -> FragmentInfo {
+pub(crate) fn read_fragment(header: &[u8; 8], payload_offset: u16) -> FragmentInfo {
     let &[_, _, o0, o1, i0, i1, i2, i3] = header;
     let field = u16::from_be_bytes([o0, o1]);
     FragmentInfo {

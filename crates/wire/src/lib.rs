@@ -7,6 +7,7 @@
 
 pub mod build;
 pub mod checksum;
+mod claimed;
 pub mod control_segment;
 mod crc32c;
 pub mod dccp;
@@ -29,6 +30,7 @@ pub mod tcp_option;
 mod transport;
 mod whole;
 
+pub use claimed::ClaimedFragment;
 pub use dissect::dissect;
 pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,

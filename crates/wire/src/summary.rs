@@ -3,13 +3,15 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{Network, QuotedTransport, TcpInfo, Transport, Tunnels, dissect, protocol};
+use crate::{
+    ClaimedFragment, Network, QuotedTransport, TcpInfo, Transport, Tunnels, dissect, protocol,
+};
 
 /// Bytes that are shown of a frame in which nothing can be read.
 const BYTES_SHOWN: usize = 32;
 
-/// A frame in one line: who to whom, the transport and its numbers; the first bytes
-/// of what can not be read.
+/// A frame in one line: who to whom, the transport and its numbers; what a fragment claims
+/// that can not be; the first bytes of what can not be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary<'a> {
     /// The frame, link header first.
@@ -26,6 +28,9 @@ impl fmt::Display for Summary<'_> {
                 None => write!(f, "EtherType {:#06x}", dissected.ethertype),
             },
             Err(_) => {
+                if let Some(fragment) = ClaimedFragment::of(self.frame) {
+                    return write!(f, "{fragment}");
+                }
                 let shown = self.frame.len().min(BYTES_SHOWN);
                 self.frame[..shown].iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
                 if shown < self.frame.len() { f.write_str("...") } else { Ok(()) }
@@ -104,7 +109,7 @@ fn without_ports(transport: &Transport, f: &mut fmt::Formatter<'_>) -> fmt::Resu
     }
 }
 
-fn name(number: u8, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(crate) fn name(number: u8, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(match number {
         protocol::TCP => "TCP",
         protocol::UDP => "UDP",

@@ -1,7 +1,7 @@
 //! What each worker does with the fragments of the overload.
 
 use ::defrag::{Buffer, Context, Memory, Outcome, Piece, Pools, Reassembler, Settings};
-use flow::{DefragCounters, DropReason, HashKey, Timestamp};
+use flow::{DefragCounters, HashKey, Timestamp};
 
 use super::frame::{Frame, Pool};
 use super::shape::HEADERS;
@@ -116,7 +116,7 @@ impl Owned {
     ) -> Taken {
         let Self { reassembler, settings, memory, counters, pool, complete, refused, .. } = self;
         let mut held = self.held;
-        let mut discard = |frame: Frame, _: DropReason| refused.push(frame);
+        let mut discard = |frame: Frame, _: ::defrag::Why| refused.push(frame);
         let mut taken = Taken::default();
         let mut context = Context { now, settings, memory, counters, discard: &mut discard };
         for (piece, frame) in pieces.iter().zip(frames) {

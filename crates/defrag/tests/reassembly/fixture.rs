@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use defrag::{
     Buffer, Context, DatagramKey, Ecn, Memory, Outcome, Parcel, Piece, Pools, QueueView,
-    Reassembler, Settings, Stage, Summary,
+    Reassembler, Settings, Stage, Summary, Why,
 };
 use flow::{DefragCounters, DropReason, HashKey, Timestamp, Zone};
 use wire::Family;
@@ -114,9 +114,9 @@ impl Worker {
         act: impl FnOnce(&mut Reassembler<Frame>, &mut Context<'_, Frame>) -> T,
     ) -> T {
         let (discarded, inside) = (&mut self.discarded, &mut self.inside);
-        let mut discard = |frame: Frame, reason| {
+        let mut discard = |frame: Frame, why: Why| {
             assert!(inside.remove(&frame.serial).is_some(), "discarded twice");
-            discarded.push((frame, reason));
+            discarded.push((frame, why.reason()));
         };
         let mut context = Context {
             now: self.now,

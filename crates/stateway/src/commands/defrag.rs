@@ -14,7 +14,25 @@ Examples:
   stateway defrag show                       memory by worker, what was completed and given up
   stateway defrag show -v                    also each datagram that waits for fragments
   stateway defrag show --watch               again every second
-  stateway tunable set ipfrag_high_thresh 67108864")]
+  stateway tunable set ipfrag_high_thresh 67108864
+
+What is counted are datagrams, but for what is said to be fragments.
+
+Keys with --json, beside schema:
+  limits       most bytes that fragments of a family may hold
+  fragments    received: that were to be reassembled; dropped: of these and of what was
+               refused before, by reason
+  datagrams_ended
+               completed; given_up, for whatever reason (a fragment that is refused alone
+               counts as a datagram), and of these timed_out, evicted_new (one fragment had
+               come) and evicted_progress (several had); forgotten: that had been given up,
+               and were remembered no longer, because memory was needed
+  totals       the same counters under the kernel's names: reasm_reqds are fragments
+  output       packets that were too long for an output: cut (frag_oks), the fragments that
+               were made of them (frag_creates), not cut and dropped (frag_fails)
+  workers      worker; datagrams: how many wait (count, with those that are remembered) and
+               their memory by family and stage, bytes; counters: as totals
+  datagrams    with -v: those that wait, one by one")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -97,9 +115,16 @@ fn as_json(
         .iter()
         .map(|family| (family.limit.to_owned(), json!(limit(tunables, family))))
         .collect();
+    let defrag = &status.totals.defrag;
+    let dropped: serde_json::Map<_, _> =
+        dropped(&status.totals).map(|(name, number)| (name.to_owned(), json!(number))).collect();
+    let ended: serde_json::Map<_, _> =
+        ENDED.iter().map(|end| (end.key.to_owned(), json!(defrag.get(end.counter)))).collect();
     let mut shown = json!({
         "schema": control::SCHEMA,
         "limits": limits,
+        "fragments": { "received": defrag.get("reasm_reqds"), "dropped": dropped },
+        "datagrams_ended": ended,
         "totals": status.totals.defrag,
         "output": status.totals.output,
         "workers": workers,
@@ -118,12 +143,16 @@ fn limit(tunables: &Tunables, family: &Family) -> u64 {
 
 fn summary(status: &Status, tunables: &Tunables, out: &mut Output) -> anyhow::Result<()> {
     let defrag = &status.totals.defrag;
+    let fragments_dropped: u64 = dropped(&status.totals).map(|(_, number)| number).sum();
     out.line(format_args!(
-        "fragments {}, datagrams completed {}, given up {} (timed out {})",
+        "fragments: {} received, {} dropped",
         count(defrag.get("reasm_reqds")),
+        count(fragments_dropped),
+    ))?;
+    out.line(format_args!(
+        "datagrams: {} completed, {} given up",
         count(defrag.get("reasm_oks")),
         count(defrag.get("reasm_fails")),
-        count(defrag.get("reasm_timeout")),
     ))?;
     let output = &status.totals.output;
     out.line(format_args!(
@@ -150,9 +179,9 @@ fn workers(status: &Status) -> Table {
     let mut table = Table::new(&[
         ("worker", Align::Right),
         ("datagrams", Align::Right),
-        ("family", Align::Left),
-        ("new", Align::Right),
-        ("in progress", Align::Right),
+        ("memory of", Align::Left),
+        ("with one fragment", Align::Right),
+        ("with several", Align::Right),
         ("given up", Align::Right),
     ]);
     for worker in &status.workers {
@@ -172,23 +201,53 @@ fn workers(status: &Status) -> Table {
     table
 }
 
-/// Why datagrams were evicted and fragments dropped, where that has happened.
-fn given_up(totals: &Counters, out: &mut Output) -> anyhow::Result<()> {
-    let evicted = totals.defrag.iter().filter(|(name, _)| name.starts_with("evicted"));
+/// One way for datagrams to end.
+struct End {
+    /// Name in JSON.
+    key: &'static str,
+    /// Counter that has it.
+    counter: &'static str,
+    /// In words; empty for what the summary has.
+    words: &'static str,
+}
+
+const ENDED: [End; 6] = [
+    End { key: "completed", counter: "reasm_oks", words: "" },
+    End { key: "given_up", counter: "reasm_fails", words: "" },
+    End { key: "timed_out", counter: "reasm_timeout", words: "not complete in time" },
+    End { key: "evicted_new", counter: "evicted_newcomer", words: "evicted, with one fragment" },
+    End { key: "evicted_progress", counter: "evicted_progress", words: "evicted, with several" },
+    End {
+        key: "forgotten",
+        counter: "evicted_dead",
+        words: "given up before, and forgotten early",
+    },
+];
+
+/// Fragments that were dropped, by reason.
+fn dropped(totals: &Counters) -> impl Iterator<Item = (&str, u64)> {
     // What was too long for an output has a line of its own.
     let is_ours = |name: &str| name.starts_with("frag_") && name != "frag_needed";
-    let dropped = totals.drops.iter().filter(|(name, _)| is_ours(name));
-    let mut table = Table::new(&[("evicted or dropped", Align::Left), ("count", Align::Right)]);
-    let mut rows = 0;
-    for (name, number) in evicted.chain(dropped).filter(|(_, number)| *number > 0) {
-        table.row([name.to_owned(), count(number)]);
-        rows += 1;
+    totals.drops.iter().filter(move |(name, _)| is_ours(name))
+}
+
+/// How datagrams ended and why fragments were dropped, where that has happened.
+fn given_up(totals: &Counters, out: &mut Output) -> anyhow::Result<()> {
+    let mut datagrams =
+        Table::new(&[("datagrams given up", Align::Left), ("datagrams", Align::Right)]);
+    for end in ENDED.iter().filter(|end| !end.words.is_empty()) {
+        let number = totals.defrag.get(end.counter);
+        if number > 0 {
+            datagrams.row([end.words.to_owned(), count(number)]);
+        }
     }
-    if rows == 0 {
-        return Ok(());
+    datagrams.print_section(out)?;
+    let mut fragments =
+        Table::new(&[("fragments dropped", Align::Left), ("fragments", Align::Right)]);
+    for (name, number) in dropped(totals).filter(|(_, number)| *number > 0) {
+        fragments.row([name.to_owned(), count(number)]);
     }
-    out.line("")?;
-    table.print(out)
+    fragments.print_section(out)
 }
 
 fn list(datagrams: &[Datagram]) -> Table {

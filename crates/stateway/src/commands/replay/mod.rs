@@ -33,7 +33,24 @@ interface a packet came in is known from a pcapng that names its interfaces, or 
 
 The time is that of the capture. The result does not depend on the number of workers. A
 capture that is damaged is played up to the damage, and an output that can not be written
-ends the replay; the report covers what was done, and the exit code is 1 then.")]
+ends the replay; the report covers what was done, and the exit code is 1 then.
+
+Keys of the report with --json:
+  schema, input     version of this form, and the capture
+  packets, bytes    read, link headers included; of these packets
+  truncated           had been cut off when they were captured
+  elsewhere           came in by none of the interfaces of the configuration, as far as the
+                      capture tells: all, without a configuration
+  passed, dropped     went on, and did not
+  written             are in the output for sure; null without -w
+  span_ns           from the first to the last packet, nanoseconds
+  classes           packets by class of tracking
+  drops             packets by reason (`stateway drops --all` has their meanings)
+  flows             connections by protocol and last state
+  conntrack         counters of tracking
+  defrag            counters of reassembly: reasm_reqds are fragments, all others datagrams
+  problem           why the capture could not be read to its end, or null
+  output_problem    why the output is not complete, or null")]
 pub struct Args {
     /// The capture: pcap or pcapng.
     input: PathBuf,

@@ -121,7 +121,7 @@ impl Report {
             let datagrams = count(self.defrag.get("reasm_oks"));
             let failed = count(self.defrag.get("reasm_fails"));
             out.line(format_args!(
-                "fragments {}: {datagrams} datagrams complete, {failed} given up",
+                "fragments {}; of datagrams {datagrams} were completed, {failed} given up",
                 count(fragments)
             ))?;
         }

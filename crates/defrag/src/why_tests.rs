@@ -1,0 +1,122 @@
+use flow::{DefragCounters, HashKey, Timestamp, Zone};
+use wire::Family;
+
+use super::*;
+use crate::{Buffer, Context, DatagramKey, Pools, Reassembler, Settings};
+
+struct Frame;
+
+impl Buffer for Frame {
+    fn footprint(&self) -> usize {
+        2048
+    }
+}
+
+/// What became of each fragment that was not delivered, in words.
+fn told(pieces: &[Piece], settings: &Settings, wait_ms: u64) -> Vec<String> {
+    let mut memory = Pools::new(settings).memory(1);
+    let mut counters = DefragCounters::default();
+    let mut reassembler = Reassembler::new(HashKey(1, 2));
+    let mut told = Vec::new();
+    let mut discard = |_: Frame, why: Why| told.push(format!("{}: {why}", why.reason()));
+    let mut context = Context {
+        now: Timestamp::from_secs(1),
+        settings,
+        memory: &mut memory,
+        counters: &mut counters,
+        discard: &mut discard,
+    };
+    for piece in pieces {
+        reassembler.insert(piece, 0, Frame, &mut Vec::new(), &mut context);
+        context.now = context.now.after(std::time::Duration::from_millis(wait_ms));
+    }
+    context.now = context.now.after(std::time::Duration::from_secs(60));
+    reassembler.expire(usize::MAX, &mut context);
+    told
+}
+
+fn piece(id: u32, offset: u16, length: u16, more: bool) -> Piece {
+    let key = DatagramKey {
+        source: [1; 16],
+        destination: [2; 16],
+        id,
+        zone: Zone(0),
+        protocol: 17,
+        family: Family::V4,
+    };
+    Piece { key, offset, length, more, ecn: Ecn::NotEct, header: 20 }
+}
+
+fn first_told(pieces: &[Piece], settings: &Settings) -> String {
+    told(pieces, settings, 1).remove(0)
+}
+
+#[test]
+fn the_numbers_that_decided_are_told() {
+    let settings = &Settings::default();
+    let begin = piece(1, 0, 1480, true);
+    let told = |pieces: &[Piece]| first_told(pieces, settings);
+    insta::assert_snapshot!(
+        [
+            told(&[begin, piece(1, 1472, 16, true)]),
+            told(&[begin, begin]),
+            told(&[begin, piece(1, 2960, 100, false), piece(1, 1480, 2000, true)]),
+            told(&[begin, piece(1, 2960, 100, false), piece(1, 1480, 200, false)]),
+            told(&[piece(1, 2960, 800, true), piece(1, 1480, 200, false)]),
+            told(&[piece(1, 65_000, 528, false), Piece { header: 60, ..begin }]),
+            told(&[begin, Piece { ecn: Ecn::Ce, ..piece(1, 1480, 8, true) }]),
+            told(&[piece(1, 8, 15, true)]),
+            told(&[piece(1, 8, 0, false)]),
+            told(&[piece(1, 65_528, 8, false), begin]),
+            told(&[begin, piece(1, 1480, 8, true)]),
+            told(&[begin, piece(1, 1488, 12, false)]),
+        ]
+        .join("\n")
+    );
+}
+
+#[test]
+fn limits_are_told() {
+    let few = Settings { pieces_per_4k: 2, ..Settings::default() };
+    let crowd: Vec<Piece> = (0..3).map(|number| piece(1, 4096 + number * 16, 8, true)).collect();
+    let near = Settings { max_dist: 3, ..Settings::default() };
+    let others = (2..6).map(|id| piece(id, 0, 8, true));
+    let far: Vec<Piece> =
+        [piece(1, 0, 8, true)].into_iter().chain(others).chain([piece(1, 8, 8, true)]).collect();
+    let mut small = Settings::default();
+    small.v4.high_thresh = 1000;
+    let mut scarce = Settings::default();
+    scarce.v4.high_thresh = 5000;
+    let many: Vec<Piece> = (0..3).map(|id| piece(id, 0, 8, true)).collect();
+    insta::assert_snapshot!(
+        [
+            first_told(&crowd, &few),
+            first_told(&far, &near),
+            first_told(&[piece(1, 0, 8, true)], &small),
+            first_told(&many, &scarce),
+        ]
+        .join("\n")
+    );
+}
+
+/// The whole datagram shares what was wrong with one of its fragments, and what comes later is
+/// told that it had been given up.
+#[test]
+fn what_comes_later_is_told_what_came_before() {
+    let pieces = [piece(1, 0, 16, true), piece(1, 8, 16, true), piece(1, 32, 8, true)];
+    let told = told(&pieces, &Settings::default(), 5);
+    assert_eq!(told[0], told[1]);
+    assert_eq!(
+        told[2],
+        "frag_overlap: came 10 ms after the first fragment of a datagram that was given up \
+         before (frag_overlap)"
+    );
+}
+
+#[test]
+fn what_can_not_come_any_more_is_not_waited_for() {
+    let progress = Progress { pieces: 2, received: 16, total: 48 };
+    let why = Why::Unfinished { reason: DropReason::FragTimeout, progress, waited_ms: 7 };
+    assert_eq!(why.at_the_end().reason(), DropReason::FragIncomplete);
+    assert_eq!(why.at_the_end().to_string(), "2 fragments with 16 of 48 bytes had come at the end");
+}

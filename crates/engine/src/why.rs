@@ -1,0 +1,78 @@
+//! Why a packet was dropped, with the numbers that decided, from whichever stage.
+
+use std::fmt;
+
+use flow::DropReason;
+use wire::ClaimedFragment;
+
+/// Why a packet was dropped: the reason that is counted, and what an operator has to know to
+/// believe it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Tracking refused it, or the reason says it all.
+    Tracking(conntrack::Why),
+    /// Its datagram was not put together.
+    Fragment(defrag::Why),
+}
+
+impl Why {
+    /// The reason under which it is counted.
+    pub const fn reason(self) -> DropReason {
+        match self {
+            Self::Tracking(why) => why.reason(),
+            Self::Fragment(why) => why.reason(),
+        }
+    }
+
+    /// With the numbers of a fragment that is refused for what it says of itself: the
+    /// dissector tells no more than the reason.
+    #[must_use]
+    pub fn about(self, frame: &[u8]) -> Self {
+        let reason = match self {
+            Self::Tracking(conntrack::Why::Reason(
+                reason @ (DropReason::FragLength
+                | DropReason::FragOversize
+                | DropReason::FragEmpty
+                | DropReason::FragHeaderChain),
+            )) => reason,
+            _ => return self,
+        };
+        ClaimedFragment::of(frame).map_or(self, |claimed| {
+            let ClaimedFragment { offset, length, header, .. } = claimed;
+            Self::Fragment(defrag::Why::Impossible { reason, offset, length, header })
+        })
+    }
+}
+
+impl From<conntrack::Why> for Why {
+    fn from(why: conntrack::Why) -> Self {
+        Self::Tracking(why)
+    }
+}
+
+impl From<defrag::Why> for Why {
+    fn from(why: defrag::Why) -> Self {
+        Self::Fragment(why)
+    }
+}
+
+impl From<DropReason> for Why {
+    fn from(reason: DropReason) -> Self {
+        Self::Tracking(reason.into())
+    }
+}
+
+impl From<wire::Malformed> for Why {
+    fn from(malformed: wire::Malformed) -> Self {
+        Self::Tracking(malformed.into())
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tracking(why) => why.fmt(f),
+            Self::Fragment(why) => why.fmt(f),
+        }
+    }
+}
