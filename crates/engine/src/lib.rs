@@ -30,6 +30,7 @@ mod ports;
 mod prefetch;
 mod reassembly;
 mod recent_drops;
+mod refragment;
 mod replay;
 #[cfg(test)]
 mod rig;

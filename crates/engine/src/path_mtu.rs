@@ -85,9 +85,9 @@ pub fn shorten(
     Ok(())
 }
 
-const TOO_LONG: Refused = Refused { reason: DropReason::OutputTooLong, answer: None };
+pub(crate) const TOO_LONG: Refused = Refused { reason: DropReason::OutputTooLong, answer: None };
 
-fn refuse(
+pub(crate) fn refuse(
     frame: &Frame,
     mtu: u32,
     answers: Option<(&mut IcmpAnswers, u64)>,
@@ -146,7 +146,7 @@ fn cut_segments(
     Ok(())
 }
 
-fn come_from(frame: &Frame, piece: &mut Frame) {
+pub(crate) fn come_from(frame: &Frame, piece: &mut Frame) {
     piece.port = frame.port;
     piece.timestamp = frame.timestamp;
     piece.sequence = frame.sequence;

@@ -103,6 +103,13 @@ impl Pieces {
         }
     }
 
+    /// The first fragment, as it came from outside; `None` if one of them came in fragments
+    /// itself.
+    pub fn first_of_plain(&self) -> Option<&Frame> {
+        let is_plain = self.fragments.iter().all(|fragment| fragment.pieces.is_none());
+        self.fragments.first().filter(|_| is_plain).map(|first| &first.frame)
+    }
+
     /// How many frames came from outside.
     pub fn frames(&self) -> usize {
         let mut frames = 0;

@@ -42,9 +42,20 @@ pub struct Cut {
     pub mtu: u32,
     /// Identification of an IPv6 datagram; an IPv4 datagram keeps its own.
     pub id: u32,
-    /// Cut an IPv4 datagram also if its sender forbade that, and take the bit out
-    /// of the fragments.
-    pub clear_dont_fragment: bool,
+    /// What "don't fragment" of an IPv4 datagram means.
+    pub dont_fragment: DontFragment,
+}
+
+/// What becomes of the "don't fragment" bit of IPv4.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DontFragment {
+    /// A datagram that has it is not cut.
+    #[default]
+    Obey,
+    /// It does not matter, and the fragments do not have it.
+    Clear,
+    /// It does not matter, and the fragments have it: they came so.
+    Set,
 }
 
 /// Why a frame can not be cut.
@@ -93,6 +104,8 @@ pub struct Fragments<'a> {
     offset: u16,
     /// Other fragments follow what is cut here.
     more: bool,
+    /// Every fragment has "don't fragment".
+    dont_fragment: bool,
     mtu: usize,
 }
 
@@ -110,6 +123,9 @@ enum PieceHeader<'a> {
         next_at: usize,
         id: u32,
     },
+    /// An IPv6 packet that fits: all of it is payload. A fragment that is the whole
+    /// datagram is never made (RFC 8021).
+    Whole,
 }
 
 impl<'a> Fragments<'a> {
@@ -129,9 +145,28 @@ impl<'a> Fragments<'a> {
             return Err(Uncut::Fits);
         }
         let (link, packet) = frame[..end].split_at(start);
+        Self::of(link, packet, &header, cut)
+    }
+
+    /// The same behind another link header; a datagram that fits is the only one then.
+    ///
+    /// # Errors
+    /// [`Uncut`], but not [`Uncut::Fits`].
+    pub fn behind(link: &'a [u8], frame: &'a [u8], cut: &Cut) -> Result<Self, Uncut> {
+        let header = outermost(frame).ok_or(Uncut::NotIp)?;
+        let packet = &frame[usize::from(header.offset)..header.end as usize];
+        if header.family() == Family::V6 && packet.len() <= cut.mtu as usize {
+            let (header, mtu) = (PieceHeader::Whole, cut.mtu as usize);
+            let (offset, more, dont_fragment) = (0, false, false);
+            return Ok(Self { link, header, payload: packet, offset, more, dont_fragment, mtu });
+        }
+        Self::of(link, packet, &header, cut)
+    }
+
+    fn of(link: &'a [u8], packet: &'a [u8], header: &Header<'_>, cut: &Cut) -> Result<Self, Uncut> {
         match header.family() {
-            Family::V4 => Self::of_v4(link, packet, &header, cut),
-            Family::V6 => Self::of_v6(link, packet, &header, cut),
+            Family::V4 => Self::of_v4(link, packet, header, cut),
+            Family::V6 => Self::of_v6(link, packet, header, cut),
         }
     }
 
@@ -141,7 +176,7 @@ impl<'a> Fragments<'a> {
         header: &Header<'_>,
         cut: &Cut,
     ) -> Result<Self, Uncut> {
-        if header.dont_fragment && !cut.clear_dont_fragment {
+        if header.dont_fragment && cut.dont_fragment == DontFragment::Obey {
             return Err(Uncut::DontFragment);
         }
         let (headers, payload) =
@@ -157,6 +192,7 @@ impl<'a> Fragments<'a> {
             payload,
             offset: header.fragment.map_or(0, |fragment| fragment.offset),
             more: header.more(),
+            dont_fragment: cut.dont_fragment == DontFragment::Set,
             mtu,
         })
     }
@@ -186,6 +222,7 @@ impl<'a> Fragments<'a> {
             payload,
             offset: 0,
             more: false,
+            dont_fragment: false,
             mtu,
         })
     }
@@ -207,7 +244,12 @@ impl<'a> Fragments<'a> {
         link.copy_from_slice(self.link);
         link::fit(link, packet.len());
         let (header, body) = packet.split_at_mut(self.header.len());
-        self.header.write(header, piece.len(), self.offset, self.more || !rest.is_empty());
+        let place = Place {
+            offset: self.offset,
+            more: self.more || !rest.is_empty(),
+            dont_fragment: self.dont_fragment,
+        };
+        self.header.write(header, piece.len(), place);
         body.copy_from_slice(piece);
         // Both are in the datagram, which has no more than 65535 bytes.
         self.offset = self.offset.saturating_add(piece.len() as u16);
@@ -223,9 +265,17 @@ impl<'a> Fragments<'a> {
     }
 }
 
+/// What the header of a fragment says of its place.
+struct Place {
+    offset: u16,
+    more: bool,
+    dont_fragment: bool,
+}
+
 impl PieceHeader<'_> {
     fn len(&self) -> usize {
         match self {
+            Self::Whole => 0,
             Self::V4 { options, .. } => IPV4_LEN + options.bytes().len(),
             Self::V6 { before, .. } => before.len() + FRAGMENT_LEN,
         }
@@ -233,17 +283,20 @@ impl PieceHeader<'_> {
 
     /// Writes the headers of a piece of `length` bytes to `out`, which has their
     /// length.
-    fn write(&self, out: &mut [u8], length: usize, offset: u16, more: bool) {
+    fn write(&self, out: &mut [u8], length: usize, place: Place) {
+        let Place { offset, more, dont_fragment } = place;
         match self {
+            Self::Whole => {}
             Self::V4 { fixed, options } => {
                 let header_len = out.len();
                 out[..IPV4_LEN].copy_from_slice(*fixed);
                 out[IPV4_LEN..].copy_from_slice(options.bytes());
                 out[0] = 0x40 | (header_len / 4) as u8;
                 out[2..4].copy_from_slice(&((header_len + length) as u16).to_be_bytes());
-                // The reserved bit stays as it is, "don't fragment" goes.
+                // The reserved bit stays as it is.
                 let reserved = u16::from(fixed[6] & 0x80) << 8;
-                let field = reserved | (u16::from(more) << 13) | (offset / 8);
+                let flags = (u16::from(dont_fragment) << 14) | (u16::from(more) << 13);
+                let field = reserved | flags | (offset / 8);
                 out[6..8].copy_from_slice(&field.to_be_bytes());
                 checksum::fill_ipv4_header(out);
             }

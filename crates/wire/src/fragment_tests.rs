@@ -123,13 +123,13 @@ proptest! {
         let headers = start + 20 + options.len();
         let end = frame.len();
         frame.resize(end + padding, 0);
-        let how = Cut { mtu, id: 0, clear_dont_fragment: true };
+        let how = Cut { mtu, id: 0, dont_fragment: DontFragment::Clear };
         if end - start <= mtu as usize {
             prop_assert_eq!(cut(&frame, &how), Err(Uncut::Fits));
             return Ok(());
         }
         if forbidden {
-            let polite = Cut { clear_dont_fragment: false, ..how };
+            let polite = Cut { dont_fragment: DontFragment::Obey, ..how };
             prop_assert_eq!(cut(&frame, &polite), Err(Uncut::DontFragment));
         }
         if headers - start + 8 > mtu as usize {
@@ -174,7 +174,7 @@ proptest! {
         let mut frame = Vec::new();
         builder.raw(first, &content, &mut frame);
         let start = if pppoe { 22 } else { 14 };
-        let how = Cut { mtu, id, clear_dont_fragment: false };
+        let how = Cut { mtu, id, ..Cut::default() };
         if frame.len() - start <= mtu as usize {
             prop_assert_eq!(cut(&frame, &how), Err(Uncut::Fits));
             return Ok(());
@@ -224,8 +224,14 @@ proptest! {
             bytes[field..field + 2].copy_from_slice(&length.to_be_bytes());
             checksum::fill_ipv4_header(&mut bytes[14..]);
         }
-        if let Ok(frames) = cut(&bytes, &Cut { mtu, id: 1, clear_dont_fragment: clear }) {
+        let dont_fragment = if clear { DontFragment::Clear } else { DontFragment::Obey };
+        if let Ok(frames) = cut(&bytes, &Cut { mtu, id: 1, dont_fragment }) {
             prop_assert!(frames.len() > 1);
+        }
+        if let Ok(mut all) = Fragments::behind(&[0; 18], &bytes, &Cut { mtu, id: 1, dont_fragment }) {
+            let mut out = [0; 400];
+            while all.write_next(&mut out).is_some() {}
+            prop_assert_eq!(all.next_len(), None);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! not make sense of comes back as a [`Malformed`] that names the header.
 
 pub mod build;
+mod came_in;
 pub mod checksum;
 mod claimed;
 pub mod control_segment;
@@ -30,6 +31,7 @@ pub mod tcp_option;
 mod transport;
 mod whole;
 
+pub use came_in::{CameIn, TooBig};
 pub use claimed::ClaimedFragment;
 pub use dissect::dissect;
 pub use dissected::{

@@ -1,5 +1,6 @@
 //! Datagrams in fragments: what arrives behind the kernel and behind Stateway.
 
+mod again;
 mod attacks;
 mod batch;
 mod differential;

@@ -1,0 +1,270 @@
+//! Datagrams that are cut again, at the largest fragment that came: beside what the kernel
+//! makes of the same, and put together by it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use lab::{
+    Arrival, Capture, Datagrams, END, Family, Gateway, Lab, Placement, Random, Result, Tracking,
+    digest, udp,
+};
+use wire::build::PacketBuilder;
+use wire::fragment::Fragments;
+use wire::{CameIn, Dissected, Network, Tunnels, dissect};
+
+use super::sequence::PORT;
+use crate::scenario::{FAMILIES, alone, stateway_binary};
+
+/// Datagrams of each family, each with a source address of its own.
+const DATAGRAMS: u16 = 60;
+/// MTU of the link behind the router, which takes less than the one in front of it.
+const NARROW: u32 = 1400;
+/// Between two frames.
+const INTERVAL: Duration = Duration::from_micros(100);
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn source(family: Family, host: u16) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(198, 51, 100, host as u8).into(),
+        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 7, 0, 0, 0, 0, host).into(),
+    }
+}
+
+fn network(frame: &[u8]) -> Network {
+    let Ok(Dissected { network: Some(network), .. }) = dissect(frame, Tunnels::Outer) else {
+        panic!("{frame:02x?}");
+    };
+    network
+}
+
+/// How a datagram comes: the payload of its fragments but the last, which of them have "don't
+/// fragment", and what is sent.
+struct Sent {
+    source: IpAddr,
+    builder: PacketBuilder,
+    frames: Vec<Vec<u8>>,
+    payload: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Forbidden {
+    None,
+    All,
+    Last,
+}
+
+impl Sent {
+    /// A datagram of `length` bytes in fragments that carry `piece` bytes.
+    fn new(
+        lab: &Lab,
+        family: Family,
+        host: u16,
+        piece: usize,
+        length: usize,
+        df: Forbidden,
+    ) -> Self {
+        let (source, destination) = (source(family, host), lab.server_address(family));
+        let builder = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                PacketBuilder::v4(source.octets(), destination.octets())
+            }
+            (source, destination) => PacketBuilder::v6(octets(source), octets(destination)),
+        };
+        let builder = builder.macs([0, 0, 0x5e, 0, 0x53, 0x01], lab.next_hop_mac()).id(host.into());
+        let payload: Vec<u8> = (0..length).map(|at| (at * 7 + usize::from(host)) as u8).collect();
+        let datagram = udp((source, destination), (1024 + host, PORT), &payload, true);
+        let parts: Vec<&[u8]> = datagram.chunks(piece).collect();
+        let frame = |(at, part): (usize, &&[u8])| {
+            let last = at + 1 == parts.len();
+            let forbidden = match df {
+                Forbidden::None => false,
+                Forbidden::All => true,
+                Forbidden::Last => last,
+            };
+            let builder = builder.clone();
+            let builder = if forbidden { builder.dont_fragment() } else { builder };
+            let mut frame = Vec::new();
+            builder.fragment(17, (at * piece) as u16, !last, part, &mut frame);
+            frame
+        };
+        let frames = parts.iter().enumerate().map(frame).collect();
+        Self { source, builder, frames, payload }
+    }
+
+    /// What it leaves as after its payload was changed to this.
+    fn cut_again(&self, payload: &[u8], mtu: u32) -> Vec<Vec<u8>> {
+        let networks: Vec<Network> = self.frames.iter().map(|frame| network(frame)).collect();
+        let came_in = networks.iter().filter_map(CameIn::of).reduce(CameIn::and).unwrap();
+        let cut = came_in.cut(mtu).unwrap();
+        let mut whole = Vec::new();
+        let port = 1024 + (self.source_host());
+        self.builder.udp(port, PORT, payload, &mut whole);
+        let mut fragments = Fragments::behind(&self.frames[0][..14], &whole, &cut).unwrap();
+        let mut frames = Vec::new();
+        while let Some(length) = fragments.next_len() {
+            let mut frame = vec![0; length];
+            fragments.write_next(&mut frame);
+            frames.push(frame);
+        }
+        frames
+    }
+
+    fn source_host(&self) -> u16 {
+        let octets = octets(self.source);
+        u16::from(octets[15])
+    }
+}
+
+/// The frames, and then the announcement of the end.
+fn capture(lab: &Lab, frames: impl IntoIterator<Item = Vec<u8>>) -> Capture {
+    let (mut capture, mut time) = (Capture::new(), Duration::ZERO);
+    let ends = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
+    let end = match ends {
+        [IpAddr::V4(client), IpAddr::V4(server)] => {
+            let mut end = Vec::new();
+            PacketBuilder::v4(client.octets(), server.octets())
+                .macs([0, 0, 0x5e, 0, 0x53, 0x01], lab.next_hop_mac())
+                .udp(PORT, PORT, END, &mut end);
+            end
+        }
+        _ => unreachable!("asked for IPv4"),
+    };
+    for frame in frames {
+        capture.push(time, &frame);
+        time += INTERVAL;
+    }
+    capture.push(time + Duration::from_millis(200), &end);
+    capture
+}
+
+fn take_any_source(namespace: &lab::Namespace, interfaces: &[&str]) -> Result<()> {
+    let off = |name: &str| format!("net.ipv4.conf.{name}.rp_filter=0");
+    let settings = ["all"].iter().chain(interfaces).map(|name| off(name));
+    namespace.program("sysctl").args(["-qw"]).args(settings).check().map(drop)
+}
+
+/// Whatever the payload has become, in whatever order the fragments arrive: the kernel puts it
+/// together.
+#[test]
+fn the_kernel_puts_together_what_is_cut_again() {
+    alone(|| {
+        let lab = Lab::new(Gateway::KernelBridge, Placement::free())?;
+        take_any_source(lab.server(), &["eth0"])?;
+        let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
+        let mut random = Random::new(3);
+        let (mut frames, mut expected) = (Vec::new(), Vec::new());
+        for family in FAMILIES {
+            for host in 1..=DATAGRAMS {
+                let piece = random.between(10, 180) * 8;
+                let length = random.between(piece, 6000);
+                let df = random.one_of(&[Forbidden::None, Forbidden::All, Forbidden::Last]);
+                let sent = Sent::new(&lab, family, host, piece, length, df);
+                // As a helper does it: some bytes more or less, or another content.
+                let payload: Vec<u8> =
+                    (0..random.between(1, 8000)).map(|at| (at * 3) as u8).collect();
+                expected.push(Arrival {
+                    source: sent.source.to_string(),
+                    port: 1024 + host,
+                    length: payload.len(),
+                    digest: digest(&payload),
+                });
+                let mut again = sent.cut_again(&payload, 1500);
+                random.shuffle(&mut again);
+                frames.extend(again);
+            }
+        }
+        let capture = capture(&lab, frames);
+        let recorder = datagrams.start_recording(&lab, PORT)?;
+        datagrams.start_sending(&lab, &capture)?.finish()?;
+        let mut arrived = recorder.finish()?;
+        arrived.sort();
+        expected.sort();
+        assert_eq!(arrived, expected);
+        Ok(())
+    });
+}
+
+/// Prints the frames that arrive until the end is announced.
+const SNIFF: &str = "
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind(('eth0', 0))
+s.settimeout(8)
+print('ready', flush=True)
+while True:
+    frame, where = s.recvfrom(70000)
+    if b'end of the recording' in frame: break
+    if where[2] != 4: print(frame.hex())
+";
+
+/// Place, length, whether more follow, and \"don't fragment\": of a fragment.
+type Shape = (u16, u32, bool, bool);
+
+fn shape(frame: &[u8]) -> Option<(IpAddr, Shape)> {
+    let Ok(Dissected { network: Some(network), .. }) = dissect(frame, Tunnels::Outer) else {
+        return None;
+    };
+    let fragment = network.fragment?;
+    let length = network.end - u32::from(fragment.payload_offset);
+    Some((network.source_ip(), (fragment.offset, length, fragment.more, network.dont_fragment)))
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
+    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+}
+
+/// A router that tracks connections puts datagrams together too, and what it makes of them
+/// must not be longer than what came. Where it does not send the very fragments that came, the
+/// places at which it cuts are ours.
+#[test]
+fn the_kernel_cuts_again_at_the_same_places() {
+    alone(|| {
+        let gateway = Gateway::KernelForwarding(Tracking::Conntrack);
+        let lab = Lab::new(gateway, Placement::free())?;
+        lab.gateway().ip(&[&format!("link set wan0 mtu {NARROW}")])?;
+        take_any_source(lab.gateway(), &["lan0", "wan0"])?;
+        take_any_source(lab.server(), &["eth0"])?;
+        let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
+        let mut random = Random::new(4);
+        let (mut frames, mut expected) = (Vec::new(), BTreeMap::new());
+        for family in FAMILIES {
+            for host in 1..=DATAGRAMS {
+                // What must not be cut has to fit: otherwise nothing arrives.
+                let (least, most, choices): (_, _, &[Forbidden]) = match family {
+                    Family::V4 if host % 2 == 0 => (10, 172, &[Forbidden::All]),
+                    Family::V4 => (10, 185, &[Forbidden::None, Forbidden::Last]),
+                    Family::V6 => (154, 169, &[Forbidden::None]),
+                };
+                let piece = random.between(least, most) * 8;
+                let length = random.between(piece, 6000);
+                let sent = Sent::new(&lab, family, host, piece, length, random.one_of(choices));
+                let again = sent.cut_again(&sent.payload, NARROW);
+                let shapes: Vec<Shape> =
+                    again.iter().filter_map(|frame| shape(frame)).map(|(_, shape)| shape).collect();
+                expected.insert(sent.source, shapes);
+                frames.extend(sent.frames);
+            }
+        }
+        let mut sniffer = lab.on_server("python3").args(["-c", SNIFF]).spawn()?;
+        sniffer.wait_for_text("ready")?;
+        datagrams.start_sending(&lab, &capture(&lab, frames))?.finish()?;
+        let mut arrived: BTreeMap<IpAddr, Vec<Shape>> = BTreeMap::new();
+        for frame in sniffer.finish()?.stdout.lines().filter_map(bytes) {
+            if let Some((source, shape)) = shape(&frame) {
+                arrived.entry(source).or_default().push(shape);
+            }
+        }
+        for (source, shapes) in &expected {
+            assert_eq!(arrived.get(source), Some(shapes), "{source}");
+        }
+        Ok(())
+    });
+}
