@@ -43,6 +43,16 @@ impl Labels {
         self.0 & wanted.0 == wanted.0
     }
 
+    /// The labels whose bits are set.
+    pub const fn of_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// One bit for each label, that of its number.
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+
     /// The labels by number.
     pub fn iter(self) -> impl Iterator<Item = Label> {
         (0..=Label::LAST).filter(move |&bit| self.0 >> bit & 1 != 0).map(Label)

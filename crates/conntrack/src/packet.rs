@@ -109,7 +109,8 @@ impl Tracked {
         Self { direction: Some(direction), mark, status, ..Self::alone(class) }
     }
 
-    pub(crate) const fn alone(class: Class) -> Self {
+    /// Of a packet that belongs to no connection.
+    pub const fn alone(class: Class) -> Self {
         Self {
             class,
             direction: None,
@@ -152,6 +153,14 @@ impl Tracked {
         self.status.has(Status::TRANSLATED)
     }
 
+    /// Ends here for this reason, of those of tracking.
+    pub const fn refusal(&self) -> Option<Why> {
+        match self.verdict {
+            Verdict::Accept => None,
+            Verdict::Drop(_) => self.why,
+        }
+    }
+
     /// Another connection has announced the connection.
     pub const fn is_expected(&self) -> bool {
         self.status.has(Status::EXPECTED)
@@ -167,7 +176,8 @@ impl Tracked {
         Self { verdict: Verdict::Drop(reason), why: Some(Why::Reason(reason)), ..self }
     }
 
-    pub(crate) const fn invalid(why: Why) -> Self {
+    /// Of a packet that can not belong to a connection.
+    pub const fn invalid(why: Why) -> Self {
         Self { why: Some(why), ..Self::alone(Class::Invalid(why.reason())) }
     }
 }

@@ -6,6 +6,7 @@ mod candidates;
 mod judged;
 mod proxied;
 mod room;
+mod ruled;
 mod translated;
 mod watched;
 

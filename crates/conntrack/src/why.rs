@@ -36,6 +36,20 @@ pub enum Why {
         /// What fits, 0 for nothing: the tag of the association, and what INITs offered.
         expected: [u32; 3],
     },
+    /// A rule refused the packet.
+    Rule {
+        /// Its number in the ruleset.
+        rule: u32,
+        /// Which ruleset: how many were loaded before and with it.
+        revision: u32,
+    },
+    /// No rule of a chain decided, and its policy refused the packet.
+    Policy {
+        /// The number of the chain in the ruleset.
+        chain: u32,
+        /// Which ruleset: how many were loaded before and with it.
+        revision: u32,
+    },
 }
 
 impl Why {
@@ -46,6 +60,8 @@ impl Why {
             Self::Tcp { check, .. } => check.reason(),
             Self::State { .. } => DropReason::ProtocolState,
             Self::Tag { .. } => DropReason::VerificationTag,
+            Self::Rule { .. } => DropReason::RuleRefused,
+            Self::Policy { .. } => DropReason::PolicyRefused,
         }
     }
 }
@@ -81,6 +97,12 @@ impl fmt::Display for Why {
                 write!(f, "{what} in {direction} direction is not possible in {state}")
             }
             Self::State { state: None, what, .. } => write!(f, "{what} does not open a connection"),
+            Self::Rule { rule, revision } => {
+                write!(f, "rule number {rule} of ruleset {revision} refused it")
+            }
+            Self::Policy { chain, revision } => {
+                write!(f, "the policy of chain number {chain} of ruleset {revision} refused it")
+            }
             Self::Tag { found, expected } => {
                 write!(f, "verification tag {found:#010x} is not ")?;
                 let mut known = expected.iter().filter(|&&tag| tag != 0);

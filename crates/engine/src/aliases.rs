@@ -12,6 +12,7 @@ use flow::{FlowKey, SlotIndex};
 use netio::Frame;
 use steer::BucketId;
 
+use crate::judging::Passed;
 use crate::packet::Packet;
 use crate::reassembly::Pieces;
 
@@ -161,6 +162,8 @@ fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
 pub enum Waiting {
     /// The one that has opened the connection. All has been done to it but sending.
     Opener {
+        /// Where it goes.
+        passed: Passed,
         /// As it is to be sent.
         frame: Frame,
         /// The fragments that it came in.

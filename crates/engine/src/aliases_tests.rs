@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use wire::{Family, protocol};
 
 use super::*;
+use crate::judging::Passed;
 
 fn key(port: u16) -> FlowKey {
     let end = |last, port| {
@@ -62,7 +63,10 @@ fn openings_are_bounded_and_keep_the_order() {
         assert!(openings.has_room());
         let mut frame = Frame::default();
         frame.timestamp = number as u64;
-        openings.push(&key(number as u16 % 3), Waiting::Opener { frame, pieces: None });
+        openings.push(
+            &key(number as u16 % 3),
+            Waiting::Opener { frame, pieces: None, passed: Passed::default() },
+        );
     }
     assert!(!openings.has_room() && openings.awaits(&key(1)) && !openings.awaits(&key(3)));
     let times = |packets: VecDeque<Waiting>| -> Vec<u64> {

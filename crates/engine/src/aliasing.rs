@@ -203,9 +203,11 @@ impl Worker {
         }
         for packet in packets {
             match (packet, refusal) {
-                (Waiting::Opener { frame, pieces }, None) => self.send(frame, pieces, now),
+                (Waiting::Opener { frame, pieces, passed }, None) => {
+                    self.send_frames(frame, pieces, passed, now);
+                }
                 (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),
-                (Waiting::Opener { frame, pieces }, Some(reason))
+                (Waiting::Opener { frame, pieces, .. }, Some(reason))
                 | (Waiting::Follower(Packet { frame, pieces, .. }), Some(reason)) => {
                     self.drop_frames(frame, pieces, reason);
                 }
@@ -218,7 +220,7 @@ impl Worker {
         for index in 0..self.ownership.routes().len() {
             let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
             for packet in bucket.openings.take_all().collect::<Vec<_>>() {
-                let (Waiting::Opener { frame, pieces }
+                let (Waiting::Opener { frame, pieces, .. }
                 | Waiting::Follower(Packet { frame, pieces, .. })) = packet;
                 self.drop_frames(frame, pieces, DropReason::AliasQueueFull);
             }

@@ -14,6 +14,7 @@ use wire::build::PacketBuilder;
 use super::*;
 use crate::command::{Command, Notice, Queue};
 use crate::crew::{Member, introduce};
+use crate::judging::Passed;
 use crate::ownership::Move;
 use crate::views::Received;
 use crate::worker::{Equipment, TimeSource, Turn};
@@ -207,14 +208,16 @@ impl Crew {
         };
         let owner = self.owners[away.index()].index();
         let worker = &mut self.workers[owner];
-        worker.admit(&packet, false, NOW).unwrap();
+        worker.admit(&mut packet, false, NOW).unwrap();
         let frame = packet.take().frame;
         match worker.file_alias(away, (key, hash), (key, hash), home, NOW) {
-            Some(Filing::Filed) => worker.send(frame, None, NOW),
+            Some(Filing::Filed) => worker.send_frames(frame, None, Passed::default(), NOW),
             Some(other) => panic!("{other:?}"),
             None => {
                 let bucket = worker.ownership.get_mut(away).unwrap();
-                bucket.openings.push(&key, Waiting::Opener { frame, pieces: None });
+                bucket
+                    .openings
+                    .push(&key, Waiting::Opener { frame, pieces: None, passed: Passed::default() });
             }
         }
         (away, home, key, hash)
@@ -351,12 +354,14 @@ fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     packet.bucket = away;
     let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { panic!("a flow") };
     let worker = &mut crew.workers[crew.owners[other].index()];
-    worker.admit(&packet, false, NOW).unwrap();
+    worker.admit(&mut packet, false, NOW).unwrap();
     let alias = (keyed.key, hash);
     assert_eq!(worker.file_alias(away, alias, alias, home, NOW), None);
     let frame = packet.take().frame;
     let bucket = worker.ownership.get_mut(away).unwrap();
-    bucket.openings.push(&keyed.key, Waiting::Opener { frame, pieces: None });
+    bucket
+        .openings
+        .push(&keyed.key, Waiting::Opener { frame, pieces: None, passed: Passed::default() });
     crew.settle();
     assert!(crew.bucket(home).aliases.is_empty());
     assert_eq!(crew.bucket(away).connections.len(), 0);

@@ -65,6 +65,15 @@ impl Bridge {
         }
     }
 
+    /// The port that a frame will leave by, if it is one and known.
+    pub fn way_of(&self, frame: &Frame) -> Option<PortId> {
+        match self.ports {
+            0 | 1 => None,
+            2 => Some(PortId(1 - frame.port.0.min(1))),
+            _ => self.stations.get(frame.bytes().first_chunk()?).map(|station| station.port),
+        }
+    }
+
     fn learn(&mut self, source: [u8; 6], port: PortId, now_ns: u64) {
         // A group address is never a source (IEEE 802.3 section 3.2.3).
         if source[0] & 1 != 0 {

@@ -8,6 +8,7 @@ use conntrack::{Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
 use flow::{Counters, Zone};
 use netio::{PortId, RxQueue, TxQueue};
+use ruleset::{ElementUpdate, LogId};
 use steer::{BucketId, Translated, WorkerId};
 
 use crate::events::EventSender;
@@ -16,6 +17,7 @@ use crate::ownership::Move;
 use crate::peers::Link;
 use crate::recent_drops::RecentDrop;
 use crate::routing::Routing;
+use crate::rules::{RuleCounts, WorkerRules};
 use crate::selection::{Selected, Selection};
 use crate::settings::Settings;
 use crate::views::{BucketStatus, DatagramStatus, Received};
@@ -74,6 +76,11 @@ pub enum Command {
     LearnZones(Box<LimitPools>),
     /// Which packets belong to which zone, and what is different there.
     Zones(Box<Zones>),
+    /// Judge packets by these rules from now on, or by none; the worker sends those before
+    /// back with [`Notice::Rules`].
+    Rules(Option<Box<WorkerRules>>),
+    /// What rules of this revision have put into sets.
+    Elements(u32, Vec<ElementUpdate>),
     /// How many workers share the limits that are divided: memory of fragments, half-open
     /// connections of a source.
     ShareLimits(u32),
@@ -101,6 +108,10 @@ pub enum Question {
     /// Incomplete datagrams in a piece of the worker's table, and where the next
     /// piece begins.
     Datagrams(defrag::Cursor, SyncSender<(Vec<QueueView>, Option<defrag::Cursor>)>),
+    /// A piece of what rules have counted, from this counter on.
+    Rules(usize, SyncSender<Option<RuleCounts>>),
+    /// A piece of the elements that rules have put into sets, and where the next begins.
+    RuleElements(usize, SyncSender<(Vec<ElementUpdate>, Option<usize>)>),
     /// The last packets that it dropped, each with the time since then.
     RecentDrops(SyncSender<Vec<(Duration, RecentDrop)>>),
 }
@@ -137,6 +148,10 @@ pub enum Notice {
     Released(Queue),
     /// A lot of memory was freed since the last time.
     Freed,
+    /// The worker judges by the rules that it was sent; these were the ones before.
+    Rules(Option<Box<WorkerRules>>),
+    /// A packet that is to be logged, because of this log statement.
+    Logged(LogId, Box<RecentDrop>),
     /// A queue that failed and is no longer polled.
     Failed(Queue, netio::PortError),
 }

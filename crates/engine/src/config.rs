@@ -6,12 +6,14 @@ use std::time::Duration;
 use conntrack::{LabelNames, LimitPools, Reserve, TooManyZones};
 use flow::HashKey;
 use netio::PortError;
+use ruleset::ValidRuleset;
 use steer::{
     BucketCount, FragmentSteering, HashKind, MAX_WORKERS, NoWorkers, PlacementError, SteeringConfig,
 };
 use wire::Tunnels;
 
 use crate::crew::Unresponsive;
+use crate::rules::LoadRulesError;
 use crate::settings::Settings;
 use crate::zones::{self, TimeoutPolicy, ZoneConfig, ZonesError};
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
     /// Zones, the first that takes a packet has it.
     pub zones: Vec<ZoneConfig>,
+    /// What packets are judged by from the start.
+    pub rules: Option<Arc<ValidRuleset>>,
     /// Connections that only some sources may use.
     pub reserve: Reserve,
     /// What the labels of connections are called.
@@ -72,6 +76,7 @@ impl Config {
             settings: Settings::default(),
             timeout_policies: Vec::new(),
             zones: Vec::new(),
+            rules: None,
             reserve: Reserve::default(),
             labels: Arc::default(),
             balance: None,
@@ -148,6 +153,9 @@ pub enum StartError {
     /// There are too many zones.
     #[error(transparent)]
     TooManyZones(#[from] TooManyZones),
+    /// The rules can not be loaded.
+    #[error(transparent)]
+    Rules(#[from] LoadRulesError),
     /// No workers at all.
     #[error("a gateway needs at least one worker")]
     NoWorkers,

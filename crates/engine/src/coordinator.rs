@@ -28,6 +28,7 @@ use crate::ownership::Move;
 use crate::port_book::PortBook;
 use crate::route_keeper::{Resolver, RouteKeeper};
 use crate::routing::Routing;
+use crate::rules::{RuleCounts, Rules};
 use crate::runtime;
 use crate::worker::{Equipment, TimeSource, Worker};
 use crate::zones::Zones;
@@ -74,6 +75,12 @@ pub struct Coordinator {
     pub zones: Zones,
     /// How often the zones have changed.
     pub zones_revision: u64,
+    /// What packets are judged by.
+    pub rules: Option<Arc<Rules>>,
+    /// How often that has changed.
+    pub rules_revision: u32,
+    /// What workers that are gone have counted for these rules.
+    pub retired_rules: RuleCounts,
     notices: Receiver<Notice>,
     notify: Sender<Notice>,
     /// Notices that came while something else was waited for.
@@ -107,6 +114,9 @@ impl Coordinator {
         let mut coordinator = Self {
             zones: Zones::new(&config.zones, ports.len())?,
             zones_revision: 0,
+            rules: None,
+            rules_revision: 0,
+            retired_rules: RuleCounts::default(),
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
@@ -130,6 +140,7 @@ impl Coordinator {
             allowed,
             balance: BalanceState::default(),
         };
+        coordinator.load_first_rules(count)?;
         let started = (0..count).try_for_each(|_| coordinator.hire());
         match started.and_then(|()| Ok(coordinator.hand_out_queues(count)?)) {
             Ok(()) => Ok(coordinator),
@@ -199,8 +210,11 @@ impl Coordinator {
         for (port, queue) in self.ports.transmit_queues(id) {
             member.tell(Command::SetOutput(port, Some(queue)))?;
         }
+        let index = self.members.len();
         self.members.push(member);
-        Ok(self.share_limits()?)
+        self.give_rules(index)?;
+        self.share_limits()?;
+        Ok(self.give_elements(index)?)
     }
 
     /// Tells every worker what the kernel's routes are now.
@@ -258,6 +272,11 @@ impl Coordinator {
     /// Sends a command to every worker.
     pub fn tell_all(&mut self, command: impl Fn() -> Command) -> Result<(), Unresponsive> {
         self.members.iter_mut().try_for_each(|member| member.tell(command()))
+    }
+
+    /// Sends a command to one worker.
+    pub fn tell_worker(&mut self, index: usize, command: Command) -> Result<(), Unresponsive> {
+        self.members[index].tell(command)
     }
 
     /// Sends a command to one worker.
@@ -438,6 +457,7 @@ impl Coordinator {
     /// Stops the last worker, which owns nothing any more.
     fn dismiss_last(&mut self) -> Result<(), SteerError> {
         self.settle()?;
+        self.take_rules(self.members.len() - 1)?;
         let Some(mut member) = self.members.pop() else { return Ok(()) };
         for other in &mut self.members {
             other.tell(Command::Disconnect(member.id))?;
@@ -480,7 +500,7 @@ impl Coordinator {
     }
 
     /// The next notice that matters; others are kept for [`Coordinator::tend`].
-    fn await_notice(&mut self, wanted: impl Fn(&Notice) -> bool) -> Result<Notice, SteerError> {
+    pub fn await_notice(&mut self, wanted: impl Fn(&Notice) -> bool) -> Result<Notice, SteerError> {
         if let Some(at) = self.waiting.iter().position(&wanted) {
             // The position was just found.
             return self.waiting.remove(at).ok_or(SteerError::Stuck);
@@ -506,6 +526,7 @@ impl Coordinator {
             match notice {
                 Notice::Failed(queue, error) => self.port_failed(queue, &error)?,
                 Notice::Freed => netio::return_free_memory(),
+                Notice::Logged(log, line) => self.write_log_line(log, &line),
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }

@@ -145,12 +145,14 @@ impl Gateway {
             let Some(answer) = coordinator.ask_worker(worker, Question::RecentDrops) else { break };
             let ports = coordinator.ports.statuses();
             let tunnels = coordinator.config.tunnels;
+            let rules = coordinator.rules.clone();
             all.extend(answer?.into_iter().map(|(age, dropped)| DroppedPacket {
                 worker,
                 interface: ports[usize::from(dropped.port.0)].name.clone(),
                 age,
                 length: dropped.length,
                 why: dropped.why,
+                refused_by: rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
                 summary: Summary { frame: &dropped.bytes(), tunnels }.to_string(),
             }));
         }

@@ -6,6 +6,7 @@
 
 mod aliases;
 mod aliasing;
+mod allowance;
 mod balancing;
 mod bridge;
 mod bucket;
@@ -18,6 +19,7 @@ mod doorbell;
 mod events;
 mod gateway;
 mod icmp_answers;
+mod judging;
 mod orders;
 mod output;
 mod ownership;
@@ -37,6 +39,8 @@ mod rig;
 mod route_keeper;
 mod router;
 mod routing;
+mod rule_loading;
+mod rules;
 mod runtime;
 mod selection;
 mod settings;
@@ -60,6 +64,8 @@ pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
 pub use prefetch::Hardware;
 pub use recent_drops::{DROPS_KEPT, RecentDrop};
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
+pub use rule_loading::RulesView;
+pub use rules::{LoadRulesError, RuleCounts, check_rules};
 pub use settings::Settings;
 pub use views::{
     BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, Status,

@@ -41,6 +41,16 @@ impl Worker {
                 self.tracking.limits.sources.set_workers(workers);
                 self.tracking.limits.share(workers);
                 self.syn_proxy.set_workers(workers);
+                if let Some(rules) = &mut self.rules {
+                    rules.state.set_workers(workers as usize);
+                }
+            }
+            Command::Rules(rules) => {
+                let before = std::mem::replace(&mut self.rules, rules);
+                self.notify(Notice::Rules(before));
+            }
+            Command::Elements(revision, elements) => {
+                elements.into_iter().for_each(|element| self.learn_element(revision, element, now));
             }
             Command::Mark(marker) => self.mark(marker),
             Command::Subscribe(sender) => self.tracking.subscribers.add(sender),
@@ -113,6 +123,14 @@ impl Worker {
                 let queues = &self.reassembly.queues;
                 let next = queues.list(from, PIECE, settings, now, |view| found.push(view));
                 let _ = reply.try_send((found, next));
+            }
+            Question::Rules(from, reply) => {
+                let counts = self.rules.as_ref().map(|rules| rules.counts(from, now));
+                let _ = reply.try_send(counts);
+            }
+            Question::RuleElements(from, reply) => {
+                let elements = self.rules.as_ref().map(|rules| rules.elements(from, now));
+                let _ = reply.try_send(elements.unwrap_or_default());
             }
             Question::RecentDrops(reply) => {
                 let aged = |dropped: RecentDrop| (now.since(dropped.at), dropped);

@@ -161,12 +161,29 @@ impl Outputs {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        let answer =
-            told.and_then(|(message, now_ns)| self.answers.about(&frame, message, now_ns, pool));
-        if let Some(answer) = answer {
-            self.answer(answer, pool, counters);
+        if let Some((message, now_ns)) = told {
+            self.tell(&frame, message, now_ns, pool, counters);
         }
         self.refused.push((frame, reason));
+    }
+
+    /// Tells the sender of a packet why that does not go on, as far as it may be told.
+    pub fn tell(
+        &mut self,
+        frame: &Frame,
+        message: Message,
+        now_ns: u64,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        if let Some(answer) = self.answers.about(frame, message, now_ns, pool) {
+            self.answer(answer, pool, counters);
+        }
+    }
+
+    /// The port that a frame is going to leave by, if that is known and one.
+    pub fn way_of(&self, frame: &Frame) -> Option<PortId> {
+        self.bridge.way_of(frame)
     }
 
     /// Sends errors in these names from now on, by port.

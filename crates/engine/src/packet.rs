@@ -2,6 +2,7 @@
 
 use flow::KeyedPacket;
 use netio::Frame;
+use ruleset::ElementUpdate;
 use steer::{BucketId, SteeringHasher};
 use wire::Network;
 
@@ -25,6 +26,10 @@ pub struct Packet {
     pub bucket: BucketId,
     /// Zone and VLAN that it came from.
     pub origin: Origin,
+    /// The mark that rules have given it before tracking.
+    pub mark: u32,
+    /// Rules have said that it is not to be tracked.
+    pub untracked: bool,
     /// For a datagram that came in fragments: these, in order. They are what is
     /// sent; `frame` is the whole, to be looked at.
     pub pieces: Option<Box<Pieces>>,
@@ -72,6 +77,8 @@ pub enum Item {
     Packet(Packet),
     /// Nothing of this bucket will follow on this ring.
     Fence(BucketId),
+    /// Rules of this revision have changed a set.
+    Element(u32, ElementUpdate),
     /// A bucket changes its owner.
     Bucket(BucketId, Box<Bucket>),
     /// Something about an alias, for a bucket that the sender believes the receiver owns.

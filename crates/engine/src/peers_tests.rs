@@ -80,6 +80,8 @@ fn datagram(fragments: usize) -> Packet {
         flow: None,
         bucket: steer::BucketId(0),
         origin: crate::zones::Origin::default(),
+        mark: 0,
+        untracked: false,
         pieces,
         alias_in: None,
     }

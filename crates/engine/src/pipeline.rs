@@ -3,17 +3,18 @@
 
 use std::num::NonZeroU32;
 
-use conntrack::{Shortage, Why};
+use conntrack::{Shortage, Tracked, Why};
 use defrag::Piece;
-use flow::{Class, DropReason, Timestamp};
+use flow::{Class, DropReason, Timestamp, Verdict};
 use netio::Frame;
 use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 
+use crate::judging::Passed;
 use crate::packet::{Kept, Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::reassembly::Pieces;
-use crate::router::{Arrival, Exits, Router};
+use crate::router::{Arrival, Course, Exits, Router};
 use crate::worker::{TimeSource, Worker};
 use crate::zones::Origin;
 
@@ -38,7 +39,8 @@ impl Worker {
             // What is not IP has no flow; it stays in the order of its queue.
             self.counters.softnet.processed += 1;
             self.counters.classify(Class::Untracked);
-            return self.send(frame, None, now);
+            self.emit(frame, None, now.as_nanos());
+            return self.drop_refused();
         };
         let origin = self.tracking.zones.origin(frame.port, vlan);
         let packet = self.packet(frame, network, origin, None);
@@ -69,12 +71,14 @@ impl Worker {
         None
     }
 
-    /// Sends a frame by the way that the bridge or the router chooses.
-    pub(crate) fn emit(&mut self, frame: Frame, now_ns: u64) {
+    /// Sends a frame by the way that the bridge chooses, or the router has found.
+    pub(crate) fn emit(&mut self, frame: Frame, course: Option<Course>, now_ns: u64) {
         let Self { router, outputs, pool, counters, .. } = self;
-        match router {
-            None => outputs.forward(frame, now_ns, pool, counters),
-            Some(router) => router.forward(frame, now_ns, &mut Exits { outputs, pool, counters }),
+        match (router, course) {
+            (Some(router), Some(course)) => {
+                router.forward(frame, course, now_ns, &mut Exits { outputs, pool, counters });
+            }
+            _ => outputs.forward(frame, now_ns, pool, counters),
         }
     }
 
@@ -106,7 +110,17 @@ impl Worker {
             }
             Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
         };
-        Packet { frame, network, flow, bucket, origin, pieces, alias_in: None }
+        Packet {
+            frame,
+            network,
+            flow,
+            bucket,
+            origin,
+            pieces,
+            mark: 0,
+            untracked: false,
+            alias_in: None,
+        }
     }
 
     /// True for an ICMP error about a tunnel that is looked into: the tunnel itself
@@ -197,7 +211,12 @@ impl Worker {
         if let Some(piece) = Piece::of(&packet.network, packet.origin.fragments) {
             return self.reassemble(&piece, packet, now);
         }
-        if self.take_proxied(packet, now) {
+        if self.rules.is_some()
+            && let Err(why) = self.judge_untracked(packet, now)
+        {
+            return self.conclude(packet, Err(why), now);
+        }
+        if !packet.untracked && self.take_proxied(packet, now) {
             return;
         }
         // A replay does without the SYN proxy: cookies can not be in a capture.
@@ -212,17 +231,49 @@ impl Worker {
     /// is `screened`, the SYN proxy is to be asked about what is refused as `SynCookie`.
     pub(crate) fn admit(
         &mut self,
+        packet: &mut Packet,
+        screened: bool,
+        now: Timestamp,
+    ) -> Result<Passed, Why> {
+        if self.rules.is_some() {
+            return self.admit_by_rules(packet, screened, now);
+        }
+        self.admit_unruled(packet, screened, now)
+    }
+
+    /// Judges a packet that no rules are asked about: all passes that is not INVALID.
+    #[inline]
+    pub(crate) fn admit_unruled(
+        &mut self,
         packet: &Packet,
         screened: bool,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<Passed, Why> {
+        let mut tracked = self.track(packet, screened, now);
+        if (tracked.fresh || tracked.is_watched())
+            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+        {
+            tracked = self.tracking.pass(bucket, packet, tracked, now, &mut self.counters);
+        }
+        if tracked.verdict == Verdict::Accept {
+            self.counters.classify(tracked.class);
+        }
+        tracked.why.map_or(Ok(Passed::default()), Err)
+    }
+
+    /// Tracks a packet; if there is no room for its connection, another may give way.
+    #[inline]
+    pub(crate) fn track(&mut self, packet: &Packet, screened: bool, now: Timestamp) -> Tracked {
         let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
             debug_assert!(false, "only the owner of a bucket judges its packets");
-            return Err(DropReason::MoveBufferFull.into());
+            return Tracked::alone(Class::Untracked);
         };
-        match self.tracking.judge(bucket, packet, screened, now, &mut self.counters) {
-            Err(why) if LIMITS.contains(&why.reason()) => self.make_room_for(packet, why, now),
-            judged => judged,
+        let tracked = self.tracking.track(bucket, packet, screened, now, &mut self.counters);
+        match tracked.refusal() {
+            Some(why) if LIMITS.contains(&why.reason()) => {
+                self.make_room_for(packet, tracked, why, now)
+            }
+            _ => tracked,
         }
     }
 
@@ -230,13 +281,15 @@ impl Worker {
     pub(crate) fn conclude(
         &mut self,
         packet: &mut Packet,
-        judged: Result<(), Why>,
+        judged: Result<Passed, Why>,
         now: Timestamp,
     ) {
-        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         match judged {
-            Ok(()) => self.send(frame, pieces, now),
-            Err(why) => self.drop_frames(frame, pieces, why),
+            Ok(passed) => self.send(packet, passed, now),
+            Err(why) => {
+                let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
+                self.drop_frames(frame, pieces, why);
+            }
         }
     }
 
@@ -246,8 +299,13 @@ impl Worker {
     /// A replay does without: what gives way must not depend on which buckets share a
     /// worker.
     #[cold]
-    fn make_room_for(&mut self, packet: &Packet, why: Why, now: Timestamp) -> Result<(), Why> {
-        let mut judged = Err(why);
+    fn make_room_for(
+        &mut self,
+        packet: &Packet,
+        mut tracked: Tracked,
+        why: Why,
+        now: Timestamp,
+    ) -> Tracked {
         let shortage = match (why.reason(), &packet.flow) {
             (DropReason::TableFull, _) => Some(Shortage::Table),
             (DropReason::ZoneLimit, Some(flow)) => Some(Shortage::Zone(flow.keyed.key.zone)),
@@ -258,13 +316,13 @@ impl Worker {
             && self.evict_somewhere(shortage, now)
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {
-            judged = self.tracking.judge(bucket, packet, false, now, &mut self.counters);
+            tracked = self.tracking.track(bucket, packet, false, now, &mut self.counters);
         }
-        if judged == Err(why) {
+        if tracked.refusal() == Some(why) {
             self.counters.conntrack.insert_failed += 1;
             self.counters.conntrack.drop += 1;
         }
-        judged
+        tracked
     }
 
     /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way

@@ -10,6 +10,7 @@ use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
 use wire::{Dissected, Family, Network, Transport, Tunnels};
 
+use crate::judging::Passed;
 use crate::packet::Packet;
 use crate::views::{DatagramMemory, DatagramStatus};
 use crate::why::Why;
@@ -307,16 +308,32 @@ impl Worker {
         self.reassembly.loose = frames;
     }
 
-    /// Sends a packet: its frame, or the frames that it came in.
-    pub(crate) fn send(&mut self, frame: Frame, pieces: Option<Box<Pieces>>, now: Timestamp) {
+    /// Sends a packet: its frame, or the frames that it came in. All of them go one way.
+    pub(crate) fn send(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
+        let course = match &self.router {
+            None => None,
+            Some(router) => passed.course.or_else(|| Some(router.course_of(packet, packet.mark))),
+        };
+        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
+        self.send_frames(frame, pieces, Passed { course }, now);
+    }
+
+    /// Sends a frame, or the frames that it came in, where it was found that they go.
+    pub(crate) fn send_frames(
+        &mut self,
+        frame: Frame,
+        pieces: Option<Box<Pieces>>,
+        Passed { course }: Passed,
+        now: Timestamp,
+    ) {
         let now_ns = now.as_nanos();
         let Some(pieces) = pieces else {
-            self.emit(frame, now_ns);
+            self.emit(frame, course, now_ns);
             return self.drop_refused();
         };
         let mut frames = self.take_apart(frame, pieces);
         for frame in frames.drain(..) {
-            self.emit(frame, now_ns);
+            self.emit(frame, course, now_ns);
         }
         self.drop_refused();
         self.reassembly.loose = frames;

@@ -33,7 +33,8 @@ pub struct RecentDrop {
 }
 
 impl RecentDrop {
-    fn new(frame: &Frame, why: Why, at: Timestamp) -> Self {
+    /// The first bytes of a frame, and what is said of it.
+    pub fn new(frame: &Frame, why: Why, at: Timestamp) -> Self {
         let mut head = [0; HEAD];
         let kept = frame.len().min(HEAD);
         head[..kept].copy_from_slice(&frame.bytes()[..kept]);

@@ -12,6 +12,7 @@ use conntrack::{EventKind, Expectations};
 use flow::{Counters, HashKey, Timestamp};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
+use ruleset::ValidRuleset;
 use steer::{
     FragmentSteering, IndirectionTable, SteeringConfig, SteeringHasher, WorkerId, WorkerSet,
 };
@@ -19,9 +20,10 @@ use wire::{Summary, Tunnels};
 
 use crate::Bucket;
 use crate::command::{Command, Queue};
-use crate::config::{Config, StartError};
+use crate::config::{Config, Mode, StartError};
 use crate::crew::{Member, introduce};
 use crate::events::{EventStream, Subscription};
+use crate::rules::{Rules, Unloaded};
 use crate::views::Received;
 use crate::why::Why;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
@@ -77,6 +79,8 @@ pub enum Seen {
         length: u32,
         /// Why.
         why: Why,
+        /// Which rule or policy of the ruleset, if one has refused it.
+        refused_by: Option<String>,
         /// Its headers in one line.
         summary: String,
     },
@@ -94,11 +98,18 @@ pub struct ReplayOptions {
     /// Which ports of the gateway accept no new connections. What comes in by the port behind
     /// the last of them came from elsewhere.
     pub refuses_new: Vec<bool>,
+    /// Names of these ports, for rules that ask for interfaces.
+    pub interfaces: Vec<String>,
 }
 
 impl Default for ReplayOptions {
     fn default() -> Self {
-        Self { workers: 1, verify_checksums: false, refuses_new: Vec::new() }
+        Self {
+            workers: 1,
+            verify_checksums: false,
+            refuses_new: Vec::new(),
+            interfaces: Vec::new(),
+        }
     }
 }
 
@@ -119,6 +130,7 @@ pub fn replay(
 ) -> Result<ReplayReport, StartError> {
     const PROGRESS_EVERY: u64 = 4096;
     let mut lockstep = Lockstep::new(config, options.workers, &options.refuses_new)?;
+    lockstep.prepare_rules(config, &options.interfaces)?;
     let mut report = ReplayReport::default();
     let mut first = None;
     while report.output_problem.is_none() {
@@ -211,6 +223,9 @@ pub(crate) struct Lockstep {
     events: EventStream,
     now_ns: u64,
     tick: u64,
+    /// Rules that the first packet starts.
+    unloaded: Option<Unloaded>,
+    rules: Option<Arc<Rules>>,
 }
 
 /// Frames on their way into or out of the workers.
@@ -321,8 +336,31 @@ impl Lockstep {
             members[0].tell(Command::AddQueue(queue))?;
         }
         let pool = FramePool::new(64, 16);
-        Ok(Self { workers, members, input, passed, pool, events, now_ns: 0, tick: 0 }
+        let (now_ns, tick, unloaded, rules) = (0, 0, None, None);
+        Ok(Self { workers, members, input, passed, pool, events, now_ns, tick, unloaded, rules }
             .with_buckets(&table))
+    }
+
+    /// Has packets judged by the rules of the configuration. They are loaded when the first
+    /// packet comes: times in sets count from there.
+    fn prepare_rules(&mut self, config: &Config, interfaces: &[String]) -> Result<(), StartError> {
+        if let Some(ruleset) = &config.rules {
+            let ruleset = ValidRuleset::clone(ruleset);
+            // A capture is played as by a bridge, whatever recorded it.
+            let unloaded = Rules::prepare(ruleset, Mode::Bridge, config.secret.0, interfaces)?;
+            self.unloaded = Some(unloaded);
+        }
+        Ok(())
+    }
+
+    fn start_rules(&mut self, now: Timestamp) {
+        let Some(unloaded) = self.unloaded.take() else { return };
+        // Nothing is divided, so that the number of workers does not show.
+        let rules = unloaded.load(1, 1, now);
+        for worker in &mut self.workers {
+            worker.set_rules(&rules);
+        }
+        self.rules = Some(rules);
     }
 
     fn with_buckets(mut self, table: &IndirectionTable) -> Self {
@@ -339,6 +377,7 @@ impl Lockstep {
         self.now_ns = self.now_ns.max(frame.timestamp);
         let captured = std::mem::replace(&mut frame.timestamp, self.now_ns);
         let now = Timestamp::from_nanos(self.now_ns);
+        self.start_rules(now);
         if self.now_ns >> 30 != self.tick {
             self.tick = self.now_ns >> 30;
             self.workers.iter_mut().for_each(|worker| worker.expire_all(now));
@@ -366,6 +405,7 @@ impl Lockstep {
                     number: dropped.sequence + 1,
                     length: dropped.length,
                     why: dropped.why,
+                    refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
                     summary: Summary { frame: &dropped.bytes(), tunnels: worker.tunnels }
                         .to_string(),
                 });

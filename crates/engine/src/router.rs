@@ -12,6 +12,7 @@ use wire::icmp_error::Message;
 use wire::{Dissected, ETHERNET_LEN, Family, Network, Transport, Tunnels};
 
 use crate::output::{Manner, Onward, Outputs};
+use crate::packet::Packet;
 use crate::route_keeper::Resolver;
 use crate::routing::Routing;
 
@@ -41,6 +42,25 @@ pub enum Arrival {
     /// Nowhere.
     Drop(DropReason),
 }
+
+/// Where a packet goes on, found once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// By this link to this neighbour.
+    By(LinkId, IpAddr),
+    /// To the host, which has its own copy.
+    Host,
+    /// Nowhere.
+    Refuse {
+        /// Why.
+        reason: DropReason,
+        /// What its sender is told.
+        told: Option<Message>,
+    },
+}
+
+const OUT_OF_TIME: Course =
+    Course::Refuse { reason: DropReason::TtlExceeded, told: Some(Message::TimeExceeded) };
 
 /// A worker's part of routing.
 pub struct Router {
@@ -144,44 +164,77 @@ impl Router {
         }
     }
 
-    /// Sends a frame on, keeps it until its next hop is known, or drops it.
-    pub fn forward(&mut self, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
-        let network = match wire::dissect(frame.bytes(), Tunnels::Outer) {
-            Ok(Dissected { network: Some(network), .. }) => network,
-            _ => return exits.refuse(frame, DropReason::MalformedLink, None),
+    /// Where a packet goes: by its outermost addresses, whatever it is tracked by.
+    pub fn course_of(&self, packet: &Packet, mark: u32) -> Course {
+        let (port, whole) = (packet.frame.port, packet.pieces.is_none());
+        if packet.network.offset == ETHERNET_LEN {
+            return self.course(&packet.network, port, mark, whole);
+        }
+        match wire::dissect(packet.frame.bytes(), Tunnels::Outer) {
+            Ok(Dissected { network: Some(outer), .. }) => self.course(&outer, port, mark, whole),
+            _ => Course::Refuse { reason: DropReason::MalformedLink, told: None },
+        }
+    }
+
+    /// Where the packet of a frame that came in by `port` goes; `network` describes the
+    /// outermost packet. One that is `whole` did not come in fragments.
+    pub fn course(&self, network: &Network, port: PortId, mark: u32, whole: bool) -> Course {
+        let Some(link) = self.routing.port(port).map(|port| port.link) else {
+            return Course::Refuse { reason: DropReason::NoOutputPort, told: None };
         };
-        let Some(link) = self.routing.port(frame.port).map(|port| port.link) else {
-            return exits.refuse(frame, DropReason::NoOutputPort, None);
-        };
-        let told = |message| Some((message, now_ns));
-        let unreachable = |v4, v6| {
+        let refuse = |reason, v4, v6| {
             let code = if network.family == Family::V4 { v4 } else { v6 };
-            told(Message::Unreachable { code })
+            Course::Refuse { reason, told: Some(Message::Unreachable { code }) }
         };
-        let hop = match self.routing.fib.way(&query(&network, link)) {
-            Way::Forward(hop) => *hop,
-            Way::Local | Way::Broadcast | Way::Multicast => {
-                exits.counters.output.to_host += 1;
-                return exits.pool.give_back(frame);
-            }
-            Way::NoRoute => {
-                return exits.refuse(frame, DropReason::NoRoute, unreachable(NET, NO_ROUTE));
-            }
-            Way::Unreachable => {
-                return exits.refuse(frame, DropReason::NoRoute, unreachable(HOST, NO_ROUTE));
-            }
+        let query = Query { mark, ..query(network, link, whole) };
+        let hop = match self.routing.fib.way(&query) {
+            Way::Forward(hop) => hop,
+            Way::Local | Way::Broadcast | Way::Multicast => return Course::Host,
+            Way::NoRoute => return refuse(DropReason::NoRoute, NET, NO_ROUTE),
+            Way::Unreachable => return refuse(DropReason::NoRoute, HOST, NO_ROUTE),
             Way::Prohibited => {
-                let told = unreachable(PROHIBITED_V4, PROHIBITED_V6);
-                return exits.refuse(frame, DropReason::RouteProhibited, told);
+                return refuse(DropReason::RouteProhibited, PROHIBITED_V4, PROHIBITED_V6);
             }
-            Way::Blackhole => return exits.refuse(frame, DropReason::RouteBlackhole, None),
-            Way::Unsupported => return exits.refuse(frame, DropReason::RouteUnsupported, None),
+            Way::Blackhole => {
+                return Course::Refuse { reason: DropReason::RouteBlackhole, told: None };
+            }
+            Way::Unsupported => {
+                return Course::Refuse { reason: DropReason::RouteUnsupported, told: None };
+            }
         };
         if network.ttl <= 1 {
-            return exits.refuse(frame, DropReason::TtlExceeded, told(Message::TimeExceeded));
+            return OUT_OF_TIME;
         }
         let address = hop.gateway.unwrap_or_else(|| network.destination_ip());
-        self.send_to((hop.link, address), frame, now_ns, exits);
+        Course::By(hop.link, address)
+    }
+
+    /// The port that a packet of this course leaves by, if it does.
+    pub fn port_of(&self, course: &Course) -> Option<PortId> {
+        match course {
+            Course::By(link, _) => self.routing.port_of(*link),
+            Course::Host | Course::Refuse { .. } => None,
+        }
+    }
+
+    /// Sends a frame on, keeps it until its next hop is known, or drops it.
+    pub fn forward(&mut self, frame: Frame, course: Course, now_ns: u64, exits: &mut Exits<'_>) {
+        match course {
+            // Fragments may have less time to live than the first of them.
+            Course::By(..) if !has_hop(&frame) => self.refuse(OUT_OF_TIME, frame, now_ns, exits),
+            Course::By(link, address) => self.send_to((link, address), frame, now_ns, exits),
+            Course::Host => {
+                exits.counters.output.to_host += 1;
+                exits.pool.give_back(frame);
+            }
+            Course::Refuse { .. } => self.refuse(course, frame, now_ns, exits),
+        }
+    }
+
+    fn refuse(&self, course: Course, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        if let Course::Refuse { reason, told } = course {
+            exits.refuse(frame, reason, told.map(|message| (message, now_ns)));
+        }
     }
 
     /// Sends a frame to a next hop, behind those that wait for it.
@@ -358,12 +411,18 @@ fn is_nowhere(destination: IpAddr) -> bool {
     }
 }
 
-fn query(network: &Network, link: LinkId) -> Query {
+/// True if the packet behind an Ethernet header may go one hop further.
+fn has_hop(frame: &Frame) -> bool {
+    let packet = frame.bytes().get(usize::from(ETHERNET_LEN)..).unwrap_or_default();
+    wire::hops_left(packet) > 1
+}
+
+fn query(network: &Network, link: LinkId, whole: bool) -> Query {
     let (source, destination) = (network.source_ip(), network.destination_ip());
     Query {
         traffic_class: network.traffic_class,
         protocol: network.protocol,
-        ports: ports(network),
+        ports: if whole { ports(network) } else { None },
         flow_hash: spread(source, destination),
         ..Query::new(source, destination, link)
     }

@@ -46,6 +46,13 @@ fn picture() -> Picture {
     picture
 }
 
+/// Sends a frame on as a worker does.
+fn forward(router: &mut Router, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+    let network = wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+    let course = router.course(&network, frame.port, 0, true);
+    router.forward(frame, course, now_ns, exits);
+}
+
 struct Bench {
     router: Router,
     asked: Receiver<NextStation>,
@@ -105,7 +112,7 @@ impl Bench {
 
     fn forward(&mut self, to: [u8; 4], number: u8, now_ns: u64) {
         let frame = self.packet(&PacketBuilder::v4([192, 0, 2, 1], to), number);
-        self.with(|router, exits| router.forward(frame, now_ns, exits));
+        self.with(|router, exits| forward(router, frame, now_ns, exits));
     }
 
     /// What has left by a port: from, to, time to live, last byte.
@@ -236,7 +243,7 @@ fn super_packets_that_wait_are_bounded_by_their_bytes() {
         let builder = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 7]);
         builder.macs(CLIENT, ROUTER[0]).udp(7, 9, &[0; 60_000], &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
-        bench.with(|router, exits| router.forward(frame, 0, exits));
+        bench.with(|router, exits| forward(router, frame, 0, exits));
     }
     assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull]);
 }
@@ -278,7 +285,7 @@ fn where_there_is_no_way_the_sender_hears_why() {
     }
     let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 99]).ttl(1);
     let frame = bench.packet(&builder, 0);
-    bench.with(|router, exits| router.forward(frame, 0, exits));
+    bench.with(|router, exits| forward(router, frame, 0, exits));
     assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::TtlExceeded], vec![(11, 0)]));
     bench.learn(0, |picture| {
         let default = "0.0.0.0/0".parse().unwrap();
@@ -356,7 +363,7 @@ fn all_fragments_of_a_datagram_take_one_way() {
         let piece = &datagram[usize::from(offset)..][..16];
         builder.fragment(17, offset, more, piece, &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
-        bench.with(|router, exits| router.forward(frame, 0, exits));
+        bench.with(|router, exits| forward(router, frame, 0, exits));
     }
     assert_eq!((bench.refused(), bench.wires[1].take().len()), (vec![], 2));
     bench.forward([203, 0, 113, 1], 0, 0);

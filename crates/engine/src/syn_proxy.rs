@@ -15,6 +15,7 @@ use netio::Checksum;
 use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
 use wire::{TcpEditor, TcpFlags, TcpInfo, Transport, Tunnels};
 
+use crate::judging::Passed;
 use crate::output::Manner;
 use crate::packet::{Packet, TrackedFlow};
 use crate::worker::Worker;
@@ -113,7 +114,7 @@ impl Worker {
     }
 
     /// True while the gateway answers the SYNs of a zone.
-    fn answers(&mut self, zone: Zone, now: Timestamp) -> bool {
+    pub(crate) fn answers(&mut self, zone: Zone, now: Timestamp) -> bool {
         let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
         // A share of 1 would be "always", which is for a threshold of 1 only.
         let least = threshold.min(2);
@@ -204,7 +205,7 @@ impl Worker {
             return;
         }
         match self.admit(packet, false, now) {
-            Ok(()) => {
+            Ok(_) => {
                 self.replace(packet, &proxied.reset(tcp), now);
             }
             Err(why) => self.conclude(packet, Err(why), now),
@@ -258,10 +259,10 @@ impl Worker {
         self.keep_proxied(packet, proxied);
         let update = self.make(packet, &joined.to_client);
         if self.replace(packet, &joined.to_server, now)
-            && let Some(update) = update
+            && let Some(mut update) = update
         {
             self.counters.output.window_updates += 1;
-            self.send(update.frame, None, now);
+            self.send(&mut update, Passed::default(), now);
         }
         true
     }
@@ -283,7 +284,7 @@ impl Worker {
         self.syn_proxy.pressure(keyed.key.zone).promised(now);
         self.counters.classify(Class::Untracked);
         self.pool.give_back(std::mem::take(&mut packet.frame));
-        self.send_made(made, segment.way, now);
+        self.send_made(made, segment.way, Passed::default(), now);
         true
     }
 
@@ -324,14 +325,19 @@ impl Worker {
     /// Tracks and sends a segment that is made from a packet, in its place; false if it
     /// was dropped.
     fn replace(&mut self, packet: &mut Packet, segment: &ControlSegment, now: Timestamp) -> bool {
-        let Some(made) = self.make(packet, segment) else {
+        let Some(mut made) = self.make(packet, segment) else {
             self.refuse(packet);
             return false;
         };
         self.pool.give_back(std::mem::take(&mut packet.frame));
-        match self.admit(&made, false, now) {
-            Ok(()) => {
-                self.send_made(made, segment.way, now);
+        // What goes back is the gateway's own, and came in by no port.
+        let judged = match segment.way {
+            Way::Along => self.admit(&mut made, false, now),
+            Way::Back => self.admit_unruled(&made, false, now),
+        };
+        match judged {
+            Ok(passed) => {
+                self.send_made(made, segment.way, passed, now);
                 true
             }
             Err(why) => {
@@ -341,9 +347,9 @@ impl Worker {
         }
     }
 
-    fn send_made(&mut self, made: Packet, way: Way, now: Timestamp) {
+    fn send_made(&mut self, mut made: Packet, way: Way, passed: Passed, now: Timestamp) {
         match way {
-            Way::Along => self.send(made.frame, None, now),
+            Way::Along => self.send(&mut made, passed, now),
             Way::Back => {
                 let port = made.frame.port;
                 self.outputs.send_by(
@@ -373,7 +379,7 @@ impl Worker {
     }
 
     /// Changes the header of a segment, also in the fragment that it came in.
-    fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
+    pub(crate) fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
         let Packet { frame, network, pieces, .. } = packet;
         let covers_all = !matches!(frame.offload.checksum, Checksum::Partial { .. });
         let Some(mut segment) = TcpEditor::new(frame.bytes_mut(), network, covers_all) else {

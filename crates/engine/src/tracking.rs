@@ -1,7 +1,7 @@
-//! The tracking stage: class and verdict of a packet in its bucket.
+//! The tracking stage: how a packet relates to the connections of its bucket.
 
-use conntrack::{Context, Event, ExpectationEvent, Expectations, Limits, TrackedPacket, Why};
-use flow::{Class, Counters, Timestamp, Verdict, Zone};
+use conntrack::{Context, Event, ExpectationEvent, Expectations, Limits, Tracked, TrackedPacket};
+use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
 
 use crate::Bucket;
@@ -49,7 +49,7 @@ impl Tracking {
 
     /// The same for a packet of one zone.
     #[inline]
-    fn context_of<'a>(
+    pub fn context_of<'a>(
         &'a mut self,
         zone: Option<Zone>,
         now: Timestamp,
@@ -72,46 +72,60 @@ impl Tracking {
         self.zones.settings(zone).unwrap_or(&self.settings.conntrack)
     }
 
-    /// Judges a packet: until a ruleset is loaded, everything passes that is not
-    /// INVALID. If it is `screened`, the SYN proxy is asked before it opens a connection.
-    ///
-    /// # Errors
-    /// Why the packet is to be dropped.
-    pub fn judge(
+    /// Says how a packet relates to the connections of its bucket; what it has opened is not
+    /// confirmed. If it is `screened`, the SYN proxy is to be asked before it opens a
+    /// connection.
+    #[inline]
+    pub fn track(
         &mut self,
         bucket: &mut Bucket,
         packet: &Packet,
         screened: bool,
         now: Timestamp,
         counters: &mut Counters,
-    ) -> Result<(), Why> {
+    ) -> Tracked {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else {
-            let class = conntrack::class_without_flow(&packet.network);
-            counters.classify(class);
-            return match class {
-                Class::Invalid(reason) => Err(reason.into()),
-                _ => Ok(()),
+            return match conntrack::class_without_flow(&packet.network) {
+                Class::Invalid(reason) => Tracked::invalid(reason.into()),
+                class => Tracked::alone(class),
             };
         };
         let may_open = !self.refuses_new[usize::from(packet.frame.port.0)];
         let mut context = self.context_of(Some(keyed.key.zone), now, counters);
-        let tracked_packet = TrackedPacket {
-            network: &packet.network,
-            frame: packet.frame.bytes(),
-            keyed,
-            hash: *hash,
-            checksum: match packet.frame.offload.checksum {
-                Checksum::Complete => conntrack::Checksum::Verify,
-                Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
-            },
-            segments: packet.frame.segments(),
-            may_open,
-            screened: screened && may_open && context.settings.syn_proxy.half_open != 0,
-        };
-        let tracked = bucket.connections.track_unjudged(&tracked_packet, &mut context);
-        if tracked.verdict == Verdict::Accept {
-            counters.classify(tracked.class);
-        }
-        tracked.why.map_or(Ok(()), Err)
+        let screened = screened && may_open && context.settings.syn_proxy.half_open != 0;
+        let offered = TrackedPacket { may_open, screened, ..offered(packet, keyed, *hash) };
+        bucket.connections.track(&offered, &mut context)
+    }
+
+    /// A packet goes on, as far as anybody but a helper is concerned.
+    pub fn pass(
+        &mut self,
+        bucket: &mut Bucket,
+        packet: &Packet,
+        tracked: Tracked,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) -> Tracked {
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else { return tracked };
+        let mut context = self.context_of(Some(keyed.key.zone), now, counters);
+        bucket.connections.pass(tracked, &offered(packet, keyed, *hash), &mut context)
+    }
+}
+
+/// A packet as the table takes it.
+#[inline]
+fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> TrackedPacket<'a> {
+    TrackedPacket {
+        network: &packet.network,
+        frame: packet.frame.bytes(),
+        keyed,
+        hash,
+        checksum: match packet.frame.offload.checksum {
+            Checksum::Complete => conntrack::Checksum::Verify,
+            Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
+        },
+        segments: packet.frame.segments(),
+        may_open: true,
+        screened: false,
     }
 }

@@ -130,8 +130,17 @@ pub struct DroppedPacket {
     pub length: u32,
     /// Why.
     pub why: Why,
+    /// Which rule or policy of the ruleset, if one has refused it that is still loaded.
+    pub refused_by: Option<String>,
     /// Its headers in one line.
     pub summary: String,
+}
+
+impl DroppedPacket {
+    /// Why, for people.
+    pub fn told(&self) -> String {
+        self.refused_by.clone().unwrap_or_else(|| self.why.to_string())
+    }
 }
 
 /// One bucket.

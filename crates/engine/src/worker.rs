@@ -25,6 +25,7 @@ use crate::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::recent_drops::RecentDrops;
 use crate::route_keeper::Resolver;
 use crate::router::Router;
+use crate::rules::WorkerRules;
 use crate::settings::Settings;
 use crate::syn_proxy::SynProxy;
 use crate::tracking::Tracking;
@@ -120,6 +121,8 @@ pub struct Worker {
     pub(crate) outputs: Outputs,
     /// `None` in a bridge.
     pub(crate) router: Option<Box<Router>>,
+    /// What packets are judged by.
+    pub(crate) rules: Option<Box<WorkerRules>>,
     pub(crate) links: Vec<Option<Box<Link>>>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) pool: FramePool,
@@ -128,7 +131,7 @@ pub struct Worker {
     /// When the turn began.
     now: Timestamp,
     inbox: Consumer<Command>,
-    notices: Sender<Notice>,
+    pub(crate) notices: Sender<Notice>,
     wakeup: Wakeup,
     received: Vec<Frame>,
     pub(crate) batch: Vec<Packet>,
@@ -177,6 +180,7 @@ impl Worker {
             syn_proxy: SynProxy::new(key),
             ownership: Ownership::new(id, routes, keep_limit),
             outputs,
+            rules: None,
             router: equipment.resolver.map(|resolver| Box::new(Router::new(resolver))),
             links: Vec::new(),
             queues: Vec::new(),
@@ -310,6 +314,7 @@ impl Worker {
                 }
             }
             Item::Flushed(bucket) => self.flushed(bucket),
+            Item::Element(revision, element) => self.learn_element(revision, element, now),
             Item::Marker(marker) => self.notify(Notice::Marker(marker)),
         }
     }
@@ -399,6 +404,7 @@ impl Worker {
                 _ => debug_assert!(false, "a bucket was ordered to a worker without rings"),
             }
         }
+        self.tell_elements();
         for link in self.links.iter_mut().flatten() {
             link.flush();
         }

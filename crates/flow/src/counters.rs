@@ -210,7 +210,8 @@ counter_group! {
     /// column there.
     ///
     /// With these the books balance: what was received + `frag_creates` - `frag_oks` +
-    /// `icmp_out_msgs` + `window_updates` + `flood_copies` is what was sent or dropped or still waits.
+    /// `icmp_out_msgs` + `tcp_resets` + `window_updates` + `flood_copies` is what was sent or dropped
+    /// or still waits.
     OutputCounters {
         /// Packets that were cut because the output interface takes none of their
         /// length; a super-packet is one.
@@ -221,6 +222,8 @@ counter_group! {
         frag_creates,
         /// Errors made for senders of what was dropped.
         icmp_out_msgs,
+        /// Resets made for senders of what rules reject so.
+        tcp_resets,
         /// Windows of clients that were opened when the server of a proxied connection
         /// answered. All else that the SYN proxy makes takes the place of a frame.
         window_updates,

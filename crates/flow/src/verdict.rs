@@ -101,6 +101,8 @@ drop_reasons! {
     ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected.";
     HelperIncomplete = "helper_incomplete", "Segment that ends in the middle of an announcement that a helper reads.";
     NewRefused = "new_refused", "New connection from an interface with `new_connections = \"drop\"` that nobody expected.";
+    RuleRefused = "rule_refused", "A rule of the operator's ruleset drops or rejects it.";
+    PolicyRefused = "policy_refused", "No rule of a base chain decided, and its policy is to drop.";
     ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of them at the same worker gives way.";
     SourceLimit = "source_limit", "Source with stateway_half_open_per_source half-open connections.";
     CallLimit = "call_limit", "GRE packet of a new call between two hosts that have as many announced calls as there may be.";

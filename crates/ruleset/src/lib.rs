@@ -45,6 +45,7 @@ mod kind;
 pub mod limits;
 mod model;
 mod names;
+mod needs;
 mod problem;
 mod stage;
 
@@ -62,5 +63,6 @@ pub use model::{
     NatFlags, NatId, NatKind, Quota, QuotaId, Rate, Reject, Rule, RuleId, Set, SetId, SynProxy,
     SynProxyId, TimeoutId, TimeoutPolicy, Unreachable, ValidRuleset, Verdict,
 };
+pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};
 pub use stage::{Stage, TableFamily};

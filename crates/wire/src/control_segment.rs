@@ -2,7 +2,7 @@
 //! connection: answers to its sender, and segments in its sender's name.
 
 use crate::{
-    Dissected, Network, TcpFlags, Transport, Tunnels, checksum, dissect,
+    Dissected, Network, TcpFlags, TcpInfo, Transport, Tunnels, checksum, dissect,
     icmp_error::is_single_host,
     ip_writer::{IpHeader, TTL},
     link,
@@ -46,6 +46,24 @@ pub struct ControlSegment {
 }
 
 impl ControlSegment {
+    /// The reset that answers a segment (RFC 9293 section 3.5.2); none to a reset. `length` is
+    /// that of its text, bytes.
+    pub fn reset(to: &TcpInfo, length: u32) -> Option<Self> {
+        let has = |flag| to.flags.contains(flag);
+        if has(TcpFlags::RST) {
+            return None;
+        }
+        let (sequence, acknowledgment, flags) = if has(TcpFlags::ACK) {
+            (to.acknowledgment, 0, TcpFlags::RST)
+        } else {
+            let controls = u32::from(has(TcpFlags::SYN)) + u32::from(has(TcpFlags::FIN));
+            let next = to.sequence.wrapping_add(controls).wrapping_add(length);
+            (0, next, TcpFlags::RST.with(TcpFlags::ACK))
+        };
+        let options = OptionList::default();
+        Some(Self { way: Way::Back, sequence, acknowledgment, flags, window: 0, options })
+    }
+
     /// Writes the segment on the link that `frame`, a TCP packet, came from: tags as they
     /// are, Ethernet addresses as `way` says. IP options and extension headers are left out.
     ///

@@ -8,6 +8,12 @@ const IPV4_CHECKSUM: usize = 10;
 /// Where the hop limit is in an IPv6 header.
 const IPV6_HOP_LIMIT: usize = 7;
 
+/// The time to live of the IP packet that begins `packet`, 0 if it is cut short.
+pub fn hops_left(packet: &[u8]) -> u8 {
+    let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+    packet.get(if is_v4 { IPV4_TTL } else { IPV6_HOP_LIMIT }).copied().unwrap_or(0)
+}
+
 /// Takes one from the time to live of the IP packet that begins `packet` (RFC 1812 section
 /// 5.3.1, RFC 8200 section 3). False if nothing would be left after it: then the packet is
 /// unchanged, and must not be passed on.
@@ -26,6 +32,19 @@ pub fn take_hop(packet: &mut [u8]) -> bool {
         change.update(packet, IPV4_CHECKSUM);
     }
     true
+}
+
+/// Gives back a hop that [`take_hop`] has taken.
+pub fn give_hop(packet: &mut [u8]) {
+    let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+    let at = if is_v4 { IPV4_TTL } else { IPV6_HOP_LIMIT };
+    let Some(word) = packet.get_mut(at..at + 2) else { return };
+    let old = [word[0], word[1]];
+    word[0] = word[0].saturating_add(1);
+    let change = Change::default().replace(&old, word);
+    if is_v4 {
+        change.update(packet, IPV4_CHECKSUM);
+    }
 }
 
 /// Writes from whom and to whom an Ethernet frame goes on its next link.
@@ -63,6 +82,11 @@ mod tests {
                 builder.udp(7, 9, &payload, &mut out);
                 out
             };
+            let mut back = frame(ttl, [[2; 6], [4; 6]]);
+            if take_hop(&mut back[14..]) {
+                give_hop(&mut back[14..]);
+            }
+            prop_assert_eq!(&back, &frame(ttl, [[2; 6], [4; 6]]));
             let (here, there) = ([[2; 6], [4; 6]], [[6; 6], [8; 6]]);
             let mut passed = frame(ttl, here);
             prop_assert_eq!(take_hop(&mut passed[14..]), ttl > 1);

@@ -38,7 +38,7 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
-pub use hop::{set_stations, take_hop};
+pub use hop::{give_hop, hops_left, set_stations, take_hop};
 pub use icmp_error::is_single_host;
 pub use link::ETHERNET_LEN;
 pub use readdress::{ChecksumCovers, Place, Readdress};

@@ -52,6 +52,19 @@ impl<'a> TcpEditor<'a> {
         self.write(14, &window.to_be_bytes());
     }
 
+    /// Lowers the maximum segment size that the segment announces (RFC 9293 section 3.7.1);
+    /// it is never raised. Without effect on one that announces none.
+    pub fn lower_segment_size(&mut self, size: u16) {
+        let mut options = TcpOptions::new(&self.header[20..]);
+        let found = options.find(|option| option.kind == kind::MAX_SEGMENT_SIZE);
+        if let Some(option) = found
+            && let Some(announced) = option.body.first_chunk()
+            && u16::from_be_bytes(*announced) > size
+        {
+            self.write(20 + option.offset, &size.to_be_bytes());
+        }
+    }
+
     /// Changes the acknowledgment number and the edges of all SACK blocks (RFC 2018
     /// section 3). Without effect where ACK is not set.
     pub fn map_acknowledged(&mut self, mut map: impl FnMut(u32) -> u32) {

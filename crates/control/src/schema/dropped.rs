@@ -35,7 +35,7 @@ impl From<&DroppedPacket> for Dropped {
     fn from(dropped: &DroppedPacket) -> Self {
         Self {
             reason: dropped.why.reason().name().to_owned(),
-            why: dropped.why.to_string(),
+            why: dropped.told(),
             packet: dropped.summary.clone(),
             length: dropped.length,
             interface: dropped.interface.clone(),

@@ -160,6 +160,11 @@ impl Program {
         self.bases(stage).is_empty()
     }
 
+    /// The sets that rules change, of which each worker has its own.
+    pub fn dynamic_sets(&self) -> &[SetId] {
+        &self.dynamic
+    }
+
     /// Memory of the indexes, bytes.
     pub fn index_bytes(&self) -> usize {
         let indexes = self.chains.iter().filter_map(|chain| chain.index.as_deref()).flatten();

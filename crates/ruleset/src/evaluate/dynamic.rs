@@ -271,6 +271,28 @@ impl DynamicSet {
         true
     }
 
+    /// Divides what the elements allow among so many workers.
+    pub fn set_workers(&mut self, workers: u64) {
+        for (part, costs) in &mut self.kinds {
+            if let Part::Limit(rate) = part {
+                *costs = Costs::of(rate).shared(workers);
+            }
+        }
+    }
+
+    /// Places of elements, with or without one.
+    pub fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The element in a place, with its end, if its time is not over.
+    pub fn element(&self, place: usize, now: Timestamp) -> Option<(PackedKey, Timestamp)> {
+        let entry = self.entries.get(place).filter(|entry| entry.live && entry.deadline > now)?;
+        let mut key = PackedKey { halves: 2 * self.stride, ..PackedKey::EMPTY };
+        key.words[..self.stride].copy_from_slice(self.key(place as u32));
+        Some((key, entry.deadline))
+    }
+
     /// Elements whose time is not over.
     pub fn len(&self, now: Timestamp) -> usize {
         self.entries.iter().filter(|entry| entry.live && entry.deadline > now).count()

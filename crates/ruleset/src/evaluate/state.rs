@@ -90,6 +90,14 @@ impl RuleState {
         }
     }
 
+    /// How many workers there are now: what is divided, and whether others have to be told.
+    pub fn set_workers(&mut self, workers: usize) {
+        self.set_alone(workers < 2);
+        for set in &mut self.sets {
+            set.set_workers(workers.max(1) as u64);
+        }
+    }
+
     /// What a counter had when the ruleset was printed.
     pub fn counted_before(program: &Program, counter: CounterId) -> Counted {
         let counter = &program.counters[counter.index()];
@@ -101,15 +109,64 @@ impl RuleState {
         self.counters[counter.index()]
     }
 
+    /// All that this worker has counted, by [`CounterId::index`]; those of elements of sets
+    /// that do not change are behind the counters of the ruleset.
+    pub fn all_counted(&self) -> &[Counted] {
+        &self.counters
+    }
+
     /// Bytes of a quota that this worker has used.
     pub fn quota_used(&self, quota: crate::QuotaId) -> u64 {
         self.quotas[quota.index()].used()
+    }
+
+    /// Bytes of all quotas that this worker has used.
+    pub fn quotas_used(&self) -> Vec<u64> {
+        self.quotas.iter().map(QuotaLease::used).collect()
+    }
+
+    /// Elements of all sets that rules fill, in the order of these.
+    pub fn element_counts(&self, now: Timestamp) -> Vec<usize> {
+        self.sets.iter().map(|set| set.len(now)).collect()
     }
 
     /// Elements of a set that rules fill; `None` for a set that does not change.
     pub fn elements(&self, program: &Program, set: SetId, now: Timestamp) -> Option<usize> {
         let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
         Some(self.sets[at].len(now))
+    }
+
+    /// Whether there is nobody to be told of changes of sets.
+    pub fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
+        if !is_alone && !self.sets.is_empty() {
+            self.updates.reserve(MAX_UPDATES);
+        }
+    }
+
+    /// What another worker has to be told to have the sets that this one has, from the
+    /// element `from` of all sets on; `None` at the end.
+    pub fn tell_elements(
+        &self,
+        program: &Program,
+        from: usize,
+        budget: usize,
+        now: Timestamp,
+        mut tell: impl FnMut(ElementUpdate),
+    ) -> Option<usize> {
+        let mut first = 0;
+        for (id, set) in program.dynamic.iter().zip(&self.sets) {
+            let places = set.places();
+            let begin = from.max(first) - first;
+            let end = (from + budget).saturating_sub(first).min(places);
+            for at in begin.min(end)..end {
+                if let Some((key, deadline)) = set.element(at, now) {
+                    tell(ElementUpdate { set: *id, key, deadline });
+                }
+            }
+            first += places;
+        }
+        (from + budget < first).then_some(from + budget)
     }
 
     /// Additions to sets that found no room.

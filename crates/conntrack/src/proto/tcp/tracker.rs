@@ -189,6 +189,11 @@ impl TcpTracker {
         })
     }
 
+    /// The connection was reset in the name of one end.
+    pub(crate) fn was_reset(&mut self) {
+        self.state = TcpState::Close;
+    }
+
     /// State of the connection.
     pub const fn state(&self) -> TcpState {
         self.state

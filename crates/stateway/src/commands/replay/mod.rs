@@ -89,6 +89,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         workers: args.workers.or(config.workers).unwrap_or(1),
         verify_checksums: args.verify_checksums,
         refuses_new: config.interfaces.iter().map(|i| i.refuses_new).collect(),
+        interfaces: names.clone(),
     };
     let port = port(args.interface.as_deref(), &names)?;
     let asks_for_interfaces = asks_for_interfaces(&config);

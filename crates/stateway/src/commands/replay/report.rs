@@ -53,10 +53,13 @@ struct Dropped<'a> {
 
 /// Shows a packet that was dropped, and why.
 pub fn explain(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let Seen::Dropped { number, length, why, summary } = seen else { return Ok(()) };
+    let Seen::Dropped { number, length, why, refused_by, summary } = seen else {
+        return Ok(());
+    };
     let reason = why.reason().name();
+    let why = refused_by.clone().unwrap_or_else(|| why.to_string());
     if as_json {
-        let (number, length, why) = (*number, *length, why.to_string());
+        let (number, length) = (*number, *length);
         let schema = control::SCHEMA;
         return out.json(&Dropped { schema, number, reason, why, packet: summary, length });
     }

@@ -1,0 +1,65 @@
+//! What rules ask of the connection of a packet, and do to it.
+
+use flow::Timestamp;
+
+use super::{Table, deadline, report};
+use crate::entry::{Entry, Status};
+use crate::helper::Kind;
+use crate::proto::State;
+use crate::proto::tcp::TcpState;
+use crate::{Connection, ConnectionId, Context, EventKind, Labels, Tracked};
+
+impl Table {
+    /// All there is to know of a connection; `None` if it is not there any more.
+    pub fn connection(&self, id: ConnectionId, now: Timestamp) -> Option<Connection> {
+        let ConnectionId(slot) = id;
+        self.slab.live(slot).map(|_| Connection::of(&self.slab, slot, now))
+    }
+
+    /// Gives the connection of a packet a mark.
+    pub fn set_mark(&mut self, tracked: &mut Tracked, mark: u32, context: &mut Context<'_>) {
+        let Some(ConnectionId(slot)) = tracked.connection else { return };
+        let head = &mut self.slab[slot].head;
+        tracked.mark = mark;
+        if head.mark != mark {
+            head.mark = mark;
+            report(&self.slab, slot, EventKind::Update, context);
+        }
+    }
+
+    /// Gives the connection of a packet labels beside those that it has.
+    pub fn add_labels(&mut self, tracked: &Tracked, labels: Labels, context: &mut Context<'_>) {
+        let Some(ConnectionId(slot)) = tracked.connection else { return };
+        let known = self.slab.labels(slot);
+        if !known.include(labels) {
+            self.slab.set_labels(slot, known | labels);
+            report(&self.slab, slot, EventKind::Update, context);
+        }
+    }
+
+    /// Has a helper read the packets of a connection, the one that has opened it included.
+    /// Without effect on a connection that is confirmed or has a helper.
+    pub fn set_helper(&mut self, tracked: &mut Tracked, kind: Kind) {
+        let Some(ConnectionId(slot)) = tracked.connection.filter(|_| tracked.fresh) else { return };
+        if !self.slab[slot].head.status.has(Status::WATCHED) {
+            self.slab.watch(slot, kind.start());
+        }
+        tracked.status = self.slab[slot].head.status;
+    }
+
+    /// The sender of a packet was told in the name of the other end that the connection is
+    /// reset: it is closed. One that is not confirmed is for [`Table::withdraw`].
+    pub fn reset(&mut self, tracked: &Tracked, context: &mut Context<'_>) {
+        let Some(ConnectionId(slot)) = tracked.connection else { return };
+        let Entry { head, body } = &mut self.slab[slot];
+        let State::Tcp(tcp) = &mut body.state else { return };
+        if head.status.has(Status::FRESH) || tcp.state() == TcpState::Close {
+            return;
+        }
+        tcp.was_reset();
+        head.deadline = deadline(context.now, context.settings.tcp.timeout(TcpState::Close));
+        self.refile(slot);
+        self.rank(slot, context);
+        report(&self.slab, slot, EventKind::Update, context);
+    }
+}

@@ -1,0 +1,247 @@
+//! Rules that are loaded, exchanged and asked while the gateway runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flow::Timestamp;
+use netio::clock;
+use ruleset::{Counted, CounterId, LogId, QuotaId, RuleState, SetId, ValidRuleset};
+use wire::Summary;
+
+use crate::Gateway;
+use crate::command::{Command, Notice, Question};
+use crate::config::SteerError;
+use crate::coordinator::Coordinator;
+use crate::crew::Unresponsive;
+use crate::recent_drops::RecentDrop;
+use crate::rules::{LoadRulesError, RuleCounts, Rules};
+use crate::worker::Worker;
+
+/// The rules of a gateway, and what they have counted.
+#[derive(Clone, Debug)]
+pub struct RulesView {
+    /// How often rules were loaded or taken away since the start.
+    pub revision: u32,
+    /// How long ago these were loaded.
+    pub age: Duration,
+    /// What was counted since then, by all workers.
+    pub counts: RuleCounts,
+    rules: Arc<Rules>,
+}
+
+impl RulesView {
+    /// The ruleset.
+    pub fn ruleset(&self) -> &ValidRuleset {
+        self.rules.program.ruleset()
+    }
+
+    /// What a counter says: what it had when the ruleset was printed, and what was counted
+    /// since.
+    pub fn counted(&self, counter: CounterId) -> Counted {
+        let before = RuleState::counted_before(&self.rules.program, counter);
+        let since = self.counts.counters.get(counter.index()).copied().unwrap_or_default();
+        Counted { packets: before.packets + since.packets, bytes: before.bytes + since.bytes }
+    }
+
+    /// Bytes that are used of a quota.
+    pub fn used(&self, quota: QuotaId) -> u64 {
+        let before = self.ruleset().quotas()[quota.index()].used;
+        before + self.counts.quotas.get(quota.index()).copied().unwrap_or(0)
+    }
+
+    /// How many elements a set has now.
+    pub fn elements(&self, set: SetId) -> usize {
+        let at = self.rules.program.dynamic_sets().iter().position(|dynamic| *dynamic == set);
+        let now = at.and_then(|at| self.counts.elements.get(at));
+        now.copied().unwrap_or_else(|| self.ruleset().sets()[set.index()].element_count())
+    }
+}
+
+impl Gateway {
+    /// Judges packets by a ruleset from now on. Each packet is judged by the rules before or
+    /// by these, never by both; connections stay. Returns the revision.
+    ///
+    /// # Errors
+    /// [`LoadRulesError`]: the rules before stay.
+    pub fn load_rules(&self, ruleset: ValidRuleset) -> Result<u32, LoadRulesError> {
+        let (mode, secret, interfaces) = {
+            let coordinator = self.shared.lock();
+            (coordinator.config.mode, coordinator.config.secret, coordinator.interfaces())
+        };
+        // Without the lock: long chains take a while.
+        let unloaded = Rules::prepare(ruleset, mode, secret.0, &interfaces)?;
+        let mut coordinator = self.shared.lock();
+        let (workers, revision) = (coordinator.worker_count(), coordinator.next_rules_revision());
+        let rules = unloaded.load(revision, workers, now());
+        coordinator.exchange_rules(Some(rules))?;
+        Ok(revision)
+    }
+
+    /// Judges packets by no rules any more. Returns the revision.
+    ///
+    /// # Errors
+    /// [`LoadRulesError`] when a worker hangs.
+    pub fn unload_rules(&self) -> Result<u32, LoadRulesError> {
+        let mut coordinator = self.shared.lock();
+        let revision = coordinator.next_rules_revision();
+        coordinator.exchange_rules(None)?;
+        Ok(revision)
+    }
+
+    /// The rules and what they have counted; `None` if there are none.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn rules(&self) -> Result<Option<RulesView>, Unresponsive> {
+        self.shared.lock().rules_view()
+    }
+}
+
+impl Coordinator {
+    fn interfaces(&self) -> Vec<String> {
+        self.ports.statuses().into_iter().map(|port| port.name).collect()
+    }
+
+    fn next_rules_revision(&mut self) -> u32 {
+        self.rules_revision += 1;
+        self.rules_revision
+    }
+
+    /// Loads the rules of the configuration, before there are workers.
+    pub fn load_first_rules(&mut self, workers: usize) -> Result<(), LoadRulesError> {
+        let Some(ruleset) = self.config.rules.clone() else { return Ok(()) };
+        let (mode, secret) = (self.config.mode, self.config.secret);
+        let ruleset = Arc::unwrap_or_clone(ruleset);
+        let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.interfaces())?;
+        let revision = self.next_rules_revision();
+        self.rules = Some(unloaded.load(revision, workers, now()));
+        Ok(())
+    }
+
+    /// Has all workers judge by other rules; returns when all of them do.
+    fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
+        // All memory is there before the first of them changes.
+        let each = || rules.as_ref().map(Rules::for_worker);
+        let states: Vec<_> = (0..self.worker_count()).map(|_| each()).collect();
+        self.rules = rules;
+        self.retired_rules = RuleCounts::default();
+        for (index, state) in states.into_iter().enumerate() {
+            self.tell_worker(index, Command::Rules(state))?;
+        }
+        for _ in 0..self.worker_count() {
+            self.await_rules_notice()?;
+        }
+        Ok(())
+    }
+
+    fn await_rules_notice(&mut self) -> Result<Notice, LoadRulesError> {
+        self.await_notice(|notice| matches!(notice, Notice::Rules(_)))
+            .map_err(|_| LoadRulesError::Stuck)
+    }
+
+    /// Gives a worker that has just been hired the rules, before it gets packets.
+    pub fn give_rules(&mut self, index: usize) -> Result<(), LoadRulesError> {
+        let Some(rules) = self.rules.clone() else { return Ok(()) };
+        self.tell_worker(index, Command::Rules(Some(rules.for_worker())))?;
+        self.await_rules_notice().map(drop)
+    }
+
+    /// Gives it what the others' rules have put into sets, when they tell it of changes.
+    pub fn give_elements(&mut self, index: usize) -> Result<(), Unresponsive> {
+        let Some(revision) = self.rules.as_ref().map(|rules| rules.revision) else {
+            return Ok(());
+        };
+        let mut next = (index > 0).then_some(0);
+        while let Some(from) = next {
+            let question = |reply| Question::RuleElements(from, reply);
+            let Some(answer) = self.ask_worker(steer::WorkerId(0), question) else { break };
+            let (elements, rest) = answer?;
+            self.tell_worker(index, Command::Elements(revision, elements))?;
+            next = rest;
+        }
+        Ok(())
+    }
+
+    /// Takes the rules from a worker that is to leave, and keeps what they have counted.
+    pub fn take_rules(&mut self, index: usize) -> Result<(), SteerError> {
+        if self.rules.is_none() {
+            return Ok(());
+        }
+        self.tell_worker(index, Command::Rules(None))?;
+        if let Notice::Rules(Some(rules)) =
+            self.await_notice(|notice| matches!(notice, Notice::Rules(_)))?
+        {
+            let mut counts = rules.all_counts(now());
+            // Those that stay have the sets.
+            counts.elements.clear();
+            self.retired_rules.add(&counts);
+        }
+        Ok(())
+    }
+
+    fn rules_view(&mut self) -> Result<Option<RulesView>, Unresponsive> {
+        let Some(rules) = self.rules.clone() else { return Ok(None) };
+        let mut counts = self.retired_rules.clone();
+        for index in 0..self.worker_count() {
+            counts.add(&self.counts_of(index)?);
+        }
+        let age = now().since(rules.loaded_at);
+        Ok(Some(RulesView { revision: rules.revision, age, counts, rules }))
+    }
+
+    fn counts_of(&mut self, index: usize) -> Result<RuleCounts, Unresponsive> {
+        let mut all = RuleCounts::default();
+        loop {
+            let from = all.counters.len();
+            let question = |reply| Question::Rules(from, reply);
+            let Some(answer) = self.ask_worker(steer::WorkerId(index as u16), question) else {
+                return Ok(all);
+            };
+            let Some(piece) = answer? else { return Ok(all) };
+            if from == 0 {
+                all = piece;
+            } else if piece.counters.is_empty() {
+                return Ok(all);
+            } else {
+                all.counters.extend(piece.counters);
+            }
+            if all.counters.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Writes a line that a rule asks for.
+    pub fn write_log_line(&self, log: LogId, line: &RecentDrop) {
+        let Some(rules) = &self.rules else { return };
+        let ruleset = rules.program.ruleset();
+        let conntrack::Why::Rule { rule, revision } = line.why else { return };
+        let (Some(log), Some(place)) =
+            (ruleset.logs().get(log.index()), ruleset.place_of_rule(rule as usize))
+        else {
+            return;
+        };
+        if revision != rules.revision {
+            return;
+        }
+        let interface = self.ports.statuses().into_iter().nth(usize::from(line.port.0));
+        let interface = interface.map(|port| port.name).unwrap_or_default();
+        let (frame, tunnels) = (line.bytes(), self.config.tunnels);
+        let summary = Summary { frame: &frame, tunnels };
+        tracing::info!(target: "rules", "{}in={interface} {summary} ({place})", log.prefix);
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_nanos(clock::monotonic_nanoseconds())
+}
+
+impl Worker {
+    /// Judges by these rules from now on, and tells all others of changes in sets; for whoever
+    /// has no coordinator.
+    pub fn set_rules(&mut self, rules: &Arc<Rules>) {
+        let mut rules = rules.for_worker();
+        rules.state.set_alone(false);
+        self.rules = Some(rules);
+    }
+}

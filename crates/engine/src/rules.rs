@@ -1,0 +1,271 @@
+//! The operator's rules as a gateway has them.
+
+use std::sync::Arc;
+
+use conntrack::Why;
+use conntrack::helper::Kind;
+use flow::Timestamp;
+use netio::PortId;
+use ruleset::{
+    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, Need, Problem, Program,
+    RuleState, Severity, SharedState, ValidRuleset, name_bits,
+};
+
+use crate::allowance::Allowance;
+use crate::config::Mode;
+use crate::crew::Unresponsive;
+
+/// Log lines that a worker writes for rules per second at most.
+const LINES_PER_SECOND: u64 = 100;
+/// Log lines that it may write at once after a pause.
+const LINE_BURST: u64 = 50;
+/// Resets that a worker sends for rules per second at most.
+const RESETS_PER_SECOND: u64 = 10_000;
+/// Resets that it may send at once after a pause.
+const RESET_BURST: u64 = 500;
+
+/// Why a ruleset was not loaded; the one before stays.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadRulesError {
+    /// The gateway does not do what rules ask for.
+    #[error(
+        "{} of the rules ask for what this gateway does not do; the first: {}",
+        .0.len(),
+        .0.first().map(ToString::to_string).unwrap_or_default()
+    )]
+    Unsupported(Vec<Problem>),
+    /// It can not be compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// A worker hangs: some workers may have the new one.
+    #[error(transparent)]
+    Unresponsive(#[from] Unresponsive),
+    /// A worker hangs: some workers may have the new one.
+    #[error("a worker has not taken the rules over in time; see the log")]
+    Stuck,
+}
+
+/// What of a ruleset a gateway in this mode does not do, each with its place. Empty for one
+/// that can be loaded.
+pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
+    let what = |need| match need {
+        Need::Translation if mode == Mode::Bridge => {
+            Some("a bridge translates no addresses: mode = \"routed\" would".to_owned())
+        }
+        Need::Translation => Some("addresses are not translated yet".to_owned()),
+        Need::Zone => Some("zones are set by [[zone]] in the configuration".to_owned()),
+        Need::Timeout => {
+            Some("timeouts are set by tunables, for all or for a zone, not by rules".to_owned())
+        }
+        Need::SynProxy => Some(
+            "the SYN proxy is for zones, and begins by itself: set stateway_syn_proxy_half_open"
+                .to_owned(),
+        ),
+        Need::Helper(helper) => {
+            let kind = &ruleset.helpers()[helper.index()].kind;
+            helper_kind(kind).is_none().then(|| format!("there is no helper {kind}"))
+        }
+    };
+    let problem = |(rule, need): (ruleset::RuleId, Need)| {
+        Some(Problem {
+            severity: Severity::Unsupported,
+            place: ruleset.place_of_rule(rule.index())?,
+            path: String::new(),
+            what: what(need)?,
+            effect: None,
+        })
+    };
+    ruleset.needs().filter_map(problem).collect()
+}
+
+fn helper_kind(name: &str) -> Option<Kind> {
+    // As in the kernel: call signalling and gatekeepers of H.323 have their own names.
+    Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(name))
+}
+
+/// A ruleset that packets are judged by; all workers look at one.
+#[derive(Debug)]
+pub struct Rules {
+    /// The rules.
+    pub program: Program,
+    /// How many rulesets were loaded before and with it.
+    pub revision: u32,
+    /// When it was loaded.
+    pub loaded_at: Timestamp,
+    /// What the states of all workers have in common.
+    shared: SharedState,
+    /// Names of the ports as rules compare them, 0 for one without.
+    interfaces: Vec<u128>,
+    /// By [`HelperId`].
+    helpers: Vec<Option<Kind>>,
+}
+
+impl Rules {
+    /// Compiles a ruleset for a gateway in this mode with ports of these names.
+    pub fn prepare(
+        ruleset: ValidRuleset,
+        mode: Mode,
+        seed: u64,
+        interfaces: &[String],
+    ) -> Result<Unloaded, LoadRulesError> {
+        let problems = check_rules(&ruleset, mode);
+        if !problems.is_empty() {
+            return Err(LoadRulesError::Unsupported(problems));
+        }
+        let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
+        let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
+        let interfaces = interfaces.iter().map(|name| name_bits(name).unwrap_or(0)).collect();
+        Ok(Unloaded { program, interfaces, helpers })
+    }
+
+    /// The name of a port.
+    #[inline]
+    pub fn interface(&self, port: PortId) -> u128 {
+        self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
+    }
+
+    /// The helper that a rule names.
+    pub fn helper(&self, id: HelperId) -> Option<Kind> {
+        self.helpers.get(id.index()).copied().flatten()
+    }
+
+    /// The state of one worker.
+    pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
+        Box::new(WorkerRules {
+            state: RuleState::new(&self.program, &self.shared, self.loaded_at),
+            shared: self.clone(),
+            lines: Allowance::new(LINES_PER_SECOND, LINE_BURST),
+            unwritten: 0,
+            resets: Allowance::new(RESETS_PER_SECOND, RESET_BURST),
+        })
+    }
+}
+
+/// A ruleset that is ready to be loaded.
+pub struct Unloaded {
+    program: Program,
+    interfaces: Vec<u128>,
+    helpers: Vec<Option<Kind>>,
+}
+
+impl Unloaded {
+    /// Loads it.
+    pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
+        let Self { program, interfaces, helpers } = self;
+        let shared = SharedState::new(&program, workers);
+        Arc::new(Rules { program, revision, loaded_at: now, shared, interfaces, helpers })
+    }
+}
+
+/// The rules of one worker.
+#[derive(Debug)]
+pub struct WorkerRules {
+    /// What all workers look at.
+    pub shared: Arc<Rules>,
+    /// What changes while packets are judged.
+    pub state: RuleState,
+    /// What may be logged.
+    pub lines: Allowance,
+    /// Lines that were asked for and not written.
+    pub unwritten: u64,
+    /// Resets that may be sent.
+    pub resets: Allowance,
+}
+
+/// Counters or elements that one question covers.
+const PIECE: usize = 4096;
+
+/// What the rules of a worker, or of all, have counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// By number of the counter.
+    pub counters: Vec<Counted>,
+    /// Bytes, by number of the quota.
+    pub quotas: Vec<u64>,
+    /// Elements of each set that rules fill.
+    pub elements: Vec<usize>,
+    /// Additions to sets that found no room.
+    pub refused_elements: u64,
+    /// Changes of sets that other workers were not told.
+    pub untold_elements: u64,
+    /// Log lines that were asked for and not written.
+    pub unwritten_lines: u64,
+}
+
+impl RuleCounts {
+    /// Adds what another worker has counted. Of sets each worker has a copy, of which the one
+    /// with the most elements counts.
+    pub fn add(&mut self, other: &Self) {
+        grow(&mut self.counters, other.counters.len());
+        for (sum, counted) in self.counters.iter_mut().zip(&other.counters) {
+            sum.packets += counted.packets;
+            sum.bytes += counted.bytes;
+        }
+        grow(&mut self.quotas, other.quotas.len());
+        self.quotas.iter_mut().zip(&other.quotas).for_each(|(sum, used)| *sum += used);
+        grow(&mut self.elements, other.elements.len());
+        for (most, count) in self.elements.iter_mut().zip(&other.elements) {
+            *most = (*most).max(*count);
+        }
+        self.refused_elements += other.refused_elements;
+        self.untold_elements += other.untold_elements;
+        self.unwritten_lines += other.unwritten_lines;
+    }
+}
+
+fn grow<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
+    if values.len() < length {
+        values.resize(length, T::default());
+    }
+}
+
+impl WorkerRules {
+    /// What was counted, counters from `from` on and a bounded number of them. All else is
+    /// told with the first.
+    pub fn counts(&self, from: usize, now: Timestamp) -> RuleCounts {
+        let all = self.state.all_counted();
+        let counters = all.iter().skip(from).take(PIECE).copied().collect();
+        if from > 0 {
+            return RuleCounts { counters, ..RuleCounts::default() };
+        }
+        RuleCounts {
+            counters,
+            quotas: self.state.quotas_used(),
+            elements: self.state.element_counts(now),
+            refused_elements: self.state.refused_elements(),
+            untold_elements: self.state.untold_updates(),
+            unwritten_lines: self.unwritten,
+        }
+    }
+
+    /// All that was counted.
+    pub fn all_counts(&self, now: Timestamp) -> RuleCounts {
+        RuleCounts { counters: self.state.all_counted().to_vec(), ..self.counts(0, now) }
+    }
+
+    /// A piece of the elements of sets, and where the next begins.
+    pub fn elements(&self, from: usize, now: Timestamp) -> (Vec<ElementUpdate>, Option<usize>) {
+        let mut found = Vec::new();
+        let program = &self.shared.program;
+        let next = self.state.tell_elements(program, from, PIECE, now, |it| found.push(it));
+        (found, next)
+    }
+}
+
+impl Rules {
+    /// Which rule or policy has decided, as people find it in the ruleset.
+    pub fn tell(&self, why: &Why) -> Option<String> {
+        let ruleset = self.program.ruleset();
+        match *why {
+            Why::Rule { rule, revision } if revision == self.revision => {
+                let place = ruleset.place_of_rule(rule as usize)?;
+                Some(format!("{place} refuses it"))
+            }
+            Why::Policy { chain, revision } if revision == self.revision => {
+                let place = ruleset.place_of_chain(chain as usize)?;
+                Some(format!("{place}: no rule decided, and its policy is to drop"))
+            }
+            _ => None,
+        }
+    }
+}

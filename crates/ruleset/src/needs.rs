@@ -1,0 +1,68 @@
+//! What a ruleset needs of a gateway, and names for people of what it is made of.
+
+use crate::model::{Helper, HelperId, Item, Log, RuleId, Target, ValidRuleset};
+use crate::problem::Place;
+
+/// Something that a gateway does for a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Need {
+    /// Translation of addresses.
+    Translation,
+    /// Tracking in a zone that the rule names.
+    Zone,
+    /// A helper for the connection.
+    Helper(HelperId),
+    /// Timeouts for the connection.
+    Timeout,
+    /// A SYN proxy.
+    SynProxy,
+}
+
+impl ValidRuleset {
+    /// What its rules need, in their order.
+    pub fn needs(&self) -> impl Iterator<Item = (RuleId, Need)> {
+        let need = |item: &Item| {
+            Some(match item {
+                Item::Nat(_) => Need::Translation,
+                Item::Assign { target: Target::CtZone, .. } => Need::Zone,
+                Item::Helper(helper) => Need::Helper(*helper),
+                Item::Timeout(_) => Need::Timeout,
+                Item::SynProxy(_) => Need::SynProxy,
+                _ => return None,
+            })
+        };
+        let rules = self.rules.iter().zip(0..);
+        rules.flat_map(move |(rule, id)| {
+            rule.items.iter().filter_map(need).map(move |need| (RuleId(id), need))
+        })
+    }
+
+    /// Helpers.
+    pub fn helpers(&self) -> &[Helper] {
+        &self.helpers
+    }
+
+    /// Log statements.
+    pub fn logs(&self) -> &[Log] {
+        &self.logs
+    }
+
+    /// Where the rule with this number is; `None` if there is none.
+    pub fn place_of_rule(&self, number: usize) -> Option<Place> {
+        let rule = self.rules.get(number)?;
+        let place = self.place_of_chain(rule.chain.index())?;
+        Some(Place { object: "rule", handle: rule.handle, ..place })
+    }
+
+    /// Where the chain with this number is; `None` if there is none.
+    pub fn place_of_chain(&self, number: usize) -> Option<Place> {
+        let chain = self.chains.get(number)?;
+        Some(Place {
+            family: chain.family.name().to_owned(),
+            table: chain.table.clone(),
+            object: "chain",
+            name: chain.name.clone(),
+            handle: chain.handle,
+        })
+    }
+}
