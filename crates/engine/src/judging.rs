@@ -396,7 +396,7 @@ impl Worker {
             left -= 1;
             let revision = rules.shared.revision;
             let why = Why::Rule { rule: rule.index() as u32, revision };
-            let line = RecentDrop::new(&packet.frame, why, now);
+            let line = RecentDrop::new(&packet.frame, why.into(), now);
             // A coordinator that is gone writes no lines.
             let _ = notices.send(Notice::Logged(log, Box::new(line)));
         }

@@ -15,6 +15,7 @@ use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
 use crate::recent_drops::RecentDrop;
 use crate::rules::{LoadRulesError, RuleCounts, Rules};
+use crate::why::Why;
 use crate::worker::Worker;
 
 /// The rules of a gateway, and what they have counted.
@@ -215,7 +216,7 @@ impl Coordinator {
     pub fn write_log_line(&self, log: LogId, line: &RecentDrop) {
         let Some(rules) = &self.rules else { return };
         let ruleset = rules.program.ruleset();
-        let conntrack::Why::Rule { rule, revision } = line.why else { return };
+        let Why::Tracking(conntrack::Why::Rule { rule, revision }) = line.why else { return };
         let (Some(log), Some(place)) =
             (ruleset.logs().get(log.index()), ruleset.place_of_rule(rule as usize))
         else {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use conntrack::Why;
 use conntrack::helper::Kind;
 use flow::Timestamp;
 use netio::PortId;
@@ -14,6 +13,7 @@ use ruleset::{
 use crate::allowance::Allowance;
 use crate::config::Mode;
 use crate::crew::Unresponsive;
+use crate::why::Why;
 
 /// Log lines that a worker writes for rules per second at most.
 const LINES_PER_SECOND: u64 = 100;
@@ -256,12 +256,13 @@ impl Rules {
     /// Which rule or policy has decided, as people find it in the ruleset.
     pub fn tell(&self, why: &Why) -> Option<String> {
         let ruleset = self.program.ruleset();
-        match *why {
-            Why::Rule { rule, revision } if revision == self.revision => {
+        let Why::Tracking(why) = *why else { return None };
+        match why {
+            conntrack::Why::Rule { rule, revision } if revision == self.revision => {
                 let place = ruleset.place_of_rule(rule as usize)?;
                 Some(format!("{place} refuses it"))
             }
-            Why::Policy { chain, revision } if revision == self.revision => {
+            conntrack::Why::Policy { chain, revision } if revision == self.revision => {
                 let place = ruleset.place_of_chain(chain as usize)?;
                 Some(format!("{place}: no rule decided, and its policy is to drop"))
             }
