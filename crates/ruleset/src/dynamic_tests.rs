@@ -13,6 +13,7 @@ fn set(size: u32, parts: Vec<Part>) -> Set {
         family: TableFamily::Inet,
         table: "t".to_owned(),
         name: None,
+        position: None,
         key: vec![Kind::Ipv4],
         data: Data::None,
         dynamic: true,

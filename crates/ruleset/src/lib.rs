@@ -41,13 +41,17 @@ mod compile;
 mod evaluate;
 mod field;
 mod import;
+mod interfaces;
 mod kind;
 pub mod limits;
+pub mod listing;
 mod model;
 mod names;
 mod needs;
+pub mod probe;
 mod problem;
 mod stage;
+mod walk;
 
 pub use compile::{CompileError, CompileOptions, Program};
 pub use evaluate::{
@@ -66,3 +70,4 @@ pub use model::{
 pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};
 pub use stage::{Stage, TableFamily};
+pub use walk::{Fate, StageWalk, Tracked, Walk, walk};

@@ -12,6 +12,7 @@ fn set(key: Vec<Kind>, elements: Vec<Vec<Interval>>) -> Set {
         family: TableFamily::Inet,
         table: "t".to_owned(),
         name: None,
+        position: None,
         key,
         data: Data::None,
         dynamic: false,

@@ -153,6 +153,8 @@ pub struct Rule {
     pub handle: Option<u64>,
     /// The operator's comment.
     pub comment: Option<String>,
+    /// Its place in the document's list of objects, from 0.
+    pub position: usize,
     /// What it does, in order. What does not match ends it.
     pub(crate) items: Vec<Item>,
 }
@@ -312,6 +314,8 @@ pub struct Set {
     pub table: String,
     /// Name; `None` for one that a rule holds.
     pub name: Option<String>,
+    /// The place of a declared one in the document's list of objects, from 0.
+    pub position: Option<usize>,
     /// Types of the parts of its key.
     pub key: Vec<Kind>,
     /// What it maps to.
@@ -367,6 +371,8 @@ pub(crate) enum Datum {
 pub struct Counter {
     /// Table and name; `None` for that of a rule.
     pub name: Option<(String, String)>,
+    /// The place of a named one in the document's list of objects, from 0.
+    pub position: Option<usize>,
     /// Packets.
     pub packets: u64,
     /// Bytes.
@@ -402,6 +408,8 @@ pub struct Limit {
 pub struct Quota {
     /// Table and name; `None` for that of a rule.
     pub name: Option<(String, String)>,
+    /// The place of a named one in the document's list of objects, from 0.
+    pub position: Option<usize>,
     /// How many bytes.
     pub bytes: u64,
     /// How many of them were used.

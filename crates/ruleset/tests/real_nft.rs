@@ -16,7 +16,12 @@ use serde_json::Value;
 
 /// What `nft` prints of a ruleset, or why this machine can not say.
 fn listed(rules: &str) -> Result<Vec<u8>, String> {
-    let script = "ip link set lo up && nft -f - && nft -j list ruleset";
+    told(rules, "nft -j list ruleset")
+}
+
+/// What a command prints where a ruleset is loaded.
+fn told(rules: &str, command: &str) -> Result<Vec<u8>, String> {
+    let script = &format!("ip link set lo up && nft -f - && {command}");
     let mut child = Command::new("unshare")
         .args(if is_root() { &["--net"][..] } else { &["--user", "--map-root-user", "--net"] })
         .args(["sh", "-c", script])
@@ -160,4 +165,58 @@ fn everything_that_is_not_supported_is_told_at_once() {
         assert_eq!(allowed.problems, problems, "they are listed all the same");
         assert!(!allowed.ruleset.rules().is_empty());
     });
+}
+
+/// Lines of a listing without what JSON does not tell: the flag of sets that rules fill, how
+/// lists of elements are broken, and the rest of a second.
+fn lines(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let line = line.replace("dynamic,", "");
+        let line: Vec<&str> = line
+            .split_whitespace()
+            .map(|word| match word.strip_suffix("ms").and_then(|time| time.rfind('s')) {
+                Some(seconds) => &word[..=seconds],
+                None => word,
+            })
+            .collect();
+        let line = line.join(" ");
+        match lines.last_mut() {
+            _ if ["flags dynamic", "auto-merge"].contains(&line.as_str()) => {}
+            _ if line.starts_with("policy = ") => {}
+            _ if line.starts_with("typeof ip saddr . tcp dport") => {
+                lines.push("type ipv4_addr . inet_service".to_owned());
+            }
+            Some(before) if before.ends_with(',') => *before = format!("{before} {line}"),
+            _ => lines.push(line),
+        }
+    }
+    lines.sort_by_key(|line| line.starts_with("elements"));
+    lines
+}
+
+#[test]
+fn our_text_is_what_nft_prints() {
+    let rulesets = [
+        include_str!("everything.nft"),
+        include_str!("unsupported.nft"),
+        include_str!("../rulesets/home-router.nft"),
+        include_str!("../rulesets/server.nft"),
+        include_str!("../rulesets/containers.nft"),
+        include_str!("../rulesets/nat-gateway.nft"),
+    ];
+    for rules in rulesets {
+        let both = told(rules, "nft list ruleset && echo === && nft -j list ruleset");
+        let both = match both {
+            Ok(both) => String::from_utf8(both).expect("it is text"),
+            Err(why) => return println!("SKIPPED: {}", why.trim()),
+        };
+        let (theirs, json) = both.split_once("===\n").expect("two listings");
+        let json: Value = serde_json::from_str(json).expect("JSON");
+        let ours = ruleset::listing::text(&json, false);
+        let (ours, theirs) = (lines(&ours), lines(theirs));
+        let different: Vec<_> = theirs.iter().filter(|line| !ours.contains(line)).collect();
+        let made_up: Vec<_> = ours.iter().filter(|line| !theirs.contains(line)).collect();
+        assert!(different.is_empty() && made_up.is_empty(), "{different:#?}\n{made_up:#?}");
+    }
 }

@@ -142,7 +142,7 @@ impl Program {
                 lookup.counters = Some(counters.len() as u32);
                 counters.extend(set.elements.iter().map(|element| {
                     let (packets, bytes) = element.counted;
-                    Counter { name: None, packets, bytes }
+                    Counter { name: None, position: None, packets, bytes }
                 }));
             }
             sets.push(lookup);

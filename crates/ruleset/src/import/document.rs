@@ -9,6 +9,8 @@ use crate::problem::{Place, Problem, Problems, Severity};
 /// An object of the document.
 #[derive(Clone, Debug)]
 pub(crate) struct Object<'a> {
+    /// Its place in the document's list.
+    pub position: usize,
     pub place: Place,
     pub fields: &'a Map<String, Value>,
 }
@@ -90,7 +92,7 @@ pub(crate) fn read<'a>(document: &'a Value, problems: &mut Problems) -> Document
                     "set" | "map" => &mut sorted.sets,
                     _ => &mut sorted.named,
                 };
-                list.push(Object { place, fields });
+                list.push(Object { position: at, place, fields });
             }
             Err(what) => problems.push(invalid(path, what)),
         }

@@ -376,7 +376,8 @@ impl Import {
             Ok(items) => {
                 let comment = object.text("comment").map(str::to_owned);
                 let handle = object.place.handle;
-                parts.rules.push(Rule { chain, handle, comment, items });
+                let position = object.position;
+                parts.rules.push(Rule { chain, handle, comment, position, items });
             }
             Err(faults) => {
                 let effect = statement::effect(statements);

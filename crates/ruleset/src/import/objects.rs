@@ -27,7 +27,8 @@ pub(crate) fn declare(
         "counter" => {
             let number = |key| object.number(key).unwrap_or(0);
             let (packets, bytes) = (number("packets"), number("bytes"));
-            parts.counters.push(Counter { name: Some(full), packets, bytes });
+            let position = Some(object.position);
+            parts.counters.push(Counter { name: Some(full), position, packets, bytes });
             names.counters.insert(name, Some(CounterId(parts.counters.len() as u32 - 1)));
         }
         "limit" => {
@@ -39,7 +40,8 @@ pub(crate) fn declare(
         "quota" => {
             names.quotas.insert(name.clone(), None);
             let (bytes, used, over) = statement::quota(&value, &path)?;
-            parts.quotas.push(Quota { name: Some(full), bytes, used, over });
+            let position = Some(object.position);
+            parts.quotas.push(Quota { name: Some(full), position, bytes, used, over });
             names.quotas.insert(name, Some(QuotaId(parts.quotas.len() as u32 - 1)));
         }
         "ct helper" => {

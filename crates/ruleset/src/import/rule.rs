@@ -241,7 +241,7 @@ impl Reader<'_, '_> {
             ("counter", value) => {
                 let number = |key| value.get(key).and_then(Value::as_u64).unwrap_or(0);
                 let (packets, bytes) = (number("packets"), number("bytes"));
-                let counter = Counter { name: None, packets, bytes };
+                let counter = Counter { name: None, position: None, packets, bytes };
                 Item::Counter(add!(self.parts.counters, CounterId, counter))
             }
             ("limit", value) => {
@@ -250,7 +250,7 @@ impl Reader<'_, '_> {
             }
             (_, value) => {
                 let (bytes, used, over) = statement::quota(value, path)?;
-                let quota = Quota { name: None, bytes, used, over };
+                let quota = Quota { name: None, position: None, bytes, used, over };
                 Item::Quota(add!(self.parts.quotas, QuotaId, quota))
             }
         })
@@ -379,6 +379,7 @@ impl Reader<'_, '_> {
             family: self.scope.family,
             table: self.scope.table.to_owned(),
             name: value.get("name").and_then(Value::as_str).map(str::to_owned),
+            position: None,
             key: kinds(&key),
             data: Data::None,
             dynamic: true,

@@ -1,0 +1,291 @@
+//! A ruleset as text, as nearly as can be what `nft list ruleset` prints.
+//!
+//! The text is made from the document, not from what was understood of it, so that rules
+//! look as the operator knows them, also those that are not supported.
+
+mod expression;
+mod statement;
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use self::expression::{Style, element, quoted, time};
+use crate::stage::TableFamily;
+
+/// Longest line of a list of elements, as nft breaks it.
+const ELEMENTS_A_LINE: usize = 2;
+
+/// The text of a rule: its statements and its comment. `rule` is the object that the
+/// document has under `rule`.
+pub fn rule_text(rule: &Value) -> String {
+    let statements = rule.get("expr").and_then(Value::as_array);
+    let mut words: Vec<String> = statements.into_iter().flatten().map(statement::written).collect();
+    if let Some(comment) = rule.get("comment").and_then(Value::as_str) {
+        words.push(format!("comment {}", quoted(comment)));
+    }
+    words.join(" ")
+}
+
+/// A whole ruleset, table by table. With handles, each object says its own.
+pub fn text(document: &Value, handles: bool) -> String {
+    let mut out = String::new();
+    let objects: Vec<(&str, &Value)> = document
+        .get("nftables")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(crate::kind::only)
+        .collect();
+    // One pass: rulesets have up to millions of objects in few tables.
+    let mut tables: Vec<Table<'_>> = Vec::new();
+    for &(kind, object) in &objects {
+        let name = if kind == "table" { "name" } else { "table" };
+        let key = (part(object, "family"), part(object, name));
+        match tables.iter_mut().find(|table| table.key == key) {
+            Some(table) => table.objects.push((kind, object)),
+            None if kind == "table" => tables.push(Table { key, object, objects: Vec::new() }),
+            None => {}
+        }
+    }
+    for table in &tables {
+        table.write(&mut out, handles);
+    }
+    out
+}
+
+/// What is written of one table.
+struct Table<'a> {
+    key: (&'a str, &'a str),
+    object: &'a Value,
+    objects: Vec<(&'a str, &'a Value)>,
+}
+
+impl Table<'_> {
+    fn write(&self, out: &mut String, handles: bool) {
+        let (family, name) = self.key;
+        line(out, 0, &format!("table {family} {name} {{{}", handle(self.object, handles)));
+        if let Some(flags) = self.object.get("flags") {
+            line(out, 1, &format!("flags {}", names(flags)));
+        }
+        let mut rules: std::collections::HashMap<&str, Vec<&Value>> = Default::default();
+        for (kind, object) in &self.objects {
+            if *kind == "rule" {
+                rules.entry(part(object, "chain")).or_default().push(object);
+            }
+        }
+        let mut is_first = true;
+        for (kind, object) in self.objects.iter().filter(|(kind, _)| *kind != "rule") {
+            if !std::mem::take(&mut is_first) {
+                out.push('\n');
+            }
+            let name = part(object, "name");
+            line(out, 1, &format!("{kind} {name} {{{}", handle(object, handles)));
+            match *kind {
+                "chain" => chain(out, object, rules.get(name), handles),
+                "set" | "map" => set(out, object, kind),
+                kind => named(out, kind, object),
+            }
+            line(out, 1, "}");
+        }
+        line(out, 0, "}");
+    }
+}
+
+fn line(out: &mut String, depth: usize, text: &str) {
+    out.extend(std::iter::repeat_n('\t', depth));
+    out.push_str(text);
+    out.push('\n');
+}
+
+fn part<'a>(object: &'a Value, key: &str) -> &'a str {
+    object.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn handle(object: &Value, wanted: bool) -> String {
+    let handle = object.get("handle").and_then(Value::as_u64).filter(|_| wanted);
+    handle.map(|handle| format!(" # handle {handle}")).unwrap_or_default()
+}
+
+fn names(value: &Value) -> String {
+    match value {
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        other => other.as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+fn mentions(flags: &Value, name: &str) -> bool {
+    names(flags).split(',').any(|flag| flag == name)
+}
+
+fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: bool) {
+    if let Some(hook) = chain.get("hook").and_then(Value::as_str) {
+        let priority = chain.get("prio").and_then(Value::as_i64).unwrap_or(0);
+        let device = match chain.get("dev") {
+            Some(Value::String(device)) => format!(" device {}", quoted(device)),
+            _ => String::new(),
+        };
+        let text = format!(
+            "type {} hook {hook}{device} priority {}; policy {};",
+            part(chain, "type"),
+            priority_name(part(chain, "family"), priority),
+            chain.get("policy").and_then(Value::as_str).unwrap_or("accept")
+        );
+        line(out, 2, &text);
+    }
+    for rule in rules.into_iter().flatten() {
+        line(out, 2, &format!("{}{}", rule_text(rule), handle(rule, handles)));
+    }
+}
+
+/// The kernel's names of priorities, where the number is near one of them as nft prints it.
+fn priority_name(family: &str, priority: i64) -> String {
+    const NAMES: [(&str, i64); 6] = [
+        ("raw", -300),
+        ("mangle", -150),
+        ("dstnat", -100),
+        ("filter", 0),
+        ("security", 50),
+        ("srcnat", 100),
+    ];
+    /// Nft writes what is so near to a name as an offset to it.
+    const NEAR: i64 = 10;
+    if TableFamily::named(family).is_none() {
+        return priority.to_string();
+    }
+    let near = NAMES.iter().find(|(_, known)| (priority - known).abs() <= NEAR);
+    match near {
+        Some((name, known)) => match priority - known {
+            0 => (*name).to_owned(),
+            above @ 1.. => format!("{name} + {above}"),
+            below => format!("{name} - {}", -below),
+        },
+        None => priority.to_string(),
+    }
+}
+
+fn set(out: &mut String, set: &Value, kind: &str) {
+    let types = match set.get("type") {
+        Some(Value::Array(names)) => {
+            names.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+        }
+        other => vec![other.and_then(Value::as_str).unwrap_or_default().to_owned()],
+    };
+    let data = set.get("map").map(names_of_types);
+    let data_text = data.as_ref().map(|data| format!(" : {data}")).unwrap_or_default();
+    line(out, 2, &format!("type {}{data_text}", types.join(" . ")));
+    if let Some(size) = set.get("size").and_then(Value::as_u64) {
+        line(out, 2, &format!("size {size}"));
+    }
+    if let Some(flags) = set.get("flags") {
+        line(out, 2, &format!("flags {}", names(flags)));
+    }
+    for statement in set.get("stmt").and_then(Value::as_array).into_iter().flatten() {
+        line(out, 2, &statement::written(statement));
+    }
+    if let Some(timeout) = set.get("timeout").and_then(Value::as_u64) {
+        line(out, 2, &format!("timeout {}", time(timeout)));
+    }
+    if set.get("auto-merge").and_then(Value::as_bool) == Some(true) {
+        line(out, 2, "auto-merge");
+    }
+    if let Some(comment) = set.get("comment").and_then(Value::as_str) {
+        line(out, 2, &format!("comment {}", quoted(comment)));
+    }
+    let one;
+    let elements = match set.get("elem") {
+        Some(Value::Array(list)) => list.as_slice(),
+        Some(element) => {
+            one = [element.clone()];
+            &one
+        }
+        None => return,
+    };
+    let style = |names: &str| Style::of_type(names);
+    let key_style = if types.len() == 1 { style(&types[0]) } else { Style::Plain };
+    let datum_style = data.as_deref().map_or(Style::Plain, style);
+    let is_map = kind == "map";
+    let texts: Vec<String> = elements
+        .iter()
+        .map(|value| match (is_map, value.as_array().map(Vec::as_slice)) {
+            (true, Some([left, right])) => {
+                let pair = [left.clone(), right.clone()];
+                element(&Value::Array(pair.to_vec()), key_style, datum_style)
+            }
+            _ => element(value, key_style, key_style),
+        })
+        .collect();
+    if texts.is_empty() {
+        return;
+    }
+    let lines: Vec<String> = texts.chunks(ELEMENTS_A_LINE).map(|row| row.join(", ")).collect();
+    line(out, 2, &format!("elements = {{ {} }}", lines.join(",\n\t\t\t     ")));
+}
+
+fn names_of_types(value: &Value) -> String {
+    match value {
+        Value::Array(names) => {
+            names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" . ")
+        }
+        other => other.as_str().unwrap_or_default().to_owned(),
+    }
+}
+
+/// Counters, limits, helpers and so on.
+fn named(out: &mut String, kind: &str, object: &Value) {
+    let number = |key: &str| object.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let l3proto = object.get("l3proto").and_then(Value::as_str).unwrap_or("inet");
+    match kind {
+        "counter" => {
+            line(out, 2, &format!("packets {} bytes {}", number("packets"), number("bytes")));
+        }
+        "quota" => line(out, 2, &statement::quota_bytes(object)),
+        "limit" => line(out, 2, &statement::rate(object)),
+        "ct helper" => {
+            let text = format!(
+                "type {} protocol {}",
+                quoted(part(object, "type")),
+                part(object, "protocol")
+            );
+            line(out, 2, &text);
+            line(out, 2, &format!("l3proto {l3proto}"));
+        }
+        "ct timeout" => {
+            line(out, 2, &format!("protocol {}", part(object, "protocol")));
+            line(out, 2, &format!("l3proto {l3proto}"));
+            let policy = object.get("policy").map(statement::policy).unwrap_or_default();
+            line(out, 2, &format!("policy = {{ {policy} }}"));
+        }
+        "ct expectation" => {
+            line(out, 2, &format!("protocol {}", part(object, "protocol")));
+            line(out, 2, &format!("dport {}", number("dport")));
+            let timeout = statement::milliseconds(object.get("timeout")).unwrap_or_default();
+            line(out, 2, &format!("timeout {timeout}"));
+            line(out, 2, &format!("size {}", number("size")));
+            line(out, 2, &format!("l3proto {l3proto}"));
+        }
+        "synproxy" => {
+            statement::synproxy(object, "\n").lines().for_each(|text| line(out, 2, text));
+        }
+        _ => {
+            // Not run here; shown as it came.
+            let fields: Map<String, Value> = object
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(key, _)| !matches!(key.as_str(), "family" | "table" | "name" | "handle"))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect();
+            for (key, value) in fields {
+                let mut text = String::new();
+                // Writing to a text does not fail.
+                let _ = write!(text, "{key} {value}");
+                line(out, 2, &text);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "../listing_tests.rs"]
+mod tests;

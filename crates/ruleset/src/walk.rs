@@ -1,0 +1,233 @@
+//! A packet through all stages, told step by step.
+
+use flow::Timestamp;
+use wire::{ChecksumCovers, Family, Place, Readdress};
+
+use crate::compile::Program;
+use crate::evaluate::{
+    Connection, CtState, Decision, Details, Known, NatRequest, Outcome, PacketView, RuleState,
+    Step, explain,
+};
+use crate::kind::name_bits;
+use crate::model::NatKind;
+use crate::probe::{Probe, ports};
+use crate::stage::Stage;
+
+/// Status bits of the kernel's interface (`enum ip_conntrack_status`).
+const SOURCE_TRANSLATED: u32 = 1 << 4;
+const DESTINATION_TRANSLATED: u32 = 1 << 5;
+
+/// What the rules say of a packet.
+#[derive(Clone, Debug)]
+pub struct Walk {
+    /// The stages that asked base chains, in order.
+    pub stages: Vec<StageWalk>,
+    /// What becomes of it.
+    pub fate: Fate,
+    /// What was taken for granted.
+    pub remarks: Vec<&'static str>,
+}
+
+/// One stage.
+#[derive(Clone, Debug)]
+pub struct StageWalk {
+    /// Which.
+    pub stage: Stage,
+    /// Rules that matched, and policies that decided, in order.
+    pub steps: Vec<Step>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on its way.
+    Passes,
+    /// It is for the host itself, where the kernel's rules hold.
+    ToHost,
+    /// It ends in a stage, dropped or refused.
+    Ends(Stage, Decision),
+}
+
+/// Who is asked about the connection of the packet.
+pub trait Tracked: Details {
+    /// What tracking says.
+    fn state(&self) -> CtState;
+    /// What else it knows of the packet's connection.
+    fn known(&self) -> Known<'_>;
+}
+
+impl Tracked for Probe {
+    fn state(&self) -> CtState {
+        self.supposed_state()
+    }
+
+    fn known(&self) -> Known<'_> {
+        let Self { reply, status, ct_mark: mark, zone, .. } = *self;
+        Known { reply, status, mark, zone, details: Some(self) }
+    }
+}
+
+/// Sends a packet through the rules. The state is changed as by a packet.
+pub fn walk(
+    program: &Program,
+    state: &mut RuleState,
+    probe: &Probe,
+    tracked: &dyn Tracked,
+    now: Timestamp,
+) -> Walk {
+    let mut walker = Walker {
+        program,
+        state,
+        now,
+        frame: probe.frame.clone(),
+        network: probe.network,
+        ct_state: tracked.state(),
+        known: tracked.known(),
+        mark: probe.mark,
+        priority: 0,
+        walk: Walk { stages: Vec::new(), fate: Fate::Passes, remarks: Vec::new() },
+    };
+    if probe.state.is_none() && !probe.reply {
+        walker.walk.remarks.push("`state` was not told: it is taken as shown");
+    }
+    for (told, remark) in [
+        (&probe.input, "without `in`, rules that ask for the input interface do not match"),
+        (&probe.output, "without `out`, rules that ask for the output interface do not match"),
+    ] {
+        if told.is_none() {
+            walker.walk.remarks.push(remark);
+        }
+    }
+    for stage in Stage::ALL {
+        if walker.walk.fate == Fate::ToHost && stage >= Stage::Forward {
+            break;
+        }
+        if stage.is_nat() && walker.ct_state != CtState::New {
+            continue;
+        }
+        if walker.stage(stage, probe) {
+            break;
+        }
+    }
+    walker.walk
+}
+
+struct Walker<'a> {
+    program: &'a Program,
+    state: &'a mut RuleState,
+    now: Timestamp,
+    frame: Vec<u8>,
+    network: wire::Network,
+    ct_state: CtState,
+    known: Known<'a>,
+    mark: u32,
+    priority: u32,
+    walk: Walk,
+}
+
+impl Walker<'_> {
+    /// One stage; true if the packet ends in it.
+    fn stage(&mut self, stage: Stage, probe: &Probe) -> bool {
+        if self.program.is_empty(stage) {
+            return false;
+        }
+        let name = |name: &Option<String>| name.as_deref().and_then(name_bits).unwrap_or(0);
+        let is_tracked = stage > Stage::Untracked
+            && !matches!(self.ct_state, CtState::Invalid | CtState::Untracked);
+        let view = PacketView {
+            frame: &self.frame,
+            network: &self.network,
+            vlan: probe.vlan,
+            packet_type: 0,
+            input: name(&probe.input),
+            // Before the route is known there is none.
+            output: if stage < Stage::Forward { 0 } else { name(&probe.output) },
+            mark: self.mark,
+            priority: self.priority,
+            connection: match stage {
+                Stage::Untracked => Connection::UNTRACKED,
+                _ => Connection { state: self.ct_state, known: is_tracked.then_some(self.known) },
+            },
+        };
+        let mut steps = Vec::new();
+        let tell = &mut |step| steps.push(step);
+        let outcome = explain(self.program, stage, &view, self.state, self.now, tell);
+        self.take(&outcome);
+        if outcome.decided_by.is_some() {
+            self.walk.stages.push(StageWalk { stage, steps, outcome });
+        }
+        if outcome.decision != Decision::Accept {
+            self.walk.fate = Fate::Ends(stage, outcome.decision);
+            return true;
+        }
+        false
+    }
+
+    /// What a stage has changed is there in the next.
+    fn take(&mut self, outcome: &Outcome) {
+        self.mark = outcome.mark.unwrap_or(self.mark);
+        self.priority = outcome.priority.unwrap_or(self.priority);
+        self.known.mark = outcome.ct_mark.unwrap_or(self.known.mark);
+        self.known.zone = outcome.zone.unwrap_or(self.known.zone);
+        if outcome.notrack {
+            self.ct_state = CtState::Untracked;
+        }
+        if let Some(request) = &outcome.nat {
+            self.translate(request);
+        }
+    }
+
+    fn translate(&mut self, request: &NatRequest) {
+        match request.kind {
+            NatKind::Source | NatKind::Masquerade => {
+                self.known.status |= SOURCE_TRANSLATED;
+            }
+            NatKind::Redirect => {
+                self.known.status |= DESTINATION_TRANSLATED;
+                self.walk.fate = Fate::ToHost;
+            }
+            NatKind::Destination => {
+                self.known.status |= DESTINATION_TRANSLATED;
+                self.redirect(request);
+            }
+        }
+    }
+
+    /// The rules behind see the new destination: the first of several.
+    fn redirect(&mut self, request: &NatRequest) {
+        let several = "of several destinations the first is taken for the rules behind";
+        let is_one = request.address.is_none_or(|address| address.is_one() || request.netmap)
+            && request.ports.is_none_or(|(low, high)| low == high);
+        if !is_one {
+            self.walk.remarks.push(several);
+        }
+        let (_, own_port) = ports(&self.network.transport);
+        let address = match request.address {
+            None => self.network.destination,
+            Some(interval) => {
+                let host = match request.netmap {
+                    true => {
+                        u128::from_be_bytes(self.network.destination)
+                            & (interval.low ^ interval.high)
+                    }
+                    false => 0,
+                };
+                let bits = interval.low | host;
+                match self.network.family {
+                    Family::V4 => (bits & 0xffff_ffff | 0xffff_0000_0000).to_be_bytes(),
+                    Family::V6 => bits.to_be_bytes(),
+                }
+            }
+        };
+        let port = request.ports.map_or(own_port, |(low, _)| low);
+        let to = Readdress { source: None, destination: Some(Place { address, port }) };
+        let length = self.network.transport_len() as usize;
+        to.apply(&mut self.frame, &mut self.network, length, ChecksumCovers::All);
+    }
+}
+
+#[cfg(test)]
+#[path = "walk_tests.rs"]
+mod tests;

@@ -1,0 +1,117 @@
+use serde_json::json;
+
+use super::*;
+use crate::{CompileOptions, Options, SharedState, import_value};
+
+fn chain(name: &str, kind: &str, hook: &str, priority: i32) -> serde_json::Value {
+    json!({"chain": {"family": "inet", "table": "t", "name": name, "handle": 1, "type": kind,
+                     "hook": hook, "prio": priority, "policy": "accept"}})
+}
+
+fn rule(chain: &str, handle: u64, expr: serde_json::Value) -> serde_json::Value {
+    json!({"rule": {"family": "inet", "table": "t", "chain": chain, "handle": handle, "expr": expr}})
+}
+
+fn walked(document: serde_json::Value, question: &str) -> (Program, Walk) {
+    let imported = import_value(&document, Options::default()).expect("it is right");
+    let options = CompileOptions { index: true, seed: 1 };
+    let program = Program::compile(imported.ruleset, options).expect("it is small");
+    let shared = SharedState::new(&program, 1);
+    let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
+    let probe = Probe::parse(question).expect("it is a question");
+    let walk = walk(&program, &mut state, &probe, &probe, Timestamp::ZERO);
+    (program, walk)
+}
+
+/// Handles of the rules that matched.
+fn handles(program: &Program, walk: &Walk) -> Vec<u64> {
+    let steps = walk.stages.iter().flat_map(|stage| &stage.steps);
+    let of_rule = |step: &Step| match step {
+        Step::Rule(rule) => program.ruleset().rules()[rule.index()].handle,
+        Step::Policy(_) => None,
+    };
+    steps.filter_map(of_rule).collect()
+}
+
+fn forwarding(port: u16) -> serde_json::Value {
+    let to_port = |field: &str, port: u16| {
+        json!({"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": field}},
+                         "right": port}})
+    };
+    let is_translated =
+        json!({"match": {"op": "in", "left": {"ct": {"key": "status"}}, "right": "dnat"}});
+    json!({"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        chain("d", "nat", "prerouting", -100),
+        chain("f", "filter", "forward", 0),
+        rule("d", 10, json!([to_port("dport", port), {"dnat": {"family": "ip", "addr": "198.51.100.9", "port": 8080}}])),
+        rule("f", 11, json!([to_port("dport", 80), {"drop": null}])),
+        rule("f", 12, json!([to_port("dport", 8080), is_translated, {"accept": null}])),
+        rule("f", 13, json!([{"drop": null}])),
+    ]})
+}
+
+#[test]
+fn rules_behind_a_translation_see_what_it_has_made() {
+    let (program, walk) = walked(forwarding(80), "tcp 192.0.2.1 198.51.100.2:80 in wan0");
+    assert_eq!(handles(&program, &walk), [10, 12]);
+    assert_eq!(walk.fate, Fate::Passes);
+}
+
+#[test]
+fn only_what_opens_a_connection_is_translated() {
+    let question = "tcp 192.0.2.1 198.51.100.2:80 in wan0 state established";
+    let (program, walk) = walked(forwarding(80), question);
+    assert_eq!(handles(&program, &walk), [11]);
+    assert_eq!(walk.fate, Fate::Ends(Stage::Forward, Decision::Drop));
+}
+
+#[test]
+fn a_redirected_packet_is_for_the_host() {
+    let document = json!({"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        chain("d", "nat", "prerouting", -100),
+        chain("f", "filter", "forward", 0),
+        rule("d", 10, json!([{"redirect": {"port": 3128}}])),
+        rule("f", 11, json!([{"drop": null}])),
+    ]});
+    let (program, walk) = walked(document, "tcp 192.0.2.1 198.51.100.2:80");
+    assert_eq!(handles(&program, &walk), [10]);
+    assert_eq!(walk.fate, Fate::ToHost);
+}
+
+#[test]
+fn marks_and_untracking_go_from_stage_to_stage() {
+    let set_mark = json!({"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}});
+    let is_marked = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}});
+    let is_untracked =
+        json!({"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": "untracked"}});
+    let document = json!({"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        chain("r", "filter", "prerouting", -300),
+        chain("f", "filter", "forward", 0),
+        rule("r", 10, json!([set_mark, {"notrack": null}])),
+        rule("f", 11, json!([is_marked, is_untracked, {"reject": {"type": "icmpx", "expr": "admin-prohibited"}}])),
+    ]});
+    let (program, walk) = walked(document, "udp 192.0.2.1 198.51.100.2:53");
+    assert_eq!(handles(&program, &walk), [10, 11]);
+    assert!(matches!(walk.fate, Fate::Ends(Stage::Forward, Decision::Reject(_))));
+}
+
+#[test]
+fn the_interfaces_that_rules_name_are_known() {
+    let document = json!({"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        {"set": {"family": "inet", "table": "t", "name": "s", "type": ["ifname", "inet_service"],
+                 "elem": [{"concat": ["wan0", 22]}, {"concat": ["wan1", 23]}]}},
+        chain("f", "filter", "forward", 0),
+        rule("f", 10, json!([{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "lan*"}}])),
+        rule("f", 11, json!([{"match": {"op": "!=", "left": {"meta": {"key": "oifname"}}, "right": "dmz0"}}])),
+        rule("f", 12, json!([{"match": {"op": "==", "left": {"concat": [
+            {"meta": {"key": "iifname"}}, {"payload": {"protocol": "tcp", "field": "dport"}}]},
+            "right": "@s"}}, {"accept": null}])),
+    ]});
+    let imported = import_value(&document, Options::default()).expect("it is right");
+    let names: Vec<String> = imported.ruleset.interfaces().into_keys().collect();
+    assert_eq!(names, ["dmz0", "wan0", "wan1"]);
+}
