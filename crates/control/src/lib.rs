@@ -30,6 +30,7 @@ mod client;
 mod query;
 mod refusal;
 mod routes;
+mod rules;
 pub mod schema;
 mod server;
 mod socket;
@@ -37,6 +38,7 @@ mod stream;
 
 pub use client::{Client, ClientError};
 pub use query::{ConnectionQuery, LineFormat, QueryError};
+pub use rules::{RuleBook, RulesRefused};
 pub use server::{Server, ServerError};
 pub use socket::{BindError, ControlSocket};
 

@@ -20,9 +20,19 @@ fn what_is_damaged_is_written_somehow() {
 
 #[test]
 fn priorities_have_names_near_them() {
-    let named = [-300, -290, -289, -100, 0, 5, -5, 90, 1000].map(|it| priority_name("inet", it));
-    let names =
-        ["raw", "raw + 10", "-289", "dstnat", "filter", "filter + 5", "filter - 5", "srcnat - 10"];
-    assert_eq!(named[..8], names);
-    assert_eq!(named[8], "1000");
+    let named = [
+        ("prerouting", -300, "raw"),
+        ("prerouting", -290, "raw + 10"),
+        ("prerouting", -289, "-289"),
+        ("prerouting", -100, "dstnat"),
+        ("output", -100, "-100"),
+        ("forward", 0, "filter"),
+        ("forward", 5, "filter + 5"),
+        ("forward", -5, "filter - 5"),
+        ("postrouting", 90, "srcnat - 10"),
+        ("forward", 1000, "1000"),
+    ];
+    for (hook, priority, name) in named {
+        assert_eq!(priority_name("inet", hook, priority), name);
+    }
 }

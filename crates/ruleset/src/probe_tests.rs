@@ -33,7 +33,7 @@ fn tuples_are_packets() {
         @r"
         192.0.2.1:1234 > 198.51.100.2:443 TCP SYN seq 1 ack 0 window 65535 length 0
         192.0.2.1:1234 > 198.51.100.2:443 TCP ACK seq 1 ack 0 window 65535 length 0
-        192.0.2.1:49152 > 198.51.100.2:443 TCP SYN|ACK seq 1 ack 0 window 65535 length 1460
+        192.0.2.1:49152 > 198.51.100.2:443 TCP SYN|ACK seq 1 ack 0 window 65535 length 1456
         [2001:db8::1]:5353 > [2001:db8::2]:53 UDP length 8
         192.0.2.1 > 198.51.100.2 ICMP type 0 code 0 id 77
         192.0.2.1 > 198.51.100.2 ICMP type 13 code 0 id 1

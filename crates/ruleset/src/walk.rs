@@ -147,7 +147,8 @@ impl Walker<'_> {
             mark: self.mark,
             priority: self.priority,
             connection: match stage {
-                Stage::Untracked => Connection::UNTRACKED,
+                // What was not tracked yet is invalid to the kernel's rules.
+                Stage::Untracked => Connection { state: CtState::Invalid, known: None },
                 _ => Connection { state: self.ct_state, known: is_tracked.then_some(self.known) },
             },
         };

@@ -7,6 +7,7 @@ mod datagram;
 mod dropped;
 mod expectation;
 mod names;
+mod rules;
 mod status;
 mod zones;
 
@@ -17,6 +18,9 @@ pub use datagram::{Datagram, DatagramMemory, Datagrams};
 pub use dropped::{Dropped, RecentDrops};
 pub use expectation::{Expectation, ExpectationEvent};
 pub use names::Names;
+pub use rules::{
+    ExplainedStage, ExplainedStep, Explanation, RuleObject, RuleProblem, RulesReport, RulesSummary,
+};
 pub use status::{Bucket, Buckets, Counters, Port, Status, Worker, ZoneStatus};
 pub use zones::{SetZones, TimeoutPolicy, Zone, Zones};
 

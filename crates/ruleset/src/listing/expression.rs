@@ -60,7 +60,10 @@ impl Style {
     fn text(self, text: &str) -> String {
         // The names of sets and the element for all others.
         let is_name = text.starts_with('@') || text == "*";
-        if self == Self::Quoted && !is_name { quoted(text) } else { text.to_owned() }
+        // An interface that is gone has its number left.
+        let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_quoted = self == Self::Quoted && !is_name && !is_number;
+        if is_quoted { quoted(text) } else { text.to_owned() }
     }
 }
 

@@ -128,7 +128,7 @@ fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: 
         let text = format!(
             "type {} hook {hook}{device} priority {}; policy {};",
             part(chain, "type"),
-            priority_name(part(chain, "family"), priority),
+            priority_name(part(chain, "family"), hook, priority),
             chain.get("policy").and_then(Value::as_str).unwrap_or("accept")
         );
         line(out, 2, &text);
@@ -139,7 +139,7 @@ fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: 
 }
 
 /// The kernel's names of priorities, where the number is near one of them as nft prints it.
-fn priority_name(family: &str, priority: i64) -> String {
+fn priority_name(family: &str, hook: &str, priority: i64) -> String {
     const NAMES: [(&str, i64); 6] = [
         ("raw", -300),
         ("mangle", -150),
@@ -150,10 +150,15 @@ fn priority_name(family: &str, priority: i64) -> String {
     ];
     /// Nft writes what is so near to a name as an offset to it.
     const NEAR: i64 = 10;
-    if TableFamily::named(family).is_none() {
-        return priority.to_string();
-    }
-    let near = NAMES.iter().find(|(_, known)| (priority - known).abs() <= NEAR);
+    let is_known = |name: &str| match family {
+        _ if name == "dstnat" && hook != "prerouting" => false,
+        _ if name == "srcnat" && hook != "postrouting" => false,
+        "arp" | "netdev" => name == "filter",
+        // Those of bridges are others.
+        family => TableFamily::named(family).is_some(),
+    };
+    let is_near = |(name, known): &&(&str, i64)| is_known(name) && (priority - known).abs() <= NEAR;
+    let near = NAMES.iter().find(is_near);
     match near {
         Some((name, known)) => match priority - known {
             0 => (*name).to_owned(),

@@ -48,6 +48,18 @@ pub(super) fn written(statement: &Value) -> String {
             Some(name) => format!("synproxy name {}", quoted(name)),
             None => synproxy(inside, " "),
         },
+        "queue" => {
+            let flags = part("flags");
+            let flags = if flags.is_null() {
+                String::new()
+            } else {
+                format!(" flags {}", super::names(flags))
+            };
+            let to = inside
+                .get("num")
+                .map(|to| format!(" to {}", expression::written(to, Style::Plain)));
+            format!("queue{flags}{}", to.unwrap_or_default())
+        }
         "flow" => format!("flow add {}", part("flowtable").as_str().unwrap_or_default()),
         "xt" => {
             let text = |key| part(key).as_str().unwrap_or_default();
@@ -121,7 +133,7 @@ fn quota(inside: &Value) -> String {
 pub(super) fn quota_bytes(inside: &Value) -> String {
     let scaled = |bytes: u64| {
         let units = [("gbytes", 30), ("mbytes", 20), ("kbytes", 10)];
-        let fits = units.iter().find(|(_, shift)| bytes > 0 && bytes % (1 << shift) == 0);
+        let fits = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
         fits.map_or(format!("{bytes} bytes"), |(unit, shift)| format!("{} {unit}", bytes >> shift))
     };
     let number = |key: &str| inside.get(key).and_then(Value::as_u64).unwrap_or(0);

@@ -263,25 +263,15 @@ fn written(
     if let Some(vlan) = words.vlan {
         builder = builder.vlan(vlan);
     }
-    let has_ports = matches!(
-        number,
-        protocol::TCP | protocol::UDP | protocol::UDPLITE | protocol::SCTP | protocol::DCCP
-    );
-    if !has_ports && (source_port.is_some() || destination_port.is_some()) {
-        return Err(ProbeError(format!("{name} has no ports; write addresses alone")));
-    }
-    let ports = match destination_port {
-        Some(destination) => (source_port.unwrap_or(DYNAMIC_PORT), destination),
-        None if has_ports => {
-            return Err(ProbeError(format!(
-                "{name} needs a destination port; for example 198.51.100.2:443"
-            )));
-        }
-        None => (0, 0),
-    };
+    let ports = ports_of(name, number, source_port, destination_port)?;
     words.refuse_for_protocol(number)?;
+    let supposed = if words.is_open() { TcpFlags::SYN } else { TcpFlags::ACK };
+    let flags = words.flags.unwrap_or(supposed);
+    // Every host says with its SYN what segments it takes: 1460 bytes, 1440 over IPv6.
+    let segment_size: [u8; 4] = if is_v4 { [2, 4, 0x05, 0xb4] } else { [2, 4, 0x05, 0xa0] };
+    let options: &[u8] = if flags.contains(TcpFlags::SYN) { &segment_size } else { &[] };
     let header = match number {
-        protocol::TCP => 20,
+        protocol::TCP => 20 + options.len(),
         protocol::SCTP => 12 + 20,
         protocol::DCCP => 16,
         protocol::GRE => 4,
@@ -298,13 +288,13 @@ fn written(
     let mut frame = Vec::new();
     match number {
         protocol::TCP => {
-            let supposed = if words.is_open() { TcpFlags::SYN } else { TcpFlags::ACK };
             let tcp = Tcp {
                 source_port: ports.0,
                 destination_port: ports.1,
                 sequence: 1,
-                flags: words.flags.unwrap_or(supposed),
+                flags,
                 window: u16::MAX,
+                options,
                 ..Tcp::default()
             };
             builder.tcp(&tcp, &payload, &mut frame);
@@ -323,6 +313,29 @@ fn written(
         _ => builder.transport(number, &bare(number, ports, payload), &mut frame),
     }
     Ok(frame)
+}
+
+/// The ports of a tuple, if its protocol has any.
+fn ports_of(
+    name: &str,
+    number: u8,
+    source: Option<u16>,
+    destination: Option<u16>,
+) -> Result<(u16, u16), ProbeError> {
+    let has_ports = matches!(
+        number,
+        protocol::TCP | protocol::UDP | protocol::UDPLITE | protocol::SCTP | protocol::DCCP
+    );
+    if !has_ports && (source.is_some() || destination.is_some()) {
+        return Err(ProbeError(format!("{name} has no ports; write addresses alone")));
+    }
+    match destination {
+        Some(destination) => Ok((source.unwrap_or(DYNAMIC_PORT), destination)),
+        None if has_ports => Err(ProbeError(format!(
+            "{name} needs a destination port; for example 198.51.100.2:443"
+        ))),
+        None => Ok((0, 0)),
+    }
 }
 
 /// The least of a header that the dissector takes.

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use conntrack::format::protocol_name;
+use control::RuleBook;
 use control::schema::Tunable;
 use steer::FragmentSteering;
 
-use crate::config::Configuration;
-use crate::print::Output;
+use crate::config::{Configuration, RulesFile};
+use crate::print::{Output, things};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -25,6 +26,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let config = Configuration::load(&args.config)?;
     let cpus = engine::system_cpus();
     config.check_host(&cpus)?;
+    let rules = config.rules.as_ref().map(|rules| rules.load(&config.file, 0)).transpose()?;
     out.line(format_args!("{}: in order", config.file.display()))?;
     let workers = match config.workers {
         Some(workers) => workers.to_string(),
@@ -52,12 +54,35 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         let protocol = protocol_name(protocol);
         out.line(format_args!("helper     {}: {protocol} port {port}", kind.name()))?;
     }
+    if let (Some(file), Some(book)) = (&config.rules, &rules) {
+        print_rules(file, book, &config, out)?;
+    }
     for tunable in changed(&config) {
         let Tunable { name, value, unit, default, .. } = tunable;
         let unit = if unit.is_empty() { unit } else { format!(" {unit}") };
         out.line(format_args!("tunable    {name} = {value}{unit} (default {default})"))?;
     }
     out.line(format_args!("control    {}", config.socket().display()))
+}
+
+fn print_rules(
+    file: &RulesFile,
+    book: &RuleBook,
+    config: &Configuration,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let report = book.report();
+    let rules = report.summary.map_or(0, |summary| summary.rules) as u64;
+    out.line(format_args!("rules      {}: {}", file.path.display(), things(rules, "rule")))?;
+    for problem in report.problems {
+        out.line(format_args!("             {}", problem.message))?;
+    }
+    let present: Vec<String> = config.interfaces.iter().map(|it| it.name.clone()).collect();
+    for name in book.missing_interfaces(&present) {
+        let what = "is no interface of this gateway: rules that ask for it match nothing";
+        out.line(format_args!("             {name} {what}"))?;
+    }
+    Ok(())
 }
 
 /// The tunables that differ from their defaults.

@@ -10,6 +10,7 @@ mod lab_generate;
 mod lab_traffic;
 mod remote;
 mod replay;
+mod rules;
 mod run;
 mod status;
 mod steer;
@@ -38,6 +39,8 @@ pub enum Command {
     Drops(drops::Args),
     /// Show and change how packets are spread over the workers.
     Steer(steer::Args),
+    /// Check rulesets, and ask them about packets.
+    Rules(rules::Args),
     /// Show and change settings, under the kernel's names.
     Tunable(tunable::Args),
     /// Show and change zones.
@@ -70,6 +73,7 @@ impl Command {
             Self::Defrag(args) => defrag::run(&args, out),
             Self::Drops(args) => drops::run(&args, out),
             Self::Steer(args) => steer::run(&args, out),
+            Self::Rules(args) => rules::run(&args, out),
             Self::Tunable(args) => tunable::run(&args, out),
             Self::Zone(args) => zone::run(&args, out),
             Self::Replay(args) => replay::run(&args, out),

@@ -350,9 +350,6 @@ policy = "latency"
 name = "wan0"
 io = "tap"
 
-[rules]
-file = "ruleset.json"
-
 [sync]
 peer = "192.0.2.2"
 
@@ -360,6 +357,46 @@ peer = "192.0.2.2"
 http = "127.0.0.1:9630"
 "#
     ));
+}
+
+#[test]
+fn rules_are_found_from_the_configuration() {
+    let text = "[rules]\nfile = \"ruleset.json\"\nallow_unsupported = true";
+    let file = Path::new("/etc/stateway/gateway.toml");
+    let config = Configuration::parse(file, text, &CpuSet::first(1)).unwrap();
+    let rules =
+        RulesFile { path: "/etc/stateway/ruleset.json".into(), line: 2, allow_unsupported: true };
+    assert_eq!(config.rules, Some(rules));
+    let config = parse("[rules]\nfile = \"/run/ruleset.json\"").unwrap();
+    let rules = RulesFile { path: "/run/ruleset.json".into(), line: 2, allow_unsupported: false };
+    assert_eq!(config.rules, Some(rules));
+    assert_eq!(
+        problems("[rules]\nallow_unsupported = 1\nname = 5"),
+        "gateway.toml:1: rules.file: is missing; for example file = \"ruleset.json\"\n\
+         gateway.toml:2: rules.allow_unsupported: 1 is not allowed; allowed: true, false\n\
+         gateway.toml:3: rules.name: unknown key; known here: file, allow_unsupported"
+    );
+    assert!(problems("[rules]\nfile = \"\"").contains("rules.file: is empty"));
+}
+
+#[test]
+fn a_ruleset_that_can_not_be_loaded_is_told_with_its_place() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let config = directory.path().join("gw.toml");
+    let load = |document: Option<&str>| {
+        let path = directory.path().join("rules.json");
+        match document {
+            Some(document) => std::fs::write(&path, document).unwrap(),
+            None => drop(std::fs::remove_file(&path)),
+        }
+        let rules = RulesFile { path, line: 7, allow_unsupported: false };
+        rules.load(&config, 0).map(|_| ()).map_err(|problems| problems.to_string())
+    };
+    assert_eq!(load(Some("{\"nftables\": []}")), Ok(()));
+    let gone = load(None).unwrap_err();
+    assert!(gone.contains("gw.toml:7: rules.file: ") && gone.contains("can not be read"));
+    let cut = load(Some("{\"nftables\": [")).unwrap_err();
+    assert!(cut.contains("rules.json: document: invalid: ") && cut.contains("EOF"), "{cut}");
 }
 
 #[test]

@@ -219,6 +219,14 @@ pub fn text<'v>(value: &'v DeValue<'_>, allowed: &str) -> Result<&'v str, String
     value.as_str().ok_or_else(|| format!("{} is not a text; allowed: {allowed}", show(value)))
 }
 
+/// Yes or no.
+pub fn flag(value: &DeValue<'_>) -> Result<bool, String> {
+    match value {
+        DeValue::Boolean(truth) => Ok(*truth),
+        other => Err(format!("{} is not allowed; allowed: true, false", show(other))),
+    }
+}
+
 /// A whole number from `min` to `max`.
 pub fn number(value: &DeValue<'_>, min: u64, max: u64) -> Result<u64, String> {
     value

@@ -2,6 +2,7 @@
 
 mod document;
 mod host;
+mod rules;
 mod sections;
 mod zones;
 
@@ -20,6 +21,7 @@ use wire::Tunnels;
 use crate::every::Every;
 
 pub use document::{Problem, Problems};
+pub use rules::{RulesFile, read_ruleset};
 
 /// Longest configuration file that is read, bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -57,6 +59,8 @@ pub struct Configuration {
     pub settings: Settings,
     /// What the labels of connections are called.
     pub labels: Arc<LabelNames>,
+    /// The ruleset.
+    pub rules: Option<RulesFile>,
     /// Where the control socket is to be.
     pub socket: Option<PathBuf>,
     /// Line of that key, for messages.
@@ -149,6 +153,16 @@ impl Configuration {
     /// All problems, with their lines.
     pub fn check_host(&self, cpus: &[usize]) -> Result<(), Problems> {
         host::check(self, cpus)
+    }
+
+    /// Rules can be checked and explained, and not run yet.
+    ///
+    /// # Errors
+    /// The problem, with its line.
+    pub fn refuse_rules(&self) -> Result<(), Problems> {
+        let Some(rules) = &self.rules else { return Ok(()) };
+        let what = "rules can be checked and explained, and not run yet; take this table out";
+        Err(Problems(vec![self.problem(rules.line, "rules.file", what.to_owned())]))
     }
 
     /// A problem of this file; `line` 0 means all of it.

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use wire::Tunnels;
 
 use super::document::{Reader, Section, choice, number, show, text};
-use super::{Configuration, Interface, Problems, zones};
+use super::{Configuration, Interface, Problems, rules, zones};
 use crate::every::{ALLOWED, Every};
 
 /// Most receive queues of one interface.
@@ -53,10 +53,11 @@ pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configurati
     for section in tables(&mut reader, &mut document, "helper") {
         helper(&mut reader, section, &mut config.settings.conntrack.helpers);
     }
-    for later in ["rules", "sync"] {
-        if let Some(entry) = document.take(later) {
-            reader.note(entry.offset, later, "not supported yet; take this table out");
-        }
+    if let Some(section) = table(&mut reader, &mut document, "rules") {
+        config.rules = rules::read(&mut reader, section, file);
+    }
+    if let Some(entry) = document.take("sync") {
+        reader.note(entry.offset, "sync", "not supported yet; take this table out");
     }
     document.finish(&mut reader);
     reader.finish(config)

@@ -81,7 +81,11 @@ pub struct Args {
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let config = match &args.config {
-        Some(file) => Configuration::load(file)?,
+        Some(file) => {
+            let config = Configuration::load(file)?;
+            config.refuse_rules()?;
+            config
+        }
         None => Configuration::default(),
     };
     let names: Vec<String> = config.interfaces.iter().map(|i| i.name.clone()).collect();

@@ -61,6 +61,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     end_on_panic();
     let config = Configuration::load(&args.config)?;
     config.check_host(&engine::system_cpus())?;
+    config.refuse_rules()?;
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
     // From here on a signal waits until everything runs, and then stops it.
     let mut signals = Signals::new().context("can not wait for signals")?;

@@ -1,0 +1,204 @@
+//! From the steps of a packet to words.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use flow::Timestamp;
+use ruleset::probe::Probe;
+use ruleset::{
+    ChainId, CtState, Decision, Fate, NatKind, NatRequest, Outcome, RuleId, RuleState, SharedState,
+    Stage, StageWalk, Step, Tracked, Walk, listing, walk,
+};
+use serde_json::Value;
+use wire::{Family, Summary, Tunnels};
+
+use super::RuleBook;
+use crate::SCHEMA;
+use crate::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
+
+impl RuleBook {
+    /// What the rules say of a packet while nothing has been counted, and sets hold what
+    /// they are loaded with.
+    pub fn explain(&self, probe: &Probe) -> Explanation {
+        let shared = SharedState::new(&self.program, 1);
+        let mut state = RuleState::new(&self.program, &shared, Timestamp::ZERO);
+        self.explain_with(probe, probe, &mut state, Timestamp::ZERO)
+    }
+
+    /// The same with what is known of the connection and of sets. The state is changed as
+    /// by a packet.
+    pub fn explain_with(
+        &self,
+        probe: &Probe,
+        tracked: &dyn Tracked,
+        state: &mut RuleState,
+        now: Timestamp,
+    ) -> Explanation {
+        let walk = walk(&self.program, state, probe, tracked, now);
+        let family = probe.network.family;
+        Explanation {
+            schema: SCHEMA,
+            packet: Summary { frame: &probe.frame, tunnels: Tunnels::Outer }.to_string(),
+            input: probe.input.clone(),
+            output: probe.output.clone(),
+            state: CtState::name(tracked.state()).to_owned(),
+            stages: walk.stages.iter().map(|stage| self.stage(stage, family)).collect(),
+            verdict: verdict(walk.fate).to_owned(),
+            outcome: self.outcome(&walk),
+            remarks: walk.remarks.iter().map(|&remark| remark.to_owned()).collect(),
+        }
+    }
+
+    fn stage(&self, walked: &StageWalk, family: Family) -> ExplainedStage {
+        let StageWalk { stage, steps, outcome } = walked;
+        ExplainedStage {
+            stage: stage.name().to_owned(),
+            steps: steps.iter().map(|step| self.step(*step)).collect(),
+            changes: changes(outcome, family),
+        }
+    }
+
+    fn step(&self, step: Step) -> ExplainedStep {
+        match step {
+            Step::Policy(chain) => {
+                let place = self.place(chain);
+                let accepts = self.program.ruleset().chains()[chain.index()]
+                    .base
+                    .is_none_or(|base| base.accepts);
+                let text = if accepts { "policy accept" } else { "policy drop" };
+                ExplainedStep { place, text: text.to_owned(), comment: None }
+            }
+            Step::Rule(rule) => {
+                let comment = self.program.ruleset().rules()[rule.index()].comment.clone();
+                let text = self.rule_text(rule);
+                ExplainedStep { place: self.rule_place(rule), text, comment }
+            }
+        }
+    }
+
+    fn place(&self, chain: ChainId) -> RuleObject {
+        let chain = &self.program.ruleset().chains()[chain.index()];
+        RuleObject {
+            family: chain.family.name().to_owned(),
+            table: chain.table.clone(),
+            object: "chain".to_owned(),
+            name: chain.name.clone(),
+            handle: chain.handle,
+        }
+    }
+
+    fn rule_place(&self, rule: RuleId) -> RuleObject {
+        let rule = &self.program.ruleset().rules()[rule.index()];
+        let chain = self.place(rule.chain);
+        RuleObject { object: "rule".to_owned(), handle: rule.handle, ..chain }
+    }
+
+    fn rule_text(&self, rule: RuleId) -> String {
+        let position = self.program.ruleset().rules()[rule.index()].position;
+        let Some(object) = self.object(position) else { return String::new() };
+        // The comment is told beside.
+        let statements = object.get("expr").cloned().unwrap_or(Value::Null);
+        listing::rule_text(&serde_json::json!({ "expr": statements }))
+    }
+
+    /// The verdict, and who decided it.
+    fn outcome(&self, walk: &Walk) -> String {
+        let what = match walk.fate {
+            Fate::Passes => return "accepted: it goes on its way".to_owned(),
+            Fate::ToHost => {
+                let host = "accepted: it goes to this host, where the kernel's input chains judge";
+                return host.to_owned();
+            }
+            Fate::Ends(_, Decision::Accept) => return "accepted".to_owned(),
+            Fate::Ends(_, Decision::Drop) => "dropped",
+            Fate::Ends(_, Decision::Reject(_)) => "refused, and its sender is told,",
+            Fate::Ends(_, Decision::SynProxy(_)) => "answered by the SYN proxy",
+        };
+        let Some(stage) = walk.stages.last() else { return what.to_owned() };
+        let by = match stage.steps.last() {
+            Some(Step::Rule(rule)) => {
+                let place = self.rule_place(*rule);
+                let handle = place.handle.map(|handle| format!(" handle {handle}"));
+                let RuleObject { family, table, name, .. } = place;
+                format!(" by {family} {table} chain {name} rule{}", handle.unwrap_or_default())
+            }
+            Some(Step::Policy(chain)) => {
+                let RuleObject { family, table, name, .. } = self.place(*chain);
+                format!(" by the policy of {family} {table} chain {name}")
+            }
+            None => String::new(),
+        };
+        format!("{what} in {}{by}", Stage::name(stage.stage))
+    }
+}
+
+fn verdict(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Passes | Fate::Ends(_, Decision::Accept) => "accept",
+        Fate::ToHost => "host",
+        Fate::Ends(_, Decision::Drop) => "drop",
+        Fate::Ends(_, Decision::Reject(_)) => "reject",
+        Fate::Ends(_, Decision::SynProxy(_)) => "synproxy",
+    }
+}
+
+/// What a stage does beside its verdict.
+fn changes(outcome: &Outcome, family: Family) -> Vec<String> {
+    let mut changes = Vec::new();
+    changes.extend(outcome.mark.map(|mark| format!("mark {mark:#x}")));
+    changes.extend(outcome.priority.map(|it| format!("priority {:x}:{:x}", it >> 16, it & 0xffff)));
+    changes.extend(outcome.ct_mark.map(|mark| format!("connection mark {mark:#x}")));
+    changes.extend(outcome.zone.map(|zone| format!("zone {zone}")));
+    if outcome.label != 0 {
+        let labels =
+            (0..128).filter(|bit| outcome.label >> bit & 1 == 1).map(|bit| bit.to_string());
+        changes.push(format!("labels {}", labels.collect::<Vec<_>>().join(",")));
+    }
+    if outcome.notrack {
+        changes.push("not tracked".to_owned());
+    }
+    changes.extend(outcome.nat.as_ref().map(|request| translation(request, family)));
+    changes.extend(outcome.segment_size.map(|size| match size {
+        ruleset::SegmentSize::AtMost(most) => format!("maximum segment size at most {most}"),
+        ruleset::SegmentSize::PathMtu => "maximum segment size as the path takes".to_owned(),
+    }));
+    if outcome.helper.is_some() {
+        changes.push("the connection gets a helper".to_owned());
+    }
+    if outcome.timeout.is_some() {
+        changes.push("the connection gets timeouts".to_owned());
+    }
+    if outcome.logs.asked() > 0 {
+        changes.push("logged".to_owned());
+    }
+    changes
+}
+
+fn translation(request: &NatRequest, family: Family) -> String {
+    let NatRequest { kind, address, ports, netmap, .. } = request;
+    let what = match kind {
+        NatKind::Source => "source translated",
+        NatKind::Destination => "destination translated",
+        NatKind::Masquerade => "source translated to the address of the output interface",
+        NatKind::Redirect => "destination translated to the address of the input interface",
+    };
+    let ip = |bits: u128| -> IpAddr {
+        match family {
+            Family::V4 => Ipv4Addr::from(bits as u32).into(),
+            Family::V6 => Ipv6Addr::from(bits).into(),
+        }
+    };
+    let mut text = what.to_owned();
+    match address {
+        Some(all) if all.is_one() => text += &format!(" to {}", ip(all.low)),
+        Some(all) if *netmap => {
+            text += &format!(" to the same host of {}-{}", ip(all.low), ip(all.high));
+        }
+        Some(all) => text += &format!(" to one of {}-{}", ip(all.low), ip(all.high)),
+        None => {}
+    }
+    match ports {
+        Some((low, high)) if low == high => text + &format!(" port {low}"),
+        Some((low, high)) => text + &format!(" port {low}-{high}"),
+        None => text,
+    }
+}

@@ -1,0 +1,194 @@
+//! A ruleset with the document that it was made from: what the command line and the API
+//! tell of it.
+
+mod explain;
+
+use std::collections::HashMap;
+
+use ruleset::limits::MAX_DOCUMENT_BYTES;
+use ruleset::{
+    CompileError, CompileOptions, Imported, Options, Place, Problem, Problems, Program, Severity,
+    Stage, ValidRuleset, import_value, listing,
+};
+use serde_json::Value;
+
+use crate::SCHEMA;
+use crate::schema::{RuleProblem, RulesReport, RulesSummary};
+
+/// How text in nft's own syntax becomes what is read here.
+const FROM_TEXT: &str = "this is a ruleset in nft's own syntax; it is read as nft prints it in \
+     JSON: sudo unshare --net sh -c 'nft -f RULES.nft && nft -j list ruleset' > ruleset.json \
+     (in a namespace of its own, so that nothing of this host changes)";
+
+/// A ruleset that may be loaded.
+#[derive(Clone, Debug)]
+pub struct RuleBook {
+    document: Value,
+    program: Program,
+    problems: Problems,
+}
+
+/// Why a ruleset may not be loaded. Its text has one problem in each line.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}", lines(&self.report))]
+pub struct RulesRefused {
+    /// All of it.
+    pub report: Box<RulesReport>,
+}
+
+fn lines(report: &RulesReport) -> String {
+    let RulesReport { invalid, unsupported, problems, .. } = report;
+    let mut text = String::new();
+    for problem in problems {
+        text = text + &problem.message + "\n";
+        if let Some(rule) = &problem.rule {
+            text = text + "    " + rule + "\n";
+        }
+    }
+    format!("{text}the ruleset is refused: {invalid} invalid and {unsupported} unsupported")
+}
+
+impl RuleBook {
+    /// Reads a ruleset as `nft -j list ruleset` prints it. `seed` is a secret for hash
+    /// tables.
+    ///
+    /// # Errors
+    /// [`RulesRefused`] with all problems.
+    pub fn read(document: &[u8], options: Options, seed: u64) -> Result<Self, RulesRefused> {
+        let refused = |what: String| {
+            let place = Place::default();
+            let (severity, path, effect) = (Severity::Invalid, String::new(), None);
+            let problem = Problem { severity, place, path, what, effect };
+            let problems = vec![RuleProblem::new(&problem, None)];
+            RulesRefused { report: RulesReport::refusing(problems, 1, 0).into() }
+        };
+        if document.len() > MAX_DOCUMENT_BYTES {
+            let most = MAX_DOCUMENT_BYTES >> 20;
+            return Err(refused(format!("longer than {most} MiB: that is no ruleset")));
+        }
+        // The parser refuses what is nested more than 128 deep.
+        let value: Value = serde_json::from_slice(document).map_err(|error| {
+            if document.iter().all(u8::is_ascii_whitespace) {
+                let what = "it is empty; `nft -j list ruleset > ruleset.json` prints a ruleset";
+                return refused(what.to_owned());
+            }
+            let what = if is_text(document) { FROM_TEXT.to_owned() } else { error.to_string() };
+            refused(what)
+        })?;
+        let Imported { ruleset, problems } = import_value(&value, options).map_err(|error| {
+            let (invalid, unsupported) = counts(&error.problems);
+            let listed = told(&value, &error.problems);
+            RulesRefused { report: RulesReport::refusing(listed, invalid, unsupported).into() }
+        })?;
+        let options = CompileOptions { index: true, seed };
+        let program = Program::compile(ruleset, options)
+            .map_err(|error: CompileError| refused(error.to_string()))?;
+        Ok(Self { document: value, program, problems })
+    }
+
+    /// The document that it was made from.
+    pub fn document(&self) -> &Value {
+        &self.document
+    }
+
+    /// What judges packets.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// What was left out or is worth knowing.
+    pub fn report(&self) -> RulesReport {
+        let (invalid, unsupported) = counts(&self.problems);
+        RulesReport {
+            schema: SCHEMA,
+            loadable: true,
+            invalid,
+            unsupported,
+            problems: told(&self.document, &self.problems),
+            summary: Some(summary(self.program.ruleset())),
+        }
+    }
+
+    /// Interfaces that rules name and that are not among these: such rules match nothing.
+    pub fn missing_interfaces(&self, present: &[String]) -> Vec<String> {
+        let named = self.program.ruleset().interfaces().into_keys();
+        named.filter(|name| !present.contains(name)).collect()
+    }
+
+    /// The object of the document at a position of its list.
+    fn object(&self, position: usize) -> Option<&Value> {
+        let object = self.document.get("nftables")?.get(position)?.as_object()?;
+        object.values().next()
+    }
+}
+
+impl RulesReport {
+    fn refusing(problems: Vec<RuleProblem>, invalid: usize, unsupported: usize) -> Self {
+        Self { schema: SCHEMA, loadable: false, invalid, unsupported, problems, summary: None }
+    }
+}
+
+fn counts(problems: &Problems) -> (usize, usize) {
+    (problems.count(Severity::Invalid), problems.count(Severity::Unsupported))
+}
+
+/// True for what begins as rulesets in nft's own syntax do.
+fn is_text(document: &[u8]) -> bool {
+    const BEGINNINGS: [&str; 8] =
+        ["#", "table ", "add ", "flush ", "define ", "include ", "create ", "delete "];
+    let begin = &document[..document.len().min(4096)];
+    let text = String::from_utf8_lossy(begin);
+    BEGINNINGS.iter().any(|word| text.trim_start().starts_with(word))
+}
+
+/// Problems with the texts of their rules.
+fn told(document: &Value, problems: &Problems) -> Vec<RuleProblem> {
+    type Key<'a> = (&'a str, &'a str, &'a str, u64);
+    let mut rules: HashMap<Key<'_>, &Value> = HashMap::new();
+    let objects = document.get("nftables").and_then(Value::as_array);
+    for rule in objects.into_iter().flatten().filter_map(|object| object.get("rule")) {
+        let text = |key: &str| rule.get(key).and_then(Value::as_str).unwrap_or_default();
+        if let Some(handle) = rule.get("handle").and_then(Value::as_u64) {
+            rules.insert((text("family"), text("table"), text("chain"), handle), rule);
+        }
+    }
+    let tell = |problem: &Problem| {
+        let Place { family, table, object, name, handle } = &problem.place;
+        let key = (family.as_str(), table.as_str(), name.as_str());
+        let rule = handle
+            .filter(|_| *object == "rule")
+            .and_then(|handle| rules.get(&(key.0, key.1, key.2, handle)));
+        RuleProblem::new(problem, rule.map(|rule| listing::rule_text(rule)))
+    };
+    problems.listed().iter().map(tell).collect()
+}
+
+fn summary(ruleset: &ValidRuleset) -> RulesSummary {
+    let mut tables: Vec<String> = Vec::new();
+    for chain in ruleset.chains() {
+        let table = format!("{} {}", chain.family.name(), chain.table);
+        if !tables.contains(&table) {
+            tables.push(table);
+        }
+    }
+    let mut bases: Vec<_> = ruleset.chains().iter().filter(|chain| chain.base.is_some()).collect();
+    let order = |chain: &&ruleset::Chain| chain.base.map(|base| (base.stage, base.priority));
+    bases.sort_by_key(order);
+    let stage = |chain: &ruleset::Chain| chain.base.map_or("", |base| Stage::name(base.stage));
+    let base_chains = bases.iter().map(|chain| {
+        format!("{} {} {}: {}", chain.family.name(), chain.table, chain.name, stage(chain))
+    });
+    RulesSummary {
+        tables,
+        chains: ruleset.chains().len(),
+        base_chains: base_chains.collect(),
+        rules: ruleset.rules().len(),
+        sets: ruleset.sets().iter().filter(|set| set.name.is_some()).count(),
+        elements: ruleset.sets().iter().map(ruleset::Set::element_count).sum(),
+        interfaces: ruleset.interfaces().into_keys().collect(),
+    }
+}
+
+#[cfg(test)]
+#[path = "../rules_tests.rs"]
+mod tests;

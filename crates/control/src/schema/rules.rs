@@ -1,0 +1,163 @@
+//! Rules: what is wrong with a ruleset, what it holds, and what it says of a packet.
+
+use ruleset::{Effect, Place, Problem, Severity};
+use serde::{Deserialize, Serialize};
+
+/// An object of a ruleset, named as nftables names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleObject {
+    /// Address family; empty for the document as a whole.
+    pub family: String,
+    /// Table.
+    pub table: String,
+    /// What it is: `table`, `chain`, `rule`, `set`, `map` and so on.
+    pub object: String,
+    /// Name of the chain, also of a rule, or of the set or object.
+    pub name: String,
+    /// The kernel's handle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<u64>,
+}
+
+impl From<&Place> for RuleObject {
+    fn from(place: &Place) -> Self {
+        let Place { family, table, object, name, handle } = place.clone();
+        Self { family, table, object: object.to_owned(), name, handle }
+    }
+}
+
+/// Something that is wrong with a ruleset, not done by it, or worth knowing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleProblem {
+    /// `invalid`, `unsupported`, `left_to_kernel` or `note`. The first two keep a ruleset
+    /// from loading, `unsupported` only unless it is allowed.
+    pub severity: String,
+    /// Where.
+    #[serde(flatten)]
+    pub place: RuleObject,
+    /// Where inside the object: `expr[2].match.left`. Empty for all of it.
+    pub path: String,
+    /// What.
+    pub what: String,
+    /// What leaving it out does: `stricter`, `open` (what it drops goes on), `untranslated`,
+    /// `unclear` or `side_effect`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<String>,
+    /// The rule as nftables prints it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// All of it in one line for people.
+    pub message: String,
+}
+
+impl RuleProblem {
+    /// A problem, with the text of its rule if it is one.
+    pub fn new(problem: &Problem, rule: Option<String>) -> Self {
+        let severity = match problem.severity {
+            Severity::Invalid => "invalid",
+            Severity::Unsupported => "unsupported",
+            Severity::LeftToKernel => "left_to_kernel",
+            Severity::Note => "note",
+        };
+        let effect = problem.effect.map(|effect| match effect {
+            Effect::Stricter => "stricter",
+            Effect::Open => "open",
+            Effect::Untranslated => "untranslated",
+            Effect::Unclear => "unclear",
+            Effect::SideEffect => "side_effect",
+        });
+        Self {
+            severity: severity.to_owned(),
+            place: RuleObject::from(&problem.place),
+            path: problem.path.clone(),
+            what: problem.what.clone(),
+            effect: effect.map(str::to_owned),
+            rule,
+            message: problem.to_string(),
+        }
+    }
+}
+
+/// What a check of a ruleset has found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RulesReport {
+    /// Schema version.
+    pub schema: u32,
+    /// It may be loaded.
+    pub loadable: bool,
+    /// How many problems are errors in the document, those that are not listed included.
+    pub invalid: usize,
+    /// How many are about what Stateway does not do.
+    pub unsupported: usize,
+    /// Problems in the order in which they were found.
+    pub problems: Vec<RuleProblem>,
+    /// What it holds, if it may be loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<RulesSummary>,
+}
+
+/// What a ruleset holds of what Stateway runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesSummary {
+    /// Family and name of each table that has chains.
+    pub tables: Vec<String>,
+    /// Chains.
+    pub chains: usize,
+    /// Base chains, in the order in which packets meet them.
+    pub base_chains: Vec<String>,
+    /// Rules.
+    pub rules: usize,
+    /// Named sets and maps.
+    pub sets: usize,
+    /// Elements of all sets, those that rules hold themselves included.
+    pub elements: usize,
+    /// Interfaces that rules name.
+    pub interfaces: Vec<String>,
+}
+
+/// What the rules say of a packet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Schema version.
+    pub schema: u32,
+    /// The packet in one line.
+    pub packet: String,
+    /// The interface that it comes in by.
+    pub input: Option<String>,
+    /// The interface that it goes out by.
+    pub output: Option<String>,
+    /// What tracking says of it.
+    pub state: String,
+    /// The stages that asked chains, in order.
+    pub stages: Vec<ExplainedStage>,
+    /// `accept`, `drop`, `reject`, `synproxy` or `host`.
+    pub verdict: String,
+    /// The verdict in a sentence.
+    pub outcome: String,
+    /// What was taken for granted.
+    pub remarks: Vec<String>,
+}
+
+/// What one stage says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExplainedStage {
+    /// Its name.
+    pub stage: String,
+    /// Rules that matched and policies that decided, in order.
+    pub steps: Vec<ExplainedStep>,
+    /// What the packet or its connection gets: marks, translation and the like.
+    pub changes: Vec<String>,
+}
+
+/// A rule that matched, or a policy.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExplainedStep {
+    /// The rule, or the chain whose policy decided.
+    #[serde(flatten)]
+    pub place: RuleObject,
+    /// The rule as nftables prints it, without its comment, or the policy.
+    pub text: String,
+    /// The operator's comment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+}

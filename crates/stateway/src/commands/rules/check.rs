@@ -1,0 +1,139 @@
+//! `stateway rules check`
+
+use std::path::{Path, PathBuf};
+
+use control::schema::{RuleProblem, RulesReport, RulesSummary};
+use control::{RuleBook, RulesRefused};
+use netio::link_state;
+use ruleset::Options;
+
+use crate::commands::remote::Json;
+use crate::config::read_ruleset;
+use crate::outcome::UsageError;
+use crate::print::{Output, things};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Every problem is told with table, chain and handle, and what leaving the rule out means. The
+exit code is 2 if the ruleset can not be loaded.
+
+Where the file comes from:
+  nft -j list ruleset > ruleset.json
+  sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > ruleset.json")]
+pub struct Args {
+    /// The ruleset as `nft -j list ruleset` prints it; `-` for standard input.
+    file: PathBuf,
+    /// Leave out rules that are not supported instead of refusing all. Those that drop
+    /// packets do not drop them then.
+    #[arg(long)]
+    allow_unsupported: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    let Args { file, allow_unsupported, json } = args;
+    let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
+    let options = Options { allow_unsupported: *allow_unsupported };
+    // Nobody sends packets to these hash tables.
+    match RuleBook::read(&document, options, 0) {
+        Ok(book) => {
+            let report = book.report();
+            if json.json { out.json(&report) } else { print(file, &report, out) }
+        }
+        Err(RulesRefused { report }) => {
+            if json.json {
+                out.json(&report)?;
+            } else {
+                list(&report.problems, out)?;
+            }
+            out.flush()?;
+            Err(refusal(file, &report).into())
+        }
+    }
+}
+
+/// Why a file is not loaded, in one line.
+pub(super) fn refusal(file: &Path, report: &RulesReport) -> UsageError {
+    let RulesReport { invalid, unsupported, .. } = report;
+    let hint = if *invalid == 0 {
+        "; --allow-unsupported leaves those out, which says above what that means for each"
+    } else {
+        ""
+    };
+    UsageError(at(
+        file,
+        &format!("the ruleset is refused: {invalid} invalid and {unsupported} unsupported{hint}"),
+    ))
+}
+
+/// With the name of the file in front.
+pub(super) fn at(file: &Path, what: &str) -> String {
+    let name =
+        if file == Path::new("-") { "standard input".into() } else { file.display().to_string() };
+    format!("{name}: {what}")
+}
+
+/// Problems, each with its rule below.
+pub(super) fn list(problems: &[RuleProblem], out: &mut Output) -> anyhow::Result<()> {
+    for problem in problems {
+        out.line(&problem.message)?;
+        if let Some(rule) = &problem.rule {
+            out.line(format_args!("    {rule}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn print(file: &Path, report: &RulesReport, out: &mut Output) -> anyhow::Result<()> {
+    let RulesReport { unsupported, problems, summary, .. } = report;
+    let of = |wanted: &str| -> Vec<RuleProblem> {
+        problems.iter().filter(|problem| problem.severity == wanted).cloned().collect()
+    };
+    let in_order = match unsupported {
+        0 => "in order".to_owned(),
+        left_out => {
+            format!("can be loaded without {}", things(*left_out as u64, "unsupported part"))
+        }
+    };
+    out.line(at(file, &in_order))?;
+    if let Some(summary) = summary {
+        print_summary(summary, out)?;
+    }
+    for (severity, title) in [
+        ("unsupported", "left out:"),
+        ("left_to_kernel", "left to the kernel:"),
+        ("note", "worth knowing:"),
+    ] {
+        let problems = of(severity);
+        if !problems.is_empty() {
+            out.title(title)?;
+            list(&problems, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_summary(summary: &RulesSummary, out: &mut Output) -> anyhow::Result<()> {
+    let RulesSummary { tables, chains, base_chains, rules, sets, elements, interfaces } = summary;
+    out.line(format_args!("tables      {}", tables.join(", ")))?;
+    out.line(format_args!("chains      {chains}, {} of them base chains:", base_chains.len()))?;
+    for base in base_chains {
+        out.line(format_args!("              {base}"))?;
+    }
+    out.line(format_args!("rules       {rules}"))?;
+    out.line(format_args!("sets        {sets}, {}", things(*elements as u64, "element")))?;
+    if interfaces.is_empty() {
+        return Ok(());
+    }
+    out.line(format_args!("interfaces  {}", interfaces.join(", ")))?;
+    let gone = |name: &&String| matches!(link_state(name), Ok(None));
+    let gone: Vec<&str> = interfaces.iter().filter(gone).map(String::as_str).collect();
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let gone = gone.join(", ");
+    out.line(format_args!(
+        "              not on this host: {gone}; rules that ask for them match nothing"
+    ))
+}

@@ -1,0 +1,150 @@
+//! `stateway rules explain`
+
+use std::path::{Path, PathBuf};
+
+use control::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
+use control::{RuleBook, RulesRefused};
+use netio::capture::CaptureReader;
+use netio::{FramePool, PortError, PortId, RxQueue};
+use ruleset::Options;
+use ruleset::probe::Probe;
+
+use super::check::{at, list, refusal};
+use crate::commands::remote::Json;
+use crate::config::read_ruleset;
+use crate::outcome::UsageError;
+use crate::print::Output;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway rules explain --file ruleset.json tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
+  stateway rules explain --file ruleset.json udp [2001:db8::1]:5353 [2001:db8::2]:53 in lan0
+  stateway rules explain --file ruleset.json icmp 192.0.2.1 198.51.100.2 type echo-request
+  stateway rules explain --file ruleset.json 4500001c000000004001f8e3c0000201c6336402... in lan0
+  stateway rules explain --file ruleset.json @traffic.pcap:17 in lan0 out wan0
+
+A packet is a protocol with the addresses of its ends and, for TCP, UDP, SCTP and DCCP, their
+ports; or a frame or IP packet in hexadecimal digits; or the number of a packet in a capture,
+counted from 1. What is known besides comes behind, in any order:
+  in IFACE  out IFACE      interfaces that it comes in and goes out by
+  state STATE              new (unless told otherwise), established, related, invalid, untracked
+  reply                    it comes from the end that did not open the connection
+  status dnat,assured      status of its connection
+  mark N  ct-mark N  zone N
+of a packet that is not given byte by byte also:
+  flags syn,ack  type TYPE  code N  id N  vlan N  ttl N  dscp NAME  length BYTES
+
+Sets that rules fill are taken as the file lists them, limits and quotas as unused.")]
+pub struct Args {
+    /// The packet, and what is known of it.
+    #[arg(required = true, value_name = "PACKET")]
+    packet: Vec<String>,
+    /// Ask this ruleset, as `nft -j list ruleset` prints it; `-` for standard input.
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+    /// Leave out rules that are not supported.
+    #[arg(long)]
+    allow_unsupported: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    let Args { packet, file, allow_unsupported, json } = args;
+    let probe = probe(&packet.join(" "))?;
+    let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
+    let options = Options { allow_unsupported: *allow_unsupported };
+    let book = match RuleBook::read(&document, options, 0) {
+        Ok(book) => book,
+        Err(RulesRefused { report }) => {
+            list(&report.problems, out)?;
+            out.flush()?;
+            return Err(refusal(file, &report).into());
+        }
+    };
+    let explanation = book.explain(&probe);
+    if json.json { out.json(&explanation) } else { print(&explanation, out) }
+}
+
+/// The packet that is meant.
+fn probe(question: &str) -> anyhow::Result<Probe> {
+    let question = question.trim();
+    let usage = |error: ruleset::probe::ProbeError| UsageError(error.to_string());
+    let Some(place) = question.strip_prefix('@') else {
+        return Ok(Probe::parse(question).map_err(usage)?);
+    };
+    let (place, rest) = place.split_once(char::is_whitespace).unwrap_or((place, ""));
+    let parts =
+        place.rsplit_once(':').and_then(|(file, number)| Some((file, number.parse().ok()?)));
+    let (file, number): (&str, u64) = parts.filter(|(_, number)| *number > 0).ok_or_else(|| {
+        UsageError(format!("@{place}: write @FILE:NUMBER, where 1 is the first packet"))
+    })?;
+    let frame = frame_of(Path::new(file), number)?;
+    Ok(Probe::of_frame(frame, rest).map_err(usage)?)
+}
+
+/// A packet of a capture, counted from 1.
+fn frame_of(file: &Path, number: u64) -> anyhow::Result<Vec<u8>> {
+    /// Packets that are read at a time.
+    const BATCH: usize = 64;
+    let mut capture = CaptureReader::open(file, PortId(0))?;
+    let mut pool = FramePool::new(BATCH, BATCH);
+    let (mut seen, mut frames) = (0, Vec::new());
+    loop {
+        let ended = capture.receive(&mut frames, BATCH, &mut pool);
+        for frame in &frames {
+            seen += 1;
+            if seen == number {
+                return Ok(frame.bytes().to_vec());
+            }
+        }
+        frames.clear();
+        match ended {
+            Ok(_) => {}
+            Err(PortError::Finished) => {
+                let what = format!("{}: there is no packet {number}, only {seen}", file.display());
+                return Err(UsageError(what).into());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+pub(super) fn print(explanation: &Explanation, out: &mut Output) -> anyhow::Result<()> {
+    let Explanation { packet, input, output, state, stages, outcome, remarks, .. } = explanation;
+    out.line(format_args!("packet   {packet}"))?;
+    let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
+    let (input, output) = (name(input), name(output));
+    out.line(format_args!("         in {input}, out {output}, state {state}"))?;
+    for stage in stages {
+        print_stage(stage, out)?;
+    }
+    if stages.is_empty() {
+        out.line("no chain is asked about it")?;
+    }
+    out.title(&format!("verdict  {outcome}"))?;
+    remarks.iter().try_for_each(|remark| out.line(format_args!("note     {remark}")))
+}
+
+fn print_stage(stage: &ExplainedStage, out: &mut Output) -> anyhow::Result<()> {
+    out.line("")?;
+    out.title(&stage.stage)?;
+    let places: Vec<String> = stage.steps.iter().map(|step| place(&step.place)).collect();
+    let width = places.iter().map(|place| place.chars().count()).max().unwrap_or(0);
+    for (step, place) in stage.steps.iter().zip(&places) {
+        let ExplainedStep { text, comment, .. } = step;
+        let comment = comment.as_ref().map(|comment| format!("  \"{comment}\""));
+        out.line(format_args!("  {place:width$}  {text}{}", comment.unwrap_or_default()))?;
+    }
+    stage.changes.iter().try_for_each(|change| out.line(format_args!("  -> {change}")))
+}
+
+fn place(place: &RuleObject) -> String {
+    let RuleObject { family, table, object, name, handle } = place;
+    let handle = match (object.as_str(), handle) {
+        ("rule", Some(handle)) => format!(" handle {handle}"),
+        _ => String::new(),
+    };
+    format!("{family} {table} {name}{handle}")
+}

@@ -1,0 +1,41 @@
+//! `stateway rules`
+
+mod check;
+mod explain;
+
+use crate::print::Output;
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+A ruleset is read as nft prints it in JSON:
+  nft -j list ruleset > ruleset.json
+
+That is the one this host runs. One in nft's own syntax is turned into JSON in a network
+namespace of its own, so that nothing of this host changes:
+  sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > ruleset.json
+
+Examples:
+  stateway rules check ruleset.json
+  nft -j list ruleset | stateway rules check -
+  stateway rules explain --file ruleset.json tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
+
+[rules] in the configuration of a gateway names the ruleset that it runs.")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Say whether a ruleset can be loaded, and everything that is wrong with it.
+    Check(check::Args),
+    /// Say which rules a packet meets, in order, and what becomes of it.
+    Explain(explain::Args),
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    match &args.action {
+        Action::Check(args) => check::run(args, out),
+        Action::Explain(args) => explain::run(args, out),
+    }
+}

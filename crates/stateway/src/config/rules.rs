@@ -1,0 +1,103 @@
+//! `[rules]`: the ruleset that the gateway runs.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use control::{RuleBook, RulesRefused};
+use ruleset::Options;
+use ruleset::limits::MAX_DOCUMENT_BYTES;
+
+use super::document::{Reader, Section, flag, text};
+use super::{Problem, Problems};
+
+/// A ruleset and how it is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RulesFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Line of `file`, for messages.
+    pub line: usize,
+    /// Rules that are not supported are left out instead of refused.
+    pub allow_unsupported: bool,
+}
+
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    mut section: Section<'_>,
+    config: &Path,
+) -> Option<RulesFile> {
+    let line = reader.line(section.place_of("file"));
+    if !section.has("file") {
+        reader.note(
+            section.offset,
+            "rules.file",
+            "is missing; for example file = \"ruleset.json\"",
+        );
+    }
+    let path = section.read(reader, "file", |value| {
+        let path = text(value, "the path of a ruleset, as `nft -j list ruleset` prints it")?;
+        if path.is_empty() { Err("is empty".to_owned()) } else { Ok(PathBuf::from(path)) }
+    });
+    let allow_unsupported = section.read(reader, "allow_unsupported", flag);
+    section.finish(reader);
+    // What is not absolute counts from the configuration.
+    let path = config.parent().unwrap_or(Path::new("")).join(path?);
+    Some(RulesFile { path, line, allow_unsupported: allow_unsupported.unwrap_or(false) })
+}
+
+impl RulesFile {
+    /// Reads it. `config` is the configuration that names it, `seed` a secret for hash
+    /// tables.
+    ///
+    /// # Errors
+    /// All problems of the ruleset.
+    pub fn load(&self, config: &Path, seed: u64) -> Result<RuleBook, Problems> {
+        let document = read_ruleset(&self.path).map_err(|what| {
+            let what = format!("{}: {what}", self.path.display());
+            let (file, key) = (config.to_owned(), "rules.file".to_owned());
+            Problems(vec![Problem { file, line: self.line, key, what }])
+        })?;
+        let options = Options { allow_unsupported: self.allow_unsupported };
+        RuleBook::read(&document, options, seed).map_err(|RulesRefused { report }| {
+            let problem = |what: String| {
+                let (file, line, key) = (self.path.clone(), 0, String::new());
+                Problem { file, line, key, what }
+            };
+            let severities = ["invalid", "unsupported"];
+            let is_reason = |severity: &String| severities.contains(&severity.as_str());
+            let reasons = report.problems.into_iter().filter(|it| is_reason(&it.severity));
+            let mut problems: Vec<Problem> = reasons
+                .map(|reason| {
+                    let rule = reason.rule.map(|rule| format!("\n    {rule}"));
+                    problem(format!("{}{}", reason.message, rule.unwrap_or_default()))
+                })
+                .collect();
+            if report.invalid == 0 {
+                problems.push(problem(
+                    "it is refused; `allow_unsupported = true` in [rules] leaves these out"
+                        .to_owned(),
+                ));
+            }
+            Problems(problems)
+        })
+    }
+}
+
+/// The bytes of a ruleset, `-` for standard input, or why there are none.
+pub fn read_ruleset(file: &Path) -> Result<Vec<u8>, String> {
+    let mut document = Vec::new();
+    let most = MAX_DOCUMENT_BYTES as u64 + 1;
+    let read = if file == Path::new("-") {
+        std::io::stdin().lock().take(most).read_to_end(&mut document)
+    } else {
+        File::open(file).and_then(|file| file.take(most).read_to_end(&mut document))
+    };
+    match read {
+        Ok(read) if read > MAX_DOCUMENT_BYTES => {
+            Err(format!("longer than {} MiB: that is no ruleset", MAX_DOCUMENT_BYTES >> 20))
+        }
+        Ok(_) => Ok(document),
+        Err(error) => Err(format!("can not be read: {error}")),
+    }
+}

@@ -1,0 +1,291 @@
+//! `stateway rules` as it is used: a program, files, exit codes.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// `examples/rulesets/home-router.nft`, as the real nft prints it.
+const HOME_ROUTER: &str = include_str!("rules/home-router.json");
+
+fn stateway(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stateway")).args(args).output().unwrap()
+}
+
+fn with_input(args: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stateway"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that ends early says why itself.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A file of its own, gone with the test.
+struct File {
+    directory: TempDir,
+    path: PathBuf,
+}
+
+impl File {
+    fn new(content: &[u8]) -> Self {
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("ruleset.json");
+        fs::write(&path, content).unwrap();
+        Self { directory, path }
+    }
+
+    fn run(&self, before: &[&str], after: &[&str]) -> Output {
+        let path = self.path.to_str().unwrap();
+        stateway(&[before, &[path], after].concat())
+    }
+
+    /// What was said, without the place of the file.
+    fn said(&self, bytes: &[u8]) -> String {
+        text(bytes).replace(&format!("{}/", self.directory.path().display()), "")
+    }
+}
+
+fn rule(handle: u64, expr: &Value) -> Value {
+    let chain =
+        json!({"family": "inet", "table": "t", "chain": "f", "handle": handle, "expr": expr});
+    json!({ "rule": chain })
+}
+
+fn chain(name: &str, handle: u64) -> Value {
+    json!({"chain": {"family": "inet", "table": "t", "name": name, "handle": handle}})
+}
+
+/// A table with a base chain at forward, and more.
+fn ruleset(more: &[Value]) -> Vec<u8> {
+    let base = json!({"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2,
+        "type": "filter", "hook": "forward", "prio": 0, "policy": "drop"}});
+    let table = json!({"table": {"family": "inet", "name": "t", "handle": 1}});
+    let objects = [&[table, base], more].concat();
+    serde_json::to_vec(&json!({ "nftables": objects })).unwrap()
+}
+
+#[test]
+fn a_ruleset_in_order_is_summed_up() {
+    let file = File::new(HOME_ROUTER.as_bytes());
+    let output = file.run(&["rules", "check"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    insta::assert_snapshot!("check", file.said(&output.stdout));
+    let same = with_input(&["rules", "check", "-"], HOME_ROUTER.as_bytes());
+    let of_input = text(&same.stdout).replace("standard input", "ruleset.json");
+    assert_eq!(of_input, file.said(&output.stdout));
+}
+
+#[test]
+fn all_that_is_not_supported_is_told_at_once() {
+    let cpu = json!({"match": {"op": "==", "left": {"meta": {"key": "cpu"}}, "right": 1}});
+    let skuid = json!({"match": {"op": "==", "left": {"meta": {"key": "skuid"}}, "right": 0}});
+    let file = File::new(&ruleset(&[
+        rule(5, &json!([cpu, {"drop": null}])),
+        rule(6, &json!([skuid, {"accept": null}])),
+        rule(7, &json!([{"ct count": {"val": 5}}, {"counter": null}])),
+        rule(8, &json!([{"queue": {"num": 3}}])),
+        rule(9, &json!([{"accept": null}])),
+    ]));
+    let output = file.run(&["rules", "check"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    insta::assert_snapshot!("unsupported", file.said(&output.stdout) + &file.said(&output.stderr));
+    let allowed = file.run(&["rules", "check", "--allow-unsupported"], &[]);
+    assert_eq!(allowed.status.code(), Some(0));
+    insta::assert_snapshot!("allowed", file.said(&allowed.stdout));
+    let report = file.run(&["rules", "check", "--json"], &[]);
+    assert_eq!(report.status.code(), Some(2));
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!((&report["loadable"], &report["unsupported"]), (&json!(false), &json!(4)));
+    assert_eq!(report["problems"][0]["handle"], 5);
+    assert_eq!(report["problems"][0]["effect"], "open");
+    assert_eq!(report["problems"][0]["rule"], "meta cpu 1 drop");
+}
+
+#[test]
+fn packets_are_explained_rule_by_rule() {
+    let file = File::new(HOME_ROUTER.as_bytes());
+    let questions = [
+        "tcp 203.0.113.9:40000 192.0.2.65:443 in wan0 out lan0",
+        "tcp 198.51.100.7:40000 203.0.113.9:443 in lan0 out wan0",
+        "tcp 198.51.100.7:40000 203.0.113.9:443 in lan0 out wan0 state established flags ack",
+        "udp 198.51.100.200:500 198.51.100.7:53 in guest1 out lan0",
+        "icmpv6 2001:db8:1::1 2001:db8:2::1 type packet-too-big in wan0 out lan0",
+        "tcp 203.0.113.9 192.0.2.65:23 in wan0 out lan0",
+        "udp 203.0.113.9 192.0.2.65:9 in wan0",
+    ];
+    let mut told = String::new();
+    for question in questions {
+        let words: Vec<&str> = question.split_whitespace().collect();
+        let output = file.run(&["rules", "explain", "--file"], &words);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        told = told + "$ " + question + "\n" + &text(&output.stdout) + "\n";
+    }
+    insta::assert_snapshot!("explain", told);
+    let question = "tcp 203.0.113.9:40000 192.0.2.65:443 in wan0 out lan0";
+    let output = file.run(&["rules", "explain", "--json", "--file"], &[question]);
+    let explained: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&explained["schema"], &explained["verdict"]), (&json!(1), &json!("accept")));
+    assert_eq!(explained["stages"][0]["stage"], "destination translation");
+    assert_eq!(explained["stages"][0]["steps"][0]["table"], "nat");
+}
+
+#[test]
+fn frames_come_as_digits_and_from_captures() {
+    let rules = File::new(HOME_ROUTER.as_bytes());
+    let mut frame = Vec::new();
+    wire::build::PacketBuilder::v4([198, 51, 100, 7], [203, 0, 113, 9]).udp(
+        5353,
+        53,
+        b"question",
+        &mut frame,
+    );
+    let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut pcap = Vec::new();
+    for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1u32] {
+        pcap.extend(word.to_le_bytes());
+    }
+    for packet in [&[0; 14][..], &frame] {
+        let length = packet.len() as u32;
+        for word in [1_700_000_000, 0, length, length] {
+            pcap.extend(word.to_le_bytes());
+        }
+        pcap.extend(packet);
+    }
+    let capture = rules.directory.path().join("traffic.pcap");
+    fs::write(&capture, pcap).unwrap();
+    let place = |number: u32| format!("@{}:{number}", capture.display());
+    let ask = |packet: &str| {
+        rules.run(&["rules", "explain", "--file"], &[packet, "in", "lan0", "out", "wan0"])
+    };
+    let of_digits = ask(&digits);
+    assert_eq!(of_digits.status.code(), Some(0), "{}", text(&of_digits.stderr));
+    assert!(text(&of_digits.stdout).contains("198.51.100.7:5353 > 203.0.113.9:53 UDP length 16"));
+    assert_eq!(ask(&place(2)).stdout, of_digits.stdout);
+    for (number, said) in [(0, "write @FILE:NUMBER"), (1, "no IP packet"), (3, "only 2")] {
+        let output = ask(&place(number));
+        assert_eq!(output.status.code(), Some(2), "{number}");
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn what_can_not_be_loaded_is_refused_with_its_place() {
+    let jump = |to: &str| json!([{"jump": {"target": to}}]);
+    let in_chain = |name: &str, handle: u64, expr: &Value| {
+        let mut rule = rule(handle, expr);
+        rule["rule"]["chain"] = json!(name);
+        rule
+    };
+    let deep: Vec<Value> = (0..20)
+        .flat_map(|depth| {
+            let (name, next) = (format!("c{depth}"), format!("c{}", depth + 1));
+            [chain(&name, 100 + depth), in_chain(&name, 200 + depth, &jump(&next))]
+        })
+        .chain([chain("c20", 120), rule(9, &jump("c0"))])
+        .collect();
+    let nested = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
+    let cases: [(&[u8], &str); 8] = [
+        (&HOME_ROUTER.as_bytes()[..HOME_ROUTER.len() / 2], "document: invalid: EOF"),
+        (nested.as_bytes(), "document: invalid: recursion limit exceeded"),
+        (b"\xff\xfe\x00\x01", "document: invalid: "),
+        (b"", "document: invalid: it is empty"),
+        (b"table ip t { }", "document: invalid: this is a ruleset in nft's own syntax"),
+        (
+            &ruleset(&[chain("a", 3), rule(5, &jump("a")), in_chain("a", 6, &jump("a"))]),
+            "inet t chain a handle 3: invalid: jumps of this chain lead back to it",
+        ),
+        (&ruleset(&deep), "inet t chain f handle 2: invalid: jumps more than 16 chains deep"),
+        (&ruleset(&[rule(5, &jump("nowhere"))]), "inet t chain f rule handle 5, expr[0].jump"),
+    ];
+    for (document, said) in cases {
+        let file = File::new(document);
+        for command in [&["rules", "check"][..], &["rules", "explain", "--file"]] {
+            let question: &[&str] =
+                if command.len() == 3 { &["udp", "192.0.2.1", "192.0.2.2:5"] } else { &[] };
+            let output = file.run(command, question);
+            let told = text(&output.stdout) + &text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{told}");
+            assert!(told.contains(said), "{said}: {told}");
+            assert!(told.contains("is refused"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_file_or_too_long_is_refused() {
+    let file = File::new(b"");
+    let huge = fs::File::options().write(true).open(&file.path).unwrap();
+    // A hole: it needs no room.
+    huge.set_len(ruleset::limits::MAX_DOCUMENT_BYTES as u64 + 1).unwrap();
+    let output = file.run(&["rules", "check"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("longer than 256 MiB: that is no ruleset"));
+    let directory = file.directory.path().to_str().unwrap();
+    for (path, said) in [("/nowhere/ruleset.json", "No such file"), (directory, "Is a directory")] {
+        let output = stateway(&["rules", "check", path]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    }
+}
+
+/// Numbers that look random, the same in each run (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+#[test]
+fn no_damage_makes_the_command_panic() {
+    const RUNS: usize = 120;
+    let mut random = Random(0x5eed);
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..RUNS {
+        let mut document = HOME_ROUTER.as_bytes().to_vec();
+        for _ in 0..=random.below(3) {
+            let (at, other) = (random.below(document.len()), random.below(document.len()));
+            let (at, other) = (at.min(other), at.max(other));
+            match random.below(4) {
+                0 => document[at] = random.below(256) as u8,
+                1 => document.truncate(at.max(1)),
+                2 => drop(document.drain(at..other.min(at + 40))),
+                // A digit or letter for another, which leaves it JSON.
+                _ if document[at].is_ascii_alphanumeric() => document[at] = b'7',
+                _ => {}
+            }
+        }
+        let file = File::new(&document);
+        let asked = ["tcp", "203.0.113.9:1", "192.0.2.65:443", "in", "wan0", "out", "lan0"];
+        for output in [
+            file.run(&["rules", "check"], &[]),
+            file.run(&["rules", "explain", "--allow-unsupported", "--file"], &asked),
+        ] {
+            let told = text(&output.stderr);
+            assert!(!told.contains("panicked"), "{told}");
+            match output.status.code() {
+                Some(0) => taken += 1,
+                Some(2) => refused += 1,
+                other => panic!("{other:?}: {told}"),
+            }
+        }
+    }
+    assert!(taken > 0 && refused > taken, "{taken} taken, {refused} refused");
+}
