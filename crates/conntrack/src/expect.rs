@@ -208,6 +208,38 @@ impl Expectations {
         Ok(())
     }
 
+    /// The first of some ports that a connection may announce in place of another: the one
+    /// that it has announced for the same before, or one that nobody expects anything at.
+    pub(crate) fn choose_port(
+        &self,
+        master: &Master,
+        announced: &Announced,
+        mut ports: impl Iterator<Item = u16>,
+    ) -> Option<u16> {
+        let book = self.book();
+        let key = &master.flow.key;
+        let mut own = book.of_master(key).map(|number| &book.entries[&number].announced);
+        let is_same = |it: &&Announced| {
+            it.follow == announced.follow
+                && (it.protocol, it.destination) == (announced.protocol, announced.destination)
+        };
+        if let Some(same) = own.find(is_same) {
+            return Some(same.destination_port);
+        }
+        let family = if announced.destination.is_ipv4() { Family::V4 } else { Family::V6 };
+        // The one that it takes the place of, so that what is sent again says the same.
+        let has_one = master.helper.classes()[usize::from(announced.class)].maximum == 1;
+        let gives_way = |number: &u64| has_one && book.entries[number].master.flow.key == *key;
+        let is_free = |&port: &u16| {
+            let endpoint = Endpoint { address: mapped(announced.destination), port };
+            let protocol = announced.protocol;
+            let it = Destination { zone: key.zone, family, protocol, kind: 0, endpoint };
+            let there = book.by_destination.range((it, 0)..=(it, u64::MAX));
+            there.map(|(_, number)| number).all(gives_way)
+        };
+        ports.find(is_free)
+    }
+
     /// The expectation that a packet which opens a connection fulfils. Unless it is
     /// permanent it is this packet's until the claim is settled.
     ///

@@ -39,6 +39,7 @@ fn data(port: u16) -> Announced {
         permanent: false,
         timeout_s: None,
         place: 0..0,
+        follow: None,
     }
 }
 

@@ -10,6 +10,7 @@ use self::by_slot::BySlot;
 use crate::entry::{Entry, Head, Status};
 use crate::expect::Claim;
 use crate::helper::Watcher;
+use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
 use crate::{Counts, Labels};
 
@@ -41,6 +42,9 @@ pub(crate) struct Slab {
     claims: Vec<(u32, Claim)>,
     /// Second keys of those that are translated.
     translations: BySlot<Translation>,
+    /// Of those whose payload was changed in its length: by how much their numbers are shifted,
+    /// by direction. All of them have helpers.
+    shifts: BySlot<[Shift; 2]>,
 }
 
 /// What is kept of a translated connection.
@@ -83,6 +87,7 @@ impl Slab {
             labels: BySlot::new(),
             claims: Vec::new(),
             translations: BySlot::new(),
+            shifts: BySlot::new(),
         }
     }
 
@@ -106,6 +111,7 @@ impl Slab {
             + self.proxied.len() * size_of::<Proxied>()
             + self.labels.memory_bytes()
             + self.translations.memory_bytes()
+            + self.shifts.memory_bytes()
     }
 
     /// The entry in a slot, if one lives there.
@@ -145,6 +151,7 @@ impl Slab {
         }
         if status.has(Status::WATCHED) {
             self.watchers.remove(slot);
+            self.shifts.remove(slot);
         }
         if status.has(Status::PROXIED) {
             self.proxied.remove(slot);
@@ -262,6 +269,28 @@ impl Slab {
     /// Keeps what was expected until it is known what becomes of a connection.
     pub fn keep_claim(&mut self, slot: u32, claim: Claim) {
         self.claims.push((slot, claim));
+    }
+
+    /// What is kept of that.
+    pub fn claim(&self, slot: u32) -> Option<&Claim> {
+        self.claims.iter().find(|(of, _)| *of == slot).map(|(_, claim)| claim)
+    }
+
+    /// True if the numbers of one of the connections are shifted.
+    pub const fn has_shifts(&self) -> bool {
+        self.shifts.len() > 0
+    }
+
+    /// The shifts of a connection's numbers.
+    pub fn shifts(&self, slot: u32) -> Option<&[Shift; 2]> {
+        self.shifts.get(slot)
+    }
+
+    /// The shifts of a connection that has a helper, to change them.
+    pub fn shift(&mut self, slot: u32, change: impl FnOnce(&mut [Shift; 2])) {
+        let mut shifts = self.shifts.get(slot).copied().unwrap_or_default();
+        change(&mut shifts);
+        self.shifts.insert(slot, shifts);
     }
 
     /// Hands out what is kept of that.

@@ -3,6 +3,7 @@
 mod admin;
 mod calls;
 mod candidates;
+mod followed;
 mod judged;
 mod proxied;
 mod room;
@@ -18,7 +19,7 @@ use self::room::Room;
 use self::watched::release;
 use crate::entry::{Entry, Status};
 use crate::expect::Claim;
-use crate::nat::Halves;
+use crate::nat::{Block, Edit, Halves};
 use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
 use crate::slab::{SECOND, Slab};
@@ -45,6 +46,10 @@ pub struct Table {
     /// What the translation of the connection that ended last does to the packet that ended
     /// it.
     parting: Halves,
+    /// Ports that helpers may announce.
+    block: Block,
+    /// What has to be changed in the payload of the packet that passed last.
+    edits: Vec<Edit>,
 }
 
 impl Table {
@@ -56,6 +61,8 @@ impl Table {
             wheel: TimerWheel::new(now),
             room: Room::default(),
             parting: Halves::default(),
+            block: Block::ALL,
+            edits: Vec::new(),
         }
     }
 

@@ -91,6 +91,7 @@ fn read_line(packet: &Watched<'_>, start: usize) -> Result<Announced, Silent> {
     })?;
     // Or anybody could open the way to anybody else (RFC 2577 section 3).
     let honest = target.address == packet.source
+        || target.address == packet.seen_as
         || packet.settings.ftp_loose && target.address.is_ipv4() == packet.source.is_ipv4();
     if !honest || target.port == 0 {
         return Err(Silent::Other);
@@ -100,6 +101,29 @@ fn read_line(packet: &Watched<'_>, start: usize) -> Result<Announced, Silent> {
         place: start + target.place.start..start + target.place.end,
         ..Announced::new(protocol::TCP, target.address, target.port)
     })
+}
+
+/// Another address and port as the three ways of saying them have them: six numbers,
+/// `|1|address|port|` and `|||port|`.
+pub(super) fn rewrite(old: &[u8], address: IpAddr, port: u16) -> Option<Vec<u8>> {
+    let (&first, rest) = old.split_first()?;
+    let text = match address {
+        IpAddr::V4(address) if first.is_ascii_digit() => {
+            let ([a, b, c, d], [high, low]) = (address.octets(), port.to_be_bytes());
+            format!("{a},{b},{c},{d},{high},{low}")
+        }
+        _ if first.is_ascii_digit() => return None,
+        address => {
+            let delimiter = char::from(first);
+            let known = match address {
+                _ if rest.first() == Some(&first) => delimiter.to_string(),
+                IpAddr::V4(address) => format!("1{delimiter}{address}"),
+                IpAddr::V6(address) => format!("2{delimiter}{address}"),
+            };
+            format!("{delimiter}{known}{delimiter}{port}{delimiter}")
+        }
+    };
+    Some(text.into_bytes())
 }
 
 /// Where the next line starts inside the payload.

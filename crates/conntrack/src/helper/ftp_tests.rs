@@ -63,6 +63,7 @@ impl Sender {
             direction: self.direction,
             source: self.addresses[from],
             destination: self.addresses[to],
+            seen_as: self.addresses[from],
             source_port: 1021,
             destination_port: 1021,
             payload,

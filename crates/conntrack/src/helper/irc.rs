@@ -40,7 +40,7 @@ impl Inspect for Irc {
         }
         self.lines.feed(packet, line, |line, at| {
             let Some(Offer { address, port, place }) = offer(line) else { return };
-            if address != packet.source {
+            if address != packet.source && address != packet.seen_as {
                 return;
             }
             ask(Request::Expect(Announced {
@@ -94,6 +94,15 @@ fn offer(line: &[u8]) -> Option<Offer> {
     let port = u16::try_from(port).ok().filter(|&port| port != 0)?;
     let place = line.len() - numbers.len()..line.len() - rest.len();
     Some(Offer { address, port, place })
+}
+
+/// Another address and port, with a blank between.
+pub(super) fn rewrite(address: IpAddr, port: u16) -> Vec<u8> {
+    let text = match address {
+        IpAddr::V4(address) => format!("{} {port}", address.to_bits()),
+        IpAddr::V6(address) => format!("{address} {port}"),
+    };
+    text.into_bytes()
 }
 
 fn address(text: &[u8]) -> Option<IpAddr> {

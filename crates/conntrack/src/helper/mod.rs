@@ -29,6 +29,7 @@ use std::ops::{Range, RangeInclusive};
 use wire::protocol;
 
 pub(crate) use self::stream::Memory;
+use crate::nat::Follow;
 use crate::{Direction, Settings};
 
 /// Most ports that helpers can be attached to.
@@ -148,6 +149,17 @@ impl Kind {
         self.facts().port
     }
 
+    /// Another address and port in the place of `old`, as the helper's protocol writes them.
+    /// `None` where it can not: the protocols of these helpers have to do without.
+    pub(crate) fn rewrite(self, old: &[u8], address: IpAddr, port: u16) -> Option<Vec<u8>> {
+        match self {
+            Self::Ftp => ftp::rewrite(old, address, port),
+            Self::Irc => Some(irc::rewrite(address, port)),
+            Self::Ras | Self::Q931 | Self::H245 => h323::rewrite(old, address, port),
+            _ => None,
+        }
+    }
+
     pub(crate) const fn classes(self) -> &'static [Class] {
         self.facts().classes
     }
@@ -239,6 +251,9 @@ pub(crate) struct Watched<'a> {
     pub destination: IpAddr,
     pub source_port: u16,
     pub destination_port: u16,
+    /// The address by which the receiver knows the sender: another than `source` if the
+    /// connection is translated.
+    pub seen_as: IpAddr,
     /// What is behind the transport header. Not empty; up to 64 KiB, so several
     /// messages of a stream may be in it.
     pub payload: &'a [u8],
@@ -304,6 +319,8 @@ pub(crate) struct Announced {
     pub timeout_s: Option<u32>,
     /// Where in the payload address and port stand; empty where they do not.
     pub place: Range<usize>,
+    /// How it is translated when it comes.
+    pub follow: Option<Follow>,
 }
 
 impl Announced {
@@ -321,6 +338,7 @@ impl Announced {
             permanent: false,
             timeout_s: None,
             place: 0..0,
+            follow: None,
         }
     }
 }

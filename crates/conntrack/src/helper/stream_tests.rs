@@ -26,6 +26,7 @@ impl Reader {
             direction: Direction::Original,
             source: address,
             destination: address,
+            seen_as: address,
             source_port: 1,
             destination_port: 2,
             payload,

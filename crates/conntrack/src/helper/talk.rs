@@ -48,6 +48,7 @@ impl Talk {
             direction,
             source,
             destination,
+            seen_as: source,
             source_port,
             destination_port,
             payload,

@@ -18,6 +18,11 @@ impl Ends {
         Self { source: key.end(sender), destination: key.end(sender.opposite()) }
     }
 
+    /// The same ends, as packets of the other direction name them.
+    pub const fn reversed(self) -> Self {
+        Self { source: self.destination, destination: self.source }
+    }
+
     /// The flow `like` with these ends: the packet of its `sender` with other addresses.
     pub fn keyed(&self, like: &KeyedPacket) -> KeyedPacket {
         like.key.between(like.sender, self.source, self.destination)

@@ -12,11 +12,14 @@
 //! different ports towards different destinations, because these are of different buckets.
 
 mod ends;
+mod follow;
 mod request;
 mod supply;
 
 pub(crate) use self::ends::Ends;
 pub use self::ends::Halves;
+pub use self::follow::Edit;
+pub(crate) use self::follow::{Follow, Passage};
 pub use self::request::{Addresses, End, Ports, Request};
 pub(crate) use self::supply::candidates;
 pub use self::supply::{Block, Supply};

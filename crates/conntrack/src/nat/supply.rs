@@ -85,7 +85,7 @@ impl Block {
     }
 
     /// All of them once, from a random one on.
-    fn from(self, start: u64) -> impl Iterator<Item = u16> {
+    pub(crate) fn all_from(self, start: u64) -> impl Iterator<Item = u16> {
         let start = (start % u64::from(self.len.max(1))) as u32;
         (0..self.len).map(move |step| self.nth_round(start + step))
     }
@@ -202,7 +202,7 @@ impl PortChoice {
 
     fn ports(self, start: u64) -> impl Iterator<Item = u16> {
         let start = if self.in_order { 0 } else { start };
-        let others = self.others.from(start).filter(move |&port| Some(port) != self.keep);
+        let others = self.others.all_from(start).filter(move |&port| Some(port) != self.keep);
         self.keep.into_iter().chain(others)
     }
 }

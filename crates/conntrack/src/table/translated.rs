@@ -163,12 +163,12 @@ impl Table {
         }
     }
 
-    fn original(&self, slot: u32) -> KeyedPacket {
+    pub(super) fn original(&self, slot: u32) -> KeyedPacket {
         let head = &self.slab[slot].head;
         KeyedPacket { key: head.key, sender: head.originator() }
     }
 
-    fn leaves_as(&self, slot: u32) -> KeyedPacket {
+    pub(super) fn leaves_as(&self, slot: u32) -> KeyedPacket {
         self.slab.translation(slot).map_or_else(|| self.original(slot), |it| it.leaves_as)
     }
 

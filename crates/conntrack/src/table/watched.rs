@@ -1,12 +1,15 @@
 //! Connections that helpers watch, and those that were expected because of them.
 
-use flow::{Class, DropReason, Endpoint, FlowKey, KeyedPacket};
+use flow::{Class, DropReason, Endpoint, FlowKey};
 use wire::{TcpFlags, Transport};
 
+use super::followed::Announcer;
 use super::{Table, deadline};
 use crate::entry::Status;
 use crate::expect::{Claim, Expectation, Full, Master, mapped};
 use crate::helper::{Inspected, Request, Watched};
+use crate::limits::ip_address;
+use crate::nat::Passage;
 use crate::packet::listener;
 use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
@@ -60,18 +63,28 @@ impl Table {
         else {
             return tracked;
         };
+        let flow = self.original(slot);
+        let passage = Passage::of(&flow, &self.leaves_as(slot), direction);
+        let interface = self.slab.translation(slot).and_then(|it| it.interface);
+        let block = self.block;
         let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
-        let Some(watched) = Watched::of(packet, direction, context) else {
+        let Some(watched) = Watched::of(packet, direction, &passage, context) else {
             return tracked;
         };
-        let flow = KeyedPacket { key: head.key, sender: head.originator() };
         let master = Master { flow, helper: watcher.kind, mark: head.mark };
-        let mut full = false;
+        let payload = watched.payload;
+        let announcer = Announcer { master, passage, interface, block, payload };
+        let (mut full, mut no_port, mut edits) = (false, false, Vec::new());
         let limit = context.settings.expect_max;
         let Context { expectations, expectation_events, settings, counters, now, .. } = context;
         let mut events = listener(expectation_events, settings);
         let inspected = watcher.state.inspect(&watched, &mut |request| match request {
             Request::Expect(announced) => {
+                let Some((announced, edit)) = announcer.translate(announced, expectations) else {
+                    no_port = true;
+                    return;
+                };
+                edits.extend(edit);
                 match expectations.announce(master, announced, limit, *now, &mut events) {
                     Ok(()) => counters.expect_create += 1,
                     Err(Full) => full = true,
@@ -91,10 +104,17 @@ impl Table {
                 head.deadline = head.deadline.max(deadline(*now, seconds));
             }
         });
+        let sequence = watched.sequence;
         match inspected {
+            _ if no_port => tracked.dropped(DropReason::PortPoolFull),
             _ if full => tracked.dropped(DropReason::ExpectationsFull),
             Inspected::Incomplete => tracked.dropped(DropReason::HelperIncomplete),
-            Inspected::Pass => tracked,
+            Inspected::Pass => {
+                if !edits.is_empty() {
+                    self.keep_edits(slot, direction, sequence, edits);
+                }
+                tracked
+            }
         }
     }
 }
@@ -104,30 +124,35 @@ impl<'a> Watched<'a> {
     fn of<'b: 'a>(
         packet: &TrackedPacket<'a>,
         direction: Direction,
+        passage: &Passage,
         context: &Context<'b>,
     ) -> Option<Self> {
         let TrackedPacket { network, frame, .. } = *packet;
         let start = usize::from(network.transport_offset);
-        let (payload, sequence, source_port, destination_port) = match network.transport {
+        // The packet may have been translated by now.
+        let came = passage.came;
+        let address = |end: Endpoint| ip_address(end.address, network.family);
+        let (payload, sequence) = match network.transport {
             Transport::Tcp(tcp) => {
                 // A SYN has a number of its own, before its data.
                 let syn = u32::from(tcp.flags.contains(TcpFlags::SYN));
                 let payload = start + usize::from(tcp.header_len)..network.end as usize;
                 let sequence = Some(tcp.sequence.wrapping_add(syn));
-                (payload, sequence, tcp.source_port, tcp.destination_port)
+                (payload, sequence)
             }
-            Transport::Udp { source_port, destination_port, length } => {
+            Transport::Udp { length, .. } => {
                 let payload = start + UDP_HEADER..start + usize::from(length);
-                (payload, None, source_port, destination_port)
+                (payload, None)
             }
             _ => return None,
         };
         Some(Self {
             direction,
-            source: network.source_ip(),
-            destination: network.destination_ip(),
-            source_port,
-            destination_port,
+            source: address(came.source),
+            destination: address(came.destination),
+            source_port: came.source.port,
+            destination_port: came.destination.port,
+            seen_as: address(passage.leaves.source),
             payload: frame.get(payload).filter(|payload| !payload.is_empty())?,
             sequence,
             group: frame.first().is_some_and(|first| first & GROUP != 0),

@@ -36,6 +36,8 @@ mod per;
 mod q931;
 mod ras;
 
+use std::net::IpAddr;
+
 use wire::protocol;
 
 use self::elements::Target;
@@ -246,6 +248,16 @@ impl Ras {
             Said::Gatekeeper(_) | Said::Admitted(_) | Said::Located(_) | Said::Other => {}
         }
     }
+}
+
+/// Another address and port as both recommendations have them, if they are as long.
+pub(super) fn rewrite(old: &[u8], address: IpAddr, port: u16) -> Option<Vec<u8>> {
+    let mut new = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    new.extend(port.to_be_bytes());
+    (new.len() == old.len()).then_some(new)
 }
 
 #[cfg(test)]

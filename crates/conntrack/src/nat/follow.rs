@@ -1,0 +1,87 @@
+//! Connections that a translated one announces: what the other end is told, and how they are
+//! translated when they come.
+
+use std::net::IpAddr;
+
+use flow::KeyedPacket;
+
+use super::Ends;
+use crate::Direction;
+use crate::expect::mapped;
+use crate::helper::Announced;
+use crate::limits::ip_address;
+
+/// How an announced connection is translated: as the one that has announced it, the other way
+/// round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Follow {
+    /// Whom it is really for.
+    pub destination: Option<(IpAddr, u16)>,
+    /// Whom it has to be from: its receiver knows its peer by this address.
+    pub source: Option<IpAddr>,
+    /// The interface whose address the announcing connection has borrowed.
+    pub interface: Option<u32>,
+}
+
+/// The ends of a packet on both sides of the gateway.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    /// As it came.
+    pub came: Ends,
+    /// As it leaves.
+    pub leaves: Ends,
+}
+
+/// A change of what a packet carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// What goes: bytes of what is behind the transport header.
+    pub place: std::ops::Range<usize>,
+    /// What comes in its place.
+    pub text: Vec<u8>,
+}
+
+impl Passage {
+    /// Packets of a direction of the connection `original` that leaves as `leaves_as`.
+    pub fn of(original: &KeyedPacket, leaves_as: &KeyedPacket, direction: Direction) -> Self {
+        let ends = |it: &KeyedPacket| Ends::of(&it.key, it.sender);
+        let (original, leaves) = (ends(original), ends(leaves_as));
+        match direction {
+            Direction::Original => Self { came: original, leaves },
+            Direction::Reply => Self { came: leaves.reversed(), leaves: original.reversed() },
+        }
+    }
+
+    /// What is announced, as it will come: with the addresses that the other end knows. Its
+    /// port is still that which was announced. `None` if nothing of it is translated.
+    pub fn announced(&self, announced: &Announced, interface: Option<u32>) -> Option<Announced> {
+        let Self { came, leaves } = self;
+        let is = |address: IpAddr, end: [u8; 16]| mapped(address) == end;
+        let like = |address: IpAddr, end: [u8; 16]| ip_address(end, family_of(address));
+        let (port, destination) = (announced.destination_port, announced.destination);
+        let to_sender = came.source != leaves.source
+            && (is(destination, came.source.address) || is(destination, leaves.source.address));
+        let by_receiver = came.destination.address != leaves.destination.address
+            && announced.source.is_none_or(|source| is(source, came.destination.address));
+        if !to_sender && !by_receiver {
+            return None;
+        }
+        let receiver = like(destination, came.destination.address);
+        let follow = Follow {
+            destination: to_sender.then(|| (like(destination, came.source.address), port)),
+            source: by_receiver.then_some(receiver),
+            interface,
+        };
+        let source = match announced.source {
+            Some(address) if by_receiver => Some(like(address, leaves.destination.address)),
+            source => source,
+        };
+        let destination =
+            if to_sender { like(destination, leaves.source.address) } else { destination };
+        Some(Announced { source, destination, follow: Some(follow), ..announced.clone() })
+    }
+}
+
+const fn family_of(address: IpAddr) -> wire::Family {
+    if address.is_ipv4() { wire::Family::V4 } else { wire::Family::V6 }
+}

@@ -1,0 +1,164 @@
+//! What helpers announce on translated connections, and the connections that come of it.
+
+use flow::DropReason;
+
+use super::Table;
+use crate::expect::Master;
+use crate::helper::Announced;
+use crate::nat::{Addresses, Block, Edit, End, Passage, Ports, Request, Supply};
+use crate::proto::tcp::Seq;
+use crate::seqadj::{Adjustment, Shift};
+use crate::{ConnectionId, Context, Direction, Expectations};
+
+/// What a helper announces, seen from the other side of the gateway.
+pub(super) struct Announcer<'a> {
+    pub master: Master,
+    pub passage: Passage,
+    pub interface: Option<u32>,
+    pub block: Block,
+    pub payload: &'a [u8],
+}
+
+impl Announcer<'_> {
+    /// What has to be expected, and what the announcing packet has to say instead; `None` if
+    /// no port is left for it.
+    pub fn translate(
+        &self,
+        announced: Announced,
+        expectations: &Expectations,
+    ) -> Option<(Announced, Option<Edit>)> {
+        let Some(mut translated) = self.passage.announced(&announced, self.interface) else {
+            return Some((announced, None));
+        };
+        let Passage { came, leaves } = &self.passage;
+        let Some((_, port)) = translated.follow.and_then(|follow| follow.destination) else {
+            return Some((translated, None));
+        };
+        let old = self.payload.get(announced.place.clone()).filter(|old| !old.is_empty());
+        let writes = |port| self.master.helper.rewrite(old?, translated.destination, port);
+        if writes(port).is_none() {
+            // The other end is told nothing, so it can only mean what it sees.
+            if port == came.source.port {
+                translated.destination_port = leaves.source.port;
+            }
+            return Some((translated, None));
+        }
+        let kept = self.block.contains(port).then_some(port);
+        let ports = kept.into_iter().chain(self.block.all_from(port.into()));
+        let port = expectations.choose_port(&self.master, &translated, ports)?;
+        let text = writes(port).filter(|text| Some(&text[..]) != old);
+        translated.destination_port = port;
+        let edit = text.map(|text| Edit { place: announced.place, text });
+        Some((translated, edit))
+    }
+}
+
+impl Table {
+    /// The ports that helpers of this table may announce for their clients: those of the
+    /// bucket, as in [`Supply::block`]. All, until it is told.
+    pub fn set_block(&mut self, block: Block) {
+        self.block = block;
+    }
+
+    /// Translates a new connection that a translated one has announced, as that is, and says
+    /// that this was done: no rule is asked then, as with the kernel. To be called before any
+    /// rule is asked for a translation.
+    ///
+    /// # Errors
+    /// Those of [`Table::translate`].
+    pub fn follow(
+        &mut self,
+        id: ConnectionId,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<bool, DropReason> {
+        let ConnectionId(slot) = id;
+        let claim = self.slab.claim(slot);
+        let Some(follow) = claim.and_then(|claim| claim.expectation.announced.follow) else {
+            return Ok(false);
+        };
+        if let Some((address, port)) = follow.destination {
+            let request = Request {
+                addresses: Some(Addresses::one(address)),
+                ports: Ports::new(port, port),
+                ..Request::of(End::Destination)
+            };
+            self.translate(id, &request, supply, context)?;
+        }
+        match follow.source {
+            None => self.settle(id, supply, context)?,
+            Some(address) => {
+                let request = Request {
+                    addresses: Some(Addresses::one(address)),
+                    interface: follow.interface,
+                    ..Request::of(End::Source)
+                };
+                self.translate(id, &request, supply, context)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// What has to be changed in the payload of the packet that the table was asked to
+    /// [`pass`](Table::pass) last, in the order of the places. The sequence number that the
+    /// packet leaves with is that by the [adjustment](Table::adjustment) from before or after.
+    pub fn take_edits(&mut self) -> Vec<Edit> {
+        std::mem::take(&mut self.edits)
+    }
+
+    /// The numbers that have to be shifted in the packets of a connection because of such
+    /// changes, and the direction of this packet. Before it is tracked the numbers are changed
+    /// with [`Adjustment::before_tracking`], behind what the SYN proxy changes, and after
+    /// [`Table::pass`] with [`Adjustment::after_tracking`], before what that changes. Costs one
+    /// test while there are none.
+    #[inline]
+    pub fn adjustment(
+        &self,
+        packet: &flow::KeyedPacket,
+        hash: u64,
+    ) -> Option<(Direction, Adjustment)> {
+        if !self.slab.has_shifts() {
+            return None;
+        }
+        let met = self.look_up(packet, hash)?;
+        let sequences = *self.slab.shifts(met.slot)?;
+        Some((met.direction, Adjustment { sequences, ..Adjustment::default() }))
+    }
+
+    /// Keeps the edits of a packet for the caller, and what they do to the numbers that follow.
+    pub(super) fn keep_edits(
+        &mut self,
+        slot: u32,
+        direction: Direction,
+        sequence: Option<u32>,
+        mut edits: Vec<Edit>,
+    ) {
+        edits.sort_by_key(|edit| edit.place.start);
+        let longer = edits.iter().fold(0u32, |sum, edit| {
+            sum.wrapping_add(edit.text.len() as u32).wrapping_sub(edit.place.len() as u32)
+        });
+        if let Some(sequence) = sequence.filter(|_| longer != 0) {
+            let lengthen =
+                |shifts: &mut [Shift; 2]| shifts[direction.index()].lengthen(sequence, longer);
+            self.slab.shift(slot, lengthen);
+        }
+        self.edits = edits;
+    }
+}
+
+impl Shift {
+    /// The segment at a number gets longer on its way, modulo 2^32. Without effect if it is
+    /// one that was sent again. Of two such segments the earlier must have arrived before the
+    /// later is sent, as in protocols whose ends take turns: what is sent again from before
+    /// it can not be told how much it was shifted.
+    pub(crate) fn lengthen(&mut self, sequence: u32, by: u32) {
+        if self.before == self.after || Seq(sequence).is_after(Seq(self.position)) {
+            let after = self.after.wrapping_add(by);
+            *self = Self { position: sequence, before: self.after, after };
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "followed_tests.rs"]
+mod tests;
