@@ -17,6 +17,7 @@ mod sctp;
 mod talk;
 mod tcp;
 mod transcript;
+mod translated;
 
 use conntrack::helper::Kind;
 
@@ -67,6 +68,11 @@ fn datagrams_are_tracked_as_by_the_kernel() {
 #[test]
 fn icmp_is_tracked_as_by_the_kernel() {
     alone(|| icmp::ICMP.run());
+}
+
+#[test]
+fn what_rules_translate_is_what_the_kernel_translates() {
+    alone(translated::compare);
 }
 
 #[test]
