@@ -22,6 +22,7 @@ pub mod icmp_error;
 mod ip;
 mod ip_writer;
 mod link;
+mod payload;
 mod readdress;
 pub mod sctp;
 pub mod segment;
@@ -41,6 +42,7 @@ pub use dissected::{
 pub use hop::{give_hop, hops_left, set_stations, take_hop};
 pub use icmp_error::is_single_host;
 pub use link::ETHERNET_LEN;
+pub use payload::edit_payload;
 pub use readdress::{ChecksumCovers, Place, Readdress};
 pub use summary::Summary;
 pub use tcp_editor::{TcpEditor, map_quoted};
