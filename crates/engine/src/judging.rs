@@ -237,7 +237,7 @@ impl Worker {
         journey: &mut Journey,
         now: Timestamp,
     ) -> Result<Option<Hop>, Why> {
-        let (port, hop) = match &self.router {
+        let (port, hop) = match &mut self.router {
             None => (self.outputs.way_of(&packet.frame), Hop::default()),
             Some(router) => {
                 let course = router.course_of(packet, journey.mark);

@@ -310,7 +310,7 @@ impl Worker {
 
     /// Sends a packet: its frame, or the frames that it came in. All of them go one way.
     pub(crate) fn send(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
-        let course = match &self.router {
+        let course = match &mut self.router {
             None => None,
             Some(router) => passed.course.or_else(|| Some(router.course_of(packet, packet.mark))),
         };

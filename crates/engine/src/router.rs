@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fib::{HardwareAddress, LinkId, Neighbour, Query, Way};
+use fib::{HardwareAddress, LinkId, Neighbour, Query, Way, Ways};
 use flow::{Counters, DropReason};
 use netio::{Frame, FramePool, PortId};
 use wire::icmp_error::Message;
@@ -16,6 +16,8 @@ use crate::packet::Packet;
 use crate::route_keeper::Resolver;
 use crate::routing::Routing;
 
+/// Pairs of hosts whose way a worker remembers at most, about 100 bytes each.
+const WAYS: usize = 2048;
 /// Next hops that packets wait for at most.
 const MAX_AWAITED: usize = 64;
 /// Packets that wait for one next hop at most.
@@ -65,6 +67,8 @@ const OUT_OF_TIME: Course =
 /// A worker's part of routing.
 pub struct Router {
     routing: Arc<Routing>,
+    /// What the routes have said of late.
+    ways: Ways,
     resolver: Resolver,
     waiting: BTreeMap<NextStation, Waiting>,
     /// When the kernel was last asked for a neighbour.
@@ -104,6 +108,7 @@ impl Router {
     pub fn new(resolver: Resolver) -> Self {
         Self {
             routing: Arc::default(),
+            ways: Ways::new(WAYS),
             resolver,
             waiting: BTreeMap::new(),
             asked_ns: BTreeMap::new(),
@@ -165,7 +170,7 @@ impl Router {
     }
 
     /// Where a packet goes: by its outermost addresses, whatever it is tracked by.
-    pub fn course_of(&self, packet: &Packet, mark: u32) -> Course {
+    pub fn course_of(&mut self, packet: &Packet, mark: u32) -> Course {
         let (port, whole) = (packet.frame.port, packet.pieces.is_none());
         if packet.network.offset == ETHERNET_LEN {
             return self.course(&packet.network, port, mark, whole);
@@ -178,7 +183,7 @@ impl Router {
 
     /// Where the packet of a frame that came in by `port` goes; `network` describes the
     /// outermost packet. One that is `whole` did not come in fragments.
-    pub fn course(&self, network: &Network, port: PortId, mark: u32, whole: bool) -> Course {
+    pub fn course(&mut self, network: &Network, port: PortId, mark: u32, whole: bool) -> Course {
         let Some(link) = self.routing.port(port).map(|port| port.link) else {
             return Course::Refuse { reason: DropReason::NoOutputPort, told: None };
         };
@@ -187,7 +192,7 @@ impl Router {
             Course::Refuse { reason, told: Some(Message::Unreachable { code }) }
         };
         let query = Query { mark, ..query(network, link, whole) };
-        let hop = match self.routing.fib.way(&query) {
+        let hop = match self.ways.way(&self.routing.fib, &query) {
             Way::Forward(hop) => hop,
             Way::Local | Way::Broadcast | Way::Multicast => return Course::Host,
             Way::NoRoute => return refuse(DropReason::NoRoute, NET, NO_ROUTE),
@@ -338,6 +343,7 @@ impl Router {
     pub fn take(&mut self, routing: Arc<Routing>, now_ns: u64, exits: &mut Exits<'_>) {
         exits.outputs.set_names(routing.names());
         self.routing = routing;
+        self.ways.forget();
         let routing = self.routing.clone();
         let is_dead = |next: NextStation, waiting: &Waiting| {
             !waiting.has_failed

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::route::{Action, NextHop, Route};
-use crate::rule::{Rule, RuleAction};
+use crate::rule::{Rule, RuleAction, Selector};
 use crate::table::{Answer, Table};
 use crate::{LinkId, TableId};
 
@@ -60,9 +60,9 @@ impl Query {
 
 /// Which way a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way<'a> {
+pub enum Way {
     /// To the next hop.
-    Forward(&'a NextHop),
+    Forward(NextHop),
     /// Nowhere: it is for the host itself.
     Local,
     /// It is for everybody on a link: a router does not forward it.
@@ -87,6 +87,27 @@ pub struct Fib {
     v4: Arc<Vec<Rule>>,
     v6: Arc<Vec<Rule>>,
     tables: BTreeMap<TableId, Arc<Table>>,
+    /// What the rules of IPv4 and IPv6 ask beside addresses, interface and traffic class.
+    asks: [Asks; 2],
+}
+
+/// What some of the rules of a family ask of a packet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asks {
+    mark: bool,
+    protocol: bool,
+    ports: bool,
+}
+
+impl Asks {
+    fn of(rules: &[Rule]) -> Self {
+        let any = |asks: fn(&Selector) -> bool| rules.iter().any(|rule| asks(&rule.selector));
+        Self {
+            mark: any(|it| it.mark.is_some()),
+            protocol: any(|it| it.protocol.is_some()),
+            ports: any(|it| it.source_port.is_some() || it.destination_port.is_some()),
+        }
+    }
 }
 
 impl Default for Fib {
@@ -95,13 +116,31 @@ impl Default for Fib {
         let ask = Rule::ask;
         let v6 = vec![ask(0, TableId::LOCAL), ask(32_766, TableId::MAIN)];
         let v4 = [&*v6, &[ask(32_767, TableId::DEFAULT)]].concat();
-        Self { v4: Arc::new(v4), v6: Arc::new(v6), tables: BTreeMap::new() }
+        Self {
+            v4: Arc::new(v4),
+            v6: Arc::new(v6),
+            tables: BTreeMap::new(),
+            asks: Default::default(),
+        }
     }
 }
 
 impl Fib {
+    /// The question without what nobody asks: all packets of which it is the same go the same
+    /// way.
+    pub(crate) fn essence(&self, query: &Query) -> Query {
+        let Asks { mark, protocol, ports } = self.asks[usize::from(query.destination.is_ipv6())];
+        Query {
+            mark: if mark { query.mark } else { 0 },
+            traffic_class: query.tos(),
+            protocol: if protocol { query.protocol } else { 0 },
+            ports: query.ports.filter(|_| ports),
+            ..*query
+        }
+    }
+
     /// Which way a packet goes.
-    pub fn way(&self, query: &Query) -> Way<'_> {
+    pub fn way(&self, query: &Query) -> Way {
         let rules = if query.destination.is_ipv6() { &self.v6 } else { &self.v4 };
         let mut at = 0;
         for _ in 0..MAX_RULES {
@@ -132,10 +171,10 @@ impl Fib {
     }
 
     #[inline]
-    fn ask(&self, table: TableId, suppress: Option<u8>, query: &Query) -> Option<Way<'_>> {
+    fn ask(&self, table: TableId, suppress: Option<u8>, query: &Query) -> Option<Way> {
         let (length, answer) = self.tables.get(&table)?.ask(query)?;
         let way = match answer {
-            Answer::Forward(hop) => Way::Forward(hop),
+            Answer::Forward(hop) => Way::Forward(*hop),
             Answer::Ends(action) => match action {
                 Action::Local => Way::Local,
                 Action::Broadcast => Way::Broadcast,
@@ -153,6 +192,7 @@ impl Fib {
     /// Takes over all rules of a family.
     pub fn set_rules(&mut self, v6: bool, mut rules: Vec<Rule>) {
         rules.sort_by_key(|rule| rule.priority);
+        self.asks[usize::from(v6)] = Asks::of(&rules);
         *(if v6 { &mut self.v6 } else { &mut self.v4 }) = Arc::new(rules);
     }
 

@@ -12,7 +12,7 @@
 //! let hop = NextHop::new(wan, Some("192.0.2.1".parse()?));
 //! fib.insert(TableId::MAIN, Route::new("0.0.0.0/0".parse()?, Action::Forward(Hops::one(hop))));
 //! let query = Query::new("198.51.100.7".parse()?, "203.0.113.9".parse()?, LinkId(1));
-//! assert_eq!(fib.way(&query), Way::Forward(&hop));
+//! assert_eq!(fib.way(&query), Way::Forward(hop));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -21,12 +21,14 @@ mod neighbour;
 mod route;
 mod rule;
 mod table;
+mod ways;
 
 pub use fib::{Fib, Query, Way};
 pub use neighbour::{HardwareAddress, Neighbour, Neighbours};
 pub use route::{Action, Hops, NextHop, Route};
 pub use rule::{LinkSelector, Rule, RuleAction, Selector};
 pub use table::Table;
+pub use ways::Ways;
 
 /// An interface, by the kernel's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

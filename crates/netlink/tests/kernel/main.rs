@@ -216,7 +216,7 @@ fn ways(mirror: &Mirror, query: &Query) -> BTreeSet<String> {
     (0..64).map(|number| shown(mirror.picture().fib.way(&flow(number)))).collect()
 }
 
-fn shown(way: Way<'_>) -> String {
+fn shown(way: Way) -> String {
     match way {
         Way::Forward(NextHop { link: LinkId(link), gateway, .. }) => {
             format!("link {link} gateway {gateway:?}")
