@@ -39,6 +39,9 @@ pub(crate) struct Head {
 #[repr(C, align(64))]
 pub(crate) struct Body {
     pub state: State,
+    /// [`TrackedPacket::map_epoch`](crate::TrackedPacket::map_epoch) of the last packet that
+    /// was accepted.
+    pub map_epoch: u16,
 }
 
 /// The two lines of the yardstick: 200 bytes for a connection, all in, leave 72
@@ -128,7 +131,7 @@ impl Entry {
                 },
                 status: Status(0),
             },
-            body: Body { state: State::Generic },
+            body: Body { state: State::Generic, map_epoch: 0 },
         }
     }
 
@@ -144,8 +147,17 @@ impl Entry {
                 key,
                 status: Status::LIVE.with(from_high),
             },
-            body: Body { state },
+            body: Body { state, map_epoch: 0 },
         }
+    }
+}
+
+impl Body {
+    /// True if its zone has got packets of other zones since its last packet that was accepted:
+    /// the connection may have gone on elsewhere.
+    pub fn is_behind(&self, map_epoch: u16) -> bool {
+        // The numbers come round.
+        map_epoch.wrapping_sub(self.map_epoch).cast_signed() > 0
     }
 }
 

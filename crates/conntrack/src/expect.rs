@@ -34,6 +34,10 @@ use crate::{EventKind, ExpectationEvent, ExpectationSink, Expected};
 /// what a class may have for each, this is a bound for trunks.
 const MOST_OF_MASTER: usize = 256;
 
+/// Expectations that are forgotten in one go because their time is over, while others wait for
+/// the lock.
+const FORGOTTEN_AT_ONCE: usize = 16;
+
 /// The expectations of a gateway; clones share them.
 #[derive(Clone, Debug)]
 pub struct Expectations {
@@ -167,7 +171,9 @@ impl Expectations {
     }
 
     /// Files an announcement. One that says the same as an earlier one of the master
-    /// takes its place; beyond the maximum of its class it takes that of the oldest.
+    /// takes its place; beyond the maximum of its class it takes that of the oldest. What the
+    /// same call has announced for another class stays as it is, for both: one port for sound
+    /// and pictures (RFC 8843) is one connection, as with the kernel.
     ///
     /// # Errors
     /// [`Full`] if `limit` expectations are there; nothing is filed then.
@@ -182,13 +188,18 @@ impl Expectations {
         let class = &master.helper.classes()[usize::from(announced.class)];
         let mut book = self.book();
         self.forget_expired(&mut book, now, events);
-        let siblings = book.of_call(&master.flow.key, announced.call);
+        let of_call = book.of_call(&master.flow.key, announced.call);
         let of_class = |number: &u64| book.entries[number].announced.class == announced.class;
-        let siblings: Vec<u64> = siblings.into_iter().filter(of_class).collect();
-        let same = siblings.iter().find(|number| book.entries[number].announced.equals(&announced));
-        let replaced = match same {
+        let same = |number: &&u64| book.entries[*number].announced.equals(&announced);
+        let same = of_call.iter().find(same).copied();
+        let is_alive = |number: &u64| book.entries[number].deadline > now;
+        if same.as_ref().is_some_and(|number| !of_class(number) && is_alive(number)) {
+            return Ok(());
+        }
+        let siblings: Vec<u64> = of_call.into_iter().filter(of_class).collect();
+        let replaced = match &same {
             None if siblings.len() >= class.maximum => siblings.first(),
-            same => same,
+            same => same.as_ref(),
         };
         let replaced = replaced.copied().or_else(|| book.oldest_too_many(&master.flow.key));
         if let Some(number) = replaced {
@@ -288,7 +299,11 @@ impl Expectations {
         let waiting = |book: &Book, admits: &dyn Fn(&Announced) -> bool| {
             let range = book.by_destination.range((destination, 0)..=(destination, u64::MAX));
             let numbers = range.map(|&(_, number)| number);
-            numbers.filter(|number| admits(&book.entries[number].announced)).collect::<Vec<_>>()
+            let fits = |number: &u64| {
+                let expectation = &book.entries[number];
+                expectation.deadline > now && admits(&expectation.announced)
+            };
+            numbers.filter(fits).collect::<Vec<_>>()
         };
         let fitting = waiting(&book, &|announced| announced.admits(&source));
         let vague = |number: &u64| book.entries[number].announced.vagueness();
@@ -349,20 +364,23 @@ impl Expectations {
         }
     }
 
-    /// Forgets those whose time is over. Nobody has to call it, but it returns memory that
-    /// nobody comes across, and tells who listens.
-    pub fn expire(&self, now: Timestamp, events: &mut Option<&mut dyn ExpectationSink>) {
-        if self.shared.hints.any() {
-            self.forget_expired(&mut self.book(), now, events);
-        }
+    /// Forgets a few of those whose time is over; true if there may be more. Nobody has to
+    /// call it, but it returns memory that nobody comes across, and tells who listens.
+    pub fn expire(&self, now: Timestamp, events: &mut Option<&mut dyn ExpectationSink>) -> bool {
+        self.shared.hints.any() && self.forget_expired(&mut self.book(), now, events)
     }
 
-    fn forget_expired(&self, book: &mut Book, now: Timestamp, events: &mut Listener<'_>) {
-        while let Some(&(deadline, number)) = book.by_deadline.first()
-            && deadline <= now
-        {
-            self.remove(book, number, now, events);
+    /// The same under the lock, which others wait for.
+    fn forget_expired(&self, book: &mut Book, now: Timestamp, events: &mut Listener<'_>) -> bool {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            match book.by_deadline.first() {
+                Some(&(deadline, number)) if deadline <= now => {
+                    self.remove(book, number, now, events);
+                }
+                _ => return false,
+            }
         }
+        true
     }
 
     fn file(&self, book: &mut Book, expectation: Expectation) {

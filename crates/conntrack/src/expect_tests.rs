@@ -326,3 +326,56 @@ fn of_several_workers_one_takes_it() {
     let taken: usize = takers.into_iter().map(|taker| taker.join().unwrap()).sum();
     assert_eq!(taken + expectations.len(), usize::from(ROUNDS));
 }
+
+#[test]
+fn expectations_whose_time_is_over_are_forgotten_a_few_at_a_time() {
+    const MANY: u16 = 100;
+    let expectations = Expectations::new(HashKey(1, 2));
+    let later = |port: u16| Announced { timeout_s: Some(400), ..data(port) };
+    for master in 0..MANY {
+        expectations
+            .announce(self::master(master), data(2000 + master), 1000, start(), &mut None)
+            .unwrap();
+    }
+    expectations.announce(self::master(7000), later(6000), 1000, start(), &mut None).unwrap();
+    let over = Timestamp::from_secs(1301);
+    for round in 1..=3 {
+        // Nobody is let in by one whose time is over, whoever has not come to it yet.
+        assert!(expectations.claim(&child(2000 + MANY - 1), over, &mut None).is_none());
+        assert_eq!(expectations.len(), usize::from(MANY) + 1 - round * FORGOTTEN_AT_ONCE);
+    }
+    // There is room at once.
+    let left = expectations.len() as u64;
+    expectations.announce(master(8000), data(3000), left, over, &mut None).unwrap();
+    let mut calls = 1;
+    while expectations.expire(over, &mut None) {
+        calls += 1;
+    }
+    assert_eq!((expectations.len(), calls), (2, 3));
+    assert_eq!(ports(&expectations, over), [6000, 3000]);
+}
+
+#[test]
+fn one_place_for_two_classes_is_one_expectation() {
+    let expectations = Expectations::new(HashKey(1, 2));
+    let sip = |call| Master { helper: Kind::Sip, ..master(call) };
+    let media =
+        |class, call, port| Announced { class, call, protocol: protocol::UDP, ..data(port) };
+    let announce = |announced: Announced, at| {
+        expectations.announce(sip(1), announced, LIMIT, at, &mut None).unwrap();
+        expectations.len()
+    };
+    assert_eq!(announce(media(1, 7, 6000), start()), 1);
+    assert_eq!(announce(media(2, 7, 6000), start()), 1, "sound and pictures by one port");
+    assert_eq!(announce(media(2, 7, 6002), start()), 2);
+    assert_eq!(announce(media(1, 8, 6000), start()), 3, "another call");
+    // What is only remembered does not count.
+    let over = start().after(Duration::from_secs(181));
+    for port in 0..FORGOTTEN_AT_ONCE as u16 {
+        expectations.announce(master(9), data(100 + port), LIMIT, start(), &mut None).unwrap();
+    }
+    announce(media(2, 7, 6000), over);
+    assert!(ports(&expectations, over).contains(&6000));
+    let packet = flow(protocol::UDP, 0, (SERVER, 4000), (CLIENT, 6000));
+    assert!(expectations.take(&packet, over).is_some());
+}

@@ -17,7 +17,7 @@ mod sources;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flow::{Endpoint, HashKey, Lease, LeasePool, Zone};
+use flow::{Alarm, Endpoint, HashKey, Lease, LeasePool, Zone};
 use wire::Family;
 
 use self::givers::Givers;
@@ -57,6 +57,8 @@ pub struct LimitPools {
     reserved_for: Arc<[Prefix]>,
     /// By number.
     zones: Vec<(Zone, LeasePool)>,
+    /// Something is lacking in a zone.
+    zone_alarm: Alarm,
 }
 
 /// There would be too many zones.
@@ -74,8 +76,13 @@ pub struct Limits {
     zones: Vec<(Zone, Lease)>,
     /// Numbers of zones, by zone.
     zone_numbers: Vec<(Zone, u16)>,
-    /// The zone that was last asked whether others lack what it holds.
+    /// The zone that was last asked whether others lack what it holds, and how many are to be
+    /// asked yet.
     asked_zone: usize,
+    to_ask: usize,
+    zone_alarm: Alarm,
+    /// The alarms before these have been heard.
+    alarms_heard: u64,
     /// Half-open connections by source.
     pub sources: Sources,
     /// Half-open TCP connections by zone.
@@ -103,6 +110,7 @@ impl LimitPools {
             reserved: reserve.connections,
             reserved_for: reserve.sources.clone().into(),
             zones: Vec::new(),
+            zone_alarm: Alarm::default(),
         };
         pools.apply(settings);
         pools
@@ -142,7 +150,8 @@ impl LimitPools {
         }
         for &(zone, limit) in zones {
             if self.zones.iter().all(|&(other, _)| other != zone) {
-                self.zones.push((zone, LeasePool::new(limit.unwrap_or(NO_LIMIT))));
+                let alarm = self.zone_alarm.clone();
+                self.zones.push((zone, LeasePool::with_alarm(limit.unwrap_or(NO_LIMIT), alarm)));
             }
         }
         Ok(())
@@ -179,6 +188,9 @@ impl LimitPools {
             zones: Vec::new(),
             zone_numbers: Vec::new(),
             asked_zone: 0,
+            to_ask: 0,
+            zone_alarm: self.zone_alarm.clone(),
+            alarms_heard: 0,
             sources: Sources::new(secret),
             half_open: HalfOpen::default(),
             givers: Givers::default(),
@@ -218,7 +230,9 @@ impl Limits {
         for (_, lease) in &mut self.zones {
             lease.set_floor(floor(lease.pool()));
             lease.set_quantum(quantum(lease.pool()));
+            lease.settle();
         }
+        self.to_ask = self.zones.len();
         self.table.set_floor(floor(self.table.pool()));
         for lease in [&mut self.table, &mut self.reserve] {
             lease.set_quantum(quantum(lease.pool()));
@@ -232,18 +246,34 @@ impl Limits {
     }
 
     /// A zone of whose limit others lack what this worker holds, which has given back what
-    /// it does not need: its connections should give way. Looks at a few zones
-    /// at most, all of them in turn.
+    /// it does not need: its connections should give way. Zones are asked only after something
+    /// has come to be lacking somewhere, all of them in turn, a few at a time.
+    #[inline]
     pub fn overdrawn_zone(&mut self) -> Option<Zone> {
-        for _ in 0..ZONES_AT_ONCE.min(self.zones.len()) {
-            let (zone, lease) = &mut self.zones[self.asked_zone % self.zone_numbers.len()];
+        let alarms = self.zone_alarm.count();
+        if alarms != self.alarms_heard {
+            self.alarms_heard = alarms;
+            self.to_ask = self.zones.len();
+        }
+        if self.to_ask == 0 { None } else { self.ask_zones() }
+    }
+
+    #[cold]
+    fn ask_zones(&mut self) -> Option<Zone> {
+        for _ in 0..ZONES_AT_ONCE.min(self.to_ask) {
+            self.asked_zone %= self.zones.len();
+            let (zone, lease) = &mut self.zones[self.asked_zone];
             if lease.is_overdrawn() {
                 lease.settle();
                 if lease.is_overdrawn() {
-                    return Some(*zone);
+                    let zone = *zone;
+                    // It is asked again when the others have been.
+                    self.to_ask = self.zones.len();
+                    return Some(zone);
                 }
             }
-            self.asked_zone = (self.asked_zone + 1) % self.zone_numbers.len();
+            self.asked_zone += 1;
+            self.to_ask -= 1;
         }
         None
     }
@@ -258,9 +288,8 @@ impl Limits {
         self.zones.iter().map(|(zone, lease)| (*zone, lease.used()))
     }
 
-    /// Returns what is lacking elsewhere and not needed here.
+    /// Returns what is lacking elsewhere of the table and the reserve and is not needed here.
     pub fn settle(&mut self) {
-        self.zones.iter_mut().for_each(|(_, lease)| lease.settle());
         self.table.settle();
         self.reserve.settle();
     }
@@ -332,6 +361,8 @@ impl Limits {
         for ((_, lease), &units) in self.zones.iter_mut().zip(&held.zones) {
             lease.adopt(units);
         }
+        // Others may have been lacking it before it came.
+        self.to_ask = self.zones.len();
         self.half_open.add(&held.half_open);
     }
 

@@ -173,3 +173,46 @@ fn a_lower_limit_costs_nobody_what_fits_it() {
     let more = spend(&mut pair[0], 30_000) + spend(&mut pair[1], 30_000);
     assert_eq!(more, 30_000 - 20_002);
 }
+
+#[test]
+fn zones_are_asked_only_after_something_has_come_to_be_lacking() {
+    const ZONES: u16 = 100;
+    let (mut pools, mut workers) = pair(1 << 20, &Reserve::default());
+    let zones: Vec<_> = (1..=ZONES).map(|zone| (Zone(zone), Some(100))).collect();
+    pools.set_zones(&zones).unwrap();
+    for limits in &mut workers {
+        limits.learn(&pools);
+        limits.share(2);
+    }
+    let round = usize::from(ZONES).div_ceil(ZONES_AT_ONCE);
+    let [first, second] = &mut workers;
+    for _ in 0..round {
+        assert_eq!(first.overdrawn_zone(), None);
+    }
+    assert_eq!(first.to_ask, 0);
+    assert_eq!(spend_zone(first, Zone(50), 300), 88);
+    let at = first.asked_zone;
+    for _ in 0..1000 {
+        assert_eq!((first.overdrawn_zone(), first.asked_zone), (None, at));
+    }
+    // A worker comes for which nothing is left of one zone.
+    drop(std::mem::replace(second, pools.limits(SECRET)));
+    assert_eq!(spend_zone(first, Zone(50), 300), 12);
+    second.share(2);
+    let found: Vec<_> = (0..=round).filter_map(|_| first.overdrawn_zone()).collect();
+    assert!(!found.is_empty() && found.iter().all(|zone| *zone == Zone(50)));
+    let number = first.counted_zone(Zone(50)).unwrap();
+    for _ in 0..12 {
+        first.release_zone(number);
+    }
+    let calls = (0..).take_while(|_| first.overdrawn_zone().is_some() || first.to_ask > 0);
+    assert!(calls.count() <= 2 * round, "it ends");
+    assert_eq!(spend_zone(second, Zone(50), 300), 12);
+
+    // So does a bucket, from a worker that was to give up what it held.
+    let [first, second] = &mut workers;
+    let held = Held { zones: vec![0; 49].into_iter().chain([40]).collect(), ..Held::default() };
+    first.surrender(&held);
+    second.adopt(&held);
+    assert_eq!(second.to_ask, usize::from(ZONES));
+}

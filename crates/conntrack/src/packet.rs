@@ -39,6 +39,9 @@ pub struct TrackedPacket<'a> {
     /// [`syn_proxy::screens`](crate::syn_proxy::screens) is refused as
     /// [`DropReason::SynCookie`] instead, and nothing has changed.
     pub screened: bool,
+    /// How often its zone has got packets that were in other zones before, modulo 2^16. A
+    /// connection may have gone on elsewhere meanwhile.
+    pub map_epoch: u16,
 }
 
 /// What tracking needs from its worker.

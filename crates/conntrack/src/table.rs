@@ -17,7 +17,7 @@ use wire::checksum::verify_transport;
 
 use self::room::Room;
 use self::watched::release;
-use crate::entry::{Entry, Status};
+use crate::entry::{Body, Entry, Status};
 use crate::expect::Claim;
 use crate::nat::{Block, Edit, Halves};
 use crate::packet::is_fragment;
@@ -212,7 +212,7 @@ impl Table {
         if class == Class::New && !packet.may_open {
             return tracked.dropped(DropReason::NewRefused);
         }
-        match body.state.advance(&Input::of(packet, context), before) {
+        match advance_or_start_over(body, packet, before, context) {
             Step::Accept { timeout, assure, changed } => {
                 let old = head.status;
                 head.status.set(Status::when(replied, Status::SEEN_REPLY));
@@ -303,6 +303,7 @@ impl Table {
             }
         };
         let mut entry = Entry::open(packet.keyed.key, hash, packet.keyed.sender, state);
+        entry.body.map_epoch = packet.map_epoch;
         entry.head.deadline = deadline(context.now, timeout);
         entry.head.note_filed(entry.head.deadline);
         let settings = context.settings;
@@ -378,6 +379,28 @@ impl Table {
 struct Met {
     slot: u32,
     direction: Direction,
+}
+
+/// What a packet does to its connection. If it does not belong, but the connection may have
+/// gone on in another zone meanwhile, it may tell how far that is.
+#[inline]
+fn advance_or_start_over(
+    body: &mut Body,
+    packet: &TrackedPacket<'_>,
+    before: Before,
+    context: &Context<'_>,
+) -> Step {
+    let input = Input::of(packet, context);
+    let mut step = body.state.advance(&input, before);
+    if body.is_behind(packet.map_epoch) {
+        if matches!(step, Step::Invalid { .. }) {
+            step = body.state.start_over(&input, before.direction).unwrap_or(step);
+        }
+        if matches!(step, Step::Accept { .. }) {
+            body.map_epoch = packet.map_epoch;
+        }
+    }
+    step
 }
 
 /// Ends a connection that is not in the wheel any more.

@@ -197,7 +197,9 @@ proptest! {
                 prop_assert_eq!(connection.seen_reply, known.seen_reply);
                 prop_assert_eq!(connection.assured, known.assured);
                 prop_assert_eq!(connection.state, known.state.name());
-                prop_assert_eq!(connection.timeout_s, known.deadline.since(now).as_secs());
+                // To the tick of 4 ms that has begun, as with the kernel.
+                let ticks = known.deadline.since(now).as_nanos().div_ceil(4_000_000) as u64;
+                prop_assert_eq!(connection.timeout_s, ticks / 250);
             }
             prop_assert_eq!(lab.limits.used(), lab.table.len() as u64);
         }

@@ -20,6 +20,7 @@ pub(super) struct Lab {
     pub limits: Limits,
     pub counters: ConntrackCounters,
     pub expectations: Expectations,
+    pub map_epoch: u16,
     events: Vec<Event>,
 }
 
@@ -33,6 +34,7 @@ impl Lab {
             limits: Limits::alone(entries, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            map_epoch: 0,
             events: Vec::new(),
         }
     }
@@ -74,6 +76,7 @@ impl Lab {
             segments: 1,
             may_open: true,
             screened: false,
+            map_epoch: self.map_epoch,
         };
         self.run(|table, context| track(table, &packet, context))
     }
@@ -472,6 +475,7 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
             segments,
             may_open,
             screened,
+            map_epoch: 0,
         };
         lab.run(|table, context| table.track_unjudged(&packet, context)).class
     };
@@ -483,4 +487,68 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
     assert_eq!(class(&mut lab, Checksum::Verify), wrong);
     lab.settings.set("nf_conntrack_checksum", 0).unwrap();
     assert_eq!(class(&mut lab, Checksum::Verify), Class::New);
+}
+
+/// A segment as [`tcp`] makes it, with its numbers so much further.
+fn further(mut packet: Network, by: u32) -> Network {
+    if let Transport::Tcp(tcp) = &mut packet.transport {
+        tcp.sequence += by;
+        tcp.acknowledgment += by;
+    }
+    packet
+}
+
+/// A connection that is a bucket of bytes older than its entry, from either side.
+#[test]
+fn a_connection_that_went_on_in_another_zone_is_picked_up_where_it_is_now() {
+    const SYN: u8 = TcpFlags::SYN.0;
+    const ACK: u8 = TcpFlags::ACK.0;
+    const FIN: u8 = TcpFlags::FIN.0;
+    const RST: u8 = TcpFlags::RST.0;
+    let (client, server) = ((1, 1000), (2, 80));
+    let segment = |from, to, flags, numbers| tcp(Family::V4, from, to, flags, numbers);
+    let opened = || {
+        let mut lab = Lab::new();
+        lab.track(&segment(client, server, SYN, (10, 0)));
+        lab.track(&segment(server, client, SYN | ACK, (50, 19)));
+        lab.track(&segment(client, server, ACK, (19, 59)));
+        assert!(lab.listed()[0].assured);
+        lab
+    };
+    let there = segment(client, server, ACK, (27, 59));
+    let back = segment(server, client, ACK, (59, 35));
+    for (first, second) in [(there, back), (back, there)] {
+        let (first, second) = (further(first, 1 << 20), further(second, 1 << 20));
+        let mut lab = opened();
+        let started = lab.listed()[0].original;
+        assert!(matches!(lab.track(&first).class, Class::Invalid(_)), "the zone is the same");
+        lab.map_epoch = 1;
+        for packet in [&first, &second, &first] {
+            assert_eq!(lab.track(packet).class, Class::Established);
+        }
+        assert_eq!(lab.listed()[0].original, started, "it is the same connection");
+        assert_eq!(lab.table.len(), 1);
+
+        // Who picks it up need not be who can.
+        let mut lab = opened();
+        lab.settings.set("nf_conntrack_tcp_loose", 0).unwrap();
+        lab.map_epoch = 1;
+        assert!(matches!(lab.track(&first).class, Class::Invalid(_)));
+
+        // What has gone on here has not gone on elsewhere, whatever somebody makes up.
+        let mut lab = opened();
+        lab.map_epoch = u16::MAX;
+        assert!(matches!(lab.track(&first).class, Class::Invalid(_)), "a map before");
+        lab.map_epoch = 1;
+        lab.track(&there);
+        assert!(matches!(lab.track(&first).class, Class::Invalid(_)));
+    }
+    // A reset does not tell where a connection is, and neither does a FIN.
+    for flags in [RST, RST | ACK, SYN | ACK, FIN | ACK] {
+        let mut lab = opened();
+        lab.map_epoch = 1;
+        let tracked = lab.track(&further(segment(client, server, flags, (27, 59)), 1 << 20));
+        assert_ne!(tracked.class, Class::New);
+        assert_eq!(lab.listed()[0].state, Some("ESTABLISHED"));
+    }
 }

@@ -1,6 +1,7 @@
 //! A connection for people and programs outside the packet path.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use flow::{FlowKey, KeyedPacket, Side, Timestamp, Zone};
 use wire::{Family, QueryKind, protocol};
@@ -163,7 +164,7 @@ impl Expected {
             source_port: announced.source_port,
             destination: announced.destination,
             destination_port: announced.destination_port,
-            timeout_s: deadline.since(now).as_secs(),
+            timeout_s: seconds_left(*deadline, now),
             permanent: announced.permanent,
             master: tuple(&master.flow.key, master.flow.sender, Direction::Original),
             helper: master.helper.name(),
@@ -190,7 +191,7 @@ impl Connection {
             reply: tuple(&leaves_as.key, leaves_as.sender, Direction::Reply),
             key: *key,
             state: body.state.name(),
-            timeout_s: head.deadline.since(now).as_secs(),
+            timeout_s: seconds_left(head.deadline, now),
             seen_reply: has(Status::SEEN_REPLY),
             assured: has(Status::ASSURED),
             expected: has(Status::EXPECTED),
@@ -208,6 +209,17 @@ impl Connection {
 /// True for the types of ICMP and ICMPv6 that ask.
 const fn is_request(kind: u8) -> bool {
     matches!(kind, 8 | 13 | 15 | 17 | 128 | 139)
+}
+
+/// Whole seconds, as the kernel has them: it counts in ticks, so that in the tick in which a
+/// time begins nothing of it is over. Ours have the length of a tick at 250 Hz.
+fn seconds_left(deadline: Timestamp, now: Timestamp) -> u64 {
+    const TICK: Duration = Duration::from_millis(4);
+    const LAST: Duration = Duration::from_nanos(1);
+    match deadline.since(now) {
+        Duration::ZERO => 0,
+        left => (left + TICK - LAST).as_secs(),
+    }
 }
 
 const fn zone_number(Zone(number): Zone) -> u16 {

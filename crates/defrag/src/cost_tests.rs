@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use flow::{DefragCounters, HashKey, Timestamp, Zone};
-use wire::Family;
+use flow::{DefragCounters, HashKey, Timestamp};
 
 use crate::steps::steps_of;
 use crate::*;
@@ -20,14 +19,7 @@ impl Buffer for Frame {
 
 /// A piece of 8 bytes of a datagram, the last one of which has this number.
 fn piece(id: u32, number: u16, last: u16) -> Piece {
-    let key = DatagramKey {
-        source: [1; 16],
-        destination: [2; 16],
-        id,
-        zone: Zone(0),
-        protocol: 17,
-        family: Family::V4,
-    };
+    let key = DatagramKey::v4(Realm::default(), [1; 16], [2; 16], 17, id);
     let (ecn, header) = (Ecn::NotEct, 20);
     Piece { key, offset: number * 8, length: 8, more: number < last, ecn, header }
 }

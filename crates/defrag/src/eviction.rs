@@ -281,7 +281,7 @@ impl<F: Buffer> Reassembler<F> {
         self.discard_pieces(slot, why, context);
         let reason = why.reason();
         let Queue { identity, state } = &mut self.queues[slot];
-        let family = identity.key.family;
+        let family = identity.key.family();
         let before = std::mem::replace(&mut identity.stage, Stage::Dead(reason));
         let charged = std::mem::replace(&mut state.tally.charged, Self::QUEUE_BYTES as u32).into();
         context.memory.lease(family).release(charged - Self::QUEUE_BYTES);
@@ -308,7 +308,7 @@ impl<F: Buffer> Reassembler<F> {
     #[inline(always)]
     pub(crate) fn forget(&mut self, slot: u32, context: &mut Context<'_, F>) {
         let Queue { identity, state } = &mut self.queues[slot];
-        context.memory.lease(identity.key.family).release(u64::from(state.tally.charged));
+        context.memory.lease(identity.key.family()).release(u64::from(state.tally.charged));
         let map = state.take_map();
         self.keep_map(map);
         self.unlink(slot);
@@ -320,6 +320,6 @@ impl<F: Buffer> Reassembler<F> {
     pub(crate) fn unlink(&mut self, slot: u32) {
         let Identity { key, hash, .. } = self.queues[slot].identity;
         self.index.remove(hash, slot);
-        self.shelves[family_index(key.family)].leave(&mut self.queues, slot);
+        self.shelves[family_index(key.family())].leave(&mut self.queues, slot);
     }
 }

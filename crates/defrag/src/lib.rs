@@ -48,7 +48,7 @@ mod view;
 mod why;
 
 pub use memory::{Memory, Pools};
-pub use piece::{DatagramKey, Ecn, Piece};
+pub use piece::{DatagramKey, Ecn, Piece, Realm};
 pub use queue::Stage;
 pub use reassembler::{Buffer, Context, Outcome, Reassembler};
 pub use settings::{FamilySettings, Settings};

@@ -259,7 +259,7 @@ impl<F> Young<F> {
     }
 
     pub fn is(&self, family: Family, stage: Stage) -> bool {
-        self.key.family == family && self.stage().index() == stage.index()
+        self.key.family() == family && self.stage().index() == stage.index()
     }
 
     pub const fn stage(&self) -> Stage {
@@ -280,7 +280,7 @@ impl<F> Young<F> {
         let Settings { max_dist, pieces_per_4k, .. } = *settings;
         let distance = source_count.wrapping_sub(self.tally.source_count);
         let is_young = now.as_nanos().saturating_sub(self.created.as_nanos()) < YOUTH_NS
-            && settings.family(piece.key.family).time != 0;
+            && settings.family(piece.key.family()).time != 0;
         is_young
             && (distance <= max_dist || max_dist == 0)
             && usize::from(pieces_per_4k) > HELD + 1

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flow::{DefragCounters, DropReason, HashKey, Timestamp, Zone};
+use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use proptest::prelude::*;
 use wire::Family;
 
@@ -77,7 +77,7 @@ impl Worker {
             Context { now: self.now, settings, memory, counters, discard: &mut discard };
         match step {
             Step::Piece(piece, footprint) => {
-                let bucket = (piece.key.id % 4) as u16;
+                let bucket = (piece.key.id() % 4) as u16;
                 let frame = Frame(number, *footprint);
                 let got = reassembler.insert(piece, bucket, frame, &mut complete, &mut context);
                 outcome = Some(got);
@@ -128,13 +128,10 @@ fn piece(ids: u32) -> impl Strategy<Value = Piece> {
     (0..ids, 0u16..7, odd, odd, odd, ecn).prop_map(|(id, number, longer, late, last, ecn)| {
         let (count, is_v6) = ([2, 3, 3, 4, 5, 7][id as usize % 6], id % 7 == 0);
         let number = number % count;
-        let key = DatagramKey {
-            source: [(id % 3) as u8; 16],
-            destination: [2; 16],
-            id,
-            zone: Zone(0),
-            protocol: if is_v6 { 0 } else { 17 },
-            family: if is_v6 { Family::V6 } else { Family::V4 },
+        let (source, destination, realm) = ([(id % 3) as u8; 16], [2; 16], Realm::default());
+        let key = match is_v6 {
+            false => DatagramKey::v4(realm, source, destination, 17, id),
+            true => DatagramKey::v6(realm, source, destination, id),
         };
         let more = (number + 1 < count) != last;
         let offset = number * 24 + if late { 8 } else { 0 };

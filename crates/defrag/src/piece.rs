@@ -8,8 +8,42 @@ use wire::{Family, Network};
 
 use crate::coverage::UNIT;
 
+/// Whose fragments may meet: those of one zone and of one outermost VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Realm(u32);
+
+impl Realm {
+    const VLAN_BITS: u32 = 12;
+    /// Bits that a realm may have.
+    const BITS: u32 = 16 + Self::VLAN_BITS;
+
+    /// Fragments of a zone and of a VLAN identifier of 12 bits, 0 for frames without a tag.
+    #[inline]
+    pub const fn new(zone: Zone, vlan: u16) -> Self {
+        let vlan = vlan as u32 & ((1 << Self::VLAN_BITS) - 1);
+        Self((zone.0 as u32) << Self::VLAN_BITS | vlan)
+    }
+
+    /// The zone.
+    pub const fn zone(self) -> Zone {
+        Zone((self.0 >> Self::VLAN_BITS) as u16)
+    }
+
+    /// The outermost VLAN identifier, 0 for none.
+    pub const fn vlan(self) -> u16 {
+        (self.0 & ((1 << Self::VLAN_BITS) - 1)) as u16
+    }
+
+    /// As a number.
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// The identity of a datagram that comes in fragments: RFC 791 section 3.2 for
 /// IPv4; RFC 8200 section 4.5 for IPv6, where the protocol is no part of it.
+///
+/// Packed, because two lines of the cache hold all of an incomplete datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct DatagramKey {
@@ -17,26 +51,85 @@ pub struct DatagramKey {
     pub source: [u8; 16],
     /// Destination address, same form.
     pub destination: [u8; 16],
-    /// Identification: 16 bits for IPv4, 32 for IPv6.
-    pub id: u32,
-    /// Zone: fragments of different zones never meet.
-    pub zone: Zone,
-    /// IPv4 protocol number, 0 for IPv6.
-    pub protocol: u8,
-    /// Address family.
-    pub family: Family,
+    /// Identification; of IPv4 with the protocol in the highest byte.
+    id: u32,
+    /// The realm, and [`IS_V6`] for IPv6.
+    realm: u32,
 }
+
+/// Set beside the realm of IPv6.
+const IS_V6: u32 = 1 << Realm::BITS;
+/// Where the protocol lies that is part of an identification.
+const PROTOCOL_SHIFT: u32 = 24;
 
 impl DatagramKey {
     /// That of no datagram.
-    pub(crate) const UNSPECIFIED: Self = Self {
-        source: [0; 16],
-        destination: [0; 16],
-        id: 0,
-        zone: Zone(0),
-        protocol: 0,
-        family: Family::V4,
-    };
+    pub(crate) const UNSPECIFIED: Self =
+        Self { source: [0; 16], destination: [0; 16], id: 0, realm: 0 };
+
+    /// That of a datagram over IPv4: its identification has 16 bits. Addresses are in the
+    /// IPv4-mapped form.
+    #[inline]
+    pub const fn v4(
+        realm: Realm,
+        source: [u8; 16],
+        destination: [u8; 16],
+        protocol: u8,
+        id: u32,
+    ) -> Self {
+        let id = id & ((1 << PROTOCOL_SHIFT) - 1) | (protocol as u32) << PROTOCOL_SHIFT;
+        Self { source, destination, id, realm: realm.number() }
+    }
+
+    /// That of a datagram over IPv6.
+    #[inline]
+    pub const fn v6(realm: Realm, source: [u8; 16], destination: [u8; 16], id: u32) -> Self {
+        Self { source, destination, id, realm: realm.number() | IS_V6 }
+    }
+
+    /// Another datagram, for the same otherwise.
+    #[must_use]
+    pub const fn with_id(self, id: u32) -> Self {
+        let Self { source, destination, .. } = self;
+        match self.family() {
+            Family::V4 => Self::v4(self.realm(), source, destination, self.protocol(), id),
+            Family::V6 => Self::v6(self.realm(), source, destination, id),
+        }
+    }
+
+    /// Address family.
+    #[inline]
+    pub const fn family(&self) -> Family {
+        if self.realm & IS_V6 == 0 { Family::V4 } else { Family::V6 }
+    }
+
+    /// Identification: 16 bits for IPv4, 32 for IPv6.
+    pub const fn id(&self) -> u32 {
+        match self.family() {
+            Family::V4 => self.id & ((1 << PROTOCOL_SHIFT) - 1),
+            Family::V6 => self.id,
+        }
+    }
+
+    /// IPv4 protocol number, 0 for IPv6.
+    pub const fn protocol(&self) -> u8 {
+        match self.family() {
+            Family::V4 => (self.id >> PROTOCOL_SHIFT) as u8,
+            Family::V6 => 0,
+        }
+    }
+
+    /// Whose fragments it may consist of.
+    #[inline]
+    pub const fn realm(&self) -> Realm {
+        Realm(self.realm & !IS_V6)
+    }
+
+    /// All but the addresses and their family.
+    #[inline]
+    pub(crate) const fn rest(&self) -> [u32; 2] {
+        [self.id, self.realm & !IS_V6]
+    }
 
     /// Whether both are the same, without a branch for each field.
     #[inline]
@@ -53,10 +146,7 @@ impl DatagramKey {
             [both as u64, (both >> 64) as u64]
         };
         let ([a, b], [c, d]) = (pair(self.source), pair(self.destination));
-        let rest = u64::from(self.zone.0)
-            | u64::from(self.protocol) << 16
-            | u64::from(self.family as u8) << 24;
-        [a, b, c, d, u64::from(self.id) | rest << 32]
+        [a, b, c, d, u64::from(self.id) | u64::from(self.realm) << 32]
     }
 
     /// The keyed hash of the datagram (SipHash-1-3: an attacker who does not know
@@ -66,7 +156,7 @@ impl DatagramKey {
     pub fn hash(&self, secret: HashKey) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
         // The length tells the families apart: SipHash takes it in at the end.
-        match self.family {
+        match self.family() {
             Family::V4 => hasher.write_u64(
                 u64::from(last_word(self.source)) << 32 | u64::from(last_word(self.destination)),
             ),
@@ -77,9 +167,7 @@ impl DatagramKey {
                 }
             }
         }
-        hasher.write_u64(
-            u64::from(self.id) << 32 | u64::from(self.zone.0) << 8 | u64::from(self.protocol),
-        );
+        hasher.write_u64(u64::from(self.id) << 32 | u64::from(self.realm));
         hasher.finish()
     }
 }
@@ -153,22 +241,16 @@ impl Piece {
     /// fragments, empty ones, and first fragments without their header chain (RFC
     /// 7112, RFC 1858) never get here.
     #[inline]
-    pub fn of(network: &Network, zone: Zone) -> Option<Self> {
+    pub fn of(network: &Network, realm: Realm) -> Option<Self> {
         let fragment = network.fragment.filter(|fragment| !fragment.is_atomic())?;
-        let (protocol, overhead) = match network.family {
-            Family::V4 => (network.protocol, 0),
+        let Network { source, destination, protocol, .. } = *network;
+        let (key, overhead) = match network.family {
+            Family::V4 => (DatagramKey::v4(realm, source, destination, protocol, fragment.id), 0),
             // The fixed header and the fragment header do not count.
-            Family::V6 => (0, 48),
+            Family::V6 => (DatagramKey::v6(realm, source, destination, fragment.id), 48),
         };
         Some(Self {
-            key: DatagramKey {
-                source: network.source,
-                destination: network.destination,
-                id: fragment.id,
-                zone,
-                protocol,
-                family: network.family,
-            },
+            key,
             offset: fragment.offset,
             // The dissector has checked that it ends within 65535 bytes.
             length: (network.end - u32::from(fragment.payload_offset)) as u16,

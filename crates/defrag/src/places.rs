@@ -53,15 +53,14 @@ impl Places {
 
     #[inline]
     pub fn of(&self, key: &DatagramKey) -> u32 {
-        let rest = u32::from(key.zone.0) << 8 | u32::from(key.protocol);
-        let sum = match key.family {
+        let sum = match key.family() {
             Family::V4 => {
-                self.pairs([[last_word(key.source), last_word(key.destination)], [key.id, rest]])
+                self.pairs([[last_word(key.source), last_word(key.destination)], key.rest()])
             }
             Family::V6 => {
                 let [a, b] = words(key.source);
                 let [c, d] = words(key.destination);
-                self.pairs([a, b, c, d, [key.id, rest]])
+                self.pairs([a, b, c, d, key.rest()])
             }
         };
         (sum >> 32) as u32
@@ -78,8 +77,8 @@ impl Places {
 }
 
 /// Whether identifications that follow each other have places of their own in the nursery if
-/// this is what they are multiplied by. What is added to it before, for zone and protocol, has
-/// 24 bits.
+/// this is what they are multiplied by. What is added to it before, for VLAN and zone, has
+/// 24 bits in zones up to 4095; of a higher number some may meet.
 ///
 /// That refuses some secrets, so two given keys meet a little more often with those that are
 /// left: by one in fifteen at most.

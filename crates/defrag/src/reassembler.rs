@@ -174,7 +174,7 @@ impl<F: Buffer> Reassembler<F> {
         }
         let bytes = Self::PIECE_BYTES + frame.footprint() as u64;
         let completes = young.tally.is_completed_by(piece);
-        let lease = context.memory.lease(piece.key.family);
+        let lease = context.memory.lease(piece.key.family());
         let is_taken = completes || (young.has_room() && lease.spend(bytes));
         if !is_taken {
             return self.insert_unusual(seat, arrival, frame, complete, context);
@@ -274,7 +274,7 @@ impl<F: Buffer> Reassembler<F> {
     fn goes_on(&mut self, slot: u32, source_count: u32, context: &mut Context<'_, F>) -> bool {
         let Queue { identity, state } = &self.queues[slot];
         let Settings { max_dist, .. } = *context.settings;
-        let limits = context.settings.family(identity.key.family);
+        let limits = context.settings.family(identity.key.family());
         if limits.is_due(identity.created, context.now) {
             self.time_out(slot, context);
             return false;
@@ -294,8 +294,8 @@ impl<F: Buffer> Reassembler<F> {
         let bytes = Self::QUEUE_BYTES + Self::PIECE_BYTES + frame.footprint() as u64;
         let refusal = match piece.fault() {
             Some(reason) => Some(Why::impossible(piece, reason)),
-            None if self.make_room(piece.key.family, bytes, NONE, context) => None,
-            None => Some(Why::no_memory(piece.key.family, bytes, context.settings)),
+            None if self.make_room(piece.key.family(), bytes, NONE, context) => None,
+            None => Some(Why::no_memory(piece.key.family(), bytes, context.settings)),
         };
         if let Some(why) = refusal {
             return refuse(frame, why, context);
@@ -322,7 +322,7 @@ impl<F: Buffer> Reassembler<F> {
         source_count: u32,
         context: &mut Context<'_, F>,
     ) -> Outcome {
-        let family = piece.key.family;
+        let family = piece.key.family();
         let map_bytes = if needs_map { Self::MAP_BYTES } else { 0 };
         let bytes = Self::PIECE_BYTES + frame.footprint() as u64 + map_bytes;
         if !self.make_room(family, bytes, slot, context) {

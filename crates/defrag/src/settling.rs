@@ -74,7 +74,7 @@ impl<F: Buffer> Reassembler<F> {
     fn move_in(&mut self, seat: u8, entered: &mut [Entered; 2]) -> u32 {
         let (mut queue, pieces) = self.nursery.leave(seat, self.secret);
         pieces.for_each(|held| append(&mut self.pieces, &mut queue.state, held));
-        let (family, stage) = (family_index(queue.identity.key.family), queue.identity.stage);
+        let (family, stage) = (family_index(queue.identity.key.family()), queue.identity.stage);
         let charged = queue.state.tally.charged.into();
         let slot = self.queues.insert(queue);
         let shelf = &mut self.shelves[family];

@@ -7,11 +7,11 @@
 
 use std::hash::Hasher;
 
-use flow::{HashKey, Zone};
+use flow::HashKey;
 use siphasher::sip::SipHasher13;
 use wire::Family;
 
-use crate::piece::{Piece, last_word};
+use crate::piece::{Piece, Realm, last_word};
 
 /// log2 of the counters: 32 KiB for each worker.
 const BITS: u32 = 13;
@@ -39,24 +39,24 @@ impl Sources {
     /// identifications have 32 bits.
     #[inline]
     pub fn count(&mut self, piece: &Piece) -> u32 {
-        if piece.key.family == Family::V6 {
+        if piece.key.family() == Family::V6 {
             return 0;
         }
-        let counter = &mut self.counters[self.place(piece.key.source, piece.key.zone)];
+        let counter = &mut self.counters[self.place(piece.key.source, piece.key.realm())];
         *counter = counter.wrapping_add(1);
         *counter
     }
 
     /// The count of a source.
-    pub fn get(&self, source: [u8; 16], zone: Zone) -> u32 {
-        self.counters[self.place(source, zone)]
+    pub fn get(&self, source: [u8; 16], realm: Realm) -> u32 {
+        self.counters[self.place(source, realm)]
     }
 
     /// Multiply-shift hashing (Dietzfelbinger et al., 1997): two given sources
     /// share a counter with a probability of 2 in 2^`BITS`.
     #[inline]
-    fn place(&self, source: [u8; 16], zone: Zone) -> usize {
-        let source = u64::from(zone.0) << 32 | u64::from(last_word(source));
+    fn place(&self, source: [u8; 16], realm: Realm) -> usize {
+        let source = u64::from(realm.number()) << 32 | u64::from(last_word(source));
         (source.wrapping_mul(self.multiplier) >> (64 - BITS)) as usize
     }
 }

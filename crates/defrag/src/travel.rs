@@ -105,14 +105,14 @@ impl<F: Buffer> Reassembler<F> {
     ) {
         let Traveller { mut queue, distance, pieces } = traveller;
         let key = queue.identity.key;
-        let family = family_index(key.family);
+        let family = family_index(key.family());
         let (stage, bytes) = (queue.identity.stage, u64::from(queue.state.tally.charged));
         queue.state.tally.source_count =
-            self.sources.get(key.source, key.zone).wrapping_sub(distance);
+            self.sources.get(key.source, key.realm()).wrapping_sub(distance);
         for held in pieces {
             append(&mut self.pieces, &mut queue.state, Held { next: NONE, ..held });
         }
-        context.memory.lease(key.family).adopt(bytes);
+        context.memory.lease(key.family()).adopt(bytes);
         let slot = self.queues.insert(queue);
         self.shelves[family].enter_by_age(&mut self.queues, slot, &mut entered[family]);
         self.shelves[family].charge(stage, bytes);
@@ -128,7 +128,8 @@ fn packed<F>(
     memory: &mut Memory,
 ) -> Traveller<F> {
     let key = &queue.identity.key;
-    memory.lease(key.family).surrender(queue.state.tally.charged.into());
-    let distance = sources.get(key.source, key.zone).wrapping_sub(queue.state.tally.source_count);
+    memory.lease(key.family()).surrender(queue.state.tally.charged.into());
+    let distance =
+        sources.get(key.source, key.realm()).wrapping_sub(queue.state.tally.source_count);
     Traveller { queue, distance, pieces }
 }

@@ -95,7 +95,7 @@ impl Tally {
             total: (self.total != 0).then(|| self.total.into()),
             charged: self.charged.into(),
             age,
-            remaining: settings.family(key.family).timeout().saturating_sub(age),
+            remaining: settings.family(key.family()).timeout().saturating_sub(age),
         }
     }
 }

@@ -1,8 +1,7 @@
-use flow::{DefragCounters, HashKey, Timestamp, Zone};
-use wire::Family;
+use flow::{DefragCounters, HashKey, Timestamp};
 
 use super::*;
-use crate::{Buffer, Context, DatagramKey, Pools, Reassembler, Settings};
+use crate::{Buffer, Context, DatagramKey, Pools, Realm, Reassembler, Settings};
 
 struct Frame;
 
@@ -36,14 +35,7 @@ fn told(pieces: &[Piece], settings: &Settings, wait_ms: u64) -> Vec<String> {
 }
 
 fn piece(id: u32, offset: u16, length: u16, more: bool) -> Piece {
-    let key = DatagramKey {
-        source: [1; 16],
-        destination: [2; 16],
-        id,
-        zone: Zone(0),
-        protocol: 17,
-        family: Family::V4,
-    };
+    let key = DatagramKey::v4(Realm::default(), [1; 16], [2; 16], 17, id);
     Piece { key, offset, length, more, ecn: Ecn::NotEct, header: 20 }
 }
 

@@ -15,7 +15,8 @@ use wire::Tunnels;
 use crate::crew::Unresponsive;
 use crate::rules::LoadRulesError;
 use crate::settings::Settings;
-use crate::zones::{self, TimeoutPolicy, ZoneConfig, ZonesError};
+use crate::zone_config::{TimeoutPolicy, ZoneConfig};
+use crate::zones::{self, ZonesError};
 
 /// What a gateway is to the packets that it passes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -31,6 +31,7 @@ use crate::routing::Routing;
 use crate::rules::{RuleCounts, Rules};
 use crate::runtime;
 use crate::worker::{Equipment, TimeSource, Worker};
+use crate::zone_changes::ZoneSpread;
 use crate::zones::Zones;
 
 /// Moves that are under way at the same time. Each needs one fence in each ring
@@ -81,6 +82,8 @@ pub struct Coordinator {
     pub rules_revision: u32,
     /// What workers that are gone have counted for these rules.
     pub retired_rules: RuleCounts,
+    /// What not every worker knows of it.
+    pub zone_spread: ZoneSpread,
     notices: Receiver<Notice>,
     notify: Sender<Notice>,
     /// Notices that came while something else was waited for.
@@ -117,6 +120,7 @@ impl Coordinator {
             rules: None,
             rules_revision: 0,
             retired_rules: RuleCounts::default(),
+            zone_spread: ZoneSpread::default(),
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
@@ -310,14 +314,18 @@ impl Coordinator {
 
     /// Asks every worker for its report.
     pub fn reports(&mut self) -> Result<Vec<WorkerReport>, Unresponsive> {
-        let mut pending = Vec::new();
-        for member in &mut self.members {
-            pending.push((member.id, member.ask_later(Question::Report)?));
-        }
-        pending
-            .into_iter()
-            .map(|(id, answer)| answer.recv_timeout(PATIENCE).map_err(|_| Unresponsive(id)))
+        let pending = self.ask_all()?;
+        let answers = self.members.iter().zip(pending);
+        answers
+            .map(|(member, answer)| {
+                answer.recv_timeout(PATIENCE).map_err(|_| Unresponsive(member.id))
+            })
             .collect()
+    }
+
+    /// The same; the answers come in the order of the workers.
+    pub fn ask_all(&mut self) -> Result<Vec<Receiver<WorkerReport>>, Unresponsive> {
+        self.members.iter_mut().map(|member| member.ask_later(Question::Report)).collect()
     }
 
     /// Changes the number of workers while traffic runs.
@@ -543,6 +551,7 @@ impl Coordinator {
                 }
             }
         }
+        self.tend_zones()?;
         Ok(self.hand_out_queues(self.members.len())?)
     }
 

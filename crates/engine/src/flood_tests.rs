@@ -191,7 +191,8 @@ fn in_vlan(vlan: u16, frame: &[u8]) -> Vec<u8> {
 
 fn tenant(id: u16, vlan: u16, max: u64) -> ZoneConfig {
     let mut zone = ZoneConfig::new(Zone(id));
-    (zone.vlans, zone.max_connections) = (Some(vec![vlan]), Some(max));
+    zone.set_vlans(vec![vlan]).unwrap();
+    zone.set_max_connections(max).unwrap();
     zone
 }
 
@@ -240,4 +241,23 @@ fn one_source_is_stopped_at_its_limit_of_half_open_connections() {
     assert_eq!(rig.pass((2..100).map(udp)), 98, "others");
     rig.wait(Duration::from_secs(31));
     assert_eq!(rig.pass((2001..=3000).map(question)), 20, "and again when they have ended");
+}
+
+#[test]
+fn what_makes_room_in_its_zone_and_finds_none_in_the_table_is_counted() {
+    let mut config = config(64, 4);
+    config.zones = vec![tenant(1, 10, 1)];
+    config.reserve.sources = vec!["10.0.0.1".parse().unwrap()];
+    config.reserve.connections = 2;
+    let mut rig = Rig::new(&config);
+    // The table is full of what does not give way, and the zone of what the reserve pays for.
+    for client in 100..102 {
+        assert_eq!(rig.pass(handshake(client)), 3);
+    }
+    assert_eq!(rig.pass([in_vlan(10, &syn(1))]), 1);
+    let late = in_vlan(10, &syn(2));
+    assert_eq!(rig.pass([late]), 0);
+    let counters = &rig.worker.counters;
+    assert_eq!(counters.dropped(DropReason::TableFull), 1);
+    assert_eq!((counters.conntrack.insert_failed, counters.conntrack.drop), (1, 1));
 }

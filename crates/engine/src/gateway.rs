@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use conntrack::{ExpectationCursor, ExpectationEvent, Expected, LabelNames};
 use defrag::QueueView;
-use flow::{SetTunableError, Timestamp, Tunable};
+use flow::{SetTunableError, Timestamp, Tunable, Zone};
 use netio::{clock, cpu};
 use steer::{BucketId, BucketMove, Plan, WorkerId};
 use wire::Summary;
@@ -149,6 +149,8 @@ impl Gateway {
             all.extend(answer?.into_iter().map(|(age, dropped)| DroppedPacket {
                 worker,
                 interface: ports[usize::from(dropped.port.0)].name.clone(),
+                zone: dropped.zone,
+                vlan: dropped.vlan,
                 age,
                 length: dropped.length,
                 why: dropped.why,
@@ -396,6 +398,9 @@ impl Coordinator {
                 datagrams: report.datagrams,
             });
         }
+        // Zones that are gone stay known, but are of interest only until their last connection ends.
+        let is_there = |zone: Zone| self.config.zones.iter().any(|config| config.zone == zone);
+        zones.retain(|status| status.connections > 0 || is_there(status.zone));
         Ok(Status {
             workers,
             ports,

@@ -387,7 +387,7 @@ impl Worker {
 
     /// Hands what is to be logged to the coordinator, a bounded number of lines.
     fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
-        let Self { rules: Some(rules), notices, .. } = self else { return };
+        let Self { rules: Some(rules), notices, tracking, .. } = self else { return };
         let mut left = u64::from(outcome.logs.asked());
         for (log, rule) in outcome.logs.lines() {
             if !rules.lines.take(now.as_nanos()) {
@@ -396,7 +396,7 @@ impl Worker {
             left -= 1;
             let revision = rules.shared.revision;
             let why = Why::Rule { rule: rule.index() as u32, revision };
-            let line = RecentDrop::new(&packet.frame, why.into(), now);
+            let line = RecentDrop::new(&packet.frame, why.into(), now, &tracking.zones);
             // A coordinator that is gone writes no lines.
             let _ = notices.send(Notice::Logged(log, Box::new(line)));
         }

@@ -51,6 +51,7 @@ mod views;
 mod why;
 mod worker;
 mod zone_changes;
+mod zone_config;
 mod zones;
 
 pub use bucket::Bucket;
@@ -73,7 +74,8 @@ pub use views::{
 };
 pub use why::Why;
 pub use zone_changes::{ChangeZonesError, ZoneBook};
-pub use zones::{TimeoutPolicy, ZoneConfig, Zones, ZonesError};
+pub use zone_config::{LAST_VLAN, MOST_CONNECTIONS, TimeoutPolicy, ZoneConfig, ZoneError};
+pub use zones::{MOST_ZONES, Zones, ZonesError};
 
 /// Packets that are taken from a queue and tracked in one go.
 pub const BATCH: usize = 64;

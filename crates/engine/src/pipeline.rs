@@ -208,7 +208,7 @@ impl Worker {
             // Those of a datagram were counted one by one.
             self.counters.softnet.processed += 1;
         }
-        if let Some(piece) = Piece::of(&packet.network, packet.origin.fragments) {
+        if let Some(piece) = Piece::of(&packet.network, packet.origin.realm()) {
             return self.reassemble(&piece, packet, now);
         }
         if self.rules.is_some()
@@ -318,7 +318,8 @@ impl Worker {
         {
             tracked = self.tracking.track(bucket, packet, false, now, &mut self.counters);
         }
-        if tracked.refusal() == Some(why) {
+        // The second look may find another limit in the way than the first.
+        if tracked.refusal().is_some_and(|why| LIMITS.contains(&why.reason())) {
             self.counters.conntrack.insert_failed += 1;
             self.counters.conntrack.drop += 1;
         }

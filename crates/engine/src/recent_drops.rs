@@ -3,8 +3,11 @@
 //! A flood of one reason does not push out what was dropped for another, and costs
 //! its worker no more than a few copies in a turn.
 
-use flow::{DropReason, Timestamp};
+use flow::{DropReason, Timestamp, Zone};
 use netio::{Frame, PortId};
+use wire::outermost_vlan;
+
+use crate::zones::{Origin, Zones};
 
 use crate::why::Why;
 
@@ -22,6 +25,10 @@ pub struct RecentDrop {
     pub at: Timestamp,
     /// Where it came from.
     pub port: PortId,
+    /// Its zone.
+    pub zone: Zone,
+    /// Its outermost VLAN, 0 for none.
+    pub vlan: u16,
     /// Its position in the input, in a replay.
     pub sequence: u64,
     /// Its length, bytes.
@@ -34,12 +41,13 @@ pub struct RecentDrop {
 
 impl RecentDrop {
     /// The first bytes of a frame, and what is said of it.
-    pub fn new(frame: &Frame, why: Why, at: Timestamp) -> Self {
+    pub fn new(frame: &Frame, why: Why, at: Timestamp, zones: &Zones) -> Self {
         let mut head = [0; HEAD];
         let kept = frame.len().min(HEAD);
         head[..kept].copy_from_slice(&frame.bytes()[..kept]);
         let (length, why) = (frame.len() as u32, why.about(frame.bytes()));
-        Self { at, port: frame.port, sequence: frame.sequence, length, why, head }
+        let Origin { zone, vlan, .. } = zones.origin(frame.port, outermost_vlan(frame.bytes()));
+        Self { at, port: frame.port, zone, vlan, sequence: frame.sequence, length, why, head }
     }
 
     /// The packet with its payload cleared: what lies behind the first bytes is zero.
@@ -88,11 +96,11 @@ impl RecentDrops {
     }
 
     /// Looks at a packet that is about to be dropped.
-    pub fn see(&mut self, frame: &Frame, why: Why, now: Timestamp) {
+    pub fn see(&mut self, frame: &Frame, why: Why, now: Timestamp, zones: &Zones) {
         match self {
             Self::Latest(Latest { left: 0, .. }) => {}
-            Self::Latest(latest) => latest.keep(frame, why, now),
-            Self::All(all) => all.push(RecentDrop::new(frame, why, now)),
+            Self::Latest(latest) => latest.keep(frame, why, now, zones),
+            Self::All(all) => all.push(RecentDrop::new(frame, why, now, zones)),
         }
     }
 
@@ -115,12 +123,12 @@ impl RecentDrops {
 
 impl Latest {
     #[cold]
-    fn keep(&mut self, frame: &Frame, why: Why, now: Timestamp) {
+    fn keep(&mut self, frame: &Frame, why: Why, now: Timestamp, zones: &Zones) {
         self.left -= 1;
         let reason = why.reason() as usize;
         let next = &mut self.next[reason];
         self.places[reason * DROPS_KEPT + usize::from(*next)] =
-            Some(RecentDrop::new(frame, why, now));
+            Some(RecentDrop::new(frame, why, now, zones));
         *next = (*next + 1) % DROPS_KEPT as u8;
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 fn see(drops: &mut RecentDrops, reason: DropReason, at: u64, bytes: &[u8]) {
     let mut frame = FramePool::new(1, 0).copy_of(bytes).unwrap();
     frame.sequence = at;
-    drops.see(&frame, reason.into(), Timestamp::from_nanos(at));
+    drops.see(&frame, reason.into(), Timestamp::from_nanos(at), &Zones::default());
 }
 
 fn kept(drops: &RecentDrops, reason: DropReason) -> Vec<u64> {
@@ -50,4 +50,21 @@ fn a_replay_keeps_all() {
     let mut drops = RecentDrops::All(Vec::new());
     (0..100).for_each(|at| see(&mut drops, DropReason::TableFull, at, b"x"));
     assert_eq!(kept(&drops, DropReason::TableFull), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn zone_and_vlan_of_a_packet_are_kept() {
+    let mut zone = crate::ZoneConfig::new(Zone(7));
+    zone.set_vlans(vec![5]).unwrap();
+    let zones = Zones::new(&[zone], 1).unwrap();
+    let mut drops = RecentDrops::All(Vec::new());
+    for vlan in [0u8, 5, 6] {
+        let tag: &[u8] = if vlan == 0 { &[] } else { &[0x81, 0, 0, vlan] };
+        let bytes = [&[2; 12], tag, &[8, 0, 0x45]].concat();
+        let frame = FramePool::new(1, 0).copy_of(&bytes).unwrap();
+        drops.see(&frame, DropReason::TableFull.into(), Timestamp::ZERO, &zones);
+    }
+    let kept = drops.kept();
+    let places: Vec<_> = kept.iter().map(|dropped| (dropped.zone.0, dropped.vlan)).collect();
+    assert_eq!(places, [(0, 0), (7, 5), (0, 6)]);
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conntrack::{EventKind, Expectations};
-use flow::{Counters, HashKey, Timestamp};
+use flow::{Counters, HashKey, Timestamp, Zone};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use ruleset::ValidRuleset;
@@ -75,6 +75,10 @@ pub enum Seen {
     Dropped {
         /// Its number in the capture, from 1.
         number: u64,
+        /// Its zone.
+        zone: Zone,
+        /// Its outermost VLAN, 0 for none.
+        vlan: u16,
         /// Its length, bytes.
         length: u32,
         /// Why.
@@ -403,6 +407,8 @@ impl Lockstep {
             for dropped in worker.recent_drops.take() {
                 tell(Seen::Dropped {
                     number: dropped.sequence + 1,
+                    zone: dropped.zone,
+                    vlan: dropped.vlan,
                     length: dropped.length,
                     why: dropped.why,
                     refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),

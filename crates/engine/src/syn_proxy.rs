@@ -56,19 +56,20 @@ impl SynProxy {
         self.zones.iter().filter_map(last).collect()
     }
 
-    /// Takes note of the promises of another worker.
-    pub fn learn(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
-        for (zone, promised) in promises {
-            self.pressure(zone).learn(promised);
-        }
-    }
-
     fn pressure(&mut self, zone: Zone) -> &mut Pressure {
         self.zones.entry(zone).or_default()
     }
 }
 
 impl Worker {
+    /// Takes note of the promises of another worker.
+    pub(crate) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
+        for (zone, promised) in promises {
+            self.syn_proxy.pressure(zone).learn(promised);
+            self.tracking.has_promised(promised);
+        }
+    }
+
     /// Decides about a packet that would open a connection.
     #[cold]
     pub(crate) fn screen(&mut self, packet: &mut Packet, now: Timestamp) {
@@ -116,6 +117,10 @@ impl Worker {
     /// True while the gateway answers the SYNs of a zone.
     pub(crate) fn answers(&mut self, zone: Zone, now: Timestamp) -> bool {
         let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
+        if threshold == 0 {
+            self.syn_proxy.pressure(zone).end();
+            return false;
+        }
         // A share of 1 would be "always", which is for a threshold of 1 only.
         let least = threshold.min(2);
         let share = threshold.div_ceil(self.syn_proxy.workers).max(least);
@@ -282,6 +287,7 @@ impl Worker {
         let Some(made) = self.make(packet, &segment) else { return false };
         self.counters.syn_proxy.syn_received += 1;
         self.syn_proxy.pressure(keyed.key.zone).promised(now);
+        self.tracking.has_promised(now);
         self.counters.classify(Class::Untracked);
         self.pool.give_back(std::mem::take(&mut packet.frame));
         self.send_made(made, segment.way, Passed::default(), now);

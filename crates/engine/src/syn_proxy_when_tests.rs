@@ -14,7 +14,7 @@ fn a_cookie_is_worth_nothing_where_none_was_given_lately() {
     // The flow has come here from a worker that does.
     let mut moved = Scene::new(false, 1000);
     let promises = answering.rig.worker.syn_proxy.promises(answering.rig.now);
-    moved.rig.worker.syn_proxy.learn(promises);
+    moved.rig.worker.learn_promises(promises);
     let [_, on] = moved.come_back(&answer, &[]);
     assert_eq!(on[0].tcp.flags, SYN);
     assert_eq!(moved.counts().cookie_valid, 1);
@@ -112,4 +112,43 @@ fn a_connection_that_nobody_proxied_stays_as_it_is() {
     let ack = Tcp { sequence: 101, acknowledgment: 8, flags: ACK, window: 9, ..Tcp::default() };
     assert_eq!(scene.send(OUTSIDE, &ack)[INSIDE][0].tcp.acknowledgment, 8);
     assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1, "a late repetition");
+}
+
+#[test]
+fn what_was_promised_holds_when_the_proxy_is_switched_off() {
+    for (from, to) in [(1, 0), (2, 0), (1, 1000)] {
+        let mut scene = Scene::new(false, from);
+        if from > 1 {
+            let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+            scene.client = 99;
+            assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
+        }
+        for (client, wait) in [(1, 0), (2, 62)] {
+            scene.client = client;
+            scene.set("stateway_syn_proxy_half_open", from);
+            let answer = scene.knock(&[]);
+            scene.set("stateway_syn_proxy_half_open", to);
+            scene.rig.wait(Duration::from_secs(wait));
+            let [_, on] = scene.come_back(&answer, &[]);
+            assert_eq!((on[0].tcp.flags, on[0].tcp.sequence), (SYN, 100), "{from} {to} {client}");
+            let numbers = Tcp { sequence: 7, acknowledgment: 101, ..Tcp::default() };
+            let [update, ack] = scene.send(INSIDE, &Tcp { flags: SYN_ACK, window: 9, ..numbers });
+            assert_eq!((update.len(), ack.len()), (1, 1));
+            assert_eq!(scene.counts().cookie_valid, u64::from(client));
+            if to == 0 {
+                // Nobody is answered any more.
+                scene.client = 100 + client;
+                let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+                let [back, on] = scene.send(OUTSIDE, &syn);
+                assert_eq!((back.len(), on.len()), (0, 1));
+            }
+        }
+    }
+    // After a minute it is over, and an ACK is what it is without a proxy.
+    let mut scene = Scene::new(false, 1);
+    let answer = scene.knock(&[]);
+    scene.set("stateway_syn_proxy_half_open", 0);
+    scene.rig.wait(Duration::from_secs(65));
+    let [_, on] = scene.come_back(&answer, &[]);
+    assert_eq!(on[0].tcp.flags, ACK);
 }

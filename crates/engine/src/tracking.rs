@@ -1,5 +1,6 @@
 //! The tracking stage: how a packet relates to the connections of its bucket.
 
+use conntrack::syn_proxy::Pressure;
 use conntrack::{Context, Event, ExpectationEvent, Expectations, Limits, Tracked, TrackedPacket};
 use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
@@ -22,6 +23,9 @@ pub struct Tracking {
     pub expectations: Expectations,
     /// Which ports accept no new connections.
     pub refuses_new: Vec<bool>,
+    /// Until when somebody may come back for what the SYN proxy has promised in any zone,
+    /// also where it was switched off meanwhile.
+    pub promised_until: Timestamp,
     /// Who listens to events.
     pub subscribers: Subscribers<Event>,
     /// Who listens to what is expected.
@@ -67,6 +71,11 @@ impl Tracking {
         }
     }
 
+    /// The SYN proxy has answered in the name of a server, here or elsewhere.
+    pub fn has_promised(&mut self, at: Timestamp) {
+        self.promised_until = self.promised_until.max(at.after(Pressure::PROMISED));
+    }
+
     /// The tunables of tracking in a zone.
     pub fn settings_of(&self, zone: Zone) -> &conntrack::Settings {
         self.zones.settings(zone).unwrap_or(&self.settings.conntrack)
@@ -91,8 +100,10 @@ impl Tracking {
             };
         };
         let may_open = !self.refuses_new[usize::from(packet.frame.port.0)];
+        let has_promised = now < self.promised_until;
         let mut context = self.context_of(Some(keyed.key.zone), now, counters);
-        let screened = screened && may_open && context.settings.syn_proxy.half_open != 0;
+        let may_screen = has_promised || context.settings.syn_proxy.half_open != 0;
+        let screened = screened && may_open && may_screen;
         let offered = TrackedPacket { may_open, screened, ..offered(packet, keyed, *hash) };
         bucket.connections.track(&offered, &mut context)
     }
@@ -127,5 +138,6 @@ fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> Tracked
         segments: packet.frame.segments(),
         may_open: true,
         screened: false,
+        map_epoch: packet.origin.map_epoch,
     }
 }

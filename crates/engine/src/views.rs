@@ -124,6 +124,10 @@ pub struct DroppedPacket {
     pub worker: WorkerId,
     /// The interface that it came from.
     pub interface: String,
+    /// Its zone.
+    pub zone: Zone,
+    /// Its outermost VLAN, 0 for none.
+    pub vlan: u16,
     /// How long ago.
     pub age: Duration,
     /// Its length, bytes.

@@ -142,6 +142,8 @@ pub struct Worker {
     expire_at: usize,
     /// When the pool is trimmed next.
     trim_at: Timestamp,
+    /// There may be expectations whose time is over.
+    expire_expectations: bool,
     /// Most bytes in frames since memory was last returned to the system, as
     /// [`FramePool::trim`] counts.
     most_bytes: i64,
@@ -174,6 +176,7 @@ impl Worker {
                 limits,
                 expectations,
                 refuses_new,
+                promised_until: Timestamp::ZERO,
                 subscribers: Subscribers::default(),
                 expectation_subscribers: Subscribers::default(),
             },
@@ -200,6 +203,7 @@ impl Worker {
             flushing: Vec::new(),
             expire_at: 0,
             trim_at: Timestamp::ZERO,
+            expire_expectations: false,
             most_bytes: 0,
             evict_at: 0,
             busy_ns: 0,
@@ -325,7 +329,7 @@ impl Worker {
         }
         content.connections.adopt(&mut self.tracking.limits, bucket.0);
         self.tracking.subscribers.advance_clock(content.event_clock);
-        self.syn_proxy.learn(content.promises.drain(..));
+        self.learn_promises(content.promises.drain(..));
         for kept in self.ownership.arrive(bucket, content) {
             match kept {
                 Kept::Packet(packet) => {
@@ -420,7 +424,7 @@ impl Worker {
 
     pub(crate) fn drop_frame(&mut self, frame: Frame, why: Why) {
         self.counters.drop_packet(why.reason());
-        self.recent_drops.see(&frame, why, self.now);
+        self.recent_drops.see(&frame, why, self.now, &self.tracking.zones);
         self.pool.give_back(frame);
     }
 
@@ -440,8 +444,12 @@ impl Worker {
         if now >= self.trim_at {
             self.trim_at = now.after(TRIM_EVERY);
             self.trim();
+            self.expire_expectations = true;
+        }
+        if self.expire_expectations {
             let mut context = self.tracking.context(now, &mut self.counters);
-            context.expectations.expire(now, &mut context.expectation_events);
+            let sink = &mut context.expectation_events;
+            self.expire_expectations = context.expectations.expire(now, sink);
         }
         has_more
     }

@@ -1,14 +1,16 @@
 //! Zones that are changed while the gateway runs.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
 
 use conntrack::TooManyZones;
 
 use crate::Gateway;
-use crate::command::Command;
+use crate::command::{Command, WorkerReport};
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
-use crate::zones::{self, TimeoutPolicy, ZoneConfig, ZonesError};
+use crate::zone_config::{TimeoutPolicy, ZoneConfig};
+use crate::zones::{self, Zones, ZonesError};
 
 /// The zones of a gateway as they are configured now.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -40,8 +42,8 @@ pub enum ChangeZonesError {
         /// The revision now.
         now: u64,
     },
-    /// A worker hangs.
-    #[error(transparent)]
+    /// A worker hangs; the change comes into force when it answers again.
+    #[error("{0}; the zones change when it does")]
     Unresponsive(#[from] Unresponsive),
 }
 
@@ -83,12 +85,53 @@ impl Coordinator {
         self.zones_revision += 1;
         self.config.timeout_policies = timeout_policies;
         self.config.zones = zones;
-        self.zones = map.clone();
+        self.zone_spread = ZoneSpread { map: Some(map), asked: Vec::new() };
+        Ok(self.spread_zones()?)
+    }
+
+    /// Tells all workers of the zones that have changed. If one of them hangs, nothing is
+    /// lost: all are told again when all answer.
+    fn spread_zones(&mut self) -> Result<(), Unresponsive> {
         // A worker may get packets of a zone from another as soon as one of them knows that
         // the zone is there, so all have to count its connections before.
         let pools = self.limit_pools.clone();
         self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
         self.change_limits()?;
-        Ok(self.tell_all(|| Command::Zones(Box::new(map.clone())))?)
+        if let Some(map) = &self.zone_spread.map {
+            self.zones = map.clone();
+        }
+        let map = self.zones.clone();
+        self.tell_all(|| Command::Zones(Box::new(map.clone())))?;
+        self.zone_spread = ZoneSpread::default();
+        Ok(())
     }
+
+    /// Goes on with a change that not every worker has been told of, if all answer now.
+    pub(crate) fn tend_zones(&mut self) -> Result<(), Unresponsive> {
+        if self.zone_spread.map.is_none() {
+            return Ok(());
+        }
+        // One question, however long it takes: whoever hangs is not to hold up the others, nor
+        // to find its inbox full.
+        if self.zone_spread.asked.is_empty() {
+            self.zone_spread.asked = self.ask_all()?;
+        }
+        let hangs = |answer: &Receiver<_>| matches!(answer.try_recv(), Err(TryRecvError::Empty));
+        self.zone_spread.asked.retain(hangs);
+        if !self.zone_spread.asked.is_empty() {
+            return Ok(());
+        }
+        self.spread_zones()?;
+        tracing::info!("every worker knows the zones again");
+        Ok(())
+    }
+}
+
+/// A change of zones that not every worker knows of.
+#[derive(Debug, Default)]
+pub struct ZoneSpread {
+    /// The map that is to come.
+    map: Option<Zones>,
+    /// Whose answers are awaited before it is tried again.
+    asked: Vec<Receiver<WorkerReport>>,
 }

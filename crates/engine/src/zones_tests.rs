@@ -11,7 +11,7 @@ fn the_first_zone_that_takes_port_and_vlan_has_the_packet() {
     let map = Zones::new(&[by_vlan, by_port], 3).unwrap();
     let zone = |port, vlan| map.origin(PortId(port), vlan).zone.0;
     assert_eq!([zone(0, 10), zone(1, 11), zone(1, 12), zone(1, 0), zone(2, 9)], [5, 5, 6, 6, 0]);
-    let fragments = |port, vlan| map.origin(PortId(port), vlan).fragments;
+    let fragments = |port, vlan| map.origin(PortId(port), vlan).realm();
     assert_eq!(fragments(0, 10), fragments(1, 10), "one zone and one VLAN");
     assert_ne!(fragments(0, 10), fragments(0, 11), "one zone and two VLANs");
     assert_ne!(fragments(0, 12), fragments(1, 12), "two zones and one VLAN");
@@ -21,18 +21,41 @@ fn the_first_zone_that_takes_port_and_vlan_has_the_packet() {
 fn without_zones_vlans_alone_keep_fragments_apart() {
     let map = Zones::new(&[], 2).unwrap();
     let origin = map.origin(PortId(1), 7);
-    assert_eq!(origin, Origin { zone: Zone(0), fragments: Zone(7) });
+    assert_eq!(origin, Origin { zone: Zone(0), vlan: 7, map_epoch: 0 });
 }
 
 #[test]
-fn more_combinations_than_numbers_are_refused() {
-    let zone = |number: u16| ZoneConfig {
-        ports: Some(vec![PortId(number)]),
-        ..ZoneConfig::new(Zone(number))
+fn zones_without_vlans_are_as_many_as_others_and_may_come_and_go() {
+    let mut map = Zones::default();
+    for round in 0..40 {
+        let zones: Vec<_> = (0..16).map(|port| zone(1 + round * 16 + port, &[port], &[])).collect();
+        map = map.changed(&zones, 17).unwrap();
+        let realm = |port, vlan| map.origin(PortId(port), vlan).realm();
+        assert_ne!(realm(0, 5), realm(1, 5));
+        assert_ne!(realm(0, 5), realm(0, 6));
+    }
+}
+
+#[test]
+fn a_zone_that_gets_packets_of_others_has_another_epoch() {
+    let epochs = |map: &Zones| {
+        let origin = |port, vlan| map.origin(PortId(port), vlan);
+        [origin(0, 0), origin(1, 5), origin(0, 5)].map(|origin| (origin.zone.0, origin.map_epoch))
     };
-    let zones: Vec<_> = (1..17).map(zone).collect();
-    assert!(Zones::new(&zones[..15], 16).is_ok());
-    assert_eq!(Zones::new(&zones, 17).err(), Some(ZonesError::TooManyOrigins));
+    let start = Zones::new(&[zone(1, &[], &[5])], 2).unwrap();
+    assert_eq!(epochs(&start), [(0, 0), (1, 1), (1, 1)]);
+    let fewer = start.changed(&[zone(1, &[0], &[5])], 2).unwrap();
+    assert_eq!(epochs(&fewer), [(0, 2), (0, 2), (1, 1)], "what loses some keeps its epoch");
+    let back = fewer.changed(&[zone(1, &[], &[5])], 2).unwrap();
+    assert_eq!(epochs(&back), [(0, 2), (1, 3), (1, 3)]);
+    let none = back.changed(&[], 2).unwrap();
+    assert_eq!(epochs(&none), [(0, 4); 3]);
+    let same = none.changed(&[], 2).unwrap();
+    assert_eq!(epochs(&same), [(0, 4); 3]);
+    let all = same.changed(&[zone(2, &[], &[])], 2).unwrap();
+    assert_eq!(epochs(&all), [(2, 6); 3]);
+    let none = all.changed(&[], 2).unwrap();
+    assert_eq!(epochs(&none), [(0, 7); 3]);
 }
 
 #[test]
@@ -52,7 +75,7 @@ fn a_zone_has_its_own_timeouts_and_the_rest_of_the_gateway() {
 
 #[test]
 fn zones_share_a_policy_and_may_differ_from_it() {
-    let mut policy = TimeoutPolicy::new("short".into());
+    let mut policy = TimeoutPolicy::new("short").unwrap();
     policy.set("nf_conntrack_udp_timeout", 5).unwrap();
     policy.set("nf_conntrack_udp_timeout", 6).unwrap();
     policy.set("nf_conntrack_tcp_timeout_established", 60).unwrap();
@@ -133,13 +156,23 @@ proptest! {
                 prop_assert!(!Zones::faults(&configs, 3).is_empty());
                 continue;
             };
-            zones = changed;
+            let before = std::mem::replace(&mut zones, changed);
+            let pairs = || (0..3).flat_map(|port| (0..5).map(move |vlan| (PortId(port), vlan)));
+            for (port, vlan) in pairs() {
+                let (was, is) = (before.origin(port, vlan), zones.origin(port, vlan));
+                let gains = |zone| {
+                    pairs().any(|(port, vlan)| {
+                        zones.origin(port, vlan).zone == zone && before.origin(port, vlan).zone != zone
+                    })
+                };
+                prop_assert_eq!(was.zone == is.zone && was.map_epoch == is.map_epoch, !gains(is.zone));
+            }
             for (port, vlan) in (0..3).flat_map(|port| (0..5).map(move |vlan| (port, vlan))) {
                 let has = |list: &[u16], one| list.is_empty() || list.contains(&one);
                 let first = change.iter().find(|(_, ports, vlans)| has(ports, port) && has(vlans, vlan));
                 let origin = zones.origin(PortId(port), vlan);
                 prop_assert_eq!(origin.zone.0, first.map_or(0, |(id, ..)| *id));
-                let meaning = *meanings.entry(origin.fragments).or_insert((origin.zone, vlan));
+                let meaning = *meanings.entry(origin.realm()).or_insert((origin.zone, vlan));
                 prop_assert_eq!(meaning, (origin.zone, vlan));
             }
         }

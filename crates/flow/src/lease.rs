@@ -22,6 +22,25 @@ struct Shared {
     leased: AtomicU64,
     /// Units that floors lack.
     owed: AtomicU64,
+    alarm: Alarm,
+}
+
+/// Tells whether anything has come to be lacking in any of several pools since one looked
+/// last, so that not every lease has to be asked every time. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Alarm(Arc<AtomicU64>);
+
+impl Alarm {
+    /// How often something has come to be lacking: a lease owed more, or a lower cap held. It is
+    /// told after what it tells of.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn ring(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
 }
 
 /// A worker's share of a pool. What it does not spend returns to the pool when
@@ -44,9 +63,14 @@ pub struct Lease {
 impl LeasePool {
     /// A pool of `cap` units.
     pub fn new(cap: u64) -> Self {
+        Self::with_alarm(cap, Alarm::default())
+    }
+
+    /// A pool of `cap` units that rings an alarm when units are lacking.
+    pub fn with_alarm(cap: u64, alarm: Alarm) -> Self {
         let [leased, owed] = [AtomicU64::new(0), AtomicU64::new(0)];
         let [cap, planned] = [AtomicU64::new(cap), AtomicU64::new(cap)];
-        Self { shared: Arc::new(Shared { cap, planned, leased, owed }) }
+        Self { shared: Arc::new(Shared { cap, planned, leased, owed, alarm }) }
     }
 
     /// The limit, units.
@@ -72,6 +96,7 @@ impl LeasePool {
     /// taken away; new leases are refused until enough has come back.
     pub fn settle_cap(&self) {
         self.shared.cap.store(self.planned_cap(), Ordering::Relaxed);
+        self.shared.alarm.ring();
     }
 
     /// Units that are leased, spent or not.
@@ -193,6 +218,9 @@ impl Lease {
         let owed = missing - granted;
         // Wraps round where the debt falls.
         self.pool.shared.owed.fetch_add(owed.wrapping_sub(self.owed), Ordering::Relaxed);
+        if owed > self.owed {
+            self.pool.shared.alarm.ring();
+        }
         self.owed = owed;
     }
 

@@ -23,7 +23,7 @@ pub use counters::{
 };
 pub use index::{Crowded, SlotIndex};
 pub use key::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone};
-pub use lease::{Lease, LeasePool};
+pub use lease::{Alarm, Lease, LeasePool};
 pub use prefetch::{NoPrefetch, Prefetch};
 pub use time::Timestamp;
 pub use tunable::{SetTunableError, Tunable, Unit, out_of_range};

@@ -207,11 +207,21 @@ fn each_dropped_packet_is_explained() {
             "    ababababab",
         ]
     );
+    // Where it was is told too: the zone, unless it is 0, and the VLAN.
+    let tagged =
+        frames[..2].iter().map(|frame| [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat());
+    let tagged = written(&directory, "tagged.pcap", &pcap(&tagged.collect::<Vec<_>>()));
+    let zones = written(&directory, "zones.toml", b"[[zone]]\nid = 7\nvlans = [5]\n");
+    for (more, place) in [(&["-c", &zones][..], ", zone 7, VLAN 5"), (&[], ", VLAN 5")] {
+        let output = stateway(&[&["replay", &tagged, "--explain"], more].concat());
+        assert!(stdout(&output).starts_with(&format!("2: tcp_state{place}: ACK")), "{more:?}");
+    }
     let output = stateway(&["replay", &input, "--explain", "--json"]);
     let lines: Vec<Value> =
         stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 3);
     assert_eq!((&lines[0]["number"], &lines[0]["reason"]), (&json!(2), &json!("tcp_state")));
+    assert_eq!((&lines[0]["zone"], &lines[0]["vlan"]), (&json!(0), &json!(0)));
     assert_eq!(lines[2]["dropped"], 2, "the report comes last");
 }
 

@@ -41,7 +41,7 @@ pub use dissected::{
 };
 pub use hop::{give_hop, hops_left, set_stations, take_hop};
 pub use icmp_error::is_single_host;
-pub use link::ETHERNET_LEN;
+pub use link::{ETHERNET_LEN, outermost_vlan};
 pub use payload::edit_payload;
 pub use readdress::{ChecksumCovers, Place, Readdress};
 pub use summary::Summary;

@@ -86,6 +86,11 @@ pub(crate) fn read(frame: &[u8], start: u16) -> Result<Link, Malformed> {
     Ok(Link { ethertype, vlan, ip })
 }
 
+/// The outermost VLAN identifier of a frame, 0 for none.
+pub fn outermost_vlan(frame: &[u8]) -> u16 {
+    read(frame, 0).map_or(0, |link| link.vlan)
+}
+
 fn known(family: Family, offset: u16, end: usize) -> Option<IpPlace> {
     Some(IpPlace { family, offset, end, guessed: false })
 }

@@ -110,6 +110,7 @@ impl Desk {
             segments: 1,
             may_open: true,
             screened: false,
+            map_epoch: 0,
         };
         let tracked = table.track_unjudged(&tracked, &mut self.context(limits, now));
         let belongs = matches!(tracked.class, Class::New | Class::Established);

@@ -10,11 +10,11 @@
 //!
 //! Every frame is written, dissected and verified byte by byte when it comes out.
 
-use flow::{Timestamp, Zone};
+use flow::Timestamp;
 use serde::Serialize;
 use wire::{Tunnels, dissect};
 
-use ::defrag::{Piece, Pools};
+use ::defrag::{Piece, Pools, Realm};
 
 use super::attack::{Attack, Flood};
 use super::designs::{Lane, Owned, settings};
@@ -263,7 +263,7 @@ impl Model {
     /// One frame arrives.
     fn take(&mut self, bytes: &[u8], at: u64) {
         let found = dissect(bytes, Tunnels::Inner).ok().and_then(|found| found.network);
-        let piece = found.and_then(|network| Piece::of(&network, Zone::default()));
+        let piece = found.and_then(|network| Piece::of(&network, Realm::default()));
         let Some(piece) = piece else { return };
         let Self { owned, senders, audit } = self;
         let pool = owned.pool();

@@ -52,7 +52,7 @@ fn a_fragment_is_read_as_it_is_dissected() {
         frame[38..40].copy_from_slice(&65_515_u16.to_be_bytes());
         wire::checksum::fill_ipv4_header(&mut frame[14..]);
         let network = wire::dissect(&frame, wire::Tunnels::Inner).unwrap().network.unwrap();
-        let piece = ::defrag::Piece::of(&network, flow::Zone::default()).unwrap();
+        let piece = ::defrag::Piece::of(&network, ::defrag::Realm::default()).unwrap();
         assert_eq!(read(&frame), piece);
         assert_eq!(shape.piece(index, source, id), piece);
     }

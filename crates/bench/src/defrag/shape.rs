@@ -1,7 +1,6 @@
 //! Datagrams in pieces, as a 1500-byte link cuts them.
 
-use ::defrag::{DatagramKey, Ecn, Piece};
-use flow::Zone;
+use ::defrag::{DatagramKey, Ecn, Piece, Realm};
 use wire::build::PacketBuilder;
 use wire::{Tunnels, dissect, protocol};
 
@@ -38,7 +37,7 @@ impl Shape {
         let frames = builder.fragments(protocol::UDP, &whole[HEADERS..], piece);
         let templates = frames.iter().map(|frame| {
             let network = dissect(frame, Tunnels::Inner).ok().and_then(|found| found.network);
-            let piece = network.and_then(|network| Piece::of(&network, Zone::default()));
+            let piece = network.and_then(|network| Piece::of(&network, Realm::default()));
             #[expect(clippy::expect_used, reason = "the builder makes fragments of IPv4")]
             let piece = piece.expect("a fragment");
             let mut headers = [0; HEADERS];
@@ -73,7 +72,7 @@ impl Shape {
     pub fn piece(&self, index: usize, source: u32, id: u16) -> Piece {
         let mut piece = self.templates[index].piece;
         piece.key.source[12..].copy_from_slice(&source.to_be_bytes());
-        piece.key.id = id.into();
+        piece.key = piece.key.with_id(id.into());
         piece
     }
 
@@ -100,14 +99,13 @@ pub fn read(frame: &[u8]) -> Piece {
     };
     let (size, place) = (word(16), word(20));
     Piece {
-        key: DatagramKey {
-            source: address(26),
-            destination: address(30),
-            id: word(18).into(),
-            zone: Zone::default(),
-            protocol: frame[23],
-            family: wire::Family::V4,
-        },
+        key: DatagramKey::v4(
+            Realm::default(),
+            address(26),
+            address(30),
+            frame[23],
+            word(18).into(),
+        ),
         offset: (place & 0x1fff) * 8,
         length: size - 20,
         more: place & 0x2000 != 0,

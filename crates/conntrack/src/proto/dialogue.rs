@@ -101,6 +101,7 @@ impl Dialogue {
             segments: 1,
             may_open: true,
             screened: false,
+            map_epoch: 0,
         };
         let mut context = Context {
             now: self.now,

@@ -144,6 +144,19 @@ impl State {
         }
     }
 
+    /// Picks up a connection of which a part was not seen, amid its packets, as one that is
+    /// older than the gateway; `None` if this packet does not tell enough, or is not to. Only
+    /// TCP has numbers that run on.
+    #[cold]
+    pub fn start_over(&mut self, input: &Input<'_>, direction: Direction) -> Option<Step> {
+        let (Self::Tcp(tracker), Transport::Tcp(tcp)) = (self, &input.network.transport) else {
+            return None;
+        };
+        let segment = Segment::parse(tcp, input.network, input.frame).ok()?;
+        let timeout = tracker.start_over(direction, &segment, &input.settings.tcp)?;
+        Some(Step::Accept { timeout: timeout.0, assure: false, changed: true })
+    }
+
     /// True when the ends have begun to close the connection.
     pub fn is_closing(&self) -> bool {
         match self {

@@ -1,5 +1,7 @@
 //! When the proxy answers.
 
+use std::time::Duration;
+
 use flow::Timestamp;
 
 /// How long after a promise it is decided whether it was taken up: as long as a cookie
@@ -27,6 +29,9 @@ pub struct Pressure {
 }
 
 impl Pressure {
+    /// How long somebody may come back for a promise.
+    pub const PROMISED: Duration = Duration::from_nanos(STEP_NS);
+
     /// Whether to answer a SYN while there are `half_open` connections; `threshold` of
     /// them, with the new one, are too many.
     pub fn answers(&mut self, half_open: u64, threshold: u64, now: Timestamp) -> bool {
@@ -47,6 +52,11 @@ impl Pressure {
         self.answering
     }
 
+    /// Answers no longer, whatever there is: it was switched off. What was promised holds.
+    pub fn end(&mut self) {
+        self.answering = false;
+    }
+
     /// Counts a SYN that was answered.
     pub fn promised(&mut self, now: Timestamp) {
         self.open += 1;
@@ -61,7 +71,7 @@ impl Pressure {
 
     /// When the last promise was made, if that can still be taken up.
     pub fn last_promise(&self, now: Timestamp) -> Option<Timestamp> {
-        self.promised.filter(|at| now.since(*at).as_nanos() < u128::from(STEP_NS))
+        self.promised.filter(|at| now.since(*at) < Self::PROMISED)
     }
 
     /// Takes note of a promise that another worker has made.

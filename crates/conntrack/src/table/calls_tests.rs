@@ -106,6 +106,7 @@ impl Lab {
             segments: 1,
             may_open: from == There || self.server_may_open,
             screened: false,
+            map_epoch: 0,
         };
         self.run(|table, context| table.track_unjudged(&packet, context))
     }

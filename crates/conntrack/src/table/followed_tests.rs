@@ -126,6 +126,7 @@ impl Lab {
             segments: 1,
             may_open: true,
             screened: false,
+            map_epoch: 0,
         };
         let (tracked, halves) = self.run(|table, context| {
             let tracked = table.track(&packet, context);

@@ -24,6 +24,7 @@ fn judge(lab: &mut Lab, network: &Network, may_open: bool, passes: bool) -> bool
         segments: 1,
         may_open,
         screened: false,
+        map_epoch: 0,
     };
     lab.run(|table, context| {
         let tracked = table.track(&packet, context);
@@ -101,6 +102,7 @@ fn nobody_is_told_before_it_is_confirmed() {
         segments: 1,
         may_open: true,
         screened: false,
+        map_epoch: 0,
     };
     let tracked = lab.run(|table, context| table.track(&packet, context));
     assert!(tracked.fresh && lab.kinds().is_empty() && lab.counters.insert == 0);

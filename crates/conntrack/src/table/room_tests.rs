@@ -35,6 +35,7 @@ fn track(lab: &mut Lab, zone: u16, network: &Network) -> Tracked {
         segments: 1,
         may_open: true,
         screened: false,
+        map_epoch: 0,
     };
     lab.run(|table, context| table.track_unjudged(&packet, context))
 }

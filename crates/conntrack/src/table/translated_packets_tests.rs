@@ -108,6 +108,7 @@ fn track(lab: &mut Lab, frame: &[u8]) -> Tracked {
         segments: 1,
         may_open: true,
         screened: false,
+        map_epoch: 0,
     };
     lab.run(|table, context| table.track(&packet, context))
 }

@@ -112,6 +112,7 @@ impl Lab {
             segments: 1,
             may_open: from_client && self.from_client_may_open,
             screened: false,
+            map_epoch: 0,
         };
         let refuses = self.refuses;
         self.run(|table, context| {

@@ -21,6 +21,8 @@ pub struct Datagram {
     pub protocol: Option<u8>,
     /// Zone.
     pub zone: u16,
+    /// Outermost VLAN, 0 for none.
+    pub vlan: u16,
     /// Bucket that owns it.
     pub bucket: u16,
     /// `new` (one fragment has come), `progress` (several have), or `given_up`: only
@@ -86,9 +88,10 @@ impl From<&QueueView> for Datagram {
             schema: crate::SCHEMA,
             source: address(view.key.source),
             destination: address(view.key.destination),
-            id: view.key.id,
-            protocol: (view.key.family == wire::Family::V4).then_some(view.key.protocol),
-            zone: view.key.zone.0,
+            id: view.key.id(),
+            protocol: (view.key.family() == wire::Family::V4).then_some(view.key.protocol()),
+            zone: view.key.realm().zone().0,
+            vlan: view.key.realm().vlan(),
             bucket: view.bucket,
             stage: stage.to_owned(),
             reason,

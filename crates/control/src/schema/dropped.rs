@@ -25,6 +25,10 @@ pub struct Dropped {
     pub length: u32,
     /// The interface that it came from.
     pub interface: String,
+    /// Its zone.
+    pub zone: u16,
+    /// Its outermost VLAN, 0 for none.
+    pub vlan: u16,
     /// The worker that dropped it.
     pub worker: u16,
     /// Milliseconds since then.
@@ -39,6 +43,8 @@ impl From<&DroppedPacket> for Dropped {
             packet: dropped.summary.clone(),
             length: dropped.length,
             interface: dropped.interface.clone(),
+            zone: dropped.zone.0,
+            vlan: dropped.vlan,
             worker: dropped.worker.0,
             age_ms: u64::try_from(dropped.age.as_millis()).unwrap_or(u64::MAX),
         }

@@ -8,9 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Names;
 
-/// Largest VLAN identifier of IEEE 802.1Q; 0 stands for no tag.
-const MAX_VLAN: u16 = 4094;
-
 /// The zones of the gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Zones {
@@ -100,7 +97,7 @@ impl SetZones {
             if policies.iter().any(|other| other.name() == name) {
                 return Err(format!("timeout policy {name:?} is there twice"));
             }
-            let mut policy = Policy::new(name.clone());
+            let mut policy = Policy::new(name).map_err(|error| error.to_string())?;
             for (timeout, value) in timeouts.iter() {
                 policy.set(timeout, value).map_err(|error| error.to_string())?;
             }
@@ -127,14 +124,14 @@ impl TimeoutPolicy {
 
 impl Zone {
     fn all(book: &ZoneBook, interfaces: &[String]) -> Vec<Self> {
-        let names = |ports: &Vec<PortId>| {
+        let names = |ports: &[PortId]| {
             ports.iter().map(|port| interfaces[usize::from(port.0)].clone()).collect()
         };
         let zone = |zone: &ZoneConfig| Self {
             zone: zone.zone.0,
-            interfaces: zone.ports.as_ref().map(names),
-            vlans: zone.vlans.clone(),
-            max_connections: zone.max_connections,
+            interfaces: zone.ports().map(names),
+            vlans: zone.vlans().map(<[u16]>::to_vec),
+            max_connections: zone.max_connections(),
             timeout_policy: zone.timeout_policy.as_ref().map(|policy| policy.name().to_owned()),
             tunables: zone.tunables().collect(),
             connections: 0,
@@ -148,33 +145,24 @@ impl Zone {
         policies: &[Arc<Policy>],
     ) -> Result<ZoneConfig, String> {
         let wrong = |what: String| format!("zone {}: {what}", self.zone);
-        if self.zone == 0 {
-            return Err("zone 0 is what no other takes; give a number from 1".to_owned());
-        }
         let mut config = ZoneConfig::new(flow::Zone(self.zone));
         let port = |name: &String| {
             let port = interfaces.iter().position(|interface| interface == name);
             let port = port.ok_or_else(|| format!("there is no interface {name:?}"))?;
             Ok::<_, String>(PortId(port as u16))
         };
-        let ports = self.interfaces.as_ref().map(|names| names.iter().map(port).collect());
-        config.ports = ports.transpose().map_err(wrong)?;
-        if config.ports.as_ref().is_some_and(|ports| ports.len() < 2) {
-            return Err(wrong("interfaces: name both sides, two at least, or none for all".into()));
+        if let Some(names) = &self.interfaces {
+            let ports = names.iter().map(port).collect::<Result<_, _>>().map_err(wrong)?;
+            config.set_ports(ports).map_err(|error| wrong(format!("interfaces: {error}")))?;
         }
-        let is_vlan = |vlan: &u16| *vlan <= MAX_VLAN;
-        if self.vlans.as_ref().is_some_and(|vlans| vlans.is_empty() || !vlans.iter().all(is_vlan)) {
-            return Err(wrong(format!("vlans: name some from 0 to {MAX_VLAN}, or none for all")));
+        if let Some(vlans) = &self.vlans {
+            let set = config.set_vlans(vlans.clone());
+            set.map_err(|error| wrong(format!("vlans: {error}")))?;
         }
-        config.vlans = self.vlans.clone();
-        if self
-            .max_connections
-            .is_some_and(|most| !(1..=ZoneConfig::MOST_CONNECTIONS).contains(&most))
-        {
-            let most = ZoneConfig::MOST_CONNECTIONS;
-            return Err(wrong(format!("max_connections: give a number from 1 to {most}")));
+        if let Some(most) = self.max_connections {
+            let set = config.set_max_connections(most);
+            set.map_err(|error| wrong(format!("max_connections: {error}")))?;
         }
-        config.max_connections = self.max_connections;
         if let Some(name) = &self.timeout_policy {
             let policy = policies.iter().find(|policy| policy.name() == name);
             let unknown = || wrong(format!("there is no timeout policy {name:?}"));

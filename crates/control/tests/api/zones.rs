@@ -103,17 +103,29 @@ fn zones_that_do_not_fit_are_refused_as_a_whole() {
         refused(&|zones| zones.zones[1].tunables = table()),
         refused(&|zones| zones.zones[1].vlans = Some(vec![4095])),
         refused(&|zones| zones.zones[1].max_connections = Some(0)),
+        refused(&|zones| zones.zones[1].zone = 0),
+        refused(&|zones| zones.zones[1].interfaces = Some(vec!["lan0".into(), "lan0".into()])),
+        refused(&|zones| zones.zones[1].vlans = Some(vec![])),
+        refused(&|zones| zones.zones[1].vlans = Some(vec![1, 2, 1])),
+        refused(&|zones| zones.timeout_policies[0].name = "two words".into()),
+        refused(&|zones| zones.zones = (1..=1025).map(|id| zone(id, &[id], None)).collect()),
     ];
     insta::assert_snapshot!(refusals.join("\n"), @r#"
     the zones have been changed meanwhile: this is for revision 0, and now it is 1
     5 is already another zone
     zone 6 takes no packet, because zone 5 and those before it take them all; put zone 6 before them or take it out
     zone 6: there is no interface "lan9"
-    zone 6: interfaces: name both sides, two at least, or none for all
+    zone 6: interfaces: names one side only: replies come in by another interface, and both directions of a flow must be in one zone
     zone 5: there is no timeout policy "long"
     zone 6: no tunable is named "nf_conntrack_max"; `stateway tunable list` shows all
-    zone 6: vlans: name some from 0 to 4094, or none for all
-    zone 6: max_connections: give a number from 1 to 4294967296
+    zone 6: vlans: 4095 is not allowed; allowed: a whole number from 0 to 4094
+    zone 6: max_connections: 0 is not allowed; allowed: a whole number from 1 to 4294967296
+    zone 0 is what no other takes; give a number from 1
+    zone 6: interfaces: an interface is there twice
+    zone 6: vlans: names no VLAN; leave it out for all
+    zone 6: vlans: 1 is there twice
+    "two words" can not name a policy; allowed: 1 to 63 characters without blank
+    there may be 1024 zones at most
     "#);
     let now = zones(&running);
     assert_eq!((now.revision, now.zones.len()), (1, 2), "nothing has changed");
@@ -154,6 +166,9 @@ fn zones_that_change_under_load_leave_the_books_in_order() {
         }
         assert!(begin.elapsed() < PATIENCE);
     };
-    assert!(rest.zones.len() > 10 && rest.zones.iter().all(|zone| zone.connections == 0));
+    let configured: Vec<_> = zones(&running).zones.iter().map(|zone| zone.zone).collect();
+    let known: Vec<_> = rest.zones.iter().map(|zone| zone.zone).collect();
+    assert_eq!(known, configured, "those that are gone are forgotten");
+    assert!(rest.zones.iter().all(|zone| zone.connections == 0));
     running.stop();
 }

@@ -4,7 +4,7 @@
 //! and 64 MB of memory. Honest senders send each datagram at line rate, so a few
 //! packets of the flood come between two of its fragments.
 
-use defrag::{DatagramKey, Settings};
+use defrag::Settings;
 use wire::Family;
 
 use crate::fixture::{Cut, Random, Worker, cuts, fragment, key};
@@ -24,7 +24,7 @@ fn forged(family: Family, source: u64, id: u64, (offset, length): (u64, u64), mo
     let mut cut = fragment(key(family, 0, id as u32), offset as u16, &[], more);
     cut.piece.key.source[12..].copy_from_slice(&(0x0a00_0000 | source as u32).to_be_bytes());
     if family == Family::V4 {
-        cut.piece.key.id &= 0xffff;
+        cut.piece.key = cut.piece.key.with_id(cut.piece.key.id() & 0xffff);
     }
     cut.piece.length = length as u16;
     cut
@@ -63,7 +63,7 @@ const ATTACKS: [(&str, Attack); 11] = [
     }),
     ("spray of ids between the honest ends", |family, random, _| {
         let mut cut = forged(family, 0, random.next(), (0, 1480), true);
-        cut.piece.key = DatagramKey { id: cut.piece.key.id, ..key(family, 1, 0) };
+        cut.piece.key = key(family, 1, cut.piece.key.id());
         cut
     }),
     ("slow drip", |family, _, number| {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use defrag::{
-    Buffer, Context, DatagramKey, Ecn, Memory, Outcome, Parcel, Piece, Pools, QueueView,
+    Buffer, Context, DatagramKey, Ecn, Memory, Outcome, Parcel, Piece, Pools, QueueView, Realm,
     Reassembler, Settings, Stage, Summary, Why,
 };
-use flow::{DefragCounters, DropReason, HashKey, Timestamp, Zone};
+use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use wire::Family;
 
 pub const SECRET: HashKey = HashKey(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
@@ -166,7 +166,7 @@ impl Worker {
         assert_eq!(views.len(), self.reassembler.len());
         let mut frames = 0;
         for family in [Family::V4, Family::V6] {
-            let of_family = || views.iter().filter(|view| view.key.family == family);
+            let of_family = || views.iter().filter(|view| view.key.family() == family);
             let charged: u64 = of_family().map(|view| view.charged).sum();
             assert_eq!(charged, self.memory.used(family));
             let stages = [Stage::Newcomer, Stage::Progress, Stage::Dead(DropReason::FragEnd)];
@@ -202,17 +202,20 @@ pub fn v4_address(last: [u8; 4]) -> [u8; 16] {
 }
 
 pub fn key(family: Family, source: u8, id: u32) -> DatagramKey {
-    let (source, destination, protocol) = match family {
-        Family::V4 => (v4_address([192, 0, 2, source]), v4_address([198, 51, 100, 1]), 17),
+    let realm = Realm::default();
+    match family {
+        Family::V4 => {
+            let (source, destination) = ([192, 0, 2, source], [198, 51, 100, 1]);
+            DatagramKey::v4(realm, v4_address(source), v4_address(destination), 17, id)
+        }
         Family::V6 => {
             let mut address = [0; 16];
             address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
             let destination = address;
             address[15] = source;
-            (address, destination, 0)
+            DatagramKey::v6(realm, address, destination, id)
         }
-    };
-    DatagramKey { source, destination, id, zone: Zone(0), protocol, family }
+    }
 }
 
 /// A fragment of a datagram whose bytes are `content`.
@@ -222,7 +225,7 @@ pub fn cut(key: DatagramKey, content: &[u8], offset: usize, length: usize) -> Cu
 }
 
 pub fn fragment(key: DatagramKey, offset: u16, payload: &[u8], more: bool) -> Cut {
-    let header = if key.family == Family::V4 { 20 } else { 0 };
+    let header = if key.family() == Family::V4 { 20 } else { 0 };
     let length = payload.len() as u16;
     let piece = Piece { key, offset, length, more, ecn: Ecn::NotEct, header };
     Cut { piece, payload: payload.to_vec() }

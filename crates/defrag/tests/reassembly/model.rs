@@ -45,11 +45,11 @@ impl Model {
         let sent = self.sent.entry(key.source).or_default();
         *sent += 1;
         let sent = *sent;
-        let id = (key.source, key.destination, key.id, key.protocol);
-        let seconds = if key.family == Family::V4 { settings.v4.time } else { settings.v6.time };
+        let id = (key.source, key.destination, key.id(), key.protocol());
+        let seconds = if key.family() == Family::V4 { settings.v4.time } else { settings.v6.time };
         let forgotten = self.datagrams.get(&id).is_some_and(|datagram| {
-            let wrapped =
-                key.family == Family::V4 && sent - datagram.grown_at > u64::from(settings.max_dist);
+            let wrapped = key.family() == Family::V4
+                && sent - datagram.grown_at > u64::from(settings.max_dist);
             now.since(datagram.born) >= Duration::from_secs(seconds.into()) || wrapped
         });
         if forgotten {

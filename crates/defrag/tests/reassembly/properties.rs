@@ -162,7 +162,7 @@ proptest! {
         let mut workers = [(); 2].map(|()| Worker::of(&pools, &settings, 2));
         workers[1].serial = 1 << 32;
         let mut owner = [0usize; 4];
-        let whole: BTreeMap<u32, &Sent> = sent.iter().map(|one| (one.key.id, one)).collect();
+        let whole: BTreeMap<u32, &Sent> = sent.iter().map(|one| (one.key.id(), one)).collect();
         let mut stream: Vec<&Cut> = sent.iter().flat_map(|one| &one.cuts).collect();
         let mut random = crate::fixture::Random(order | 1);
         stream.chunks_mut(window).for_each(|chunk| random.shuffle(chunk));
@@ -177,12 +177,12 @@ proptest! {
                 if from == 0 { travel(first, second, bucket) } else { travel(second, first, bucket) }
                 owner[usize::from(bucket)] = 1 - from;
             }
-            let bucket = (cut.piece.key.id % 4) as u16;
+            let bucket = (cut.piece.key.id() % 4) as u16;
             let worker = &mut workers[owner[usize::from(bucket)]];
             worker.footprint = 64 + 512 * (step % 4);
             let result = worker.send_to(cut, bucket);
             if let Some(bytes) = result.datagram {
-                prop_assert_eq!(&bytes, &whole[&cut.piece.key.id].bytes);
+                prop_assert_eq!(&bytes, &whole[&cut.piece.key.id()].bytes);
             }
             worker.check_books();
             for family in [Family::V4, Family::V6] {

@@ -1,6 +1,6 @@
 //! Rules one by one.
 
-use defrag::{Ecn, Outcome, Piece, Settings};
+use defrag::{DatagramKey, Ecn, Outcome, Piece, Realm, Settings};
 use flow::{DropReason, Zone};
 use wire::{Family, FragmentInfo, Network, Transport};
 
@@ -165,7 +165,7 @@ fn expiry_keeps_to_its_budget_and_to_the_order_of_age() {
     }
     worker.pass(24.5);
     assert_eq!(worker.expire(3), 3);
-    let mut ids: Vec<u32> = worker.views().iter().map(|view| view.key.id).collect();
+    let mut ids: Vec<u32> = worker.views().iter().map(|view| view.key.id()).collect();
     ids.sort_unstable();
     assert_eq!(ids, [3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(worker.expire(100), 2, "those of 30 seconds and more");
@@ -233,11 +233,22 @@ fn a_piece_that_can_never_fit_condemns_its_datagram() {
 #[test]
 fn zones_families_and_protocols_keep_datagrams_apart() {
     let mut worker = Worker::new(&Settings::default());
-    let mut keys = [key(Family::V4, 1, 1); 5];
-    keys[1].zone = Zone(1);
-    keys[2].protocol = 6;
-    keys[3].id = 2;
-    keys[4] = key(Family::V6, 1, 1);
+    let plain = key(Family::V4, 1, 1);
+    let (source, destination) = (plain.source, plain.destination);
+    let other = |zone, vlan, protocol| {
+        DatagramKey::v4(Realm::new(Zone(zone), vlan), source, destination, protocol, 1)
+    };
+    let keys = [
+        plain,
+        other(1, 0, 17),
+        other(u16::MAX, 0, 17),
+        other(1, 4095, 17),
+        other(0, 1, 17),
+        other(0, 0, 6),
+        plain.with_id(2),
+        key(Family::V6, 1, 1),
+        DatagramKey::v6(Realm::default(), source, destination, 1 | 17 << 24),
+    ];
     for (at, &key) in keys.iter().enumerate() {
         assert_eq!(worker.send(&fragment(key, 0, &[at as u8; 8], true)).outcome, Outcome::Held);
     }
@@ -263,14 +274,15 @@ fn a_packet_is_a_piece_only_if_there_are_others() {
         fragment: None,
         transport: Transport::Other,
     };
-    assert_eq!(Piece::of(&network, Zone(3)), None);
+    let realm = Realm::new(Zone(3), 4094);
+    assert_eq!(Piece::of(&network, realm), None);
     let payload_offset = network.transport_offset;
     let info = FragmentInfo { id: 9, offset: 0, more: false, payload_offset };
     network.fragment = Some(info);
-    assert_eq!(Piece::of(&network, Zone(3)), None, "an atomic fragment");
+    assert_eq!(Piece::of(&network, realm), None, "an atomic fragment");
     network.fragment = Some(FragmentInfo { offset: 8, ..info });
-    let piece = Piece::of(&network, Zone(3)).unwrap();
-    assert_eq!((piece.key.protocol, piece.key.id, piece.key.zone), (0, 9, Zone(3)));
+    let piece = Piece::of(&network, realm).unwrap();
+    assert_eq!((piece.key.protocol(), piece.key.id(), piece.key.realm()), (0, 9, realm));
     assert_eq!((piece.offset, piece.length, piece.more), (8, 100, false));
     // 8 bytes of extension headers lie before the fragment header.
     assert_eq!((piece.header, piece.ecn), (8, Ecn::Ect0));

@@ -65,7 +65,7 @@ fn age_and_distance_and_death_travel_along() {
     assert_eq!(to.stage_of(&key(Family::V4, 1, 2)), Some(Stage::Dead(DropReason::FragOverlap)));
     to.pass(28.5);
     to.expire(100);
-    let mut ids: Vec<u32> = to.views().iter().map(|view| view.key.id).collect();
+    let mut ids: Vec<u32> = to.views().iter().map(|view| view.key.id()).collect();
     ids.sort_unstable();
     assert_eq!(ids, [6, 7], "those that came in the last two seconds");
     // Five fragments of the source at the old worker and 60 here are too many.

@@ -63,12 +63,25 @@ impl HttpServer {
     /// # Errors
     /// As [`HttpServer::download`].
     pub fn download_from(&self, lab: &Lab, server: IpAddr) -> Result<Download> {
+        self.get(lab, server, &[])
+    }
+
+    /// As [`HttpServer::download`], with so many bytes per second at most.
+    ///
+    /// # Errors
+    /// As [`HttpServer::download`].
+    pub fn download_at_rate(&self, lab: &Lab, family: Family, rate: u32) -> Result<Download> {
+        self.get(lab, lab.server_address(family), &["--limit-rate", &rate.to_string()])
+    }
+
+    fn get(&self, lab: &Lab, server: IpAddr, options: &[&str]) -> Result<Download> {
         let url = format!("http://{}/{FILE}", SocketAddr::new(server, PORT));
         let path = format!("{}/download", crate::Namespace::SCRATCH);
         let format = "%{http_code} %{size_download} %{local_port}";
         let text = lab
             .on_client("curl")
             .args(["-sS", "--globoff", "--noproxy", "*", "-o", &path, "-w", format, &url])
+            .args(options)
             .limit(LIMIT)
             .check()?;
         let mut words = text.split(' ').map(str::parse);

@@ -235,3 +235,35 @@ fn connections_of_a_zone_are_listed_marked_and_deleted() {
         stop_cleanly(&mut lab)
     });
 }
+
+/// A download goes on through two zones: what it has left behind in the first does not know how
+/// far it is.
+#[test]
+fn a_connection_comes_back_to_a_zone_that_it_was_taken_from() {
+    const BYTES: usize = 40_000_000;
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        let server = HttpServer::start(&lab, BYTES)?;
+        let stateway = lab.stateway().expect("it runs");
+        let entries = || Ok::<_, lab::Error>(table(&lab)?.into_iter().filter(is_web).count());
+        thread::scope(|scope| {
+            // Some 10 s.
+            let download = scope.spawn(|| server.download_at_rate(&lab, Family::V4, 4_000_000));
+            thread::sleep(Duration::from_secs(1));
+            assert_eq!(entries()?, 1);
+            stateway.command(&["zone", "add", "5", "vlans=0"]).check()?;
+            // Many windows.
+            thread::sleep(Duration::from_secs(4));
+            assert_eq!(entries()?, 2, "it was picked up in the other zone");
+            stateway.command(&["zone", "delete", "5"]).check()?;
+            let got = download.join().expect("a client does not panic")?;
+            assert_eq!((got.status, got.bytes, got.intact), (200, BYTES as u64, true));
+            Ok::<_, lab::Error>(())
+        })?;
+        stop_cleanly(&mut lab)
+    });
+}
+
+fn is_web(line: &ConntrackLine) -> bool {
+    line.original.ports.is_some_and(|(from, to)| from == 8080 || to == 8080)
+}

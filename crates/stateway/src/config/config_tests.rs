@@ -112,12 +112,12 @@ fn zones_and_the_reserve_are_understood() {
     )
     .unwrap();
     let [first, second] = &config.zones[..] else { panic!("two zones") };
-    assert_eq!((first.zone.0, first.max_connections), (10, Some(5000)));
+    assert_eq!((first.zone.0, first.max_connections()), (10, Some(5000)));
     assert_eq!(
-        (first.ports.as_deref(), first.vlans.as_deref()),
+        (first.ports(), first.vlans()),
         (Some(&[PortId(1), PortId(0)][..]), Some(&[0, 100][..]))
     );
-    assert_eq!((second.zone.0, second.ports.as_ref()), (11, None));
+    assert_eq!((second.zone.0, second.ports()), (11, None));
     assert!(first.timeout_policy.is_none());
     assert_eq!(second.timeout_policy.as_ref(), config.timeout_policies.first());
     let mut zones = engine::Zones::new(&config.zones, 2).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conntrack::{Prefix, PrefixError, RESERVE_SHARE, Reserve};
-use engine::{TimeoutPolicy, ZoneConfig};
+use engine::{LAST_VLAN, MOST_CONNECTIONS, MOST_ZONES, TimeoutPolicy, ZoneConfig, ZoneError};
 use flow::{SetTunableError, Zone};
 use netio::PortId;
 use toml::de::DeValue;
@@ -11,13 +11,6 @@ use toml::de::DeValue;
 use super::Interface;
 use super::document::{Reader, Section, number, show, text};
 use super::sections::{table, tables};
-
-/// Most zones.
-const MAX_ZONES: usize = 1024;
-/// Largest VLAN identifier of IEEE 802.1Q; 0 stands for no tag.
-const MAX_VLAN: u64 = 4094;
-/// Most connections of a zone, or of the reserve, that can be asked for.
-const MAX_CONNECTIONS: u64 = ZoneConfig::MOST_CONNECTIONS;
 
 /// The tables `[[timeout_policy]]`.
 pub(super) fn policies(
@@ -31,30 +24,30 @@ pub(super) fn policies(
             let what = "is missing; for example name = \"short\"";
             reader.note(offset, "timeout_policy.name", what);
         }
-        let name = section.read(reader, "name", policy_name);
-        let mut policy = TimeoutPolicy::new(name.clone().unwrap_or_default());
+        let policy = section.read(reader, "name", |value| {
+            let name = text(value, "1 to 63 characters without blank")?;
+            TimeoutPolicy::new(name).map_err(|error| error.to_string())
+        });
+        let is_named = policy.is_some();
+        // One without a name is read too, for the mistakes in the rest of it.
+        let Some(mut policy) = policy.or_else(|| TimeoutPolicy::new("unnamed").ok()) else {
+            continue;
+        };
         for entry in section.rest() {
             let timeout = entry.key.trim_start_matches("timeout_policy.").to_owned();
             tune(reader, &timeout, &entry, |value| policy.set(&timeout, value));
         }
-        let Some(name) = name else { continue };
-        if policies.iter().any(|other| other.name() == name) {
-            let what = format!("{name:?} is already another policy");
+        if !is_named {
+            continue;
+        }
+        if policies.iter().any(|other| other.name() == policy.name()) {
+            let what = format!("{:?} is already another policy", policy.name());
             reader.note(offset, "timeout_policy.name", what);
             continue;
         }
         policies.push(policy.into());
     }
     policies
-}
-
-fn policy_name(value: &DeValue<'_>) -> Result<String, String> {
-    const ALLOWED: &str = "1 to 63 characters without blank";
-    let name = text(value, ALLOWED)?;
-    if name.is_empty() || name.len() > 63 || name.contains(|c: char| c.is_whitespace()) {
-        return Err(format!("{name:?} can not name a policy; allowed: {ALLOWED}"));
-    }
-    Ok(name.to_owned())
 }
 
 /// The tables `[[zone]]`.
@@ -71,8 +64,7 @@ pub(super) fn read(
         if zones.iter().any(|other| other.zone == zone.zone) {
             reader.note(offset, "zone.id", format!("{} is already another zone", zone.zone.0));
         }
-        if zones.len() == MAX_ZONES {
-            reader.note(offset, "zone", format!("there may be {MAX_ZONES} zones at most"));
+        if zones.len() > MOST_ZONES {
             break;
         }
         zones.push(zone);
@@ -82,14 +74,8 @@ pub(super) fn read(
     if reader.has_problems() {
         return zones;
     }
-    let faults = engine::Zones::faults(&zones, interfaces.len());
-    for (at, fault) in &faults {
-        reader.note_line(lines[*at], "zone", fault);
-    }
-    if faults.is_empty()
-        && let Err(error) = engine::Zones::new(&zones, interfaces.len())
-    {
-        reader.note_line(0, "zone", error);
+    for (at, fault) in engine::Zones::faults(&zones, interfaces.len()) {
+        reader.note_line(lines[at], "zone", fault);
     }
     zones
 }
@@ -105,20 +91,18 @@ fn zone(
     }
     let id = section.read(reader, "id", |value| number(value, 1, u16::MAX.into()));
     let mut zone = ZoneConfig::new(Zone(id.unwrap_or_default() as u16));
-    let place = section.place_of("interfaces");
-    zone.ports = section.read(reader, "interfaces", |value| {
-        list(value, "names of interfaces", |name| port(name, interfaces))
+    let refused = |error: ZoneError| error.to_string();
+    section.read(reader, "interfaces", |value| {
+        let ports = list(value, "names of interfaces", |name| port(name, interfaces))?;
+        zone.set_ports(ports).map_err(refused)
     });
-    if zone.ports.as_ref().is_some_and(|ports| ports.len() == 1) {
-        let what = "names one side only: replies come in by another interface, and both \
-                    directions of a flow must be in one zone";
-        reader.note(place, "zone.interfaces", what);
-    }
-    zone.vlans = section.read(reader, "vlans", |value| {
-        list(value, "VLAN identifiers", |vlan| Ok(number(vlan, 0, MAX_VLAN)? as u16))
+    section.read(reader, "vlans", |value| {
+        let vlan = |vlan: &DeValue<'_>| Ok(number(vlan, 0, LAST_VLAN.into())? as u16);
+        zone.set_vlans(list(value, "VLAN identifiers", vlan)?).map_err(refused)
     });
-    zone.max_connections =
-        section.read(reader, "max_connections", |value| number(value, 1, MAX_CONNECTIONS));
+    section.read(reader, "max_connections", |value| {
+        zone.set_max_connections(number(value, 1, MOST_CONNECTIONS)?).map_err(refused)
+    });
     for key in ["half_open_per_source", "syn_proxy_half_open"] {
         if let Some(entry) = section.take(key) {
             let name = format!("stateway_{key}");
@@ -197,7 +181,7 @@ pub(super) fn conntrack(
     });
     let place = section.place_of("reserve_connections");
     let connections =
-        section.read(reader, "reserve_connections", |value| number(value, 1, MAX_CONNECTIONS));
+        section.read(reader, "reserve_connections", |value| number(value, 1, MOST_CONNECTIONS));
     section.finish(reader);
     if !belong_together {
         let what = "reserve and reserve_connections belong together: who, and how many";

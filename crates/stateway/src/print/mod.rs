@@ -14,6 +14,27 @@ use crate::outcome::OutputError;
 pub use table::{Align, Table, Widths};
 pub use units::{bytes, count, duration, percent, things};
 
+/// Where a packet was beside its interface; nothing where that does not tell it from others.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Zone.
+    pub zone: u16,
+    /// Outermost VLAN, 0 for none.
+    pub vlan: u16,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.zone != 0 {
+            write!(f, ", zone {}", self.zone)?;
+        }
+        if self.vlan != 0 {
+            write!(f, ", VLAN {}", self.vlan)?;
+        }
+        Ok(())
+    }
+}
+
 /// Standard output.
 pub struct Output {
     writer: BufWriter<StdoutLock<'static>>,

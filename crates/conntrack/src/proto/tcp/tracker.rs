@@ -132,6 +132,28 @@ impl TcpTracker {
         Ok(Opened { tracker, timeout })
     }
 
+    /// Starts over amid a connection of which a part was not seen, as if this segment was the
+    /// first, and returns its timer; `None`, and nothing has changed, if it would not open a
+    /// connection or opens a new one.
+    pub fn start_over(
+        &mut self,
+        direction: Direction,
+        segment: &Segment<'_>,
+        settings: &TcpSettings,
+    ) -> Option<Timeout> {
+        if segment.class == FlagClass::Syn {
+            return None;
+        }
+        let Opened { tracker, timeout } = Self::open(segment, settings).ok()?;
+        *self = tracker;
+        if direction == Direction::Reply {
+            self.halves.swap(0, 1);
+            self.modes.swap(0, 1);
+            self.last = Some((direction, segment.class));
+        }
+        Some(timeout)
+    }
+
     /// Follows the connection with its next segment.
     ///
     /// `seen_reply` and `assured` are what the entry knows from earlier segments.

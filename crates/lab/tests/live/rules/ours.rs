@@ -197,6 +197,7 @@ impl Tracking {
             segments: 1,
             may_open: true,
             screened: false,
+            map_epoch: 0,
         };
         let tracked = table.track(&offered, &mut context);
         assert_eq!(tracked.verdict, Verdict::Accept, "there is room");

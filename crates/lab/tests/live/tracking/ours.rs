@@ -104,6 +104,7 @@ impl Ours {
             segments: 1,
             may_open: true,
             screened: false,
+            map_epoch: 0,
         };
         self.end_calls();
         let (table, mut context) = self.parts();

@@ -223,6 +223,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
             segments: 1,
             may_open: true,
             screened: false,
+            map_epoch: 0,
         };
         let tracked = table.track(&packet, &mut context);
         let id = tracked.connection.expect("there is room");

@@ -162,7 +162,7 @@ fn port(interface: Option<&str>, names: &[String]) -> Result<PortId, UsageError>
 /// True if it matters by which interface a packet comes in.
 fn asks_for_interfaces(config: &Configuration) -> bool {
     config.interfaces.iter().any(|interface| interface.refuses_new)
-        || config.zones.iter().any(|zone| zone.ports.is_some())
+        || config.zones.iter().any(|zone| zone.ports().is_some())
 }
 
 /// To write a file while it is read would destroy it.

@@ -9,7 +9,7 @@ use engine::{ReplayReport, Seen};
 use flow::DropReason;
 use serde::Serialize;
 
-use crate::print::{Align, Output, Table, bytes, count, duration};
+use crate::print::{Align, Output, Place, Table, bytes, count, duration};
 
 /// The report.
 #[derive(Debug, Serialize)]
@@ -49,21 +49,27 @@ struct Dropped<'a> {
     why: String,
     packet: &'a str,
     length: u32,
+    zone: u16,
+    /// Outermost; 0 for none.
+    vlan: u16,
 }
 
 /// Shows a packet that was dropped, and why.
 pub fn explain(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let Seen::Dropped { number, length, why, refused_by, summary } = seen else {
+    let Seen::Dropped { number, zone, vlan, length, why, refused_by, summary } = seen else {
         return Ok(());
     };
+    let (zone, vlan) = (zone.0, *vlan);
     let reason = why.reason().name();
     let why = refused_by.clone().unwrap_or_else(|| why.to_string());
     if as_json {
         let (number, length) = (*number, *length);
         let schema = control::SCHEMA;
-        return out.json(&Dropped { schema, number, reason, why, packet: summary, length });
+        let packet = summary;
+        return out.json(&Dropped { schema, number, reason, why, packet, length, zone, vlan });
     }
-    out.line(format_args!("{number}: {reason}: {why}"))?;
+    let place = Place { zone, vlan };
+    out.line(format_args!("{number}: {reason}{place}: {why}"))?;
     out.line(format_args!("    {summary}"))
 }
 
