@@ -78,15 +78,22 @@ fn calls_are_heard(workers: u32) {
     alone(|| {
         let mut lab = guarded_lab(workers, HELPERS)?;
         let kinds = FAMILIES.iter().flat_map(|&family| CARRIERS.map(|carrier| (family, carrier)));
+        let (mut created, mut plain) = (0, 0);
         for (calls, (family, carrier)) in (1..).zip(kinds) {
             assert!(sound_is_heard(&lab, family, carrier)?, "{family:?} {carrier:?}");
             assert_eq!(counter(&lab, "expect_new")?, calls, "{family:?} {carrier:?}");
-            // Each end announces a pair.
-            assert_eq!(counter(&lab, "expect_create")?, 4 * calls, "{family:?} {carrier:?}");
+            // Each end announces a pair, and the same pair again when it repeats its message,
+            // by itself or by TCP, because an answer was late on a busy machine. The kernel's
+            // helper counts those, too.
+            let all = counter(&lab, "expect_create")?;
+            let announced = all - std::mem::replace(&mut created, all);
+            assert!(announced >= 4 && announced % 2 == 0, "{announced} {family:?} {carrier:?}");
+            plain += u32::from(announced == 4);
             let listing = ["conntrack", "-L", "expect", "-o", "conntrack"];
             let expected = lab.stateway().expect("it runs").command(&listing).check()?;
             assert!(!expected.contains("dport="), "the call is over: {expected}");
         }
+        assert_ne!(plain, 0, "not in every call something was late");
         stop_cleanly(&mut lab)
     });
 }
