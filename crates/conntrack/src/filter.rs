@@ -44,6 +44,12 @@ pub struct Filter {
     pub new_destination: Option<New>,
     /// One of them is, or both are.
     pub new_end: Option<New>,
+    /// ICMP: type, code and identifier of the original direction.
+    pub icmp_type: Option<u8>,
+    /// See [`Self::icmp_type`].
+    pub icmp_code: Option<u8>,
+    /// See [`Self::icmp_type`].
+    pub icmp_id: Option<u16>,
     /// State of the protocol as it is listed, any case.
     pub state: Option<String>,
     /// Mark: value and the bits that count.
@@ -54,6 +60,8 @@ pub struct Filter {
     pub assured: Option<bool>,
     /// With or without a reply seen.
     pub seen_reply: Option<bool>,
+    /// Announced by another connection or not.
+    pub expected: Option<bool>,
 }
 
 /// What an end is translated to.
@@ -94,6 +102,19 @@ impl Prefix {
     fn single(&self) -> Option<IpAddr> {
         let width = if self.address.is_ipv4() { 32 } else { 128 };
         (self.length == width).then_some(self.address)
+    }
+
+    /// The same as IPv4 if all its addresses are IPv4-mapped ones (RFC 4291 section 2.5.5.2):
+    /// packets of IPv6 do not carry those.
+    fn canonical(self) -> Self {
+        const MAPPED_LENGTH: u8 = 96;
+        match self.address {
+            IpAddr::V6(address) if self.length >= MAPPED_LENGTH => match address.to_ipv4_mapped() {
+                Some(v4) => Self { address: v4.into(), length: self.length - MAPPED_LENGTH },
+                None => self,
+            },
+            _ => self,
+        }
     }
 
     /// The same without bits behind its length: the network that the address lies in.
@@ -149,7 +170,7 @@ impl std::str::FromStr for Prefix {
             Some(length) => length.parse().ok().filter(|length| *length <= width),
             None => Some(width),
         };
-        Ok(Self { address, length: length.ok_or_else(error)? })
+        Ok(Self { address, length: length.ok_or_else(error)? }.canonical())
     }
 }
 
@@ -225,6 +246,18 @@ impl Filter {
             && connection.labels.include(self.labels)
             && is(self.assured, connection.assured)
             && is(self.seen_reply, connection.seen_reply)
+            && is(self.expected, connection.expected)
+            && self.matches_icmp(connection.original.transport)
+    }
+
+    fn matches_icmp(&self, transport: TupleTransport) -> bool {
+        let (own_type, own_code, own_id) = match transport {
+            TupleTransport::Icmp { kind, code, id } => (Some(kind), Some(code), Some(id)),
+            _ => (None, None, None),
+        };
+        is(self.icmp_type.map(Some), own_type)
+            && is(self.icmp_code.map(Some), own_code)
+            && is(self.icmp_id.map(Some), own_id)
     }
 
     /// What is said of the replies, and of how they differ from answers without translation.
@@ -288,6 +321,15 @@ mod tests {
         assert!(!inside("0.0.0.0/0", "2001:db8::1"), "families are kept apart");
         assert!(inside("2001:db8::/32", "2001:db8:ffff::1"));
         assert!(inside("::/0", "2001:db8::1"));
+    }
+
+    #[test]
+    fn what_is_mapped_into_ipv6_is_ipv4() {
+        assert!(inside("::ffff:192.0.2.7", "192.0.2.7"));
+        assert!(inside("::ffff:192.0.2.0/120", "192.0.2.9"));
+        assert!(!inside("::ffff:192.0.2.0/120", "192.0.3.9"));
+        assert_eq!("::ffff:192.0.2.0/120".parse::<Prefix>().unwrap().to_string(), "192.0.2.0/24");
+        assert!(inside("::ffff:0.0.0.0/90", "::ffff:1.2.3.4"), "not only those");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Formatter, Result};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::protocol;
+use wire::{Family, protocol};
 
 use crate::labels::AtTheEnd;
 use crate::{
@@ -22,11 +22,20 @@ pub struct Listed<'a>(pub &'a Connection);
 /// An event as a line of `conntrack -E`, without the line end.
 pub struct Reported<'a>(pub &'a Event);
 
-/// A connection as a line of `conntrack -L -o labels`, without the line end.
-pub struct ListedWithLabels<'a>(pub &'a Connection, pub &'a LabelNames);
+/// What a line has more than by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Labels at the end (`-o labels`).
+    pub labels: bool,
+    /// The network protocol at the beginning (`-o extended`).
+    pub extended: bool,
+}
 
-/// An event as a line of `conntrack -E -o labels`, without the line end.
-pub struct ReportedWithLabels<'a>(pub &'a Event, pub &'a LabelNames);
+/// A connection as a line of `conntrack -L` with some options of `-o`, without the line end.
+pub struct ListedWith<'a>(pub &'a Connection, pub &'a LabelNames, pub Extras);
+
+/// An event as a line of `conntrack -E` with some options of `-o`, without the line end.
+pub struct ReportedWith<'a>(pub &'a Event, pub &'a LabelNames, pub Extras);
 
 /// An expectation as a line of `conntrack -L expect`, without the line end.
 pub struct ListedExpectation<'a>(pub &'a Expected);
@@ -37,9 +46,12 @@ pub struct ReportedExpectation<'a>(pub &'a ExpectationEvent);
 impl Display for ReportedExpectation<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let ExpectationEvent { kind, expected } = self.0;
-        write!(f, "{:>9} {}", label(*kind), ListedExpectation(expected))
+        write!(f, "{:>LABEL_WIDTH$} {}", label(*kind), ListedExpectation(expected))
     }
 }
+
+/// Characters of [`label`] with the blanks before it.
+const LABEL_WIDTH: usize = 9;
 
 /// What an event begins with.
 const fn label(kind: EventKind) -> &'static str {
@@ -70,7 +82,8 @@ impl Display for Reported<'_> {
         let timeout_s = (!ended || connection.timeout_s > 0).then_some(connection.timeout_s);
         let counters = connection.counters.as_ref().filter(|_| ended);
         let age_s = connection.age_s.filter(|_| ended);
-        let mut line = format!("{:>9} {}", label(*kind), Beginning { connection, timeout_s });
+        let mut line =
+            format!("{:>LABEL_WIDTH$} {}", label(*kind), Beginning { connection, timeout_s });
         line += &Middle { connection, counters }.to_string();
         if connection.mark != 0 {
             line += &format!("mark={} ", connection.mark);
@@ -80,22 +93,44 @@ impl Display for Reported<'_> {
     }
 }
 
-impl Display for ListedWithLabels<'_> {
+impl Display for ListedWith<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Self(connection, names) = self;
-        write!(f, "{}{}", Listed(connection), AtTheEnd(connection.labels, names))
+        let Self(connection, names, extras) = self;
+        if extras.extended {
+            f.write_str(network_protocol(connection.family))?;
+        }
+        write!(f, "{}", Listed(connection))?;
+        match extras.labels {
+            true => write!(f, "{}", AtTheEnd(connection.labels, names)),
+            false => Ok(()),
+        }
     }
 }
 
-impl Display for ReportedWithLabels<'_> {
+impl Display for ReportedWith<'_> {
     /// The end of a connection is reported without its labels.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Self(event, names) = self;
-        write!(f, "{}", Reported(event))?;
-        match event.kind {
-            EventKind::Destroy => Ok(()),
-            _ => write!(f, "{}", AtTheEnd(event.connection.labels, names)),
+        let Self(event, names, extras) = self;
+        let mut line = Reported(event).to_string();
+        if extras.extended {
+            line.insert_str(LABEL_WIDTH + 1, network_protocol(event.connection.family));
         }
+        f.write_str(&line)?;
+        match event.kind {
+            EventKind::New | EventKind::Update if extras.labels => {
+                write!(f, "{}", AtTheEnd(event.connection.labels, names))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The name of a network protocol with its number (the kernel's address family), as at the
+/// beginning of a line.
+const fn network_protocol(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ipv4     2 ",
+        Family::V6 => "ipv6     10 ",
     }
 }
 

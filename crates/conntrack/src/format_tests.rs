@@ -1,5 +1,4 @@
 use flow::{Endpoint, FlowKey, Zone};
-use wire::Family;
 
 use super::*;
 use crate::proto::{dccp::DccpState, sctp::SctpState};
@@ -101,7 +100,7 @@ fn labels_are_shown_where_the_tool_shows_them() {
     let tuples = "src=192.0.2.1 dst=192.0.2.2 sport=54060 dport=9999 [UNREPLIED] \
                   src=192.0.2.2 dst=192.0.2.1 sport=9999 dport=54060";
     assert_eq!(
-        ListedWithLabels(&connection, &names).to_string(),
+        ListedWith(&connection, &names, Extras { labels: true, extended: false }).to_string(),
         format!("udp      17 29 {tuples} mark=0 use=1 labels=bulk")
     );
     assert_eq!(
@@ -110,7 +109,10 @@ fn labels_are_shown_where_the_tool_shows_them() {
         "only who asks for labels sees them"
     );
     let event = |kind| Event { kind, connection: connection.clone() };
-    let shown = |kind| ReportedWithLabels(&event(kind), &names).to_string();
+    let shown = |kind| {
+        let extras = Extras { labels: true, extended: false };
+        ReportedWith(&event(kind), &names, extras).to_string()
+    };
     assert_eq!(shown(EventKind::New), format!("    [NEW] udp      17 29 {tuples} labels=bulk"));
     assert_eq!(shown(EventKind::Update), format!(" [UPDATE] udp      17 29 {tuples} labels=bulk"));
     assert_eq!(shown(EventKind::Destroy), format!("[DESTROY] udp      17 29 {tuples}"));
@@ -229,6 +231,31 @@ fn the_real_tool_prints_the_same() {
     printed.dedup();
     expected.sort();
     assert_eq!(printed, expected);
+}
+
+/// The lines were printed by `conntrack -L -o extended` and `-E -o extended` 1.4.7 on Linux
+/// 6.18; only addresses and ports have been replaced.
+#[test]
+fn with_extended_lines_begin_with_the_network_protocol() {
+    let names = LabelNames::default();
+    let extras = Extras { extended: true, ..Extras::default() };
+    let ports = |source, destination| TupleTransport::Ports { source, destination };
+    let there = with_transport(protocol::UDP, ports(5555, 9999), ports(9999, 5555));
+    let mut six = Connection { seen_reply: false, family: Family::V6, ..there.clone() };
+    (six.original.source, six.original.destination) =
+        ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+    (six.reply.source, six.reply.destination) = (six.original.destination, six.original.source);
+    assert_eq!(
+        ListedWith(&there, &names, extras).to_string(),
+        "ipv4     2 udp      17 29 src=192.0.2.1 dst=192.0.2.2 sport=5555 dport=9999 \
+         src=192.0.2.2 dst=192.0.2.1 sport=9999 dport=5555 mark=0 use=1"
+    );
+    let new = Event { kind: EventKind::New, connection: six };
+    assert_eq!(
+        ReportedWith(&new, &names, extras).to_string(),
+        "    [NEW] ipv6     10 udp      17 29 src=2001:db8::1 dst=2001:db8::2 sport=5555 \
+         dport=9999 [UNREPLIED] src=2001:db8::2 dst=2001:db8::1 sport=9999 dport=5555"
+    );
 }
 
 /// The expected lines were printed by `conntrack -L expect` 1.4.7 on Linux 6.18; only

@@ -39,6 +39,14 @@ pub struct ConnectionQuery {
     pub dst_nat: Option<String>,
     /// One of them is, or both are.
     pub any_nat: Option<String>,
+    /// ICMP type of the originator's packets.
+    pub icmp_type: Option<u8>,
+    /// ICMP code of the originator's packets.
+    pub icmp_code: Option<u8>,
+    /// ICMP identifier.
+    pub icmp_id: Option<u16>,
+    /// `ASSURED`, `SEEN_REPLY`, `EXPECTED`: all of those named, separated by commas.
+    pub status: Option<String>,
     /// State of the protocol.
     pub state: Option<String>,
     /// `ipv4` or `ipv6`.
@@ -88,19 +96,56 @@ pub(crate) struct CountQuery {
     pub zone: Option<u16>,
 }
 
-/// Form of the lines of a stream.
+/// Form of the lines of a stream: `json`, or `conntrack` and what it is to have more, with
+/// commas between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(into = "String", try_from = "String")]
 pub enum LineFormat {
     /// One JSON object per line.
     #[default]
     Json,
     /// As the kernel's `conntrack` tool prints. A line that begins with `# ` is a
     /// remark of the gateway.
-    Conntrack,
-    /// The same with labels at the end, as with its option `-o labels`.
-    #[serde(rename = "conntrack,labels")]
-    ConntrackLabels,
+    Conntrack(format::Extras),
+}
+
+impl From<LineFormat> for String {
+    fn from(form: LineFormat) -> Self {
+        match form {
+            LineFormat::Json => "json".to_owned(),
+            LineFormat::Conntrack(format::Extras { labels, extended }) => {
+                let more = [("labels", labels), ("extended", extended)];
+                let more = more.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| name);
+                std::iter::once("conntrack").chain(more).collect::<Vec<_>>().join(",")
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for LineFormat {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let wrong = || {
+            format!("{text:?} is no format: json, or conntrack with labels, extended behind commas")
+        };
+        let mut words = text.split(',');
+        match words.next() {
+            Some("json") if text == "json" => Ok(Self::Json),
+            Some("conntrack") => {
+                let mut extras = format::Extras::default();
+                for word in words {
+                    match word {
+                        "labels" => extras.labels = true,
+                        "extended" => extras.extended = true,
+                        _ => return Err(wrong()),
+                    }
+                }
+                Ok(Self::Conntrack(extras))
+            }
+            _ => Err(wrong()),
+        }
+    }
 }
 
 /// A value of a filter that means nothing.
@@ -170,7 +215,10 @@ impl ConnectionQuery {
             new_end: read("any_nat", &self.any_nat, NEW, new)?,
             state: self.checked_state(protocol)?,
             mark: read("mark", &self.mark, "a number, or two with a slash between", mark)?,
-            ..Filter::default()
+            icmp_type: self.icmp_type,
+            icmp_code: self.icmp_code,
+            icmp_id: self.icmp_id,
+            ..read("status", &self.status, STATUS, status)?.unwrap_or_default()
         })
     }
 
@@ -206,17 +254,17 @@ impl ConnectionQuery {
     /// The request for `path` with this query.
     pub fn request(&self, path: &str) -> String {
         let port = |port: Option<u16>| port.map(|port| port.to_string());
-        let format = match self.format {
-            LineFormat::Json => None,
-            LineFormat::Conntrack => Some("conntrack".to_owned()),
-            LineFormat::ConntrackLabels => Some("conntrack,labels".to_owned()),
-        };
+        let format = (self.format != LineFormat::Json).then(|| self.format.into());
         let parts = [
             ("proto", self.proto.clone()),
             ("src", self.src.clone()),
             ("dst", self.dst.clone()),
             ("sport", port(self.sport)),
             ("dport", port(self.dport)),
+            ("icmp_type", port(self.icmp_type.map(u16::from))),
+            ("icmp_code", port(self.icmp_code.map(u16::from))),
+            ("icmp_id", port(self.icmp_id)),
+            ("status", self.status.clone()),
             ("srckey", self.srckey.clone()),
             ("dstkey", self.dstkey.clone()),
             ("reply_src", self.reply_src.clone()),
@@ -295,6 +343,24 @@ fn protocol_number(text: &str) -> Option<u8> {
     let name = text.to_ascii_lowercase();
     let named = |&number: &u8| format::protocol_name(number) == name && name != "unknown";
     text.parse().ok().or_else(|| (0..=u8::MAX).find(named))
+}
+
+const STATUS: &str =
+    "ASSURED, SEEN_REPLY, EXPECTED, or several with commas between; no connection has another here";
+
+/// The status bits that must all be set, as a filter of nothing else.
+fn status(text: &str) -> Option<Filter> {
+    let mut filter = Filter::default();
+    for name in text.split(',') {
+        let bit = match name.trim().to_ascii_uppercase().as_str() {
+            "ASSURED" => &mut filter.assured,
+            "SEEN_REPLY" => &mut filter.seen_reply,
+            "EXPECTED" => &mut filter.expected,
+            _ => return None,
+        };
+        *bit = Some(true);
+    }
+    Some(filter)
 }
 
 const KEY: &str = "a number such as 16 or 0x10";

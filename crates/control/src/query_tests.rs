@@ -30,11 +30,20 @@ fn a_request_says_what_was_asked() {
         mark: Some("0x10/0xff".into()),
         label: Some("bulk,7".into()),
         events: Some("NEW,DESTROY".into()),
-        format: LineFormat::ConntrackLabels,
+        icmp_type: Some(8),
+        icmp_code: Some(0),
+        icmp_id: Some(77),
+        status: Some("ASSURED,SEEN_REPLY".into()),
+        format: LineFormat::Conntrack(format::Extras { labels: true, extended: true }),
     };
     let request = asked.request("/v1/connections");
     assert_eq!(query(request.split_once('?').unwrap().1), Ok(asked));
     assert_eq!(ConnectionQuery::default().request("/v1/events"), "/v1/events");
+    let labels = LineFormat::Conntrack(format::Extras { labels: true, extended: false });
+    assert_eq!(query("format=conntrack,labels").unwrap().format, labels);
+    for wrong in ["text", "json,labels", "conntrack,id", ""] {
+        assert!(query(&format!("format={wrong}")).is_err(), "{wrong:?}");
+    }
 }
 
 #[test]
@@ -57,6 +66,9 @@ fn values_become_a_filter() {
     assert_eq!(filter.new_destination, Some(New::Address(prefix)));
     assert_eq!((filter.new_end, filter.reply_destination_port), (None, Some(7)));
     assert!(query("any_nat=yes").unwrap().filter(&names).is_err());
+    let filter = query("status=assured,EXPECTED&icmp_type=8").unwrap().filter(&names).unwrap();
+    let status = [filter.assured, filter.seen_reply, filter.expected];
+    assert_eq!((status, filter.icmp_type), ([Some(true), None, Some(true)], Some(8)));
     assert!(query("srckey=ten").unwrap().filter(&names).is_err());
     assert_eq!(
         query("proto=132").unwrap().filter(&LabelNames::default()).unwrap().protocol,
@@ -87,6 +99,8 @@ fn values_that_mean_nothing_are_named() {
         "family=ipx",
         "mark=0x",
         "mark=1/",
+        "reply_dst=x",
+        "status=OFFLOAD",
         "state=NOPE",
         "state=NOPE&proto=tcp",
         "state=ESTABLISHED&proto=udp",

@@ -171,9 +171,8 @@ async fn list(
         let result = shared.gateway.connections(&filter, &mut |connection| {
             let sent = match query.format {
                 LineFormat::Json => json_line(&mut lines, &Connection::new(&connection, &names)),
-                LineFormat::Conntrack => text_line(&mut lines, format::Listed(&connection)),
-                LineFormat::ConntrackLabels => {
-                    text_line(&mut lines, format::ListedWithLabels(&connection, &names))
+                LineFormat::Conntrack(extras) => {
+                    text_line(&mut lines, format::ListedWith(&connection, &names, extras))
                 }
             };
             if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -242,7 +241,7 @@ async fn expectation_events(
             }
             match query.format {
                 LineFormat::Json => json_line(lines, &ExpectationEvent::from(numbered)),
-                LineFormat::Conntrack | LineFormat::ConntrackLabels => {
+                LineFormat::Conntrack(_) => {
                     lost_line(lines, numbered.lost)?;
                     text_line(lines, format::ReportedExpectation(&numbered.event))
                 }
@@ -260,7 +259,7 @@ async fn expectations(
         shared.gateway.expectations(&mut |expected| {
             let sent = match format {
                 LineFormat::Json => json_line(&mut lines, &Expectation::from(&expected)),
-                LineFormat::Conntrack | LineFormat::ConntrackLabels => {
+                LineFormat::Conntrack(_) => {
                     text_line(&mut lines, format::ListedExpectation(&expected))
                 }
             };
@@ -385,16 +384,11 @@ fn event_line(
     numbered: &NumberedEvent<conntrack::Event>,
     names: &LabelNames,
 ) -> Result<(), ReaderGone> {
-    if form == LineFormat::Json {
+    let LineFormat::Conntrack(extras) = form else {
         return json_line(lines, &Event::new(numbered, names));
-    }
+    };
     lost_line(lines, numbered.lost)?;
-    match form {
-        LineFormat::ConntrackLabels => {
-            text_line(lines, format::ReportedWithLabels(&numbered.event, names))
-        }
-        _ => text_line(lines, format::Reported(&numbered.event)),
-    }
+    text_line(lines, format::ReportedWith(&numbered.event, names, extras))
 }
 
 fn json_line(lines: &mut LineSender, value: &impl Serialize) -> Result<(), ReaderGone> {

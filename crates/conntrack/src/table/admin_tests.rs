@@ -168,3 +168,26 @@ proptest! {
         prop_assert!(lab.listed().iter().all(|connection| connection.labels.is_empty()));
     }
 }
+
+#[test]
+fn replies_and_facts_choose_too() {
+    let mut lab = Lab::new();
+    let there = udp(Family::V4, (1, 1000), (2, 53));
+    lab.track(&there);
+    lab.track(&udp(Family::V4, (2, 53), (1, 1000)));
+    lab.track(&udp(Family::V4, (1, 1001), (3, 53)));
+    let chosen = |filter: Filter| {
+        let listed = lab.listed();
+        listed.iter().filter(|connection| filter.matches(connection)).count()
+    };
+    let end = |text: &str| Some(text.parse().unwrap());
+    let none = Filter::default;
+    assert_eq!(chosen(Filter { reply_source: end("192.0.2.2"), ..none() }), 1);
+    assert_eq!(chosen(Filter { reply_destination: end("192.0.2.1"), ..none() }), 2);
+    assert_eq!(chosen(Filter { reply_destination: end("192.0.2.2"), ..none() }), 0);
+    assert_eq!(chosen(Filter { reply_source_port: Some(53), ..none() }), 2);
+    assert_eq!(chosen(Filter { reply_destination_port: Some(1001), ..none() }), 1);
+    assert_eq!(chosen(Filter { icmp_id: Some(0), ..none() }), 0);
+    assert_eq!(chosen(Filter { seen_reply: Some(true), ..none() }), 1);
+    assert_eq!(chosen(Filter { expected: Some(true), ..none() }), 0);
+}

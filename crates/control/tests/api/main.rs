@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use conntrack::format::Extras;
 use conntrack::helper::Kind;
 use conntrack::{Filter, Label, LabelNames};
 use control::schema::{
@@ -230,7 +231,7 @@ fn lists_are_filtered_and_come_in_both_forms() {
     assert_eq!(connection.original.source_port, Some(7));
     assert_eq!(connection.reply.destination_port, Some(7));
 
-    let text = ConnectionQuery { format: LineFormat::Conntrack, ..one.clone() };
+    let text = ConnectionQuery { format: LineFormat::Conntrack(Extras::default()), ..one.clone() };
     let lines = running.lines(&text.request("/v1/connections")).unwrap();
     assert!(lines[0].contains("src=198.18.0.0 dst=192.0.2.1 sport=7 dport=53 [UNREPLIED]"));
 
@@ -303,7 +304,8 @@ fn connections_are_labelled_and_chosen_by_their_labels() {
         running.lines(&query.request("/v1/connections"))
     };
     assert_eq!(with("bulk", LineFormat::Json).unwrap().len(), 2);
-    let lines = with("bulk,100", LineFormat::ConntrackLabels).unwrap();
+    let lines =
+        with("bulk,100", LineFormat::Conntrack(Extras { labels: true, extended: false })).unwrap();
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("sport=7 ") && line.ends_with("use=1 labels=bulk"), "{line}");
     let Err(ClientError::Refused(refused)) = with("voice", LineFormat::Json) else { panic!() };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use control::ConnectionQuery;
 use control::schema::{Expectation, ExpectationEvent};
 
-use super::{Format, Remote};
+use super::{Format, Json, Remote};
 use crate::print::{Align, Output, Table, Widths, things};
 
 const COLUMNS: [(&str, Align); 7] = [
@@ -23,7 +23,7 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
     let mut table = Table::new(&COLUMNS);
     let mut listed: u64 = 0;
     let request = match format {
-        Format::Conntrack | Format::Labels => "/v1/expectations?format=conntrack",
+        Format::Conntrack { .. } => "/v1/expectations?format=conntrack",
         Format::Table | Format::Json => "/v1/expectations",
     };
     remote.client()?.lines(request, &mut |line| {
@@ -33,7 +33,7 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
                 table.row(cells(&serde_json::from_slice(line)?));
                 Ok(())
             }
-            Format::Conntrack | Format::Labels | Format::Json => out.raw_line(line),
+            Format::Conntrack { .. } | Format::Json => out.raw_line(line),
         }
     })?;
     if format == Format::Table && listed > 0 {
@@ -42,12 +42,26 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
     out.flush()?;
     match format {
         Format::Table if listed == 0 => eprintln!("nothing is expected"),
-        Format::Table | Format::Conntrack | Format::Labels => {
+        Format::Table | Format::Conntrack { .. } => {
             eprintln!("{}", things(listed, "expectation"))
         }
         Format::Json => {}
     }
     Ok(())
+}
+
+/// Prints how many there are.
+pub fn count(remote: &Remote, json: &Json, out: &mut Output) -> anyhow::Result<()> {
+    let mut expected: u64 = 0;
+    remote.client()?.lines("/v1/expectations", &mut |_| {
+        expected += 1;
+        anyhow::Ok(())
+    })?;
+    if json.json {
+        let schema = control::SCHEMA;
+        return out.json(&serde_json::json!({ "schema": schema, "expectations": expected }));
+    }
+    out.line(expected)
 }
 
 /// Prints what happens to expectations, until interrupted.

@@ -51,14 +51,26 @@ pub struct FilterArgs {
     /// for it, which is --json here).
     #[arg(long, value_name = "ADDRESS[/LENGTH]", num_args = 0..=1, default_missing_value = "any")]
     any_nat: Option<String>,
+    /// ICMP: type of the originator's packets, a number.
+    #[arg(long, value_name = "TYPE")]
+    icmp_type: Option<u8>,
+    /// ICMP: code of the originator's packets, a number.
+    #[arg(long, value_name = "CODE")]
+    icmp_code: Option<u8>,
+    /// ICMP: identifier.
+    #[arg(long, value_name = "ID")]
+    icmp_id: Option<u16>,
+    /// ASSURED, SEEN_REPLY, EXPECTED: those that all hold; several with commas.
+    #[arg(short = 'u', long, value_name = "STATUS")]
+    status: Option<String>,
     /// State of the protocol, for example ESTABLISHED or TIME_WAIT.
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
     /// Address family: ipv4 or ipv6.
     #[arg(short, long, value_name = "FAMILY")]
     family: Option<String>,
-    /// Zone.
-    #[arg(short = 'w', long, value_name = "ZONE")]
+    /// Zone, of both directions.
+    #[arg(short = 'w', long, visible_aliases = ["orig-zone", "reply-zone"], value_name = "ZONE")]
     zone: Option<u16>,
     /// Mark, with a mask if not all its bits count.
     #[arg(short, long, value_name = "MARK[/MASK]")]
@@ -97,6 +109,10 @@ impl FilterArgs {
             src_nat,
             dst_nat,
             any_nat,
+            icmp_type,
+            icmp_code,
+            icmp_id,
+            status,
             state,
             family,
             zone,
@@ -118,6 +134,10 @@ impl FilterArgs {
             src_nat,
             dst_nat,
             any_nat,
+            icmp_type,
+            icmp_code,
+            icmp_id,
+            status,
             state,
             family,
             zone,

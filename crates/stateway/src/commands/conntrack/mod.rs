@@ -2,15 +2,17 @@
 
 mod expect;
 mod filter;
+mod output;
 mod rows;
 
+use control::ConnectionQuery;
 use control::schema::{Count, Counters, Done, Event, Names, Status, UpdateConnections};
-use control::{ConnectionQuery, LineFormat};
 
 use super::remote::{Json, Remote, Watch};
 use crate::outcome::UsageError;
 use crate::print::{Align, Output, Table, count, things};
 use filter::FilterArgs;
+use output::{Format, FormatArgs};
 use rows::{ConnectionRows, EventRows};
 
 #[derive(Debug, clap::Args)]
@@ -19,7 +21,7 @@ The options of the kernel's conntrack tool work too:
   stateway conntrack -L                      = stateway conntrack list
   stateway conntrack -L -p tcp --dport 443   connections to port 443
   stateway conntrack -L -o conntrack         lines as the kernel's tool prints them
-  stateway conntrack -L -o labels            the same with labels
+  stateway conntrack -L -o labels,extended   the same with labels and network protocol
   stateway conntrack -L expect               = stateway conntrack expect
   stateway conntrack -E -e NEW,DESTROY       what begins and ends, as it happens
   stateway conntrack -S                      counters per worker
@@ -113,6 +115,9 @@ something to do, those of /proc/net/stat/synproxy (whose `entries` is always 0 t
     /// Print how many connections there are.
     #[command(short_flag = 'C', long_flag = "count")]
     Count {
+        /// Of what.
+        #[arg(value_name = "TABLE", default_value = "conntrack")]
+        table: ListedTable,
         /// Those of this zone.
         #[arg(short = 'w', long, value_name = "ZONE")]
         zone: Option<u16>,
@@ -190,43 +195,6 @@ enum ListedTable {
     Expect,
 }
 
-/// How to print connections.
-#[derive(Debug, clap::Args)]
-struct FormatArgs {
-    /// How to print: a table, lines of the kernel's conntrack tool (with labels at their
-    /// end: labels), or JSON lines.
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
-    /// The same as -o json.
-    #[arg(short, long, conflicts_with = "output")]
-    json: bool,
-}
-
-impl FormatArgs {
-    fn get(&self) -> Format {
-        if self.json { Format::Json } else { self.output }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    Table,
-    Conntrack,
-    Labels,
-    Json,
-}
-
-impl Format {
-    /// What to ask the gateway for.
-    fn of_lines(self) -> LineFormat {
-        match self {
-            Self::Table | Self::Json => LineFormat::Json,
-            Self::Conntrack => LineFormat::Conntrack,
-            Self::Labels => LineFormat::ConntrackLabels,
-        }
-    }
-}
-
 /// Counters of the kernel that its tool does not print.
 const NOT_PRINTED: [&str; 3] = ["delete", "expect_new", "expect_create"];
 
@@ -263,7 +231,10 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
                 stats(&client.get("/v1/status")?, format, out)
             })
         }
-        Action::Count { zone, json, watch, remote } => {
+        Action::Count { table: ListedTable::Expect, json, remote, .. } => {
+            expect::count(&remote, &json, out)
+        }
+        Action::Count { table: ListedTable::Conntrack, zone, json, watch, remote } => {
             let client = remote.client()?;
             let path = match zone {
                 Some(zone) => format!("/v1/connections/count?zone={zone}"),
@@ -317,7 +288,7 @@ fn list(
         listed += 1;
         match format {
             Format::Table => rows.add(&serde_json::from_slice(line)?, out),
-            Format::Conntrack | Format::Labels | Format::Json => out.raw_line(line),
+            Format::Conntrack { .. } | Format::Json => out.raw_line(line),
         }
     })?;
     rows.finish(out)?;
@@ -327,7 +298,7 @@ fn list(
             eprintln!("no connection matches the filter");
         }
         Format::Table if listed == 0 => eprintln!("no connections"),
-        Format::Table | Format::Conntrack | Format::Labels => {
+        Format::Table | Format::Conntrack { .. } => {
             eprintln!("{}", things(listed, "connection"))
         }
         Format::Json => {}
@@ -363,10 +334,13 @@ fn told(
         match format {
             Format::Table => row(line, out)?,
             // The gateway's remarks are no lines of the kernel's tool.
-            Format::Conntrack | Format::Labels if line.starts_with(b"# ") => {
+            Format::Conntrack { .. } if line.starts_with(b"# ") => {
                 eprintln!("{}", String::from_utf8_lossy(&line[2..]));
             }
-            Format::Conntrack | Format::Labels | Format::Json => out.raw_line(line)?,
+            Format::Conntrack { timestamp: true, .. } => {
+                out.raw_line(&[&output::now(), line].concat())?;
+            }
+            Format::Conntrack { .. } | Format::Json => out.raw_line(line)?,
         }
         out.flush()
     })?;
@@ -409,7 +383,7 @@ fn stats(status: &Status, format: Format, out: &mut Output) -> anyhow::Result<()
             out.title("SYN proxy")?;
             stats_table(status, |counters| &counters.syn_proxy).print(out)
         }
-        Format::Conntrack | Format::Labels => status.workers.iter().try_for_each(|worker| {
+        Format::Conntrack { .. } => status.workers.iter().try_for_each(|worker| {
             let counters = worker.counters.conntrack.iter();
             let counters = counters.filter(|(name, _)| !NOT_PRINTED.contains(name));
             let counters: String =
