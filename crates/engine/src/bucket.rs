@@ -29,7 +29,7 @@ pub struct Bucket {
     pub aliases: Aliases,
     /// Packets that wait for the aliases of their connections.
     pub openings: Openings,
-    /// Its owner has sent packets or messages in its name, see [`crate::aliasing`].
+    /// Its owner has sent packets or messages in its name, see `crate::aliasing`.
     pub has_spoken: bool,
 }
 

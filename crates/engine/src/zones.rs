@@ -105,7 +105,7 @@ impl Zones {
     }
 
     /// Other zones in the place of these. Zones that get packets of others have another
-    /// [`Origin::map_epoch`] from now on.
+    /// `Origin::map_epoch` from now on.
     ///
     /// # Errors
     /// [`ZonesError`].
