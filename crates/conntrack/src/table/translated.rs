@@ -18,6 +18,9 @@ use crate::{ConnectionId, Context, Direction, Tracked};
 /// Ports of a range that are tried for a new destination. Whether one is free says less than
 /// for a source, which is chosen last.
 const DESTINATION_TRIES: usize = 128;
+/// Sources that are tried before a connection is refused: each is a look-up, and other packets
+/// wait. All ports of a block, where 16 buckets or more share the range of ports.
+const SOURCE_TRIES: usize = 2048;
 
 impl Table {
     /// Chooses a new source or destination for a connection whose first packet is being
@@ -29,7 +32,7 @@ impl Table {
     ///
     /// # Errors
     /// [`DropReason::PortPoolFull`] if each port that the request and the block leave is used
-    /// towards this destination; [`DropReason::NatClash`] for a protocol without ports whose
+    /// towards this destination, or 2048 of them in a row; [`DropReason::NatClash`] for a protocol without ports whose
     /// replies could not be told from those of another connection;
     /// [`DropReason::TableFull`] if the index has no place. The packet is to be dropped then,
     /// and its connection withdrawn.
@@ -49,8 +52,9 @@ impl Table {
         let ends = Ends::of(&leaves.key, leaves.sender);
         let mut wanted = candidates(*request, original.key, ends, supply);
         if request.end == End::Source {
-            let found =
-                wanted.find_map(|ends| self.free(slot, ends.keyed(&original), supply, context));
+            let found = wanted
+                .take(SOURCE_TRIES)
+                .find_map(|ends| self.free(slot, ends.keyed(&original), supply, context));
             return match found {
                 Some(found) => self.file(slot, found, request.interface, context),
                 None if original.key.is_identified() => {
