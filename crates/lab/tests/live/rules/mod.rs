@@ -1,6 +1,7 @@
 //! Our rules beside the kernel's: the same ruleset, the same packets, and what became of
 //! each of them and was counted.
 
+mod gateways;
 mod generate;
 mod kernel;
 mod ours;

@@ -1,0 +1,113 @@
+//! One ruleset in the kernel that forwards, in a bridge and in a router of ours: hosts on both
+//! sides see the same answers, to the flags of a reset and the code of an error.
+
+use lab::{Error, Family, Gateway, Lab, Placement, Result, Side, StatewaySpec, Tracking};
+
+use crate::scenario::{FAMILIES, alone, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
+
+/// Every way to refuse, tracking, marks between chains, and what is not tracked.
+const RULES: &str = "
+table inet gateway {
+    set open {
+        type inet_service
+        elements = { 80, 443 }
+    }
+    chain raw {
+        type filter hook prerouting priority raw; policy accept;
+        udp dport 5000 notrack
+        udp sport 5000 notrack
+    }
+    chain early {
+        type filter hook prerouting priority mangle; policy accept;
+        tcp dport 81 meta mark set 0x51
+    }
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
+        ct state invalid drop
+        ct state established,related counter accept
+        udp dport 5000 ct state untracked counter accept
+        udp sport 5000 ct state untracked counter accept
+        meta mark 0x51 counter reject with tcp reset
+        tcp dport 22 counter reject with tcp reset
+        tcp dport 23 counter reject
+        tcp dport 24 counter reject with icmpx type admin-prohibited
+        udp dport 54 counter reject with icmpx type no-route
+        iifname lan0 tcp dport @open ct state new counter accept
+        iifname lan0 udp dport 53 counter accept
+        iifname wan0 oifname lan0 tcp dport 8080 counter accept
+        icmp type echo-request accept
+        icmpv6 type echo-request accept
+    }
+}
+";
+
+/// What hosts on either side of a gateway see of the other's ports.
+fn answers(lab: &Lab) -> Result<Vec<String>> {
+    let mut told = Vec::new();
+    for (side, other) in [(Side::Client, Side::Server), (Side::Server, Side::Client)] {
+        let (asker, server) = match side {
+            Side::Client => (lab.client(), lab.server()),
+            Side::Server => (lab.server(), lab.client()),
+        };
+        let probe = asker.write_file("probe.py", include_bytes!("probe.py"))?;
+        server.write_file("probe.py", include_bytes!("probe.py"))?;
+        let mut serving = server.program("python3").args([&probe, "serve"]).spawn()?;
+        serving.wait_for_text("ready")?;
+        for family in FAMILIES {
+            let address = address(lab, other, family).to_string();
+            let said = asker.program("python3").args([&probe, "ask", &address]).check()?;
+            told.extend(said.lines().map(|line| format!("{side:?} {family:?} {line}")));
+        }
+    }
+    Ok(told)
+}
+
+fn address(lab: &Lab, side: Side, family: Family) -> std::net::IpAddr {
+    match side {
+        Side::Client => lab.client_address(family),
+        Side::Server => lab.server_address(family),
+    }
+}
+
+/// What the kernel says, and the ruleset as it prints it.
+fn kernel() -> Result<(Vec<String>, String)> {
+    let lab = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
+    let limits = ["net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"];
+    lab.gateway().program("sysctl").args(["-q", "-w"]).args(limits).check()?;
+    let rules = format!("flush ruleset\n{RULES}");
+    lab.gateway().program("nft").args(["-f", "-"]).input(rules).check()?;
+    let listed = lab.gateway().program("nft").args(["-j", "list", "ruleset"]).check()?;
+    Ok((answers(&lab)?, listed))
+}
+
+#[test]
+fn hosts_get_the_same_answers_from_the_kernel_a_bridge_and_a_router() {
+    alone(|| {
+        let (theirs, listed) = kernel()?;
+        let words = ["hello", "nothing", "reset flags 0x14", "error 3 13", "error 1 4"];
+        for word in words {
+            assert!(theirs.iter().any(|line| line.contains(word)), "{word} in {theirs:#?}");
+        }
+        let files = tempfile::tempdir().unwrap();
+        let path = files.path().join("ruleset.json");
+        std::fs::write(&path, listed).unwrap();
+        for (routed, workers) in [(false, 1), (true, 2)] {
+            let more = format!("[rules]\nfile = \"{}\"\n", path.display());
+            let spec =
+                StatewaySpec { routed, more, ..StatewaySpec::new(stateway_binary()?, workers) };
+            let lab = Lab::new(Gateway::Stateway(spec), Placement::free());
+            let mut lab = lab.map(Live::from).map_err(|error| match error.to_string() {
+                what if what.contains("not run yet") => Error::Unavailable { why: what },
+                _ => error,
+            })?;
+            let ours = answers(&lab)?;
+            let different: Vec<_> = theirs.iter().zip(&ours).filter(|(a, b)| a != b).collect();
+            assert!(different.is_empty(), "routed: {routed}; kernel, ours: {different:#?}");
+            assert_eq!(theirs.len(), ours.len());
+            stop_cleanly(&mut lab)?;
+        }
+        Ok(())
+    });
+}
