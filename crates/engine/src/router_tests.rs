@@ -1,6 +1,7 @@
 use std::sync::mpsc::Receiver;
 
 use fib::{Action, Hops, NextHop, Route, Rule, RuleAction, Selector, TableId};
+use ipnet::IpNet;
 use netio::memory::Sink;
 use netlink::{Link, Picture};
 use wire::build::PacketBuilder;
@@ -18,6 +19,11 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+/// An address that is alone in its network.
+fn network(address: &str) -> IpNet {
+    ip(address).into()
+}
+
 /// 192.0.2.0/24 on the first link, 198.51.100.0/24 on the second, and a default route by
 /// 198.51.100.2.
 fn picture() -> Picture {
@@ -28,7 +34,7 @@ fn picture() -> Picture {
             station: Some(ROUTER[number]),
             mtu: 1500,
             is_up: true,
-            addresses: vec![ip(address)],
+            addresses: vec![network(address)],
         };
         picture.links.insert(LinkId(10 + number as u32), link);
         let own = format!("{address}/32").parse().unwrap();
@@ -303,11 +309,11 @@ fn a_link_without_addresses_speaks_in_the_name_of_another() {
     let mut picture = picture();
     let lo = Link {
         name: "lo".to_owned(),
-        addresses: ["127.0.0.1", "::1", "2001:db8::1"].map(ip).to_vec(),
+        addresses: ["127.0.0.1", "::1", "2001:db8::1"].map(network).to_vec(),
         ..picture.links[&LinkId(10)].clone()
     };
     picture.links.insert(LinkId(1), lo);
-    picture.links.get_mut(&LinkId(11)).unwrap().addresses = vec![ip("fe80::2")];
+    picture.links.get_mut(&LinkId(11)).unwrap().addresses = vec![network("fe80::2")];
     let routing = Routing::new(&picture, &["eth0".to_owned(), "eth1".to_owned()]);
     let names: Vec<_> = routing.names().map(|names| (names.v4, names.v6)).collect();
     let (v4, v6) = (Some(ip("192.0.2.254")), Some(ip("2001:db8::1")));

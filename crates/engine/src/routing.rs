@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use fib::{Action, Fib, HardwareAddress, LinkId, Neighbours, TableId};
+use ipnet::IpNet;
 use netio::PortId;
 use netlink::{Link, Picture};
 
@@ -32,6 +33,8 @@ pub struct RoutedPort {
     pub station: HardwareAddress,
     /// The addresses in whose name errors go out of it.
     pub names: Names,
+    /// Its addresses with their networks.
+    pub addresses: Vec<IpNet>,
 }
 
 impl Routing {
@@ -67,6 +70,37 @@ impl Routing {
         self.by_link.get(&link).copied()
     }
 
+    /// The address that the kernel gives to what it masquerades, if it goes to `destination` by
+    /// way of `next_hop` on a link: of those of IPv4 the first in whose network the next hop
+    /// is, or else the first; of those of IPv6 the one that has most in common with the
+    /// destination (RFC 6724, rule 8).
+    pub fn masquerade(
+        &self,
+        link: LinkId,
+        next_hop: IpAddr,
+        destination: IpAddr,
+    ) -> Option<IpAddr> {
+        let addresses = &self.port(self.port_of(link)?)?.addresses;
+        let usable = || addresses.iter().filter(|network| is_usable(network.addr(), destination));
+        let found = match destination {
+            IpAddr::V4(_) => {
+                let near = usable().find(|network| network.contains(&next_hop));
+                near.or_else(|| usable().next())
+            }
+            IpAddr::V6(destination) => usable().rev().max_by_key(|network| match network.addr() {
+                IpAddr::V6(address) => (address.to_bits() ^ destination.to_bits()).leading_zeros(),
+                IpAddr::V4(_) => 0,
+            }),
+        };
+        found.map(IpNet::addr)
+    }
+
+    /// Every address that [`Routing::masquerade`] may give on one of the ports.
+    pub fn masquerade_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let addresses = self.ports.iter().flatten().flat_map(|port| &port.addresses);
+        addresses.map(IpNet::addr).filter(|address| is_usable(*address, *address))
+    }
+
     /// The names of all ports.
     pub fn names(&self) -> impl Iterator<Item = Names> {
         self.ports.iter().map(|port| port.as_ref().map_or_else(Names::default, |port| port.names))
@@ -81,17 +115,29 @@ impl Routing {
 fn routed_port((id, link): (&LinkId, &Link), others: Names) -> Option<RoutedPort> {
     let own = names(&link.addresses);
     let names = Names { v4: own.v4.or(others.v4), v6: own.v6.or(others.v6) };
-    Some(RoutedPort { link: *id, station: link.station?, names })
+    let addresses = link.addresses.clone();
+    Some(RoutedPort { link: *id, station: link.station?, names, addresses })
+}
+
+/// True for an address that packets to `destination` could be from, which is on another link.
+fn is_usable(address: IpAddr, destination: IpAddr) -> bool {
+    match (address, destination) {
+        (IpAddr::V4(address), IpAddr::V4(_)) => !address.is_loopback(),
+        (IpAddr::V6(address), IpAddr::V6(_)) => {
+            !address.is_loopback() && !address.is_unicast_link_local()
+        }
+        _ => false,
+    }
 }
 
 /// The first of each family that somebody behind the next router could answer to.
-fn names<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> Names {
+fn names<'a>(addresses: impl IntoIterator<Item = &'a IpNet>) -> Names {
     let mut names = Names::default();
-    for address in addresses {
+    for address in addresses.into_iter().map(IpNet::addr) {
         match address {
-            IpAddr::V4(v4) if !v4.is_loopback() => names.v4 = names.v4.or(Some(*address)),
+            IpAddr::V4(v4) if !v4.is_loopback() => names.v4 = names.v4.or(Some(address)),
             IpAddr::V6(v6) if !v6.is_loopback() && !v6.is_unicast_link_local() => {
-                names.v6 = names.v6.or(Some(*address));
+                names.v6 = names.v6.or(Some(address));
             }
             _ => {}
         }
@@ -110,3 +156,7 @@ fn own_addresses(fib: &Fib) -> HashSet<IpAddr> {
         .map(|route| route.destination.addr())
         .collect()
 }
+
+#[cfg(test)]
+#[path = "routing_tests.rs"]
+mod tests;

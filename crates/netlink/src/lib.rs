@@ -9,10 +9,10 @@ mod mirror;
 mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 pub use fib::LinkId;
 use fib::{Fib, HardwareAddress, Neighbours};
+use ipnet::IpNet;
 
 pub use mirror::{Error, Mirror};
 
@@ -41,6 +41,6 @@ pub struct Link {
     pub mtu: u32,
     /// True if it is up and has a carrier.
     pub is_up: bool,
-    /// The host's own addresses on it, in the order of the kernel.
-    pub addresses: Vec<IpAddr>,
+    /// The host's own addresses on it with their networks, in the order of the kernel.
+    pub addresses: Vec<IpNet>,
 }

@@ -298,8 +298,9 @@ pub(crate) fn link_flags(message: &LinkMessage) -> LinkFlags {
     message.header.flags & (LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running)
 }
 
-/// An address of the host, and where it is; `None` if it is not to be used (yet).
-pub(crate) fn address(message: &AddressMessage) -> Option<(LinkId, IpAddr)> {
+/// An address of the host with its network, and where it is; `None` if it is not to be used
+/// (yet).
+pub(crate) fn address(message: &AddressMessage) -> Option<(LinkId, IpNet)> {
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Deprecated;
     if message.header.flags.intersects(unusable) {
         return None;
@@ -318,5 +319,6 @@ pub(crate) fn address(message: &AddressMessage) -> Option<(LinkId, IpAddr)> {
             _ => None,
         })
     };
-    Some((LinkId(message.header.index), local.or_else(only)?))
+    let network = IpNet::new(local.or_else(only)?, message.header.prefix_len).ok()?;
+    Some((LinkId(message.header.index), network))
 }
