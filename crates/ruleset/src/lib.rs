@@ -51,6 +51,7 @@ mod needs;
 pub mod probe;
 mod problem;
 mod stage;
+mod translations;
 mod walk;
 
 pub use compile::{CompileError, CompileOptions, Program};
@@ -70,4 +71,5 @@ pub use model::{
 pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};
 pub use stage::{Stage, TableFamily};
+pub use translations::{Forwarded, Translations};
 pub use walk::{Fate, StageWalk, Tracked, Walk, walk};

@@ -1,0 +1,167 @@
+//! What a ruleset translates, as far as it can be told before there is a packet.
+
+use wire::Family;
+
+use crate::field::{Field, Guard};
+use crate::kind::Interval;
+use crate::model::{Datum, Item, Key, Load, Nat, NatKind, NatOperand, Rule, SetId, ValidRuleset};
+
+/// What the translations of a ruleset come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Translations {
+    /// Addresses that sources are translated to, as numbers of 32 or 128 bits. Not those that
+    /// packets add to maps.
+    pub sources: Vec<(Family, Interval)>,
+    /// Sources are translated to addresses of interfaces.
+    pub masquerades: bool,
+    /// Packets whose destination may be translated.
+    pub destinations: Vec<Forwarded>,
+}
+
+/// Packets whose destination a rule may translate: those that have all of this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Addresses of a family; `None`: any.
+    pub addresses: Option<(Family, Interval)>,
+    /// Protocol; `None`: any.
+    pub protocol: Option<u8>,
+    /// Ports; `None`: any.
+    pub ports: Option<(u16, u16)>,
+}
+
+impl Translations {
+    /// True where nothing is translated.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl ValidRuleset {
+    /// What its translations come to.
+    pub fn translations(&self) -> Translations {
+        let mut all = Translations::default();
+        for rule in &self.rules {
+            for item in &rule.items {
+                let Item::Nat(id) = item else { continue };
+                let nat = &self.nats[id.index()];
+                match nat.kind {
+                    NatKind::Source => all.sources.extend(self.addresses(nat)),
+                    NatKind::Masquerade => all.masquerades = true,
+                    NatKind::Destination | NatKind::Redirect => {
+                        all.destinations.extend(self.forwarded(rule, nat));
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn addresses(&self, nat: &Nat) -> Vec<(Family, Interval)> {
+        let held = match &nat.address {
+            NatOperand::Fixed(interval) => vec![*interval],
+            NatOperand::Mapped { map, .. } => self.first_values(*map),
+            NatOperand::None | NatOperand::WithAddress => Vec::new(),
+        };
+        let family = |interval: &Interval| match nat.family {
+            Some(family) => family,
+            None if interval.high <= u32::MAX.into() => Family::V4,
+            None => Family::V6,
+        };
+        held.iter().map(|interval| (family(interval), *interval)).collect()
+    }
+
+    /// The first parts of what a map holds.
+    fn first_values(&self, map: SetId) -> Vec<Interval> {
+        let elements = self.sets[map.index()].elements.iter();
+        let first = |datum: &Datum| match datum {
+            Datum::Values(values) => values.first().copied(),
+            Datum::Verdict(_) => None,
+        };
+        elements.filter_map(|element| first(element.datum.as_ref()?)).collect()
+    }
+
+    /// The packets that a rule may ask a translation for. What it asks for otherwise than by
+    /// address, protocol and port is not looked at.
+    fn forwarded(&self, rule: &Rule, nat: &Nat) -> Vec<Forwarded> {
+        let mut found = vec![Forwarded::default()];
+        let keys = [&nat.address, &nat.port].into_iter().filter_map(|operand| match operand {
+            NatOperand::Mapped { key, map } => Some((key, *map)),
+            _ => None,
+        });
+        let sets = rule.items.iter().filter_map(|item| match item {
+            Item::Member { key, set, negated: false } => Some((key, *set)),
+            _ => None,
+        });
+        for item in &rule.items {
+            if let Item::Within { load, interval, negated: false } = item {
+                let narrow = |it| narrowed(it, load, *interval);
+                found = found.into_iter().filter_map(narrow).collect();
+            }
+        }
+        for (key, set) in sets.chain(keys) {
+            found = found.iter().flat_map(|it| self.members(*it, key, set)).collect();
+        }
+        found
+    }
+
+    /// Those of a kind of packets whose key is in a set.
+    fn members(&self, packets: Forwarded, key: &Key, set: SetId) -> Vec<Forwarded> {
+        let set = &self.sets[set.index()];
+        if set.dynamic {
+            return vec![packets];
+        }
+        let narrow = |values: &Vec<Interval>| {
+            let parts = key.loads.iter().zip(values);
+            parts.fold(Some(packets), |it, (load, interval)| narrowed(it?, load, *interval))
+        };
+        set.elements.iter().filter_map(|element| narrow(&element.key)).collect()
+    }
+}
+
+/// The packets of a kind that have a value in an interval; `None` if there is none.
+fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwarded> {
+    if !load.is_plain() {
+        return Some(packets);
+    }
+    let mut narrowed = packets;
+    match load.field {
+        Field::Destination(family) => {
+            let mut addresses = interval;
+            if let Some((other, before)) = packets.addresses {
+                addresses.low = addresses.low.max(before.low);
+                addresses.high = addresses.high.min(before.high);
+                if other != family || addresses.low > addresses.high {
+                    return None;
+                }
+            }
+            narrowed.addresses = Some((family, addresses));
+        }
+        Field::DestinationPort(guard) => {
+            let (mut low, mut high) = (interval.low as u16, interval.high as u16);
+            if let Some((first, last)) = packets.ports {
+                (low, high) = (low.max(first), high.min(last));
+                if low > high {
+                    return None;
+                }
+            }
+            narrowed.ports = Some((low, high));
+            if let Guard::Protocol(protocol) | Guard::Over(protocol, _) = guard {
+                return of_protocol(narrowed, protocol);
+            }
+        }
+        Field::L4Protocol if interval.low == interval.high => {
+            return of_protocol(narrowed, interval.low as u8);
+        }
+        _ => {}
+    }
+    Some(narrowed)
+}
+
+fn of_protocol(packets: Forwarded, protocol: u8) -> Option<Forwarded> {
+    let fits = packets.protocol.is_none_or(|other| other == protocol);
+    fits.then_some(Forwarded { protocol: Some(protocol), ..packets })
+}
+
+#[cfg(test)]
+#[path = "translations_tests.rs"]
+mod tests;

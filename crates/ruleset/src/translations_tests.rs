@@ -1,0 +1,84 @@
+use serde_json::{Value, json};
+use wire::protocol::{TCP, UDP};
+
+use super::*;
+use crate::{Options, import_value};
+
+fn translations(rules: &[Value]) -> Translations {
+    let mut all = vec![json!({"table": {"family": "inet", "name": "t", "handle": 1}})];
+    for (name, hook, prio) in [("in", "prerouting", -100), ("out", "postrouting", 100)] {
+        all.push(json!({"chain": {"family": "inet", "table": "t", "name": name, "handle": 2,
+            "type": "nat", "hook": hook, "prio": prio, "policy": "accept"}}));
+    }
+    for rule in rules {
+        let destination = rule.as_array().unwrap().iter().any(|statement| {
+            statement.get("dnat").is_some() || statement.get("redirect").is_some()
+        });
+        let chain = if destination { "in" } else { "out" };
+        all.push(json!({"rule": {"family": "inet", "table": "t", "chain": chain, "handle": 9,
+            "expr": rule}}));
+    }
+    let imported = import_value(&json!({ "nftables": all }), Options::default());
+    imported.unwrap_or_else(|refused| panic!("{refused}")).ruleset.translations()
+}
+
+fn is(protocol: &str, field: &str, right: &Value) -> Value {
+    json!({"match": {"op": "==", "left": {"payload": {"protocol": protocol, "field": field}},
+        "right": right}})
+}
+
+fn v4(text: &str) -> u128 {
+    text.parse::<std::net::Ipv4Addr>().unwrap().to_bits().into()
+}
+
+#[test]
+fn sources_are_all_addresses_that_rules_name() {
+    let found = translations(&[
+        json!([{"snat": {"family": "ip", "addr": {"range": ["203.0.113.1", "203.0.113.4"]}}}]),
+        json!([{"snat": {"family": "ip6", "addr": "2001:db8::1"}}]),
+        json!([{"snat": {"family": "ip", "addr": {"map": {
+            "key": {"payload": {"protocol": "ip", "field": "saddr"}},
+            "data": {"set": [["192.0.2.1", "203.0.113.9"], ["192.0.2.2", "203.0.113.8"]]}}}}}]),
+    ]);
+    let mut sources = found.sources.clone();
+    sources.sort();
+    let v6 = "2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap().to_bits();
+    let one = |text| (Family::V4, Interval::one(v4(text)));
+    assert_eq!(
+        sources,
+        [
+            (Family::V4, Interval { low: v4("203.0.113.1"), high: v4("203.0.113.4") }),
+            one("203.0.113.8"),
+            one("203.0.113.9"),
+            (Family::V6, Interval::one(v6)),
+        ]
+    );
+    assert!(!found.masquerades && found.destinations.is_empty());
+    assert!(translations(&[json!([{"masquerade": null}])]).masquerades);
+    assert!(translations(&[json!([{"accept": null}])]).is_empty());
+}
+
+#[test]
+fn destinations_are_known_by_address_protocol_and_port() {
+    let to = json!({"dnat": {"family": "ip", "addr": "192.0.2.10", "port": 80}});
+    let forwarded = |statements: Value| translations(&[statements]).destinations;
+    let any = Forwarded::default();
+    let web = Forwarded { protocol: Some(TCP), ports: Some((8080, 8080)), ..any };
+    assert_eq!(forwarded(json!([is("tcp", "dport", &json!(8080)), to])), [web]);
+    let addresses = Some((Family::V4, Interval::one(v4("198.51.100.1"))));
+    let address = is("ip", "daddr", &json!("198.51.100.1"));
+    let here = Forwarded { addresses, ..web };
+    assert_eq!(forwarded(json!([address, is("tcp", "dport", &json!(8080)), to])), [here]);
+    assert_eq!(forwarded(json!([address, to])), [Forwarded { addresses, ..any }]);
+    assert_eq!(forwarded(json!([to])), [any]);
+    let set = json!({"set": [53, {"range": [5000, 5009]}]});
+    let mut found = forwarded(json!([is("udp", "dport", &set), {"redirect": {"port": 9}}]));
+    found.sort_by_key(|it| it.ports);
+    let udp = |ports| Forwarded { protocol: Some(UDP), ports: Some(ports), ..any };
+    assert_eq!(found, [udp((53, 53)), udp((5000, 5009))]);
+    // What the map does not hold is not translated.
+    let mapped = json!({"dnat": {"family": "ip", "addr": {"map": {
+        "key": {"payload": {"protocol": "tcp", "field": "dport"}},
+        "data": {"set": [[8080, "192.0.2.10"]]}}}}});
+    assert_eq!(forwarded(json!([mapped])), [web]);
+}
