@@ -37,7 +37,9 @@ pub use labels::{Label, LabelNames, Labels, NameError, UnknownLabel};
 pub use limits::{
     HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Sources, TooManyZones,
 };
-pub use packet::{Checksum, ConnectionId, Context, Tracked, TrackedPacket, class_without_flow};
+pub use packet::{
+    Checksum, ConnectionId, Context, Ended, Tracked, TrackedPacket, class_without_flow,
+};
 pub use settings::{Settings, Timeouts};
 pub use table::{Action, CHOSEN_COST, Changes, Cursor, Shortage, Table};
 pub use view::{Connection, Counts, Expected, Tuple, TupleTransport};

@@ -60,6 +60,19 @@ pub struct Context<'a> {
     pub events: Option<&'a mut dyn EventSink>,
     /// Who wants to know of what is expected.
     pub expectation_events: Option<&'a mut dyn ExpectationSink>,
+    /// Where translated connections that have ended are noted, if somebody has to be told.
+    pub ended: Option<&'a mut Vec<Ended>>,
+}
+
+/// A translated connection that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What packets of its originator had.
+    pub original: KeyedPacket,
+    /// What replies had.
+    pub reply: KeyedPacket,
+    /// The hash of the replies' key, as far as the table needs it.
+    pub reply_hash: u32,
 }
 
 impl Context<'_> {

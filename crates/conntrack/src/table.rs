@@ -24,7 +24,7 @@ use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
 use crate::slab::{SECOND, Slab};
 use crate::{
-    Checksum, Connection, Context, Direction, Event, EventKind, Tracked, TrackedPacket, Why,
+    Checksum, Connection, Context, Direction, Ended, Event, EventKind, Tracked, TrackedPacket, Why,
     syn_proxy,
 };
 
@@ -429,6 +429,14 @@ fn retire(
     debug_assert!(removed, "a live entry is in the index");
     if let Some(translation) = slab.translation(slot) {
         index.remove(translation.hash, slot | SECOND);
+        if let Some(ended) = &mut context.ended {
+            let head = &slab[slot].head;
+            ended.push(Ended {
+                original: KeyedPacket { key: head.key, sender: head.originator() },
+                reply: translation.reply(),
+                reply_hash: translation.hash,
+            });
+        }
     }
     room.leave(slot, &slab[slot].head, context.limits);
     slab.remove(slot);

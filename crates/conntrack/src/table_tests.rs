@@ -52,6 +52,7 @@ impl Lab {
             expectations: &self.expectations,
             events: Some(&mut self.events),
             expectation_events: None,
+            ended: None,
         };
         act(&mut self.table, &mut context)
     }

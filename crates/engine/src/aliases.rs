@@ -3,18 +3,16 @@
 //!
 //! A translated connection has two keys. Mostly both lead to one bucket (see
 //! [`steer::Translated`]); where they can not, the bucket of the second key has an *alias*, the
-//! key with the number of the bucket that has the connection. How aliases come and go is in
+//! key and its sender with the number of the bucket that has the connection. How aliases come and go is in
 //! [`crate::aliasing`].
 
 use std::collections::VecDeque;
 
-use flow::{FlowKey, SlotIndex};
-use netio::Frame;
+use flow::{KeyedPacket, SlotIndex};
 use steer::BucketId;
 
 use crate::judging::Passed;
 use crate::packet::Packet;
-use crate::reassembly::Pieces;
 
 /// Packets of one bucket that may wait for the aliases of their connections: an answer takes
 /// microseconds.
@@ -36,24 +34,24 @@ pub enum Filing {
 pub enum AliasMessage {
     /// To the bucket that the packets of a key are steered to: file an alias.
     File {
-        /// Key of the alias and its hash.
-        alias: (FlowKey, u64),
+        /// What packets that follow the alias have, and its hash.
+        alias: (KeyedPacket, u64),
         /// The bucket that has the connection.
         owner: BucketId,
-        /// First key of the connection, which waits for the answer, and its hash.
-        connection: (FlowKey, u64),
+        /// What packets of the originator have, which wait for the answer, and its hash.
+        connection: (KeyedPacket, u64),
     },
     /// To the bucket that has the connection: what became of that.
     Answer {
-        /// First key of the connection and its hash.
-        connection: (FlowKey, u64),
+        /// What packets of the originator have, and its hash.
+        connection: (KeyedPacket, u64),
         /// The answer.
         filing: Filing,
     },
     /// To the bucket that the packets of a key are steered to: the connection has ended.
     Remove {
-        /// Key of the alias and its hash.
-        alias: (FlowKey, u64),
+        /// What packets that follow the alias have, and its hash.
+        alias: (KeyedPacket, u64),
         /// The bucket that had the connection.
         owner: BucketId,
     },
@@ -72,7 +70,7 @@ struct Filed {
 
 #[derive(Clone, Copy, Debug)]
 struct Alias {
-    key: FlowKey,
+    key: KeyedPacket,
     hash: u32,
     owner: BucketId,
 }
@@ -91,13 +89,13 @@ impl Aliases {
 
     /// The bucket that has the connection of a key.
     #[inline]
-    pub fn owner(&self, key: &FlowKey, hash: u64) -> Option<BucketId> {
+    pub fn owner(&self, key: &KeyedPacket, hash: u64) -> Option<BucketId> {
         let filed = self.0.as_ref()?;
         filed.find(key, hash as u32).and_then(|place| Some(filed.places[place as usize]?.owner))
     }
 
     /// Files an alias, if there are fewer than `limit`.
-    pub fn file(&mut self, key: &FlowKey, hash: u64, owner: BucketId, limit: usize) -> Filing {
+    pub fn file(&mut self, key: &KeyedPacket, hash: u64, owner: BucketId, limit: usize) -> Filing {
         if let Some(other) = self.owner(key, hash) {
             return if other == owner { Filing::Filed } else { Filing::Taken };
         }
@@ -121,7 +119,7 @@ impl Aliases {
     }
 
     /// Removes an alias for a connection of `owner`.
-    pub fn remove(&mut self, key: &FlowKey, hash: u64, owner: BucketId) {
+    pub fn remove(&mut self, key: &KeyedPacket, hash: u64, owner: BucketId) {
         let Some(filed) = &mut self.0 else { return };
         let Some(place) = filed.find(key, hash as u32) else { return };
         if filed.places[place as usize].is_none_or(|alias| alias.owner != owner) {
@@ -145,7 +143,7 @@ impl Filed {
         Box::new(Self { index: SlotIndex::new(), places: Vec::new(), free: Vec::new() })
     }
 
-    fn find(&self, key: &FlowKey, hash: u32) -> Option<u32> {
+    fn find(&self, key: &KeyedPacket, hash: u32) -> Option<u32> {
         self.index
             .find(hash, |place| self.places[place as usize].is_some_and(|alias| alias.key == *key))
     }
@@ -161,14 +159,7 @@ fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
 #[derive(Debug)]
 pub enum Waiting {
     /// The one that has opened the connection. All has been done to it but sending.
-    Opener {
-        /// Where it goes.
-        passed: Passed,
-        /// As it is to be sent.
-        frame: Frame,
-        /// The fragments that it came in.
-        pieces: Option<Box<Pieces>>,
-    },
+    Opener(Packet, Passed),
     /// One that came behind it.
     Follower(Packet),
 }
@@ -179,7 +170,7 @@ pub struct Openings(Vec<Opening>);
 
 #[derive(Debug)]
 struct Opening {
-    connection: FlowKey,
+    connection: KeyedPacket,
     packets: VecDeque<Waiting>,
 }
 
@@ -191,7 +182,7 @@ impl Openings {
     }
 
     /// True if packets of a connection wait.
-    pub fn awaits(&self, connection: &FlowKey) -> bool {
+    pub fn awaits(&self, connection: &KeyedPacket) -> bool {
         self.0.iter().any(|opening| opening.connection == *connection)
     }
 
@@ -201,7 +192,7 @@ impl Openings {
     }
 
     /// Has a packet wait behind the others of its connection.
-    pub fn push(&mut self, connection: &FlowKey, packet: Waiting) {
+    pub fn push(&mut self, connection: &KeyedPacket, packet: Waiting) {
         match self.0.iter_mut().find(|opening| opening.connection == *connection) {
             Some(opening) => opening.packets.push_back(packet),
             None => {
@@ -212,7 +203,7 @@ impl Openings {
     }
 
     /// Takes out what has waited for a connection, in order.
-    pub fn take(&mut self, connection: &FlowKey) -> VecDeque<Waiting> {
+    pub fn take(&mut self, connection: &KeyedPacket) -> VecDeque<Waiting> {
         let found = self.0.iter().position(|opening| opening.connection == *connection);
         found.map_or_else(VecDeque::new, |at| self.0.swap_remove(at).packets)
     }

@@ -1,19 +1,40 @@
 use std::collections::HashMap;
 
-use flow::{Endpoint, Zone};
+use flow::{Endpoint, FlowKey, Zone};
+use netio::FramePool;
 use proptest::prelude::*;
+use wire::build::PacketBuilder;
 use wire::{Family, protocol};
 
 use super::*;
-use crate::judging::Passed;
 
-fn key(port: u16) -> FlowKey {
+fn key(port: u16) -> KeyedPacket {
     let end = |last, port| {
         let mut address = [0; 16];
         address[15] = last;
         Endpoint { address, port }
     };
-    FlowKey::of_ports(Family::V4, protocol::UDP, Zone(0), end(1, port), end(2, 53)).key
+    FlowKey::of_ports(Family::V4, protocol::UDP, Zone(0), end(1, port), end(2, 53))
+}
+
+fn packet(timestamp: u64) -> Packet {
+    let mut bytes = Vec::new();
+    PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).udp(1, 2, &[], &mut bytes);
+    let mut frame = FramePool::new(0, 0).copy_of(&bytes).unwrap();
+    frame.timestamp = timestamp;
+    let network = wire::dissect(&bytes, wire::Tunnels::Outer).unwrap().network.unwrap();
+    Packet {
+        frame,
+        network,
+        flow: None,
+        bucket: BucketId(0),
+        origin: crate::zones::Origin::default(),
+        mark: 0,
+        untracked: false,
+        pieces: None,
+        is_own: false,
+        alias_in: None,
+    }
 }
 
 /// Few values, so that many keys have one hash.
@@ -61,18 +82,12 @@ fn openings_are_bounded_and_keep_the_order() {
     let mut openings = Openings::default();
     for number in 0..MAX_WAITING {
         assert!(openings.has_room());
-        let mut frame = Frame::default();
-        frame.timestamp = number as u64;
-        openings.push(
-            &key(number as u16 % 3),
-            Waiting::Opener { frame, pieces: None, passed: Passed::default() },
-        );
+        openings.push(&key(number as u16 % 3), Waiting::Follower(packet(number as u64)));
     }
     assert!(!openings.has_room() && openings.awaits(&key(1)) && !openings.awaits(&key(3)));
     let times = |packets: VecDeque<Waiting>| -> Vec<u64> {
         let time = |packet: &Waiting| match packet {
-            Waiting::Opener { frame, .. } => frame.timestamp,
-            Waiting::Follower(packet) => packet.frame.timestamp,
+            Waiting::Opener(packet, _) | Waiting::Follower(packet) => packet.frame.timestamp,
         };
         packets.iter().map(time).collect()
     };

@@ -15,13 +15,13 @@
 //! has come to this point, and waits for all of them. Nothing arrives for the bucket
 //! meanwhile: its fences are in, and its next owner keeps what comes.
 
-use flow::{DropReason, FlowKey, Timestamp};
+use flow::{DropReason, KeyedPacket, Timestamp};
 use steer::BucketId;
 
 use crate::Bucket;
 use crate::aliases::{AliasMessage, Filing, Waiting};
 use crate::ownership::Departure;
-use crate::packet::{Item, Kept, Packet, TrackedFlow};
+use crate::packet::{Item, Kept, Packet};
 use crate::worker::Worker;
 
 /// A bucket that leaves when everything that was sent in its name has been processed.
@@ -47,12 +47,12 @@ impl Worker {
 
     #[cold]
     fn divert_slowly(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
-        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return false };
+        let Some((keyed, hash)) = packet.looked_up() else { return false };
         let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return false };
-        if bucket.openings.awaits(&keyed.key) {
+        if bucket.openings.awaits(&keyed) {
             if bucket.openings.has_room() {
                 let packet = packet.take();
-                bucket.openings.push(&keyed.key, Waiting::Follower(packet));
+                bucket.openings.push(&keyed, Waiting::Follower(packet));
             } else {
                 let packet = packet.take();
                 self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
@@ -60,18 +60,18 @@ impl Worker {
             return true;
         }
         if let Some(alias_in) = packet.alias_in {
-            if bucket.connections.has(&keyed.key, hash, now) {
+            if bucket.connections.has(&keyed, hash, now) {
                 return false;
             }
             // The connection has ended. The alias goes, and the packet is judged where it was
             // steered to.
             let owner = packet.bucket;
-            let message = AliasMessage::Remove { alias: (keyed.key, hash), owner };
+            let message = AliasMessage::Remove { alias: (keyed, hash), owner };
             self.tell_bucket(owner, alias_in, message, now);
             self.redirect(packet, alias_in, None, now);
             return true;
         }
-        let Some(owner) = bucket.aliases.owner(&keyed.key, hash) else { return false };
+        let Some(owner) = bucket.aliases.owner(&keyed, hash) else { return false };
         self.redirect(packet, owner, Some(packet.bucket), now);
         true
     }
@@ -104,12 +104,11 @@ impl Worker {
 
     /// Has packets of the key `alias` find their connection in `owner`, a bucket that is here.
     /// `home` is the bucket that they are steered to. `None` if the answer will come later.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing translates yet"))]
     pub(crate) fn file_alias(
         &mut self,
         owner: BucketId,
-        connection: (FlowKey, u64),
-        alias: (FlowKey, u64),
+        connection: (KeyedPacket, u64),
+        alias: (KeyedPacket, u64),
         home: BucketId,
         now: Timestamp,
     ) -> Option<Filing> {
@@ -124,7 +123,7 @@ impl Worker {
         &mut self,
         home: BucketId,
         owner: BucketId,
-        (key, hash): (FlowKey, u64),
+        (key, hash): (KeyedPacket, u64),
         now: Timestamp,
     ) -> Filing {
         let limit = self.tracking.settings.conntrack.max_entries as usize;
@@ -137,11 +136,10 @@ impl Worker {
     }
 
     /// Has the alias of a connection that has ended removed.
-    #[expect(dead_code, reason = "nothing is translated yet")]
     pub(crate) fn remove_alias(
         &mut self,
         owner: BucketId,
-        alias: (FlowKey, u64),
+        alias: (KeyedPacket, u64),
         home: BucketId,
         now: Timestamp,
     ) {
@@ -186,7 +184,7 @@ impl Worker {
     fn release(
         &mut self,
         bucket: BucketId,
-        (key, hash): (FlowKey, u64),
+        (key, hash): (KeyedPacket, u64),
         filing: Filing,
         now: Timestamp,
     ) {
@@ -203,13 +201,10 @@ impl Worker {
         }
         for packet in packets {
             match (packet, refusal) {
-                (Waiting::Opener { frame, pieces, passed }, None) => {
-                    self.send_frames(frame, pieces, passed, now);
-                }
+                (Waiting::Opener(mut packet, passed), None) => self.send(&mut packet, passed, now),
                 (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),
-                (Waiting::Opener { frame, pieces, .. }, Some(reason))
-                | (Waiting::Follower(Packet { frame, pieces, .. }), Some(reason)) => {
-                    self.drop_frames(frame, pieces, reason);
+                (Waiting::Opener(packet, _) | Waiting::Follower(packet), Some(reason)) => {
+                    self.drop_frames(packet.frame, packet.pieces, reason);
                 }
             }
         }
@@ -220,9 +215,8 @@ impl Worker {
         for index in 0..self.ownership.routes().len() {
             let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
             for packet in bucket.openings.take_all().collect::<Vec<_>>() {
-                let (Waiting::Opener { frame, pieces, .. }
-                | Waiting::Follower(Packet { frame, pieces, .. })) = packet;
-                self.drop_frames(frame, pieces, DropReason::AliasQueueFull);
+                let (Waiting::Opener(packet, _) | Waiting::Follower(packet)) = packet;
+                self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
             }
         }
     }

@@ -13,6 +13,7 @@ use steer::{
 use wire::Tunnels;
 
 use crate::crew::Unresponsive;
+use crate::host_guard::HostGuard;
 use crate::rules::LoadRulesError;
 use crate::settings::Settings;
 use crate::zone_config::{TimeoutPolicy, ZoneConfig};
@@ -53,6 +54,8 @@ pub struct Config {
     pub zones: Vec<ZoneConfig>,
     /// What packets are judged by from the start.
     pub rules: Option<Arc<ValidRuleset>>,
+    /// Who keeps what is translated from the host; a router's.
+    pub host_guard: Option<Arc<dyn HostGuard>>,
     /// Connections that only some sources may use.
     pub reserve: Reserve,
     /// What the labels of connections are called.
@@ -78,6 +81,7 @@ impl Config {
             timeout_policies: Vec::new(),
             zones: Vec::new(),
             rules: None,
+            host_guard: None,
             reserve: Reserve::default(),
             labels: Arc::default(),
             balance: None,

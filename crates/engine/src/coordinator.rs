@@ -60,7 +60,7 @@ pub struct Coordinator {
     /// How workers ask for neighbours; `None` in a bridge.
     resolver: Option<Resolver>,
     /// What the kernel's routes are now; `None` in a bridge.
-    routing: Option<Arc<Routing>>,
+    pub routing: Option<Arc<Routing>>,
     /// Counters of workers that are gone.
     pub retired: Counters,
     /// What each port sent through workers that are gone.
@@ -224,6 +224,12 @@ impl Coordinator {
     /// Tells every worker what the kernel's routes are now.
     pub fn set_routing(&mut self, routing: Arc<Routing>) -> Result<(), Unresponsive> {
         self.routing = Some(routing.clone());
+        // First what replies will come to, then what lets anything be sent from there.
+        if let Some(rules) = self.rules.clone()
+            && let Err(error) = self.prepare_translations(&rules)
+        {
+            tracing::error!("{error}");
+        }
         self.tell_all(|| Command::Routing(routing.clone()))
     }
 

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use netio::{Frame, FramePool, PortId};
+use netio::{Checksum, Frame, FramePool, PortId};
 use wire::icmp_error::{self, Message};
-use wire::{Dissected, Family, Tunnels};
+use wire::{ChecksumCovers, Dissected, Family, Tunnels};
 
 use crate::allowance::Allowance;
 
@@ -52,6 +52,12 @@ impl IcmpAnswers {
         now_ns: u64,
         pool: &mut FramePool,
     ) -> Option<Frame> {
+        if frame.before != wire::Readdress::default() {
+            let sent = as_sent(frame, pool)?;
+            let answer = self.about(&sent, message, now_ns, pool);
+            pool.give_back(sent);
+            return answer;
+        }
         let dissected = wire::dissect(frame.bytes(), Tunnels::Outer).ok()?;
         let Dissected { network: Some(network), .. } = dissected else { return None };
         let from = match &self.names {
@@ -67,6 +73,21 @@ impl IcmpAnswers {
         answer.port = PortId(frame.port.0);
         Some(answer)
     }
+}
+
+/// A translated packet as its sender knows it.
+fn as_sent(frame: &Frame, pool: &mut FramePool) -> Option<Frame> {
+    let mut sent = pool.duplicate(frame)?;
+    let before = std::mem::take(&mut sent.before);
+    let dissected = wire::dissect(sent.bytes(), Tunnels::Outer).ok()?;
+    let mut network = dissected.network?;
+    let length = (network.end as usize).saturating_sub(network.transport_offset.into());
+    let covers = match sent.offload.checksum {
+        Checksum::Partial { .. } => ChecksumCovers::PseudoHeader,
+        Checksum::Complete | Checksum::Verified => ChecksumCovers::All,
+    };
+    before.apply(sent.bytes_mut(), &mut network, length, covers);
+    Some(sent)
 }
 
 impl Names {

@@ -7,8 +7,8 @@ use conntrack::{ConnectionId, Direction, Labels, Table, Tracked, TupleTransport,
 use flow::{Class, DropReason, Timestamp};
 use netio::{Checksum, Frame, PortId};
 use ruleset::{
-    Connection, CtState, Decider, Decision, Details, ElementUpdate, Known, NatRequest, Outcome,
-    PacketView, Reject, SegmentSize, Stage, evaluate, name_bits,
+    Connection, CtState, Decider, Decision, Details, ElementUpdate, Known, Outcome, PacketView,
+    Reject, SegmentSize, Stage, evaluate, name_bits,
 };
 use wire::control_segment::{ControlSegment, MAX_FRAME};
 use wire::icmp_error::Message;
@@ -19,6 +19,7 @@ use crate::output::Manner;
 use crate::packet::{Item, Packet, TrackedFlow};
 use crate::recent_drops::RecentDrop;
 use crate::router::Course;
+use crate::translating::Half;
 use crate::worker::Worker;
 
 /// Status bits (`enum ip_conntrack_status` of the kernel's interface).
@@ -32,6 +33,13 @@ const CONFIRMED: u32 = 1 << 3;
 pub struct Passed {
     /// Where, if that was found out already.
     pub course: Option<Course>,
+    /// It has to wait until replies to its connection find it.
+    pub waits: bool,
+}
+
+impl Passed {
+    /// For the host, which has its own copy.
+    pub const TO_HOST: Self = Self { course: Some(Course::Host), waits: false };
 }
 
 /// A packet on its way through the stages.
@@ -44,6 +52,8 @@ struct Journey {
     output: u128,
     passed: Passed,
     output_port: Option<PortId>,
+    /// It is for the host, and no rule translates it.
+    is_hosts: bool,
 }
 
 /// A connection as rules ask for it.
@@ -114,6 +124,7 @@ impl Journey {
             output: 0,
             passed: Passed::default(),
             output_port: None,
+            is_hosts: false,
         }
     }
 
@@ -175,16 +186,23 @@ impl Worker {
         } else {
             self.track(packet, screened && !is_syn, now)
         };
+        let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
-            return Err(why);
+            return if is_news { Ok(Passed::TO_HOST) } else { Err(why) };
         }
         let input = self.rules.as_ref().map_or(0, |it| it.shared.interface(packet.frame.port));
         let mut journey = Journey::new(packet, tracked, input);
+        journey.is_hosts = is_news;
         let mut judged = self.take_stages(packet, &mut journey, now);
+        if journey.is_hosts {
+            self.withdraw(packet, &journey.tracked, now);
+            return Ok(Passed::TO_HOST);
+        }
         if is_syn
             && screened
             && judged.is_ok()
             && journey.tracked.fresh
+            && self.halves(packet, &journey.tracked).is_identity()
             && self.screens(packet, now)
         {
             judged = Err(DropReason::SynCookie.into());
@@ -192,7 +210,10 @@ impl Worker {
             self.counters.classify(journey.tracked.class);
         }
         match judged {
-            Ok(()) => self.confirm(packet, journey.tracked, now).map(|()| journey.passed),
+            Ok(()) => {
+                self.confirm(packet, journey.tracked, now)?;
+                self.passed(packet, &journey.tracked, journey.passed, now)
+            }
             Err(why) => {
                 self.withdraw(packet, &journey.tracked, now);
                 Err(why)
@@ -209,6 +230,12 @@ impl Worker {
     ) -> Result<(), Why> {
         self.judge_stage(Stage::Prerouting, packet, journey, now)?;
         self.judge_translation(Stage::DestinationNat, packet, journey, now)?;
+        let halves = self.halves(packet, &journey.tracked);
+        if journey.is_hosts && halves.destination.is_none() {
+            return Ok(());
+        }
+        journey.is_hosts = false;
+        self.readdress(packet, &halves, Half::Destination);
         self.judge_stage(Stage::PreroutingTranslated, packet, journey, now)?;
         let Some(hop) = self.find_way(packet, journey, now)? else { return Ok(()) };
         let judged = self.take_last_stages(packet, journey, now);
@@ -224,7 +251,11 @@ impl Worker {
     ) -> Result<(), Why> {
         self.judge_stage(Stage::Forward, packet, journey, now)?;
         self.judge_stage(Stage::Postrouting, packet, journey, now)?;
-        self.judge_translation(Stage::SourceNat, packet, journey, now)?;
+        if !self.judge_translation(Stage::SourceNat, packet, journey, now)? {
+            self.settle_translation(packet, &journey.tracked, now)?;
+        }
+        let halves = self.halves(packet, &journey.tracked);
+        self.readdress(packet, &halves, Half::Source);
         self.judge_stage(Stage::PostroutingTranslated, packet, journey, now)?;
         Ok(())
     }
@@ -243,6 +274,9 @@ impl Worker {
                 let course = router.course_of(packet, journey.mark);
                 journey.passed.course = Some(course);
                 match course {
+                    Course::Host if packet.frame.before.destination.is_some() => {
+                        return Err(DropReason::NatToHost.into());
+                    }
                     Course::Host => return Ok(None),
                     Course::Refuse { reason, told } => {
                         if let Some(message) = told {
@@ -261,34 +295,22 @@ impl Worker {
         Ok(Some(hop))
     }
 
-    /// Asks a stage of translation about a packet that has opened a connection.
+    /// Asks a stage of translation about a packet that has opened a connection. True if a
+    /// rule has asked for one.
     fn judge_translation(
         &mut self,
         stage: Stage,
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<bool, Why> {
         if !journey.tracked.fresh {
-            return Ok(());
+            return Ok(false);
         }
         let outcome = self.judge_stage(stage, packet, journey, now)?;
-        match outcome.and_then(|outcome| outcome.nat) {
-            Some(request) => self.translate(&request, packet, journey),
-            None => Ok(()),
-        }
-    }
-
-    /// Translates a connection as a rule asks for.
-    fn translate(
-        &mut self,
-        _request: &NatRequest,
-        _packet: &mut Packet,
-        _journey: &mut Journey,
-    ) -> Result<(), Why> {
-        // A ruleset that asks for it is not loaded (`check_rules`).
-        debug_assert!(false, "nobody translates");
-        Ok(())
+        let Some(request) = outcome.and_then(|outcome| outcome.nat) else { return Ok(false) };
+        let course = journey.passed.course;
+        self.translate(&request, packet, &journey.tracked, course, now).map(|()| true)
     }
 
     /// Asks one stage, and does what it decides.
@@ -473,7 +495,7 @@ impl Worker {
         tracking.pass(bucket, packet, tracked, now, counters).refusal().map_or(Ok(()), Err)
     }
 
-    fn withdraw(&mut self, packet: &Packet, tracked: &Tracked, now: Timestamp) {
+    pub(crate) fn withdraw(&mut self, packet: &Packet, tracked: &Tracked, now: Timestamp) {
         if let (true, Some(id)) = (tracked.fresh, tracked.connection)
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {

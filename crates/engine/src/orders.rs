@@ -20,7 +20,10 @@ impl Worker {
     /// Carries out a command. Called between two batches.
     pub(crate) fn obey(&mut self, command: Command, now: Timestamp) {
         match command {
-            Command::Switch(moves) => moves.into_iter().for_each(|order| self.switch(order)),
+            Command::Switch(moves) => {
+                self.remove_aliases(now);
+                moves.into_iter().for_each(|order| self.switch(order));
+            }
             Command::Connect(peer, link) => self.set_link(peer, Some(link)),
             Command::Disconnect(peer) => self.set_link(peer, None),
             Command::AddQueue(queue) => self.queues.push(queue),
@@ -29,6 +32,7 @@ impl Worker {
             Command::SetMtus(mtus) => self.outputs.set_mtus(&mtus),
             Command::Routing(routing) => {
                 let now_ns = now.as_nanos();
+                self.end_masquerades(&routing, now);
                 self.with_router(|router, exits| router.take(routing, now_ns, exits));
             }
             Command::Translated(translated) => self.hasher.set_translated(translated),
@@ -41,11 +45,16 @@ impl Worker {
                 self.tracking.limits.sources.set_workers(workers);
                 self.tracking.limits.share(workers);
                 self.syn_proxy.set_workers(workers);
+                self.translator.identifications.set_workers(workers);
                 if let Some(rules) = &mut self.rules {
                     rules.state.set_workers(workers as usize);
                 }
             }
             Command::Rules(rules) => {
+                let translates = rules.as_ref().is_some_and(|rules| rules.shared.translates());
+                if let Some(router) = self.router.as_mut().filter(|_| translates) {
+                    router.take_own();
+                }
                 let before = std::mem::replace(&mut self.rules, rules);
                 self.notify(Notice::Rules(before));
             }

@@ -4,7 +4,7 @@ use flow::KeyedPacket;
 use netio::Frame;
 use ruleset::ElementUpdate;
 use steer::{BucketId, SteeringHasher};
-use wire::Network;
+use wire::{Network, Transport};
 
 use crate::Bucket;
 use crate::aliases::AliasMessage;
@@ -33,11 +33,23 @@ pub struct Packet {
     /// For a datagram that came in fragments: these, in order. They are what is
     /// sent; `frame` is the whole, to be looked at.
     pub pieces: Option<Box<Pieces>>,
+    /// It is for an address of the host: only what is translated goes on.
+    pub is_own: bool,
     /// The bucket whose alias has led here, if one has.
     pub alias_in: Option<BucketId>,
 }
 
 impl Packet {
+    /// What a packet of its connection in its direction has, with the hash of its key, if that
+    /// was computed. An ICMP error goes against the packet that it quotes.
+    pub fn looked_up(&self) -> Option<(KeyedPacket, u64)> {
+        let TrackedFlow { mut keyed, hash: Some(hash) } = self.flow? else { return None };
+        if matches!(self.network.transport, Transport::IcmpError(_)) {
+            keyed.sender = keyed.sender.opposite();
+        }
+        Some((keyed, hash))
+    }
+
     /// Takes the packet out of its place, which keeps what describes it.
     pub fn take(&mut self) -> Self {
         let (frame, pieces) = (std::mem::take(&mut self.frame), self.pieces.take());

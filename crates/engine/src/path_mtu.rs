@@ -150,6 +150,7 @@ pub(crate) fn come_from(frame: &Frame, piece: &mut Frame) {
     piece.port = frame.port;
     piece.timestamp = frame.timestamp;
     piece.sequence = frame.sequence;
+    piece.before = frame.before;
 }
 
 /// Makes the segments of a super-packet of TCP fit: to the receiver they are the same

@@ -83,6 +83,7 @@ fn datagram(fragments: usize) -> Packet {
         mark: 0,
         untracked: false,
         pieces,
+        is_own: false,
         alias_in: None,
     }
 }

@@ -10,11 +10,13 @@ use netio::Frame;
 use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 
+use crate::aliases::Waiting;
 use crate::judging::Passed;
 use crate::packet::{Kept, Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::reassembly::Pieces;
 use crate::router::{Arrival, Course, Exits, Router};
+use crate::translating::Half;
 use crate::worker::{TimeSource, Worker};
 use crate::zones::Origin;
 
@@ -110,6 +112,7 @@ impl Worker {
             }
             Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
         };
+        let is_own = self.router.as_ref().is_some_and(|router| router.takes_own(&network));
         Packet {
             frame,
             network,
@@ -119,6 +122,7 @@ impl Worker {
             pieces,
             mark: 0,
             untracked: false,
+            is_own,
             alias_in: None,
         }
     }
@@ -211,6 +215,9 @@ impl Worker {
         if let Some(piece) = Piece::of(&packet.network, packet.origin.realm()) {
             return self.reassemble(&piece, packet, now);
         }
+        if packet.is_own && !self.may_be_translated(packet, now) {
+            return self.conclude(packet, Ok(Passed::TO_HOST), now);
+        }
         if self.rules.is_some()
             && let Err(why) = self.judge_untracked(packet, now)
         {
@@ -245,11 +252,16 @@ impl Worker {
     #[inline]
     pub(crate) fn admit_unruled(
         &mut self,
-        packet: &Packet,
+        packet: &mut Packet,
         screened: bool,
         now: Timestamp,
     ) -> Result<Passed, Why> {
         let mut tracked = self.track(packet, screened, now);
+        let fresh = tracked;
+        if tracked.fresh && tracked.why.is_none() {
+            self.settle_translation(packet, &tracked, now)
+                .inspect_err(|_| self.withdraw(packet, &fresh, now))?;
+        }
         if (tracked.fresh || tracked.is_watched())
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {
@@ -258,7 +270,58 @@ impl Worker {
         if tracked.verdict == Verdict::Accept {
             self.counters.classify(tracked.class);
         }
-        tracked.why.map_or(Ok(Passed::default()), Err)
+        match tracked.why {
+            Some(why) => Err(why),
+            None if fresh.fresh || fresh.is_translated() => {
+                let passed = self.pass_translated(packet, &fresh);
+                self.passed(packet, &fresh, passed, now)
+            }
+            None => Ok(Passed::default()),
+        }
+    }
+
+    /// Translates a packet that no rules are asked about.
+    fn pass_translated(&mut self, packet: &mut Packet, tracked: &Tracked) -> Passed {
+        let halves = self.halves(packet, tracked);
+        if halves.is_identity() {
+            return Passed::default();
+        }
+        self.readdress(packet, &halves, Half::Destination);
+        let router = self.router.as_mut();
+        let course = router.map(|router| router.course_of(packet, packet.mark));
+        self.readdress(packet, &halves, Half::Source);
+        Passed { course, waits: false }
+    }
+
+    /// True if a packet for an address of the host may be another's: it belongs to a connection,
+    /// or a rule may translate it.
+    #[cold]
+    fn may_be_translated(&self, packet: &Packet, now: Timestamp) -> bool {
+        let Some((keyed, hash)) = packet.looked_up() else { return false };
+        let Some(bucket) = self.ownership.get(packet.bucket) else { return false };
+        let is_asked = || {
+            self.rules.as_ref().is_some_and(|rules| {
+                !rules.shared.program.is_empty(ruleset::Stage::DestinationNat)
+                    && !matches!(packet.network.transport, Transport::IcmpError(_))
+            })
+        };
+        bucket.connections.has(&keyed, hash, now) || is_asked()
+    }
+
+    /// Has the first packet of a connection wait until replies find it.
+    #[cold]
+    fn hold(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
+        let mut packet = packet.take();
+        let keyed = packet.flow.map(|flow| flow.keyed);
+        let bucket = self.ownership.get_mut(packet.bucket);
+        match bucket.zip(keyed).filter(|(bucket, _)| bucket.openings.has_room()) {
+            Some((bucket, keyed)) => bucket.openings.push(&keyed, Waiting::Opener(packet, passed)),
+            None => {
+                self.end_connection(&packet, now);
+                let pieces = packet.pieces.take();
+                self.drop_frames(packet.frame, pieces, DropReason::AliasQueueFull);
+            }
+        }
     }
 
     /// Tracks a packet; if there is no room for its connection, another may give way.
@@ -285,6 +348,7 @@ impl Worker {
         now: Timestamp,
     ) {
         match judged {
+            Ok(passed) if passed.waits => self.hold(packet, passed, now),
             Ok(passed) => self.send(packet, passed, now),
             Err(why) => {
                 let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());

@@ -118,6 +118,13 @@ impl Pieces {
         frames
     }
 
+    /// Has the frames changed as they came from outside. What came in fragments within
+    /// fragments stays as it is.
+    pub fn each_frame_mut(&mut self, each: &mut dyn FnMut(&mut Frame)) {
+        let fragments = self.fragments.iter_mut().filter(|fragment| fragment.pieces.is_none());
+        fragments.for_each(|fragment| each(&mut fragment.frame));
+    }
+
     /// Shows the frames as they came from outside.
     pub fn each_frame(&self, each: &mut impl FnMut(&Frame)) {
         for fragment in &self.fragments {
@@ -314,20 +321,9 @@ impl Worker {
             None => None,
             Some(router) => passed.course.or_else(|| Some(router.course_of(packet, packet.mark))),
         };
-        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        self.send_frames(frame, pieces, Passed { course }, now);
-    }
-
-    /// Sends a frame, or the frames that it came in, where it was found that they go.
-    pub(crate) fn send_frames(
-        &mut self,
-        frame: Frame,
-        pieces: Option<Box<Pieces>>,
-        Passed { course }: Passed,
-        now: Timestamp,
-    ) {
         let now_ns = now.as_nanos();
-        let Some(pieces) = pieces else {
+        let frame = std::mem::take(&mut packet.frame);
+        let Some(pieces) = packet.pieces.take() else {
             self.emit(frame, course, now_ns);
             return self.drop_refused();
         };

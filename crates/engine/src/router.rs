@@ -69,6 +69,8 @@ pub struct Router {
     routing: Arc<Routing>,
     /// What the routes have said of late.
     ways: Ways,
+    /// Connections may be translated.
+    translates: bool,
     resolver: Resolver,
     waiting: BTreeMap<NextStation, Waiting>,
     /// When the kernel was last asked for a neighbour.
@@ -109,6 +111,7 @@ impl Router {
         Self {
             routing: Arc::default(),
             ways: Ways::new(WAYS),
+            translates: false,
             resolver,
             waiting: BTreeMap::new(),
             asked_ns: BTreeMap::new(),
@@ -148,11 +151,9 @@ impl Router {
 
     fn judge(&self, network: &Network) -> Arrival {
         let (source, destination) = (network.source_ip(), network.destination_ip());
-        let stays_on_link = |address: IpAddr| match address {
-            IpAddr::V4(address) => address.is_link_local(),
-            IpAddr::V6(address) => address.is_unicast_link_local(),
-        };
-        if self.routing.is_own(destination)
+        if self.takes_own(network) {
+            Arrival::Forward
+        } else if self.routing.is_own(destination)
             || destination.is_multicast()
             || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
             || stays_on_link(destination)
@@ -167,6 +168,36 @@ impl Router {
         } else {
             Arrival::Forward
         }
+    }
+
+    /// Looks at packets for the host's own addresses too from now on: connections may be
+    /// translated.
+    pub fn take_own(&mut self) {
+        self.translates = true;
+    }
+
+    /// True for a packet for an address of the host that may be another's.
+    #[inline]
+    pub fn takes_own(&self, network: &Network) -> bool {
+        self.translates
+            && network.offset == ETHERNET_LEN
+            && self.routing.is_host(network.destination_ip())
+            && wire::is_single_host(network.source_ip())
+            && !stays_on_link(network.source_ip())
+            && !self.routing.is_own(network.source_ip())
+    }
+
+    /// The address that a masquerade gives to what goes this way, and the interface that lends
+    /// it.
+    pub fn masquerade(&self, course: &Course, network: &Network) -> Option<(LinkId, IpAddr)> {
+        let Course::By(link, next_hop) = *course else { return None };
+        let address = self.routing.masquerade(link, next_hop, network.destination_ip())?;
+        Some((link, address))
+    }
+
+    /// Addresses of interfaces that the kernel has no more, now that it has this.
+    pub fn lost_addresses(&self, now: &Routing) -> Vec<(LinkId, IpAddr)> {
+        self.routing.lost_addresses(now)
     }
 
     /// Where a packet goes: by its outermost addresses, whatever it is tracked by.
@@ -402,6 +433,13 @@ const ADDRESS_UNREACHABLE: u8 = 3;
 
 const fn nanos(duration: Duration) -> u64 {
     duration.as_nanos() as u64
+}
+
+fn stays_on_link(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
 }
 
 fn is_group(station: [u8; 6]) -> bool {

@@ -1,7 +1,7 @@
 //! What a router has to know, as it is at one moment: made when the kernel's routes,
 //! neighbours or links have changed, and looked at by all workers.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use fib::{Action, Fib, HardwareAddress, LinkId, Neighbours, TableId};
@@ -21,7 +21,8 @@ pub struct Routing {
     /// By port; `None` while there is no such interface, or it has no station address.
     ports: Vec<Option<RoutedPort>>,
     by_link: BTreeMap<LinkId, PortId>,
-    own: HashSet<IpAddr>,
+    /// With broadcast addresses, for which it is false.
+    own: HashMap<IpAddr, bool>,
 }
 
 /// A port as an interface of the kernel.
@@ -95,6 +96,17 @@ impl Routing {
         found.map(IpNet::addr)
     }
 
+    /// Addresses of ports that are not among those of a later picture.
+    pub fn lost_addresses(&self, later: &Self) -> Vec<(LinkId, IpAddr)> {
+        let ports = self.ports.iter().flatten();
+        let all = ports.flat_map(|port| port.addresses.iter().map(|it| (port.link, it.addr())));
+        let is_kept = |(link, address): &(LinkId, IpAddr)| {
+            let port = later.port_of(*link).and_then(|port| later.port(port));
+            port.is_some_and(|port| port.addresses.iter().any(|it| it.addr() == *address))
+        };
+        all.filter(|lost| !is_kept(lost)).collect()
+    }
+
     /// Every address that [`Routing::masquerade`] may give on one of the ports.
     pub fn masquerade_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let addresses = self.ports.iter().flatten().flat_map(|port| &port.addresses);
@@ -108,7 +120,12 @@ impl Routing {
 
     /// True for an address of the host, or a broadcast address on one of its links.
     pub fn is_own(&self, address: IpAddr) -> bool {
-        self.own.contains(&address)
+        self.own.contains_key(&address)
+    }
+
+    /// True for an address of the host alone.
+    pub fn is_host(&self, address: IpAddr) -> bool {
+        self.own.get(&address) == Some(&true)
     }
 }
 
@@ -147,13 +164,13 @@ fn names<'a>(addresses: impl IntoIterator<Item = &'a IpNet>) -> Names {
 
 /// All addresses that the kernel takes for its own, and those for everybody on a link.
 /// Whole prefixes of them are found by the route.
-fn own_addresses(fib: &Fib) -> HashSet<IpAddr> {
+fn own_addresses(fib: &Fib) -> HashMap<IpAddr, bool> {
     let local = fib.tables().filter(|(id, _)| *id == TableId::LOCAL);
     local
         .flat_map(|(_, table)| table.routes())
         .filter(|route| matches!(route.action, Action::Local | Action::Broadcast))
         .filter(|route| route.destination.prefix_len() == route.destination.max_prefix_len())
-        .map(|route| route.destination.addr())
+        .map(|route| (route.destination.addr(), matches!(route.action, Action::Local)))
         .collect()
 }
 

@@ -115,12 +115,17 @@ impl Coordinator {
         let ruleset = Arc::unwrap_or_clone(ruleset);
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.interfaces())?;
         let revision = self.next_rules_revision();
-        self.rules = Some(unloaded.load(revision, workers, now()));
+        let rules = unloaded.load(revision, workers, now());
+        self.prepare_translations(&rules)?;
+        self.rules = Some(rules);
         Ok(())
     }
 
     /// Has all workers judge by other rules; returns when all of them do.
     fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
+        if let Some(rules) = &rules {
+            self.prepare_translations(rules)?;
+        }
         // All memory is there before the first of them changes.
         let each = || rules.as_ref().map(Rules::for_worker);
         let states: Vec<_> = (0..self.worker_count()).map(|_| each()).collect();

@@ -6,8 +6,8 @@ use conntrack::helper::Kind;
 use flow::Timestamp;
 use netio::PortId;
 use ruleset::{
-    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, Need, Problem, Program,
-    RuleState, Severity, SharedState, ValidRuleset, name_bits,
+    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, NatKind, Need, Problem,
+    Program, RuleState, Severity, SharedState, Translations, ValidRuleset, name_bits,
 };
 
 use crate::allowance::Allowance;
@@ -37,6 +37,9 @@ pub enum LoadRulesError {
     /// It can not be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
+    /// The kernel would answer what is translated.
+    #[error("what is translated can not be kept from the host: {0}")]
+    HostGuard(String),
     /// A worker hangs: some workers may have the new one.
     #[error(transparent)]
     Unresponsive(#[from] Unresponsive),
@@ -49,10 +52,14 @@ pub enum LoadRulesError {
 /// that can be loaded.
 pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
     let what = |need| match need {
-        Need::Translation if mode == Mode::Bridge => {
+        Need::Translation(_) if mode == Mode::Bridge => {
             Some("a bridge translates no addresses: mode = \"routed\" would".to_owned())
         }
-        Need::Translation => Some("addresses are not translated yet".to_owned()),
+        Need::Translation(NatKind::Redirect) => Some(
+            "only the kernel could deliver what is redirected to the host: leave this rule to it"
+                .to_owned(),
+        ),
+        Need::Translation(_) => None,
         Need::Zone => Some("zones are set by [[zone]] in the configuration".to_owned()),
         Need::Timeout => {
             Some("timeouts are set by tunables, for all or for a zone, not by rules".to_owned())
@@ -98,6 +105,7 @@ pub struct Rules {
     interfaces: Vec<u128>,
     /// By [`HelperId`].
     helpers: Vec<Option<Kind>>,
+    translations: Translations,
 }
 
 impl Rules {
@@ -113,15 +121,26 @@ impl Rules {
             return Err(LoadRulesError::Unsupported(problems));
         }
         let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
+        let translations = ruleset.translations();
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
         let interfaces = interfaces.iter().map(|name| name_bits(name).unwrap_or(0)).collect();
-        Ok(Unloaded { program, interfaces, helpers })
+        Ok(Unloaded { program, interfaces, helpers, translations })
     }
 
     /// The name of a port.
     #[inline]
     pub fn interface(&self, port: PortId) -> u128 {
         self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
+    }
+
+    /// What is translated.
+    pub const fn translations(&self) -> &Translations {
+        &self.translations
+    }
+
+    /// True if anything is translated.
+    pub fn translates(&self) -> bool {
+        !self.translations.is_empty()
     }
 
     /// The helper that a rule names.
@@ -146,14 +165,23 @@ pub struct Unloaded {
     program: Program,
     interfaces: Vec<u128>,
     helpers: Vec<Option<Kind>>,
+    translations: Translations,
 }
 
 impl Unloaded {
     /// Loads it.
     pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
-        let Self { program, interfaces, helpers } = self;
+        let Self { program, interfaces, helpers, translations } = self;
         let shared = SharedState::new(&program, workers);
-        Arc::new(Rules { program, revision, loaded_at: now, shared, interfaces, helpers })
+        Arc::new(Rules {
+            program,
+            revision,
+            loaded_at: now,
+            shared,
+            interfaces,
+            helpers,
+            translations,
+        })
     }
 }
 

@@ -339,7 +339,7 @@ impl Worker {
         // What goes back is the gateway's own, and came in by no port.
         let judged = match segment.way {
             Way::Along => self.admit(&mut made, false, now),
-            Way::Back => self.admit_unruled(&made, false, now),
+            Way::Back => self.admit_unruled(&mut made, false, now),
         };
         match judged {
             Ok(passed) => {

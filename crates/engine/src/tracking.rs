@@ -1,7 +1,9 @@
 //! The tracking stage: how a packet relates to the connections of its bucket.
 
 use conntrack::syn_proxy::Pressure;
-use conntrack::{Context, Event, ExpectationEvent, Expectations, Limits, Tracked, TrackedPacket};
+use conntrack::{
+    Context, Ended, Event, ExpectationEvent, Expectations, Limits, Tracked, TrackedPacket,
+};
 use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
 
@@ -30,6 +32,8 @@ pub struct Tracking {
     pub subscribers: Subscribers<Event>,
     /// Who listens to what is expected.
     pub expectation_subscribers: Subscribers<ExpectationEvent>,
+    /// Translated connections that have ended, until their aliases are removed.
+    pub ended: Vec<Ended>,
 }
 
 impl Tracking {
@@ -68,6 +72,7 @@ impl Tracking {
             expectations: &self.expectations,
             events: self.subscribers.sink(),
             expectation_events: self.expectation_subscribers.sink(),
+            ended: Some(&mut self.ended),
         }
     }
 

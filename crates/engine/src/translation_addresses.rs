@@ -1,12 +1,15 @@
 //! Which addresses the workers steer by port.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
 use steer::Translated;
+use wire::Family;
 
 use crate::command::Command;
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
+use crate::rules::{LoadRulesError, Rules};
 
 /// Ranges of addresses that are remembered after nothing is translated to them any more, those
 /// that are included: an interface whose address changes often leaves one each time.
@@ -32,6 +35,38 @@ impl Coordinator {
         self.tell_all(|| Command::Translated(all.clone()))?;
         // Commands are obeyed in order, so who answers knows.
         self.reports().map(drop)
+    }
+
+    /// Gets ready for what rules translate: replies find their way, and are kept from the host.
+    pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
+        let translations = rules.translations();
+        if translations.is_empty() && self.hasher.translated().is_empty() {
+            return Ok(());
+        }
+        let literal = translations.sources.iter().map(|(family, interval)| {
+            let mapped = |number: u128| match family {
+                Family::V4 => Ipv4Addr::from_bits(number as u32).to_ipv6_mapped().octets(),
+                Family::V6 => number.to_be_bytes(),
+            };
+            mapped(interval.low)..=mapped(interval.high)
+        });
+        let mut addresses: Vec<_> = literal.collect();
+        if let Some(routing) = self.routing.as_ref().filter(|_| translations.masquerades) {
+            addresses.extend(routing.masquerade_addresses().map(|address| {
+                let address = match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                    IpAddr::V6(address) => address.octets(),
+                };
+                address..=address
+            }));
+        }
+        self.add_translation_addresses(addresses)?;
+        if let Some(guard) = &self.config.host_guard {
+            guard
+                .keep_out(self.hasher.translated(), &translations.destinations)
+                .map_err(LoadRulesError::HostGuard)?;
+        }
+        Ok(())
     }
 
     /// Takes over the range of ports from the tunables. The workers do so by themselves.

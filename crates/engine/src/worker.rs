@@ -29,6 +29,7 @@ use crate::rules::WorkerRules;
 use crate::settings::Settings;
 use crate::syn_proxy::SynProxy;
 use crate::tracking::Tracking;
+use crate::translating::Translator;
 use crate::why::Why;
 use crate::zones::Zones;
 use crate::{BATCH, Bucket};
@@ -117,6 +118,7 @@ pub struct Worker {
     pub(crate) reassembly: Reassembly,
     pub(crate) tracking: Tracking,
     pub(crate) syn_proxy: SynProxy,
+    pub(crate) translator: Translator,
     pub(crate) ownership: Ownership<Box<Bucket>, Kept>,
     pub(crate) outputs: Outputs,
     /// `None` in a bridge.
@@ -179,8 +181,10 @@ impl Worker {
                 promised_until: Timestamp::ZERO,
                 subscribers: Subscribers::default(),
                 expectation_subscribers: Subscribers::default(),
+                ended: Vec::new(),
             },
             syn_proxy: SynProxy::new(key),
+            translator: Translator::new(id.0, key.1),
             ownership: Ownership::new(id, routes, keep_limit),
             outputs,
             rules: None,
@@ -306,6 +310,7 @@ impl Worker {
         match item {
             Item::Packet(packet) => self.batch.push(packet),
             Item::Fence(bucket) => {
+                self.remove_aliases(now);
                 if let Some(departure) = self.ownership.fence(bucket) {
                     self.depart(departure);
                 }
@@ -393,6 +398,7 @@ impl Worker {
     }
 
     fn flush(&mut self) {
+        self.remove_aliases(self.now);
         self.outputs.flush(&mut self.pool, &mut self.counters);
         self.drop_refused();
         // Only now has everything of a departing bucket left this worker.

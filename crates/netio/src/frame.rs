@@ -30,6 +30,9 @@ pub struct Frame {
     /// Position in the input, counted by the source; order-sensitive tests and
     /// replays restore the order of the input from it.
     pub sequence: u64,
+    /// What the ends of its packet were before they were changed, so that its sender can be
+    /// told of it as it knows it.
+    pub before: wire::Readdress,
 }
 
 /// The state that PACKET_VNET_HDR carries beside a frame (virtio 1.2 section
@@ -117,6 +120,7 @@ impl Frame {
         self.offload = other.offload;
         self.timestamp = other.timestamp;
         self.sequence = other.sequence;
+        self.before = other.before;
     }
 
     /// The segments of a super-packet, `None` if it is none or can not be cut up.

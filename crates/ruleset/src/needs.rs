@@ -1,13 +1,13 @@
 //! What a ruleset needs of a gateway, and names for people of what it is made of.
 
-use crate::model::{Helper, HelperId, Item, Log, RuleId, Target, ValidRuleset};
+use crate::model::{Helper, HelperId, Item, Log, NatKind, RuleId, Target, ValidRuleset};
 use crate::problem::Place;
 
 /// Something that a gateway does for a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Need {
     /// Translation of addresses.
-    Translation,
+    Translation(NatKind),
     /// Tracking in a zone that the rule names.
     Zone,
     /// A helper for the connection.
@@ -23,7 +23,7 @@ impl ValidRuleset {
     pub fn needs(&self) -> impl Iterator<Item = (RuleId, Need)> {
         let need = |item: &Item| {
             Some(match item {
-                Item::Nat(_) => Need::Translation,
+                Item::Nat(nat) => Need::Translation(self.nats[nat.index()].kind),
                 Item::Assign { target: Target::CtZone, .. } => Need::Zone,
                 Item::Helper(helper) => Need::Helper(*helper),
                 Item::Timeout(_) => Need::Timeout,

@@ -21,7 +21,11 @@ pub struct Translations {
 /// Packets whose destination a rule may translate: those that have all of this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
-    /// Addresses of a family; `None`: any.
+    /// Interfaces that they come in by, see [`name_bits`](crate::name_bits); `None`: any.
+    pub interfaces: Option<Interval>,
+    /// Addresses that they are from; `None`: any.
+    pub sources: Option<(Family, Interval)>,
+    /// Addresses that they are for; `None`: any.
     pub addresses: Option<(Family, Interval)>,
     /// Protocol; `None`: any.
     pub protocol: Option<u8>,
@@ -111,8 +115,8 @@ impl ValidRuleset {
             return vec![packets];
         }
         let narrow = |values: &Vec<Interval>| {
-            let parts = key.loads.iter().zip(values);
-            parts.fold(Some(packets), |it, (load, interval)| narrowed(it?, load, *interval))
+            let mut parts = key.loads.iter().zip(values);
+            parts.try_fold(packets, |it, (load, interval)| narrowed(it, load, *interval))
         };
         set.elements.iter().filter_map(|element| narrow(&element.key)).collect()
     }
@@ -125,26 +129,18 @@ fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwa
     }
     let mut narrowed = packets;
     match load.field {
+        Field::Input => narrowed.interfaces = Some(common(packets.interfaces, interval)?),
+        Field::Source(family) => {
+            narrowed.sources = Some(of_family(packets.sources, family, interval)?);
+        }
         Field::Destination(family) => {
-            let mut addresses = interval;
-            if let Some((other, before)) = packets.addresses {
-                addresses.low = addresses.low.max(before.low);
-                addresses.high = addresses.high.min(before.high);
-                if other != family || addresses.low > addresses.high {
-                    return None;
-                }
-            }
-            narrowed.addresses = Some((family, addresses));
+            narrowed.addresses = Some(of_family(packets.addresses, family, interval)?);
         }
         Field::DestinationPort(guard) => {
-            let (mut low, mut high) = (interval.low as u16, interval.high as u16);
-            if let Some((first, last)) = packets.ports {
-                (low, high) = (low.max(first), high.min(last));
-                if low > high {
-                    return None;
-                }
-            }
-            narrowed.ports = Some((low, high));
+            let before =
+                packets.ports.map(|(low, high)| Interval { low: low.into(), high: high.into() });
+            let Interval { low, high } = common(before, interval)?;
+            narrowed.ports = Some((low as u16, high as u16));
             if let Guard::Protocol(protocol) | Guard::Over(protocol, _) = guard {
                 return of_protocol(narrowed, protocol);
             }
@@ -155,6 +151,24 @@ fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwa
         _ => {}
     }
     Some(narrowed)
+}
+
+/// What two intervals have in common.
+fn common(before: Option<Interval>, interval: Interval) -> Option<Interval> {
+    let Some(before) = before else { return Some(interval) };
+    let (low, high) = (interval.low.max(before.low), interval.high.min(before.high));
+    (low <= high).then_some(Interval { low, high })
+}
+
+fn of_family(
+    before: Option<(Family, Interval)>,
+    family: Family,
+    interval: Interval,
+) -> Option<(Family, Interval)> {
+    if before.is_some_and(|(other, _)| other != family) {
+        return None;
+    }
+    Some((family, common(before.map(|(_, before)| before), interval)?))
 }
 
 fn of_protocol(packets: Forwarded, protocol: u8) -> Option<Forwarded> {

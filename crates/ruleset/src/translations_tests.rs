@@ -71,6 +71,14 @@ fn destinations_are_known_by_address_protocol_and_port() {
     assert_eq!(forwarded(json!([address, is("tcp", "dport", &json!(8080)), to])), [here]);
     assert_eq!(forwarded(json!([address, to])), [Forwarded { addresses, ..any }]);
     assert_eq!(forwarded(json!([to])), [any]);
+    let wan = json!({"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "wan0"}});
+    let from = is("ip", "saddr", &json!("192.0.2.0"));
+    let named = Forwarded {
+        interfaces: Some(Interval::one(crate::name_bits("wan0").unwrap())),
+        sources: Some((Family::V4, Interval::one(v4("192.0.2.0")))),
+        ..any
+    };
+    assert_eq!(forwarded(json!([wan, from, to])), [named]);
     let set = json!({"set": [53, {"range": [5000, 5009]}]});
     let mut found = forwarded(json!([is("udp", "dport", &set), {"redirect": {"port": 9}}]));
     found.sort_by_key(|it| it.ports);

@@ -47,6 +47,18 @@ pub fn give_hop(packet: &mut [u8]) {
     }
 }
 
+/// Gives the IPv4 packet that begins `packet` another identification; one of IPv6 stays.
+pub fn set_identification(packet: &mut [u8], id: u16) {
+    const ID: usize = 4;
+    let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+    if let Some(field) = packet.get_mut(ID..).and_then(<[u8]>::first_chunk_mut::<2>)
+        && is_v4
+    {
+        let old = std::mem::replace(field, id.to_be_bytes());
+        Change::default().replace(&old, &id.to_be_bytes()).update(packet, IPV4_CHECKSUM);
+    }
+}
+
 /// Writes from whom and to whom an Ethernet frame goes on its next link.
 pub fn set_stations(frame: &mut [u8], from: [u8; 6], to: [u8; 6]) {
     if let Some(header) = frame.first_chunk_mut::<12>() {

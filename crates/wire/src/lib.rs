@@ -39,7 +39,7 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, protocol,
 };
-pub use hop::{give_hop, hops_left, set_stations, take_hop};
+pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;
 pub use link::{ETHERNET_LEN, outermost_vlan};
 pub use payload::edit_payload;

@@ -89,6 +89,7 @@ impl Desk {
             expectations: &self.expectations,
             events: None,
             expectation_events: None,
+            ended: None,
         }
     }
 

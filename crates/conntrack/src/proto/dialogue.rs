@@ -111,6 +111,7 @@ impl Dialogue {
             expectations: &self.expectations,
             events: None,
             expectation_events: None,
+            ended: None,
         };
         self.table.track_unjudged(&packet, &mut context)
     }

@@ -1,7 +1,7 @@
 //! What operators do to a table: list, look up, change, delete. All of it works
 //! in bounded pieces, so that a large table does not hold up its worker.
 
-use flow::{FlowKey, Timestamp};
+use flow::{FlowKey, KeyedPacket, Timestamp};
 
 use super::{Table, deadline, report};
 use crate::entry::Entry;
@@ -124,18 +124,21 @@ impl Table {
         (chosen, None)
     }
 
-    /// True for the key of a connection whose time is not over.
-    pub fn has(&self, key: &FlowKey, hash: u64, now: Timestamp) -> bool {
-        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == *key);
-        slot.is_some_and(|slot| !self.slab[slot].head.is_expired(now))
+    /// True if such packets belong to a connection whose time is not over.
+    pub fn has(&self, packet: &KeyedPacket, hash: u64, now: Timestamp) -> bool {
+        self.slot_of_packet(packet, hash).is_some_and(|slot| !self.slab[slot].head.is_expired(now))
     }
 
-    /// Ends the connection of a key, if there is one.
-    pub fn end(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) {
-        let slot = self.index.find(hash as u32, |slot| self.slab[slot].head.key == *key);
-        if let Some(slot) = slot {
+    /// Ends the connection that such packets belong to, if there is one.
+    pub fn end(&mut self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) {
+        if let Some(slot) = self.slot_of_packet(packet, hash) {
             self.close(slot, context);
         }
+    }
+
+    fn slot_of_packet(&self, packet: &KeyedPacket, hash: u64) -> Option<u32> {
+        let found = self.index.find(hash as u32, |filed| self.slab.names(filed, packet));
+        found.map(|filed| filed & !SECOND)
     }
 
     /// Does `action` to the connection of a flow if `filter` chooses it; false if not.

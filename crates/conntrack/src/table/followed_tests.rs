@@ -79,6 +79,7 @@ impl Lab {
             expectations: &self.expectations,
             events: None,
             expectation_events: None,
+            ended: None,
         };
         act(&mut self.table, &mut context)
     }

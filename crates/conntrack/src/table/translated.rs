@@ -144,6 +144,12 @@ impl Table {
         (before - self.len(), (end < self.slab.slots()).then_some(Cursor(end)))
     }
 
+    /// True if a connection of the table is translated.
+    #[inline]
+    pub const fn has_translated(&self) -> bool {
+        self.slab.has_translated()
+    }
+
     /// The flow and sender that replies to a connection have. Their bucket is not always this
     /// one: then somebody has to tell them the way.
     pub fn reply(&self, ConnectionId(slot): ConnectionId) -> KeyedPacket {

@@ -169,8 +169,16 @@ impl Tracking {
     fn context(&mut self, now: Timestamp) -> (&mut Table, Context<'_>) {
         let Self { table, settings, limits, counters, expectations } = self;
         let (events, expectation_events) = (None, None);
-        let context =
-            Context { now, settings, limits, counters, expectations, events, expectation_events };
+        let context = Context {
+            now,
+            settings,
+            limits,
+            counters,
+            expectations,
+            events,
+            expectation_events,
+            ended: None,
+        };
         (table, context)
     }
 

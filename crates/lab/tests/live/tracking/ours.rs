@@ -169,6 +169,7 @@ impl Ours {
                 expectations,
                 events: None,
                 expectation_events: None,
+                ended: None,
             },
         )
     }

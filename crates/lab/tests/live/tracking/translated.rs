@@ -210,6 +210,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
         expectations: &expectations,
         events: None,
         expectation_events: None,
+        ended: None,
     };
     for (number, first) in firsts.iter().enumerate() {
         let network = dissect(&first.frame, Tunnels::Outer).unwrap().network.unwrap();

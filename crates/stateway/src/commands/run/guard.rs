@@ -5,15 +5,33 @@
 //! not for the host. The table has an owner (nft(8), flag `owner`): an nft that waits for
 //! orders on a pipe. It goes with the pipe, however this process ends, and the kernel takes
 //! the table with it.
+//!
+//! What is translated is for the host as far as the kernel knows: a reply to a masqueraded
+//! connection, or what is to go on to a server behind the gateway. It would answer that it has
+//! no such connection. So the table also drops what comes in by the gateway's interfaces for
+//!
+//! - a translation address and a port of the range that sources are translated to, unless the
+//!   host has a socket for it. A socket that waits for anybody gets what opens a connection and
+//!   no answers, because these may be for somebody behind the gateway.
+//! - addresses and ports whose destination a rule translates. Where a rule names no port, what
+//!   belongs to a connection of the host's own gets through.
+//!
+//! ICMP is left alone: the kernel answers no replies and no errors.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use engine::HostGuard;
+use ruleset::Forwarded;
+use steer::Translated;
+
+use super::kept_out::KeptOut;
 
 /// How long nft may take to make the table.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,6 +47,21 @@ pub struct Guard {
     /// Closed first, so that the watch ends.
     stop: Option<Sender<()>>,
     watch: Option<JoinHandle<()>>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    table: Table,
+    /// What is kept from the host beside what is not its own.
+    kept_out: KeptOut,
+}
+
+impl State {
+    /// Has the table drop what is to be kept out.
+    fn keep_out(&mut self) -> anyhow::Result<()> {
+        self.table.keep_out(&self.kept_out)
+    }
 }
 
 impl Guard {
@@ -37,28 +70,60 @@ impl Guard {
     /// # Errors
     /// Where there is no nft, or it may not make tables.
     pub fn new<'a>(interfaces: impl Iterator<Item = &'a str>) -> anyhow::Result<Self> {
-        let names: Vec<String> = interfaces.map(|name| format!("\"{name}\"")).collect();
-        let names = names.join(", ");
-        let mut table = Table::new(&names)?;
+        let names: Vec<String> = interfaces.map(str::to_owned).collect();
+        let table = Table::new(&names)?;
+        let state = Arc::new(Mutex::new(State { table, kept_out: KeptOut::default() }));
+        let watched = state.clone();
         let (stop, stopped) = channel();
         let watch = move || {
             while stopped.recv_timeout(WATCH_EVERY) == Err(RecvTimeoutError::Timeout) {
-                if table.is_there() {
+                let mut state = lock(&watched);
+                if state.table.is_there() {
                     continue;
                 }
                 tracing::error!("nft has ended, and its table: the kernel has routed as well");
-                match Table::new(&names) {
-                    Ok(made) => {
-                        table = made;
-                        tracing::info!("the table is there again");
-                    }
+                let made = Table::new(&names).and_then(|table| {
+                    state.table = table;
+                    state.keep_out()
+                });
+                match made {
+                    Ok(()) => tracing::info!("the table is there again"),
                     Err(error) => tracing::error!("{error:#}"),
                 }
             }
         };
         let watch = std::thread::Builder::new().name("guard".into()).spawn(watch)?;
-        Ok(Self { stop: Some(stop), watch: Some(watch) })
+        Ok(Self { stop: Some(stop), watch: Some(watch), state })
     }
+
+    /// Who tells the table what is translated.
+    pub fn keeper(&self) -> Keeper {
+        Keeper { state: self.state.clone() }
+    }
+}
+
+/// Has the kernel keep what is translated from the host.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    state: Arc<Mutex<State>>,
+}
+
+impl HostGuard for Keeper {
+    fn keep_out(&self, translated: &Translated, forwarded: &[Forwarded]) -> Result<(), String> {
+        let kept_out = KeptOut::new(translated, forwarded);
+        let mut state = lock(&self.state);
+        if state.kept_out == kept_out {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut state.kept_out, kept_out);
+        let kept = state.keep_out().inspect_err(|_| state.kept_out = before);
+        kept.map_err(|error| format!("{error:#}"))
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // A panic while the lock was held has ended the process.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Guard {
@@ -73,13 +138,17 @@ impl Drop for Guard {
 /// The table, and the process that owns it.
 #[derive(Debug)]
 struct Table {
+    name: String,
+    interfaces: Vec<String>,
     nft: Child,
     /// Closed first, so that nft ends.
     orders: Option<ChildStdin>,
+    /// How often what is kept out has changed.
+    revision: u64,
 }
 
 impl Table {
-    fn new(names: &str) -> anyhow::Result<Self> {
+    fn new(interfaces: &[String]) -> anyhow::Result<Self> {
         let table = format!("stateway_{}", std::process::id());
         let mut nft = Command::new("nft")
             .arg("-i")
@@ -93,7 +162,10 @@ impl Table {
                 "routed mode keeps the kernel from routing as well, and needs nft(8) for it",
             )?;
         let orders = nft.stdin.take();
-        let mut guard = Self { nft, orders };
+        let quoted: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
+        let names = quoted.join(", ");
+        let (name, interfaces) = (table.clone(), interfaces.to_vec());
+        let mut guard = Self { name, interfaces, nft, orders, revision: 0 };
         let order = format!(
             "add table inet {table} {{ flags owner; }}; \
              add chain inet {table} prerouting \
@@ -101,21 +173,46 @@ impl Table {
              add rule inet {table} prerouting iifname {{ {names} }} fib daddr type \
              != {{ local, broadcast, anycast, multicast }} drop\n"
         );
-        if let Some(orders) = &mut guard.orders {
+        if !guard.order(&order, "drop")? {
+            bail!(
+                "nft could not make the table inet {table} that keeps the kernel from routing \
+                 as well; it needs CAP_NET_ADMIN, and a kernel with nf_tables and its \
+                 expression fib"
+            );
+        }
+        Ok(guard)
+    }
+
+    /// Drops what is to be kept from the host, and what is not its own as before.
+    fn keep_out(&mut self, kept_out: &KeptOut) -> anyhow::Result<()> {
+        self.revision += 1;
+        let marker = format!("revision {}", self.revision);
+        let order = kept_out.order(&self.name, &self.interfaces, &marker);
+        if !self.order(&order, &marker)? {
+            bail!(
+                "nft could not have the table inet {} keep what is translated from the host, \
+                 which would answer it; it needs a kernel with nf_tables and its expression \
+                 socket",
+                self.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives an order, which the table has a mark of when it is carried out; false if it is
+    /// not.
+    fn order(&mut self, order: &str, mark: &str) -> anyhow::Result<bool> {
+        if let Some(orders) = &mut self.orders {
             orders.write_all(order.as_bytes()).context("nft takes no orders")?;
         }
         let patience = Instant::now() + PATIENCE;
-        while !is_there(&table)? {
-            if Instant::now() >= patience || guard.nft.try_wait()?.is_some() {
-                bail!(
-                    "nft could not make the table inet {table} that keeps the kernel from routing \
-                     as well; it needs CAP_NET_ADMIN, and a kernel with nf_tables and its \
-                     expression fib"
-                );
+        while !shows(&self.name, mark)? {
+            if Instant::now() >= patience || self.nft.try_wait()?.is_some() {
+                return Ok(false);
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        Ok(guard)
+        Ok(true)
     }
 
     fn is_there(&mut self) -> bool {
@@ -123,9 +220,10 @@ impl Table {
     }
 }
 
-fn is_there(table: &str) -> anyhow::Result<bool> {
+/// True if a table has a text.
+fn shows(table: &str, text: &str) -> anyhow::Result<bool> {
     let listed = Command::new("nft").args(["list", "table", "inet", table]).output();
-    Ok(String::from_utf8_lossy(&listed.context("nft does not run")?.stdout).contains("drop"))
+    Ok(String::from_utf8_lossy(&listed.context("nft does not run")?.stdout).contains(text))
 }
 
 impl Drop for Table {

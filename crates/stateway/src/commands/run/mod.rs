@@ -2,6 +2,7 @@
 
 mod claim;
 mod guard;
+mod kept_out;
 mod notify;
 
 use std::io::IsTerminal;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use control::{ControlSocket, Server};
-use engine::{AfPacket, Gateway, Mode, PortSetup, StartError, Status};
+use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use netio::{PortError, PortId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -21,7 +22,7 @@ use crate::config::Configuration;
 use crate::outcome::UsageError;
 use crate::print::{count, duration};
 use claim::Claims;
-use guard::Guard;
+use guard::{Guard, Keeper};
 use notify::Supervisor;
 
 #[derive(Debug, clap::Args)]
@@ -69,11 +70,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let socket = ControlSocket::bind(&path)?;
     let _claims = Claims::take(&config)?;
     let names: Vec<&str> = config.interfaces.iter().map(|i| i.name.as_str()).collect();
-    let _guard = match config.mode {
+    let guard = match config.mode {
         Mode::Bridge => None,
         Mode::Routed => Some(Guard::new(names.iter().copied())?),
     };
-    let gateway = Arc::new(start(&config)?);
+    let keeper = guard.as_ref().map(Guard::keeper);
+    let gateway = Arc::new(start(&config, keeper)?);
     let server = Server::start(socket, gateway.clone())?;
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
@@ -119,7 +121,7 @@ fn start_log(filter: &str) -> anyhow::Result<()> {
         .map_err(anyhow::Error::from_boxed)
 }
 
-fn start(config: &Configuration) -> anyhow::Result<Gateway> {
+fn start(config: &Configuration, keeper: Option<Keeper>) -> anyhow::Result<Gateway> {
     let ports = config.interfaces.iter().enumerate().map(|(index, interface)| PortSetup {
         rx_queues: interface.rx_queues,
         rps_cpus: interface.rps_cpus,
@@ -130,7 +132,9 @@ fn start(config: &Configuration) -> anyhow::Result<Gateway> {
             AfPacket::new(interface.name.clone(), PortId(index as u16), config.mode),
         )
     });
-    Gateway::start(config.engine()?, ports.collect()).map_err(|error| match error {
+    let host_guard = keeper.map(|keeper| Arc::new(keeper) as Arc<dyn HostGuard>);
+    let engine = engine::Config { host_guard, ..config.engine()? };
+    Gateway::start(engine, ports.collect()).map_err(|error| match error {
         StartError::Port(error) => at_its_line(config, error),
         other => other.into(),
     })

@@ -1,0 +1,396 @@
+//! Translation: what rules ask for becomes a translation of the connection, and that changes
+//! the packets.
+//!
+//! A packet's destination changes before it is routed and its source behind that, so that
+//! routes and rules see whom it is really for. What was there before stays beside the frame,
+//! because an error about the packet must show it as its sender knows it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
+use conntrack::{Tracked, Why};
+use flow::{DropReason, Timestamp};
+use netio::{Checksum, Frame};
+use ruleset::{NatKind, NatRequest};
+use steer::BucketId;
+use wire::{ChecksumCovers, Dissected, ETHERNET_LEN, Family, Network, Place, Readdress};
+use wire::{Transport, Tunnels};
+
+use crate::aliases::Filing;
+use crate::judging::Passed;
+use crate::packet::{Packet, TrackedFlow};
+use crate::router::Course;
+use crate::routing::Routing;
+use crate::worker::Worker;
+
+/// Identifications of IPv4 datagrams that a worker gives: each worker has its own, so none is
+/// given twice before all have been (RFC 6864 section 5.3).
+#[derive(Debug)]
+pub struct Identifications {
+    next: u32,
+    worker: u32,
+    workers: u32,
+}
+
+impl Identifications {
+    /// Those of a worker that is alone.
+    pub const fn new(worker: u16) -> Self {
+        Self { next: 0, worker: worker as u32, workers: 1 }
+    }
+
+    /// Sets how many workers share all there are.
+    pub fn set_workers(&mut self, workers: u32) {
+        self.workers = workers.max(1);
+    }
+
+    fn take(&mut self) -> u16 {
+        let own = (1 << 16) / self.workers;
+        self.next = (self.next + 1) % own;
+        (self.next * self.workers + self.worker % self.workers) as u16
+    }
+}
+
+/// What a worker needs to translate.
+#[derive(Debug)]
+pub struct Translator {
+    /// Identifications of what is sent with other addresses.
+    pub identifications: Identifications,
+    /// Connections for which something was chosen at random.
+    seeds: u64,
+}
+
+impl Translator {
+    /// For a worker; all have the secret.
+    pub const fn new(worker: u16, secret: u64) -> Self {
+        let seeds = secret ^ (worker as u64) << 48;
+        Self { identifications: Identifications::new(worker), seeds }
+    }
+
+    /// A number that nobody can guess who does not know the secret (SplitMix64, Steele, Lea
+    /// and Flood, 2014).
+    fn seed(&mut self) -> u64 {
+        self.seeds = self.seeds.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.seeds ^ self.seeds >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+/// Which half of a translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// Before routing.
+    Destination,
+    /// Behind it.
+    Source,
+}
+
+impl Worker {
+    /// Chooses a translation for a connection whose first packet is being judged.
+    ///
+    /// # Errors
+    /// Why the packet is to be dropped.
+    #[cold]
+    pub(crate) fn translate(
+        &mut self,
+        wanted: &NatRequest,
+        packet: &Packet,
+        tracked: &Tracked,
+        course: Option<Course>,
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        if packet.network.offset != ETHERNET_LEN {
+            return Err(DropReason::NatInTunnel.into());
+        }
+        let request = self.request(wanted, packet, course)?;
+        self.choose(packet, tracked, now, |table, id, supply, context| {
+            table.translate(id, &request, supply, context)
+        })
+    }
+
+    /// Makes sure that the replies of a new connection are its own, if no rule has asked for
+    /// a source.
+    ///
+    /// # Errors
+    /// Why the packet is to be dropped.
+    #[inline]
+    pub(crate) fn settle_translation(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        let bucket = self.ownership.get(packet.bucket);
+        if !tracked.fresh || !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
+            return Ok(());
+        }
+        self.choose(packet, tracked, now, |table, id, supply, context| {
+            table.settle(id, supply, context)
+        })
+    }
+
+    fn choose(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+        choose: impl FnOnce(
+            &mut conntrack::Table,
+            conntrack::ConnectionId,
+            Supply<'_>,
+            &mut conntrack::Context<'_>,
+        ) -> Result<(), DropReason>,
+    ) -> Result<(), Why> {
+        let seed = self.translator.seed();
+        let block = self.block(packet.bucket);
+        let Self { ownership, hasher, tracking, counters, .. } = self;
+        let (Some(bucket), Some(id)) = (ownership.get_mut(packet.bucket), tracked.connection)
+        else {
+            return Ok(());
+        };
+        let hash = |key: &flow::FlowKey| hasher.table_hash(key);
+        let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
+        let supply = Supply { block, seed, hash: &hash };
+        choose(&mut bucket.connections, id, supply, &mut context).map_err(Why::from)
+    }
+
+    /// The ports that a bucket gives away.
+    fn block(&self, bucket: BucketId) -> Block {
+        let steer::PortRange { min, max } = self.hasher.translated().ports();
+        let buckets = self.hasher.config().buckets.get() as u32;
+        // Nothing is given away where there is no range.
+        Ports::new(min, max)
+            .map_or(Block::ALL, |ports| Block::of_bucket(ports, bucket.0.into(), buckets))
+    }
+
+    /// What a rule asks for, as the table takes it.
+    fn request(
+        &self,
+        wanted: &NatRequest,
+        packet: &Packet,
+        course: Option<Course>,
+    ) -> Result<Request, DropReason> {
+        let end = match wanted.kind {
+            NatKind::Source | NatKind::Masquerade => End::Source,
+            NatKind::Destination | NatKind::Redirect => End::Destination,
+        };
+        let mut request = Request {
+            addresses: addresses(wanted, packet.network.family),
+            ports: wanted.ports.and_then(|(first, last)| Ports::new(first, last)),
+            random: wanted.flags.random || wanted.flags.fully_random,
+            persistent: wanted.flags.persistent,
+            netmap: wanted.netmap,
+            ..Request::of(end)
+        };
+        if wanted.kind == NatKind::Masquerade {
+            let router = self.router.as_ref().zip(course);
+            let (link, address) = router
+                .and_then(|(router, course)| router.masquerade(&course, &packet.network))
+                .ok_or(DropReason::NatNoAddress)?;
+            request.addresses = Some(Addresses::one(address));
+            request.interface = Some(link.0);
+        }
+        Ok(request)
+    }
+
+    /// What the translation of a packet's connection does to it.
+    #[inline]
+    pub(crate) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
+        let bucket = self.ownership.get(packet.bucket);
+        bucket.map_or_else(Halves::default, |bucket| bucket.connections.translation(tracked))
+    }
+
+    /// Changes one end of a packet, or both, and what an ICMP error quotes.
+    #[inline]
+    pub(crate) fn readdress(&mut self, packet: &mut Packet, halves: &Halves, half: Half) {
+        let change = match half {
+            Half::Destination => halves.before_routing(),
+            Half::Source => halves.after_routing(),
+        };
+        if change != Readdress::default() {
+            self.readdress_slowly(packet, &change);
+        }
+    }
+
+    #[cold]
+    fn readdress_slowly(&mut self, packet: &mut Packet, change: &Readdress) {
+        let Packet { frame, network, pieces, .. } = packet;
+        let before = Readdress {
+            source: change.source.and_then(|_| place(network, true)),
+            destination: change.destination.and_then(|_| place(network, false)),
+        };
+        // What goes the other way is quoted, so its ends are the other ones.
+        let quoted = Readdress { source: change.destination, destination: change.source };
+        let is_error = matches!(network.transport, Transport::IcmpError(_));
+        let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
+        // Datagrams of different hosts may become those of one, and so must not have one
+        // identification if they come or may go in fragments.
+        let id = (may_be_cut || pieces.is_some()).then(|| self.translator.identifications.take());
+        let transport_len = usize_of(network.end).saturating_sub(network.transport_offset.into());
+        let apply = |frame: &mut Frame, network: &mut Network| {
+            let covers = match frame.offload.checksum {
+                Checksum::Partial { .. } => ChecksumCovers::PseudoHeader,
+                Checksum::Complete | Checksum::Verified => ChecksumCovers::All,
+            };
+            change.apply(frame.bytes_mut(), network, transport_len, covers);
+            if is_error {
+                quoted.apply_to_quoted(frame.bytes_mut(), network);
+            }
+            if let (Some(id), Some(packet)) =
+                (id, frame.bytes_mut().get_mut(usize::from(network.offset)..))
+            {
+                wire::set_identification(packet, id);
+            }
+            frame.before.source = frame.before.source.or(before.source);
+            frame.before.destination = frame.before.destination.or(before.destination);
+        };
+        if let Some(pieces) = pieces {
+            pieces.each_frame_mut(&mut |piece| {
+                if let Ok(Dissected { network: Some(mut network), .. }) =
+                    wire::dissect(piece.bytes(), Tunnels::Outer)
+                {
+                    apply(piece, &mut network);
+                }
+            });
+        }
+        apply(frame, network);
+    }
+
+    /// What becomes of a packet that goes on, with the connection that it has opened.
+    #[inline]
+    pub(crate) fn passed(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        passed: Passed,
+        now: Timestamp,
+    ) -> Result<Passed, Why> {
+        match self.direct_replies(packet, tracked, now) {
+            Ok(waits) => Ok(Passed { waits, ..passed }),
+            Err(why) => {
+                self.end_connection(packet, now);
+                Err(why)
+            }
+        }
+    }
+
+    /// Ends the connection that a packet belongs to.
+    #[cold]
+    pub(crate) fn end_connection(&mut self, packet: &Packet, now: Timestamp) {
+        let Self { ownership, tracking, counters, .. } = self;
+        if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
+            && let Some(bucket) = ownership.get_mut(packet.bucket)
+        {
+            let mut context = tracking.context(now, counters);
+            bucket.connections.end(&keyed, hash, &mut context);
+        }
+    }
+
+    /// Makes sure that replies to a connection that a packet has opened find it. True if the
+    /// packet has to wait until the answer has come.
+    ///
+    /// # Errors
+    /// Why the packet is to be dropped.
+    #[inline]
+    pub(crate) fn direct_replies(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+    ) -> Result<bool, Why> {
+        let (true, Some(id)) = (tracked.fresh, tracked.connection) else { return Ok(false) };
+        // Of a connection that this one takes the place of.
+        self.remove_aliases(now);
+        let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(false) };
+        if !bucket.connections.has_translated() && bucket.aliases.is_empty() {
+            return Ok(false);
+        }
+        let reply = bucket.connections.reply(id);
+        let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
+        let alias = (reply, self.hasher.table_hash(&reply.key));
+        if home == packet.bucket {
+            // What comes back would follow an alias to another connection.
+            let is_taken = bucket.aliases.owner(&alias.0, alias.1).is_some();
+            return if is_taken { Err(DropReason::AliasTaken.into()) } else { Ok(false) };
+        }
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return Ok(false) };
+        match self.file_alias(packet.bucket, (keyed, hash), alias, home, now) {
+            None => Ok(true),
+            Some(Filing::Filed) => Ok(false),
+            Some(Filing::Taken) => Err(DropReason::AliasTaken.into()),
+            Some(Filing::Full) => Err(DropReason::AliasTableFull.into()),
+        }
+    }
+
+    /// Ends what was masqueraded with addresses that are gone. It rarely happens, so it is done
+    /// in one go.
+    pub(crate) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
+        let Some(router) = &self.router else { return };
+        for (link, address) in router.lost_addresses(routing) {
+            for index in 0..self.ownership.routes().len() {
+                let Self { ownership, tracking, counters, .. } = self;
+                let Some(bucket) = ownership.get_mut(BucketId(index as u16)) else { continue };
+                let mut context = tracking.context(now, counters);
+                let lost = (link.0, Some(address));
+                let from = conntrack::Cursor::default();
+                bucket.connections.end_masqueraded(lost, from, u32::MAX, &mut context);
+            }
+        }
+    }
+
+    /// Has the aliases of connections that have ended removed.
+    #[inline]
+    pub(crate) fn remove_aliases(&mut self, now: Timestamp) {
+        if !self.tracking.ended.is_empty() {
+            self.remove_aliases_slowly(now);
+        }
+    }
+
+    #[cold]
+    fn remove_aliases_slowly(&mut self, now: Timestamp) {
+        let mut ended = std::mem::take(&mut self.tracking.ended);
+        for conntrack::Ended { original, reply, reply_hash } in ended.drain(..) {
+            let towards = |packet: &flow::KeyedPacket| {
+                self.hasher.bucket_towards(&packet.key, packet.sender.opposite())
+            };
+            let (owner, home) = (towards(&original), towards(&reply));
+            if owner != home {
+                self.remove_alias(owner, (reply, reply_hash.into()), home, now);
+            }
+        }
+        self.tracking.ended = ended;
+    }
+}
+
+/// One end of a packet, as [`Readdress`] would write it.
+fn place(network: &Network, source: bool) -> Option<Place> {
+    let address = if source { network.source } else { network.destination };
+    let port = match network.transport {
+        Transport::Tcp(tcp) => (tcp.source_port, tcp.destination_port),
+        Transport::Udp { source_port, destination_port, .. }
+        | Transport::Sctp { source_port, destination_port, .. }
+        | Transport::Dccp { source_port, destination_port, .. } => (source_port, destination_port),
+        Transport::IcmpQuery(query) => (query.id, query.id),
+        Transport::Gre { version: 1, key } => (0, key as u16),
+        _ => (0, 0),
+    };
+    Some(Place { address, port: if source { port.0 } else { port.1 } })
+}
+
+/// The addresses that a rule names.
+fn addresses(wanted: &NatRequest, family: Family) -> Option<Addresses> {
+    let interval = wanted.address?;
+    let address = |number: u128| match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(number as u32)),
+        Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(number)),
+    };
+    Addresses::new(address(interval.low), address(interval.high))
+}
+
+const fn usize_of(length: u32) -> usize {
+    length as usize
+}
+
+#[cfg(test)]
+#[path = "translating_tests.rs"]
+mod tests;
