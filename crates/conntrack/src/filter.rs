@@ -155,6 +155,14 @@ impl std::fmt::Display for Prefix {
     }
 }
 
+/// One address.
+impl From<IpAddr> for Prefix {
+    fn from(address: IpAddr) -> Self {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        Self { address, length }
+    }
+}
+
 impl std::str::FromStr for Prefix {
     type Err = PrefixError;
 

@@ -117,6 +117,18 @@ impl Client {
         self.exchange(Method::PUT, path, self.encode(body)?)
     }
 
+    /// Sets something to what is given byte by byte.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn put_bytes<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<T, ClientError> {
+        self.exchange(Method::PUT, path, body.into())
+    }
+
     /// Changes something.
     ///
     /// # Errors

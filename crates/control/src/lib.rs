@@ -13,6 +13,11 @@
 //! | `GET /v1/events?FILTER` | stream of [`schema::Event`], one per line |
 //! | `GET /v1/expectations` | stream of [`schema::Expectation`], one per line |
 //! | `GET /v1/expectations/events` | stream of [`schema::ExpectationEvent`], one per line |
+//! | `GET /v1/rules` | [`schema::ActiveRules`] |
+//! | `PUT /v1/rules?confirm_s=SECONDS&allow_unsupported=BOOL` | [`schema::LoadedRules`]; body: what `nft -j list ruleset` prints |
+//! | `POST /v1/rules/confirm` | [`schema::Done`] |
+//! | `POST /v1/rules/rollback` | [`schema::Done`] |
+//! | `POST /v1/rules/explain` | [`schema::Explanation`]; body [`schema::AskRules`] |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
 //! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |
 //! | `PUT /v1/workers` | [`schema::Moves`]; body [`schema::SetWorkers`] |
@@ -30,6 +35,7 @@ mod client;
 mod query;
 mod refusal;
 mod routes;
+mod rule_routes;
 mod rules;
 pub mod schema;
 mod server;

@@ -88,6 +88,16 @@ pub(crate) struct FormatQuery {
     pub format: LineFormat,
 }
 
+/// How a ruleset is to be loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LoadQuery {
+    /// Bring the one before back after so many seconds, unless it is confirmed.
+    pub confirm_s: Option<u64>,
+    /// Leave out rules that are not supported.
+    pub allow_unsupported: bool,
+}
+
 /// What is to be counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]

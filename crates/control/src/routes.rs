@@ -37,9 +37,9 @@ const MIN_BALANCE_INTERVAL_MS: u64 = 10;
 /// Longest, milliseconds: an hour.
 const MAX_BALANCE_INTERVAL_MS: u64 = 3_600_000;
 
-type Answer<T> = Result<Json<T>, Refused>;
-type QueryOf<T> = Result<Query<T>, QueryRejection>;
-type BodyOf<T> = Result<Json<T>, JsonRejection>;
+pub(crate) type Answer<T> = Result<Json<T>, Refused>;
+pub(crate) type QueryOf<T> = Result<Query<T>, QueryRejection>;
+pub(crate) type BodyOf<T> = Result<Json<T>, JsonRejection>;
 
 pub(crate) fn router(shared: Shared) -> Router {
     Router::new()
@@ -56,6 +56,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/tunables/{name}", put(set_tunable))
         .route("/v1/workers", put(set_workers))
         .route("/v1/zones", get(zones).put(set_zones))
+        .merge(crate::rule_routes::router())
         .route("/v1/balance", post(balance))
         .route("/v1/balancer", put(set_balancer))
         .fallback(async || no_such_request("path"))
@@ -405,11 +406,11 @@ fn text_line(lines: &mut LineSender, text: impl std::fmt::Display) -> Result<(),
     })
 }
 
-fn parsed<T>(query: QueryOf<T>) -> Result<T, Refused> {
+pub(crate) fn parsed<T>(query: QueryOf<T>) -> Result<T, Refused> {
     query.map(|Query(query)| query).map_err(|error| bad_filter(error.body_text()))
 }
 
-fn parsed_body<T>(body: BodyOf<T>) -> Result<T, Refused> {
+pub(crate) fn parsed_body<T>(body: BodyOf<T>) -> Result<T, Refused> {
     body.map(|Json(body)| body).map_err(|error| {
         Refused::bad_request("body", error.body_text(), "send JSON as the documentation says")
     })
@@ -447,7 +448,7 @@ fn bad_filter(what: impl ToString) -> Refused {
     Refused::bad_request("query", what, "correct the filter")
 }
 
-fn unresponsive(error: impl std::fmt::Display) -> Refused {
+pub(crate) fn unresponsive(error: impl std::fmt::Display) -> Refused {
     Refused::conflict("worker", error, "see the log of the gateway")
 }
 

@@ -11,6 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 
 use crate::routes;
+use crate::rules::{Keeper, RuleBook};
 use crate::socket::ControlSocket;
 
 /// Most lists and event streams at the same time; each has a thread.
@@ -61,17 +62,22 @@ impl Stop {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
+    pub rules: Arc<Keeper>,
     pub streams: Arc<Semaphore>,
     pub stop: Arc<Stop>,
 }
 
 impl Server {
-    /// Starts to answer.
+    /// Starts to answer. `rules` is the ruleset that the gateway was started with.
     ///
     /// # Errors
     /// [`ServerError`] when the system gives no thread or descriptor; the socket
     /// has been removed then.
-    pub fn start(socket: ControlSocket, gateway: Arc<Gateway>) -> Result<Self, ServerError> {
+    pub fn start(
+        socket: ControlSocket,
+        gateway: Arc<Gateway>,
+        rules: Option<RuleBook>,
+    ) -> Result<Self, ServerError> {
         let runtime = Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -84,7 +90,8 @@ impl Server {
         };
         let stop = Arc::new(Stop::default());
         let streams = Arc::new(Semaphore::new(MAX_STREAMS));
-        let shared = Shared { gateway, streams, stop: stop.clone() };
+        let rules = Arc::new(Keeper::new(rules));
+        let shared = Shared { gateway, rules, streams, stop: stop.clone() };
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(runtime, listener, shared))?;

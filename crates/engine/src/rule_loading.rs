@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flow::Timestamp;
 use netio::clock;
-use ruleset::{Counted, CounterId, LogId, QuotaId, RuleState, SetId, ValidRuleset};
+use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetId, ValidRuleset};
 use wire::Summary;
 
 use crate::Gateway;
@@ -95,6 +95,24 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn rules(&self) -> Result<Option<RulesView>, Unresponsive> {
         self.shared.lock().rules_view()
+    }
+
+    /// The elements of the sets that rules fill, as the first worker has them: the others
+    /// have the same a moment later.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn rule_elements(&self) -> Result<Vec<ElementUpdate>, Unresponsive> {
+        let mut coordinator = self.shared.lock();
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let question = |reply| Question::RuleElements(from, reply);
+            let Some(answer) = coordinator.ask_worker(steer::WorkerId(0), question) else { break };
+            let (elements, rest) = answer?;
+            all.extend(elements);
+            next = rest;
+        }
+        Ok(all)
     }
 }
 

@@ -179,7 +179,7 @@ impl Kind {
         matches!(self, Self::CtState | Self::CtStatus | Self::TcpFlags | Self::CtLabel)
     }
 
-    const fn names(self) -> Names {
+    pub(crate) const fn names(self) -> Names {
         match self {
             Self::Protocol => names::PROTOCOLS,
             Self::CtState => names::CT_STATES,

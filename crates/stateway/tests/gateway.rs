@@ -33,7 +33,11 @@ fn code_and_message(args: &[&str], socket: &Path) -> (Option<i32>, String) {
 fn every_command_says_so_when_no_gateway_runs() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("none.sock");
-    let commands: [&[&str]; 9] = [
+    let commands: [&[&str]; 13] = [
+        &["rules", "list"],
+        &["rules", "confirm"],
+        &["rules", "rollback"],
+        &["rules", "explain", "udp 192.0.2.1 192.0.2.2:53"],
         &["status"],
         &["drops"],
         &["conntrack", "-L"],

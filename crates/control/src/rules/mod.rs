@@ -2,9 +2,12 @@
 //! tell of it.
 
 mod explain;
+mod keeper;
+mod now;
 
 use std::collections::HashMap;
 
+use engine::{Mode, check_rules};
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 use ruleset::{
     CompileError, CompileOptions, Imported, Options, Place, Problem, Problems, Program, Severity,
@@ -14,6 +17,9 @@ use serde_json::Value;
 
 use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
+
+pub(crate) use self::keeper::{Keeper, TryError};
+pub(crate) use self::now::{explain_now, live};
 
 /// How text in nft's own syntax becomes what is read here.
 const FROM_TEXT: &str = "this is a ruleset in nft's own syntax; it is read as nft prints it in \
@@ -77,7 +83,7 @@ impl RuleBook {
         })?;
         let Imported { ruleset, problems } = import_value(&value, options).map_err(|error| {
             let (invalid, unsupported) = counts(&error.problems);
-            let listed = told(&value, &error.problems);
+            let listed = told(&value, error.problems.listed());
             RulesRefused { report: RulesReport::refusing(listed, invalid, unsupported).into() }
         })?;
         let options = CompileOptions { index: true, seed };
@@ -104,9 +110,14 @@ impl RuleBook {
             loadable: true,
             invalid,
             unsupported,
-            problems: told(&self.document, &self.problems),
+            problems: told(&self.document, self.problems.listed()),
             summary: Some(summary(self.program.ruleset())),
         }
+    }
+
+    /// What of it a gateway in this mode does not do; empty if it can be loaded there.
+    pub fn obstacles(&self, mode: Mode) -> Vec<RuleProblem> {
+        told(&self.document, &check_rules(self.program.ruleset(), mode))
     }
 
     /// Interfaces that rules name and that are not among these: such rules match nothing.
@@ -142,7 +153,7 @@ fn is_text(document: &[u8]) -> bool {
 }
 
 /// Problems with the texts of their rules.
-fn told(document: &Value, problems: &Problems) -> Vec<RuleProblem> {
+fn told(document: &Value, problems: &[Problem]) -> Vec<RuleProblem> {
     type Key<'a> = (&'a str, &'a str, &'a str, u64);
     let mut rules: HashMap<Key<'_>, &Value> = HashMap::new();
     let objects = document.get("nftables").and_then(Value::as_array);
@@ -160,7 +171,7 @@ fn told(document: &Value, problems: &Problems) -> Vec<RuleProblem> {
             .and_then(|handle| rules.get(&(key.0, key.1, key.2, handle)));
         RuleProblem::new(problem, rule.map(|rule| listing::rule_text(rule)))
     };
-    problems.listed().iter().map(tell).collect()
+    problems.iter().map(tell).collect()
 }
 
 fn summary(ruleset: &ValidRuleset) -> RulesSummary {

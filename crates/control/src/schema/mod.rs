@@ -19,7 +19,8 @@ pub use dropped::{Dropped, RecentDrops};
 pub use expectation::{Expectation, ExpectationEvent};
 pub use names::Names;
 pub use rules::{
-    ExplainedStage, ExplainedStep, Explanation, RuleObject, RuleProblem, RulesReport, RulesSummary,
+    ActiveRules, AskRules, ExplainedStage, ExplainedStep, Explanation, LoadedRules, RuleObject,
+    RuleProblem, RulesReport, RulesSummary,
 };
 pub use status::{Bucket, Buckets, Counters, Port, Status, Worker, ZoneStatus};
 pub use zones::{SetZones, TimeoutPolicy, Zone, Zones};

@@ -161,3 +161,44 @@ pub struct ExplainedStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
 }
+
+/// A ruleset was loaded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadedRules {
+    /// Schema version.
+    pub schema: u32,
+    /// What was left out, is left to the kernel, or is worth knowing.
+    pub problems: Vec<RuleProblem>,
+    /// What it holds.
+    pub summary: Option<RulesSummary>,
+    /// Interfaces that rules name and that the gateway does not have.
+    pub missing_interfaces: Vec<String>,
+    /// For how long it is tried, seconds; `null`: it stays.
+    pub confirm_s: Option<u64>,
+}
+
+/// The ruleset that the gateway runs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ActiveRules {
+    /// Schema version.
+    pub schema: u32,
+    /// How often rules were loaded or taken away since the start.
+    pub revision: Option<u32>,
+    /// How long ago they were loaded, seconds.
+    pub age_s: Option<u64>,
+    /// For how much longer they are tried, seconds; `null`: they stay.
+    pub confirm_s: Option<u64>,
+    /// What they hold.
+    pub summary: Option<RulesSummary>,
+    /// As `nft -j list ruleset` would print it, with what was counted and what is in sets
+    /// now; `null` if there is none.
+    pub ruleset: Option<serde_json::Value>,
+}
+
+/// Asks what the rules say of a packet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskRules {
+    /// The packet in words, as `stateway rules explain` takes it.
+    pub packet: String,
+}

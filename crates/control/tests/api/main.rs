@@ -1,6 +1,7 @@
 //! The API of a gateway whose interfaces are channels in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
 
+mod rules;
 mod zones;
 
 use std::collections::BTreeSet;
@@ -80,7 +81,7 @@ impl Running {
         config.labels = labels.into();
         let bound = ControlSocket::bind(&socket).unwrap();
         let gateway = Arc::new(Gateway::start(config, ports).unwrap());
-        let server = Server::start(bound, gateway.clone()).unwrap();
+        let server = Server::start(bound, gateway.clone(), None).unwrap();
         Self {
             client: Client::new(&socket).unwrap(),
             socket,

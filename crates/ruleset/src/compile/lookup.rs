@@ -32,6 +32,11 @@ impl PackedKey {
         }
     }
 
+    /// Its words of 32 bits, in the order in which they were added.
+    pub fn halves(&self) -> impl Iterator<Item = u32> + '_ {
+        self.words.iter().flat_map(|word| [(word >> 32) as u32, *word as u32])
+    }
+
     #[inline]
     pub fn slice(&self) -> &[u64] {
         &self.words[..self.halves.div_ceil(2).min(KEY_WORDS)]

@@ -13,7 +13,7 @@ use crate::model::{
 use crate::stage::{Stage, TableFamily};
 
 pub(crate) use self::index::{Candidates, Dimension, Index};
-pub(crate) use self::lookup::{Lookup, PackedKey, Shape};
+pub(crate) use self::lookup::{Lookup, PackedKey, Shape, is_dynamic};
 
 /// How a ruleset is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

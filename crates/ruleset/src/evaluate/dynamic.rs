@@ -10,7 +10,8 @@ use flow::Timestamp;
 use siphasher::sip::SipHasher13;
 
 use super::limit::{Costs, take_alone};
-use crate::compile::PackedKey;
+use crate::compile::{PackedKey, Program};
+use crate::listing::LiveElement;
 use crate::model::{Data, Part, Set, SetId};
 
 /// A change of a set by one worker, for the others.
@@ -20,6 +21,26 @@ pub struct ElementUpdate {
     pub(super) key: PackedKey,
     /// When it ends; zero: it is taken away.
     pub(super) deadline: Timestamp,
+}
+
+impl ElementUpdate {
+    /// The element as a list shows it, with the time that it has left; `None` if it is
+    /// taken away or its time is over.
+    pub fn listed(&self, program: &Program, now: Timestamp) -> Option<LiveElement> {
+        let Self { set, key, deadline } = *self;
+        if deadline <= now {
+            return None;
+        }
+        let kinds = &program.ruleset().sets().get(set.index())?.key;
+        let mut halves = key.halves();
+        let mut part = |words: usize| {
+            (0..words)
+                .fold(0, |value: u128, _| value << 32 | u128::from(halves.next().unwrap_or(0)))
+        };
+        let key = kinds.iter().map(|kind| part(kind.words())).collect();
+        let expires = (deadline != Timestamp::NEVER).then(|| deadline.since(now));
+        Some(LiveElement { set, key, expires })
+    }
 }
 
 /// Elements that are looked at for one whose time is over when there is no room.

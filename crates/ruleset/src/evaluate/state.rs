@@ -15,7 +15,7 @@ use flow::{LeasePool, Timestamp};
 use super::dynamic::{Added, DynamicSet, ElementUpdate};
 use super::limit::{QuotaLease, RateLease, SharedRate};
 use crate::compile::{PackedKey, Program};
-use crate::model::{CounterId, SetId, Update, UpdateOp};
+use crate::model::{CounterId, Set, SetId, Update, UpdateOp};
 
 /// Changes of sets that wait for the other workers at most.
 const MAX_UPDATES: usize = 1024;
@@ -95,6 +95,19 @@ impl RuleState {
         self.set_alone(workers < 2);
         for set in &mut self.sets {
             set.set_workers(workers.max(1) as u64);
+        }
+    }
+
+    /// Empties the sets that rules fill of what the ruleset was loaded with, for a worker that
+    /// is alone.
+    pub fn clear_sets(&mut self, program: &Program) {
+        let now = self.loaded_at;
+        for (set, id) in self.sets.iter_mut().zip(&program.dynamic) {
+            let declared = &program.ruleset().sets[id.index()];
+            // As large as it may become, in case it was loaded with more.
+            let size = declared.size.max(declared.elements.len() as u32);
+            let empty = Set { elements: Vec::new(), size, ..declared.clone() };
+            *set = DynamicSet::new(&empty, program.seed, 1, now);
         }
     }
 

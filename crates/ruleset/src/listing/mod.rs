@@ -4,7 +4,9 @@
 //! look as the operator knows them, also those that are not supported.
 
 mod expression;
+mod live;
 mod statement;
+mod value;
 
 use std::fmt::Write;
 
@@ -12,6 +14,8 @@ use serde_json::{Map, Value};
 
 use self::expression::{Style, element, quoted, time};
 use crate::stage::TableFamily;
+
+pub use self::live::{Live, LiveElement, with_live};
 
 /// Longest line of a list of elements, as nft breaks it.
 const ELEMENTS_A_LINE: usize = 2;

@@ -26,7 +26,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let config = Configuration::load(&args.config)?;
     let cpus = engine::system_cpus();
     config.check_host(&cpus)?;
-    let rules = config.rules.as_ref().map(|rules| rules.load(&config.file, 0)).transpose()?;
+    let rules = config.load_rules(config.mode, 0)?;
     out.line(format_args!("{}: in order", config.file.display()))?;
     let workers = match config.workers {
         Some(workers) => workers.to_string(),

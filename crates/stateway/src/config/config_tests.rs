@@ -390,7 +390,7 @@ fn a_ruleset_that_can_not_be_loaded_is_told_with_its_place() {
             None => drop(std::fs::remove_file(&path)),
         }
         let rules = RulesFile { path, line: 7, allow_unsupported: false };
-        rules.load(&config, 0).map(|_| ()).map_err(|problems| problems.to_string())
+        rules.load(&config, Mode::Bridge, 0).map(|_| ()).map_err(|problems| problems.to_string())
     };
     assert_eq!(load(Some("{\"nftables\": []}")), Ok(()));
     let gone = load(None).unwrap_err();

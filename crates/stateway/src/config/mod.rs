@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
+use control::RuleBook;
 use engine::{Mode, Settings, TimeoutPolicy, WorkerCount, ZoneConfig};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind};
@@ -155,14 +156,13 @@ impl Configuration {
         host::check(self, cpus)
     }
 
-    /// Rules can be checked and explained, and not run yet.
+    /// The ruleset, for a gateway in this mode. `seed` is a secret for hash tables.
     ///
     /// # Errors
-    /// The problem, with its line.
-    pub fn refuse_rules(&self) -> Result<(), Problems> {
-        let Some(rules) = &self.rules else { return Ok(()) };
-        let what = "rules can be checked and explained, and not run yet; take this table out";
-        Err(Problems(vec![self.problem(rules.line, "rules.file", what.to_owned())]))
+    /// All problems of it.
+    pub fn load_rules(&self, mode: Mode, seed: u64) -> Result<Option<RuleBook>, Problems> {
+        let rules = self.rules.as_ref();
+        rules.map(|rules| rules.load(&self.file, mode, seed)).transpose()
     }
 
     /// A problem of this file; `line` 0 means all of it.

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use control::schema::RuleProblem;
 use control::{RuleBook, RulesRefused};
+use engine::Mode;
 use ruleset::Options;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 
@@ -47,32 +49,32 @@ pub(super) fn read(
 }
 
 impl RulesFile {
-    /// Reads it. `config` is the configuration that names it, `seed` a secret for hash
-    /// tables.
+    /// Reads it for a gateway in this mode. `config` is the configuration that names it,
+    /// `seed` a secret for hash tables.
     ///
     /// # Errors
     /// All problems of the ruleset.
-    pub fn load(&self, config: &Path, seed: u64) -> Result<RuleBook, Problems> {
+    pub fn load(&self, config: &Path, mode: Mode, seed: u64) -> Result<RuleBook, Problems> {
         let document = read_ruleset(&self.path).map_err(|what| {
             let what = format!("{}: {what}", self.path.display());
             let (file, key) = (config.to_owned(), "rules.file".to_owned());
             Problems(vec![Problem { file, line: self.line, key, what }])
         })?;
         let options = Options { allow_unsupported: self.allow_unsupported };
-        RuleBook::read(&document, options, seed).map_err(|RulesRefused { report }| {
-            let problem = |what: String| {
-                let (file, line, key) = (self.path.clone(), 0, String::new());
-                Problem { file, line, key, what }
-            };
+        let problem = |what: String| {
+            let (file, line, key) = (self.path.clone(), 0, String::new());
+            Problem { file, line, key, what }
+        };
+        let with_rule = |reason: RuleProblem| {
+            let rule = reason.rule.map(|rule| format!("\n    {rule}"));
+            problem(format!("{}{}", reason.message, rule.unwrap_or_default()))
+        };
+        let read = RuleBook::read(&document, options, seed);
+        let book = read.map_err(|RulesRefused { report }| {
             let severities = ["invalid", "unsupported"];
             let is_reason = |severity: &String| severities.contains(&severity.as_str());
             let reasons = report.problems.into_iter().filter(|it| is_reason(&it.severity));
-            let mut problems: Vec<Problem> = reasons
-                .map(|reason| {
-                    let rule = reason.rule.map(|rule| format!("\n    {rule}"));
-                    problem(format!("{}{}", reason.message, rule.unwrap_or_default()))
-                })
-                .collect();
+            let mut problems: Vec<Problem> = reasons.map(with_rule).collect();
             if report.invalid == 0 {
                 problems.push(problem(
                     "it is refused; `allow_unsupported = true` in [rules] leaves these out"
@@ -80,7 +82,9 @@ impl RulesFile {
                 ));
             }
             Problems(problems)
-        })
+        })?;
+        let obstacles: Vec<Problem> = book.obstacles(mode).into_iter().map(with_rule).collect();
+        if obstacles.is_empty() { Ok(book) } else { Err(Problems(obstacles)) }
     }
 }
 

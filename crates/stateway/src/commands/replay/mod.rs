@@ -3,9 +3,10 @@
 mod report;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::bail;
-use engine::{REPLAY_SECRET, ReplayOptions, Seen};
+use engine::{Mode, REPLAY_SECRET, ReplayOptions, Seen};
 use indicatif::{ProgressBar, ProgressStyle};
 use netio::PortId;
 use netio::capture::{CaptureReader, CaptureWriter};
@@ -81,11 +82,7 @@ pub struct Args {
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let config = match &args.config {
-        Some(file) => {
-            let config = Configuration::load(file)?;
-            config.refuse_rules()?;
-            config
-        }
+        Some(file) => Configuration::load(file)?,
         None => Configuration::default(),
     };
     let names: Vec<String> = config.interfaces.iter().map(|i| i.name.clone()).collect();
@@ -97,9 +94,12 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     let port = port(args.interface.as_deref(), &names)?;
     let asks_for_interfaces = asks_for_interfaces(&config);
+    // A replay knows no routes: rules that translate are refused.
+    let rules = config.load_rules(Mode::Bridge, 0)?;
+    let rules = rules.map(|book| Arc::new(book.program().ruleset().clone()));
     // A known secret, so that the run can be repeated.
-    let config =
-        engine::Config { secret: config.secret.unwrap_or(REPLAY_SECRET), ..config.engine()? };
+    let secret = config.secret.unwrap_or(REPLAY_SECRET);
+    let config = engine::Config { secret, rules, ..config.engine()? };
     let input = CaptureReader::open(&args.input, port)?.with_ports(names);
     let output = match &args.write {
         Some(path) => {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use control::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
+use control::schema::{AskRules, ExplainedStage, ExplainedStep, Explanation, RuleObject};
 use control::{RuleBook, RulesRefused};
 use netio::capture::CaptureReader;
 use netio::{FramePool, PortError, PortId, RxQueue};
@@ -10,7 +10,7 @@ use ruleset::Options;
 use ruleset::probe::Probe;
 
 use super::check::{at, list, refusal};
-use crate::commands::remote::Json;
+use crate::commands::remote::{Json, Remote};
 use crate::config::read_ruleset;
 use crate::outcome::UsageError;
 use crate::print::Output;
@@ -19,10 +19,10 @@ use crate::print::Output;
 #[command(after_long_help = "\
 Examples:
   stateway rules explain --file ruleset.json tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
-  stateway rules explain --file ruleset.json udp [2001:db8::1]:5353 [2001:db8::2]:53 in lan0
-  stateway rules explain --file ruleset.json icmp 192.0.2.1 198.51.100.2 type echo-request
-  stateway rules explain --file ruleset.json 4500001c000000004001f8e3c0000201c6336402... in lan0
-  stateway rules explain --file ruleset.json @traffic.pcap:17 in lan0 out wan0
+  stateway rules explain udp [2001:db8::1]:5353 [2001:db8::2]:53 in lan0
+  stateway rules explain icmp 192.0.2.1 198.51.100.2 type echo-request
+  stateway rules explain 4500001c000000004001f8e3c0000201c6336402... in lan0
+  stateway rules explain @traffic.pcap:17 in lan0 out wan0
 
 A packet is a protocol with the addresses of its ends and, for TCP, UDP, SCTP and DCCP, their
 ports; or a frame or IP packet in hexadecimal digits; or the number of a packet in a capture,
@@ -35,24 +35,34 @@ counted from 1. What is known besides comes behind, in any order:
 of a packet that is not given byte by byte also:
   flags syn,ack  type TYPE  code N  id N  vlan N  ttl N  dscp NAME  length BYTES
 
-Sets that rules fill are taken as the file lists them, limits and quotas as unused.")]
+Of a running gateway, sets hold what they hold now, and the state is that of the packet's
+connection unless it is told. Of a file, sets hold what it lists, and what is not told is taken
+for new. Limits and quotas are taken as unused.")]
 pub struct Args {
     /// The packet, and what is known of it.
     #[arg(required = true, value_name = "PACKET")]
     packet: Vec<String>,
-    /// Ask this ruleset, as `nft -j list ruleset` prints it; `-` for standard input.
+    /// Ask this ruleset, as `nft -j list ruleset` prints it, `-` for standard input, instead
+    /// of the one that the gateway runs.
     #[arg(short, long, value_name = "FILE")]
-    file: PathBuf,
-    /// Leave out rules that are not supported.
-    #[arg(long)]
+    file: Option<PathBuf>,
+    /// Leave out rules of the file that are not supported.
+    #[arg(long, requires = "file")]
     allow_unsupported: bool,
+    #[command(flatten)]
+    remote: Remote,
     #[command(flatten)]
     json: Json,
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
-    let Args { packet, file, allow_unsupported, json } = args;
-    let probe = probe(&packet.join(" "))?;
+    let Args { packet, file, allow_unsupported, remote, json } = args;
+    let (probe, packet) = probe(&packet.join(" "))?;
+    let Some(file) = file else {
+        let asked: Explanation =
+            remote.client()?.post("/v1/rules/explain", &AskRules { packet })?;
+        return if json.json { out.json(&asked) } else { print(&asked, out) };
+    };
     let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
     let options = Options { allow_unsupported: *allow_unsupported };
     let book = match RuleBook::read(&document, options, 0) {
@@ -67,12 +77,12 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     if json.json { out.json(&explanation) } else { print(&explanation, out) }
 }
 
-/// The packet that is meant.
-fn probe(question: &str) -> anyhow::Result<Probe> {
+/// The packet that is meant, and the same without a capture.
+fn probe(question: &str) -> anyhow::Result<(Probe, String)> {
     let question = question.trim();
     let usage = |error: ruleset::probe::ProbeError| UsageError(error.to_string());
     let Some(place) = question.strip_prefix('@') else {
-        return Ok(Probe::parse(question).map_err(usage)?);
+        return Ok((Probe::parse(question).map_err(usage)?, question.to_owned()));
     };
     let (place, rest) = place.split_once(char::is_whitespace).unwrap_or((place, ""));
     let parts =
@@ -81,7 +91,8 @@ fn probe(question: &str) -> anyhow::Result<Probe> {
         UsageError(format!("@{place}: write @FILE:NUMBER, where 1 is the first packet"))
     })?;
     let frame = frame_of(Path::new(file), number)?;
-    Ok(Probe::of_frame(frame, rest).map_err(usage)?)
+    let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((Probe::of_frame(frame, rest).map_err(usage)?, format!("{digits} {rest}")))
 }
 
 /// A packet of a capture, counted from 1.

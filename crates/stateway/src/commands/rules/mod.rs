@@ -2,7 +2,10 @@
 
 mod check;
 mod explain;
+mod list;
+mod load;
 
+use super::remote::Remote;
 use crate::print::Output;
 
 #[derive(Debug, clap::Args)]
@@ -18,8 +21,11 @@ Examples:
   stateway rules check ruleset.json
   nft -j list ruleset | stateway rules check -
   stateway rules explain --file ruleset.json tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
+  stateway rules load ruleset.json --confirm 60 && stateway rules confirm
+  stateway rules list
 
-[rules] in the configuration of a gateway names the ruleset that it runs.")]
+[rules] in the configuration of a gateway names the ruleset that it runs
+from its start.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -29,6 +35,14 @@ pub struct Args {
 enum Action {
     /// Say whether a ruleset can be loaded, and everything that is wrong with it.
     Check(check::Args),
+    /// Have the gateway run a ruleset, or try one.
+    Load(load::Args),
+    /// Keep the ruleset that is being tried.
+    Confirm(Remote),
+    /// Bring back the ruleset before the one that is being tried, at once.
+    Rollback(Remote),
+    /// Show the ruleset that the gateway runs, with its counters and sets.
+    List(list::Args),
     /// Say which rules a packet meets, in order, and what becomes of it.
     Explain(explain::Args),
 }
@@ -36,6 +50,10 @@ enum Action {
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     match &args.action {
         Action::Check(args) => check::run(args, out),
+        Action::Load(args) => load::run(args, out),
+        Action::Confirm(remote) => load::confirm(remote),
+        Action::Rollback(remote) => load::roll_back(remote),
+        Action::List(args) => list::run(args, out),
         Action::Explain(args) => explain::run(args, out),
     }
 }

@@ -5,13 +5,15 @@ mod guard;
 mod kept_out;
 mod notify;
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use control::{ControlSocket, Server};
+use control::{ControlSocket, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use netio::{PortError, PortId};
 use tokio::runtime::{Builder, Runtime};
@@ -62,7 +64,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     end_on_panic();
     let config = Configuration::load(&args.config)?;
     config.check_host(&engine::system_cpus())?;
-    config.refuse_rules()?;
+    // For the hash tables of explanations, in which there is what senders have chosen.
+    let rules = config.load_rules(config.mode, RandomState::new().hash_one(0_u8))?;
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
     // From here on a signal waits until everything runs, and then stops it.
     let mut signals = Signals::new().context("can not wait for signals")?;
@@ -75,8 +78,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Mode::Routed => Some(Guard::new(names.iter().copied())?),
     };
     let keeper = guard.as_ref().map(Guard::keeper);
-    let gateway = Arc::new(start(&config, keeper)?);
-    let server = Server::start(socket, gateway.clone())?;
+    let gateway = Arc::new(start(&config, keeper, rules.as_ref())?);
+    let server = Server::start(socket, gateway.clone(), rules)?;
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
     let workers = gateway.status()?.workers.len();
@@ -121,7 +124,11 @@ fn start_log(filter: &str) -> anyhow::Result<()> {
         .map_err(anyhow::Error::from_boxed)
 }
 
-fn start(config: &Configuration, keeper: Option<Keeper>) -> anyhow::Result<Gateway> {
+fn start(
+    config: &Configuration,
+    keeper: Option<Keeper>,
+    rules: Option<&RuleBook>,
+) -> anyhow::Result<Gateway> {
     let ports = config.interfaces.iter().enumerate().map(|(index, interface)| PortSetup {
         rx_queues: interface.rx_queues,
         rps_cpus: interface.rps_cpus,
@@ -133,7 +140,8 @@ fn start(config: &Configuration, keeper: Option<Keeper>) -> anyhow::Result<Gatew
         )
     });
     let host_guard = keeper.map(|keeper| Arc::new(keeper) as Arc<dyn HostGuard>);
-    let engine = engine::Config { host_guard, ..config.engine()? };
+    let rules = rules.map(|book| Arc::new(book.program().ruleset().clone()));
+    let engine = engine::Config { host_guard, rules, ..config.engine()? };
     Gateway::start(engine, ports.collect()).map_err(|error| match error {
         StartError::Port(error) => at_its_line(config, error),
         other => other.into(),

@@ -1,0 +1,93 @@
+use std::cell::{Cell, RefCell};
+
+use ruleset::Options;
+
+use super::*;
+
+/// Remembers by how many rules packets were judged, one after the other.
+#[derive(Default)]
+struct Witness {
+    seen: RefCell<Vec<Option<usize>>>,
+    hangs: Cell<bool>,
+}
+
+impl Judge for Witness {
+    fn judge_by(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError> {
+        if self.hangs.get() {
+            return Err(LoadRulesError::Stuck);
+        }
+        self.seen.borrow_mut().push(ruleset.map(|ruleset| ruleset.rules().len()));
+        Ok(())
+    }
+}
+
+/// A ruleset of so many rules.
+fn book(rules: u64) -> RuleBook {
+    let mut objects = vec![
+        serde_json::json!({"table": {"family": "ip", "name": "t", "handle": 1}}),
+        serde_json::json!({"chain": {"family": "ip", "table": "t", "name": "f", "handle": 2,
+            "type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}}),
+    ];
+    objects.extend((0..rules).map(|number| {
+        serde_json::json!({"rule": {"family": "ip", "table": "t", "chain": "f",
+            "handle": 3 + number, "expr": [{"accept": null}]}})
+    }));
+    let document = serde_json::to_vec(&serde_json::json!({ "nftables": objects })).unwrap();
+    RuleBook::read(&document, Options::default(), 1).unwrap()
+}
+
+const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
+
+fn active(keeper: &Keeper) -> Option<usize> {
+    let (active, _) = keeper.active(Instant::now());
+    active.map(|book| book.program().ruleset().rules().len())
+}
+
+#[test]
+fn what_is_tried_goes_unless_it_is_confirmed() {
+    let (keeper, judge, now) = (Keeper::new(None), Witness::default(), Instant::now());
+    let number = keeper.load(&judge, book(1), MINUTE, now).unwrap().unwrap();
+    assert_eq!(keeper.active(now).1, MINUTE);
+    assert!(matches!(keeper.load(&judge, book(2), None, now), Err(TryError::Waits(_))));
+    assert_eq!(active(&keeper), Some(1));
+    assert!(keeper.roll_back(&judge, Some(number)).unwrap());
+    assert_eq!(active(&keeper), None);
+    assert!(!keeper.confirm(), "it is too late");
+    assert!(!keeper.roll_back(&judge, None).unwrap());
+
+    keeper.load(&judge, book(3), None, now).unwrap();
+    let number = keeper.load(&judge, book(4), MINUTE, now).unwrap();
+    assert!(keeper.confirm());
+    assert!(!keeper.roll_back(&judge, number).unwrap(), "it was confirmed");
+    assert_eq!(active(&keeper), Some(4));
+    assert_eq!(*judge.seen.borrow(), [Some(1), None, Some(3), Some(4)]);
+}
+
+#[test]
+fn the_end_of_one_trial_does_not_end_the_next() {
+    let (keeper, judge, now) = (Keeper::new(Some(book(9))), Witness::default(), Instant::now());
+    let first = keeper.load(&judge, book(1), MINUTE, now).unwrap();
+    keeper.confirm();
+    let second = keeper.load(&judge, book(2), MINUTE, now).unwrap();
+    assert_ne!(first, second);
+    assert!(!keeper.roll_back(&judge, first).unwrap());
+    assert_eq!(active(&keeper), Some(2));
+    assert!(keeper.roll_back(&judge, second).unwrap());
+    assert_eq!(active(&keeper), Some(1));
+}
+
+#[test]
+fn what_the_gateway_refuses_changes_nothing() {
+    let (keeper, judge, now) = (Keeper::new(Some(book(5))), Witness::default(), Instant::now());
+    judge.hangs.set(true);
+    assert!(matches!(keeper.load(&judge, book(1), MINUTE, now), Err(TryError::Load(_))));
+    assert_eq!((active(&keeper), keeper.active(now).1), (Some(5), None));
+    judge.hangs.set(false);
+    let number = keeper.load(&judge, book(1), MINUTE, now).unwrap();
+    judge.hangs.set(true);
+    assert!(keeper.roll_back(&judge, number).is_err());
+    assert_eq!(active(&keeper), Some(1));
+    judge.hangs.set(false);
+    assert!(keeper.roll_back(&judge, None).unwrap(), "it can be tried again");
+    assert_eq!(active(&keeper), Some(5));
+}

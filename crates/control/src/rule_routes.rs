@@ -1,0 +1,181 @@
+//! Requests about rules.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use engine::LoadRulesError;
+use ruleset::limits::MAX_DOCUMENT_BYTES;
+use ruleset::probe::Probe;
+use ruleset::{Options, listing};
+
+use crate::SCHEMA;
+use crate::query::LoadQuery;
+use crate::refusal::Refused;
+use crate::routes::{Answer, BodyOf, QueryOf, parsed, parsed_body, unresponsive};
+use crate::rules::{RuleBook, TryError, explain_now, live};
+use crate::schema::{ActiveRules, AskRules, Done, Explanation, LoadedRules};
+use crate::server::Shared;
+
+/// Longest trial, seconds: a day.
+const MAX_TRIAL_S: u64 = 86_400;
+
+pub(crate) fn router() -> Router<Shared> {
+    let limit = DefaultBodyLimit::max(MAX_DOCUMENT_BYTES);
+    Router::new()
+        .route("/v1/rules", get(active).put(load).layer(limit))
+        .route("/v1/rules/confirm", post(confirm))
+        .route("/v1/rules/rollback", post(roll_back))
+        .route("/v1/rules/explain", post(explain))
+}
+
+/// Waits for work on a thread that may wait, also when nobody waits for the answer.
+async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refused> {
+    tokio::task::spawn_blocking(work).await.map_err(Refused::defect)?
+}
+
+async fn load(
+    State(shared): State<Shared>,
+    query: QueryOf<LoadQuery>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer<LoadedRules> {
+    let LoadQuery { confirm_s, allow_unsupported } = parsed(query)?;
+    let document = body.map_err(|error| {
+        let most = MAX_DOCUMENT_BYTES >> 20;
+        let what = format!("{}: a ruleset has at most {most} MiB", error.body_text());
+        Refused::bad_request("rules", what, "load a smaller one")
+    })?;
+    if confirm_s.is_some_and(|seconds| !(1..=MAX_TRIAL_S).contains(&seconds)) {
+        let what = format!("a trial lasts 1 to {MAX_TRIAL_S} seconds");
+        return Err(Refused::bad_request("confirm_s", what, "give a time in the range"));
+    }
+    let confirm = confirm_s.map(Duration::from_secs);
+    // A task of its own: whoever asks may go away, and the trial must end all the same.
+    let task = tokio::spawn(async move {
+        let trying = shared.clone();
+        let options = Options { allow_unsupported };
+        let (loaded, trial) =
+            on_thread(move || try_document(&trying, &document, options, confirm)).await?;
+        if let (Some(number), Some(confirm)) = (trial, confirm) {
+            tokio::spawn(end_trial(shared, number, confirm));
+        }
+        Ok(Json(loaded))
+    });
+    task.await.map_err(Refused::defect)?
+}
+
+fn try_document(
+    shared: &Shared,
+    document: &[u8],
+    options: Options,
+    confirm: Option<Duration>,
+) -> Result<(LoadedRules, Option<u64>), Refused> {
+    let refused = |what: String| Refused::bad_request("rules", what, "correct the ruleset");
+    // For the hash tables of explanations, in which there is what senders have chosen.
+    let seed = RandomState::new().hash_one(0_u8);
+    let book =
+        RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))?;
+    let missing_interfaces = book.missing_interfaces(&shared.gateway.interfaces());
+    let report = book.report();
+    let trial = shared.rules.load(&*shared.gateway, book, confirm, Instant::now());
+    let trial = trial.map_err(|error| match error {
+        TryError::Waits(_) => Refused::conflict(
+            "rules",
+            error,
+            "`stateway rules confirm` keeps it, `stateway rules rollback` brings the one before \
+             back",
+        ),
+        TryError::Load(LoadRulesError::Unsupported(problems)) => {
+            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            refused(told.join("\n"))
+        }
+        TryError::Load(LoadRulesError::Compile(error)) => refused(error.to_string()),
+        TryError::Load(error) => Refused::conflict("rules", error, "see the log of the gateway"),
+    })?;
+    let (problems, summary) = (report.problems, report.summary);
+    let confirm_s = confirm.map(|confirm| confirm.as_secs());
+    let loaded = LoadedRules { schema: SCHEMA, problems, summary, missing_interfaces, confirm_s };
+    Ok((loaded, trial))
+}
+
+/// Brings the ruleset before back, if nobody has confirmed this one by then.
+async fn end_trial(shared: Shared, number: u64, confirm: Duration) {
+    tokio::time::sleep(confirm).await;
+    let ended = tokio::task::spawn_blocking(move || {
+        match shared.rules.roll_back(&*shared.gateway, Some(number)) {
+            Ok(true) => tracing::warn!("nobody has confirmed the ruleset: the one before is back"),
+            Ok(false) => {}
+            Err(error) => tracing::error!("the ruleset before can not be brought back: {error}"),
+        }
+    });
+    let _ = ended.await;
+}
+
+async fn confirm(State(shared): State<Shared>) -> Answer<Done> {
+    if shared.rules.confirm() {
+        return Ok(Json(Done { schema: SCHEMA, affected: 1 }));
+    }
+    let what = "no ruleset is being tried: it was confirmed, or the one before is back already";
+    Err(Refused::conflict("rules", what, "see `stateway rules list`"))
+}
+
+async fn roll_back(State(shared): State<Shared>) -> Answer<Done> {
+    on_thread(move || match shared.rules.roll_back(&*shared.gateway, None) {
+        Ok(true) => Ok(Json(Done { schema: SCHEMA, affected: 1 })),
+        Ok(false) => {
+            let what = "no ruleset is being tried, so there is none to go back from";
+            Err(Refused::conflict("rules", what, "load another one"))
+        }
+        Err(error) => Err(Refused::conflict("rules", error, "see the log of the gateway")),
+    })
+    .await
+}
+
+async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
+    on_thread(move || {
+        let (book, left) = shared.rules.active(Instant::now());
+        let confirm_s = left.map(|left| left.as_secs());
+        let Some(book) = book else {
+            return Ok(Json(ActiveRules { schema: SCHEMA, confirm_s, ..ActiveRules::default() }));
+        };
+        let view = shared.gateway.rules().map_err(unresponsive)?;
+        let elements = shared.gateway.rule_elements().map_err(unresponsive)?;
+        let live = view.as_ref().map(|view| live(&book, view, &elements)).unwrap_or_default();
+        let document = listing::with_live(book.document(), book.program(), &live);
+        Ok(Json(ActiveRules {
+            schema: SCHEMA,
+            confirm_s,
+            revision: view.as_ref().map(|view| view.revision),
+            age_s: view.as_ref().map(|view| view.age.as_secs()),
+            summary: book.report().summary,
+            ruleset: Some(document),
+        }))
+    })
+    .await
+}
+
+async fn explain(State(shared): State<Shared>, body: BodyOf<AskRules>) -> Answer<Explanation> {
+    let AskRules { packet } = parsed_body(body)?;
+    let wrong = |error: ruleset::probe::ProbeError| {
+        Refused::bad_request("packet", error, "see `stateway rules explain --help`")
+    };
+    let probe = Probe::parse(&packet).map_err(wrong)?;
+    on_thread(move || {
+        let (book, _) = shared.rules.active(Instant::now());
+        let none = || {
+            let what = "the gateway runs no ruleset";
+            Refused::not_found("rules", what, "load one, or ask one with --file")
+        };
+        let book: Arc<RuleBook> = book.ok_or_else(none)?;
+        explain_now(&book, &shared.gateway, &probe).map(Json).map_err(unresponsive)
+    })
+    .await
+}

@@ -1,0 +1,117 @@
+//! Rules of a running gateway.
+
+use control::schema::{ActiveRules, AskRules, Explanation, LoadedRules};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A ruleset that drops what is for a port.
+fn dropping(port: u16) -> Vec<u8> {
+    let to_port = json!({"match": {"op": "==",
+        "left": {"payload": {"protocol": "udp", "field": "dport"}}, "right": port}});
+    let by_name = json!({"match": {"op": "==",
+        "left": {"meta": {"key": "iifname"}}, "right": "dmz0"}});
+    let seen = json!({"set": {"op": "add", "elem": {"payload": {"protocol": "ip", "field": "saddr"}},
+        "set": "@seen"}});
+    let rule = |handle: u64, expr: Value| {
+        json!({"rule": {"family": "inet", "table": "t", "chain": "f", "handle": handle,
+            "expr": expr}})
+    };
+    serde_json::to_vec(&json!({"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        {"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2, "type": "filter",
+            "hook": "forward", "prio": 0, "policy": "accept"}},
+        {"set": {"family": "inet", "table": "t", "name": "seen", "handle": 3, "size": 100,
+            "type": "ipv4_addr"}},
+        rule(4, json!([by_name, {"accept": null}])),
+        rule(5, json!([to_port, seen, {"counter": {"packets": 3, "bytes": 300}}, {"drop": null}])),
+    ]}))
+    .unwrap()
+}
+
+fn load(running: &Running, query: &str, document: Vec<u8>) -> Result<LoadedRules, ClientError> {
+    running.client.put_bytes(&format!("/v1/rules{query}"), document)
+}
+
+fn active(running: &Running) -> ActiveRules {
+    running.client.get("/v1/rules").unwrap()
+}
+
+#[test]
+fn a_ruleset_is_loaded_and_listed_with_what_it_has_done() {
+    let mut running = Running::start();
+    assert!(active(&running).ruleset.is_none());
+    let loaded = load(&running, "", dropping(53)).unwrap();
+    assert_eq!(loaded.missing_interfaces, ["dmz0"]);
+    // They are dropped, so there are no connections to wait for.
+    running.send_flows(7);
+    let begin = Instant::now();
+    let counted = loop {
+        let rules = active(&running).ruleset.unwrap();
+        let rule = rules["nftables"][4]["rule"].clone();
+        if rule["expr"][2]["counter"]["packets"] == 10 || begin.elapsed() > PATIENCE {
+            break rules;
+        }
+    };
+    assert_eq!(counted["nftables"][4]["rule"]["expr"][2]["counter"]["packets"], 10);
+    // A moment later all workers know the elements.
+    let elements = |rules: &Value| rules["nftables"][2]["set"]["elem"].clone();
+    let known = loop {
+        let rules = active(&running).ruleset.unwrap();
+        if elements(&rules) == json!(["198.18.0.0"]) || begin.elapsed() > PATIENCE {
+            break elements(&rules);
+        }
+    };
+    assert_eq!(known, json!(["198.18.0.0"]));
+    assert_eq!(running.connections(), 0, "what is dropped leaves no connection");
+
+    let question = AskRules { packet: "udp 192.0.2.1 192.0.2.2:53 in lan0 out wan0".into() };
+    let told: Explanation = running.client.post("/v1/rules/explain", &question).unwrap();
+    assert_eq!((told.verdict.as_str(), told.stages[0].steps[0].place.handle), ("drop", Some(5)));
+    running.stop();
+}
+
+#[test]
+fn wrong_requests_about_rules_change_nothing() {
+    let running = Running::start();
+    load(&running, "", dropping(53)).unwrap();
+    let cut = dropping(54)[..50].to_vec();
+    for (query, document, said) in [
+        ("", cut, "EOF"),
+        ("?confirm_s=0", dropping(54), "a trial lasts 1 to 86400 seconds"),
+        ("?confirm=5", dropping(54), "unknown field"),
+    ] {
+        let error = load(&running, query, document).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    for request in ["confirm", "rollback"] {
+        let path = format!("/v1/rules/{request}");
+        let error = running.client.post::<Done>(&path, &()).unwrap_err().to_string();
+        assert!(error.contains("no ruleset is being tried"), "{error}");
+    }
+    let question = AskRules { packet: "udp nonsense".into() };
+    let asked = running.client.post::<Explanation>("/v1/rules/explain", &question);
+    assert!(asked.unwrap_err().to_string().contains("\"nonsense\" is no source"));
+    assert_eq!(active(&running).revision, Some(1));
+    running.stop();
+}
+
+#[test]
+fn a_ruleset_on_trial_goes_by_itself() {
+    let running = Running::start();
+    load(&running, "?confirm_s=1", dropping(53)).unwrap();
+    assert!(active(&running).confirm_s.is_some());
+    let error = load(&running, "", dropping(54)).unwrap_err().to_string();
+    assert!(error.contains("another ruleset is being tried"), "{error}");
+    let begin = Instant::now();
+    while active(&running).ruleset.is_some() {
+        assert!(begin.elapsed() < PATIENCE, "it never goes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    load(&running, "?confirm_s=600", dropping(54)).unwrap();
+    running.client.post::<Done>("/v1/rules/confirm", &()).unwrap();
+    assert!(active(&running).confirm_s.is_none());
+    // One that waits does not keep the gateway from ending.
+    load(&running, "?confirm_s=600", dropping(55)).unwrap();
+    running.stop();
+}

@@ -1,0 +1,151 @@
+//! A document with what has been counted and put into sets since it was printed.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::value::json_of_key;
+use crate::compile::{Program, is_dynamic};
+use crate::evaluate::{Counted, RuleState};
+use crate::model::{CounterId, Item, Quota, SetId};
+
+/// What has changed since a ruleset was loaded, of all workers together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// By [`CounterId`]; what the document had before is not in it.
+    pub counters: Vec<Counted>,
+    /// Bytes of each quota that were used since, by [`QuotaId`](crate::QuotaId).
+    pub quotas_used: Vec<u64>,
+    /// Elements of the sets that rules fill, in any order.
+    pub elements: Vec<LiveElement>,
+}
+
+/// An element of a set that rules fill.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LiveElement {
+    /// The set.
+    pub set: SetId,
+    /// The parts of its key.
+    pub key: Vec<u128>,
+    /// Ends after this time unless a packet refreshes it; `None`: stays.
+    pub expires: Option<Duration>,
+}
+
+/// The document that a program was made from, as nft would print it now.
+pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
+    let mut document = document.clone();
+    let Some(Value::Array(objects)) = document.get_mut("nftables") else { return document };
+    let counts = |counter: CounterId| {
+        let before = RuleState::counted_before(program, counter);
+        let since = live.counters.get(counter.index()).copied().unwrap_or_default();
+        let (packets, bytes) = (before.packets + since.packets, before.bytes + since.bytes);
+        (packets, bytes)
+    };
+    let ruleset = program.ruleset();
+    let used = |(quota, number): (&Quota, usize)| {
+        quota.used + live.quotas_used.get(number).copied().unwrap_or(0)
+    };
+    for rule in ruleset.rules() {
+        let Some(statements) = fields(objects, rule.position)
+            .and_then(|rule| rule.get_mut("expr"))
+            .and_then(Value::as_array_mut)
+        else {
+            continue;
+        };
+        let mut counters = rule.items.iter().filter_map(|item| match item {
+            Item::Counter(id) => Some(*id),
+            _ => None,
+        });
+        let mut quotas = rule.items.iter().filter_map(|item| match item {
+            Item::Quota(id) => Some(*id),
+            _ => None,
+        });
+        for statement in statements {
+            if let Some(counter) = statement.get_mut("counter")
+                && let Some(id) = counters.next()
+                && !counter.is_string()
+            {
+                let (packets, bytes) = counts(id);
+                *counter = json!({ "packets": packets, "bytes": bytes });
+            }
+            if let Some(quota) = statement.get_mut("quota")
+                && let Some(id) = quotas.next()
+                && let Value::Object(quota) = quota
+            {
+                let used = used((&ruleset.quotas()[id.index()], id.index()));
+                if used > 0 {
+                    quota.insert("used".to_owned(), used.into());
+                    quota.insert("used_unit".to_owned(), "bytes".into());
+                }
+            }
+        }
+    }
+    for (id, counter) in ruleset.counter_ids() {
+        if let Some(fields) = counter.position.and_then(|at| fields(objects, at)) {
+            let (packets, bytes) = counts(id);
+            fields.insert("packets".to_owned(), packets.into());
+            fields.insert("bytes".to_owned(), bytes.into());
+        }
+    }
+    for (number, quota) in ruleset.quotas().iter().enumerate() {
+        if let Some(fields) = quota.position.and_then(|at| fields(objects, at)) {
+            fields.insert("used".to_owned(), used((quota, number)).into());
+        }
+    }
+    for (id, set) in ruleset.set_ids() {
+        let Some(fields) = set.position.and_then(|at| fields(objects, at)) else { continue };
+        if is_dynamic(set) {
+            let elements = elements_of(program, id, &live.elements);
+            match elements.is_empty() {
+                true => drop(fields.remove("elem")),
+                false => drop(fields.insert("elem".to_owned(), elements.into())),
+            }
+        } else if let (Some(first), Some(Value::Array(elements))) =
+            (program.sets[id.index()].counters, fields.get_mut("elem"))
+        {
+            for (element, counter) in elements.iter_mut().zip(first..) {
+                count_element(element, counts(CounterId(counter)));
+            }
+        }
+    }
+    document
+}
+
+/// The fields of the object at a place of the list.
+fn fields(objects: &mut [Value], position: usize) -> Option<&mut Map<String, Value>> {
+    objects.get_mut(position)?.as_object_mut()?.values_mut().next()?.as_object_mut()
+}
+
+fn count_element(element: &mut Value, (packets, bytes): (u64, u64)) {
+    // An element of a map is a pair.
+    let key = match element {
+        Value::Array(pair) => pair.first_mut(),
+        key => Some(key),
+    };
+    let fields = key.and_then(|key| key.get_mut("elem")).and_then(Value::as_object_mut);
+    if let Some(fields) = fields {
+        fields.insert("counter".to_owned(), json!({ "packets": packets, "bytes": bytes }));
+    }
+}
+
+fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> {
+    let set = &program.ruleset().sets()[id.index()];
+    let mut elements: Vec<&LiveElement> = all.iter().filter(|element| element.set == id).collect();
+    // Workers that have an element each say when it ends: the latest holds.
+    elements.sort_by(|a, b| a.key.cmp(&b.key).then(b.lasts().cmp(&a.lasts())));
+    elements.dedup_by(|later, first| later.key == first.key);
+    let element = |element: &LiveElement| {
+        let key = json_of_key(&set.key, &element.key);
+        match element.expires {
+            None => key,
+            Some(expires) => json!({ "elem": { "val": key, "expires": expires.as_secs() } }),
+        }
+    };
+    elements.into_iter().map(element).collect()
+}
+
+impl LiveElement {
+    fn lasts(&self) -> Duration {
+        self.expires.unwrap_or(Duration::MAX)
+    }
+}

@@ -1,0 +1,50 @@
+//! `stateway rules list`
+
+use std::time::Duration;
+
+use control::schema::ActiveRules;
+use ruleset::listing;
+
+use crate::commands::remote::{Json, Remote};
+use crate::print::{Output, duration, things};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway rules list
+  stateway rules list -a                      with handles, as `nft -a list ruleset`
+  diff <(nft -j list ruleset | jq -S .) <(stateway rules list --json | jq -S .)
+
+Counters are those of all workers, added to what the file had. Sets that rules fill show what is
+in them now. With --json it is what `nft -j list ruleset` prints.")]
+pub struct Args {
+    /// Show the handle of each object.
+    #[arg(short = 'a', long)]
+    handles: bool,
+    #[command(flatten)]
+    remote: Remote,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    let Args { handles, remote, json } = args;
+    let ActiveRules { age_s, confirm_s, ruleset, .. } = remote.client()?.get("/v1/rules")?;
+    let Some(document) = ruleset else {
+        if json.json {
+            return out.json(&serde_json::json!({ "nftables": [] }));
+        }
+        eprintln!("the gateway runs no ruleset; `stateway rules load FILE` loads one");
+        return Ok(());
+    };
+    if json.json {
+        return out.json(&document);
+    }
+    if let Some(left) = confirm_s {
+        eprintln!("tried for {} more, unless it is confirmed", things(left, "second"));
+    } else if let Some(age) = age_s {
+        eprintln!("loaded {} ago", duration(Duration::from_secs(age)));
+    }
+    // Its last line has its end.
+    out.line(listing::text(&document, *handles).trim_end())
+}

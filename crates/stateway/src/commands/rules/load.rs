@@ -1,0 +1,86 @@
+//! `stateway rules load`, `confirm` and `rollback`
+
+use std::path::PathBuf;
+
+use control::schema::{Done, LoadedRules, RulesSummary};
+use control::{RuleBook, RulesRefused};
+use ruleset::Options;
+
+use super::check::{at, list, refusal};
+use crate::commands::remote::Remote;
+use crate::config::read_ruleset;
+use crate::outcome::UsageError;
+use crate::print::{Output, things};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  stateway rules load ruleset.json
+  stateway rules load ruleset.json --confirm 60 && stateway rules confirm
+
+The ruleset takes the place of the one before at once: each packet is judged by one of them.
+Connections stay. If anything is wrong with it, the one before stays, and the exit code is 2.
+
+With --confirm it is tried: unless `stateway rules confirm` comes in time, the one before
+returns, also if this command has ended or its connection is lost. Counters and sets of the one
+before begin again as in its file. While one is tried no other is loaded.
+
+What is loaded holds until the gateway stops; [rules] in its configuration makes it last. One
+that is tried is gone when the gateway stops.")]
+pub struct Args {
+    /// The ruleset as `nft -j list ruleset` prints it; `-` for standard input.
+    file: PathBuf,
+    /// Bring the ruleset before back after so many seconds, unless it is confirmed.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    confirm: Option<u64>,
+    /// Leave out rules that are not supported instead of refusing all. Those that drop
+    /// packets do not drop them then.
+    #[arg(long)]
+    allow_unsupported: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    let Args { file, confirm, allow_unsupported, remote } = args;
+    let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
+    // Here first: all problems with their rules, before anything is sent.
+    let options = Options { allow_unsupported: *allow_unsupported };
+    if let Err(RulesRefused { report }) = RuleBook::read(&document, options, 0) {
+        list(&report.problems, out)?;
+        out.flush()?;
+        return Err(refusal(file, &report).into());
+    }
+    let confirm_s = confirm.map(|seconds| format!("confirm_s={seconds}&")).unwrap_or_default();
+    let path = format!("/v1/rules?{confirm_s}allow_unsupported={allow_unsupported}");
+    let loaded: LoadedRules = remote.client()?.put_bytes(&path, document)?;
+    list(&loaded.problems, out)?;
+    for name in &loaded.missing_interfaces {
+        let what = "is no interface of this gateway: rules that ask for it match nothing";
+        out.line(format_args!("{name} {what}"))?;
+    }
+    let rules = loaded.summary.map_or(0, |RulesSummary { rules, .. }| rules) as u64;
+    match loaded.confirm_s {
+        None => eprintln!("loaded: {}", things(rules, "rule")),
+        Some(seconds) => eprintln!(
+            "loaded for {}: {}; `stateway rules confirm` keeps them",
+            things(seconds, "second"),
+            things(rules, "rule")
+        ),
+    }
+    Ok(())
+}
+
+/// Keeps the ruleset that is tried.
+pub fn confirm(remote: &Remote) -> anyhow::Result<()> {
+    let _: Done = remote.client()?.post("/v1/rules/confirm", &())?;
+    eprintln!("the ruleset stays");
+    Ok(())
+}
+
+/// Ends the trial at once.
+pub fn roll_back(remote: &Remote) -> anyhow::Result<()> {
+    let _: Done = remote.client()?.post("/v1/rules/rollback", &())?;
+    eprintln!("the ruleset before is back");
+    Ok(())
+}
