@@ -33,6 +33,8 @@ mod rate;
 mod routed;
 #[path = "live/rules/mod.rs"]
 mod rules;
+#[path = "live/rulesets.rs"]
+mod rulesets;
 #[path = "live/scenario.rs"]
 mod scenario;
 #[path = "live/services.rs"]

@@ -1,0 +1,274 @@
+//! The operator's rulesets on a running gateway: loaded, tried, listed, asked.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::{
+    Error, Family, Gateway, Lab, Namespace, Output, Placement, Result, Stateway, StatewaySpec,
+    Tracking, ping,
+};
+use serde_json::Value;
+
+use crate::scenario::{alone, stateway_binary};
+use crate::stateway::{stateway_lab, stop_cleanly};
+
+/// Counts what is the same on a router and on a bridge: echo requests and replies.
+const COUNTING: &str = r#"
+table inet watch {
+    counter requests { }
+    set askers {
+        type ipv4_addr
+        flags dynamic,timeout
+        timeout 10m
+        size 100
+    }
+    chain echo {
+        ct state new counter
+        ct state established counter
+        icmp type echo-request counter name requests add @askers { ip saddr }
+        icmp type echo-reply counter comment "answers"
+        icmpv6 type { echo-request, echo-reply } counter
+    }
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        icmp type { echo-request, echo-reply } jump echo
+        icmpv6 type { echo-request, echo-reply } jump echo
+        tcp dport 23 counter drop
+    }
+}
+"#;
+
+/// Lets nothing through that asks for an echo.
+const REFUSING: &str = r"
+table inet block {
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        icmp type echo-request counter drop
+    }
+}
+";
+
+/// Pings of each family.
+const PINGS: u32 = 4;
+
+/// What the real nft makes of rules, without a trace of them.
+fn printed(namespace: &Namespace, rules: &str) -> Result<String> {
+    let file = namespace.write_file("rules.nft", rules.as_bytes())?;
+    namespace.program("nft").args(["-f", &file]).check()?;
+    let json = namespace.program("nft").args(["-j", "list", "ruleset"]).check()?;
+    namespace.program("nft").args(["flush", "ruleset"]).check()?;
+    Ok(json)
+}
+
+/// A file with a ruleset where the gateway runs.
+fn ruleset_file(lab: &Lab, name: &str, rules: &str) -> Result<String> {
+    let json = printed(lab.gateway(), rules)?;
+    lab.gateway().write_file(name, json.as_bytes())
+}
+
+fn command(lab: &Lab, args: &[&str]) -> Result<Output> {
+    lab.stateway().expect("it runs").command(args).run()
+}
+
+fn done(lab: &Lab, args: &[&str]) -> Result<String> {
+    let output = command(lab, args)?;
+    assert_eq!(output.code, Some(0), "{args:?}: {output:?}");
+    Ok(output.stdout)
+}
+
+fn ping_all(lab: &Lab) -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let report = ping(lab.on_client("ping"), lab.server_address(family), PINGS)?;
+        assert_eq!(report.received, PINGS, "{family:?}");
+    }
+    Ok(())
+}
+
+fn passes(lab: &Lab) -> Result<bool> {
+    match ping(lab.on_client("ping"), lab.server_address(Family::V4), 1) {
+        Ok(report) => Ok(report.received == 1),
+        Err(Error::Failed { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The statement of each rule that counts, and the named counter, with what they say; and
+/// which elements there are.
+fn counted(document: &Value) -> Vec<String> {
+    let mut told = Vec::new();
+    for object in document["nftables"].as_array().expect("a list") {
+        if let Some(rule) = object.get("rule") {
+            for statement in rule["expr"].as_array().expect("statements") {
+                if let Some(counter) = statement.get("counter").filter(|it| it.is_object()) {
+                    told.push(format!("{} {counter}", rule["handle"]));
+                }
+            }
+        }
+        if let Some(counter) = object.get("counter") {
+            let (packets, bytes) = (&counter["packets"], &counter["bytes"]);
+            told.push(format!("{} {packets} {bytes}", counter["name"]));
+        }
+        if let Some(set) = object.get("set") {
+            let values = set["elem"].as_array().map(Vec::as_slice).unwrap_or_default();
+            told.extend(values.iter().map(|element| element["elem"]["val"].to_string()));
+        }
+    }
+    told
+}
+
+#[test]
+fn rules_are_listed_with_the_counters_of_the_kernels() {
+    alone(|| {
+        stateway_binary()?;
+        let kernel = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
+        let file = kernel.gateway().write_file("rules.nft", COUNTING.as_bytes())?;
+        kernel.gateway().program("nft").args(["-f", &file]).check()?;
+        ping_all(&kernel)?;
+        let theirs = kernel.gateway().program("nft").args(["-j", "list", "ruleset"]).check()?;
+        let theirs: Value = serde_json::from_str(&theirs).expect("JSON");
+        drop(kernel);
+
+        let mut lab = stateway_lab(2)?;
+        let file = ruleset_file(&lab, "ruleset.json", COUNTING)?;
+        done(&lab, &["rules", "load", &file])?;
+        ping_all(&lab)?;
+        let ours = lab.stateway().expect("it runs").query(&["rules", "list"])?;
+        assert_eq!(counted(&ours), counted(&theirs));
+        assert!(counted(&ours).iter().any(|line| line.contains("192.0.2.1")), "{ours}");
+
+        let text = done(&lab, &["rules", "list", "-a"])?;
+        assert!(text.contains("icmp type echo-reply counter packets 4"), "{text}");
+        assert!(text.contains("comment \"answers\" # handle"), "{text}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn a_ruleset_that_is_tried_goes_unless_it_is_confirmed() {
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        assert!(passes(&lab)?);
+        let refusing = ruleset_file(&lab, "refusing.json", REFUSING)?;
+        let counting = ruleset_file(&lab, "counting.json", COUNTING)?;
+        done(&lab, &["rules", "load", &counting])?;
+
+        // The client that has asked for it is gone, and nobody says anything.
+        done(&lab, &["rules", "load", &refusing, "--confirm", "4"])?;
+        let begin = Instant::now();
+        assert!(!passes(&lab)?);
+        let second = command(&lab, &["rules", "load", &counting])?;
+        assert_eq!(second.code, Some(1), "{second:?}");
+        assert!(second.stderr.contains("another ruleset is being tried"), "{second:?}");
+        while !passes(&lab)? {
+            assert!(begin.elapsed() < Duration::from_secs(20), "it never goes");
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert!(begin.elapsed() >= Duration::from_secs(3), "{:?}", begin.elapsed());
+        let late = command(&lab, &["rules", "confirm"])?;
+        assert_eq!(late.code, Some(1), "{late:?}");
+        assert!(late.stderr.contains("no ruleset is being tried"), "{late:?}");
+
+        // At once, by hand.
+        done(&lab, &["rules", "load", &refusing, "--confirm", "600"])?;
+        assert!(!passes(&lab)?);
+        done(&lab, &["rules", "rollback"])?;
+        assert!(passes(&lab)?);
+
+        // What is confirmed stays.
+        done(&lab, &["rules", "load", &refusing, "--confirm", "2"])?;
+        done(&lab, &["rules", "confirm"])?;
+        thread::sleep(Duration::from_secs(3));
+        assert!(!passes(&lab)?);
+
+        // One on trial is no reason not to stop.
+        done(&lab, &["rules", "load", &counting, "--confirm", "600"])?;
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn a_wrong_ruleset_leaves_the_one_that_runs() {
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        let refusing = ruleset_file(&lab, "refusing.json", REFUSING)?;
+        done(&lab, &["rules", "load", &refusing])?;
+        let right = printed(lab.gateway(), COUNTING)?;
+        let cut = lab.gateway().write_file("cut.json", &right.as_bytes()[..right.len() / 2])?;
+        let cpu = "table inet t {\n chain f {\n type filter hook forward priority 0;\n \
+                   meta cpu 1 drop\n }\n}\n";
+        let unsupported = ruleset_file(&lab, "unsupported.json", cpu)?;
+        let bridged = "table ip t {\n chain n {\n type nat hook postrouting priority 100;\n \
+                       masquerade\n }\n}\n";
+        let translating = ruleset_file(&lab, "translating.json", bridged)?;
+        for (file, said, code) in [
+            (cut, "EOF", 2),
+            (unsupported, "meta cpu 1 drop", 2),
+            (translating, "ip t chain n rule handle", 1),
+        ] {
+            let output = command(&lab, &["rules", "load", &file])?;
+            let told = output.stdout.clone() + &output.stderr;
+            assert_eq!(output.code, Some(code), "{told}");
+            assert!(told.contains(said), "{told}");
+            assert!(!passes(&lab)?, "the one before holds");
+        }
+        let listed = done(&lab, &["rules", "list"])?;
+        assert!(listed.starts_with("table inet block {"), "{listed}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn rules_of_the_configuration_hold_from_the_first_packet() {
+    alone(|| {
+        let mut lab = stateway_lab(1)?;
+        ruleset_file(&lab, "refusing.json", REFUSING)?;
+        lab.gateway().write_file("cut.json", b"{\"nftables\": [")?;
+        stop_cleanly(&mut lab)?;
+        let binary = stateway_binary()?;
+        let with_rules = |file: &str| StatewaySpec {
+            // From the directory of the configuration.
+            more: format!("[rules]\nfile = \"{file}\"\n"),
+            ..StatewaySpec::new(binary.clone(), 1)
+        };
+        let gateway =
+            Stateway::start(lab.gateway(), &with_rules("refusing.json"), &Placement::free())?;
+        assert!(!passes(&lab)?);
+        let listed = gateway.command(&["rules", "list"]).check()?;
+        assert!(listed.contains("icmp type echo-request counter packets 1 bytes 84 drop"));
+        assert_eq!(gateway.stop()?.code, Some(0));
+
+        let config = with_rules("cut.json").config(&["lan0", "wan0"]);
+        let config = lab.gateway().write_file("wrong.toml", config.as_bytes())?;
+        for command in ["run", "check"] {
+            let program = lab.gateway().program(&binary.to_string_lossy());
+            let refused = program.args([command, "-c", &config]).run()?;
+            assert_eq!(refused.code, Some(2), "{refused:?}");
+            let told = refused.stdout + &refused.stderr;
+            assert!(told.contains("cut.json: document: invalid: EOF"), "{told}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn packets_are_explained_with_what_the_gateway_knows() {
+    alone(|| {
+        let mut lab = stateway_lab(2)?;
+        let counting = ruleset_file(&lab, "counting.json", COUNTING)?;
+        done(&lab, &["rules", "load", &counting])?;
+        let (client, server) = ("192.0.2.1", lab.server_address(Family::V4));
+        let question = format!("icmp {server} {client} type echo-reply id 7 in wan0 out lan0");
+        let ask = |question: &str| done(&lab, &["rules", "explain", question]);
+        assert!(ask(&question)?.contains("state new"));
+        ping_all(&lab)?;
+        let listed = done(&lab, &["conntrack", "list", "-p", "icmp", "-o", "conntrack"])?;
+        let id = listed.split("id=").nth(1).and_then(|rest| rest.split(' ').next());
+        let question = question.replace("id 7", &format!("id {}", id.expect("a ping is tracked")));
+        let told = ask(&question)?;
+        assert!(told.contains("state established"), "{told}");
+        assert!(told.contains("icmp type echo-reply counter"), "{told}");
+        let refused = ask(&format!("tcp {client} {server}:23 in lan0 out wan0"))?;
+        assert!(refused.contains("verdict  dropped in forward by inet watch chain forward"));
+        stop_cleanly(&mut lab)
+    });
+}
