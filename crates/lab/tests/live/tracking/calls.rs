@@ -18,7 +18,7 @@ pub const CALLS: Comparison = Comparison {
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,
-    rules: &[FORM, PORT, TWICE],
+    rules: &[FORM, PORT],
     lists_alike: |_| true,
 };
 
@@ -173,8 +173,6 @@ impl Call<'_> {
 const FORM: &str = "a message is of version 2.0, and its lines end with CR and LF";
 /// The kernel drops it.
 const PORT: &str = "a port below 1024 announces nothing, and is for the receiver to refuse";
-/// The kernel takes it for announced already, and leaves it at that.
-const TWICE: &str = "a port may be announced for sound and for pictures, and counts as both";
 
 /// The kernel has ended the registration at the request. Rare, so no seed that is always
 /// played shows it.
@@ -191,26 +189,6 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         (Class::Lost, Class::New | Class::Established) if log.contains("wrong port") => Some(PORT),
         (Class::New, Class::Related) | (Class::Related, Class::New) if any(&odd) => Some(FORM),
         (Class::New, Class::Related) if any(&is_ended) => Some(STANDS),
-        (Class::New, Class::Related) | (Class::Related, Class::New) if is_for_both(told) => {
-            Some(TWICE)
-        }
         _ => None,
     }
-}
-
-/// True if somebody has announced a port, or its neighbour, for sound and for pictures.
-fn is_for_both(told: &[Told<'_>]) -> bool {
-    let mut announced = Vec::new();
-    for Told { from, frame, .. } in told {
-        let text = String::from_utf8_lossy(&payload(frame)).into_owned();
-        for line in text.lines() {
-            let mut words = line.split(' ');
-            let (kind, port) =
-                (words.next(), words.next().and_then(|port| port.parse::<u16>().ok()));
-            if let (Some(kind @ ("m=audio" | "m=video")), Some(port)) = (kind, port) {
-                announced.push((*from, port | 1, kind == "m=audio"));
-            }
-        }
-    }
-    announced.iter().any(|&(from, port, sound)| announced.contains(&(from, port, !sound)))
 }
