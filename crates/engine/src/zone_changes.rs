@@ -102,6 +102,8 @@ impl Coordinator {
         }
         let map = self.zones.clone();
         self.tell_all(|| Command::Zones(Box::new(map.clone())))?;
+        // Whoever answers has taken it over, so what comes from now on is of the new zones.
+        self.reports()?;
         self.zone_spread = ZoneSpread::default();
         Ok(())
     }

@@ -274,9 +274,10 @@ fn each_dropped_fragment_is_explained() {
             "1: frag_oversize: 20 bytes of headers and 8 at offset 65528 end at 65556, more than \
              65535",
             "2: frag_length: 15 bytes at offset 8 are not the last and no multiple of 8",
-            &format!("3: {overlap}"),
+            // What overlaps is dropped first, and then what it ends.
             &format!("4: {overlap}"),
-            "5: frag_overlap: came 0 ms after the first fragment of a datagram that was given up \
+            &format!("3: {overlap}"),
+            "5: frag_overlap: came 2 ms after the first fragment of a datagram that was given up \
              before (frag_overlap)",
             "6: frag_incomplete: 1 fragment with 32 bytes, the last one not among them, had come \
              at the end",
