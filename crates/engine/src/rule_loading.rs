@@ -147,13 +147,16 @@ impl Coordinator {
         // All memory is there before the first of them changes.
         let each = || rules.as_ref().map(Rules::for_worker);
         let states: Vec<_> = (0..self.worker_count()).map(|_| each()).collect();
-        self.rules = rules;
+        let before = std::mem::replace(&mut self.rules, rules);
         self.retired_rules = RuleCounts::default();
         for (index, state) in states.into_iter().enumerate() {
             self.tell_worker(index, Command::Rules(state))?;
         }
         for _ in 0..self.worker_count() {
             self.await_rules_notice()?;
+        }
+        if self.rules.is_none() && before.is_some_and(|rules| rules.translates()) {
+            self.leave_destinations_to_host()?;
         }
         Ok(())
     }

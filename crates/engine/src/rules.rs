@@ -172,6 +172,15 @@ impl Unloaded {
     /// Loads it.
     pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
         let Self { program, interfaces, helpers, translations } = self;
+        for rule in &translations.vague {
+            let place = program.ruleset().place_of_rule(*rule);
+            tracing::warn!(
+                "the kernel may answer packets that a rule translates, because the rule names \
+                 neither an address nor a port by which they can be kept from it: {}; add \
+                 one of them where packets are for this host's own addresses",
+                place.map_or_else(|| format!("rule {rule}"), |place| place.to_string())
+            );
+        }
         let shared = SharedState::new(&program, workers);
         Arc::new(Rules {
             program,

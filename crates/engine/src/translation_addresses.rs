@@ -40,7 +40,8 @@ impl Coordinator {
     /// Gets ready for what rules translate: replies find their way, and are kept from the host.
     pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
         let translations = rules.translations();
-        if translations.is_empty() && self.hasher.translated().is_empty() {
+        let translates = self.rules.as_ref().is_some_and(|before| before.translates());
+        if translations.is_empty() && !translates && self.hasher.translated().is_empty() {
             return Ok(());
         }
         let literal = translations.sources.iter().map(|(family, interval)| {
@@ -67,6 +68,12 @@ impl Coordinator {
                 .map_err(LoadRulesError::HostGuard)?;
         }
         Ok(())
+    }
+
+    /// Lets the host have what rules that are gone led elsewhere.
+    pub fn leave_destinations_to_host(&self) -> Result<(), LoadRulesError> {
+        let Some(guard) = &self.config.host_guard else { return Ok(()) };
+        guard.keep_out(self.hasher.translated(), &[]).map_err(LoadRulesError::HostGuard)
     }
 
     /// Takes over the range of ports from the tunables. The workers do so by themselves.

@@ -5,6 +5,11 @@ use wire::Family;
 use crate::field::{Field, Guard};
 use crate::kind::Interval;
 use crate::model::{Datum, Item, Key, Load, Nat, NatKind, NatOperand, Rule, SetId, ValidRuleset};
+use crate::stage::TableFamily;
+
+/// Values of `meta nfproto` (`NFPROTO_IPV4`, `NFPROTO_IPV6` of the kernel's interface).
+const NFPROTO_IPV4: u128 = 2;
+const NFPROTO_IPV6: u128 = 10;
 
 /// What the translations of a ruleset come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,11 +21,17 @@ pub struct Translations {
     pub masquerades: bool,
     /// Packets whose destination may be translated.
     pub destinations: Vec<Forwarded>,
+    /// Rules, as indices, that translate destinations of packets which cannot be told from
+    /// the rest: they name no address and no port, and ask for what is not in
+    /// [`Forwarded`]. Their packets are not among `destinations`.
+    pub vague: Vec<usize>,
 }
 
 /// Packets whose destination a rule may translate: those that have all of this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
+    /// Family; `None`: both.
+    pub family: Option<Family>,
     /// Interfaces that they come in by, see [`name_bits`](crate::name_bits); `None`: any.
     pub interfaces: Option<Interval>,
     /// Addresses that they are from; `None`: any.
@@ -44,7 +55,7 @@ impl ValidRuleset {
     /// What its translations come to.
     pub fn translations(&self) -> Translations {
         let mut all = Translations::default();
-        for rule in &self.rules {
+        for (index, rule) in self.rules.iter().enumerate() {
             for item in &rule.items {
                 let Item::Nat(id) = item else { continue };
                 let nat = &self.nats[id.index()];
@@ -52,12 +63,56 @@ impl ValidRuleset {
                     NatKind::Source => all.sources.extend(self.addresses(nat)),
                     NatKind::Masquerade => all.masquerades = true,
                     NatKind::Destination | NatKind::Redirect => {
-                        all.destinations.extend(self.forwarded(rule, nat));
+                        let found = self.forwarded(rule, nat);
+                        if found.iter().any(Forwarded::is_wide) && !self.takes_all(index) {
+                            all.vague.push(index);
+                        } else {
+                            all.destinations.extend(found);
+                        }
                     }
                 }
             }
         }
         all
+    }
+
+    /// True if a rule translates every packet that has what [`Forwarded`] tells of it: it asks
+    /// for nothing else, and nothing before it takes a packet away.
+    fn takes_all(&self, index: usize) -> bool {
+        let rule = &self.rules[index];
+        let chain = &self.chains[rule.chain.index()];
+        let before = &self.rules[chain.rules.start as usize..index];
+        let decides = |item: &Item| matches!(item, Item::Verdict(_) | Item::VerdictMap { .. });
+        chain.base.is_some()
+            && !before.iter().flat_map(|rule| &rule.items).any(decides)
+            && rule.items.iter().all(|item| self.is_told(item))
+    }
+
+    /// True if a part of a rule narrows [`Forwarded`] as much as it narrows the rule.
+    fn is_told(&self, item: &Item) -> bool {
+        let told = |load: &Load, interval: &Interval| {
+            load.is_plain()
+                && match load.field {
+                    Field::Input
+                    | Field::Source(_)
+                    | Field::Destination(_)
+                    | Field::DestinationPort(_) => true,
+                    Field::L4Protocol | Field::Nfproto => interval.low == interval.high,
+                    _ => false,
+                }
+        };
+        match item {
+            Item::Within { load, interval, negated } => !negated && told(load, interval),
+            Item::Member { key, set, negated } => {
+                let set = &self.sets[set.index()];
+                let all_told = |values: &Vec<Interval>| {
+                    key.loads.iter().zip(values).all(|(load, interval)| told(load, interval))
+                };
+                !negated && !set.dynamic && set.elements.iter().all(|it| all_told(&it.key))
+            }
+            Item::Counter(_) | Item::Log(_) | Item::Assign { .. } | Item::Nat(_) => true,
+            _ => false,
+        }
     }
 
     fn addresses(&self, nat: &Nat) -> Vec<(Family, Interval)> {
@@ -87,7 +142,12 @@ impl ValidRuleset {
     /// The packets that a rule may ask a translation for. What it asks for otherwise than by
     /// address, protocol and port is not looked at.
     fn forwarded(&self, rule: &Rule, nat: &Nat) -> Vec<Forwarded> {
-        let mut found = vec![Forwarded::default()];
+        let family = nat.family.or(match self.chains[rule.chain.index()].family {
+            TableFamily::Inet => None,
+            TableFamily::Ip => Some(Family::V4),
+            TableFamily::Ip6 => Some(Family::V6),
+        });
+        let mut found = vec![Forwarded { family, ..Forwarded::default() }];
         let keys = [&nat.address, &nat.port].into_iter().filter_map(|operand| match operand {
             NatOperand::Mapped { key, map } => Some((key, *map)),
             _ => None,
@@ -122,6 +182,14 @@ impl ValidRuleset {
     }
 }
 
+impl Forwarded {
+    /// True if these are not the packets of a service or of an address: most of what comes in
+    /// may be among them.
+    const fn is_wide(&self) -> bool {
+        self.addresses.is_none() && self.ports.is_none()
+    }
+}
+
 /// The packets of a kind that have a value in an interval; `None` if there is none.
 fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwarded> {
     if !load.is_plain() {
@@ -132,9 +200,11 @@ fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwa
         Field::Input => narrowed.interfaces = Some(common(packets.interfaces, interval)?),
         Field::Source(family) => {
             narrowed.sources = Some(of_family(packets.sources, family, interval)?);
+            return of_one_family(narrowed, family);
         }
         Field::Destination(family) => {
             narrowed.addresses = Some(of_family(packets.addresses, family, interval)?);
+            return of_one_family(narrowed, family);
         }
         Field::DestinationPort(guard) => {
             let before =
@@ -144,6 +214,12 @@ fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwa
             if let Guard::Protocol(protocol) | Guard::Over(protocol, _) = guard {
                 return of_protocol(narrowed, protocol);
             }
+        }
+        Field::Nfproto if interval.low == interval.high => {
+            let family = [(NFPROTO_IPV4, Family::V4), (NFPROTO_IPV6, Family::V6)]
+                .into_iter()
+                .find_map(|(number, family)| (interval.low == number).then_some(family))?;
+            return of_one_family(narrowed, family);
         }
         Field::L4Protocol if interval.low == interval.high => {
             return of_protocol(narrowed, interval.low as u8);
@@ -169,6 +245,11 @@ fn of_family(
         return None;
     }
     Some((family, common(before.map(|(_, before)| before), interval)?))
+}
+
+fn of_one_family(packets: Forwarded, family: Family) -> Option<Forwarded> {
+    let fits = packets.family.is_none_or(|other| other == family);
+    fits.then_some(Forwarded { family: Some(family), ..packets })
 }
 
 fn of_protocol(packets: Forwarded, protocol: u8) -> Option<Forwarded> {

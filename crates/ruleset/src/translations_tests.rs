@@ -62,7 +62,7 @@ fn sources_are_all_addresses_that_rules_name() {
 fn destinations_are_known_by_address_protocol_and_port() {
     let to = json!({"dnat": {"family": "ip", "addr": "192.0.2.10", "port": 80}});
     let forwarded = |statements: Value| translations(&[statements]).destinations;
-    let any = Forwarded::default();
+    let any = Forwarded { family: Some(Family::V4), ..Forwarded::default() };
     let web = Forwarded { protocol: Some(TCP), ports: Some((8080, 8080)), ..any };
     assert_eq!(forwarded(json!([is("tcp", "dport", &json!(8080)), to])), [web]);
     let addresses = Some((Family::V4, Interval::one(v4("198.51.100.1"))));
@@ -82,11 +82,57 @@ fn destinations_are_known_by_address_protocol_and_port() {
     let set = json!({"set": [53, {"range": [5000, 5009]}]});
     let mut found = forwarded(json!([is("udp", "dport", &set), {"redirect": {"port": 9}}]));
     found.sort_by_key(|it| it.ports);
-    let udp = |ports| Forwarded { protocol: Some(UDP), ports: Some(ports), ..any };
+    let both = Forwarded::default();
+    let udp = |ports| Forwarded { protocol: Some(UDP), ports: Some(ports), ..both };
     assert_eq!(found, [udp((53, 53)), udp((5000, 5009))]);
     // What the map does not hold is not translated.
     let mapped = json!({"dnat": {"family": "ip", "addr": {"map": {
         "key": {"payload": {"protocol": "tcp", "field": "dport"}},
         "data": {"set": [[8080, "192.0.2.10"]]}}}}});
     assert_eq!(forwarded(json!([mapped])), [web]);
+}
+
+#[test]
+fn a_rule_that_names_no_address_and_no_port_is_told_only_if_it_takes_all() {
+    let to = json!({"dnat": {"family": "ip", "addr": "192.0.2.10"}});
+    let wan = json!({"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "wan0"}});
+    let marked = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}});
+    let not_lan =
+        json!({"match": {"op": "!=", "left": {"meta": {"key": "iifname"}}, "right": "lan0"}});
+    let told = |rules: &[Value]| {
+        let found = translations(rules);
+        (found.destinations.len(), found.vague)
+    };
+    assert_eq!(told(&[json!([to])]), (1, vec![]));
+    assert_eq!(told(&[json!([wan, {"counter": null}, to])]), (1, vec![]));
+    assert_eq!(told(&[json!([wan, marked, to])]), (0, vec![0]));
+    assert_eq!(told(&[json!([not_lan, to])]), (0, vec![0]));
+    // A service is told, whatever else the rule asks.
+    assert_eq!(told(&[json!([marked, is("tcp", "dport", &json!(80)), to])]), (1, vec![]));
+    // It is not told what a rule before it takes away.
+    let chain = |name: &str, base: bool| {
+        let mut chain = json!({"family": "inet", "table": "t", "name": name, "handle": 2});
+        if base {
+            let hook = json!({"type": "nat", "hook": "prerouting", "prio": -100,
+                "policy": "accept"});
+            chain.as_object_mut().unwrap().extend(hook.as_object().unwrap().clone());
+        }
+        json!({ "chain": chain })
+    };
+    let rule = |chain: &str, expr: Value| {
+        json!({"rule": {"family": "inet", "table": "t", "chain": chain, "handle": 9,
+            "expr": expr}})
+    };
+    let table = json!({"table": {"family": "inet", "name": "t", "handle": 1}});
+    let told = |objects: Vec<Value>| {
+        let imported = import_value(&json!({ "nftables": objects }), Options::default());
+        let found = imported.unwrap_or_else(|refused| panic!("{refused}")).ruleset.translations();
+        (found.destinations.len(), found.vague)
+    };
+    let ssh = json!([is("tcp", "dport", &json!(22)), {"accept": null}]);
+    let objects = vec![table.clone(), chain("in", true), rule("in", ssh), rule("in", json!([to]))];
+    assert_eq!(told(objects), (0, vec![1]));
+    let jump = json!([marked, {"jump": {"target": "other"}}]);
+    let base = [table, chain("other", false), chain("in", true), rule("other", json!([to]))];
+    assert_eq!(told(base.into_iter().chain([rule("in", jump)]).collect()).0, 0);
 }

@@ -11,6 +11,12 @@ use wire::Family;
 /// Protocols with ports.
 const WITH_PORTS: &str = "meta l4proto { tcp, udp, udplite, sctp, dccp }";
 
+/// Drops what no connection of the host has, only a socket that waits for anybody.
+const WAITS_FOR_ANYBODY: &str = "socket wildcard 1 drop";
+/// Lets through what belongs to a socket. Whether one is transparent is asked because that can
+/// be told, either way, of connections that are being opened and of those that are over too.
+const BELONGS_TO_HOST: &str = "socket transparent { 0, 1 } accept";
+
 /// Packets for the host's addresses that are not the host's affair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptOut {
@@ -79,7 +85,8 @@ impl KeptOut {
         for rule in [
             "tcp flags & (syn | ack) == syn socket wildcard { 0, 1 } accept",
             "meta l4proto udp socket wildcard { 0, 1 } accept",
-            "socket wildcard 0 accept",
+            WAITS_FOR_ANYBODY,
+            BELONGS_TO_HOST,
             "drop",
         ] {
             add(format!("add rule inet {table} sources {rule}"));
@@ -119,6 +126,12 @@ fn rules_of(packets: &Forwarded, interfaces: &[String]) -> Vec<String> {
             matches += &text;
         }
     }
+    if let (Some(family), None, None) = (packets.family, packets.sources, packets.addresses) {
+        matches += match family {
+            Family::V4 => "meta nfproto ipv4 ",
+            Family::V6 => "meta nfproto ipv6 ",
+        };
+    }
     let protocol = packets.protocol.map(|protocol| format!("meta l4proto {protocol} "));
     match packets.ports {
         Some((low, high)) => {
@@ -129,7 +142,8 @@ fn rules_of(packets: &Forwarded, interfaces: &[String]) -> Vec<String> {
             let protocol = protocol.unwrap_or_default();
             // What the host itself has opened is not translated, nor is talk on the link.
             [
-                "socket wildcard 0 accept",
+                WAITS_FOR_ANYBODY,
+                BELONGS_TO_HOST,
                 "icmp type != echo-request accept",
                 "icmpv6 type != echo-request accept",
                 "drop",
