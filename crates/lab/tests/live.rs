@@ -45,5 +45,7 @@ mod stateway;
 mod syn_proxy;
 #[path = "live/tracking/mod.rs"]
 mod tracking;
+#[path = "live/translated.rs"]
+mod translated;
 #[path = "live/tunnels.rs"]
 mod tunnels;

@@ -112,7 +112,9 @@ pub(crate) fn candidates(
     let range = request.addresses.filter(|range| range.family() == key.family);
     let addresses = addresses(request, range, own.address, &key, ends, supply);
     let choice = PortChoice::of(request, &key, own.port, supply.block);
-    let start = match request.random {
+    // Other buckets give away what is not of the block, too, and whether one has is not known
+    // here. Who tries again is to get another.
+    let start = match request.random || choice.is_shared {
         true => supply.seed,
         false => (supply.hash)(&key),
     };
@@ -173,13 +175,16 @@ struct PortChoice {
     others: Block,
     /// From the first on, and not from anywhere.
     in_order: bool,
+    /// The source gets them, and they are not of the bucket's block.
+    is_shared: bool,
 }
 
 impl PortChoice {
     const NONE: Block = Block { first: 0, stride: 1, len: 0 };
 
     fn of(request: Request, key: &FlowKey, own: u16, block: Block) -> Self {
-        let as_it_is = Self { keep: Some(own), others: Self::NONE, in_order: false };
+        let as_it_is =
+            Self { keep: Some(own), others: Self::NONE, in_order: false, is_shared: false };
         if !key.is_identified() {
             return as_it_is;
         }
@@ -197,7 +202,9 @@ impl PortChoice {
         };
         let may_stay = !request.random && others.contains(own);
         let in_order = request.end == End::Destination && !request.random;
-        Self { keep: may_stay.then_some(own), others, in_order }
+        let is_shared = request.end == End::Source
+            && request.ports.is_some_and(|range| block.within(range).is_empty());
+        Self { keep: may_stay.then_some(own), others, in_order, is_shared }
     }
 
     fn ports(self, start: u64) -> impl Iterator<Item = u16> {

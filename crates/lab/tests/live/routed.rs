@@ -71,7 +71,7 @@ fn one_ping(lab: &Lab, more: &[&str], address: &str) -> Result<String> {
     Ok(output.stdout)
 }
 
-fn drops(lab: &Lab, reason: &str) -> Result<u64> {
+pub fn drops(lab: &Lab, reason: &str) -> Result<u64> {
     let answer = lab.stateway().expect("it runs").query(&["drops"])?;
     let all = answer["drops"].as_array().expect("a list of reasons");
     let found = all.iter().find(|entry| entry["name"] == reason);
