@@ -145,6 +145,14 @@ impl Expectations {
         self.len() == 0
     }
 
+    /// False if nobody expects a packet like this one, from whomever; rarely true although
+    /// nobody does. Takes no lock.
+    pub fn may_expect(&self, packet: &KeyedPacket) -> bool {
+        let KeyedPacket { key, sender } = packet;
+        let to = key.endpoint(sender.opposite());
+        self.shared.hints.any() && self.shared.hints.any_at(key.zone, key.protocol, &to)
+    }
+
     /// Where helpers keep what they have read of announcements.
     pub(crate) fn memory(&self) -> &Memory {
         &self.shared.memory

@@ -54,6 +54,8 @@ struct Journey {
     output_port: Option<PortId>,
     /// It is for the host, and no rule translates it.
     is_hosts: bool,
+    /// It was announced by a translated connection and is translated as that: no rule is asked.
+    follows: bool,
 }
 
 /// A connection as rules ask for it.
@@ -125,6 +127,7 @@ impl Journey {
             passed: Passed::default(),
             output_port: None,
             is_hosts: false,
+            follows: false,
         }
     }
 
@@ -229,6 +232,7 @@ impl Worker {
         now: Timestamp,
     ) -> Result<(), Why> {
         self.judge_stage(Stage::Prerouting, packet, journey, now)?;
+        journey.follows = self.follow(packet, &journey.tracked, now)?;
         self.judge_translation(Stage::DestinationNat, packet, journey, now)?;
         let halves = self.halves(packet, &journey.tracked);
         if journey.is_hosts && halves.destination.is_none() {
@@ -296,7 +300,7 @@ impl Worker {
     }
 
     /// Asks a stage of translation about a packet that has opened a connection. True if a
-    /// rule has asked for one.
+    /// rule has asked for one, or none is to be asked.
     fn judge_translation(
         &mut self,
         stage: Stage,
@@ -304,8 +308,8 @@ impl Worker {
         journey: &mut Journey,
         now: Timestamp,
     ) -> Result<bool, Why> {
-        if !journey.tracked.fresh {
-            return Ok(false);
+        if !journey.tracked.fresh || journey.follows {
+            return Ok(journey.follows);
         }
         let outcome = self.judge_stage(stage, packet, journey, now)?;
         let Some(request) = outcome.and_then(|outcome| outcome.nat) else { return Ok(false) };
@@ -486,13 +490,20 @@ impl Worker {
     }
 
     /// A packet goes on, unless a helper waits for the rest of it.
-    fn confirm(&mut self, packet: &Packet, tracked: Tracked, now: Timestamp) -> Result<(), Why> {
+    fn confirm(
+        &mut self,
+        packet: &mut Packet,
+        tracked: Tracked,
+        now: Timestamp,
+    ) -> Result<(), Why> {
         if !tracked.fresh && !tracked.is_watched() {
             return Ok(());
         }
         let Self { ownership, tracking, counters, .. } = self;
         let Some(bucket) = ownership.get_mut(packet.bucket) else { return Ok(()) };
-        tracking.pass(bucket, packet, tracked, now, counters).refusal().map_or(Ok(()), Err)
+        let passed = tracking.pass(bucket, packet, tracked, now, counters);
+        passed.refusal().map_or(Ok(()), Err)?;
+        if tracked.is_watched() { self.edit_payload(packet) } else { Ok(()) }
     }
 
     pub(crate) fn withdraw(&mut self, packet: &Packet, tracked: &Tracked, now: Timestamp) {

@@ -19,6 +19,7 @@ mod crew;
 mod crew_rig;
 mod doorbell;
 mod events;
+mod following;
 mod gateway;
 mod host_guard;
 mod icmp_answers;

@@ -242,7 +242,22 @@ impl Worker {
         screened: bool,
         now: Timestamp,
     ) -> Result<Passed, Why> {
-        if self.rules.is_some() {
+        let bucket = self.ownership.get(packet.bucket);
+        if bucket.is_some_and(|bucket| bucket.connections.has_adjustments()) {
+            return self.admit_adjusted(packet, screened, now);
+        }
+        self.admit_as_it_is(packet, screened, now)
+    }
+
+    #[inline]
+    pub(crate) fn admit_as_it_is(
+        &mut self,
+        packet: &mut Packet,
+        screened: bool,
+        now: Timestamp,
+    ) -> Result<Passed, Why> {
+        // What is for an address of the host may be the host's, rules or not.
+        if self.rules.is_some() || packet.is_own {
             return self.admit_by_rules(packet, screened, now);
         }
         self.admit_unruled(packet, screened, now)
@@ -259,13 +274,20 @@ impl Worker {
         let mut tracked = self.track(packet, screened, now);
         let fresh = tracked;
         if tracked.fresh && tracked.why.is_none() {
-            self.settle_translation(packet, &tracked, now)
+            self.follow(packet, &tracked, now)
+                .and_then(|follows| match follows {
+                    true => Ok(()),
+                    false => self.settle_translation(packet, &tracked, now),
+                })
                 .inspect_err(|_| self.withdraw(packet, &fresh, now))?;
         }
         if (tracked.fresh || tracked.is_watched())
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {
             tracked = self.tracking.pass(bucket, packet, tracked, now, &mut self.counters);
+            if fresh.is_watched() && tracked.why.is_none() {
+                self.edit_payload(packet)?;
+            }
         }
         if tracked.verdict == Verdict::Accept {
             self.counters.classify(tracked.class);
@@ -294,7 +316,7 @@ impl Worker {
     }
 
     /// True if a packet for an address of the host may be another's: it belongs to a connection,
-    /// or a rule may translate it.
+    /// or is expected, or a rule may translate it.
     #[cold]
     fn may_be_translated(&self, packet: &Packet, now: Timestamp) -> bool {
         let Some((keyed, hash)) = packet.looked_up() else { return false };
@@ -305,7 +327,9 @@ impl Worker {
                     && !matches!(packet.network.transport, Transport::IcmpError(_))
             })
         };
-        bucket.connections.has(&keyed, hash, now) || is_asked()
+        bucket.connections.has(&keyed, hash, now)
+            || self.tracking.expectations.may_expect(&keyed)
+            || is_asked()
     }
 
     /// Has the first packet of a connection wait until replies find it.

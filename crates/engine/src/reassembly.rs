@@ -111,6 +111,16 @@ impl Pieces {
         self.fragments.first().filter(|_| is_plain).map(|first| &first.frame)
     }
 
+    /// Takes these frames as what the datagram came in.
+    pub fn replace(&mut self, frames: Vec<Frame>, pool: &mut FramePool) {
+        let mut before = Vec::new();
+        self.take_into(&mut before, pool);
+        before.into_iter().for_each(|frame| pool.give_back(frame));
+        // Where the payload lies is asked only of what is to be put together.
+        let fragment = |frame| Fragment { frame, payload: (0, 0), pieces: None };
+        self.fragments.extend(frames.into_iter().map(fragment));
+    }
+
     /// How many frames came from outside.
     pub fn frames(&self) -> usize {
         let mut frames = 0;

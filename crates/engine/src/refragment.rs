@@ -21,7 +21,6 @@ use crate::reassembly::Pieces;
 /// with an answer to its sender if there are `answers`, at this time in nanoseconds; and where
 /// the datagram came through a tunnel, whose packets would have to be written anew. The
 /// datagram stays in `whole` then.
-#[cfg_attr(not(test), expect(dead_code, reason = "no stage changes payload yet"))]
 pub fn refragment(
     whole: &mut Frame,
     pieces: &Pieces,

@@ -129,7 +129,8 @@ impl Worker {
         })
     }
 
-    fn choose(
+    /// Has a translation chosen in the table of a packet's bucket.
+    pub(crate) fn choose<T: Default>(
         &mut self,
         packet: &Packet,
         tracked: &Tracked,
@@ -139,15 +140,17 @@ impl Worker {
             conntrack::ConnectionId,
             Supply<'_>,
             &mut conntrack::Context<'_>,
-        ) -> Result<(), DropReason>,
-    ) -> Result<(), Why> {
+        ) -> Result<T, DropReason>,
+    ) -> Result<T, Why> {
         let seed = self.translator.seed();
         let block = self.block(packet.bucket);
         let Self { ownership, hasher, tracking, counters, .. } = self;
         let (Some(bucket), Some(id)) = (ownership.get_mut(packet.bucket), tracked.connection)
         else {
-            return Ok(());
+            return Ok(T::default());
         };
+        // What the connection announces, if it gets a translation, comes to such a port too.
+        bucket.connections.set_block(block);
         let hash = |key: &flow::FlowKey| hasher.table_hash(key);
         let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
         let supply = Supply { block, seed, hash: &hash };

@@ -84,18 +84,30 @@ fn routing_with(outside: &str) -> Arc<Routing> {
 
 /// A router with these rules, so many workers and 16 buckets.
 fn crew(workers: u16) -> Crew {
-    let mut config = Config::new(HashKey(3, 4));
+    crew_of(workers, RULES, routing(), OWN.into(), Config::new(HashKey(3, 4)))
+}
+
+/// One that has this address outside, and settings of its own.
+fn crew_of(
+    workers: u16,
+    rules: &str,
+    routing: Arc<Routing>,
+    own: IpAddr,
+    mut config: Config,
+) -> Crew {
     config.mode = Mode::Routed;
     config.buckets = BucketCount::new(16).unwrap();
     let mut crew = Crew::new(&config, workers, true);
     let names = ["lan0".to_owned(), "wan0".to_owned()];
-    let ruleset = import(RULES.as_bytes(), Options::default()).unwrap().ruleset;
+    let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
     let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
     let rules = rules.load(1, workers.into(), crew.now);
-    let mapped = Ipv4Addr::from(OWN).to_ipv6_mapped().octets();
+    let mapped = match own {
+        IpAddr::V4(own) => own.to_ipv6_mapped().octets(),
+        IpAddr::V6(own) => own.octets(),
+    };
     let translated = steer::Translated::new([mapped..=mapped], config.settings.steer.nat_ports());
     crew.hasher.set_translated(translated.clone());
-    let routing = routing();
     for member in &mut crew.members {
         member.tell(Command::Translated(translated.clone())).unwrap();
         member.tell(Command::Routing(routing.clone())).unwrap();
@@ -501,3 +513,6 @@ proptest! {
         }
     }
 }
+
+#[path = "following_tests.rs"]
+mod following;

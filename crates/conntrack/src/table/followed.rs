@@ -106,8 +106,14 @@ impl Table {
         std::mem::take(&mut self.edits)
     }
 
+    /// True if numbers have to be shifted in packets of any connection of the table.
+    #[inline]
+    pub const fn has_adjustments(&self) -> bool {
+        self.slab.has_shifts()
+    }
+
     /// The numbers that have to be shifted in the packets of a connection because of such
-    /// changes, and the direction of this packet. Before it is tracked the numbers are changed
+    /// changes, and the direction of this packet; `None` also if its time is over. Before it is tracked the numbers are changed
     /// with [`Adjustment::before_tracking`], behind what the SYN proxy changes, and after
     /// [`Table::pass`] with [`Adjustment::after_tracking`], before what that changes. Costs one
     /// test while there are none.
@@ -116,11 +122,15 @@ impl Table {
         &self,
         packet: &flow::KeyedPacket,
         hash: u64,
+        now: flow::Timestamp,
     ) -> Option<(Direction, Adjustment)> {
         if !self.slab.has_shifts() {
             return None;
         }
         let met = self.look_up(packet, hash)?;
+        if self.slab[met.slot].head.is_expired(now) {
+            return None;
+        }
         let sequences = *self.slab.shifts(met.slot)?;
         Some((met.direction, Adjustment { sequences, ..Adjustment::default() }))
     }

@@ -113,7 +113,7 @@ impl Lab {
         }
         let mut network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
-        let before = self.table.adjustment(&keyed, hash(&keyed.key));
+        let before = self.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000));
         if let Some((direction, adjustment)) = before {
             let mut editor = wire::TcpEditor::new(&mut frame, &mut network, true).unwrap();
             adjustment.before_tracking(direction, &mut editor);
@@ -377,7 +377,7 @@ proptest! {
                 let sent = lab.send(ends, Some(ACK), (sequence, 1), payload.as_bytes(), &[]);
                 prop_assert_eq!(sent.tracked.class, Class::Established);
                 let keyed = lab.table.original(0);
-                let seen_as = match lab.table.adjustment(&keyed, hash(&keyed.key)) {
+                let seen_as = match lab.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000)) {
                     Some((_, adjustment)) => adjustment.sequences[0].seen(sequence),
                     None => sequence,
                 };

@@ -1,0 +1,113 @@
+//! What translated connections announce: connections that are translated as they are, and
+//! messages that say something else on their way, and so may be longer or shorter.
+
+use conntrack::Tracked;
+use conntrack::Why;
+use flow::{DropReason, Timestamp};
+use netio::{Checksum, Frame};
+use wire::{ChecksumCovers, ETHERNET_LEN, TcpFlags, Transport};
+
+use crate::judging::Passed;
+use crate::packet::Packet;
+use crate::path_mtu::come_from;
+use crate::refragment::refragment;
+use crate::worker::Worker;
+
+impl Worker {
+    /// Translates a new connection that a translated one has announced. True if it is one: no
+    /// rule is asked for its translation then.
+    ///
+    /// # Errors
+    /// Why the packet is to be dropped.
+    #[inline]
+    pub(crate) fn follow(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+    ) -> Result<bool, Why> {
+        // Nothing inside a tunnel is translated.
+        if !(tracked.fresh && tracked.is_expected()) || packet.network.offset != ETHERNET_LEN {
+            return Ok(false);
+        }
+        self.choose(packet, tracked, now, |table, id, supply, context| {
+            table.follow(id, supply, context)
+        })
+    }
+
+    /// Judges a packet in whose bucket there are connections with changed messages: the tracker
+    /// sees the numbers that each end means, and the ends those that they expect.
+    #[cold]
+    pub(crate) fn admit_adjusted(
+        &mut self,
+        packet: &mut Packet,
+        screened: bool,
+        now: Timestamp,
+    ) -> Result<Passed, Why> {
+        let found = packet.looked_up().zip(self.ownership.get(packet.bucket));
+        let found = found
+            .filter(|_| !packet.untracked)
+            .and_then(|((keyed, hash), bucket)| bucket.connections.adjustment(&keyed, hash, now));
+        let Some((direction, adjustment)) = found else {
+            return self.admit_as_it_is(packet, screened, now);
+        };
+        match packet.network.transport {
+            // It may open the next connection, whose numbers nobody has changed.
+            Transport::Tcp(tcp) if tcp.flags.contains(TcpFlags::SYN) => {
+                self.admit_as_it_is(packet, screened, now)
+            }
+            Transport::Tcp(_) => {
+                self.edit(packet, |segment| adjustment.before_tracking(direction, segment));
+                let passed = self.admit_as_it_is(packet, screened, now)?;
+                self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
+                Ok(passed)
+            }
+            _ => {
+                // What an error quotes has gone the other way.
+                let quoted = direction.reversed();
+                adjustment.quoted(quoted, packet.frame.bytes_mut(), &packet.network);
+                self.admit_as_it_is(packet, screened, now)
+            }
+        }
+    }
+
+    /// Changes what a packet says that a helper has read just now, if that has to change.
+    ///
+    /// # Errors
+    /// Why the packet is to be dropped.
+    #[cold]
+    pub(crate) fn edit_payload(&mut self, packet: &mut Packet) -> Result<(), Why> {
+        let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return Ok(()) };
+        let edits = bucket.connections.take_edits();
+        if edits.is_empty() {
+            return Ok(());
+        }
+        let Packet { frame, network, pieces, .. } = packet;
+        let covers = match frame.offload.checksum {
+            Checksum::Partial { .. } => ChecksumCovers::PseudoHeader,
+            Checksum::Complete | Checksum::Verified => ChecksumCovers::All,
+        };
+        let places = edits.iter().map(|edit| (edit.place.clone(), &edit.text[..]));
+        let mut bytes = Vec::new();
+        let too_long = Why::from(DropReason::OutputTooLong);
+        *network = wire::edit_payload(frame.bytes(), network, places, covers, &mut bytes)
+            .ok_or(too_long)?;
+        let mut edited = self.pool.copy_of(&bytes).ok_or(too_long)?;
+        come_from(frame, &mut edited);
+        edited.supplied_hash = frame.supplied_hash;
+        edited.offload = frame.offload;
+        // What fits one segment is none to be cut.
+        edited.offload.segmentation = frame.offload.segmentation.filter(|it| {
+            edited.len() > usize::from(it.header_length) + usize::from(it.segment_size)
+        });
+        self.pool.give_back(std::mem::replace(frame, edited));
+        let Some(pieces) = pieces else { return Ok(()) };
+        // The whole stays, to be looked at. Who sends the fragments cuts them for the next link.
+        let mut whole = self.pool.duplicate(frame).ok_or(too_long)?;
+        let mut cut: Vec<Frame> = Vec::new();
+        refragment(&mut whole, pieces, u32::MAX, None, &mut self.pool, &mut cut)
+            .map_err(|refused| refused.reason)?;
+        pieces.replace(cut, &mut self.pool);
+        Ok(())
+    }
+}
