@@ -194,7 +194,9 @@ fn a_server_behind_the_router_is_reached_by_its_address() {
 fn a_sender_hears_of_a_shorter_link_behind_its_translation() {
     alone(|| {
         let mut lab = translating_lab(2)?;
+        // Both ends of the link: it loses what is longer than either.
         lab.gateway().ip(&["link set wan0 mtu 1300"])?;
+        lab.server().ip(&["link set eth0 mtu 1300"])?;
         thread::sleep(Duration::from_millis(700));
         let said = lab
             .on_client("ping")

@@ -363,7 +363,7 @@ fn neighbours_are_followed() {
         let listed = known(&mut Mirror::open().unwrap());
         assert_eq!(listed, Some(Neighbour::Incomplete), "only its end is told");
         let addresses = &mirror.picture().links[&link].addresses;
-        assert!(addresses.contains(&"192.0.2.1/24".parse().unwrap()), "{addresses:?}");
+        assert!(addresses.contains(&"192.0.2.1/28".parse().unwrap()), "{addresses:?}");
     });
 }
 
