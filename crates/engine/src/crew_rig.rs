@@ -13,10 +13,11 @@ use steer::{BucketId, SteeringHasher, WorkerId};
 use crate::command::{Command, Notice, Queue};
 use crate::crew::{Member, introduce};
 use crate::ownership::Move;
+use crate::rig::equipment;
 use crate::route_keeper::Resolver;
 use crate::views::Received;
-use crate::worker::{Equipment, TimeSource, Turn, Worker};
-use crate::{Bucket, Config, Zones};
+use crate::worker::{Equipment, Turn, Worker};
+use crate::{Bucket, Config};
 
 #[derive(Clone, Default)]
 pub struct Line(pub Arc<Mutex<VecDeque<Frame>>>);
@@ -84,21 +85,12 @@ impl Crew {
             let (mut member, inbox) = Member::new(id, None).unwrap();
             let mut worker = Worker::new(Equipment {
                 id,
-                hasher: hasher.clone(),
-                tunnels: config.tunnels,
                 routes: owners.clone(),
-                refuses_new: vec![false; 2],
-                outputs: 2,
-                settings: config.settings.clone(),
-                zones: Zones::new(&config.zones, 2).unwrap(),
                 limits: pools.limits(config.secret),
                 expectations: expectations.clone(),
-                fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
-                time: TimeSource::Turn,
-                inbox,
-                notices: notify.clone(),
                 wakeup: member.wakeup.clone(),
                 resolver: routed.then(|| Resolver::for_test().0),
+                ..equipment(config, inbox, notify.clone())
             });
             for bucket in config.buckets.iter().filter(|bucket| owners[bucket.index()] == id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));

@@ -4,8 +4,8 @@
 use conntrack::Tracked;
 use conntrack::Why;
 use flow::{DropReason, Timestamp};
-use netio::{Checksum, Frame};
-use wire::{ChecksumCovers, ETHERNET_LEN, TcpFlags, Transport};
+use netio::Frame;
+use wire::{ETHERNET_LEN, TcpFlags, Transport};
 
 use crate::judging::Passed;
 use crate::packet::Packet;
@@ -83,10 +83,7 @@ impl Worker {
             return Ok(());
         }
         let Packet { frame, network, pieces, .. } = packet;
-        let covers = match frame.offload.checksum {
-            Checksum::Partial { .. } => ChecksumCovers::PseudoHeader,
-            Checksum::Complete | Checksum::Verified => ChecksumCovers::All,
-        };
+        let covers = frame.offload.checksum.covers();
         let places = edits.iter().map(|edit| (edit.place.clone(), &edit.text[..]));
         let mut bytes = Vec::new();
         let too_long = Why::from(DropReason::OutputTooLong);

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use netio::{Checksum, Frame, FramePool, PortId};
+use netio::{Frame, FramePool, PortId};
 use wire::icmp_error::{self, Message};
-use wire::{ChecksumCovers, Dissected, Family, Tunnels};
+use wire::{Dissected, Family, Tunnels};
 
 use crate::allowance::Allowance;
 
@@ -82,10 +82,7 @@ fn as_sent(frame: &Frame, pool: &mut FramePool) -> Option<Frame> {
     let dissected = wire::dissect(sent.bytes(), Tunnels::Outer).ok()?;
     let mut network = dissected.network?;
     let length = (network.end as usize).saturating_sub(network.transport_offset.into());
-    let covers = match sent.offload.checksum {
-        Checksum::Partial { .. } => ChecksumCovers::PseudoHeader,
-        Checksum::Complete | Checksum::Verified => ChecksumCovers::All,
-    };
+    let covers = sent.offload.checksum.covers();
     before.apply(sent.bytes_mut(), &mut network, length, covers);
     Some(sent)
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use conntrack::Expectations;
 use flow::Timestamp;
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
-use rtrb::{Producer, RingBuffer};
+use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteeringHasher, WorkerId};
 
-use crate::command::{Command, Queue};
+use crate::command::{Command, Notice, Queue};
 use crate::peers::Wakeup;
 use crate::views::Received;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
@@ -50,6 +50,32 @@ impl TxQueue for Wire {
     }
 }
 
+/// What a worker between two ports is made from that is alone, and no router.
+pub fn equipment(
+    config: &Config,
+    inbox: Consumer<Command>,
+    notices: mpsc::Sender<Notice>,
+) -> Equipment {
+    Equipment {
+        id: WorkerId(0),
+        hasher: SteeringHasher::new(config.steering()),
+        tunnels: config.tunnels,
+        routes: vec![WorkerId(0); config.buckets.get()],
+        refuses_new: vec![false; 2],
+        outputs: 2,
+        settings: config.settings.clone(),
+        zones: Zones::new(&config.zones, 2).unwrap(),
+        limits: config.limit_pools().unwrap().limits(config.secret),
+        expectations: Expectations::new(config.secret),
+        fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
+        time: TimeSource::Turn,
+        inbox,
+        notices,
+        wakeup: Wakeup::new(Waker::new().unwrap()),
+        resolver: None,
+    }
+}
+
 /// A worker between two ports.
 pub struct Rig {
     pub worker: Worker,
@@ -63,24 +89,7 @@ impl Rig {
     pub fn new(config: &Config) -> Self {
         let now = Timestamp::from_secs(1000);
         let (mut commands, inbox) = RingBuffer::new(8);
-        let mut worker = Worker::new(Equipment {
-            id: WorkerId(0),
-            hasher: SteeringHasher::new(config.steering()),
-            tunnels: config.tunnels,
-            routes: vec![WorkerId(0); config.buckets.get()],
-            refuses_new: vec![false; 2],
-            outputs: 2,
-            settings: config.settings.clone(),
-            zones: Zones::new(&config.zones, 2).unwrap(),
-            limits: config.limit_pools().unwrap().limits(config.secret),
-            expectations: Expectations::new(config.secret),
-            fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
-            time: TimeSource::Turn,
-            inbox,
-            notices: mpsc::channel().0,
-            wakeup: Wakeup::new(Waker::new().unwrap()),
-            resolver: None,
-        });
+        let mut worker = Worker::new(equipment(config, inbox, mpsc::channel().0));
         for bucket in config.buckets.iter() {
             worker.install(bucket, Box::new(Bucket::new(now)));
         }

@@ -9,7 +9,7 @@ use fib::{HardwareAddress, LinkId, Neighbour, Query, Way, Ways};
 use flow::{Counters, DropReason};
 use netio::{Frame, FramePool, PortId};
 use wire::icmp_error::Message;
-use wire::{Dissected, ETHERNET_LEN, Family, Network, Transport, Tunnels};
+use wire::{Dissected, ETHERNET_LEN, Family, Network, Tunnels};
 
 use crate::output::{Manner, Onward, Outputs};
 use crate::packet::Packet;
@@ -475,18 +475,7 @@ fn query(network: &Network, link: LinkId, whole: bool) -> Query {
 /// Those that rules may ask for. All fragments have to go one way, and only the first has
 /// ports: so none is asked, as in a kernel that does not put them together.
 fn ports(network: &Network) -> Option<(u16, u16)> {
-    if network.fragment.is_some() {
-        return None;
-    }
-    match network.transport {
-        Transport::Tcp(tcp) => Some((tcp.source_port, tcp.destination_port)),
-        Transport::Udp { source_port, destination_port, .. }
-        | Transport::Sctp { source_port, destination_port, .. }
-        | Transport::Dccp { source_port, destination_port, .. } => {
-            Some((source_port, destination_port))
-        }
-        _ => None,
-    }
+    if network.fragment.is_some() { None } else { network.transport.ports() }
 }
 
 /// A number for two addresses, so that all packets between them take one way of several,

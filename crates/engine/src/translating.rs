@@ -10,10 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
 use conntrack::{Tracked, Why};
 use flow::{DropReason, Timestamp};
-use netio::{Checksum, Frame};
+use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use steer::BucketId;
-use wire::{ChecksumCovers, Dissected, ETHERNET_LEN, Family, Network, Place, Readdress};
+use wire::{Dissected, ETHERNET_LEN, Family, Network, Place, Readdress};
 use wire::{Transport, Tunnels};
 
 use crate::aliases::Filing;
@@ -231,10 +231,7 @@ impl Worker {
         let id = (may_be_cut || pieces.is_some()).then(|| self.translator.identifications.take());
         let transport_len = usize_of(network.end).saturating_sub(network.transport_offset.into());
         let apply = |frame: &mut Frame, network: &mut Network| {
-            let covers = match frame.offload.checksum {
-                Checksum::Partial { .. } => ChecksumCovers::PseudoHeader,
-                Checksum::Complete | Checksum::Verified => ChecksumCovers::All,
-            };
+            let covers = frame.offload.checksum.covers();
             change.apply(frame.bytes_mut(), network, transport_len, covers);
             if is_error {
                 quoted.apply_to_quoted(frame.bytes_mut(), network);
@@ -369,13 +366,9 @@ impl Worker {
 fn place(network: &Network, source: bool) -> Option<Place> {
     let address = if source { network.source } else { network.destination };
     let port = match network.transport {
-        Transport::Tcp(tcp) => (tcp.source_port, tcp.destination_port),
-        Transport::Udp { source_port, destination_port, .. }
-        | Transport::Sctp { source_port, destination_port, .. }
-        | Transport::Dccp { source_port, destination_port, .. } => (source_port, destination_port),
         Transport::IcmpQuery(query) => (query.id, query.id),
         Transport::Gre { version: 1, key } => (0, key as u16),
-        _ => (0, 0),
+        transport => transport.ports().unwrap_or_default(),
     };
     Some(Place { address, port: if source { port.0 } else { port.1 } })
 }

@@ -1,7 +1,7 @@
 //! A frame and where its bytes lie.
 
 use wire::segment::{Segments, SuperPacket};
-use wire::{Tunnels, dissect};
+use wire::{ChecksumCovers, Tunnels, dissect};
 
 use crate::PortId;
 
@@ -61,6 +61,16 @@ pub enum Checksum {
         /// Offset of the checksum field from `start`.
         offset: u16,
     },
+}
+
+impl Checksum {
+    /// What of the packet is in the checksum field, to whoever changes the packet.
+    pub const fn covers(self) -> ChecksumCovers {
+        match self {
+            Self::Partial { .. } => ChecksumCovers::PseudoHeader,
+            Self::Complete | Self::Verified => ChecksumCovers::All,
+        }
+    }
 }
 
 /// How a super-packet is to be segmented.

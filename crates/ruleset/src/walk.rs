@@ -10,7 +10,7 @@ use crate::evaluate::{
 };
 use crate::kind::name_bits;
 use crate::model::NatKind;
-use crate::probe::{Probe, ports};
+use crate::probe::Probe;
 use crate::stage::Stage;
 
 /// Status bits of the kernel's interface (`enum ip_conntrack_status`).
@@ -204,7 +204,7 @@ impl Walker<'_> {
         if !is_one {
             self.walk.remarks.push(several);
         }
-        let (_, own_port) = ports(&self.network.transport);
+        let (_, own_port) = self.network.transport.ports().unwrap_or_default();
         let address = match request.address {
             None => self.network.destination,
             Some(interval) => {

@@ -33,5 +33,5 @@ pub use placement::{InterfaceCpus, Placement, PlacementError, WorkerCpu, place};
 pub use settings::{SteerSettings, TUNABLES};
 pub use table::{BucketMove, IndirectionTable, NoWorkers};
 pub use toeplitz::{Toeplitz, ToeplitzKey, symmetric_toeplitz};
-pub use translated::{PortBlock, PortRange, Translated};
+pub use translated::{PortRange, Translated};
 pub use worker::{MAX_WORKERS, WorkerId, WorkerSet};

@@ -41,46 +41,6 @@ impl PortRange {
     pub const fn contains(self, port: u16) -> bool {
         self.min <= port && port <= self.max
     }
-
-    /// The ports of a bucket: every so many'th, beginning with the first of them.
-    pub fn block(self, buckets: BucketCount, bucket: BucketId) -> PortBlock {
-        let step = buckets.get() as u32;
-        let behind = u32::from(bucket.0).wrapping_sub(u32::from(self.min)) & (step - 1);
-        let first = u32::from(self.min) + behind;
-        let count =
-            if first > u32::from(self.max) { 0 } else { (u32::from(self.max) - first) / step + 1 };
-        PortBlock { first, step, count }
-    }
-}
-
-/// The ports that source translation may give to connections of one bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortBlock {
-    first: u32,
-    step: u32,
-    count: u32,
-}
-
-impl PortBlock {
-    /// How many ports there are: none where there are more buckets than ports.
-    pub const fn len(self) -> u32 {
-        self.count
-    }
-
-    /// True where there are none.
-    pub const fn is_empty(self) -> bool {
-        self.count == 0
-    }
-
-    /// A port by its place in the block, below [`PortBlock::len`].
-    pub const fn port(self, place: u32) -> u16 {
-        (self.first + place * self.step) as u16
-    }
-
-    /// The distance of two ports, a power of two.
-    pub const fn step(self) -> u32 {
-        self.step
-    }
 }
 
 /// Addresses that connections are translated to, and the range of their ports. Cheap to

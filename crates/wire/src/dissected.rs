@@ -211,6 +211,22 @@ pub enum Transport {
     LaterFragment,
 }
 
+impl Transport {
+    /// Source and destination port, of a protocol that has them.
+    #[inline]
+    pub const fn ports(&self) -> Option<(u16, u16)> {
+        match *self {
+            Self::Tcp(TcpInfo { source_port, destination_port, .. })
+            | Self::Udp { source_port, destination_port, .. }
+            | Self::Sctp { source_port, destination_port, .. }
+            | Self::Dccp { source_port, destination_port, .. } => {
+                Some((source_port, destination_port))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// TCP header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {

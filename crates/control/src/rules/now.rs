@@ -74,16 +74,10 @@ struct Found {
 
 fn find(gateway: &Gateway, probe: &Probe) -> Result<Option<Found>, Unresponsive> {
     let network = &probe.network;
-    let ports = match network.transport {
-        Transport::Tcp(tcp) => Some((tcp.source_port, tcp.destination_port)),
-        Transport::Udp { source_port, destination_port, .. }
-        | Transport::Sctp { source_port, destination_port, .. }
-        | Transport::Dccp { source_port, destination_port, .. } => {
-            Some((source_port, destination_port))
-        }
-        Transport::IcmpError(_) => return Ok(None),
-        _ => None,
-    };
+    if matches!(network.transport, Transport::IcmpError(_)) {
+        return Ok(None);
+    }
+    let ports = network.transport.ports();
     let (source, destination) = (network.source_ip(), network.destination_ip());
     let original = (source, destination, ports);
     let reply = (destination, source, ports.map(|(source, destination)| (destination, source)));

@@ -166,7 +166,7 @@ impl Probe {
 impl Details for Probe {
     fn tuple(&self, reply: bool) -> Tuple {
         let Network { source, destination, transport, .. } = self.network;
-        let (source_port, destination_port) = ports(&transport);
+        let (source_port, destination_port) = transport.ports().unwrap_or_default();
         let tuple = Tuple { source, destination, source_port, destination_port };
         if reply == self.reply {
             return tuple;
@@ -193,18 +193,6 @@ impl Details for Probe {
 
     fn label(&self) -> u128 {
         0
-    }
-}
-
-pub(crate) fn ports(transport: &Transport) -> (u16, u16) {
-    match transport {
-        Transport::Tcp(tcp) => (tcp.source_port, tcp.destination_port),
-        Transport::Udp { source_port, destination_port, .. }
-        | Transport::Sctp { source_port, destination_port, .. }
-        | Transport::Dccp { source_port, destination_port, .. } => {
-            (*source_port, *destination_port)
-        }
-        _ => (0, 0),
     }
 }
 
