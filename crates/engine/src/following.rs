@@ -90,7 +90,7 @@ impl Worker {
         *network = wire::edit_payload(frame.bytes(), network, places, covers, &mut bytes)
             .ok_or(too_long)?;
         let mut edited = self.pool.copy_of(&bytes).ok_or(too_long)?;
-        come_from(frame, &mut edited);
+        come_from(frame, &mut edited, &mut self.pool);
         edited.supplied_hash = frame.supplied_hash;
         edited.offload = frame.offload;
         // What fits one segment is none to be cut.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netio::{Frame, FramePool, PortId};
 use wire::icmp_error::{self, Message};
-use wire::{Dissected, Family, Tunnels};
+use wire::{Dissected, Family, Readdress, Tunnels};
 
 use crate::allowance::Allowance;
 
@@ -52,8 +52,9 @@ impl IcmpAnswers {
         now_ns: u64,
         pool: &mut FramePool,
     ) -> Option<Frame> {
-        if frame.before != wire::Readdress::default() {
-            let sent = as_sent(frame, pool)?;
+        let before = frame.before();
+        if before != Readdress::default() {
+            let sent = as_sent(frame, &before, pool)?;
             let answer = self.about(&sent, message, now_ns, pool);
             pool.give_back(sent);
             return answer;
@@ -76,9 +77,9 @@ impl IcmpAnswers {
 }
 
 /// A translated packet as its sender knows it.
-fn as_sent(frame: &Frame, pool: &mut FramePool) -> Option<Frame> {
-    let mut sent = pool.duplicate(frame)?;
-    let before = std::mem::take(&mut sent.before);
+fn as_sent(frame: &Frame, before: &Readdress, pool: &mut FramePool) -> Option<Frame> {
+    let mut sent = pool.copy_of(frame.bytes())?;
+    (sent.port, sent.offload) = (frame.port, frame.offload);
     let dissected = wire::dissect(sent.bytes(), Tunnels::Outer).ok()?;
     let mut network = dissected.network?;
     let length = (network.end as usize).saturating_sub(network.transport_offset.into());

@@ -278,7 +278,7 @@ impl Worker {
                 let course = router.course_of(packet, journey.mark);
                 journey.passed.course = Some(course);
                 match course {
-                    Course::Host if packet.frame.before.destination.is_some() => {
+                    Course::Host if packet.frame.before().destination.is_some() => {
                         return Err(DropReason::NatToHost.into());
                     }
                     Course::Host => return Ok(None),

@@ -5,7 +5,7 @@ use flow::DropReason;
 use netio::{Checksum, Frame, FramePool, Segmentation};
 use wire::fragment::{Cut, Fragments};
 use wire::icmp_error::Message;
-use wire::{Dissected, Family, Tunnels, checksum};
+use wire::{Dissected, Family, Readdress, Tunnels, checksum};
 
 use crate::icmp_answers::IcmpAnswers;
 
@@ -113,7 +113,7 @@ fn cut(
     // A piece is shorter than the frame: there are buffers of its size.
     while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
         fragments.write_next(piece.bytes_mut());
-        come_from(frame, &mut piece);
+        come_from(frame, &mut piece, pool);
         pieces.push(piece);
     }
     Ok(())
@@ -133,7 +133,7 @@ fn cut_segments(
         // A datagram is no longer than the frame: there are buffers of its size.
         let Some(mut datagram) = pool.take(segments.length(index)) else { break };
         segments.write(index, datagram.bytes_mut());
-        come_from(frame, &mut datagram);
+        come_from(frame, &mut datagram, pool);
         if datagram.len() <= longest {
             pieces.push(datagram);
             continue;
@@ -146,11 +146,14 @@ fn cut_segments(
     Ok(())
 }
 
-pub(crate) fn come_from(frame: &Frame, piece: &mut Frame) {
+pub(crate) fn come_from(frame: &Frame, piece: &mut Frame, pool: &mut FramePool) {
     piece.port = frame.port;
     piece.timestamp = frame.timestamp;
     piece.sequence = frame.sequence;
-    piece.before = frame.before;
+    let before = frame.before();
+    if before != Readdress::default() {
+        pool.keep_before(piece, &before);
+    }
 }
 
 /// Makes the segments of a super-packet of TCP fit: to the receiver they are the same

@@ -41,7 +41,7 @@ pub fn refragment(
     // They are no longer than other frames: there are buffers of their size.
     while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
         fragments.write_next(piece.bytes_mut());
-        come_from(first, &mut piece);
+        come_from(first, &mut piece, pool);
         out.push(piece);
     }
     pool.give_back(std::mem::take(whole));

@@ -230,7 +230,8 @@ impl Worker {
         // identification if they come or may go in fragments.
         let id = (may_be_cut || pieces.is_some()).then(|| self.translator.identifications.take());
         let transport_len = usize_of(network.end).saturating_sub(network.transport_offset.into());
-        let apply = |frame: &mut Frame, network: &mut Network| {
+        let pool = &mut self.pool;
+        let mut apply = |frame: &mut Frame, network: &mut Network| {
             let covers = frame.offload.checksum.covers();
             change.apply(frame.bytes_mut(), network, transport_len, covers);
             if is_error {
@@ -241,8 +242,10 @@ impl Worker {
             {
                 wire::set_identification(packet, id);
             }
-            frame.before.source = frame.before.source.or(before.source);
-            frame.before.destination = frame.before.destination.or(before.destination);
+            let Readdress { source, destination } = frame.before();
+            let (source, destination) =
+                (source.or(before.source), destination.or(before.destination));
+            pool.keep_before(frame, &Readdress { source, destination });
         };
         if let Some(pieces) = pieces {
             pieces.each_frame_mut(&mut |piece| {

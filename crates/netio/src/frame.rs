@@ -1,7 +1,7 @@
 //! A frame and where its bytes lie.
 
 use wire::segment::{Segments, SuperPacket};
-use wire::{ChecksumCovers, Tunnels, dissect};
+use wire::{ChecksumCovers, Place, Readdress, Tunnels, dissect};
 
 use crate::PortId;
 
@@ -30,10 +30,15 @@ pub struct Frame {
     /// Position in the input, counted by the source; order-sensitive tests and
     /// replays restore the order of the input from it.
     pub sequence: u64,
-    /// What the ends of its packet were before they were changed, so that its sender can be
-    /// told of it as it knows it.
-    pub before: wire::Readdress,
+    /// What [`Frame::before`] tells lies behind the bytes: here it would take a second line
+    /// of the cache from all frames that were not translated.
+    pub(crate) has_before: bool,
 }
+
+/// Bytes that what [`Frame::before`] tells takes: for each end whether there is one, address
+/// and port.
+pub(crate) const BEFORE_LEN: usize = 2 * PLACE_LEN;
+const PLACE_LEN: usize = 1 + 16 + 2;
 
 /// The state that PACKET_VNET_HDR carries beside a frame (virtio 1.2 section
 /// 5.1.6): frames between local kernels are not yet checksummed or cut.
@@ -130,7 +135,31 @@ impl Frame {
         self.offload = other.offload;
         self.timestamp = other.timestamp;
         self.sequence = other.sequence;
-        self.before = other.before;
+    }
+
+    /// What the ends of its packet were before they were changed, so that its sender can be
+    /// told of it as it knows it. [`FramePool::keep_before`](crate::FramePool::keep_before)
+    /// keeps it.
+    pub fn before(&self) -> Readdress {
+        if !self.has_before {
+            return Readdress::default();
+        }
+        let (source, destination) =
+            self.buffer[(self.start + self.length) as usize..][..BEFORE_LEN].split_at(PLACE_LEN);
+        Readdress { source: read_place(source), destination: read_place(destination) }
+    }
+
+    /// Writes that behind the bytes. False if there is no room.
+    pub(crate) fn write_before(&mut self, before: &Readdress) -> bool {
+        let behind = self.buffer.get_mut((self.start + self.length) as usize..);
+        let Some(bytes) = behind.and_then(|behind| behind.first_chunk_mut::<BEFORE_LEN>()) else {
+            return false;
+        };
+        let (source, destination) = bytes.split_at_mut(PLACE_LEN);
+        write_place(before.source, source);
+        write_place(before.destination, destination);
+        self.has_before = true;
+        true
     }
 
     /// The segments of a super-packet, `None` if it is none or can not be cut up.
@@ -158,5 +187,19 @@ impl Frame {
             }
             _ => 1,
         }
+    }
+}
+
+fn read_place(bytes: &[u8]) -> Option<Place> {
+    let (&is_there, bytes) = bytes.split_first()?;
+    let (&address, port) = bytes.split_first_chunk()?;
+    (is_there != 0).then_some(Place { address, port: u16::from_ne_bytes(*port.first_chunk()?) })
+}
+
+fn write_place(place: Option<Place>, bytes: &mut [u8]) {
+    bytes[0] = place.is_some().into();
+    if let Some(Place { address, port }) = place {
+        bytes[1..17].copy_from_slice(&address);
+        bytes[17..].copy_from_slice(&port.to_ne_bytes());
     }
 }

@@ -1,6 +1,9 @@
 //! Reusable frame buffers, so that the packet path does not allocate.
 
+use wire::Readdress;
+
 use crate::Frame;
+use crate::frame::BEFORE_LEN;
 
 /// Largest frame: a 65535-byte IP packet with link header and VLAN tags.
 pub const MAX_FRAME: usize = 65_536 + 64;
@@ -93,7 +96,7 @@ impl FramePool {
         };
         let mut compact = shelf.take(frame.len(), &mut self.balance);
         compact.bytes_mut().copy_from_slice(frame.bytes());
-        compact.inherit(frame);
+        self.inherit(&mut compact, frame);
         self.give_back(std::mem::replace(frame, compact));
     }
 
@@ -107,8 +110,37 @@ impl FramePool {
     /// A copy of a frame with everything that is known about it.
     pub fn duplicate(&mut self, frame: &Frame) -> Option<Frame> {
         let mut copy = self.copy_of(frame.bytes())?;
-        copy.inherit(frame);
+        self.inherit(&mut copy, frame);
         Some(copy)
+    }
+
+    fn inherit(&mut self, heir: &mut Frame, frame: &Frame) {
+        heir.inherit(frame);
+        if frame.has_before {
+            self.keep_before(heir, &frame.before());
+        }
+    }
+
+    /// Keeps with a frame what the ends of its packet were before they were changed, for
+    /// [`Frame::before`]. It lies behind the frame's bytes: a frame that fills its buffer moves
+    /// to a larger one. The largest has room for it behind any IP packet.
+    pub fn keep_before(&mut self, frame: &mut Frame, before: &Readdress) {
+        if !frame.write_before(before) {
+            self.make_room(frame);
+            frame.write_before(before);
+        }
+    }
+
+    /// Moves a frame to a buffer with room behind its bytes: the next larger one has it.
+    #[cold]
+    fn make_room(&mut self, frame: &mut Frame) {
+        let room = frame.len() + BEFORE_LEN;
+        if let Some(shelf) = self.shelves[SMALL..].iter_mut().find(|it| room <= it.size) {
+            let mut larger = shelf.take(frame.len(), &mut self.balance);
+            larger.bytes_mut().copy_from_slice(frame.bytes());
+            larger.inherit(frame);
+            self.give_back(std::mem::replace(frame, larger));
+        }
     }
 
     /// Returns a frame's buffer. Beyond the limit it is freed.
@@ -199,6 +231,33 @@ mod tests {
             pool.compact(&mut long);
             assert_eq!(long.footprint(), footprint);
         }
+    }
+
+    #[test]
+    fn what_a_packet_was_before_stays_with_it_in_a_buffer_that_it_fills_too() {
+        // An IP packet behind a link header with two tags.
+        const LONGEST: usize = 65_535 + 14 + 2 * 4;
+        let mut pool = FramePool::new(8, 8);
+        let place = |n: u8| Some(wire::Place { address: [n; 16], port: n.into() });
+        for length in [60, 128, 1514, SMALL_BUFFER - 1, SMALL_BUFFER, 9728, LONGEST] {
+            let bytes: Vec<u8> = (0..length).map(|n| n as u8).collect();
+            for (source, destination) in [(1, 2), (1, 0), (0, 2)] {
+                let place = |n| place(n).filter(|_| n > 0);
+                let before = Readdress { source: place(source), destination: place(destination) };
+                let mut frame = pool.copy_of(&bytes).unwrap();
+                frame.sequence = 7;
+                pool.compact(&mut frame);
+                assert_eq!(frame.before(), Readdress::default());
+                pool.keep_before(&mut frame, &before);
+                let copy = pool.duplicate(&frame).unwrap();
+                for frame in [frame, copy] {
+                    assert_eq!((frame.bytes(), frame.sequence), (&bytes[..], 7));
+                    assert_eq!(frame.before(), before);
+                    pool.give_back(frame);
+                }
+            }
+        }
+        assert_eq!(size_of::<Frame>(), 64, "a line of the cache");
     }
 
     #[test]
