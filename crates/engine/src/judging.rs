@@ -3,30 +3,17 @@
 //! All stages of a packet are asked by the owner of its bucket in one go, and rulesets are
 //! exchanged between two batches, so each packet is judged by one of them.
 
-use conntrack::{ConnectionId, Direction, Labels, Table, Tracked, TupleTransport, Why};
+use conntrack::{Tracked, Why};
 use flow::{Class, DropReason, Timestamp};
-use netio::{Checksum, Frame, PortId};
-use ruleset::{
-    Connection, CtState, Decider, Decision, Details, ElementUpdate, Known, Outcome, PacketView,
-    Reject, SegmentSize, Stage, evaluate, name_bits,
-};
-use wire::control_segment::{ControlSegment, MAX_FRAME};
-use wire::icmp_error::Message;
-use wire::{ETHERNET_LEN, Family, TcpFlags, Transport};
+use netio::Frame;
+use ruleset::{CtState, Decision, Outcome, PacketView, Stage, evaluate};
+use wire::{ETHERNET_LEN, TcpFlags, Transport};
 
-use crate::command::Notice;
-use crate::output::Manner;
-use crate::packet::{Item, Packet, TrackedFlow};
-use crate::recent_drops::RecentDrop;
+use crate::journey::{Asked, Journey};
+use crate::packet::{Packet, TrackedFlow};
 use crate::router::Course;
 use crate::translating::Half;
 use crate::worker::Worker;
-
-/// Status bits (`enum ip_conntrack_status` of the kernel's interface).
-const EXPECTED: u32 = 1;
-const SEEN_REPLY: u32 = 1 << 1;
-const ASSURED: u32 = 1 << 2;
-const CONFIRMED: u32 = 1 << 3;
 
 /// A packet that goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,112 +27,6 @@ pub struct Passed {
 impl Passed {
     /// For the host, which has its own copy.
     pub const TO_HOST: Self = Self { course: Some(Course::Host), waits: false };
-}
-
-/// A packet on its way through the stages.
-struct Journey {
-    tracked: Tracked,
-    state: CtState,
-    mark: u32,
-    priority: u32,
-    input: u128,
-    output: u128,
-    passed: Passed,
-    output_port: Option<PortId>,
-    /// It is for the host, and no rule translates it.
-    is_hosts: bool,
-    /// It was announced by a translated connection and is translated as that: no rule is asked.
-    follows: bool,
-}
-
-/// A connection as rules ask for it.
-struct Asked<'a> {
-    table: &'a Table,
-    id: ConnectionId,
-    now: Timestamp,
-}
-
-impl Asked<'_> {
-    fn connection(&self) -> Option<conntrack::Connection> {
-        self.table.connection(self.id, self.now)
-    }
-}
-
-impl Details for Asked<'_> {
-    fn tuple(&self, reply: bool) -> ruleset::Tuple {
-        let tuple = self.connection().map(|it| if reply { it.reply } else { it.original });
-        let Some(tuple) = tuple else {
-            let nobody = [0; 16];
-            return ruleset::Tuple {
-                source: nobody,
-                destination: nobody,
-                source_port: 0,
-                destination_port: 0,
-            };
-        };
-        let bytes = |address| match address {
-            std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-            std::net::IpAddr::V6(address) => address.octets(),
-        };
-        let (source_port, destination_port) = match tuple.transport {
-            TupleTransport::Ports { source, destination } => (source, destination),
-            _ => (0, 0),
-        };
-        let (source, destination) = (bytes(tuple.source), bytes(tuple.destination));
-        ruleset::Tuple { source, destination, source_port, destination_port }
-    }
-
-    fn counts(&self) -> Option<[(u64, u64); 2]> {
-        let counters = self.connection()?.counters?;
-        Some(counters.map(|counts| (counts.packets, counts.bytes)))
-    }
-
-    fn expiration_ms(&self) -> u64 {
-        self.connection().map_or(0, |connection| connection.timeout_s * 1000)
-    }
-
-    fn helper(&self) -> u128 {
-        let name = self.connection().and_then(|connection| connection.helper);
-        name.and_then(name_bits).unwrap_or(0)
-    }
-
-    fn label(&self) -> u128 {
-        self.connection().map_or(0, |connection| connection.labels.bits())
-    }
-}
-
-impl Journey {
-    fn new(packet: &Packet, tracked: Tracked, input: u128) -> Self {
-        let state = tracked.class.into();
-        Self {
-            tracked,
-            state,
-            mark: packet.mark,
-            priority: 0,
-            input,
-            output: 0,
-            passed: Passed::default(),
-            output_port: None,
-            is_hosts: false,
-            follows: false,
-        }
-    }
-
-    fn connection<'a>(&self, zone: u16, details: Option<&'a dyn Details>) -> Connection<'a> {
-        let tracked = &self.tracked;
-        let bit = |is_set, bit| if is_set { bit } else { 0 };
-        let known = tracked.direction.map(|direction| Known {
-            reply: direction == Direction::Reply,
-            status: bit(!tracked.fresh, CONFIRMED)
-                | bit(tracked.is_expected(), EXPECTED)
-                | bit(tracked.has_seen_reply(), SEEN_REPLY)
-                | bit(tracked.is_assured(), ASSURED),
-            mark: tracked.mark,
-            zone,
-            details,
-        });
-        Connection { state: self.state, known }
-    }
 }
 
 impl Worker {
@@ -364,131 +245,6 @@ impl Worker {
         }
     }
 
-    /// Does what rules ask for beside their verdict.
-    #[cold]
-    fn carry_out(
-        &mut self,
-        outcome: &Outcome,
-        packet: &mut Packet,
-        journey: &mut Journey,
-        now: Timestamp,
-    ) {
-        let tracked = &mut journey.tracked;
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
-            let table = &mut bucket.connections;
-            let mut context =
-                self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);
-            if let Some(mark) = outcome.ct_mark {
-                table.set_mark(tracked, mark, &mut context);
-            }
-            if outcome.label != 0 {
-                table.add_labels(tracked, Labels::of_bits(outcome.label), &mut context);
-            }
-            let kind = self.rules.as_ref().zip(outcome.helper);
-            if let Some(kind) = kind.and_then(|(rules, id)| rules.shared.helper(id)) {
-                table.set_helper(tracked, kind);
-            }
-        }
-        if let Some(size) = outcome.segment_size {
-            self.lower_segment_size(size, packet, journey);
-        }
-        self.log(outcome, packet, now);
-    }
-
-    /// Lowers the maximum segment size that a SYN announces.
-    fn lower_segment_size(&mut self, size: SegmentSize, packet: &mut Packet, journey: &Journey) {
-        let size = match size {
-            SegmentSize::AtMost(size) => size,
-            SegmentSize::PathMtu => {
-                // In both directions, as the kernel does.
-                let ports = [Some(packet.frame.port), journey.output_port];
-                let mtus = ports.into_iter().flatten().filter_map(|port| self.outputs.mtu(port));
-                let Some(mtu) = mtus.min() else { return };
-                let headers = if packet.network.family == Family::V4 { 40 } else { 60 };
-                u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
-            }
-        };
-        self.edit(packet, |segment| segment.lower_segment_size(size));
-    }
-
-    /// Hands what is to be logged to the coordinator, a bounded number of lines.
-    fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
-        let Self { rules: Some(rules), notices, tracking, .. } = self else { return };
-        let mut left = u64::from(outcome.logs.asked());
-        for (log, rule) in outcome.logs.lines() {
-            if !rules.lines.take(now.as_nanos()) {
-                break;
-            }
-            left -= 1;
-            let revision = rules.shared.revision;
-            let why = Why::Rule { rule: rule.index() as u32, revision };
-            let line = RecentDrop::new(&packet.frame, why.into(), now, &tracking.zones);
-            // A coordinator that is gone writes no lines.
-            let _ = notices.send(Notice::Logged(log, Box::new(line)));
-        }
-        rules.unwritten += left;
-    }
-
-    /// Tells the sender of a refused packet, if a rule says so, and names who has refused it.
-    #[cold]
-    fn refuse_by_rule(
-        &mut self,
-        decision: Decision,
-        outcome: &Outcome,
-        packet: &Packet,
-        journey: &Journey,
-        now: Timestamp,
-    ) -> Why {
-        if let Decision::Reject(reject) = decision {
-            self.reject(reject, packet, journey, now);
-        }
-        let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
-        match outcome.decided_by {
-            Some(Decider::Rule(rule)) => Why::Rule { rule: rule.index() as u32, revision },
-            Some(Decider::Policy(chain)) => Why::Policy { chain: chain.index() as u32, revision },
-            None => DropReason::RuleRefused.into(),
-        }
-    }
-
-    fn reject(&mut self, reject: Reject, packet: &Packet, journey: &Journey, now: Timestamp) {
-        let code = match reject {
-            Reject::TcpReset => return self.reset(packet, journey, now),
-            Reject::Icmp(code) | Reject::Icmpv6(code) => code,
-            Reject::Icmpx(what) => what.code(packet.network.family),
-        };
-        self.tell(&packet.frame, Message::Unreachable { code }, now);
-    }
-
-    fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
-        let Self { outputs, pool, counters, .. } = self;
-        outputs.tell(frame, message, now.as_nanos(), pool, counters);
-    }
-
-    /// Resets a connection in the name of the receiver.
-    fn reset(&mut self, packet: &Packet, journey: &Journey, now: Timestamp) {
-        let Transport::Tcp(tcp) = packet.network.transport else { return };
-        let text = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
-        let length = packet.network.end.saturating_sub(text);
-        let Some(segment) = ControlSegment::reset(&tcp, length) else { return };
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
-            let mut context =
-                self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);
-            bucket.connections.reset(&journey.tracked, &mut context);
-        }
-        let mut bytes = [0; MAX_FRAME];
-        let allowed = self.rules.as_mut().is_some_and(|rules| rules.resets.take(now.as_nanos()));
-        if let Some(length) = segment.write(packet.frame.bytes(), &mut bytes).filter(|_| allowed)
-            && let Some(mut frame) = self.pool.copy_of(&bytes[..length])
-        {
-            let port = packet.frame.port;
-            frame.port = port;
-            frame.offload.checksum = Checksum::Verified;
-            self.counters.output.tcp_resets += 1;
-            let Self { outputs, pool, counters, .. } = self;
-            outputs.send_by(port, frame, Manner::default(), pool, counters);
-        }
-    }
-
     /// A packet goes on, unless a helper waits for the rest of it.
     fn confirm(
         &mut self,
@@ -520,28 +276,6 @@ impl Worker {
         let Some(TrackedFlow { keyed, .. }) = packet.flow else { return false };
         let zone = keyed.key.zone;
         self.tracking.settings_of(zone).syn_proxy.half_open != 0 && self.answers(zone, now)
-    }
-}
-
-impl Worker {
-    /// Tells the others what rules have changed in sets.
-    #[inline]
-    pub(crate) fn tell_elements(&mut self) {
-        let Self { rules: Some(rules), links, .. } = self else { return };
-        let revision = rules.shared.revision;
-        rules.state.take_updates(|update| {
-            for link in links.iter_mut().flatten() {
-                link.stage_control(Item::Element(revision, update));
-            }
-        });
-    }
-
-    /// Takes over what another worker's rules have changed in a set.
-    pub(crate) fn learn_element(&mut self, revision: u32, update: ElementUpdate, now: Timestamp) {
-        let Some(rules) = &mut self.rules else { return };
-        if rules.shared.revision == revision {
-            rules.state.apply(&rules.shared.program, update, now);
-        }
     }
 }
 

@@ -1,0 +1,122 @@
+//! A packet on its way through the stages of the rules, and its connection as rules ask for it.
+
+use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
+use flow::Timestamp;
+use netio::PortId;
+use ruleset::{Connection, CtState, Details, Known, name_bits};
+
+use crate::judging::Passed;
+use crate::packet::Packet;
+
+/// Status bits (`enum ip_conntrack_status` of the kernel's interface).
+const EXPECTED: u32 = 1;
+const SEEN_REPLY: u32 = 1 << 1;
+const ASSURED: u32 = 1 << 2;
+const CONFIRMED: u32 = 1 << 3;
+
+/// A packet on its way through the stages.
+pub(crate) struct Journey {
+    pub tracked: Tracked,
+    pub state: CtState,
+    pub mark: u32,
+    pub priority: u32,
+    pub input: u128,
+    pub output: u128,
+    pub passed: Passed,
+    pub output_port: Option<PortId>,
+    /// It is for the host, and no rule translates it.
+    pub is_hosts: bool,
+    /// It was announced by a translated connection and is translated as that: no rule is asked.
+    pub follows: bool,
+}
+
+/// A connection as rules ask for it.
+pub(crate) struct Asked<'a> {
+    pub table: &'a Table,
+    pub id: ConnectionId,
+    pub now: Timestamp,
+}
+
+impl Asked<'_> {
+    fn connection(&self) -> Option<conntrack::Connection> {
+        self.table.connection(self.id, self.now)
+    }
+}
+
+impl Details for Asked<'_> {
+    fn tuple(&self, reply: bool) -> ruleset::Tuple {
+        let tuple = self.connection().map(|it| if reply { it.reply } else { it.original });
+        let Some(tuple) = tuple else {
+            let nobody = [0; 16];
+            return ruleset::Tuple {
+                source: nobody,
+                destination: nobody,
+                source_port: 0,
+                destination_port: 0,
+            };
+        };
+        let bytes = |address| match address {
+            std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            std::net::IpAddr::V6(address) => address.octets(),
+        };
+        let (source_port, destination_port) = match tuple.transport {
+            TupleTransport::Ports { source, destination } => (source, destination),
+            _ => (0, 0),
+        };
+        let (source, destination) = (bytes(tuple.source), bytes(tuple.destination));
+        ruleset::Tuple { source, destination, source_port, destination_port }
+    }
+
+    fn counts(&self) -> Option<[(u64, u64); 2]> {
+        let counters = self.connection()?.counters?;
+        Some(counters.map(|counts| (counts.packets, counts.bytes)))
+    }
+
+    fn expiration_ms(&self) -> u64 {
+        self.connection().map_or(0, |connection| connection.timeout_s * 1000)
+    }
+
+    fn helper(&self) -> u128 {
+        let name = self.connection().and_then(|connection| connection.helper);
+        name.and_then(name_bits).unwrap_or(0)
+    }
+
+    fn label(&self) -> u128 {
+        self.connection().map_or(0, |connection| connection.labels.bits())
+    }
+}
+
+impl Journey {
+    pub fn new(packet: &Packet, tracked: Tracked, input: u128) -> Self {
+        let state = tracked.class.into();
+        Self {
+            tracked,
+            state,
+            mark: packet.mark,
+            priority: 0,
+            input,
+            output: 0,
+            passed: Passed::default(),
+            output_port: None,
+            is_hosts: false,
+            follows: false,
+        }
+    }
+
+    /// As rules see it.
+    pub fn connection<'a>(&self, zone: u16, details: Option<&'a dyn Details>) -> Connection<'a> {
+        let tracked = &self.tracked;
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let known = tracked.direction.map(|direction| Known {
+            reply: direction == Direction::Reply,
+            status: bit(!tracked.fresh, CONFIRMED)
+                | bit(tracked.is_expected(), EXPECTED)
+                | bit(tracked.has_seen_reply(), SEEN_REPLY)
+                | bit(tracked.is_assured(), ASSURED),
+            mark: tracked.mark,
+            zone,
+            details,
+        });
+        Connection { state: self.state, known }
+    }
+}
