@@ -159,6 +159,31 @@ struct Measured {
     turns: Vec<Turn>,
 }
 
+/// Lets so many established flows of the gateway's design send so many packets, or only makes
+/// these: work for a counter of instructions.
+///
+/// # Errors
+/// [`Error::Wrong`] when a packet was not taken for one of its connection.
+pub fn talk(flows: u32, packets: u64, only_make: bool) -> Result<(), Error> {
+    let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+    let all = (0..flows).collect();
+    let mut station = match only_make {
+        false => Station::new(Buckets::new(now, ENOUGH), all),
+        true => Station::new(Nothing, all),
+    };
+    let mut done = 0;
+    while done < packets {
+        done += station.batch();
+    }
+    match station.lane.wrong() {
+        0 => Ok(()),
+        wrong => {
+            let problem = format!("{wrong} of {done} packets were refused");
+            Err(Error::Wrong { benchmark: "conntrack", problem })
+        }
+    }
+}
+
 /// All designs with the same flows.
 struct Field {
     groups: Vec<Vec<Station>>,
