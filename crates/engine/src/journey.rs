@@ -1,5 +1,6 @@
 //! A packet on its way through the stages of the rules, and its connection as rules ask for it.
 
+use conntrack::nat::Halves;
 use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
 use flow::Timestamp;
 use netio::PortId;
@@ -13,6 +14,8 @@ const EXPECTED: u32 = 1;
 const SEEN_REPLY: u32 = 1 << 1;
 const ASSURED: u32 = 1 << 2;
 const CONFIRMED: u32 = 1 << 3;
+const SOURCE_TRANSLATED: u32 = 1 << 4;
+const DESTINATION_TRANSLATED: u32 = 1 << 5;
 
 /// A packet on its way through the stages.
 pub(crate) struct Journey {
@@ -28,6 +31,8 @@ pub(crate) struct Journey {
     pub is_hosts: bool,
     /// It was announced by a translated connection and is translated as that: no rule is asked.
     pub follows: bool,
+    /// Which ends of its connection are translated, as status bits.
+    translated: u32,
 }
 
 /// A connection as rules ask for it.
@@ -100,7 +105,20 @@ impl Journey {
             output_port: None,
             is_hosts: false,
             follows: false,
+            translated: 0,
         }
+    }
+
+    /// Has the stages that come ask about a connection of which this is translated: of a new one
+    /// the destination is known before its source.
+    pub fn set_translated(&mut self, halves: &Halves) {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let (source, destination) = match self.tracked.direction {
+            Some(Direction::Reply) => (halves.destination, halves.source),
+            _ => (halves.source, halves.destination),
+        };
+        self.translated = bit(source.is_some(), SOURCE_TRANSLATED)
+            | bit(destination.is_some(), DESTINATION_TRANSLATED);
     }
 
     /// As rules see it.
@@ -112,7 +130,8 @@ impl Journey {
             status: bit(!tracked.fresh, CONFIRMED)
                 | bit(tracked.is_expected(), EXPECTED)
                 | bit(tracked.has_seen_reply(), SEEN_REPLY)
-                | bit(tracked.is_assured(), ASSURED),
+                | bit(tracked.is_assured(), ASSURED)
+                | self.translated,
             mark: tracked.mark,
             zone,
             details,

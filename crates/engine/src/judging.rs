@@ -112,6 +112,7 @@ impl Worker {
         journey: &mut Journey,
         now: Timestamp,
     ) -> Result<(), Why> {
+        journey.set_translated(&self.halves(packet, &journey.tracked));
         self.judge_stage(Stage::Prerouting, packet, journey, now)?;
         journey.follows = self.follow(packet, &journey.tracked, now)?;
         self.judge_translation(Stage::DestinationNat, packet, journey, now)?;
@@ -120,6 +121,7 @@ impl Worker {
             return Ok(());
         }
         journey.is_hosts = false;
+        journey.set_translated(&halves);
         self.readdress(packet, &halves, Half::Destination);
         self.judge_stage(Stage::PreroutingTranslated, packet, journey, now)?;
         let Some(hop) = self.find_way(packet, journey, now)? else { return Ok(()) };
@@ -140,6 +142,7 @@ impl Worker {
             self.settle_translation(packet, &journey.tracked, now)?;
         }
         let halves = self.halves(packet, &journey.tracked);
+        journey.set_translated(&halves);
         self.readdress(packet, &halves, Half::Source);
         self.judge_stage(Stage::PostroutingTranslated, packet, journey, now)?;
         Ok(())

@@ -241,6 +241,50 @@ fn a_port_that_others_reach_leads_to_the_host_behind_it() {
     assert_eq!((crew.connections(), crew.aliases()), (0, 0));
 }
 
+/// A gateway that lets in only what a rule has forwarded, and counts both ends of both kinds.
+#[test]
+fn rules_see_which_ends_of_a_connection_are_translated() {
+    let chain = |name: &str, hook: &str, prio: i32, policy: &str| {
+        format!(
+            r#"{{"chain":{{"family":"ip","table":"t","name":"{name}","handle":20,"type":"filter",
+                "hook":"{hook}","prio":{prio},"policy":"{policy}"}}}}"#
+        )
+    };
+    let rule = |chain: &str, status: &str, rest: &str| {
+        format!(
+            r#"{{"rule":{{"family":"ip","table":"t","chain":"{chain}","handle":21,"expr":[
+                {{"match":{{"op":"in","left":{{"ct":{{"key":"status"}}}},"right":"{status}"}}}},
+                {{"counter":{{"packets":0,"bytes":0}}}}{rest}]}}}}"#
+        )
+    };
+    let more = [
+        chain("first", "prerouting", -150, "accept"),
+        chain("filter", "forward", 0, "drop"),
+        chain("last", "postrouting", 150, "accept"),
+        rule("first", "dnat", ""),
+        rule("first", "snat", ""),
+        rule("filter", "snat", r#",{"accept":null}"#),
+        rule("filter", "dnat", r#",{"accept":null}"#),
+        rule("last", "snat", ""),
+        rule("last", "dnat", ""),
+    ];
+    let rules = RULES.strip_suffix("]}").unwrap().to_owned() + "," + &more.join(",") + "]}";
+    let mut crew = crew_of(1, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+    let syn = tcp(&from_outside(SERVER, OWN), (3000, 8080), 2, (100, 0));
+    crew.pass(1, &syn);
+    let answer = tcp(&from_inside([192, 0, 2, 10], SERVER), (80, 3000), 0x12, (500, 101));
+    crew.pass(0, &answer);
+    crew.pass(1, &tcp(&from_outside(SERVER, OWN), (3000, 8080), 0x10, (101, 501)));
+    // What is to be masqueraded is not yet when it is forwarded.
+    crew.arrive(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
+    crew.settle();
+    assert_eq!((crew.sent(1).len(), crew.reasons()), (0, vec![DropReason::PolicyRefused]));
+    let counts = crew.workers[0].rules.as_ref().unwrap().counts(0, crew.now).counters;
+    let packets: Vec<u64> = counts.iter().map(|counted| counted.packets).collect();
+    // As the kernel counts them: before translation the first packet is not translated yet.
+    assert_eq!(packets, [2, 0, 0, 3, 0, 3]);
+}
+
 #[test]
 fn a_masquerade_ends_with_the_address_that_it_has() {
     let mut crew = crew(2);
