@@ -15,6 +15,9 @@
 //!   no answers, because these may be for somebody behind the gateway.
 //! - addresses and ports whose destination a rule translates. Where a rule names no port, what
 //!   belongs to a connection of the host's own gets through.
+//! - addresses and ports whose destination a rule translated that is gone, if it neither opens
+//!   a connection nor belongs to a socket of the host: the gateway may still translate it,
+//!   because connections stay when rules change.
 //!
 //! ICMP is left alone: the kernel answers no replies and no errors.
 
@@ -110,8 +113,8 @@ pub struct Keeper {
 
 impl HostGuard for Keeper {
     fn keep_out(&self, translated: &Translated, forwarded: &[Forwarded]) -> Result<(), String> {
-        let kept_out = KeptOut::new(translated, forwarded);
         let mut state = lock(&self.state);
+        let kept_out = KeptOut::new(translated, forwarded).after(&state.kept_out);
         if state.kept_out == kept_out {
             return Ok(());
         }

@@ -17,6 +17,21 @@ const WAITS_FOR_ANYBODY: &str = "socket wildcard 1 drop";
 /// be told, either way, of connections that are being opened and of those that are over too.
 const BELONGS_TO_HOST: &str = "socket transparent { 0, 1 } accept";
 
+/// Lets through what may open a connection of the host, or belongs to a socket of it.
+const OPENS_OR_BELONGS_TO_HOST: [&str; 6] = [
+    // There is no telling of others, and the host does not refuse what it has no part in.
+    "meta l4proto != { tcp, udp } accept",
+    "tcp flags & (syn | ack) == syn accept",
+    "meta l4proto udp socket wildcard { 0, 1 } accept",
+    WAITS_FOR_ANYBODY,
+    BELONGS_TO_HOST,
+    "drop",
+];
+
+/// Packets whose destination rules translated that are gone, which are remembered because
+/// connections may live that were: the latest.
+const MAX_FORMER: usize = 256;
+
 /// Packets for the host's addresses that are not the host's affair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptOut {
@@ -26,6 +41,9 @@ pub struct KeptOut {
     pub ports: Option<PortRange>,
     /// Packets whose destination is translated.
     pub forwarded: Vec<Forwarded>,
+    /// Packets whose destination was translated. What opens a connection is the host's, and the
+    /// rest may be of a connection that is translated until it ends. The latest last.
+    pub former: Vec<Forwarded>,
 }
 
 impl KeptOut {
@@ -38,7 +56,20 @@ impl KeptOut {
             addresses: addresses.collect(),
             ports: Some(translated.ports()),
             forwarded: forwarded.to_vec(),
+            former: Vec::new(),
         }
+    }
+
+    /// The same behind what was kept out before.
+    pub fn after(mut self, before: &Self) -> Self {
+        let gone = before.former.iter().chain(&before.forwarded);
+        for packets in gone.filter(|packets| !self.forwarded.contains(packets)) {
+            self.former.retain(|known| known != packets);
+            self.former.push(*packets);
+        }
+        let too_many = self.former.len().saturating_sub(MAX_FORMER);
+        self.former.drain(..too_many);
+        self
     }
 
     /// Has a table drop this, for packets that come in by these interfaces. The mark stands in
@@ -50,7 +81,7 @@ impl KeptOut {
             // Writing to a text can not fail.
             let _ = write!(order, "{command}; ");
         };
-        for chain in ["translated", "sources"] {
+        for chain in ["translated", "sources", "former"] {
             add(format!("add chain inet {table} {chain}"));
             add(format!("flush chain inet {table} {chain}"));
         }
@@ -65,6 +96,14 @@ impl KeptOut {
         ));
         for rule in self.forwarded.iter().flat_map(|packets| rules_of(packets, interfaces)) {
             add(format!("add rule inet {table} translated {rule}"));
+        }
+        for packets in &self.former {
+            if let Some((matches, _)) = matches_of(packets, interfaces) {
+                add(format!("add rule inet {table} translated {matches}jump former"));
+            }
+        }
+        for rule in OPENS_OR_BELONGS_TO_HOST {
+            add(format!("add rule inet {table} former {rule}"));
         }
         let Some(PortRange { min, max }) = self.ports else { return finish(order) };
         for (family, is_v4) in [("ip", true), ("ip6", false)] {
@@ -100,14 +139,15 @@ fn finish(mut order: String) -> String {
     order
 }
 
-/// The rules for one kind of packets, behind what they match.
-fn rules_of(packets: &Forwarded, interfaces: &[String]) -> Vec<String> {
+/// What packets of one kind match, and whether that includes a port; `None` if none of the
+/// interfaces is meant.
+fn matches_of(packets: &Forwarded, interfaces: &[String]) -> Option<(String, bool)> {
     let mut matches = String::new();
     if let Some(named) = packets.interfaces {
         let is_named = |name: &&String| name_bits(name).is_some_and(|bits| named.holds(bits));
         let names: Vec<_> = interfaces.iter().filter(is_named).map(|it| quoted(it)).collect();
         if names.is_empty() {
-            return Vec::new();
+            return None;
         }
         matches = format!("iifname {{ {} }} ", names.join(", "));
     }
@@ -132,25 +172,32 @@ fn rules_of(packets: &Forwarded, interfaces: &[String]) -> Vec<String> {
             Family::V6 => "meta nfproto ipv6 ",
         };
     }
-    let protocol = packets.protocol.map(|protocol| format!("meta l4proto {protocol} "));
-    match packets.ports {
-        Some((low, high)) => {
-            let protocol = protocol.unwrap_or_else(|| format!("{WITH_PORTS} "));
-            vec![format!("{matches}{protocol}th dport {low}-{high} drop")]
-        }
-        None => {
-            let protocol = protocol.unwrap_or_default();
-            // What the host itself has opened is not translated, nor is talk on the link.
-            [
-                WAITS_FOR_ANYBODY,
-                BELONGS_TO_HOST,
-                "icmp type != echo-request accept",
-                "icmpv6 type != echo-request accept",
-                "drop",
-            ]
-            .map(|rule| format!("{matches}{protocol}{rule}"))
-            .to_vec()
-        }
+    match (packets.protocol, packets.ports) {
+        (Some(protocol), _) => matches += &format!("meta l4proto {protocol} "),
+        (None, Some(_)) => matches += &format!("{WITH_PORTS} "),
+        (None, None) => {}
+    }
+    if let Some((low, high)) = packets.ports {
+        matches += &format!("th dport {low}-{high} ");
+    }
+    Some((matches, packets.ports.is_some()))
+}
+
+/// The rules for one kind of packets, behind what they match.
+fn rules_of(packets: &Forwarded, interfaces: &[String]) -> Vec<String> {
+    match matches_of(packets, interfaces) {
+        None => Vec::new(),
+        Some((matches, true)) => vec![format!("{matches}drop")],
+        // What the host itself has opened is not translated, nor is talk on the link.
+        Some((matches, false)) => [
+            WAITS_FOR_ANYBODY,
+            BELONGS_TO_HOST,
+            "icmp type != echo-request accept",
+            "icmpv6 type != echo-request accept",
+            "drop",
+        ]
+        .map(|rule| format!("{matches}{rule}"))
+        .to_vec(),
     }
 }
 
@@ -160,4 +207,41 @@ fn quoted(name: &str) -> String {
 
 fn interval(low: IpAddr, high: IpAddr) -> String {
     if low == high { low.to_string() } else { format!("{low}-{high}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(port: u16) -> Forwarded {
+        Forwarded { protocol: Some(6), ports: Some((port, port)), ..Forwarded::default() }
+    }
+
+    fn kept_out(ports: impl IntoIterator<Item = u16>) -> KeptOut {
+        KeptOut { forwarded: ports.into_iter().map(port).collect(), ..KeptOut::default() }
+    }
+
+    #[test]
+    fn what_was_forwarded_is_remembered_until_it_is_again_and_no_longer_than_there_is_room() {
+        let first = kept_out([80, 443]);
+        let second = kept_out([443]).after(&first);
+        assert_eq!(
+            (&second.former[..], &second.forwarded[..]),
+            (&[port(80)][..], &[port(443)][..])
+        );
+        let third = kept_out([]).after(&second);
+        assert_eq!(third.former, [port(80), port(443)]);
+        let fourth = kept_out([80]).after(&third);
+        assert_eq!(fourth.former, [port(443)]);
+        let order = third.order("t", &["wan0".to_owned()], "mark");
+        for port in [80, 443] {
+            let rule = format!("add rule inet t translated meta l4proto 6 th dport {port}-{port}");
+            assert!(order.contains(&format!("{rule} jump former; ")), "{order}");
+        }
+        let many = kept_out([]).after(&kept_out(1..=1000));
+        let latest: Vec<_> = (1001 - MAX_FORMER as u16..=1000).map(port).collect();
+        assert_eq!(many.former, latest);
+        // The same again changes nothing, so nft is not bothered.
+        assert_eq!(kept_out([443]).after(&second), second);
+    }
 }
