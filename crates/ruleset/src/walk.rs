@@ -56,6 +56,9 @@ pub trait Tracked: Details {
     fn state(&self) -> CtState;
     /// What else it knows of the packet's connection.
     fn known(&self) -> Known<'_>;
+    /// What the translation of the packet's connection does to it; `None` if it opens one,
+    /// whose translation rules choose.
+    fn translation(&self) -> Option<Readdress>;
 }
 
 impl Tracked for Probe {
@@ -66,6 +69,10 @@ impl Tracked for Probe {
     fn known(&self) -> Known<'_> {
         let Self { reply, status, ct_mark: mark, zone, .. } = *self;
         Known { reply, status, mark, zone, details: Some(self) }
+    }
+
+    fn translation(&self) -> Option<Readdress> {
+        None
     }
 }
 
@@ -104,7 +111,13 @@ pub fn walk(
         if walker.walk.fate == Fate::ToHost && stage >= Stage::Forward {
             break;
         }
-        if stage.is_nat() && walker.ct_state != CtState::New {
+        let translation = tracked.translation();
+        if stage.is_nat() && (translation.is_some() || walker.ct_state != CtState::New) {
+            let Readdress { source, destination } = translation.unwrap_or_default();
+            walker.readdress(match stage {
+                Stage::DestinationNat => Readdress { source: None, destination },
+                _ => Readdress { source, destination: None },
+            });
             continue;
         }
         if walker.stage(stage, probe) {
@@ -223,9 +236,12 @@ impl Walker<'_> {
             }
         };
         let port = request.ports.map_or(own_port, |(low, _)| low);
-        let to = Readdress { source: None, destination: Some(Place { address, port }) };
+        self.readdress(Readdress { source: None, destination: Some(Place { address, port }) });
+    }
+
+    fn readdress(&mut self, change: Readdress) {
         let length = self.network.transport_len() as usize;
-        to.apply(&mut self.frame, &mut self.network, length, ChecksumCovers::All);
+        change.apply(&mut self.frame, &mut self.network, length, ChecksumCovers::All);
     }
 }
 

@@ -12,7 +12,7 @@ use ruleset::probe::Probe;
 use ruleset::{
     CtState, Details, ElementUpdate, Known, RuleState, SharedState, Tracked, Tuple, name_bits,
 };
-use wire::Transport;
+use wire::{Place, Readdress, Transport};
 
 use super::RuleBook;
 use crate::schema::Explanation;
@@ -22,6 +22,8 @@ const EXPECTED: u32 = 1;
 const SEEN_REPLY: u32 = 1 << 1;
 const ASSURED: u32 = 1 << 2;
 const CONFIRMED: u32 = 1 << 3;
+const SOURCE_TRANSLATED: u32 = 1 << 4;
+const DESTINATION_TRANSLATED: u32 = 1 << 5;
 
 fn now() -> Timestamp {
     Timestamp::from_nanos(clock::monotonic_nanoseconds())
@@ -63,6 +65,13 @@ pub(crate) fn explain_now(
     let remark = "its connection is tracked, and is taken as it is now; sequence numbers are not \
                   looked at";
     explanation.remarks.push(remark.to_owned());
+    let Readdress { source, destination } = found.readdress();
+    for (end, place) in [("destination", destination), ("source", source)] {
+        let Some(Place { address, port }) = place else { continue };
+        let address = std::net::Ipv6Addr::from(address).to_canonical();
+        let port = if port == 0 { String::new() } else { format!(" port {port}") };
+        explanation.remarks.push(format!("its connection is translated: {end} {address}{port}"));
+    }
     Ok(explanation)
 }
 
@@ -78,61 +87,95 @@ fn find(gateway: &Gateway, probe: &Probe) -> Result<Option<Found>, Unresponsive>
         return Ok(None);
     }
     let ports = network.transport.ports();
+    let known = Filter {
+        family: Some(network.family),
+        protocol: Some(network.protocol),
+        zone: Some(probe.zone),
+        ..Filter::default()
+    };
     let (source, destination) = (network.source_ip(), network.destination_ip());
-    let original = (source, destination, ports);
-    let reply = (destination, source, ports.map(|(source, destination)| (destination, source)));
-    for (ends, reply) in [(original, false), (reply, true)] {
-        if let Some(connection) = lookup(gateway, probe, ends)? {
-            return Ok(Some(Found { connection, reply }));
+    let (source_port, destination_port) = (ports.map(|it| it.0), ports.map(|it| it.1));
+    // What replies to a connection as it was opened is found at once. What replies to a
+    // translated one is looked for, since nobody knows yet by whom that was opened.
+    let as_opened = Filter {
+        source: Some(source.into()),
+        destination: Some(destination.into()),
+        source_port,
+        destination_port,
+        ..known.clone()
+    };
+    let as_answered = Filter {
+        reply_source: Some(source.into()),
+        reply_destination: Some(destination.into()),
+        reply_source_port: source_port,
+        reply_destination_port: destination_port,
+        ..known
+    };
+    let untranslated = Filter {
+        source: Some(destination.into()),
+        destination: Some(source.into()),
+        source_port: destination_port,
+        destination_port: source_port,
+        ..as_answered.clone()
+    };
+    let id = match network.transport {
+        Transport::IcmpQuery(query) => Some(query.id),
+        _ => None,
+    };
+    for (filter, reply) in [(as_opened, false), (untranslated, true), (as_answered, true)] {
+        let mut found = None;
+        gateway.connections(&filter, &mut |connection| {
+            let tuple = if reply { &connection.reply } else { &connection.original };
+            match tuple.transport {
+                TupleTransport::Icmp { id: known, .. } if id != Some(known) => {
+                    ControlFlow::Continue(())
+                }
+                _ => {
+                    found = Some(Found { connection, reply });
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if found.is_some() {
+            return Ok(found);
         }
     }
     Ok(None)
 }
 
-type Ends = (IpAddr, IpAddr, Option<(u16, u16)>);
-
-/// The connection whose originator sends to these ends.
-fn lookup(
-    gateway: &Gateway,
-    probe: &Probe,
-    (source, destination, ports): Ends,
-) -> Result<Option<Connection>, Unresponsive> {
-    let filter = Filter {
-        family: Some(probe.network.family),
-        protocol: Some(probe.network.protocol),
-        zone: Some(probe.zone),
-        source: Some(source.into()),
-        destination: Some(destination.into()),
-        source_port: ports.map(|(source, _)| source),
-        destination_port: ports.map(|(_, destination)| destination),
-        ..Filter::default()
-    };
-    let asked = match probe.network.transport {
-        Transport::IcmpQuery(query) => Some(query.id),
-        _ => None,
-    };
-    let mut found = None;
-    gateway.connections(&filter, &mut |connection| {
-        let is_meant = match connection.original.transport {
-            TupleTransport::Icmp { id, .. } => asked == Some(id),
-            _ => true,
-        };
-        if !is_meant {
-            return ControlFlow::Continue(());
+impl Found {
+    /// What its translation does to the packet.
+    fn readdress(&self) -> Readdress {
+        let Connection { original, reply, .. } = &self.connection;
+        // Each packet leaves as the reverse of what is sent the other way.
+        let (came, answered) = if self.reply { (reply, original) } else { (original, reply) };
+        let [(source, destination), (new_destination, new_source)] =
+            [came, answered].map(|tuple| {
+                let (source, destination) = match tuple.transport {
+                    TupleTransport::Ports { source, destination } => (source, destination),
+                    TupleTransport::Icmp { id, .. } => (id, id),
+                    _ => (0, 0),
+                };
+                let place = |address, port| Place { address: bytes(address), port };
+                (place(tuple.source, source), place(tuple.destination, destination))
+            });
+        Readdress {
+            source: (source != new_source).then_some(new_source),
+            destination: (destination != new_destination).then_some(new_destination),
         }
-        found = Some(connection);
-        ControlFlow::Break(())
-    })?;
-    Ok(found)
+    }
+}
+
+fn bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
 }
 
 impl Details for Found {
     fn tuple(&self, reply: bool) -> Tuple {
         let tuple = if reply { self.connection.reply } else { self.connection.original };
-        let bytes = |address| match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-            IpAddr::V6(address) => address.octets(),
-        };
         let (source_port, destination_port) = match tuple.transport {
             TupleTransport::Ports { source, destination } => (source, destination),
             _ => (0, 0),
@@ -167,10 +210,19 @@ impl Tracked for Found {
     fn known(&self) -> Known<'_> {
         let Connection { seen_reply, assured, expected, mark, zone, .. } = self.connection;
         let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let Readdress { source, destination } = self.readdress();
+        let (source, destination) =
+            if self.reply { (destination, source) } else { (source, destination) };
         let status = CONFIRMED
             | bit(seen_reply || self.reply, SEEN_REPLY)
             | bit(assured, ASSURED)
-            | bit(expected, EXPECTED);
+            | bit(expected, EXPECTED)
+            | bit(source.is_some(), SOURCE_TRANSLATED)
+            | bit(destination.is_some(), DESTINATION_TRANSLATED);
         Known { reply: self.reply, status, mark, zone, details: Some(self) }
+    }
+
+    fn translation(&self) -> Option<Readdress> {
+        Some(self.readdress())
     }
 }
