@@ -52,13 +52,13 @@ pub enum LoadRulesError {
 /// that can be loaded.
 pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
     let what = |need| match need {
-        Need::Translation(_) if mode == Mode::Bridge => {
-            Some("a bridge translates no addresses: mode = \"routed\" would".to_owned())
-        }
         Need::Translation(NatKind::Redirect) => Some(
             "only the kernel could deliver what is redirected to the host: leave this rule to it"
                 .to_owned(),
         ),
+        Need::Translation(_) if mode == Mode::Bridge => {
+            Some("a bridge translates no addresses: mode = \"routed\" would".to_owned())
+        }
         Need::Translation(_) => None,
         Need::Zone => Some("zones are set by [[zone]] in the configuration".to_owned()),
         Need::Timeout => {

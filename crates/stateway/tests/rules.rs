@@ -115,6 +115,47 @@ fn all_that_is_not_supported_is_told_at_once() {
 }
 
 #[test]
+fn what_no_gateway_does_is_told_before_it_is_loaded() {
+    let nat = json!({"chain": {"family": "inet", "table": "t", "name": "n", "handle": 3,
+        "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}});
+    let rule_of = |handle: u64, statement: &Value| {
+        json!({"rule": {"family": "inet", "table": "t", "chain": "n", "handle": handle, "expr": [
+            {"match": {"op": "==", "right": 80,
+                "left": {"payload": {"protocol": "tcp", "field": "dport"}}}}, statement]}})
+    };
+    let redirect = json!({"redirect": {"port": 8080}});
+    let forward = json!({"dnat": {"family": "ip", "addr": "192.0.2.10"}});
+    let file = File::new(&ruleset(&[nat.clone(), rule_of(4, &forward), rule_of(5, &redirect)]));
+    for (before, after) in [
+        (&["rules", "check"][..], &[][..]),
+        (&["rules", "check"], &["--allow-unsupported"]),
+        // Nobody is asked: there is no such socket.
+        (&["rules", "load"], &["--socket", "/nonexistent/stateway.sock"]),
+    ] {
+        let output = file.run(before, after);
+        assert_eq!(output.status.code(), Some(2), "{before:?} {after:?}");
+        let said = file.said(&output.stdout) + &file.said(&output.stderr);
+        assert_eq!(
+            said,
+            "inet t chain n rule handle 5: unsupported: only the kernel could deliver what is \
+             redirected to the host: leave this rule to it\n    tcp dport 80 redirect to :8080\n\
+             stateway: ruleset.json: the ruleset is refused: 1 rule asks for what this gateway \
+             does not do, which --allow-unsupported does not leave out; change them, or leave \
+             them to the kernel\n"
+        );
+    }
+    let report = file.run(&["rules", "check", "--json"], &[]);
+    assert_eq!(report.status.code(), Some(2));
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!((&report["loadable"], &report["problems"][0]["handle"]), (&json!(false), &json!(5)));
+    let file = File::new(&ruleset(&[nat, rule_of(4, &forward)]));
+    let check = file.run(&["rules", "check"], &[]);
+    assert_eq!(check.status.code(), Some(0));
+    let said = file.said(&check.stdout);
+    assert!(said.contains("rules       1, 1 of them only with mode = \"routed\"\n"), "{said}");
+}
+
+#[test]
 fn packets_are_explained_rule_by_rule() {
     let file = File::new(HOME_ROUTER.as_bytes());
     let questions = [

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use control::schema::{RuleProblem, RulesReport, RulesSummary};
 use control::{RuleBook, RulesRefused};
+use engine::Mode;
 use netio::link_state;
 use ruleset::Options;
 
@@ -38,8 +39,27 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     // Nobody sends packets to these hash tables.
     match RuleBook::read(&document, options, 0) {
         Ok(book) => {
-            let report = book.report();
-            if json.json { out.json(&report) } else { print(file, &report, out) }
+            let obstacles = book.obstacles(Mode::Routed);
+            let mut report = book.report();
+            if obstacles.is_empty() {
+                let routed_only = book.obstacles(Mode::Bridge).len();
+                return if json.json {
+                    out.json(&report)
+                } else {
+                    print(file, &report, routed_only, out)
+                };
+            }
+            let refusal = obstruction(file, obstacles.len());
+            if json.json {
+                report.loadable = false;
+                report.unsupported += obstacles.len();
+                report.problems.extend(obstacles);
+                out.json(&report)?;
+            } else {
+                list(&obstacles, out)?;
+            }
+            out.flush()?;
+            Err(refusal.into())
         }
         Err(RulesRefused { report }) => {
             if json.json {
@@ -67,6 +87,16 @@ pub(super) fn refusal(file: &Path, report: &RulesReport) -> UsageError {
     ))
 }
 
+/// Why a file is not loaded whose rules were understood, in one line.
+pub(super) fn obstruction(file: &Path, rules: usize) -> UsageError {
+    let what = format!(
+        "the ruleset is refused: {} for what this gateway does not do, which \
+         --allow-unsupported does not leave out; change them, or leave them to the kernel",
+        if rules == 1 { "1 rule asks".to_owned() } else { format!("{rules} rules ask") }
+    );
+    UsageError(at(file, &what))
+}
+
 /// With the name of the file in front.
 pub(super) fn at(file: &Path, what: &str) -> String {
     let name =
@@ -85,7 +115,12 @@ pub(super) fn list(problems: &[RuleProblem], out: &mut Output) -> anyhow::Result
     Ok(())
 }
 
-fn print(file: &Path, report: &RulesReport, out: &mut Output) -> anyhow::Result<()> {
+fn print(
+    file: &Path,
+    report: &RulesReport,
+    routed_only: usize,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     let RulesReport { unsupported, problems, summary, .. } = report;
     let of = |wanted: &str| -> Vec<RuleProblem> {
         problems.iter().filter(|problem| problem.severity == wanted).cloned().collect()
@@ -98,7 +133,7 @@ fn print(file: &Path, report: &RulesReport, out: &mut Output) -> anyhow::Result<
     };
     out.line(at(file, &in_order))?;
     if let Some(summary) = summary {
-        print_summary(summary, out)?;
+        print_summary(summary, routed_only, out)?;
     }
     for (severity, title) in [
         ("unsupported", "left out:"),
@@ -114,14 +149,21 @@ fn print(file: &Path, report: &RulesReport, out: &mut Output) -> anyhow::Result<
     Ok(())
 }
 
-fn print_summary(summary: &RulesSummary, out: &mut Output) -> anyhow::Result<()> {
+fn print_summary(
+    summary: &RulesSummary,
+    routed_only: usize,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     let RulesSummary { tables, chains, base_chains, rules, sets, elements, interfaces } = summary;
     out.line(format_args!("tables      {}", tables.join(", ")))?;
     out.line(format_args!("chains      {chains}, {} of them base chains:", base_chains.len()))?;
     for base in base_chains {
         out.line(format_args!("              {base}"))?;
     }
-    out.line(format_args!("rules       {rules}"))?;
+    out.line(match routed_only {
+        0 => format!("rules       {rules}"),
+        some => format!("rules       {rules}, {some} of them only with mode = \"routed\""),
+    })?;
     out.line(format_args!("sets        {sets}, {}", things(*elements as u64, "element")))?;
     if interfaces.is_empty() {
         return Ok(());

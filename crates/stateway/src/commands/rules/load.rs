@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use control::schema::{Done, LoadedRules, RulesSummary};
-use control::{RuleBook, RulesRefused};
+use control::schema::{Done, LoadedRules, RuleProblem, RulesSummary};
+use control::{ClientError, RuleBook, RulesRefused};
+use engine::Mode;
 use ruleset::Options;
 
-use super::check::{at, list, refusal};
+use super::check::{at, list, obstruction, refusal};
 use crate::commands::remote::Remote;
 use crate::config::read_ruleset;
 use crate::outcome::UsageError;
@@ -46,14 +47,40 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
     // Here first: all problems with their rules, before anything is sent.
     let options = Options { allow_unsupported: *allow_unsupported };
-    if let Err(RulesRefused { report }) = RuleBook::read(&document, options, 0) {
-        list(&report.problems, out)?;
+    let book = match RuleBook::read(&document, options, 0) {
+        Ok(book) => book,
+        Err(RulesRefused { report }) => {
+            list(&report.problems, out)?;
+            out.flush()?;
+            return Err(refusal(file, &report).into());
+        }
+    };
+    let mut obstructed = |obstacles: &[RuleProblem]| -> anyhow::Result<()> {
+        list(obstacles, out)?;
         out.flush()?;
-        return Err(refusal(file, &report).into());
+        Err(obstruction(file, obstacles.len()).into())
+    };
+    let obstacles = book.obstacles(Mode::Routed);
+    if !obstacles.is_empty() {
+        return obstructed(&obstacles);
     }
     let confirm_s = confirm.map(|seconds| format!("confirm_s={seconds}&")).unwrap_or_default();
     let path = format!("/v1/rules?{confirm_s}allow_unsupported={allow_unsupported}");
-    let loaded: LoadedRules = remote.client()?.put_bytes(&path, document)?;
+    let loaded: LoadedRules = match remote.client()?.put_bytes(&path, document) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            // Only the gateway knows whether it is a bridge, and here are the rules.
+            let obstacles = book.obstacles(Mode::Bridge);
+            return match (&error, obstacles.first()) {
+                (ClientError::Refused(body), Some(first))
+                    if body.what.starts_with(&first.message) =>
+                {
+                    obstructed(&obstacles)
+                }
+                _ => Err(error.into()),
+            };
+        }
+    };
     list(&loaded.problems, out)?;
     for name in &loaded.missing_interfaces {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
