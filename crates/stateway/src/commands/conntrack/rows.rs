@@ -1,6 +1,7 @@
 //! Connections and events as rows of a table whose length is not known.
 
 use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
 
 use control::schema::{Connection, Event, Tuple};
 
@@ -104,12 +105,15 @@ fn cells(connection: &Connection) -> Vec<String> {
     ]
 }
 
+fn end(address: IpAddr, port: Option<u16>) -> String {
+    match port {
+        Some(port) => SocketAddr::new(address, port).to_string(),
+        None => address.to_string(),
+    }
+}
+
 /// Both ends of a tuple, each with what tells it apart.
 fn ends(tuple: &Tuple) -> (String, String) {
-    let end = |address: std::net::IpAddr, port: Option<u16>| match port {
-        Some(port) => std::net::SocketAddr::new(address, port).to_string(),
-        None => address.to_string(),
-    };
     let mut source = end(tuple.source, tuple.source_port);
     let mut destination = end(tuple.destination, tuple.destination_port);
     // Writing to a string does not fail.
@@ -129,6 +133,19 @@ fn ends(tuple: &Tuple) -> (String, String) {
     (source, destination)
 }
 
+/// What the ends of a translated connection become.
+fn translations(connection: &Connection) -> impl Iterator<Item = String> {
+    let Connection { original, reply, .. } = connection;
+    let ids = [original.icmp_id, reply.icmp_id];
+    let source = (original.source, original.source_port, ids[0])
+        != (reply.destination, reply.destination_port, ids[1]);
+    let destination =
+        (original.destination, original.destination_port) != (reply.source, reply.source_port);
+    let source = source.then(|| format!("snat={}", end(reply.destination, reply.destination_port)));
+    let destination = destination.then(|| format!("dnat={}", end(reply.source, reply.source_port)));
+    source.into_iter().chain(destination)
+}
+
 fn status(connection: &Connection) -> String {
     let mut words = Vec::new();
     if !connection.seen_reply {
@@ -140,6 +157,7 @@ fn status(connection: &Connection) -> String {
     if connection.expected {
         words.push("expected".to_owned());
     }
+    words.extend(translations(connection));
     if let Some(helper) = &connection.helper {
         words.push(format!("helper={helper}"));
     }
@@ -153,4 +171,38 @@ fn status(connection: &Connection) -> String {
         words.push(format!("zone={}", connection.zone));
     }
     words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tcp(original: [&str; 4], reply: [&str; 4]) -> Connection {
+        let tuple = |[source, source_port, destination, destination_port]: [&str; 4]| {
+            json!({"source": source, "destination": destination,
+                "source_port": source_port.parse::<u16>().unwrap(),
+                "destination_port": destination_port.parse::<u16>().unwrap()})
+        };
+        serde_json::from_value(json!({"schema": 1, "family": 4, "protocol": "tcp",
+            "protocol_number": 6, "state": "ESTABLISHED", "timeout_s": 9, "seen_reply": true,
+            "original": tuple(original), "reply": tuple(reply), "assured": true,
+            "expected": false, "helper": null, "mark": 0, "labels": [], "zone": 0,
+            "age_s": null}))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_status_says_what_ends_become() {
+        let client = ["198.51.100.10", "4000", "203.0.113.9", "80"];
+        let same = tcp(client, ["203.0.113.9", "80", "198.51.100.10", "4000"]);
+        assert_eq!(status(&same), "assured");
+        let masqueraded = tcp(client, ["203.0.113.9", "80", "192.0.2.2", "4000"]);
+        assert_eq!(status(&masqueraded), "assured snat=192.0.2.2:4000");
+        let other_port = tcp(client, ["203.0.113.9", "80", "198.51.100.10", "4001"]);
+        assert_eq!(status(&other_port), "assured snat=198.51.100.10:4001");
+        let both = tcp(client, ["203.0.113.10", "8080", "192.0.2.2", "4000"]);
+        assert_eq!(status(&both), "assured snat=192.0.2.2:4000 dnat=203.0.113.10:8080");
+    }
 }
