@@ -4,6 +4,7 @@
 //! and names of interfaces too (16 bytes, padded with zeros), so that prefixes, wildcards,
 //! comparisons and ranges are all one thing, an [`Interval`].
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde_json::Value;
@@ -69,6 +70,46 @@ pub enum Kind {
     Boolean,
     /// A plain number of so many bits, at most 128.
     Integer(u8),
+}
+
+impl fmt::Display for Kind {
+    /// Names it as people do, with the range of what is a number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4 address",
+            Self::Ipv6 => "IPv6 address",
+            Self::Ether => "hardware address",
+            Self::Port => "port (0 to 65535)",
+            Self::Protocol => "IP protocol",
+            Self::Mark => "mark of 32 bits",
+            Self::Interface => "name of an interface (up to 15 characters)",
+            Self::CtState => "state of a connection",
+            Self::CtStatus => "status of a connection",
+            Self::CtDirection => "direction of a connection",
+            Self::CtLabel => "label (0 to 127)",
+            Self::Helper => "name of a helper",
+            Self::IcmpType => "ICMP type",
+            Self::IcmpCode => "ICMP code",
+            Self::Icmpv6Type => "ICMPv6 type",
+            Self::Icmpv6Code => "ICMPv6 code",
+            Self::TcpFlags => "TCP flag",
+            Self::Dscp => "DSCP (0 to 63)",
+            Self::Ecn => "ECN value (0 to 3)",
+            Self::EtherType => "EtherType",
+            Self::Nfproto => "address family",
+            Self::PacketType => "packet type (host, broadcast, multicast, other)",
+            Self::DccpType => "DCCP packet type",
+            Self::Priority => "priority (MAJOR:MINOR)",
+            Self::Time => "time in seconds",
+            Self::Boolean => "truth value",
+            Self::Integer(bits) => return write!(f, "number of {bits} bits"),
+        })
+    }
+}
+
+/// The kinds of a concatenation, for people.
+pub(crate) fn names_of(kinds: &[Kind]) -> String {
+    kinds.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . ")
 }
 
 /// Values from `low` to `high`, both included.
@@ -218,7 +259,7 @@ impl Kind {
             },
             _ => None,
         };
-        found.ok_or_else(|| path.invalid(format!("{} is no {self:?}", outline(value))))
+        found.ok_or_else(|| path.invalid(format!("{} is no {self}", outline(value))))
     }
 
     fn number(self, number: Option<u64>) -> Option<u128> {

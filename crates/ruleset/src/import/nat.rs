@@ -6,7 +6,7 @@ use wire::Family;
 use super::document::has_flag;
 use super::expression;
 use super::rule::Reader;
-use crate::kind::{Kind, only};
+use crate::kind::{Kind, names_of, only};
 use crate::model::{Data, Nat, NatFlags, NatKind, NatOperand};
 use crate::problem::{Parsed, Path};
 use crate::stage::TableFamily;
@@ -96,7 +96,9 @@ impl Reader<'_, '_> {
                 true
             }
             held => {
-                return Err(path.key("data").invalid(format!("a map to {held:?}, not {kind:?}")));
+                return Err(path
+                    .key("data")
+                    .invalid(format!("a map to {}, not {kind}", names_of(held))));
             }
         };
         Ok((NatOperand::Mapped { key: expression::bare(&key), map }, with_port))

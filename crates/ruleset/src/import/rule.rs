@@ -318,7 +318,7 @@ impl Reader<'_, '_> {
             Some(_) => {
                 let (load, read) = expression::load(value, path)?;
                 if !read.fits(kind) && read.words() != kind.words() {
-                    return Err(path.invalid(format!("{read:?} for {kind:?}")));
+                    return Err(path.invalid(format!("{read} for {kind}")));
                 }
                 Ok(Operand::Computed(load))
             }

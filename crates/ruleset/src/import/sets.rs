@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::document::Object;
 use super::scope::Scope;
 use super::statement;
-use crate::kind::{Interval, Kind, only, outline};
+use crate::kind::{Interval, Kind, names_of, only, outline};
 use crate::limits::{
     DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS,
 };
@@ -213,7 +213,8 @@ pub(crate) fn check_key(set: &Set, key: &[Kind], path: &Path<'_>) -> Parsed<()> 
         return Ok(());
     }
     let name = set.name.as_deref().unwrap_or("the set");
-    Err(path.invalid(format!("reads {key:?}, but {name} has keys of {:?}", set.key)))
+    let (key, keys) = (names_of(key), names_of(&set.key));
+    Err(path.invalid(format!("reads {key}, but {name} has keys of {keys}")))
 }
 
 /// Elements of one key that are ranges must not overlap: which one matches is not defined.
