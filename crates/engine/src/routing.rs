@@ -123,6 +123,11 @@ impl Routing {
         self.own.contains_key(&address)
     }
 
+    /// The addresses of the host, and broadcast addresses on its links.
+    pub fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.own.keys().copied()
+    }
+
     /// True for an address of the host alone.
     pub fn is_host(&self, address: IpAddr) -> bool {
         self.own.get(&address) == Some(&true)

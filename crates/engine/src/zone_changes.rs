@@ -63,6 +63,12 @@ impl Gateway {
         self.shared.lock().ports.statuses().into_iter().map(|port| port.name).collect()
     }
 
+    /// The addresses whose packets a router leaves to its host; none of a bridge.
+    pub fn host_addresses(&self) -> Vec<std::net::IpAddr> {
+        let routing = self.shared.lock().routing.clone();
+        routing.iter().flat_map(|routing| routing.own_addresses()).collect()
+    }
+
     /// Changes zones and policies to those of `book`, if its revision is that of now. Every
     /// packet is in a zone as it was before or as it is after. Connections stay in the zone in
     /// which they were opened; packets that are in another zone now do not belong to them.

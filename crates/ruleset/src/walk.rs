@@ -107,7 +107,18 @@ pub fn walk(
             walker.walk.remarks.push(remark);
         }
     }
+    let is_hosts = probe.host_addresses.contains(&probe.network.destination_ip());
+    if is_hosts && program.ruleset().translations().is_empty() {
+        walker.walk.fate = Fate::ToHost;
+        return walker.walk;
+    }
     for stage in Stage::ALL {
+        let is_translated = walker.network.destination != probe.network.destination
+            || walker.known.status & DESTINATION_TRANSLATED != 0;
+        if stage == Stage::PreroutingTranslated && is_hosts && !is_translated {
+            walker.walk.fate = Fate::ToHost;
+            break;
+        }
         if walker.walk.fate == Fate::ToHost && stage >= Stage::Forward {
             break;
         }

@@ -66,6 +66,71 @@ fn only_what_opens_a_connection_is_translated() {
     assert_eq!(walk.fate, Fate::Ends(Stage::Forward, Decision::Drop));
 }
 
+/// A connection that is there and gets the packet's destination changed.
+struct Forwarded<'a>(&'a Probe);
+
+impl Details for Forwarded<'_> {
+    fn tuple(&self, reply: bool) -> crate::Tuple {
+        self.0.tuple(reply)
+    }
+
+    fn counts(&self) -> Option<[(u64, u64); 2]> {
+        None
+    }
+
+    fn expiration_ms(&self) -> u64 {
+        0
+    }
+
+    fn helper(&self) -> u128 {
+        0
+    }
+
+    fn label(&self) -> u128 {
+        0
+    }
+}
+
+impl Tracked for Forwarded<'_> {
+    fn state(&self) -> CtState {
+        CtState::New
+    }
+
+    fn known(&self) -> Known<'_> {
+        Known { status: DESTINATION_TRANSLATED, ..self.0.known() }
+    }
+
+    fn translation(&self) -> Option<Readdress> {
+        let address = std::net::Ipv4Addr::new(198, 51, 100, 9).to_ipv6_mapped().octets();
+        let destination = Some(Place { address, port: 8080 });
+        Some(Readdress { source: None, destination })
+    }
+}
+
+#[test]
+fn what_is_for_the_host_is_left_to_it_unless_it_is_translated() {
+    let imported = import_value(&forwarding(80), Options::default()).expect("it is right");
+    let options = CompileOptions { index: true, seed: 1 };
+    let program = Program::compile(imported.ruleset, options).expect("it is small");
+    let shared = SharedState::new(&program, 1);
+    let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
+    let mut ask = |question: &str, is_known: bool| {
+        let host_addresses = vec![std::net::IpAddr::from([198, 51, 100, 2])];
+        let probe = Probe::parse(question).expect("it is a question");
+        let probe = Probe { host_addresses, ..probe };
+        let known = Forwarded(&probe);
+        let tracked: &dyn Tracked = if is_known { &known } else { &probe };
+        let walk = walk(&program, &mut state, &probe, tracked, Timestamp::ZERO);
+        (handles(&program, &walk), walk.fate)
+    };
+    assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:80", false), (vec![10, 12], Fate::Passes));
+    // Of a connection that is there, no rule is asked what becomes of it.
+    assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:81", true), (vec![12], Fate::Passes));
+    assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:81", false), (vec![], Fate::ToHost));
+    let refused = Fate::Ends(Stage::Forward, Decision::Drop);
+    assert_eq!(ask("tcp 192.0.2.1 198.51.100.3:81", false), (vec![13], refused));
+}
+
 #[test]
 fn a_redirected_packet_is_for_the_host() {
     let document = json!({"nftables": [

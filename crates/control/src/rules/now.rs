@@ -56,15 +56,23 @@ pub(crate) fn explain_now(
     for element in gateway.rule_elements()? {
         state.apply(program, element, now);
     }
+    let probe = &Probe { host_addresses: gateway.host_addresses(), ..probe.clone() };
+    let interfaces = gateway.interfaces();
+    let named = [&probe.input, &probe.output].into_iter().flatten();
+    let missing = named.filter(|name| !interfaces.contains(name));
+    let missing = missing.map(|name| format!("{name} is no interface of this gateway"));
     let found = if probe.state.is_none() { find(gateway, probe)? } else { None };
     let Some(found) = found else {
-        return Ok(book.explain_with(probe, probe, &mut state, now));
+        let mut explanation = book.explain_with(probe, probe, &mut state, now);
+        explanation.remarks.extend(missing);
+        return Ok(explanation);
     };
     let told = Probe { state: Some(found.state()), ..probe.clone() };
     let mut explanation = book.explain_with(&told, &found, &mut state, now);
     let remark = "its connection is tracked, and is taken as it is now; sequence numbers are not \
                   looked at";
     explanation.remarks.push(remark.to_owned());
+    explanation.remarks.extend(missing);
     let Readdress { source, destination } = found.readdress();
     for (end, place) in [("destination", destination), ("source", source)] {
         let Some(Place { address, port }) = place else { continue };

@@ -58,6 +58,9 @@ pub struct Probe {
     pub ct_mark: u32,
     /// Zone of its connection.
     pub zone: u16,
+    /// Addresses of the host, as far as they are known: what is for one of them is left to its
+    /// kernel, unless a rule or its connection gives it another destination.
+    pub host_addresses: Vec<IpAddr>,
 }
 
 impl Probe {
@@ -139,6 +142,7 @@ impl Probe {
             mark: words.mark,
             ct_mark: words.ct_mark,
             zone: words.zone,
+            host_addresses: Vec::new(),
         })
     }
 
