@@ -25,6 +25,8 @@ use crate::server::Shared;
 
 /// Longest trial, seconds: a day.
 const MAX_TRIAL_S: u64 = 86_400;
+/// Pause before a ruleset that could not be brought back is tried to be once more.
+const ROLL_BACK_AGAIN: Duration = Duration::from_secs(5);
 
 pub(crate) fn router() -> Router<Shared> {
     let limit = DefaultBodyLimit::max(MAX_DOCUMENT_BYTES);
@@ -65,7 +67,8 @@ async fn load(
         let (loaded, trial) =
             on_thread(move || try_document(&trying, &document, options, confirm)).await?;
         if let (Some(number), Some(confirm)) = (trial, confirm) {
-            tokio::spawn(end_trial(shared, number, confirm));
+            let roll_back = move || shared.rules.roll_back(&*shared.gateway, Some(number));
+            tokio::spawn(end_trial(roll_back, confirm, ROLL_BACK_AGAIN));
         }
         Ok(Json(loaded))
     });
@@ -106,18 +109,32 @@ fn try_document(
     Ok((loaded, trial))
 }
 
-/// Brings the ruleset before back, if nobody has confirmed this one by then.
-async fn end_trial(shared: Shared, number: u64, confirm: Duration) {
+/// Brings the ruleset before back, if nobody has confirmed this one by then. If that fails it
+/// tries again: who has locked himself out can not.
+async fn end_trial(roll_back: impl RollBack, confirm: Duration, pause: Duration) {
     tokio::time::sleep(confirm).await;
-    let ended = tokio::task::spawn_blocking(move || {
-        match shared.rules.roll_back(&*shared.gateway, Some(number)) {
-            Ok(true) => tracing::warn!("nobody has confirmed the ruleset: the one before is back"),
-            Ok(false) => {}
-            Err(error) => tracing::error!("the ruleset before can not be brought back: {error}"),
+    loop {
+        match tokio::task::spawn_blocking(roll_back.clone()).await {
+            Ok(Ok(true)) => {
+                tracing::warn!("nobody has confirmed the ruleset: the one before is back");
+                return;
+            }
+            Ok(Ok(false)) => return,
+            Ok(Err(error)) => tracing::error!(
+                "the ruleset before can not be brought back: {error}; it is tried again in {} s",
+                pause.as_secs()
+            ),
+            // The gateway stops.
+            Err(_) => return,
         }
-    });
-    let _ = ended.await;
+        tokio::time::sleep(pause).await;
+    }
 }
+
+/// Ends a trial; false if it has ended.
+trait RollBack: Fn() -> Result<bool, LoadRulesError> + Clone + Send + 'static {}
+
+impl<T: Fn() -> Result<bool, LoadRulesError> + Clone + Send + 'static> RollBack for T {}
 
 async fn confirm(State(shared): State<Shared>) -> Answer<Done> {
     if shared.rules.confirm() {
@@ -178,4 +195,28 @@ async fn explain(State(shared): State<Shared>, body: BodyOf<AskRules>) -> Answer
         explain_now(&book, &shared.gateway, &probe).map(Json).map_err(unresponsive)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_trial_that_fails_is_tried_again() {
+        let attempts = Arc::new(AtomicU32::new(0));
+        let counted = attempts.clone();
+        let roll_back = move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Err(LoadRulesError::Stuck),
+            _ => Ok(true),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(end_trial(roll_back, Duration::ZERO, Duration::from_millis(1)));
+        assert_eq!(attempts.load(Ordering::Relaxed), 3);
+        let over = attempts.clone();
+        let is_over = move || Ok(over.fetch_add(1, Ordering::Relaxed) == 0);
+        runtime.block_on(end_trial(is_over, Duration::ZERO, Duration::from_millis(1)));
+        assert_eq!(attempts.load(Ordering::Relaxed), 4, "it was confirmed");
+    }
 }
