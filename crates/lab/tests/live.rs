@@ -25,6 +25,8 @@ mod lifetime;
 mod mtu;
 #[path = "live/operations.rs"]
 mod operations;
+#[path = "live/port_forwards.rs"]
+mod port_forwards;
 #[path = "live/pptp.rs"]
 mod pptp;
 #[path = "live/rate.rs"]

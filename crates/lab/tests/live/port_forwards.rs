@@ -1,0 +1,136 @@
+//! A router that lets in what a rule has forwarded and nothing else: how most home routers and
+//! NAT gateways are set up.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lab::{Gateway, Lab, Placement, Result, StatewaySpec, Transport};
+
+use crate::scenario::{alone, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
+
+/// Who comes in has to come by a forwarded port, one that no source is translated to.
+const FORWARDS: &str = r#"
+table inet filter {
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        iifname "lan0" accept
+        ct status dnat counter accept
+    }
+}
+table ip nat {
+    chain prerouting {
+        type nat hook prerouting priority dstnat; policy accept;
+        iifname "wan0" tcp dport 88 dnat to 192.0.2.1:7
+    }
+    chain postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname "wan0" masquerade
+    }
+}
+"#;
+
+/// Sends back what it gets.
+const ECHO: &str = "
+import socketserver
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(1000):
+            self.request.sendall(data)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+Server(('0.0.0.0', 7), Echo).serve_forever()
+";
+
+/// Asks so often for an echo, five times a second; says how often it came.
+const ASK: &str = "
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5)
+answers = 0
+for _ in range(int(sys.argv[3])):
+    s.sendall(b'echo')
+    answers += s.recv(1000) == b'echo'
+    time.sleep(0.2)
+print(answers)
+";
+
+/// What the real nft makes of rules, without a trace of them, in a file of the gateway. It is
+/// asked elsewhere, since the gateway has a table of its own.
+fn ruleset_file(lab: &Lab, name: &str, rules: &str) -> Result<String> {
+    let namespace = lab.server();
+    let text = namespace.write_file("rules.nft", rules.as_bytes())?;
+    namespace.program("nft").args(["-f", &text]).check()?;
+    let json = namespace.program("nft").args(["-j", "list", "ruleset"]).check()?;
+    namespace.program("nft").args(["flush", "ruleset"]).check()?;
+    lab.gateway().write_file(name, json.as_bytes())
+}
+
+/// A file that goes with the test.
+struct Empty(PathBuf);
+
+impl Drop for Empty {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn what_is_forwarded_gets_in_and_outlives_its_rule() {
+    alone(|| {
+        let name = format!("stateway-port-forwards-{}.json", std::process::id());
+        let none = Empty(std::env::temp_dir().join(name));
+        std::fs::write(&none.0, r#"{"nftables":[]}"#).expect("there is such a directory");
+        let spec = StatewaySpec {
+            routed: true,
+            more: format!("[rules]\nfile = {:?}\n", none.0),
+            ..StatewaySpec::new(stateway_binary()?, 2)
+        };
+        let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+        lab.server().ip(&["route del 192.0.2.0/24"])?;
+        let mut gone = String::new();
+        for line in FORWARDS.lines().filter(|line| !line.contains("dnat to")) {
+            let _ = writeln!(gone, "{line}");
+        }
+        let forwards = ruleset_file(&lab, "forwards.json", FORWARDS)?;
+        let gone = ruleset_file(&lab, "gone.json", &gone)?;
+        let load =
+            |file: &str| lab.stateway().expect("it runs").command(&["rules", "load", file]).check();
+        load(&forwards)?;
+        let mut echo = lab.on_client("python3").args(["-c", ECHO]).spawn()?;
+        echo.wait_for_port(Transport::Tcp, 7)?;
+        let asks =
+            |times: &str| lab.on_server("python3").args(["-c", ASK, "198.51.100.254", "88", times]);
+        assert_eq!(asks("3").check()?.trim(), "3");
+        let asking = asks("10").spawn()?;
+        std::thread::sleep(Duration::from_secs(1));
+        // What is asked of a port that is the gateway's again is answered by its host.
+        load(&gone)?;
+        assert!(asks("1").check().is_err());
+        let explain = |packet: &str| {
+            let words = format!("rules explain {packet} in wan0");
+            let words: Vec<&str> = words.split(' ').collect();
+            lab.stateway().expect("it runs").command(&words).check()
+        };
+        let told = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
+        assert!(told.contains("it goes to this host"), "{told}");
+        assert_eq!(asking.finish()?.stdout.trim(), "10");
+        load(&forwards)?;
+        let told = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
+        assert!(told.contains("destination translated to 192.0.2.1 port 7"), "{told}");
+        // Both ends of a masqueraded connection are explained.
+        let mut server = lab.on_server("python3").args(["-c", ECHO]).spawn()?;
+        server.wait_for_port(Transport::Tcp, 7)?;
+        let asked = lab.on_client("python3").args(["-c", ASK, "198.51.100.2", "7", "1"]).check()?;
+        assert_eq!(asked.trim(), "1");
+        let list = ["conntrack", "list", "-d", "198.51.100.2", "--json"];
+        let list = lab.stateway().expect("it runs").command(&list).check()?;
+        let listed: serde_json::Value = serde_json::from_str(list.trim()).expect("one object");
+        let port = &listed["reply"]["destination_port"];
+        let told = explain(&format!("tcp 198.51.100.2:7 198.51.100.254:{port} flags ack"))?;
+        assert!(told.contains("accepted: it goes on its way"), "{told}");
+        assert!(told.contains("is translated: destination 192.0.2.1 port "), "{told}");
+        stop_cleanly(&mut lab)
+    });
+}
