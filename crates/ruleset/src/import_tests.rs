@@ -119,6 +119,28 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
+fn the_table_of_a_running_gateway_is_none_of_the_operators() {
+    let of = |table: &str| {
+        document(&[
+            forward(),
+            json!({"table": {"family": "inet", "name": table, "handle": 9}}),
+            json!({"chain": {"family": "inet", "table": table, "name": "host", "handle": 1,
+                "type": "filter", "hook": "prerouting", "prio": -300, "policy": "accept"}}),
+            json!({"rule": {"family": "inet", "table": table, "chain": "host", "handle": 2,
+                "expr": [{"match": {"op": "==", "right": 1,
+                    "left": {"socket": {"key": "wildcard"}}}}, {"drop": null}]}}),
+        ])
+    };
+    let imported = import_value(&of("stateway_4711"), Options::default()).unwrap();
+    assert_eq!(imported.ruleset.chains().len(), 1);
+    let noted = "inet stateway_4711 handle 9: note: a running gateway has made this table, for \
+                 itself: left out\n";
+    assert_eq!(imported.problems.to_string(), noted);
+    // Somebody may well have a table of such a name.
+    assert!(import_value(&of("stateway_rules"), Options::default()).is_err());
+}
+
+#[test]
 fn leaving_out_says_what_it_does() {
     for (last, effect) in [
         (json!({"accept": null}), Effect::Stricter),

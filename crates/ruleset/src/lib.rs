@@ -61,7 +61,7 @@ pub use evaluate::{
     explain,
 };
 pub use field::{CtField, Field, Guard, HeaderBits, Layer};
-pub use import::{Imported, Options, Refused, import, import_value};
+pub use import::{Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_value};
 pub use kind::{Interval, Kind, name_bits};
 pub use model::{
     Base, Chain, ChainId, Counter, CounterId, Helper, HelperId, Limit, LimitId, Log, LogId,

@@ -29,6 +29,10 @@ use crate::model::{Base, Chain, ChainId, Rule, SetId, ValidRuleset};
 use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
 use crate::stage::{Stage, TableFamily};
 
+/// How the names of the tables begin that a running gateway makes in the kernel, with its
+/// process number behind it. They are no rules of the operator's.
+pub const OWN_TABLE_PREFIX: &str = "stateway_";
+
 /// How a ruleset is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -62,6 +66,12 @@ fn reasons(problems: &Problems) -> String {
 
 /// A table by its family, as written, and name.
 type TableKey = (String, String);
+
+/// True for the table of a running gateway.
+fn is_own(table: &str) -> bool {
+    let process = table.strip_prefix(OWN_TABLE_PREFIX);
+    process.is_some_and(|number| !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit()))
+}
 
 fn table_key(place: &Place) -> TableKey {
     (place.family.clone(), place.table.clone())
@@ -137,6 +147,9 @@ impl Import {
         for object in &document.tables {
             let name = &object.place.family;
             let problem = match TableFamily::named(name) {
+                Some(TableFamily::Inet) if is_own(&object.place.table) => {
+                    (Severity::Note, "a running gateway has made this table, for itself: left out")
+                }
                 Some(_) if object.has_flag("dormant") => {
                     (Severity::Note, "the table is dormant and not used")
                 }

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use engine::HostGuard;
-use ruleset::Forwarded;
+use ruleset::{Forwarded, OWN_TABLE_PREFIX};
 use steer::Translated;
 
 use super::kept_out::KeptOut;
@@ -152,7 +152,7 @@ struct Table {
 
 impl Table {
     fn new(interfaces: &[String]) -> anyhow::Result<Self> {
-        let table = format!("stateway_{}", std::process::id());
+        let table = format!("{OWN_TABLE_PREFIX}{}", std::process::id());
         let mut nft = Command::new("nft")
             .arg("-i")
             // What a terminal sends to the gateway is not for it: the gateway is to end first.
