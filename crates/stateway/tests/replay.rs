@@ -181,6 +181,22 @@ fn the_report_tells_packets_flows_and_drops() {
 
 /// Report and output file for a number of workers.
 #[test]
+fn rules_that_translate_are_refused_for_what_a_replay_is() {
+    let directory = TempDir::new().unwrap();
+    let input = written(&directory, "traffic.pcap", &pcap(&traffic(1)));
+    written(&directory, "ruleset.json", include_bytes!("rules/home-router.json"));
+    let config = "[gateway]\nmode = \"routed\"\n\n[[interface]]\nname = \"lan0\"\n\n\
+                  [[interface]]\nname = \"wan0\"\n\n[rules]\nfile = \"ruleset.json\"\n";
+    let config = written(&directory, "gateway.toml", config.as_bytes());
+    let output = stateway(&["replay", &input, "-c", &config]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = stderr(&output);
+    assert!(told.contains("a replay has no routes, so it translates nothing"), "{told}");
+    assert!(told.contains("dnat ip to tcp dport map @forwards"), "{told}");
+    assert!(!told.contains("bridge"), "{told}");
+}
+
+#[test]
 fn each_dropped_packet_is_explained() {
     let directory = TempDir::new().unwrap();
     let mut frames = Vec::new();

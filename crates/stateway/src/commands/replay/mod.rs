@@ -94,8 +94,17 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     let port = port(args.interface.as_deref(), &names)?;
     let asks_for_interfaces = asks_for_interfaces(&config);
-    // A replay knows no routes: rules that translate are refused.
-    let rules = config.load_rules(Mode::Bridge, 0)?;
+    let rules = config.load_rules(config.mode, 0)?;
+    if let Some(rule) = rules.iter().flat_map(|book| book.obstacles(Mode::Bridge)).next() {
+        let rule = rule.rule.unwrap_or(rule.message);
+        let what = format!(
+            "a replay has no routes, so it translates nothing, and a rule asks for that: {rule}; \
+             leave such rules out of the file, or ask what becomes of one packet: stateway rules \
+             explain --file RULESET @{}:1",
+            args.input.display()
+        );
+        return Err(UsageError(what).into());
+    }
     let rules = rules.map(|book| Arc::new(book.program().ruleset().clone()));
     // A known secret, so that the run can be repeated.
     let secret = config.secret.unwrap_or(REPLAY_SECRET);
