@@ -156,6 +156,24 @@ fn what_no_gateway_does_is_told_before_it_is_loaded() {
 }
 
 #[test]
+fn a_ruleset_that_judges_nothing_that_is_forwarded_says_so() {
+    let input = json!({"chain": {"family": "inet", "table": "t", "name": "i", "handle": 2,
+        "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}});
+    let table = json!({"table": {"family": "inet", "name": "t", "handle": 1}});
+    let of_host = json!({"nftables": [table, input]});
+    for (document, warns) in [
+        (serde_json::to_vec(&of_host).unwrap(), true),
+        (br#"{"nftables":[]}"#.to_vec(), true),
+        (ruleset(&[]), false),
+    ] {
+        let output = File::new(&document).run(&["rules", "check"], &[]);
+        assert_eq!(output.status.code(), Some(0));
+        let told = text(&output.stdout);
+        assert_eq!(told.contains("ALL OF THEM PASS"), warns, "{told}");
+    }
+}
+
+#[test]
 fn packets_are_explained_rule_by_rule() {
     let file = File::new(HOME_ROUTER.as_bytes());
     let questions = [
@@ -239,7 +257,10 @@ fn what_can_not_be_loaded_is_refused_with_its_place() {
         .collect();
     let nested = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
     let cases: [(&[u8], &str); 8] = [
-        (&HOME_ROUTER.as_bytes()[..HOME_ROUTER.len() / 2], "document: invalid: EOF"),
+        (
+            &HOME_ROUTER.as_bytes()[..HOME_ROUTER.len() / 2],
+            "document: invalid: it ends in the middle",
+        ),
         (nested.as_bytes(), "document: invalid: recursion limit exceeded"),
         (b"\xff\xfe\x00\x01", "document: invalid: "),
         (b"", "document: invalid: it is empty"),

@@ -78,8 +78,13 @@ impl RuleBook {
                 let what = "it is empty; `nft -j list ruleset > ruleset.json` prints a ruleset";
                 return refused(what.to_owned());
             }
-            let what = if is_text(document) { FROM_TEXT.to_owned() } else { error.to_string() };
-            refused(what)
+            refused(if is_text(document) {
+                FROM_TEXT.to_owned()
+            } else if error.is_eof() {
+                format!("it ends in the middle, so a part is missing; print it again: {error}")
+            } else {
+                error.to_string()
+            })
         })?;
         let Imported { ruleset, problems } = import_value(&value, options).map_err(|error| {
             let (invalid, unsupported) = counts(&error.problems);

@@ -39,7 +39,7 @@ pub enum Command {
     Drops(drops::Args),
     /// Show and change how packets are spread over the workers.
     Steer(steer::Args),
-    /// Check rulesets, and ask them about packets.
+    /// Check, load, try and list rulesets, and ask them about packets.
     Rules(rules::Args),
     /// Show and change settings, under the kernel's names.
     Tunable(tunable::Args),

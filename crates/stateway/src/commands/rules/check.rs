@@ -104,6 +104,21 @@ pub(super) fn at(file: &Path, what: &str) -> String {
     format!("{name}: {what}")
 }
 
+/// Says so if no packet on its way through a gateway meets a rule: the ruleset of a host that
+/// forwards nothing opens a gateway wide.
+pub(super) fn warn_if_nothing_judges(
+    summary: &RulesSummary,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    if !summary.base_chains.is_empty() {
+        return Ok(());
+    }
+    out.line(
+        "            none of its chains judges packets that are forwarded: ALL OF THEM PASS, also \
+         those that are invalid to tracking",
+    )
+}
+
 /// Problems, each with its rule below.
 pub(super) fn list(problems: &[RuleProblem], out: &mut Output) -> anyhow::Result<()> {
     for problem in problems {
@@ -164,6 +179,7 @@ fn print_summary(
         0 => format!("rules       {rules}"),
         some => format!("rules       {rules}, {some} of them only with mode = \"routed\""),
     })?;
+    warn_if_nothing_judges(summary, out)?;
     out.line(format_args!("sets        {sets}, {}", things(*elements as u64, "element")))?;
     if interfaces.is_empty() {
         return Ok(());

@@ -7,7 +7,7 @@ use control::{ClientError, RuleBook, RulesRefused};
 use engine::Mode;
 use ruleset::Options;
 
-use super::check::{at, list, obstruction, refusal};
+use super::check::{at, list, obstruction, refusal, warn_if_nothing_judges};
 use crate::commands::remote::Remote;
 use crate::config::read_ruleset;
 use crate::outcome::UsageError;
@@ -85,6 +85,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     for name in &loaded.missing_interfaces {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
         out.line(format_args!("{name} {what}"))?;
+    }
+    if let Some(summary) = &loaded.summary {
+        warn_if_nothing_judges(summary, out)?;
     }
     let rules = loaded.summary.map_or(0, |RulesSummary { rules, .. }| rules) as u64;
     match loaded.confirm_s {
