@@ -20,6 +20,7 @@ mod labels;
 mod limits;
 pub mod nat;
 mod packet;
+mod policy;
 pub mod proto;
 pub mod seqadj;
 mod settings;
@@ -40,6 +41,7 @@ pub use limits::{
 pub use packet::{
     Checksum, ConnectionId, Context, Ended, Tracked, TrackedPacket, class_without_flow,
 };
+pub use policy::TimeoutPolicy;
 pub use settings::{Settings, Timeouts};
 pub use table::{Action, CHOSEN_COST, Changes, Cursor, Shortage, Table};
 pub use view::{Connection, Counts, Expected, Tuple, TupleTransport};

@@ -12,7 +12,7 @@ use crate::expect::Claim;
 use crate::helper::Watcher;
 use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
-use crate::{Counts, Labels};
+use crate::{Counts, Labels, TimeoutPolicy};
 
 /// Entries of a chunk: 16 KiB are added at a time.
 const CHUNK: usize = 128;
@@ -45,6 +45,8 @@ pub(crate) struct Slab {
     /// Of those whose payload was changed in its length: by how much their numbers are shifted,
     /// by direction. All of them have helpers.
     shifts: BySlot<[Shift; 2]>,
+    /// Of those that have timeouts of their own.
+    policies: BySlot<TimeoutPolicy>,
 }
 
 /// What is kept of a translated connection.
@@ -88,6 +90,7 @@ impl Slab {
             claims: Vec::new(),
             translations: BySlot::new(),
             shifts: BySlot::new(),
+            policies: BySlot::new(),
         }
     }
 
@@ -112,6 +115,7 @@ impl Slab {
             + self.labels.memory_bytes()
             + self.translations.memory_bytes()
             + self.shifts.memory_bytes()
+            + self.policies.memory_bytes()
     }
 
     /// The entry in a slot, if one lives there.
@@ -161,6 +165,9 @@ impl Slab {
         }
         if status.has(Status::TRANSLATED) {
             self.translations.remove(slot);
+        }
+        if self.policies.len() > 0 {
+            self.policies.remove(slot);
         }
     }
 
@@ -291,6 +298,17 @@ impl Slab {
         let mut shifts = self.shifts.get(slot).copied().unwrap_or_default();
         change(&mut shifts);
         self.shifts.insert(slot, shifts);
+    }
+
+    /// The timeouts that a connection has of its own. One test while none has.
+    #[inline]
+    pub fn policy(&self, slot: u32) -> Option<&TimeoutPolicy> {
+        self.policies.get(slot)
+    }
+
+    /// Gives a connection timeouts of its own.
+    pub fn set_policy(&mut self, slot: u32, policy: TimeoutPolicy) {
+        self.policies.insert(slot, policy);
     }
 
     /// Hands out what is kept of that.

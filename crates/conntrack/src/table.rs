@@ -24,8 +24,8 @@ use crate::packet::is_fragment;
 use crate::proto::{Before, Input, State, Step};
 use crate::slab::{SECOND, Slab};
 use crate::{
-    Checksum, Connection, Context, Direction, Ended, Event, EventKind, Tracked, TrackedPacket, Why,
-    syn_proxy,
+    Checksum, Connection, Context, Direction, Ended, Event, EventKind, TimeoutPolicy, Tracked,
+    TrackedPacket, Why, syn_proxy,
 };
 
 pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
@@ -194,6 +194,7 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
+        let policy = self.slab.policy(slot).copied();
         let Entry { head, body } = &mut self.slab[slot];
         let before = Before {
             direction,
@@ -212,7 +213,7 @@ impl Table {
         if class == Class::New && !packet.may_open {
             return tracked.dropped(DropReason::NewRefused);
         }
-        match advance_or_start_over(body, packet, before, context) {
+        match advance_or_start_over(body, policy.as_ref(), packet, before, context) {
             Step::Accept { timeout, assure, changed } => {
                 let old = head.status;
                 head.status.set(Status::when(replied, Status::SEEN_REPLY));
@@ -386,11 +387,12 @@ struct Met {
 #[inline]
 fn advance_or_start_over(
     body: &mut Body,
+    policy: Option<&TimeoutPolicy>,
     packet: &TrackedPacket<'_>,
     before: Before,
     context: &Context<'_>,
 ) -> Step {
-    let input = Input::of(packet, context);
+    let input = Input { policy, ..Input::of(packet, context) };
     let mut step = body.state.advance(&input, before);
     if body.is_behind(packet.map_epoch) {
         if matches!(step, Step::Invalid { .. }) {

@@ -58,7 +58,7 @@ impl Model {
     fn judge(&mut self, network: &Network, lab: &Lab) -> Option<Class> {
         let keyed = keyed(network);
         let (now, settings) = (lab.now, &lab.settings);
-        let input = Input { now, network, frame: &[], settings };
+        let input = Input { now, network, frame: &[], settings, policy: None };
         self.known.retain(|_, known| known.deadline > now);
         let Some(known) = self.known.get_mut(&keyed.key) else {
             return self.open(&input, keyed.key, keyed.sender);

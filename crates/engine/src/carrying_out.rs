@@ -40,6 +40,10 @@ impl Worker {
             if let Some(kind) = kind.and_then(|(rules, id)| rules.shared.helper(id)) {
                 table.set_helper(tracked, kind);
             }
+            let policy = self.rules.as_ref().zip(outcome.timeout);
+            if let Some(policy) = policy.and_then(|(rules, id)| rules.shared.timeouts(id)) {
+                table.set_policy(tracked, policy, now);
+            }
         }
         if let Some(size) = outcome.segment_size {
             self.lower_segment_size(size, packet, journey);

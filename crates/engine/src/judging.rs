@@ -237,6 +237,7 @@ impl Worker {
         let has_effects = outcome.ct_mark.is_some()
             || outcome.label != 0
             || outcome.helper.is_some()
+            || outcome.timeout.is_some()
             || outcome.segment_size.is_some()
             || outcome.logs.asked() > 0;
         if has_effects {

@@ -25,8 +25,19 @@ const KNOWN: &str =
 
 /// A ruleset with one base chain, whose rules are lists of expressions in nft's JSON.
 fn ruleset(hook: &str, priority: i32, policy: &str, rules: &[&str]) -> ValidRuleset {
+    ruleset_with("", hook, priority, policy, rules)
+}
+
+/// The same with named objects in front.
+fn ruleset_with(
+    objects: &str,
+    hook: &str,
+    priority: i32,
+    policy: &str,
+    rules: &[&str],
+) -> ValidRuleset {
     let mut document = format!(
-        r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},{{"chain":{{
+        r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},{objects}{{"chain":{{
             "family":"inet","table":"t","name":"c","handle":1,"type":"filter","hook":"{hook}",
             "prio":{priority},"policy":"{policy}"}}}}"#
     );
@@ -210,6 +221,38 @@ fn a_connection_gets_mark_and_labels_and_later_rules_see_them() {
     let mut rig = rig(ruleset("forward", 0, "accept", &[set, ask]));
     rig.open(80);
     assert_eq!((rig.listed()[0].mark, rig.counted()[0]), (7, 3));
+}
+
+#[test]
+fn a_connection_has_the_timeouts_that_a_rule_gave_it_also_when_the_rule_is_gone() {
+    let object = |name, protocol, policy| {
+        format!(
+            r#"{{"ct timeout":{{"family":"inet","table":"t","name":"{name}","handle":3,
+                "protocol":"{protocol}","l3proto":"ip","policy":{{{policy}}}}}}},"#
+        )
+    };
+    let objects = object("short", "tcp", r#""syn_sent":3,"established":7,"close":1"#)
+        + &object("other", "udp", r#""unreplied":9"#);
+    // Of two policies only that of the packet's protocol counts.
+    let rules = [r#"{"ct timeout":"short"}"#, r#"{"ct timeout":"other"}"#];
+    let mut rig = rig(ruleset_with(&objects, "forward", 0, "accept", &rules));
+    assert!(rig.passes(false, 80, SYN, (100, 0)));
+    assert_eq!(rig.listed()[0].timeout_s, 3);
+    assert!(rig.passes(true, 80, SYN | ACK, (500, 101)));
+    assert_eq!(rig.listed()[0].timeout_s, 60, "what nft has by default");
+    assert!(rig.passes(false, 80, ACK, (101, 501)));
+    assert_eq!(rig.listed()[0].timeout_s, 7);
+    assert!(rig.commands.push(Command::Rules(None)).is_ok());
+    rig.exchange(0, []);
+    assert!(rig.passes(false, 80, ACK, (101, 501)));
+    assert_eq!(rig.listed()[0].timeout_s, 7);
+    assert!(rig.passes(false, 80, RST, (101, 0)));
+    assert_eq!(rig.listed()[0].timeout_s, 1);
+    // Who takes its place in memory has nothing of it.
+    rig.now = rig.now.after(std::time::Duration::from_secs(3));
+    rig.exchange(0, []);
+    assert!(rig.passes(false, 81, SYN, (100, 0)));
+    assert_eq!(rig.listed()[0].timeout_s, 120);
 }
 
 #[test]

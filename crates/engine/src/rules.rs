@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use conntrack::helper::Kind;
+use conntrack::proto::tcp::{TcpState, TcpTimeouts};
 use flow::Timestamp;
 use netio::PortId;
 use ruleset::{
     CompileError, CompileOptions, Counted, ElementUpdate, HelperId, NatKind, Need, Problem,
-    Program, RuleState, Severity, SharedState, Translations, ValidRuleset, name_bits,
+    Program, RuleState, Severity, SharedState, TimeoutId, TimeoutState, Translations, ValidRuleset,
+    name_bits,
 };
+use wire::protocol;
 
 use crate::allowance::Allowance;
 use crate::config::Mode;
@@ -61,9 +65,6 @@ pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
         }
         Need::Translation(_) => None,
         Need::Zone => Some("zones are set by [[zone]] in the configuration".to_owned()),
-        Need::Timeout => {
-            Some("timeouts are set by tunables, for all or for a zone, not by rules".to_owned())
-        }
         Need::SynProxy => Some(
             "the SYN proxy is for zones, and begins by itself: set stateway_syn_proxy_half_open"
                 .to_owned(),
@@ -90,6 +91,47 @@ fn helper_kind(name: &str) -> Option<Kind> {
     Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(name))
 }
 
+/// Timeouts as tracking has them.
+fn timeout_policy(policy: &ruleset::TimeoutPolicy) -> TimeoutPolicy {
+    // What nft does not print is as it is by default, whatever the tunables say.
+    let Timeouts { udp: mut unreplied, udp_stream: mut replied, .. } = Settings::default().timeouts;
+    let mut tcp = TcpTimeouts::default();
+    for &(state, seconds) in &policy.seconds {
+        let state = match state {
+            TimeoutState::SynSent => TcpState::SynSent,
+            TimeoutState::SynRecv => TcpState::SynRecv,
+            TimeoutState::Established => TcpState::Established,
+            TimeoutState::FinWait => TcpState::FinWait,
+            TimeoutState::CloseWait => TcpState::CloseWait,
+            TimeoutState::LastAck => TcpState::LastAck,
+            TimeoutState::TimeWait => TcpState::TimeWait,
+            TimeoutState::Close => TcpState::Close,
+            TimeoutState::SynSent2 => TcpState::SynSent2,
+            TimeoutState::Retransmitted => {
+                tcp.retransmitted = seconds;
+                continue;
+            }
+            TimeoutState::Unacknowledged => {
+                tcp.unacknowledged = seconds;
+                continue;
+            }
+            TimeoutState::Unreplied => {
+                unreplied = seconds;
+                continue;
+            }
+            TimeoutState::Replied => {
+                replied = seconds;
+                continue;
+            }
+        };
+        tcp.set(state, seconds);
+    }
+    match policy.protocol {
+        protocol::UDP => TimeoutPolicy::Udp { unreplied, replied },
+        _ => TimeoutPolicy::Tcp(tcp),
+    }
+}
+
 /// A ruleset that packets are judged by; all workers look at one.
 #[derive(Debug)]
 pub struct Rules {
@@ -105,6 +147,8 @@ pub struct Rules {
     interfaces: Vec<u128>,
     /// By [`HelperId`].
     helpers: Vec<Option<Kind>>,
+    /// By [`TimeoutId`].
+    timeouts: Vec<TimeoutPolicy>,
     translations: Translations,
 }
 
@@ -121,10 +165,11 @@ impl Rules {
             return Err(LoadRulesError::Unsupported(problems));
         }
         let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
+        let timeouts = ruleset.timeouts().iter().map(timeout_policy).collect();
         let translations = ruleset.translations();
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
         let interfaces = interfaces.iter().map(|name| name_bits(name).unwrap_or(0)).collect();
-        Ok(Unloaded { program, interfaces, helpers, translations })
+        Ok(Unloaded { program, interfaces, helpers, timeouts, translations })
     }
 
     /// The name of a port.
@@ -148,6 +193,11 @@ impl Rules {
         self.helpers.get(id.index()).copied().flatten()
     }
 
+    /// The timeouts that a rule names.
+    pub fn timeouts(&self, id: TimeoutId) -> Option<&TimeoutPolicy> {
+        self.timeouts.get(id.index())
+    }
+
     /// The state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
         Box::new(WorkerRules {
@@ -165,13 +215,14 @@ pub struct Unloaded {
     program: Program,
     interfaces: Vec<u128>,
     helpers: Vec<Option<Kind>>,
+    timeouts: Vec<TimeoutPolicy>,
     translations: Translations,
 }
 
 impl Unloaded {
     /// Loads it.
     pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
-        let Self { program, interfaces, helpers, translations } = self;
+        let Self { program, interfaces, helpers, timeouts, translations } = self;
         for rule in &translations.vague {
             let place = program.ruleset().place_of_rule(*rule);
             tracing::warn!(
@@ -189,6 +240,7 @@ impl Unloaded {
             shared,
             interfaces,
             helpers,
+            timeouts,
             translations,
         })
     }

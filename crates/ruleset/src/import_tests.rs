@@ -92,6 +92,26 @@ fn statements_stand_where_they_work() {
 }
 
 #[test]
+fn timeouts_are_of_states_that_their_protocol_has() {
+    let object = |protocol: &str, policy: &Value| {
+        let rest = json!({"family": "inet", "table": "t", "name": "a", "handle": 3,
+            "protocol": protocol, "l3proto": "ip", "policy": policy});
+        problems(&document(&[forward(), json!({"ct timeout": rest})]))
+    };
+    assert!(object("tcp", &json!({"established": 100, "unack": 0})).starts_with("loaded"));
+    assert!(object("udp", &json!({"replied": 100})).starts_with("loaded"));
+    for (protocol, policy, told) in [
+        ("udp", json!({"established": 100}), "no state `\"established\"`"),
+        ("tcp", json!({"close": 2_147_484}), "`2147484` is no time of 0 to 2147483 seconds"),
+        ("tcp", json!({"close": "4s"}), "is no time"),
+        ("sctp", json!({}), "timeouts of other protocols than TCP and UDP"),
+    ] {
+        let said = object(protocol, &policy);
+        assert!(said.contains(told), "{said}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_place() {
     let wrong = document(&[
         forward(),

@@ -66,7 +66,7 @@ pub use kind::{Interval, Kind, name_bits};
 pub use model::{
     Base, Chain, ChainId, Counter, CounterId, Helper, HelperId, Limit, LimitId, Log, LogId,
     NatFlags, NatId, NatKind, Quota, QuotaId, Rate, Reject, Rule, RuleId, Set, SetId, SynProxy,
-    SynProxyId, TimeoutId, TimeoutPolicy, Unreachable, ValidRuleset, Verdict,
+    SynProxyId, TimeoutId, TimeoutPolicy, TimeoutState, Unreachable, ValidRuleset, Verdict,
 };
 pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};

@@ -1,6 +1,8 @@
 //! What a ruleset needs of a gateway, and names for people of what it is made of.
 
-use crate::model::{Helper, HelperId, Item, Log, NatKind, RuleId, Target, ValidRuleset};
+use crate::model::{
+    Helper, HelperId, Item, Log, NatKind, RuleId, Target, TimeoutPolicy, ValidRuleset,
+};
 use crate::problem::Place;
 
 /// Something that a gateway does for a rule.
@@ -12,8 +14,6 @@ pub enum Need {
     Zone,
     /// A helper for the connection.
     Helper(HelperId),
-    /// Timeouts for the connection.
-    Timeout,
     /// A SYN proxy.
     SynProxy,
 }
@@ -26,7 +26,6 @@ impl ValidRuleset {
                 Item::Nat(nat) => Need::Translation(self.nats[nat.index()].kind),
                 Item::Assign { target: Target::CtZone, .. } => Need::Zone,
                 Item::Helper(helper) => Need::Helper(*helper),
-                Item::Timeout(_) => Need::Timeout,
                 Item::SynProxy(_) => Need::SynProxy,
                 _ => return None,
             })
@@ -40,6 +39,11 @@ impl ValidRuleset {
     /// Helpers.
     pub fn helpers(&self) -> &[Helper] {
         &self.helpers
+    }
+
+    /// Timeouts for connections.
+    pub fn timeouts(&self) -> &[TimeoutPolicy] {
+        &self.timeouts
     }
 
     /// Log statements.

@@ -16,7 +16,7 @@ use wire::{Network, Transport, protocol};
 use self::dccp::{Dccp, DccpState};
 use self::sctp::{Sctp, SctpState};
 use self::tcp::{Segment, TcpState, TcpTracker};
-use crate::{Context, Direction, Settings, TrackedPacket, Why};
+use crate::{Context, Direction, Settings, TimeoutPolicy, TrackedPacket, Why};
 
 /// What a protocol keeps of a connection.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub(crate) struct Input<'a> {
     pub network: &'a Network,
     pub frame: &'a [u8],
     pub settings: &'a Settings,
+    /// Timeouts that the connection has of its own.
+    pub policy: Option<&'a TimeoutPolicy>,
 }
 
 impl<'a> Input<'a> {
@@ -49,6 +51,15 @@ impl<'a> Input<'a> {
             network: packet.network,
             frame: packet.frame,
             settings: context.settings,
+            policy: None,
+        }
+    }
+
+    /// Timeouts of UDP in seconds: with one end heard, and with both heard for a while.
+    fn udp_timeouts(&self) -> (u32, u32) {
+        match self.policy {
+            Some(&TimeoutPolicy::Udp { unreplied, replied }) => (unreplied, replied),
+            _ => (self.settings.timeouts.udp, self.settings.timeouts.udp_stream),
         }
     }
 }
@@ -153,7 +164,9 @@ impl State {
             return None;
         };
         let segment = Segment::parse(tcp, input.network, input.frame).ok()?;
-        let timeout = tracker.start_over(direction, &segment, &input.settings.tcp)?;
+        let own = input.policy.and_then(|policy| policy.of_tcp(&input.settings.tcp));
+        let settings = own.as_ref().unwrap_or(&input.settings.tcp);
+        let timeout = tracker.start_over(direction, &segment, settings)?;
         Some(Step::Accept { timeout: timeout.0, assure: false, changed: true })
     }
 
@@ -216,7 +229,8 @@ fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> S
         Ok(segment) => segment,
         Err(check) => return Step::Invalid { why: Why::Tcp { check, connection }, cap: None },
     };
-    let settings = &input.settings.tcp;
+    let own = input.policy.and_then(|policy| policy.of_tcp(&input.settings.tcp));
+    let settings = own.as_ref().unwrap_or(&input.settings.tcp);
     match tracker.advance(direction, &segment, seen_reply, assured, settings) {
         tcp::Step::Accept(accepted) => Step::Accept {
             timeout: accepted.timeout.0,

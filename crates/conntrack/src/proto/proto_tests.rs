@@ -20,7 +20,10 @@ fn advance(mut state: State, transport: Transport, at_secs: u64, before: Before)
     };
     let settings = Settings::default();
     let now = Timestamp::from_secs(at_secs);
-    state.advance(&Input { now, network: &network, frame: &[], settings: &settings }, before)
+    state.advance(
+        &Input { now, network: &network, frame: &[], settings: &settings, policy: None },
+        before,
+    )
 }
 
 const UDP: Transport = Transport::Udp { source_port: 1, destination_port: 2, length: 8 };

@@ -24,11 +24,11 @@ pub(super) fn open(input: &Input<'_>) -> (State, u32) {
 
 impl Udp {
     pub(super) fn advance(&self, input: &Input<'_>, before: Before) -> Step {
-        let timeouts = &input.settings.timeouts;
+        let (unreplied, replied) = input.udp_timeouts();
         if before.seen_reply && input.now > self.stream_from {
-            Step::Accept { timeout: timeouts.udp_stream, assure: true, changed: false }
+            Step::Accept { timeout: replied, assure: true, changed: false }
         } else {
-            Step::refresh(timeouts.udp)
+            Step::refresh(unreplied)
         }
     }
 }

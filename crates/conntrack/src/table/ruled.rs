@@ -7,7 +7,7 @@ use crate::entry::{Entry, Status};
 use crate::helper::Kind;
 use crate::proto::State;
 use crate::proto::tcp::TcpState;
-use crate::{Connection, ConnectionId, Context, EventKind, Labels, Tracked};
+use crate::{Connection, ConnectionId, Context, EventKind, Labels, TimeoutPolicy, Tracked};
 
 impl Table {
     /// All there is to know of a connection; `None` if it is not there any more.
@@ -47,17 +47,32 @@ impl Table {
         tracked.status = self.slab[slot].head.status;
     }
 
+    /// Gives a connection timeouts of its own, from the packet on that has opened it. Without
+    /// effect on a connection that is confirmed or of another protocol.
+    pub fn set_policy(&mut self, tracked: &Tracked, policy: &TimeoutPolicy, now: Timestamp) {
+        let Some(ConnectionId(slot)) = tracked.connection.filter(|_| tracked.fresh) else { return };
+        let head = &mut self.slab[slot].head;
+        if head.key.protocol != policy.protocol() {
+            return;
+        }
+        head.deadline = deadline(now, policy.first());
+        self.refile(slot);
+        self.slab.set_policy(slot, *policy);
+    }
+
     /// The sender of a packet was told in the name of the other end that the connection is
     /// reset: it is closed. One that is not confirmed is for [`Table::withdraw`].
     pub fn reset(&mut self, tracked: &Tracked, context: &mut Context<'_>) {
         let Some(ConnectionId(slot)) = tracked.connection else { return };
+        let own = self.slab.policy(slot).and_then(|policy| policy.of_tcp(&context.settings.tcp));
+        let settings = own.as_ref().unwrap_or(&context.settings.tcp);
         let Entry { head, body } = &mut self.slab[slot];
         let State::Tcp(tcp) = &mut body.state else { return };
         if head.status.has(Status::FRESH) || tcp.state() == TcpState::Close {
             return;
         }
         tcp.was_reset();
-        head.deadline = deadline(context.now, context.settings.tcp.timeout(TcpState::Close));
+        head.deadline = deadline(context.now, settings.timeouts.of(TcpState::Close));
         self.refile(slot);
         self.rank(slot, context);
         report(&self.slab, slot, EventKind::Update, context);

@@ -280,7 +280,11 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 true
             }
             Item::Timeout(timeout) => {
-                self.outcome.timeout = Some(*timeout);
+                // Those of another protocol mean nothing to a packet.
+                let policy = &self.program.ruleset.timeouts[timeout.index()];
+                if policy.protocol == self.view.network.protocol {
+                    self.outcome.timeout = Some(*timeout);
+                }
                 true
             }
             Item::Notrack => {

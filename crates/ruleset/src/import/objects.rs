@@ -1,14 +1,16 @@
 //! Named counters, limits, quotas, helpers, timeouts and SYN proxies.
 
+use flow::declared::LONGEST_TIMEOUT;
 use serde_json::Value;
 use wire::Family;
 
 use super::document::Object;
 use super::scope::Names;
 use super::statement;
+use crate::kind::outline;
 use crate::model::{
     Counter, CounterId, Helper, HelperId, Limit, LimitId, Quota, QuotaId, SynProxyId, TimeoutId,
-    TimeoutPolicy, ValidRuleset,
+    TimeoutPolicy, TimeoutState, ValidRuleset,
 };
 use crate::names;
 use crate::problem::{Parsed, Path};
@@ -59,12 +61,7 @@ pub(crate) fn declare(
         "ct timeout" => {
             names.timeouts.insert(name.clone(), None);
             let protocol = protocol(object, &path)?;
-            let policy = object.fields.get("policy").and_then(Value::as_object);
-            let seconds = policy.into_iter().flatten().filter_map(|(state, seconds)| {
-                let seconds = seconds.as_u64().and_then(|seconds| u32::try_from(seconds).ok())?;
-                Some((state.clone(), seconds))
-            });
-            let seconds = seconds.collect();
+            let seconds = timeouts(object, protocol, &path)?;
             parts.timeouts.push(TimeoutPolicy { name: full, protocol, seconds });
             names.timeouts.insert(name, Some(TimeoutId(parts.timeouts.len() as u32 - 1)));
         }
@@ -78,6 +75,36 @@ pub(crate) fn declare(
         _ => {}
     }
     Ok(())
+}
+
+/// The timeouts that an object names, by state.
+fn timeouts(
+    object: &Object<'_>,
+    protocol: u8,
+    path: &Path<'_>,
+) -> Parsed<Vec<(TimeoutState, u32)>> {
+    let states: &[(&str, TimeoutState)] = match protocol {
+        wire::protocol::TCP => TimeoutState::OF_TCP,
+        wire::protocol::UDP => TimeoutState::OF_UDP,
+        _ => {
+            return Err(path
+                .key("protocol")
+                .unsupported("timeouts of other protocols than TCP and UDP"));
+        }
+    };
+    let path = path.key("policy");
+    let policy = object.fields.get("policy").and_then(Value::as_object);
+    let timeout = |(name, value): (&String, &Value)| {
+        let state = states.iter().find(|(known, _)| known == name);
+        let (_, state) = state
+            .ok_or_else(|| path.invalid(format!("no state {}", outline(&name.as_str().into()))))?;
+        let seconds = value.as_u64().filter(|seconds| *seconds <= LONGEST_TIMEOUT);
+        let seconds = seconds.ok_or_else(|| {
+            path.invalid(format!("{} is no time of 0 to {LONGEST_TIMEOUT} seconds", outline(value)))
+        })?;
+        Ok((*state, seconds as u32))
+    };
+    policy.into_iter().flatten().map(timeout).collect()
 }
 
 fn protocol(object: &Object<'_>, path: &Path<'_>) -> Parsed<u8> {

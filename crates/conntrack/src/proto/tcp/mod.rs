@@ -34,6 +34,6 @@ mod watched;
 pub use invalid::Invalid;
 pub use segment::{Segment, SynOptions};
 pub use sequence::Seq;
-pub use settings::{TUNABLES, TcpSettings};
+pub use settings::{TUNABLES, TcpSettings, TcpTimeouts};
 pub use state::{FlagClass, TcpState, Transition, opening, transition};
 pub use tracker::{Accepted, Opened, Step, TcpTracker, Timeout};

@@ -8,13 +8,8 @@ use super::TcpState;
 /// Settings of the TCP tracker, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSettings {
-    /// Timer of each state, seconds, by discriminant of [`TcpState`].
-    timeouts: [u32; TcpState::ALL.len()],
-    /// Timer at most after `max_retransmissions` repetitions or with a closed
-    /// window, seconds.
-    pub(super) timeout_retransmitted: u32,
-    /// Timer at most while data is unacknowledged, seconds.
-    pub(super) timeout_unacknowledged: u32,
+    /// The timers.
+    pub timeouts: TcpTimeouts,
     /// Repetitions of one ACK segment from which the timer is cut; 0 cuts always.
     pub max_retransmissions: u8,
     /// Pick up connections from the middle.
@@ -25,15 +20,39 @@ pub struct TcpSettings {
     pub ignore_invalid_rst: bool,
 }
 
-impl TcpSettings {
+/// The timers of the TCP tracker, seconds; the default is the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpTimeouts {
+    /// By discriminant of [`TcpState`].
+    by_state: [u32; TcpState::ALL.len()],
+    /// Timer at most after `max_retransmissions` repetitions or with a closed window.
+    pub retransmitted: u32,
+    /// Timer at most while data is unacknowledged.
+    pub unacknowledged: u32,
+}
+
+impl TcpTimeouts {
     /// The kernel's timer for a simultaneous open, seconds; it has no setting.
     const SYN_SENT2: u32 = 120;
 
     /// Timer of a state, seconds.
-    pub const fn timeout(&self, state: TcpState) -> u32 {
-        self.timeouts[state as usize]
+    pub const fn of(&self, state: TcpState) -> u32 {
+        self.by_state[state as usize]
     }
 
+    /// Sets the timer of a state, seconds.
+    pub const fn set(&mut self, state: TcpState, seconds: u32) {
+        self.by_state[state as usize] = seconds;
+    }
+}
+
+impl Default for TcpTimeouts {
+    fn default() -> Self {
+        TcpSettings::default().timeouts
+    }
+}
+
+impl TcpSettings {
     /// The value of a tunable, `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<u64> {
         DECLARED.get(self, name)
@@ -51,9 +70,11 @@ impl TcpSettings {
 impl Default for TcpSettings {
     fn default() -> Self {
         let mut settings = Self {
-            timeouts: [Self::SYN_SENT2; TcpState::ALL.len()],
-            timeout_retransmitted: 0,
-            timeout_unacknowledged: 0,
+            timeouts: TcpTimeouts {
+                by_state: [TcpTimeouts::SYN_SENT2; TcpState::ALL.len()],
+                retransmitted: 0,
+                unacknowledged: 0,
+            },
             max_retransmissions: 0,
             loose: false,
             be_liberal: false,
@@ -83,34 +104,34 @@ declare_tunables! {
         [max_retransmissions];
     "nf_conntrack_tcp_timeout_close", Seconds, 10, 0..=LONGEST_TIMEOUT,
         "How long a reset TCP connection is kept.",
-        [timeouts[TcpState::Close as usize]];
+        [timeouts.by_state[TcpState::Close as usize]];
     "nf_conntrack_tcp_timeout_close_wait", Seconds, 60, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with one acknowledged FIN is kept.",
-        [timeouts[TcpState::CloseWait as usize]];
+        [timeouts.by_state[TcpState::CloseWait as usize]];
     "nf_conntrack_tcp_timeout_established", Seconds, 432_000, 0..=LONGEST_TIMEOUT,
         "How long an idle TCP connection is kept.",
-        [timeouts[TcpState::Established as usize]];
+        [timeouts.by_state[TcpState::Established as usize]];
     "nf_conntrack_tcp_timeout_fin_wait", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with one FIN is kept.",
-        [timeouts[TcpState::FinWait as usize]];
+        [timeouts.by_state[TcpState::FinWait as usize]];
     "nf_conntrack_tcp_timeout_last_ack", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with a FIN of both ends is kept.",
-        [timeouts[TcpState::LastAck as usize]];
+        [timeouts.by_state[TcpState::LastAck as usize]];
     "nf_conntrack_tcp_timeout_max_retrans", Seconds, 300, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection is kept at most after repetitions or with a closed window.",
-        [timeout_retransmitted];
+        [timeouts.retransmitted];
     "nf_conntrack_tcp_timeout_syn_recv", Seconds, 60, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with an answered SYN is kept.",
-        [timeouts[TcpState::SynRecv as usize]];
+        [timeouts.by_state[TcpState::SynRecv as usize]];
     "nf_conntrack_tcp_timeout_syn_sent", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection with an unanswered SYN is kept.",
-        [timeouts[TcpState::SynSent as usize]];
+        [timeouts.by_state[TcpState::SynSent as usize]];
     "nf_conntrack_tcp_timeout_time_wait", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a closed TCP connection is kept.",
-        [timeouts[TcpState::TimeWait as usize]];
+        [timeouts.by_state[TcpState::TimeWait as usize]];
     "nf_conntrack_tcp_timeout_unacknowledged", Seconds, 300, 0..=LONGEST_TIMEOUT,
         "How long a TCP connection is kept at most while data is unacknowledged.",
-        [timeout_unacknowledged];
+        [timeouts.unacknowledged];
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@ use super::*;
 #[test]
 fn defaults_are_the_kernels() {
     let settings = TcpSettings::default();
-    let seconds = TcpState::ALL.map(|state| settings.timeout(state));
+    let seconds = TcpState::ALL.map(|state| settings.timeouts.of(state));
     assert_eq!(seconds, [120, 60, 432_000, 120, 60, 30, 120, 10, 120]);
-    assert_eq!(settings.timeout_retransmitted, 300);
-    assert_eq!(settings.timeout_unacknowledged, 300);
+    assert_eq!(settings.timeouts.retransmitted, 300);
+    assert_eq!(settings.timeouts.unacknowledged, 300);
     assert_eq!(settings.max_retransmissions, 3);
     assert!(settings.loose && !settings.be_liberal && !settings.ignore_invalid_rst);
 }

@@ -123,7 +123,7 @@ impl TcpTracker {
             tracker.modes[0].learn(segment.syn_options());
         } else {
             tracker.modes = [Mode::with(Mode::SACK | Mode::LIBERAL); 2];
-            longest = settings.timeout_unacknowledged;
+            longest = settings.timeouts.unacknowledged;
         }
         // The first segment of a direction fits by what was just learned from it.
         let _ = tracker.fit(Direction::Original, segment, settings);
@@ -196,7 +196,7 @@ impl TcpTracker {
                 // Or repeated SYNs to a silent host keep an entry forever.
                 FlagClass::Syn if from == TcpState::SynSent => return Step::Pass,
                 _ if next == TcpState::Established => {
-                    timeout = timeout.min(settings.timeout_unacknowledged);
+                    timeout = timeout.min(settings.timeouts.unacknowledged);
                 }
                 _ => {}
             }
@@ -392,7 +392,7 @@ impl TcpTracker {
             return None;
         }
         if matches!(self.last, Some((sender, Fin | Rst)) if sender != direction) {
-            return Some(Timeout(settings.timeout_unacknowledged));
+            return Some(Timeout(settings.timeouts.unacknowledged));
         }
         self.last = Some((direction, class));
         None
@@ -414,16 +414,16 @@ impl TcpTracker {
 
     /// Timer after a segment, seconds.
     fn timeout(&self, class: FlagClass, settings: &TcpSettings) -> u32 {
-        let usual = settings.timeout(self.state);
-        let retransmitted = usual.min(settings.timeout_retransmitted);
+        let usual = settings.timeouts.of(self.state);
+        let retransmitted = usual.min(settings.timeouts.retransmitted);
         if self.repetitions >= settings.max_retransmissions && retransmitted < usual {
             retransmitted
         } else if class == FlagClass::Rst {
-            settings.timeout(TcpState::Close)
+            settings.timeouts.of(TcpState::Close)
         } else if self.modes.iter().any(|mode| mode.has(Mode::UNACKNOWLEDGED))
-            && settings.timeout_unacknowledged < usual
+            && settings.timeouts.unacknowledged < usual
         {
-            settings.timeout_unacknowledged
+            settings.timeouts.unacknowledged
         } else if self.last_window == 0 {
             retransmitted
         } else {

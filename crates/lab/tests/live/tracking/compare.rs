@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::time::Duration;
 
-use conntrack::Why;
+use conntrack::{TimeoutPolicy, Why};
 use lab::Result;
 
 use super::dialogue::{Dialogue, Side, Step};
@@ -100,6 +100,11 @@ impl Comparison {
     }
 
     pub fn run_in(&self, kernel: &Kernel) -> Result<()> {
+        self.run_with(kernel, None)
+    }
+
+    /// The same with timeouts that a rule of the kernel's side gives to connections.
+    pub fn run_with(&self, kernel: &Kernel, policy: Option<TimeoutPolicy>) -> Result<()> {
         let mut totals = Totals::default();
         let seeds = seeds(self.seeds);
         let mut seed = seeds.start;
@@ -110,6 +115,7 @@ impl Comparison {
             kernel.tune(&(self.tunables)(batch))?;
             let answers = kernel.play(&dialogues, (self.pause)(batch))?;
             self.compare(
+                Ours::new(&(self.tunables)(batch), policy),
                 &(self.tunables)(batch),
                 &dialogues,
                 &answers,
@@ -135,13 +141,13 @@ impl Comparison {
 
     fn compare(
         &self,
+        mut ours: Ours,
         tunables: &[(String, u64)],
         dialogues: &[Dialogue],
         answers: &[Answer],
         listed: &[String],
         totals: &mut Totals,
     ) {
-        let mut ours = Ours::new(tunables);
         let mut told = told(dialogues, answers, &mut ours);
         totals.dialogues += dialogues.len();
         totals.packets += told.iter().map(Vec::len).sum::<usize>();

@@ -121,6 +121,17 @@ impl Kernel {
         Err(Error::Unavailable { why })
     }
 
+    /// Gives all connections of a protocol timeouts by a rule; `policy` is in nft's syntax.
+    pub fn set_timeouts(&self, protocol: &str, policy: &str) -> Result<()> {
+        let rules = format!(
+            "table inet timeouts {{\n\
+             ct timeout given {{ protocol {protocol}; l3proto ip; policy = {{ {policy} }}; }}\n\
+             chain forward {{ type filter hook forward priority filter - 1; policy accept;\n\
+             ct timeout set \"given\"\n}}\n}}\n"
+        );
+        self.namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
+    }
+
     /// Sets tunables of connection tracking, which have the kernel's names.
     ///
     /// # Errors

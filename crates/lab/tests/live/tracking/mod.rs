@@ -16,6 +16,7 @@ mod said;
 mod sctp;
 mod talk;
 mod tcp;
+mod timeouts;
 mod transcript;
 mod translated;
 
@@ -63,6 +64,12 @@ fn calls_by_pptp_are_announced_as_by_the_kernel() {
 #[test]
 fn datagrams_are_tracked_as_by_the_kernel() {
     alone(|| datagrams::DATAGRAMS.run());
+}
+
+#[test]
+fn timeouts_that_rules_give_are_the_kernels() {
+    alone(timeouts::tcp);
+    alone(timeouts::udp);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use conntrack::helper::Kind;
 use conntrack::{
-    Changes, Checksum, Context, Direction, Expectations, Limits, Settings, Table, TrackedPacket,
-    Why, class_without_flow, format,
+    Changes, Checksum, Context, Direction, Expectations, Limits, Settings, Table, TimeoutPolicy,
+    TrackedPacket, Why, class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use wire::{Transport, Tunnels, dissect};
@@ -23,6 +23,8 @@ pub struct Ours {
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    /// What a rule gives to connections.
+    policy: Option<TimeoutPolicy>,
     now: Timestamp,
 }
 
@@ -49,7 +51,7 @@ fn named(class: flow::Class) -> Class {
 }
 
 impl Ours {
-    pub fn new(tunables: &[(String, u64)]) -> Self {
+    pub fn new(tunables: &[(String, u64)], policy: Option<TimeoutPolicy>) -> Self {
         let mut settings = Settings::default();
         for (name, value) in tunables {
             settings.set(name, *value).expect("a tunable of ours");
@@ -64,6 +66,7 @@ impl Ours {
             limits: Limits::alone(ROOM, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            policy,
             now,
         }
     }
@@ -107,8 +110,13 @@ impl Ours {
             map_epoch: 0,
         };
         self.end_calls();
+        let policy = self.policy;
         let (table, mut context) = self.parts();
-        let tracked = table.track_unjudged(&packet, &mut context);
+        let tracked = table.track(&packet, &mut context);
+        if let Some(policy) = &policy {
+            table.set_policy(&tracked, policy, context.now);
+        }
+        let tracked = table.pass(tracked, &packet, &mut context);
         if tracked.verdict != Verdict::Accept {
             return Judgement { class: Class::Lost, way: None, why: tracked.why };
         }
@@ -157,7 +165,7 @@ impl Ours {
     }
 
     fn parts(&mut self) -> (&mut Table, Context<'_>) {
-        let Self { table, settings, limits, counters, expectations, now } = self;
+        let Self { table, settings, limits, counters, expectations, now, .. } = self;
         let now = *now;
         (
             table,
