@@ -43,6 +43,11 @@ pub enum Why {
         /// Which ruleset: how many were loaded before and with it.
         revision: u32,
     },
+    /// A rule has the SYN proxy take the packet.
+    SynProxy {
+        /// The number of the proxy in the ruleset.
+        proxy: u32,
+    },
     /// No rule of a chain decided, and its policy refused the packet.
     Policy {
         /// The number of the chain in the ruleset.
@@ -61,6 +66,7 @@ impl Why {
             Self::State { .. } => DropReason::ProtocolState,
             Self::Tag { .. } => DropReason::VerificationTag,
             Self::Rule { .. } => DropReason::RuleRefused,
+            Self::SynProxy { .. } => DropReason::SynCookie,
             Self::Policy { .. } => DropReason::PolicyRefused,
         }
     }
@@ -100,6 +106,7 @@ impl fmt::Display for Why {
             Self::Rule { rule, revision } => {
                 write!(f, "rule number {rule} of ruleset {revision} refused it")
             }
+            Self::SynProxy { .. } => f.write_str(DropReason::SynCookie.meaning()),
             Self::Policy { chain, revision } => {
                 write!(f, "the policy of chain number {chain} of ruleset {revision} refused it")
             }

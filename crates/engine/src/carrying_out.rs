@@ -99,6 +99,9 @@ impl Worker {
             self.reject(reject, packet, journey, now);
         }
         let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
+        if let Decision::SynProxy(proxy) = decision {
+            return Why::SynProxy { proxy: proxy.index() as u32 };
+        }
         match outcome.decided_by {
             Some(Decider::Rule(rule)) => Why::Rule { rule: rule.index() as u32, revision },
             Some(Decider::Policy(chain)) => Why::Policy { chain: chain.index() as u32, revision },

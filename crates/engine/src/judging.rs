@@ -13,7 +13,7 @@ use crate::journey::{Asked, Journey};
 use crate::packet::{Packet, TrackedFlow};
 use crate::router::Course;
 use crate::translating::Half;
-use crate::worker::Worker;
+use crate::worker::{TimeSource, Worker};
 
 /// A packet that goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,7 @@ impl Worker {
         let mut journey = Journey::new(packet, tracked, input);
         journey.is_hosts = is_news;
         let mut judged = self.take_stages(packet, &mut journey, now);
+        let by_rule = matches!(judged, Err(Why::SynProxy { .. }));
         if journey.is_hosts {
             self.withdraw(packet, &journey.tracked, now);
             return Ok(Passed::TO_HOST);
@@ -90,7 +91,7 @@ impl Worker {
             && self.screens(packet, now)
         {
             judged = Err(DropReason::SynCookie.into());
-        } else {
+        } else if !by_rule {
             self.counters.classify(journey.tracked.class);
         }
         match judged {
@@ -112,6 +113,12 @@ impl Worker {
         journey: &mut Journey,
         now: Timestamp,
     ) -> Result<(), Why> {
+        if self.syn_proxy.opens() {
+            let Some(hop) = self.find_way(packet, journey, now)? else { return Ok(()) };
+            let judged = self.leave(packet, journey, now);
+            hop.restore(&mut packet.frame);
+            return judged;
+        }
         journey.set_translated(&self.halves(packet, &journey.tracked));
         self.judge_stage(Stage::Prerouting, packet, journey, now)?;
         journey.follows = self.follow(packet, &journey.tracked, now)?;
@@ -137,6 +144,15 @@ impl Worker {
         now: Timestamp,
     ) -> Result<(), Why> {
         self.judge_stage(Stage::Forward, packet, journey, now)?;
+        self.leave(packet, journey, now)
+    }
+
+    fn leave(
+        &mut self,
+        packet: &mut Packet,
+        journey: &mut Journey,
+        now: Timestamp,
+    ) -> Result<(), Why> {
         self.judge_stage(Stage::Postrouting, packet, journey, now)?;
         if !self.judge_translation(Stage::SourceNat, packet, journey, now)? {
             self.settle_translation(packet, &journey.tracked, now)?;
@@ -197,6 +213,10 @@ impl Worker {
         }
         let outcome = self.judge_stage(stage, packet, journey, now)?;
         let Some(request) = outcome.and_then(|outcome| outcome.nat) else { return Ok(false) };
+        if self.syn_proxy.opens() {
+            // The proxy knows of one address of each end.
+            return Err(DropReason::SynCookie.into());
+        }
         let course = journey.passed.course;
         self.translate(&request, packet, &journey.tracked, course, now).map(|()| true)
     }
@@ -245,6 +265,8 @@ impl Worker {
         }
         match outcome.decision {
             Decision::Accept => Ok(Some(outcome)),
+            // A capture holds no cookies.
+            Decision::SynProxy(_) if self.time == TimeSource::Frame => Ok(Some(outcome)),
             refused => Err(self.refuse_by_rule(refused, &outcome, packet, journey, now)),
         }
     }

@@ -229,7 +229,7 @@ impl Worker {
         // A replay does without the SYN proxy: cookies can not be in a capture.
         let screened = self.time == TimeSource::Turn;
         match self.admit(packet, screened, now) {
-            Err(why) if why.reason() == DropReason::SynCookie => self.screen(packet, now),
+            Err(why) if why.reason() == DropReason::SynCookie => self.screen(packet, why, now),
             judged => self.conclude(packet, judged, now),
         }
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use conntrack::helper::Kind;
 use conntrack::proto::tcp::{TcpState, TcpTimeouts};
+use conntrack::syn_proxy::Promise;
 use flow::Timestamp;
 use netio::PortId;
 use ruleset::{
     CompileError, CompileOptions, Counted, ElementUpdate, HelperId, NatKind, Need, Problem,
-    Program, RuleState, Severity, SharedState, TimeoutId, TimeoutState, Translations, ValidRuleset,
-    name_bits,
+    Program, RuleState, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations,
+    ValidRuleset, name_bits,
 };
 use wire::protocol;
 
@@ -65,10 +66,6 @@ pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
         }
         Need::Translation(_) => None,
         Need::Zone => Some("zones are set by [[zone]] in the configuration".to_owned()),
-        Need::SynProxy => Some(
-            "the SYN proxy is for zones, and begins by itself: set stateway_syn_proxy_half_open"
-                .to_owned(),
-        ),
         Need::Helper(helper) => {
             let kind = &ruleset.helpers()[helper.index()].kind;
             helper_kind(kind).is_none().then(|| format!("there is no helper {kind}"))
@@ -89,6 +86,19 @@ pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
 fn helper_kind(name: &str) -> Option<Kind> {
     // As in the kernel: call signalling and gatekeepers of H.323 have their own names.
     Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(name))
+}
+
+/// What a SYN proxy of the ruleset promises.
+const fn promise(proxy: &SynProxy) -> Promise {
+    let &SynProxy { mss, wscale, timestamp, sack } = proxy;
+    Promise {
+        segment_size: mss,
+        window_scale: wscale,
+        timestamps: timestamp,
+        sack,
+        ecn: false,
+        by_rule: true,
+    }
 }
 
 /// Timeouts as tracking has them.
@@ -149,6 +159,8 @@ pub struct Rules {
     helpers: Vec<Option<Kind>>,
     /// By [`TimeoutId`].
     timeouts: Vec<TimeoutPolicy>,
+    /// By number of the SYN proxy.
+    syn_proxies: Vec<Promise>,
     translations: Translations,
 }
 
@@ -166,10 +178,11 @@ impl Rules {
         }
         let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
         let timeouts = ruleset.timeouts().iter().map(timeout_policy).collect();
+        let syn_proxies = ruleset.syn_proxies().iter().map(promise).collect();
         let translations = ruleset.translations();
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
         let interfaces = interfaces.iter().map(|name| name_bits(name).unwrap_or(0)).collect();
-        Ok(Unloaded { program, interfaces, helpers, timeouts, translations })
+        Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, translations })
     }
 
     /// The name of a port.
@@ -198,6 +211,11 @@ impl Rules {
         self.timeouts.get(id.index())
     }
 
+    /// What the SYN proxy of this number promises.
+    pub fn syn_proxy(&self, number: u32) -> Option<&Promise> {
+        self.syn_proxies.get(number as usize)
+    }
+
     /// The state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
         Box::new(WorkerRules {
@@ -216,13 +234,14 @@ pub struct Unloaded {
     interfaces: Vec<u128>,
     helpers: Vec<Option<Kind>>,
     timeouts: Vec<TimeoutPolicy>,
+    syn_proxies: Vec<Promise>,
     translations: Translations,
 }
 
 impl Unloaded {
     /// Loads it.
     pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
-        let Self { program, interfaces, helpers, timeouts, translations } = self;
+        let Self { program, interfaces, helpers, timeouts, syn_proxies, translations } = self;
         for rule in &translations.vague {
             let place = program.ruleset().place_of_rule(*rule);
             tracing::warn!(
@@ -241,6 +260,7 @@ impl Unloaded {
             interfaces,
             helpers,
             timeouts,
+            syn_proxies,
             translations,
         })
     }

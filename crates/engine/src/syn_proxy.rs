@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conntrack::Direction;
+use conntrack::Why;
 use conntrack::seqadj::Adjustment;
-use conntrack::syn_proxy::{self, Cookies, Pressure, Proxied, Received};
+use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received};
 use flow::{Class, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
 use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
@@ -34,13 +35,15 @@ pub struct SynProxy {
     /// How many workers share the threshold. The flows of a zone are spread over them by a
     /// hash, and so is what a flood opens.
     workers: u32,
+    /// The packet that is being judged was made for a rule that has the proxy answer.
+    opens: bool,
 }
 
 impl SynProxy {
     /// A stage that answers nothing until the settings say so. All workers have the same
     /// secret, because a cookie may come back to another.
     pub fn new(secret: HashKey) -> Self {
-        Self { cookies: Cookies::new(secret), zones: BTreeMap::new(), workers: 1 }
+        Self { cookies: Cookies::new(secret), zones: BTreeMap::new(), workers: 1, opens: false }
     }
 
     /// Sets how many workers share the threshold.
@@ -54,6 +57,12 @@ impl SynProxy {
         let last =
             |(&zone, pressure): (&Zone, &Pressure)| Some((zone, pressure.last_promise(now)?));
         self.zones.iter().filter_map(last).collect()
+    }
+
+    /// True for a SYN to a server that no chain is asked about in front of postrouting: one
+    /// of them has had the proxy answer, and the kernel's leaves from the host.
+    pub const fn opens(&self) -> bool {
+        self.opens
     }
 
     fn pressure(&mut self, zone: Zone) -> &mut Pressure {
@@ -70,9 +79,50 @@ impl Worker {
         }
     }
 
-    /// Decides about a packet that would open a connection.
+    /// Takes a packet that a rule wants the proxy to have: a SYN gets a promise, and what
+    /// returns a cookie opens a connection.
     #[cold]
-    pub(crate) fn screen(&mut self, packet: &mut Packet, now: Timestamp) {
+    fn take_by_rule(&mut self, packet: &mut Packet, promise: &Promise, now: Timestamp) {
+        let (Some(TrackedFlow { keyed, hash: Some(hash) }), Transport::Tcp(tcp)) =
+            (packet.flow, packet.network.transport)
+        else {
+            return self.refuse(packet);
+        };
+        // Nor does it answer for a server by another's address.
+        let whole = packet.pieces.is_none()
+            && packet.frame.before().destination.is_none()
+            && wire::is_single_host(packet.network.source_ip());
+        let has = |flags| tcp.flags.contains(flags);
+        let (bucket, zone) = (packet.bucket, packet.origin.zone);
+        match (has(TcpFlags::SYN), has(TcpFlags::ACK)) {
+            (true, false) if whole && self.promise(packet, &keyed, &tcp, promise, now) => {
+                if let Some(bucket) = self.ownership.get_mut(bucket) {
+                    let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
+                    bucket.connections.end_closed(&keyed.key, hash, &mut context);
+                }
+            }
+            (false, true) if whole => match self.redeem(packet, &keyed, &tcp, promise, now) {
+                Some(proxied) => self.take_up(packet, proxied, now),
+                None => {
+                    self.counters.syn_proxy.cookie_invalid += 1;
+                    self.refuse(packet);
+                }
+            },
+            _ => self.refuse(packet),
+        }
+    }
+
+    /// Decides about a packet that would open a connection, or that a rule wants the proxy to
+    /// have.
+    #[cold]
+    pub(crate) fn screen(&mut self, packet: &mut Packet, why: Why, now: Timestamp) {
+        if let Why::SynProxy { proxy } = why {
+            let rules = self.rules.as_ref();
+            return match rules.and_then(|rules| rules.shared.syn_proxy(proxy)).copied() {
+                Some(promise) => self.take_by_rule(packet, &promise, now),
+                None => self.refuse(packet),
+            };
+        }
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
         else {
@@ -86,20 +136,29 @@ impl Worker {
             if answers && !(whole && from_host) {
                 return self.refuse(packet);
             }
-            if answers && self.promise(packet, &keyed, &tcp, now) {
+            let promise = self.promise_of(packet);
+            if answers && self.promise(packet, &keyed, &tcp, &promise, now) {
                 return;
             }
         } else if whole
             && self.syn_proxy.pressure(keyed.key.zone).redeems(now)
-            && let Some(proxied) = self.redeem(packet, &keyed, &tcp, now)
+            && let Some(proxied) = self.redeem(packet, &keyed, &tcp, &self.promise_of(packet), now)
         {
             return self.take_up(packet, proxied, now);
         } else if answers && !self.picks_up(packet, &tcp, now) {
             self.counters.syn_proxy.cookie_invalid += 1;
             return self.refuse(packet);
         }
-        let judged = self.admit(packet, false, now);
-        self.conclude(packet, judged, now);
+        match self.admit(packet, false, now) {
+            Err(why @ Why::SynProxy { .. }) => self.screen(packet, why, now),
+            judged => self.conclude(packet, judged, now),
+        }
+    }
+
+    /// What the zone of a packet promises.
+    fn promise_of(&self, packet: &Packet) -> Promise {
+        let settings = self.tracking.settings_of(packet.origin.zone);
+        Promise::of_zone(&settings.syn_proxy, packet.network.family)
     }
 
     /// True for a segment of a connection that may be older than the gateway: it carries
@@ -171,7 +230,8 @@ impl Worker {
                 self.replace(packet, &proxied.abort(&tcp), now);
             }
             Direction::Original if !has(TcpFlags::ACK) => {
-                if !(has(TcpFlags::SYN) && self.promise(packet, &keyed, &tcp, now)) {
+                let promise = proxied.promise();
+                if !(has(TcpFlags::SYN) && self.promise(packet, &keyed, &tcp, promise, now)) {
                     self.refuse(packet);
                 }
             }
@@ -179,13 +239,15 @@ impl Worker {
                 self.counters.syn_proxy.cookie_retrans += 1;
                 self.open_at_server(packet, proxied, now);
             }
-            Direction::Original => match self.redeem(packet, &keyed, &tcp, now) {
-                Some(proxied) => self.take_up(packet, proxied, now),
-                None => {
-                    self.counters.syn_proxy.cookie_invalid += 1;
-                    self.refuse(packet);
+            Direction::Original => {
+                match self.redeem(packet, &keyed, &tcp, proxied.promise(), now) {
+                    Some(proxied) => self.take_up(packet, proxied, now),
+                    None => {
+                        self.counters.syn_proxy.cookie_invalid += 1;
+                        self.refuse(packet);
+                    }
                 }
-            },
+            }
             Direction::Reply => self.pass_first_reply(packet, proxied, &tcp, now),
         }
     }
@@ -279,15 +341,17 @@ impl Worker {
         packet: &mut Packet,
         keyed: &KeyedPacket,
         tcp: &TcpInfo,
+        promise: &Promise,
         now: Timestamp,
     ) -> bool {
         let syn = received(packet, keyed, tcp);
-        let settings = self.tracking.settings_of(keyed.key.zone);
-        let segment = syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, settings);
+        let segment = syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, promise);
         let Some(made) = self.make(packet, &segment) else { return false };
         self.counters.syn_proxy.syn_received += 1;
-        self.syn_proxy.pressure(keyed.key.zone).promised(now);
-        self.tracking.has_promised(now);
+        if !promise.by_rule {
+            self.syn_proxy.pressure(keyed.key.zone).promised(now);
+            self.tracking.has_promised(now);
+        }
         self.counters.classify(Class::Untracked);
         self.pool.give_back(std::mem::take(&mut packet.frame));
         self.send_made(made, segment.way, Passed::default(), now);
@@ -299,11 +363,11 @@ impl Worker {
         packet: &Packet,
         keyed: &KeyedPacket,
         tcp: &TcpInfo,
+        promise: &Promise,
         now: Timestamp,
     ) -> Option<Proxied> {
         let ack = received(packet, keyed, tcp);
-        let settings = self.tracking.settings_of(keyed.key.zone);
-        syn_proxy::redeem(&self.syn_proxy.cookies, &ack, now, settings)
+        syn_proxy::redeem(&self.syn_proxy.cookies, &ack, now, promise)
     }
 
     /// A client comes back with its cookie.
@@ -315,7 +379,7 @@ impl Worker {
         if let Some(mtu) = self.outputs.mtu(packet.frame.port) {
             proxied.limit_segment_size(mtu.saturating_sub(headers.into()));
         }
-        if let Some(flow) = packet.flow {
+        if let Some(flow) = packet.flow.filter(|_| !proxied.promise().by_rule) {
             self.syn_proxy.pressure(flow.keyed.key.zone).taken_up();
         }
         self.open_at_server(packet, proxied, now);
@@ -323,9 +387,13 @@ impl Worker {
 
     /// Has the client's SYN follow its ACK to the server.
     fn open_at_server(&mut self, packet: &mut Packet, proxied: Proxied, now: Timestamp) {
+        // What a rule says of the client's packets does not hold for the SYN to the server.
+        packet.untracked = false;
+        self.syn_proxy.opens = proxied.promise().by_rule;
         if self.replace(packet, &proxied.syn(), now) {
             self.keep_proxied(packet, proxied);
         }
+        self.syn_proxy.opens = false;
     }
 
     /// Tracks and sends a segment that is made from a packet, in its place; false if it

@@ -505,5 +505,8 @@ fn a_connection_that_has_closed_is_opened_anew_without_the_proxy() {
     assert_eq!(scene.counts().conn_reopened, 1);
 }
 
+#[path = "syn_proxy_ruled_tests.rs"]
+mod ruled;
+
 #[path = "syn_proxy_when_tests.rs"]
 mod when;

@@ -601,8 +601,8 @@ impl TimeoutState {
 /// How a SYN proxy answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SynProxy {
-    /// Maximum segment size.
-    pub mss: u16,
+    /// Maximum segment size, if it says any.
+    pub mss: Option<u16>,
     /// Window scale, if it offers one.
     pub wscale: Option<u8>,
     /// It offers timestamps.

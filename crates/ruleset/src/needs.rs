@@ -1,7 +1,7 @@
 //! What a ruleset needs of a gateway, and names for people of what it is made of.
 
 use crate::model::{
-    Helper, HelperId, Item, Log, NatKind, RuleId, Target, TimeoutPolicy, ValidRuleset,
+    Helper, HelperId, Item, Log, NatKind, RuleId, SynProxy, Target, TimeoutPolicy, ValidRuleset,
 };
 use crate::problem::Place;
 
@@ -14,8 +14,6 @@ pub enum Need {
     Zone,
     /// A helper for the connection.
     Helper(HelperId),
-    /// A SYN proxy.
-    SynProxy,
 }
 
 impl ValidRuleset {
@@ -26,7 +24,6 @@ impl ValidRuleset {
                 Item::Nat(nat) => Need::Translation(self.nats[nat.index()].kind),
                 Item::Assign { target: Target::CtZone, .. } => Need::Zone,
                 Item::Helper(helper) => Need::Helper(*helper),
-                Item::SynProxy(_) => Need::SynProxy,
                 _ => return None,
             })
         };
@@ -44,6 +41,11 @@ impl ValidRuleset {
     /// Timeouts for connections.
     pub fn timeouts(&self) -> &[TimeoutPolicy] {
         &self.timeouts
+    }
+
+    /// SYN proxies, those of rules included.
+    pub fn syn_proxies(&self) -> &[SynProxy] {
+        &self.syn_proxies
     }
 
     /// Log statements.

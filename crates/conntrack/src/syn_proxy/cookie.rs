@@ -41,16 +41,19 @@ impl Cookies {
     /// The sequence number to answer a SYN with. `opener` is the flow with the sender of
     /// the SYN, `initial` its sequence number, `segment_size` the largest segment that it
     /// takes, bytes.
+    ///
+    /// `promise` is a number of what was promised: a cookie is good for nothing else.
     pub fn make(
         &self,
         opener: &KeyedPacket,
         initial: u32,
         segment_size: u16,
+        promise: u64,
         now: Timestamp,
     ) -> u32 {
         let step = now.as_nanos() / STEP_NS;
         let place = SEGMENT_SIZES.iter().rposition(|&size| size <= segment_size).unwrap_or(0);
-        self.cookie(opener, initial, place as u32, step)
+        self.cookie(opener, initial, place as u32, promise, step)
     }
 
     /// The largest segment that the opener takes, rounded down, if `cookie` was made for
@@ -60,16 +63,25 @@ impl Cookies {
         cookie: u32,
         opener: &KeyedPacket,
         initial: u32,
+        promise: u64,
         now: Timestamp,
     ) -> Option<u16> {
         let step = now.as_nanos() / STEP_NS;
         let was_odd = u64::from(cookie & 1);
         let made = step.checked_sub((step ^ was_odd) & 1)?;
         let place = (cookie >> 1) % SEGMENT_SIZES.len() as u32;
-        (self.cookie(opener, initial, place, made) == cookie).then(|| SEGMENT_SIZES[place as usize])
+        (self.cookie(opener, initial, place, promise, made) == cookie)
+            .then(|| SEGMENT_SIZES[place as usize])
     }
 
-    fn cookie(&self, opener: &KeyedPacket, initial: u32, place: u32, step: u64) -> u32 {
+    fn cookie(
+        &self,
+        opener: &KeyedPacket,
+        initial: u32,
+        place: u32,
+        promise: u64,
+        step: u64,
+    ) -> u32 {
         let KeyedPacket { key, sender } = opener;
         let mut hasher = SipHasher24::new_with_keys(self.key.0, self.key.1);
         for end in [key.endpoint(*sender), key.endpoint(sender.opposite())] {
@@ -81,6 +93,7 @@ impl Cookies {
         hasher.write_u8(place as u8);
         hasher.write_u32(initial);
         hasher.write_u64(step);
+        hasher.write_u64(promise);
         let plain = place << 1 | (step & 1) as u32;
         (hasher.finish() as u32) << PLAIN_BITS | plain
     }

@@ -27,8 +27,8 @@ proptest! {
     ) {
         let cookies = Cookies::new(HashKey(secret.0, secret.1));
         let opener = opener(1, client, ports);
-        let cookie = cookies.make(&opener, initial, size, NOW);
-        let rounded = cookies.check(cookie, &opener, initial, later(age)).unwrap();
+        let cookie = cookies.make(&opener, initial, size, 0, NOW);
+        let rounded = cookies.check(cookie, &opener, initial, 0, later(age)).unwrap();
         prop_assert!(rounded <= size || rounded == SEGMENT_SIZES[0]);
         let next = SEGMENT_SIZES.iter().find(|&&known| known > rounded);
         prop_assert!(next.is_none_or(|&next| next > size), "no larger one would have fitted");
@@ -40,9 +40,9 @@ proptest! {
     ) {
         let cookies = Cookies::new(HashKey(1, 2));
         let mine = opener(1, client, ports);
-        let cookie = cookies.make(&mine, initial, size, NOW);
+        let cookie = cookies.make(&mine, initial, size, 0, NOW);
         let is_good = |cookies: &Cookies, cookie, opener: &KeyedPacket, initial, now| {
-            cookies.check(cookie, opener, initial, now).is_some()
+            cookies.check(cookie, opener, initial, 0, now).is_some()
         };
         prop_assert!(is_good(&cookies, cookie, &mine, initial, NOW));
         prop_assert!(!is_good(&cookies, cookie ^ 1 << bit, &mine, initial, NOW), "forged");
@@ -65,8 +65,8 @@ proptest! {
         let cookies = Cookies::new(HashKey(1, 2));
         let opener = opener(0, 1, (2, 3));
         let (made, now) = (Timestamp::from_secs(start), Timestamp::from_secs(start + age));
-        let cookie = cookies.make(&opener, 5, 1460, made);
-        let is_good = cookies.check(cookie, &opener, 5, now).is_some();
+        let cookie = cookies.make(&opener, 5, 1460, 0, made);
+        let is_good = cookies.check(cookie, &opener, 5, 0, now).is_some();
         prop_assert_eq!(is_good, (start + age) / 64 - start / 64 <= 1);
     }
 }
@@ -77,6 +77,6 @@ fn guessing_is_as_hard_as_promised() {
     let opener = opener(0, 1, (2, 3));
     // One in 2^28 of all numbers fits for each size and each of the two steps: 16 in all.
     // Of the first 2^20 numbers that is one in 256 tries of this test.
-    let good = (0..1 << 20).filter(|&guess| cookies.check(guess, &opener, 5, NOW).is_some());
+    let good = (0..1 << 20).filter(|&guess| cookies.check(guess, &opener, 5, 0, NOW).is_some());
     assert!(good.count() <= 1);
 }

@@ -26,6 +26,7 @@
 mod cookie;
 mod options;
 mod pressure;
+mod promise;
 
 use flow::{KeyedPacket, Timestamp};
 use wire::control_segment::{ControlSegment, OptionList, Way};
@@ -33,12 +34,13 @@ use wire::tcp_option::of_segment;
 use wire::{Network, TcpFlags, TcpInfo};
 
 use self::options::{Extras, Offer, Timestamps};
+use crate::Direction;
 use crate::proto::tcp::Segment;
 use crate::seqadj::{Adjustment, Rescale, Shift};
-use crate::{Direction, Settings};
 
 pub use cookie::Cookies;
 pub use pressure::Pressure;
+pub use promise::Promise;
 
 /// Settings of the proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,8 +80,8 @@ pub struct Proxied {
     segment_size: u16,
     /// Window that the client announced last, in its scale.
     window: u16,
-    /// Scale that was promised to the client.
-    promised_scale: u8,
+    /// What the client was promised.
+    promise: Promise,
     /// The client's timestamp and the promised one that it echoes.
     timestamps: Option<Timestamps>,
     /// What is to be changed, once the server has answered.
@@ -107,23 +109,23 @@ pub fn answer(
     cookies: &Cookies,
     syn: &Received<'_>,
     now: Timestamp,
-    settings: &Settings,
+    promise: &Promise,
 ) -> ControlSegment {
-    let settings = &settings.syn_proxy;
     let Received { keyed, network, tcp, .. } = *syn;
     let offer = Offer::of(tcp, syn.options(), network.family);
-    let ipv6_header = if network.family == wire::Family::V6 { 20 } else { 0 };
-    let segment_size = settings.segment_size - ipv6_header;
-    let mut options = OptionList::default().max_segment_size(segment_size);
+    let mut options = OptionList::default();
+    if let Some(segment_size) = promise.segment_size {
+        options = options.max_segment_size(segment_size);
+    }
     let mut flags = TcpFlags::SYN.with(TcpFlags::ACK);
-    if let Some(timestamp) = offer.timestamp.filter(|_| settings.timestamps) {
-        let extras = offer.extras;
+    if let Some(timestamp) = offer.timestamp.filter(|_| promise.timestamps) {
+        let extras = promise.of_offered(offer.extras);
         if extras.sack_permitted {
             options = options.sack_permitted();
         }
         options = options.timestamps(extras.to_timestamp(now), timestamp);
-        if extras.scale.is_some() {
-            options = options.window_scale(settings.window_scale);
+        if let (Some(_), Some(scale)) = (extras.scale, promise.window_scale) {
+            options = options.window_scale(scale);
         }
         if extras.ecn {
             flags = flags.with(TcpFlags::ECE);
@@ -131,7 +133,7 @@ pub fn answer(
     }
     ControlSegment {
         way: Way::Back,
-        sequence: cookies.make(keyed, tcp.sequence, offer.segment_size, now),
+        sequence: cookies.make(keyed, tcp.sequence, offer.segment_size, promise.number(), now),
         acknowledgment: tcp.sequence.wrapping_add(1),
         flags,
         // No data before there is a server to take it.
@@ -146,20 +148,21 @@ pub fn redeem(
     cookies: &Cookies,
     ack: &Received<'_>,
     now: Timestamp,
-    settings: &Settings,
+    promise: &Promise,
 ) -> Option<Proxied> {
     let Received { keyed, tcp, .. } = *ack;
     let cookie = tcp.acknowledgment.wrapping_sub(1);
     // A probe of the closed window may repeat the number before its first.
-    let (initial, segment_size) = [tcp.sequence.wrapping_sub(1), tcp.sequence]
-        .into_iter()
-        .find_map(|initial| Some((initial, cookies.check(cookie, keyed, initial, now)?)))?;
+    let (initial, segment_size) =
+        [tcp.sequence.wrapping_sub(1), tcp.sequence].into_iter().find_map(|initial| {
+            Some((initial, cookies.check(cookie, keyed, initial, promise.number(), now)?))
+        })?;
     Some(Proxied {
         initial,
         cookie,
         segment_size,
         window: tcp.window,
-        promised_scale: settings.syn_proxy.window_scale,
+        promise: *promise,
         timestamps: Timestamps::of(ack.options()),
         adjustment: None,
     })
@@ -225,7 +228,7 @@ impl Proxied {
         let mut adjustment = Adjustment::default();
         adjustment.sequences[reply] = shifted;
         if let Some(client_scale) = extras.scale {
-            let promised = self.promised_scale;
+            let promised = self.promise.window_scale.unwrap_or(0);
             let taken = if server_scale.is_some() { client_scale } else { 0 };
             let from_server = Rescale { from: server_scale.unwrap_or(0), to: promised };
             adjustment.windows = [Rescale { from: client_scale, to: taken }, from_server];
@@ -297,6 +300,11 @@ impl Proxied {
     /// What is to be changed; `None` until the server has answered.
     pub const fn adjustment(&self) -> Option<&Adjustment> {
         self.adjustment.as_ref()
+    }
+
+    /// What the client was promised.
+    pub const fn promise(&self) -> &Promise {
+        &self.promise
     }
 
     fn extras(&self) -> Extras {

@@ -3,9 +3,11 @@
 use flow::{FlowKey, KeyedPacket, Timestamp};
 
 use super::{Met, Table};
-use crate::Direction;
 use crate::entry::Status;
+use crate::proto::State;
+use crate::proto::tcp::TcpState;
 use crate::syn_proxy::Proxied;
+use crate::{Context, Direction};
 
 impl Table {
     /// What the SYN proxy knows of the connection of a packet, and the direction of the
@@ -27,6 +29,17 @@ impl Table {
             return None;
         }
         Some((direction, self.slab.proxied(slot)?))
+    }
+
+    /// Ends what is left of a connection that its ends have closed: its opener has been
+    /// promised another.
+    pub fn end_closed(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) {
+        if let Some(slot) = self.slot_of(key, hash)
+            && let State::Tcp(tcp) = &self.slab[slot].body.state
+            && matches!(tcp.state(), TcpState::TimeWait | TcpState::Close)
+        {
+            self.close(slot, context);
+        }
     }
 
     /// Keeps what the SYN proxy has to know of a connection; without effect if there is

@@ -61,7 +61,7 @@ fn printed(namespace: &Namespace, rules: &str) -> Result<String> {
 }
 
 /// A file with a ruleset where the gateway runs.
-fn ruleset_file(lab: &Lab, name: &str, rules: &str) -> Result<String> {
+pub fn ruleset_file(lab: &Lab, name: &str, rules: &str) -> Result<String> {
     let json = printed(lab.gateway(), rules)?;
     lab.gateway().write_file(name, json.as_bytes())
 }

@@ -13,6 +13,7 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::{TcpOptions, of_segment};
 use wire::{TcpFlags, TcpInfo, Transport, Tunnels, dissect};
 
+use crate::rulesets::ruleset_file;
 use crate::scenario::{FAMILIES, SHORT, alone, every_client, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
@@ -317,18 +318,64 @@ fn promises(lab: &Lab) -> Result<Vec<Promise>> {
     Ok(text.lines().map(Promise::read).collect())
 }
 
-const KERNEL_PROXY: &str = "
-table ip proxy {
-    chain early {
+/// Rules that have the proxy answer for all servers, and let only that pass which belongs to a
+/// connection or is not TCP.
+fn proxy_rules(promise: &str) -> String {
+    format!(
+        "
+table inet proxy {{ }}
+delete table inet proxy
+table inet proxy {{
+    chain early {{
         type filter hook prerouting priority raw; policy accept;
         tcp flags & (fin | syn | rst | ack) == syn notrack
-    }
-    chain forward {
-        type filter hook forward priority -10; policy accept;
-        ct state invalid,untracked synproxy mss 1460 wscale 7 timestamp sack-perm
-    }
+    }}
+    chain forward {{
+        type filter hook forward priority -10; policy drop;
+        ct state invalid,untracked synproxy {promise}
+        ct state established,related accept
+        meta l4proto != tcp accept
+    }}
+}}
+"
+    )
 }
-";
+
+/// What rules can promise: the most, less, little.
+const PROMISES: [&str; 4] = [
+    "mss 1460 wscale 7 timestamp sack-perm",
+    "mss 1300 wscale 3 timestamp",
+    "mss 1400 timestamp sack-perm",
+    "mss 900",
+];
+
+/// A gateway whose rules may have the proxy answer.
+fn ruled_lab() -> Result<Live> {
+    lab_with(2, "nf_conntrack_tcp_loose = 0")
+}
+
+fn load_proxy(lab: &Lab, promise: &str) -> Result<()> {
+    let file = ruleset_file(lab, "proxy.json", &proxy_rules(promise))?;
+    let stateway = lab.stateway().expect("the lab has a Stateway");
+    stateway.command(&["rules", "load", &file]).check().map(drop)
+}
+
+#[test]
+fn rules_have_every_client_answered_for() {
+    alone(|| {
+        let mut lab = ruled_lab()?;
+        for promise in PROMISES {
+            load_proxy(&lab, promise)?;
+            every_client(&lab)?;
+            servers_may_speak_first(&lab)?;
+            refusals_arrive(&lab)?;
+        }
+        let totals = totals(&lab)?;
+        let valid = counter(&totals, "syn_proxy", "cookie_valid");
+        assert!(valid >= 14 * PROMISES.len() as u64, "{totals}");
+        stop_cleanly(&mut lab)
+    });
+}
 
 /// What the kernel shows in place of our promise. It sends no segment size to who sent
 /// none, though it takes other sizes than the default (RFC 9293 section 3.7.1 says that it
@@ -342,6 +389,37 @@ fn as_the_kernel(mut ours: Promise, sent_size: bool) -> Promise {
     ours
 }
 
+fn kernel_proxy(lab: &Lab, promise: &str) -> Result<()> {
+    let loaded = lab.gateway().program("nft").args(["-f", "-"]).input(proxy_rules(promise));
+    let loaded = loaded.run()?;
+    if loaded.code == Some(0) {
+        return Ok(());
+    }
+    Err(Error::Unavailable { why: format!("no SYNPROXY: {}", loaded.stderr) })
+}
+
+/// The same rules here and there.
+#[test]
+fn clients_see_what_the_kernels_rules_promise() {
+    alone(|| {
+        let mut lab = ruled_lab()?;
+        let mut ours = Vec::new();
+        for promise in PROMISES {
+            load_proxy(&lab, promise)?;
+            ours.push(promises(&lab)?);
+        }
+        stop_cleanly(&mut lab)?;
+        let lab = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
+        for (promise, ours) in PROMISES.into_iter().zip(ours) {
+            kernel_proxy(&lab, promise)?;
+            let expected = ours.into_iter().zip([false, true, true, true, false]);
+            let expected: Vec<_> = expected.map(|(ours, sent)| as_the_kernel(ours, sent)).collect();
+            assert_eq!((expected.len(), &expected), (5, &promises(&lab)?), "{promise}");
+        }
+        Ok(())
+    });
+}
+
 /// The kernel's own proxy with the same settings, in a gateway that has nothing else in
 /// common with ours.
 #[test]
@@ -351,11 +429,7 @@ fn clients_see_what_the_kernels_proxy_shows() {
         let ours = promises(&lab)?;
         stop_cleanly(&mut lab)?;
         let lab = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
-        let loaded = lab.gateway().program("nft").args(["-f", "-"]).input(KERNEL_PROXY.to_owned());
-        let loaded = loaded.run()?;
-        if loaded.code != Some(0) {
-            return Err(Error::Unavailable { why: format!("no SYNPROXY: {}", loaded.stderr) });
-        }
+        kernel_proxy(&lab, PROMISES[0])?;
         let expected = ours.into_iter().zip([false, true, true, true, false]);
         let expected: Vec<_> = expected.map(|(ours, sent)| as_the_kernel(ours, sent)).collect();
         assert_eq!(expected, promises(&lab)?);

@@ -134,14 +134,14 @@ pub(crate) fn syn_proxy(value: &Value, path: &Path<'_>) -> Parsed<SynProxy> {
     /// Largest shift of RFC 7323.
     const MAX_WSCALE: u64 = 14;
     let number = |key| value.get(key).and_then(Value::as_u64);
-    let mss = number("mss").map_or(Some(1460), |mss| u16::try_from(mss).ok());
+    let mss = number("mss").map(u16::try_from).transpose();
     let wscale = number("wscale").filter(|scale| *scale <= MAX_WSCALE);
     if wscale != number("wscale") {
         return Err(path.key("wscale").invalid("more than 14"));
     }
     let flags = value.get("flags");
     Ok(SynProxy {
-        mss: mss.ok_or_else(|| path.key("mss").invalid("more than 16 bits"))?,
+        mss: mss.map_err(|_| path.key("mss").invalid("more than 16 bits"))?,
         wscale: wscale.map(|scale| scale as u8),
         timestamp: has_flag(flags, "timestamp"),
         sack: has_flag(flags, "sack-perm"),
