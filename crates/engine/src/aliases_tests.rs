@@ -30,6 +30,7 @@ fn packet(timestamp: u64) -> Packet {
         bucket: BucketId(0),
         origin: crate::zones::Origin::default(),
         mark: 0,
+        judged: false,
         untracked: false,
         pieces: None,
         is_own: false,

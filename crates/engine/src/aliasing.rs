@@ -77,7 +77,7 @@ impl Worker {
     }
 
     /// Sends a packet to another bucket.
-    fn redirect(
+    pub(crate) fn redirect(
         &mut self,
         packet: &mut Packet,
         to: BucketId,

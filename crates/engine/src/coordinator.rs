@@ -80,7 +80,7 @@ pub struct Coordinator {
     pub rules: Option<Arc<Rules>>,
     /// How often that has changed.
     pub rules_revision: u32,
-    /// What workers that are gone have counted for these rules.
+    /// What workers that are gone have counted for these rules; what all had at the reset.
     pub retired_rules: RuleCounts,
     /// What not every worker knows of it.
     pub zone_spread: ZoneSpread,

@@ -4,7 +4,7 @@
 //! exchanged between two batches, so each packet is judged by one of them.
 
 use conntrack::{Tracked, Why};
-use flow::{Class, DropReason, Timestamp};
+use flow::{Class, DropReason, Timestamp, Zone};
 use netio::Frame;
 use ruleset::{CtState, Decision, Outcome, PacketView, Stage, evaluate};
 use wire::{ETHERNET_LEN, TcpFlags, Transport};
@@ -30,15 +30,16 @@ impl Passed {
 }
 
 impl Worker {
-    /// Asks the rules before tracking.
+    /// Asks the rules before tracking. Returns the zone that the packet belongs in, if that is
+    /// another than it is in.
     pub(crate) fn judge_untracked(
         &mut self,
         packet: &mut Packet,
         now: Timestamp,
-    ) -> Result<(), Why> {
-        let Some(rules) = &self.rules else { return Ok(()) };
+    ) -> Result<Option<Zone>, Why> {
+        let Some(rules) = &self.rules else { return Ok(None) };
         if rules.shared.program.is_empty(Stage::Untracked) {
-            return Ok(());
+            return Ok(None);
         }
         let input = rules.shared.interface(packet.frame.port);
         let mut journey = Journey::new(packet, Tracked::alone(Class::Untracked), input);
@@ -46,8 +47,10 @@ impl Worker {
         journey.state = CtState::Invalid;
         let outcome = self.judge_stage(Stage::Untracked, packet, &mut journey, now);
         packet.mark = journey.mark;
-        packet.untracked = outcome?.is_some_and(|outcome| outcome.notrack);
-        Ok(())
+        let Some(outcome) = outcome? else { return Ok(None) };
+        packet.untracked = outcome.notrack;
+        packet.judged = true;
+        Ok(outcome.zone.map(Zone).filter(|zone| *zone != packet.origin.zone))
     }
 
     /// Tracks a packet and judges it by the rules. If it is refused, what it has opened is

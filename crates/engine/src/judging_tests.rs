@@ -256,6 +256,26 @@ fn a_connection_has_the_timeouts_that_a_rule_gave_it_also_when_the_rule_is_gone(
 }
 
 #[test]
+fn the_first_zone_that_a_rule_sets_is_where_a_packet_is_tracked() {
+    let zone = |zone| format!(r#"{{"mangle":{{"key":{{"ct":{{"key":"zone"}}}},"value":{zone}}}}}"#);
+    let first = format!("{PORT_22},{}", zone(7));
+    let ask = r#"{"match":{"op":"==","left":{"ct":{"key":"zone"}},"right":7}},
+        {"counter":{"packets":0,"bytes":0}}"#;
+    let mut rig =
+        rig(ruleset("prerouting", -300, "accept", &[&first, &zone(8), r#"{"notrack":null}"#, ask]));
+    assert!(rig.passes(false, 22, SYN, (100, 0)));
+    assert_eq!((rig.listed()[0].zone, rig.counted()[0]), (7, 1));
+    // What answers is in another zone by these rules, and so does not belong to it.
+    assert!(rig.passes(true, 22, SYN | ACK, (500, 101)));
+    assert_eq!((rig.listed().len(), rig.listed()[0].seen_reply), (1, false));
+    rig.open(80);
+    let entry = rig.listed().into_iter().find(|entry| entry.zone == 8).unwrap();
+    assert_eq!((entry.state, rig.counted()[0]), (Some("ESTABLISHED"), 1));
+    // Every packet counts once, whatever way it took.
+    assert_eq!(rig.worker.counters.softnet.processed, 5);
+}
+
+#[test]
 fn segment_sizes_are_lowered_and_never_raised() {
     let rule = r#"{"mangle":{"key":{"tcp option":{"name":"maxseg","field":"size"}},"value":1200}}"#;
     let mut rig = rig(ruleset("forward", 0, "accept", &[rule]));
@@ -275,8 +295,11 @@ fn segment_sizes_are_lowered_and_never_raised() {
 
 #[test]
 fn a_ruleset_that_asks_for_what_is_not_done_is_refused_with_its_place() {
-    let zone = r#"{"mangle":{"key":{"ct":{"key":"zone"}},"value":7}}"#;
-    let rules = ruleset("prerouting", -300, "accept", &[r#"{"accept":null}"#, zone]);
+    let objects = r#"{"ct helper":{"family":"inet","table":"t","name":"h","handle":3,
+        "type":"nothing","protocol":"tcp","l3proto":"ip"}},"#;
+    let helper = [r#"{"accept":null}"#, r#"{"ct helper":"h"}"#];
+    let rules = ruleset_with(objects, "prerouting", -300, "accept", &helper);
     let refused = Rules::prepare(rules, Mode::Bridge, 7, &[]).err().unwrap().to_string();
     assert!(refused.contains("inet t chain c rule handle 11"), "{refused}");
+    assert!(refused.contains("there is no helper nothing"), "{refused}");
 }

@@ -28,6 +28,8 @@ pub struct Packet {
     pub origin: Origin,
     /// The mark that rules have given it before tracking.
     pub mark: u32,
+    /// Rules in front of tracking have been asked: it is in its zone.
+    pub judged: bool,
     /// Rules have said that it is not to be tracked.
     pub untracked: bool,
     /// For a datagram that came in fragments: these, in order. They are what is

@@ -81,6 +81,7 @@ fn datagram(fragments: usize) -> Packet {
         bucket: steer::BucketId(0),
         origin: crate::zones::Origin::default(),
         mark: 0,
+        judged: false,
         untracked: false,
         pieces,
         is_own: false,

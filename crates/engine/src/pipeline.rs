@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use conntrack::{Shortage, Tracked, Why};
 use defrag::Piece;
-use flow::{Class, DropReason, Timestamp, Verdict};
+use flow::{Class, DropReason, Timestamp, Verdict, Zone};
 use netio::Frame;
 use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
@@ -104,14 +104,7 @@ impl Worker {
         origin: Origin,
         pieces: Option<Box<Pieces>>,
     ) -> Packet {
-        let supplied = NonZeroU32::new(frame.supplied_hash);
-        let (flow, bucket) = match self.hasher.steer(&network, origin.zone, supplied) {
-            Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(&network) => (None, bucket),
-            Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
-                (Some(TrackedFlow { keyed, hash }), bucket)
-            }
-            Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
-        };
+        let (flow, bucket) = self.flow_of(&frame, &network, origin.zone);
         let is_own = self.router.as_ref().is_some_and(|router| router.takes_own(&network));
         Packet {
             frame,
@@ -121,10 +114,48 @@ impl Worker {
             origin,
             pieces,
             mark: 0,
+            judged: false,
             untracked: false,
             is_own,
             alias_in: None,
         }
+    }
+
+    /// The flow of a packet in a zone, and its bucket.
+    fn flow_of(
+        &self,
+        frame: &Frame,
+        network: &Network,
+        zone: Zone,
+    ) -> (Option<TrackedFlow>, BucketId) {
+        let supplied = NonZeroU32::new(frame.supplied_hash);
+        match self.hasher.steer(network, zone, supplied) {
+            Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(network) => (None, bucket),
+            Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
+                (Some(TrackedFlow { keyed, hash }), bucket)
+            }
+            Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
+        }
+    }
+
+    /// Puts a packet into the zone that a rule says, and gives it to the bucket of its flow
+    /// there. All packets of a flow go this way, so they stay in order.
+    #[cold]
+    #[inline(never)]
+    fn change_zone(&mut self, packet: &mut Packet, zone: Zone, now: Timestamp) {
+        let (mut flow, bucket) = self.flow_of(&packet.frame, &packet.network, zone);
+        if let Some(flow) = &mut flow {
+            flow.table_hash(&self.hasher);
+        }
+        // The map knows nothing of what rules say: what is in its zone was never elsewhere.
+        packet.origin = Origin { zone, map_epoch: 0, ..packet.origin };
+        packet.flow = flow;
+        self.redirect(packet, bucket, None, now);
+    }
+
+    /// True for a packet that is the host's whatever rules say of it.
+    fn is_hosts(&self, packet: &Packet, now: Timestamp) -> bool {
+        packet.is_own && !self.may_be_translated(packet, now)
     }
 
     /// True for an ICMP error about a tunnel that is looked into: the tunnel itself
@@ -208,20 +239,28 @@ impl Worker {
         }
         let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return };
         bucket.packets += 1;
-        if packet.pieces.is_none() {
-            // Those of a datagram were counted one by one.
+        if packet.pieces.is_none() && !packet.judged {
+            // Those of a datagram were counted one by one, and what rules have put into another
+            // zone was before.
             self.counters.softnet.processed += 1;
         }
         if let Some(piece) = Piece::of(&packet.network, packet.origin.realm()) {
             return self.reassemble(&piece, packet, now);
         }
-        if packet.is_own && !self.may_be_translated(packet, now) {
+        // Where rules set zones, whose it is can not be said before they were asked.
+        let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones());
+        if !sets_zones && self.is_hosts(packet, now) {
             return self.conclude(packet, Ok(Passed::TO_HOST), now);
         }
-        if self.rules.is_some()
-            && let Err(why) = self.judge_untracked(packet, now)
-        {
-            return self.conclude(packet, Err(why), now);
+        if self.rules.is_some() && !packet.judged {
+            match self.judge_untracked(packet, now) {
+                Err(why) => return self.conclude(packet, Err(why), now),
+                Ok(Some(zone)) => return self.change_zone(packet, zone, now),
+                Ok(None) => {}
+            }
+        }
+        if sets_zones && self.is_hosts(packet, now) {
+            return self.conclude(packet, Ok(Passed::TO_HOST), now);
         }
         if !packet.untracked && self.take_proxied(packet, now) {
             return;
@@ -464,3 +503,7 @@ impl Worker {
 #[cfg(test)]
 #[path = "pipeline_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "zoning_tests.rs"]
+mod zoning_tests;

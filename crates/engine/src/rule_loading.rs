@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flow::Timestamp;
+use conntrack::TooManyZones;
+use flow::{Timestamp, Zone};
 use netio::clock;
 use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetId, ValidRuleset};
 use wire::Summary;
@@ -135,14 +136,50 @@ impl Coordinator {
         let revision = self.next_rules_revision();
         let rules = unloaded.load(revision, workers, now());
         self.prepare_translations(&rules)?;
+        self.know_zones(&rules)?;
+        self.warn_of_settings(&rules);
         self.rules = Some(rules);
         Ok(())
+    }
+
+    /// Says what of the settings keeps rules from doing what they mean.
+    fn warn_of_settings(&self, rules: &Rules) {
+        if rules.has_syn_proxies() && self.config.settings.conntrack.tcp.loose {
+            tracing::warn!(
+                "rules have the SYN proxy answer, but what returns its cookies is taken for \
+                 connections that were open before: set nf_conntrack_tcp_loose to 0"
+            );
+        }
+    }
+
+    /// Has the connections of zones counted that rules put packets in, before any of these
+    /// comes. True if workers have to learn of some.
+    fn know_zones(&mut self, rules: &Rules) -> Result<bool, TooManyZones> {
+        let mut zones: Vec<_> = self.limit_pools.zones().collect();
+        let known = zones.len();
+        let named = rules.zones().iter().filter(|zone| **zone != Zone::default());
+        for &zone in named {
+            if zones[..known].iter().all(|&(other, _)| other != zone) {
+                zones.push((zone, None));
+            }
+        }
+        let has_news = zones.len() > known;
+        if has_news {
+            self.limit_pools.set_zones(&zones)?;
+        }
+        Ok(has_news)
     }
 
     /// Has all workers judge by other rules; returns when all of them do.
     fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
         if let Some(rules) = &rules {
             self.prepare_translations(rules)?;
+            self.warn_of_settings(rules);
+            if self.know_zones(rules)? {
+                let pools = self.limit_pools.clone();
+                self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
+                self.change_limits()?;
+            }
         }
         // All memory is there before the first of them changes.
         let each = || rules.as_ref().map(Rules::for_worker);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use conntrack::helper::Kind;
 use conntrack::proto::tcp::{TcpState, TcpTimeouts};
 use conntrack::syn_proxy::Promise;
-use flow::Timestamp;
+use conntrack::{Settings, TimeoutPolicy, Timeouts, TooManyZones};
+use flow::{Timestamp, Zone};
 use netio::PortId;
 use ruleset::{
     CompileError, CompileOptions, Counted, ElementUpdate, HelperId, NatKind, Need, Problem,
@@ -42,6 +42,9 @@ pub enum LoadRulesError {
     /// It can not be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
+    /// Rules name more zones than there may be.
+    #[error(transparent)]
+    TooManyZones(#[from] TooManyZones),
     /// The kernel would answer what is translated.
     #[error("what is translated can not be kept from the host: {0}")]
     HostGuard(String),
@@ -65,7 +68,6 @@ pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
             Some("a bridge translates no addresses: mode = \"routed\" would".to_owned())
         }
         Need::Translation(_) => None,
-        Need::Zone => Some("zones are set by [[zone]] in the configuration".to_owned()),
         Need::Helper(helper) => {
             let kind = &ruleset.helpers()[helper.index()].kind;
             helper_kind(kind).is_none().then(|| format!("there is no helper {kind}"))
@@ -161,6 +163,8 @@ pub struct Rules {
     timeouts: Vec<TimeoutPolicy>,
     /// By number of the SYN proxy.
     syn_proxies: Vec<Promise>,
+    /// Those that rules put packets in.
+    zones: Vec<Zone>,
     translations: Translations,
 }
 
@@ -179,10 +183,11 @@ impl Rules {
         let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
         let timeouts = ruleset.timeouts().iter().map(timeout_policy).collect();
         let syn_proxies = ruleset.syn_proxies().iter().map(promise).collect();
+        let zones = ruleset.zones_set().into_iter().map(Zone).collect();
         let translations = ruleset.translations();
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
         let interfaces = interfaces.iter().map(|name| name_bits(name).unwrap_or(0)).collect();
-        Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, translations })
+        Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, zones, translations })
     }
 
     /// The name of a port.
@@ -211,9 +216,25 @@ impl Rules {
         self.timeouts.get(id.index())
     }
 
+    /// True if there are SYN proxies.
+    pub fn has_syn_proxies(&self) -> bool {
+        !self.syn_proxies.is_empty()
+    }
+
     /// What the SYN proxy of this number promises.
     pub fn syn_proxy(&self, number: u32) -> Option<&Promise> {
         self.syn_proxies.get(number as usize)
+    }
+
+    /// True if rules put packets into zones.
+    #[inline]
+    pub fn sets_zones(&self) -> bool {
+        !self.zones.is_empty()
+    }
+
+    /// The zones that rules put packets in.
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
     }
 
     /// The state of one worker.
@@ -235,13 +256,15 @@ pub struct Unloaded {
     helpers: Vec<Option<Kind>>,
     timeouts: Vec<TimeoutPolicy>,
     syn_proxies: Vec<Promise>,
+    zones: Vec<Zone>,
     translations: Translations,
 }
 
 impl Unloaded {
     /// Loads it.
     pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
-        let Self { program, interfaces, helpers, timeouts, syn_proxies, translations } = self;
+        let Self { program, interfaces, helpers, timeouts, syn_proxies, zones, translations } =
+            self;
         for rule in &translations.vague {
             let place = program.ruleset().place_of_rule(*rule);
             tracing::warn!(
@@ -261,6 +284,7 @@ impl Unloaded {
             helpers,
             timeouts,
             syn_proxies,
+            zones,
             translations,
         })
     }

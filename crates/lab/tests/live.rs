@@ -51,3 +51,5 @@ mod tracking;
 mod translated;
 #[path = "live/tunnels.rs"]
 mod tunnels;
+#[path = "live/zoned.rs"]
+mod zoned;

@@ -92,6 +92,27 @@ fn statements_stand_where_they_work() {
 }
 
 #[test]
+fn zones_are_for_both_directions_and_known_beforehand() {
+    let raw = json!({"chain": {"family": "inet", "table": "t", "name": "raw", "handle": 2,
+        "type": "filter", "hook": "prerouting", "prio": -300, "policy": "accept"}});
+    let set = |key: Value, value: Value| {
+        let statement = json!([{"mangle": {"key": {"ct": key}, "value": value}}]);
+        document(&[raw.clone(), rule("raw", &statement)])
+    };
+    let both = json!({"key": "zone"});
+    let map = json!({"map": {"key": {"meta": {"key": "mark"}},
+        "data": {"set": [[1, 9], [2, 5], [3, 9]]}}});
+    for (value, zones) in [(json!(7), vec![7]), (map, vec![5, 9])] {
+        let imported = import_value(&set(both.clone(), value), Options::default()).unwrap();
+        assert_eq!(imported.ruleset.zones_set(), zones);
+    }
+    let told = problems(&set(json!({"key": "zone", "dir": "original"}), json!(7)));
+    assert!(told.contains("a zone for the `\"original\"` direction only"), "{told}");
+    let told = problems(&set(both, json!({"ct": {"key": "zone"}})));
+    assert!(told.contains("neither a number nor from a map"), "{told}");
+}
+
+#[test]
 fn timeouts_are_of_states_that_their_protocol_has() {
     let object = |protocol: &str, policy: &Value| {
         let rest = json!({"family": "inet", "table": "t", "name": "a", "handle": 3,

@@ -37,6 +37,7 @@
 //! - *Rates in elements* of such sets are divided: each worker allows its share, as the limit
 //!   of half-open connections of a source is. Flows of one source are spread by a hash.
 
+mod attached;
 mod compile;
 mod evaluate;
 mod field;
@@ -54,6 +55,7 @@ mod stage;
 mod translations;
 mod walk;
 
+pub use attached::{Helper, SynProxy, TimeoutPolicy, TimeoutState};
 pub use compile::{CompileError, CompileOptions, Program};
 pub use evaluate::{
     Connection, Counted, CtState, Decider, Decision, Details, ElementUpdate, Known, Logs,
@@ -64,9 +66,9 @@ pub use field::{CtField, Field, Guard, HeaderBits, Layer};
 pub use import::{Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_value};
 pub use kind::{Interval, Kind, name_bits};
 pub use model::{
-    Base, Chain, ChainId, Counter, CounterId, Helper, HelperId, Limit, LimitId, Log, LogId,
-    NatFlags, NatId, NatKind, Quota, QuotaId, Rate, Reject, Rule, RuleId, Set, SetId, SynProxy,
-    SynProxyId, TimeoutId, TimeoutPolicy, TimeoutState, Unreachable, ValidRuleset, Verdict,
+    Base, Chain, ChainId, Counter, CounterId, HelperId, Limit, LimitId, Log, LogId, NatFlags,
+    NatId, NatKind, Quota, QuotaId, Rate, Reject, Rule, RuleId, Set, SetId, SynProxyId, TimeoutId,
+    Unreachable, ValidRuleset, Verdict,
 };
 pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};

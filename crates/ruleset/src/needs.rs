@@ -1,8 +1,7 @@
 //! What a ruleset needs of a gateway, and names for people of what it is made of.
 
-use crate::model::{
-    Helper, HelperId, Item, Log, NatKind, RuleId, SynProxy, Target, TimeoutPolicy, ValidRuleset,
-};
+use crate::attached::{Helper, SynProxy, TimeoutPolicy};
+use crate::model::{Datum, HelperId, Item, Log, NatKind, Operand, RuleId, Target, ValidRuleset};
 use crate::problem::Place;
 
 /// Something that a gateway does for a rule.
@@ -10,8 +9,6 @@ use crate::problem::Place;
 pub enum Need {
     /// Translation of addresses.
     Translation(NatKind),
-    /// Tracking in a zone that the rule names.
-    Zone,
     /// A helper for the connection.
     Helper(HelperId),
 }
@@ -22,7 +19,6 @@ impl ValidRuleset {
         let need = |item: &Item| {
             Some(match item {
                 Item::Nat(nat) => Need::Translation(self.nats[nat.index()].kind),
-                Item::Assign { target: Target::CtZone, .. } => Need::Zone,
                 Item::Helper(helper) => Need::Helper(*helper),
                 _ => return None,
             })
@@ -46,6 +42,29 @@ impl ValidRuleset {
     /// SYN proxies, those of rules included.
     pub fn syn_proxies(&self) -> &[SynProxy] {
         &self.syn_proxies
+    }
+
+    /// The zones that its rules set, each once.
+    pub fn zones_set(&self) -> Vec<u16> {
+        let mut zones = Vec::new();
+        for item in self.rules.iter().flat_map(|rule| &rule.items) {
+            let Item::Assign { target: Target::CtZone, value } = item else { continue };
+            match value {
+                Operand::Constant(zone) => zones.push(*zone as u16),
+                Operand::Mapped { map, .. } => {
+                    let elements = &self.sets[map.index()].elements;
+                    zones.extend(elements.iter().filter_map(|element| match &element.datum {
+                        Some(Datum::Values(values)) => Some(values.first()?.low as u16),
+                        _ => None,
+                    }));
+                }
+                // Import refuses these.
+                Operand::Computed(_) | Operand::PathMtu => {}
+            }
+        }
+        zones.sort_unstable();
+        zones.dedup();
+        zones
     }
 
     /// Log statements.

@@ -10,7 +10,7 @@ use netio::clock;
 use ruleset::listing::Live;
 use ruleset::probe::Probe;
 use ruleset::{
-    CtState, Details, ElementUpdate, Known, RuleState, SharedState, Tracked, Tuple, name_bits,
+    CtState, Details, ElementUpdate, Known, RuleState, SharedState, Tracked, Tuple, name_bits, walk,
 };
 use wire::{Place, Readdress, Transport};
 
@@ -61,7 +61,11 @@ pub(crate) fn explain_now(
     let named = [&probe.input, &probe.output].into_iter().flatten();
     let missing = named.filter(|name| !interfaces.contains(name));
     let missing = missing.map(|name| format!("{name} is no interface of this gateway"));
-    let found = if probe.state.is_none() { find(gateway, probe)? } else { None };
+    let zone = zone_of(book, probe, now).unwrap_or(probe.zone);
+    let found = match probe.state {
+        None => find(gateway, &Probe { zone, ..probe.clone() })?,
+        Some(_) => None,
+    };
     let Some(found) = found else {
         let mut explanation = book.explain_with(probe, probe, &mut state, now);
         explanation.remarks.extend(missing);
@@ -81,6 +85,17 @@ pub(crate) fn explain_now(
         explanation.remarks.push(format!("its connection is translated: {end} {address}{port}"));
     }
     Ok(explanation)
+}
+
+/// The zone that rules put a packet in, while nothing is in sets.
+fn zone_of(book: &RuleBook, probe: &Probe, now: Timestamp) -> Option<u16> {
+    let program = book.program();
+    if program.ruleset().zones_set().is_empty() {
+        return None;
+    }
+    let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
+    let walk = walk(program, &mut state, probe, probe, now);
+    walk.stages.iter().find_map(|stage| stage.outcome.zone)
 }
 
 /// The connection that a packet belongs to.

@@ -3,7 +3,7 @@
 use wire::{Family, Network, Transport, protocol};
 
 use super::outcome::Outcome;
-use super::view::PacketView;
+use super::view::{CtState, PacketView};
 use crate::field::{CtField, Field, Guard, HeaderBits, Layer};
 
 /// The value of a field, `None` where the packet has none.
@@ -27,7 +27,9 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         Field::Vlan => Some(view.vlan.into()).filter(|id| *id != 0),
         Field::Header(bits) => header(bits, view),
         Field::SegmentSize => segment_size(view),
+        Field::Connection(CtField::State) if changed.zone.is_some() => Some(CtState::New as u128),
         Field::Connection(CtField::State) => Some(view.connection.state as u128),
+        Field::Connection(CtField::Zone) if changed.zone.is_some() => changed.zone.map(u128::from),
         Field::Connection(field) => connection(field, view, changed),
     }
 }

@@ -18,7 +18,7 @@ pub struct Outcome {
     pub priority: Option<u32>,
     /// The mark of its connection is to be this.
     pub ct_mark: Option<u32>,
-    /// It is tracked in this zone (in the stage before tracking).
+    /// It is tracked in this zone (only in the stage before tracking).
     pub zone: Option<u16>,
     /// These bits are added to the labels of its connection.
     pub label: u128,

@@ -71,6 +71,7 @@ pub(super) struct Run<'a, 'v, T> {
     pub outcome: Outcome,
     /// Length of the packet, bytes.
     bytes: u64,
+    stage: Stage,
     trace: &'a mut T,
 }
 
@@ -84,11 +85,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         trace: &'a mut T,
     ) -> Self {
         let bytes = u64::from(view.network.end - u32::from(view.network.offset));
-        Self { program, view, state, now, outcome: Outcome::NOTHING, bytes, trace }
+        let (outcome, stage) = (Outcome::NOTHING, Stage::Untracked);
+        Self { program, view, state, now, outcome, bytes, stage, trace }
     }
 
     /// Base chains in turn: accepted is accepted by this chain only, the rest is final.
     pub fn stage(&mut self, stage: Stage) {
+        self.stage = stage;
         for &base in self.program.bases(stage) {
             let chain = &self.program.chains[base.index()];
             if !chain.family.sees(self.view.network.family) {
@@ -288,7 +291,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 true
             }
             Item::Notrack => {
-                self.outcome.notrack = true;
+                self.outcome.notrack |= self.outcome.zone.is_none();
                 true
             }
             Item::SynProxy(proxy) => {
@@ -395,6 +398,11 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         }
     }
 
+    /// True in front of tracking.
+    fn is_untracked(&self) -> bool {
+        self.stage == Stage::Untracked
+    }
+
     fn assign(&mut self, target: Target, operand: &Operand) -> bool {
         let value = match operand {
             Operand::Constant(value) => Some(*value),
@@ -411,7 +419,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         match target {
             Target::Mark => self.outcome.mark = Some(value as u32),
             Target::Priority => self.outcome.priority = Some(value as u32),
-            Target::CtZone => self.outcome.zone = Some(value as u16),
+            // What has a zone by now is as good as tracked to the kernel, and what was not to be
+            // tracked is.
+            Target::CtZone if self.outcome.zone.is_some() || !self.is_untracked() => {}
+            Target::CtZone => {
+                self.outcome.zone = Some(value as u16);
+                self.outcome.notrack = false;
+            }
             Target::SegmentSize => {
                 // Only what announces a size is changed.
                 if self.value(Field::SegmentSize).is_none() {

@@ -7,10 +7,11 @@ use wire::Family;
 use super::document::Object;
 use super::scope::Names;
 use super::statement;
+use crate::attached::{Helper, TimeoutPolicy, TimeoutState};
 use crate::kind::outline;
 use crate::model::{
-    Counter, CounterId, Helper, HelperId, Limit, LimitId, Quota, QuotaId, SynProxyId, TimeoutId,
-    TimeoutPolicy, TimeoutState, ValidRuleset,
+    Counter, CounterId, HelperId, Limit, LimitId, Quota, QuotaId, SynProxyId, TimeoutId,
+    ValidRuleset,
 };
 use crate::names;
 use crate::problem::{Parsed, Path};

@@ -259,8 +259,8 @@ impl Reader<'_, '_> {
     fn assignment(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
         let part =
             |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
-        let (target, wanted) = (part("key")?, part("value")?);
-        let target_path = path.key("key");
+        let (inner, wanted) = (part("key")?, part("value")?);
+        let (target, target_path) = (inner, path.key("key"));
         if target.get("meta").and_then(|meta| meta.get("key")?.as_str()) == Some("nftrace") {
             self.notes.push((target_path.to_string(), "tracing by rules is ignored"));
             return Ok(None);
@@ -278,6 +278,17 @@ impl Reader<'_, '_> {
         };
         let target = target.ok_or_else(|| target_path.unsupported("setting this"))?;
         let value = self.operand(wanted, kind, target, &path.key("value"))?;
+        if target == Target::CtZone {
+            let way = inner.get("ct").and_then(|ct| ct.get("dir")?.as_str());
+            if let Some(way) = way {
+                let what = format!("a zone for the {} direction only", outline(&way.into()));
+                return Err(target_path.unsupported(what));
+            }
+            if matches!(value, Operand::Computed(_)) {
+                let what = "a zone that is neither a number nor from a map";
+                return Err(path.key("value").unsupported(what));
+            }
+        }
         Ok(Some(Item::Assign { target, value }))
     }
 

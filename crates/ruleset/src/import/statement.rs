@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::document::has_flag;
+use crate::attached::SynProxy;
 use crate::kind::{only, outline};
-use crate::model::{Log, Rate, Reject, SynProxy, Unreachable};
+use crate::model::{Log, Rate, Reject, Unreachable};
 use crate::names::{self, Names};
 use crate::problem::{Effect, Parsed, Path};
 
