@@ -17,6 +17,7 @@
 //! | `PUT /v1/rules?confirm_s=SECONDS&allow_unsupported=BOOL` | [`schema::LoadedRules`]; body: what `nft -j list ruleset` prints |
 //! | `POST /v1/rules/confirm` | [`schema::Done`] |
 //! | `POST /v1/rules/rollback` | [`schema::Done`] |
+//! | `POST /v1/rules/reset` | [`schema::Done`] |
 //! | `POST /v1/rules/explain` | [`schema::Explanation`]; body [`schema::AskRules`] |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
 //! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |

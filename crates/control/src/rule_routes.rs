@@ -34,6 +34,7 @@ pub(crate) fn router() -> Router<Shared> {
         .route("/v1/rules", get(active).put(load).layer(limit))
         .route("/v1/rules/confirm", post(confirm))
         .route("/v1/rules/rollback", post(roll_back))
+        .route("/v1/rules/reset", post(reset))
         .route("/v1/rules/explain", post(explain))
 }
 
@@ -152,6 +153,14 @@ async fn roll_back(State(shared): State<Shared>) -> Answer<Done> {
             Err(Refused::conflict("rules", what, "load another one"))
         }
         Err(error) => Err(Refused::conflict("rules", error, "see the log of the gateway")),
+    })
+    .await
+}
+
+async fn reset(State(shared): State<Shared>) -> Answer<Done> {
+    on_thread(move || match shared.gateway.reset_rules().map_err(unresponsive)? {
+        Some(count) => Ok(Json(Done { schema: SCHEMA, affected: count as u64 })),
+        None => Err(Refused::not_found("rules", "the gateway runs no ruleset", "load one")),
     })
     .await
 }

@@ -79,6 +79,8 @@ pub enum Command {
     /// Judge packets by these rules from now on, or by none; the worker sends those before
     /// back with [`Notice::Rules`].
     Rules(Option<Box<WorkerRules>>),
+    /// Quotas of the rules have begun anew.
+    ResetQuotas,
     /// What rules of this revision have put into sets.
     Elements(u32, Vec<ElementUpdate>),
     /// How many workers share the limits that are divided: memory of fragments, half-open

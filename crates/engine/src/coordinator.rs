@@ -82,6 +82,7 @@ pub struct Coordinator {
     pub rules_revision: u32,
     /// What workers that are gone have counted for these rules; what all had at the reset.
     pub retired_rules: RuleCounts,
+    pub rules_reset_at: Option<RuleCounts>,
     /// What not every worker knows of it.
     pub zone_spread: ZoneSpread,
     notices: Receiver<Notice>,
@@ -120,6 +121,7 @@ impl Coordinator {
             rules: None,
             rules_revision: 0,
             retired_rules: RuleCounts::default(),
+            rules_reset_at: None,
             zone_spread: ZoneSpread::default(),
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),

@@ -58,6 +58,11 @@ impl Worker {
                 let before = std::mem::replace(&mut self.rules, rules);
                 self.notify(Notice::Rules(before));
             }
+            Command::ResetQuotas => {
+                if let Some(rules) = &mut self.rules {
+                    rules.state.reset_quotas();
+                }
+            }
             Command::Elements(revision, elements) => {
                 elements.into_iter().for_each(|element| self.learn_element(revision, element, now));
             }

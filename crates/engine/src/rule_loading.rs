@@ -26,8 +26,10 @@ pub struct RulesView {
     pub revision: u32,
     /// How long ago these were loaded.
     pub age: Duration,
-    /// What was counted since then, by all workers.
+    /// What was counted since then, or since all was reset, by all workers.
     pub counts: RuleCounts,
+    /// All was reset since these were loaded.
+    pub is_reset: bool,
     rules: Arc<Rules>,
 }
 
@@ -40,14 +42,17 @@ impl RulesView {
     /// What a counter says: what it had when the ruleset was printed, and what was counted
     /// since.
     pub fn counted(&self, counter: CounterId) -> Counted {
-        let before = RuleState::counted_before(&self.rules.program, counter);
+        let before = match self.is_reset {
+            true => Counted::default(),
+            false => RuleState::counted_before(&self.rules.program, counter),
+        };
         let since = self.counts.counters.get(counter.index()).copied().unwrap_or_default();
         Counted { packets: before.packets + since.packets, bytes: before.bytes + since.bytes }
     }
 
     /// Bytes that are used of a quota.
     pub fn used(&self, quota: QuotaId) -> u64 {
-        let before = self.ruleset().quotas()[quota.index()].used;
+        let before = if self.is_reset { 0 } else { self.ruleset().quotas()[quota.index()].used };
         before + self.counts.quotas.get(quota.index()).copied().unwrap_or(0)
     }
 
@@ -96,6 +101,16 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn rules(&self) -> Result<Option<RulesView>, Unresponsive> {
         self.shared.lock().rules_view()
+    }
+
+    /// Has counters and quotas begin at zero, those of elements of sets too that do not change.
+    /// Nothing that is counted meanwhile is lost. Returns how many there are; `None` if there
+    /// are no rules.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn reset_rules(&self) -> Result<Option<usize>, Unresponsive> {
+        self.shared.lock().reset_rules()
     }
 
     /// The elements of the sets that rules fill, as the first worker has them: the others
@@ -186,6 +201,7 @@ impl Coordinator {
         let states: Vec<_> = (0..self.worker_count()).map(|_| each()).collect();
         let before = std::mem::replace(&mut self.rules, rules);
         self.retired_rules = RuleCounts::default();
+        self.rules_reset_at = None;
         for (index, state) in states.into_iter().enumerate() {
             self.tell_worker(index, Command::Rules(state))?;
         }
@@ -245,12 +261,32 @@ impl Coordinator {
 
     fn rules_view(&mut self) -> Result<Option<RulesView>, Unresponsive> {
         let Some(rules) = self.rules.clone() else { return Ok(None) };
+        let counts = self.rule_totals()?;
+        let (counts, is_reset) = match &self.rules_reset_at {
+            Some(before) => (counts.since(before), true),
+            None => (counts, false),
+        };
+        let age = now().since(rules.loaded_at);
+        Ok(Some(RulesView { revision: rules.revision, age, counts, is_reset, rules }))
+    }
+
+    /// What all workers have counted since the rules were loaded.
+    fn rule_totals(&mut self) -> Result<RuleCounts, Unresponsive> {
         let mut counts = self.retired_rules.clone();
         for index in 0..self.worker_count() {
             counts.add(&self.counts_of(index)?);
         }
-        let age = now().since(rules.loaded_at);
-        Ok(Some(RulesView { revision: rules.revision, age, counts, rules }))
+        Ok(counts)
+    }
+
+    fn reset_rules(&mut self) -> Result<Option<usize>, Unresponsive> {
+        let Some(rules) = self.rules.clone() else { return Ok(None) };
+        let totals = self.rule_totals()?;
+        rules.reset_quotas(&totals.quotas);
+        let count = totals.counters.len() + totals.quotas.len();
+        self.rules_reset_at = Some(totals);
+        self.tell_all(|| Command::ResetQuotas)?;
+        Ok(Some(count))
     }
 
     fn counts_of(&mut self, index: usize) -> Result<RuleCounts, Unresponsive> {

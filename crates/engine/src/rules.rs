@@ -196,6 +196,11 @@ impl Rules {
         self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
     }
 
+    /// Has quotas begin anew behind what all workers have used of them.
+    pub fn reset_quotas(&self, used: &[u64]) {
+        self.shared.reset_quotas(&self.program, used);
+    }
+
     /// What is translated.
     pub const fn translations(&self) -> &Translations {
         &self.translations
@@ -343,6 +348,21 @@ impl RuleCounts {
         self.refused_elements += other.refused_elements;
         self.untold_elements += other.untold_elements;
         self.unwritten_lines += other.unwritten_lines;
+    }
+}
+
+impl RuleCounts {
+    /// What was counted since there were these counts.
+    #[must_use]
+    pub fn since(mut self, before: &Self) -> Self {
+        for (counted, before) in self.counters.iter_mut().zip(&before.counters) {
+            counted.packets = counted.packets.saturating_sub(before.packets);
+            counted.bytes = counted.bytes.saturating_sub(before.bytes);
+        }
+        for (used, before) in self.quotas.iter_mut().zip(&before.quotas) {
+            *used = used.saturating_sub(*before);
+        }
+        self
     }
 }
 

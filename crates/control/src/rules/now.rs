@@ -36,6 +36,7 @@ pub(crate) fn live(book: &RuleBook, view: &RulesView, elements: &[ElementUpdate]
     Live {
         counters: view.counts.counters.clone(),
         quotas_used: view.counts.quotas.clone(),
+        is_reset: view.is_reset,
         elements: listed.collect(),
     }
 }

@@ -72,6 +72,38 @@ fn a_ruleset_is_loaded_and_listed_with_what_it_has_done() {
 }
 
 #[test]
+fn counters_and_quotas_that_are_reset_begin_at_zero_and_again() {
+    let mut running = Running::start();
+    let refused = running.client.post::<Done>("/v1/rules/reset", &()).unwrap_err().to_string();
+    assert!(refused.contains("runs no ruleset"), "{refused}");
+    // What comes while the quota lasts is dropped and counted. A datagram has 29 bytes.
+    let quota = json!({"quota": {"val": 150, "val_unit": "bytes", "used": 10}});
+    let mut document: Value = serde_json::from_slice(&dropping(53)).unwrap();
+    document["nftables"][4]["rule"]["expr"].as_array_mut().unwrap().insert(2, quota);
+    load(&running, "", serde_json::to_vec(&document).unwrap()).unwrap();
+    let shown = |running: &Running| {
+        let rules = active(running).ruleset.unwrap();
+        let expr = rules["nftables"][4]["rule"]["expr"].clone();
+        let used = expr[2]["quota"]["used"].as_u64().unwrap_or(0);
+        (expr[3]["counter"]["packets"].as_u64().unwrap(), used)
+    };
+    let settles_at = |running: &Running, wanted: (u64, u64)| {
+        let begin = Instant::now();
+        while shown(running) != wanted && begin.elapsed() < PATIENCE {}
+        assert_eq!(shown(running), wanted);
+    };
+    assert_eq!(shown(&running), (3, 10));
+    for (packets, used) in [(4, 126), (5, 145), (5, 145)] {
+        running.send_flows(10);
+        settles_at(&running, (packets + 3, used + 10));
+        let done: Done = running.client.post("/v1/rules/reset", &()).unwrap();
+        assert_eq!(done.affected, 2);
+        assert_eq!(shown(&running), (0, 0));
+    }
+    running.stop();
+}
+
+#[test]
 fn wrong_requests_about_rules_change_nothing() {
     let running = Running::start();
     load(&running, "", dropping(53)).unwrap();

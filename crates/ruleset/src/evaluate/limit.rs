@@ -177,6 +177,11 @@ impl QuotaLease {
         self.used_up == self.over
     }
 
+    /// It may be used again as far as its pool goes.
+    pub fn reset(&mut self) {
+        self.used_up = false;
+    }
+
     /// Bytes that this worker has counted against it.
     pub fn used(&self) -> u64 {
         self.lease.used()

@@ -29,6 +29,14 @@ pub struct SharedState {
 }
 
 impl SharedState {
+    /// Has each quota begin anew behind what all workers have used of it. They have to
+    /// [take note](RuleState::reset_quotas).
+    pub fn reset_quotas(&self, program: &Program, used: &[u64]) {
+        for ((pool, quota), used) in self.quotas.iter().zip(&program.ruleset().quotas).zip(used) {
+            pool.plan_cap(used.saturating_add(quota.bytes));
+        }
+    }
+
     /// For so many workers.
     pub fn new(program: &Program, workers: usize) -> Self {
         let workers = workers.max(1) as u64;
@@ -136,6 +144,11 @@ impl RuleState {
     /// Bytes of all quotas that this worker has used.
     pub fn quotas_used(&self) -> Vec<u64> {
         self.quotas.iter().map(QuotaLease::used).collect()
+    }
+
+    /// Takes note of quotas that [begin anew](SharedState::reset_quotas).
+    pub fn reset_quotas(&mut self) {
+        self.quotas.iter_mut().for_each(QuotaLease::reset);
     }
 
     /// Elements of all sets that rules fill, in the order of these.

@@ -16,6 +16,8 @@ pub struct Live {
     pub counters: Vec<Counted>,
     /// Bytes of each quota that were used since, by [`QuotaId`](crate::QuotaId).
     pub quotas_used: Vec<u64>,
+    /// All was reset since, so what the document had before counts no more.
+    pub is_reset: bool,
     /// Elements of the sets that rules fill, in any order.
     pub elements: Vec<LiveElement>,
 }
@@ -35,15 +37,11 @@ pub struct LiveElement {
 pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
     let mut document = document.clone();
     let Some(Value::Array(objects)) = document.get_mut("nftables") else { return document };
-    let counts = |counter: CounterId| {
-        let before = RuleState::counted_before(program, counter);
-        let since = live.counters.get(counter.index()).copied().unwrap_or_default();
-        let (packets, bytes) = (before.packets + since.packets, before.bytes + since.bytes);
-        (packets, bytes)
-    };
+    let counts = |counter| counted(program, live, counter);
     let ruleset = program.ruleset();
     let used = |(quota, number): (&Quota, usize)| {
-        quota.used + live.quotas_used.get(number).copied().unwrap_or(0)
+        let before = if live.is_reset { 0 } else { quota.used };
+        before + live.quotas_used.get(number).copied().unwrap_or(0)
     };
     for rule in ruleset.rules() {
         let Some(statements) = fields(objects, rule.position)
@@ -73,7 +71,7 @@ pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
                 && let Value::Object(quota) = quota
             {
                 let used = used((&ruleset.quotas()[id.index()], id.index()));
-                if used > 0 {
+                if used > 0 || live.is_reset {
                     quota.insert("used".to_owned(), used.into());
                     quota.insert("used_unit".to_owned(), "bytes".into());
                 }
@@ -109,6 +107,16 @@ pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
         }
     }
     document
+}
+
+/// Packets and bytes that a counter shows.
+fn counted(program: &Program, live: &Live, counter: CounterId) -> (u64, u64) {
+    let before = match live.is_reset {
+        true => Counted::default(),
+        false => RuleState::counted_before(program, counter),
+    };
+    let since = live.counters.get(counter.index()).copied().unwrap_or_default();
+    (before.packets + since.packets, before.bytes + since.bytes)
 }
 
 /// The fields of the object at a place of the list.

@@ -108,6 +108,13 @@ pub fn confirm(remote: &Remote) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Has counters and quotas begin at zero.
+pub fn reset(remote: &Remote) -> anyhow::Result<()> {
+    let Done { affected, .. } = remote.client()?.post("/v1/rules/reset", &())?;
+    eprintln!("counters and quotas begin at zero: {affected}");
+    Ok(())
+}
+
 /// Ends the trial at once.
 pub fn roll_back(remote: &Remote) -> anyhow::Result<()> {
     let _: Done = remote.client()?.post("/v1/rules/rollback", &())?;

@@ -22,7 +22,7 @@ Examples:
   nft -j list ruleset | stateway rules check -
   stateway rules explain --file ruleset.json tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
   stateway rules load ruleset.json --confirm 60 && stateway rules confirm
-  stateway rules list
+  stateway rules list && stateway rules reset
 
 [rules] in the configuration of a gateway names the ruleset that it runs
 from its start.")]
@@ -43,6 +43,8 @@ enum Action {
     Rollback(Remote),
     /// Show the ruleset that the gateway runs, with its counters and sets.
     List(list::Args),
+    /// Have counters and quotas begin at zero, as `nft reset rules` does.
+    Reset(Remote),
     /// Say which rules a packet meets, in order, and what becomes of it.
     Explain(explain::Args),
 }
@@ -54,6 +56,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         Action::Confirm(remote) => load::confirm(remote),
         Action::Rollback(remote) => load::roll_back(remote),
         Action::List(args) => list::run(args, out),
+        Action::Reset(remote) => load::reset(remote),
         Action::Explain(args) => explain::run(args, out),
     }
 }
