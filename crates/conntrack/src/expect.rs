@@ -14,6 +14,7 @@
 
 mod calls;
 mod hints;
+mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -170,7 +171,7 @@ impl Expectations {
         let mut last = None;
         let book = self.book();
         for (&number, expectation) in book.entries.range(from.0..).take(budget) {
-            if expectation.deadline > now {
+            if expectation.deadline > now && !expectation.announced.waits {
                 each(Expected::of(expectation, now));
             }
             last = Some(ExpectationCursor(number + 1));
@@ -201,7 +202,12 @@ impl Expectations {
         let same = |number: &&u64| book.entries[*number].announced.equals(&announced);
         let same = of_call.iter().find(same).copied();
         let is_alive = |number: &u64| book.entries[number].deadline > now;
-        if same.as_ref().is_some_and(|number| !of_class(number) && is_alive(number)) {
+        let stands = |number: &u64| {
+            // What is to be confirmed anew stands until then.
+            let is_confirmed = announced.waits && !book.entries[number].announced.waits;
+            is_alive(number) && (is_confirmed || !of_class(number))
+        };
+        if same.as_ref().is_some_and(stands) {
             return Ok(());
         }
         let siblings: Vec<u64> = of_call.into_iter().filter(of_class).collect();
@@ -227,36 +233,31 @@ impl Expectations {
         Ok(())
     }
 
-    /// The first of some ports that a connection may announce in place of another: the one
-    /// that it has announced for the same before, or one that nobody expects anything at.
-    pub(crate) fn choose_port(
+    /// What waits in a class of a connection is expected from now on, for so many seconds.
+    pub(crate) fn confirm(
         &self,
-        master: &Master,
-        announced: &Announced,
-        mut ports: impl Iterator<Item = u16>,
-    ) -> Option<u16> {
-        let book = self.book();
-        let key = &master.flow.key;
-        let mut own = book.of_master(key).map(|number| &book.entries[&number].announced);
-        let is_same = |it: &&Announced| {
-            it.follow == announced.follow
-                && (it.protocol, it.destination) == (announced.protocol, announced.destination)
-        };
-        if let Some(same) = own.find(is_same) {
-            return Some(same.destination_port);
+        master: &FlowKey,
+        class: u8,
+        seconds: u32,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) {
+        let mut book = self.book();
+        let numbers: Vec<u64> = book.of_master(master).collect();
+        for number in numbers {
+            let announced = &book.entries[&number].announced;
+            if announced.class != class {
+                continue;
+            }
+            let Some(mut expectation) = book.entries.remove(&number) else { continue };
+            book.by_deadline.remove(&(expectation.deadline, number));
+            expectation.deadline = now.after(Duration::from_secs(seconds.into()));
+            book.by_deadline.insert((expectation.deadline, number));
+            if std::mem::take(&mut expectation.announced.waits) {
+                book.report(EventKind::New, &expectation, now, events);
+            }
+            book.entries.insert(number, expectation);
         }
-        let family = if announced.destination.is_ipv4() { Family::V4 } else { Family::V6 };
-        // The one that it takes the place of, so that what is sent again says the same.
-        let has_one = master.helper.classes()[usize::from(announced.class)].maximum == 1;
-        let gives_way = |number: &u64| has_one && book.entries[number].master.flow.key == *key;
-        let is_free = |&port: &u16| {
-            let endpoint = Endpoint { address: mapped(announced.destination), port };
-            let protocol = announced.protocol;
-            let it = Destination { zone: key.zone, family, protocol, kind: 0, endpoint };
-            let there = book.by_destination.range((it, 0)..=(it, u64::MAX));
-            there.map(|(_, number)| number).all(gives_way)
-        };
-        ports.find(is_free)
     }
 
     /// The expectation that a packet which opens a connection fulfils. Unless it is
@@ -309,7 +310,8 @@ impl Expectations {
             let numbers = range.map(|&(_, number)| number);
             let fits = |number: &u64| {
                 let expectation = &book.entries[number];
-                expectation.deadline > now && admits(&expectation.announced)
+                let announced = &expectation.announced;
+                expectation.deadline > now && !announced.waits && admits(announced)
             };
             numbers.filter(fits).collect::<Vec<_>>()
         };
@@ -437,6 +439,9 @@ impl Book {
         now: Timestamp,
         events: &mut Listener<'_>,
     ) {
+        if expectation.announced.waits {
+            return;
+        }
         self.stamp += 1;
         if let Some(events) = events {
             let expected = Expected::of(expectation, now);

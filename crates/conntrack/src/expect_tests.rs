@@ -28,18 +28,8 @@ fn master(port: u16) -> Master {
 /// From the server to a port of the client.
 fn data(port: u16) -> Announced {
     Announced {
-        class: 0,
-        call: 0,
-        protocol: protocol::TCP,
         source: Some(address(SERVER)),
-        source_port: None,
-        destination: address(CLIENT),
-        destination_port: port,
-        helper: None,
-        permanent: false,
-        timeout_s: None,
-        place: 0..0,
-        follow: None,
+        ..Announced::new(protocol::TCP, address(CLIENT), port)
     }
 }
 

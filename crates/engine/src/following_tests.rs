@@ -399,3 +399,6 @@ fn an_error_about_a_shifted_segment_quotes_what_was_sent() {
     assert_eq!(quoted[..4], [40000_u16.to_be_bytes(), 21_u16.to_be_bytes()].concat());
     assert_eq!(quoted[4..8], control.said[0].to_be_bytes());
 }
+
+#[path = "following_calls_tests.rs"]
+mod calls;

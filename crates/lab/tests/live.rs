@@ -49,6 +49,8 @@ mod syn_proxy;
 mod tracking;
 #[path = "live/translated.rs"]
 mod translated;
+#[path = "live/translated_calls.rs"]
+mod translated_calls;
 #[path = "live/tunnels.rs"]
 mod tunnels;
 #[path = "live/zoned.rs"]

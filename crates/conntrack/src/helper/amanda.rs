@@ -3,7 +3,7 @@
 
 use wire::protocol;
 
-use super::text::{Lines, number};
+use super::text::{Lines, number, place};
 use super::{Announced, Class, Facts, Inspect, Inspected, Request, UDP, Watched};
 use crate::Direction;
 
@@ -31,13 +31,15 @@ impl Inspect for Amanda {
         let line = Lines::of(packet.payload).find_map(|line| line.strip_prefix(b"CONNECT "));
         let mut words = line.unwrap_or_default().split(|&byte| byte == b' ');
         while let Some(name) = words.next() {
-            let port = words.next().and_then(number);
-            let Some(port) = port.and_then(|(port, _)| u16::try_from(port).ok()) else { break };
+            let text = words.next().unwrap_or_default();
+            let Some((port, rest)) = number(text) else { break };
+            let Ok(port) = u16::try_from(port) else { break };
             if port == 0 || !STREAMS.contains(&name) {
                 continue;
             }
             ask(Request::Expect(Announced {
                 source: Some(packet.destination),
+                place: place(packet.payload, &text[..text.len() - rest.len()]),
                 ..Announced::new(protocol::TCP, packet.source, port)
             }));
         }

@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::Settings;
 use crate::helper::Memory;
+use crate::helper::Told;
+use crate::helper::talk::{nothing_told, some_connection};
 
 const CLIENT: &str = "192.0.2.1";
 const SERVER: &str = "198.51.100.2";
@@ -71,6 +73,8 @@ impl Sender {
             group: false,
             settings: &self.settings,
             memory: &Memory::default(),
+            is_translated: false,
+            told: Told { expectations: &nothing_told(), master: &some_connection() },
         };
         let addresses = &self.addresses;
         self.ftp.inspect(&packet, &mut |request| {

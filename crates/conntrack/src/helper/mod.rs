@@ -23,14 +23,15 @@ mod text;
 mod tftp;
 
 use std::fmt::Debug;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 
 use wire::protocol;
 
 pub(crate) use self::stream::Memory;
 use crate::nat::Follow;
-use crate::{Direction, Settings};
+use crate::{Direction, Expectations, Settings};
+use flow::FlowKey;
 
 /// Most ports that helpers can be attached to.
 pub const MAX_ATTACHMENTS: usize = 64;
@@ -156,6 +157,8 @@ impl Kind {
             Self::Ftp => ftp::rewrite(old, address, port),
             Self::Irc => Some(irc::rewrite(address, port)),
             Self::Ras | Self::Q931 | Self::H245 => h323::rewrite(old, address, port),
+            Self::Amanda => Some(Form::Port.write(address, port)),
+            Self::Sip => Some(sip::rewrite(old, address, port)),
             _ => None,
         }
     }
@@ -254,6 +257,8 @@ pub(crate) struct Watched<'a> {
     /// The address by which the receiver knows the sender: another than `source` if the
     /// connection is translated.
     pub seen_as: IpAddr,
+    /// Another end is what the receiver knows the sender by, or what it is really for.
+    pub is_translated: bool,
     /// What is behind the transport header. Not empty; up to 64 KiB, so several
     /// messages of a stream may be in it.
     pub payload: &'a [u8],
@@ -264,6 +269,23 @@ pub(crate) struct Watched<'a> {
     pub settings: &'a Settings,
     /// For what has to wait for the next segment.
     pub memory: &'a Memory,
+    /// What was announced before.
+    pub told: Told<'a>,
+}
+
+/// What the ends of a translated connection have been told so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told<'a> {
+    pub expectations: &'a Expectations,
+    /// Key of the connection.
+    pub master: &'a FlowKey,
+}
+
+impl Told<'_> {
+    /// The place that an end has announced, where the other end was told `said`; else that.
+    pub fn meant(&self, said: (IpAddr, u16)) -> (IpAddr, u16) {
+        self.expectations.meant(self.master, said).unwrap_or(said)
+    }
 }
 
 /// What a helper asks for.
@@ -286,11 +308,65 @@ pub(crate) enum Request {
         /// The other.
         destination: (IpAddr, u16),
     },
+    /// What waits for a confirmation in this class is confirmed, and expected from now on.
+    Confirm {
+        /// Index into [`Kind::classes`].
+        class: u8,
+        /// For how long, seconds.
+        seconds: u32,
+    },
+    /// Here stands an end, or a place that an end has announced: the receiver has to read what
+    /// it knows it by.
+    Mention(Mention),
+    /// Here stands how many bytes another part of the packet has.
+    Measure {
+        /// Where the number stands, in decimal digits.
+        place: Range<usize>,
+        /// The part.
+        of: Range<usize>,
+    },
     /// Keep this connection so long if its protocol would keep it for less.
     Keep {
         /// From now on.
         seconds: u32,
     },
+}
+
+/// An address that a message names, and its port if that is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mention {
+    /// Where in the payload.
+    pub place: Range<usize>,
+    pub address: IpAddr,
+    pub port: Option<u16>,
+    /// What of both stands there.
+    pub form: Form,
+}
+
+/// How an end is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `192.0.2.1:5060`, `[2001:db8::1]:5060`
+    Both,
+    /// `192.0.2.1`, `[2001:db8::1]`
+    Host,
+    /// `192.0.2.1`, `2001:db8::1`
+    Address,
+    /// `5060`
+    Port,
+}
+
+impl Form {
+    /// An end, as it is written.
+    pub fn write(self, address: IpAddr, port: u16) -> Vec<u8> {
+        let text = match (self, address) {
+            (Self::Both, _) => SocketAddr::new(address, port).to_string(),
+            (Self::Host, IpAddr::V6(address)) => format!("[{address}]"),
+            (Self::Host | Self::Address, _) => address.to_string(),
+            (Self::Port, _) => port.to_string(),
+        };
+        text.into_bytes()
+    }
 }
 
 /// A connection that a packet announces.
@@ -315,6 +391,10 @@ pub(crate) struct Announced {
     pub helper: Option<Kind>,
     /// It stands for any number of connections, until its time is over.
     pub permanent: bool,
+    /// Nobody is let in before it is [confirmed](Request::Confirm).
+    pub waits: bool,
+    /// It is one of two, whose ports differ in the last bit only: the port that is named.
+    pub pair_of: Option<u16>,
     /// How long it is expected, seconds; `None`: as long as its class says.
     pub timeout_s: Option<u32>,
     /// Where in the payload address and port stand; empty where they do not.
@@ -336,6 +416,8 @@ impl Announced {
             destination_port,
             helper: None,
             permanent: false,
+            waits: false,
+            pair_of: None,
             timeout_s: None,
             place: 0..0,
             follow: None,

@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::helper::Told;
+use crate::helper::talk::{nothing_told, some_connection};
 use crate::{Direction, Settings};
 
 /// Messages whose first two bytes say how many follow; 255 begins none.
@@ -34,6 +36,8 @@ impl Reader {
             group: false,
             settings: &Settings::default(),
             memory: &self.memory,
+            is_translated: false,
+            told: Told { expectations: &nothing_told(), master: &some_connection() },
         };
         let messages = &mut self.messages;
         self.stream.feed(&packet, framing, |message, at| {

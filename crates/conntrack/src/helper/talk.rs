@@ -2,14 +2,26 @@
 
 use std::net::IpAddr;
 
-use wire::protocol;
+use flow::{Endpoint, FlowKey, HashKey, Zone};
+use wire::{Family, protocol};
 
-use super::{Announced, Inspect, Inspected, Kind, Memory, Request, Watched};
-use crate::{Direction, Settings};
+use super::{Announced, Inspect, Inspected, Kind, Memory, Request, Told, Watched};
+use crate::{Direction, Expectations, Settings};
 
 pub(crate) const CLIENT: &str = "192.0.2.1";
 pub(crate) const SERVER: &str = "198.51.100.2";
 pub(crate) const CLIENT_PORT: u16 = 40000;
+
+/// Nothing is expected.
+pub(crate) fn nothing_told() -> Expectations {
+    Expectations::new(HashKey(1, 2))
+}
+
+/// A key for helpers that do not ask for it.
+pub(crate) fn some_connection() -> FlowKey {
+    let nobody = Endpoint { address: [0; 16], port: 0 };
+    FlowKey::of_call(Family::V4, Zone(0), nobody, nobody)
+}
 
 /// The two ends of a connection with a helper between them.
 pub(crate) struct Talk {
@@ -19,6 +31,8 @@ pub(crate) struct Talk {
     pub ends: [(IpAddr, u16); 2],
     pub settings: Settings,
     pub memory: Memory,
+    expectations: Expectations,
+    master: FlowKey,
     /// The datagrams go to all.
     pub group: bool,
 }
@@ -35,6 +49,8 @@ impl Talk {
             ],
             settings: Settings::default(),
             memory: Memory::default(),
+            expectations: nothing_told(),
+            master: some_connection(),
             group: false,
         }
     }
@@ -49,6 +65,7 @@ impl Talk {
             source,
             destination,
             seen_as: source,
+            is_translated: false,
             source_port,
             destination_port,
             payload,
@@ -56,6 +73,7 @@ impl Talk {
             group: self.group,
             settings: &self.settings,
             memory: &self.memory,
+            told: Told { expectations: &self.expectations, master: &self.master },
         };
         let mut asked = Vec::new();
         let inspected = self.state.inspect(&packet, &mut |request| asked.push(request));

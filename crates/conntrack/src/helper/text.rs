@@ -1,5 +1,7 @@
 //! Reading text protocols byte by byte.
 
+use std::ops::Range;
+
 /// The decimal number at the beginning, after blanks, and what follows it. `None` without a
 /// digit and above 32 bits.
 pub(crate) fn number(text: &[u8]) -> Option<(u32, &[u8])> {
@@ -7,6 +9,12 @@ pub(crate) fn number(text: &[u8]) -> Option<(u32, &[u8])> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let number = std::str::from_utf8(&text[..digits]).ok()?.parse().ok()?;
     Some((number, &text[digits..]))
+}
+
+/// Where a part of a text stands in it.
+pub(crate) fn place(text: &[u8], part: &[u8]) -> Range<usize> {
+    let start = part.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    start..start + part.len()
 }
 
 /// Lines with their ends, LF or CRLF.

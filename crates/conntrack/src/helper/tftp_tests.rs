@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::Settings;
 use crate::helper::Memory;
+use crate::helper::Told;
+use crate::helper::talk::{nothing_told, some_connection};
 
 fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
     let mut all = Vec::new();
@@ -18,6 +20,8 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
         group: false,
         settings: &Settings::default(),
         memory: &Memory::default(),
+        is_translated: false,
+        told: Told { expectations: &nothing_told(), master: &some_connection() },
     };
     let inspected = Tftp.inspect(&packet, &mut |request| match request {
         Request::Expect(announced) => all.push(announced),

@@ -8,7 +8,7 @@ use flow::KeyedPacket;
 use super::Ends;
 use crate::Direction;
 use crate::expect::mapped;
-use crate::helper::Announced;
+use crate::helper::{Announced, Mention};
 use crate::limits::ip_address;
 
 /// How an announced connection is translated: as the one that has announced it, the other way
@@ -50,6 +50,24 @@ impl Passage {
             Direction::Original => Self { came: original, leaves },
             Direction::Reply => Self { came: leaves.reversed(), leaves: original.reversed() },
         }
+    }
+
+    /// True if the packet leaves with other ends.
+    pub fn changes(&self) -> bool {
+        self.came != self.leaves
+    }
+
+    /// What the receiver knows the end by that is mentioned; `None` if it is no end of the
+    /// packet.
+    pub fn known_by(&self, mention: &Mention) -> Option<(IpAddr, u16)> {
+        let Self { came, leaves } = self;
+        let is_it = |end: &flow::Endpoint| {
+            end.address == mapped(mention.address)
+                && mention.port.is_none_or(|port| port == end.port)
+        };
+        let pairs = [(came.source, leaves.source), (came.destination, leaves.destination)];
+        let (_, now) = pairs.into_iter().find(|(before, _)| is_it(before))?;
+        Some((ip_address(now.address, family_of(mention.address)), now.port))
     }
 
     /// What is announced, as it will come: with the addresses that the other end knows. Its

@@ -78,6 +78,13 @@ impl Block {
         ahead.is_multiple_of(self.stride) && ahead / self.stride < self.len
     }
 
+    /// True if a port lies between the first and the last of them, so that other buckets may
+    /// have it.
+    pub(crate) fn spans(self, port: u16) -> bool {
+        let ahead = u32::from(port).checked_sub(self.first.into());
+        ahead.is_some_and(|ahead| self.len > 0 && ahead <= (self.len - 1) * self.stride)
+    }
+
     /// The one behind `at` others, counted round.
     fn nth_round(self, at: u32) -> u16 {
         // Within the range that it was made of.

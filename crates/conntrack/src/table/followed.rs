@@ -1,11 +1,15 @@
 //! What helpers announce on translated connections, and the connections that come of it.
 
-use flow::DropReason;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use flow::{DropReason, Endpoint};
+use wire::protocol;
 
 use super::Table;
-use crate::expect::Master;
-use crate::helper::Announced;
-use crate::nat::{Addresses, Block, Edit, End, Passage, Ports, Request, Supply};
+use crate::expect::{Master, mapped};
+use crate::helper::{Announced, Mention};
+use crate::nat::{Addresses, Block, Edit, End, Ends, Passage, Ports, Request, Supply};
 use crate::proto::tcp::Seq;
 use crate::seqadj::{Adjustment, Shift};
 use crate::{ConnectionId, Context, Direction, Expectations};
@@ -35,7 +39,11 @@ impl Announcer<'_> {
             return Some((translated, None));
         };
         let old = self.payload.get(announced.place.clone()).filter(|old| !old.is_empty());
-        let writes = |port| self.master.helper.rewrite(old?, translated.destination, port);
+        let named = |port: u16| match announced.pair_of {
+            Some(named) => port & !1 | named & 1,
+            None => port,
+        };
+        let writes = |port| self.master.helper.rewrite(old?, translated.destination, named(port));
         if writes(port).is_none() {
             // The other end is told nothing, so it can only mean what it sees.
             if port == came.source.port {
@@ -43,14 +51,76 @@ impl Announcer<'_> {
             }
             return Some((translated, None));
         }
-        let kept = self.block.contains(port).then_some(port);
-        let ports = kept.into_iter().chain(self.block.all_from(port.into()));
+        let protocol = self.master.flow.key.protocol;
+        let is_own = announced.protocol == protocol && port == came.source.port;
+        let known = leaves.source.port;
+        let kept = if is_own { known } else { port };
+        let kept = (is_own || self.block.contains(port)).then_some(kept);
+        // A datagram to the port that the sender is known by is for the one that it speaks from.
+        let is_apart = |it: &u16| is_own || protocol != protocol::UDP || *it != known;
+        let ports = kept.into_iter().chain(self.ports(&translated, port)).filter(is_apart);
         let port = expectations.choose_port(&self.master, &translated, ports)?;
         let text = writes(port).filter(|text| Some(&text[..]) != old);
         translated.destination_port = port;
         let edit = text.map(|text| Edit { place: announced.place, text });
         Some((translated, edit))
     }
+
+    /// Those that may be announced, from a certain one on.
+    fn ports(&self, announced: &Announced, from: u16) -> impl Iterator<Item = u16> {
+        let block = self.block;
+        let (has_pair, last_bit) = (announced.pair_of.is_some(), from & 1);
+        // Of a pair, the other port is of another bucket's block.
+        block
+            .all_from(from.into())
+            .filter(move |port| !has_pair || block.spans(port ^ 1))
+            .map(move |port| if has_pair { port & !1 | last_bit } else { port })
+    }
+
+    /// What has to be read where a message mentions an end, if that is something else.
+    pub fn mention(&self, mention: Mention, expectations: &Expectations) -> Option<Edit> {
+        let old = self.payload.get(mention.place.clone())?;
+        let master = &self.master.flow.key;
+        let said = || mention.port.map(|port| (mention.address, port));
+        let (address, port) = self
+            .passage
+            .known_by(&mention)
+            .or_else(|| expectations.told(master, said()?))
+            .or_else(|| expectations.meant(master, said()?))?;
+        // How it is written is not for us to change.
+        let is_same = address == mention.address && mention.port.is_none_or(|it| it == port);
+        let text = mention.form.write(address, port);
+        (!is_same && text != old).then_some(Edit { place: mention.place, text })
+    }
+}
+
+/// Puts all changes of a message in order, each place once, the first that was asked for. Where
+/// the message says how long a part is, it says so of what it will be.
+pub(super) fn put_together(mut edits: Vec<Edit>, measures: Vec<Measure>) -> Vec<Edit> {
+    edits.sort_by_key(|edit| edit.place.start);
+    let mut end = 0;
+    edits.retain(|edit| {
+        let is_apart = edit.place.start >= end;
+        end = end.max(edit.place.end);
+        is_apart
+    });
+    for Measure { place, of } in measures {
+        let inside = edits.iter().filter(|it| of.start <= it.place.start && it.place.end <= of.end);
+        let (more, less) = inside
+            .fold((0, 0), |(more, less), edit| (more + edit.text.len(), less + edit.place.len()));
+        if more != less {
+            let text = (of.len() + more - less).to_string().into_bytes();
+            edits.push(Edit { place, text });
+        }
+    }
+    edits.sort_by_key(|edit| edit.place.start);
+    edits
+}
+
+/// A number in a message that says how long a part of it is.
+pub(super) struct Measure {
+    pub place: Range<usize>,
+    pub of: Range<usize>,
 }
 
 impl Table {
@@ -87,6 +157,7 @@ impl Table {
         }
         match follow.source {
             None => self.settle(id, supply, context)?,
+            Some(address) if self.keep_told_port(slot, address, supply, context)? => {}
             Some(address) => {
                 let request = Request {
                     addresses: Some(Addresses::one(address)),
@@ -97,6 +168,37 @@ impl Table {
             }
         }
         Ok(true)
+    }
+
+    /// Gives a new connection the source port that its originator has announced on the same
+    /// master, if it sends from where it listens: whoever was told of it sees answers come from
+    /// there (RFC 4961). False if there is none, or if somebody has it.
+    fn keep_told_port(
+        &mut self,
+        slot: u32,
+        address: IpAddr,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<bool, DropReason> {
+        let Some(claim) = self.slab.claim(slot) else { return Ok(false) };
+        let expectation = &claim.expectation;
+        let (master, interface) = (
+            expectation.master.flow.key,
+            expectation.announced.follow.and_then(|follow| follow.interface),
+        );
+        let original = self.original(slot);
+        let source = original.key.end(original.sender);
+        let protocol = original.key.protocol;
+        let port = context.expectations.port_of(&master, protocol, &source, address);
+        let Some(port) = port else { return Ok(false) };
+        self.take_back(slot);
+        let leaves = self.leaves_as(slot);
+        let ends = Ends::of(&leaves.key, leaves.sender);
+        let told = Ends { source: Endpoint { address: mapped(address), port }, ..ends };
+        match self.free(slot, told.keyed(&original), supply, context) {
+            Some(free) => self.file(slot, free, interface, context).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// What has to be changed in the payload of the packet that the table was asked to
@@ -141,9 +243,8 @@ impl Table {
         slot: u32,
         direction: Direction,
         sequence: Option<u32>,
-        mut edits: Vec<Edit>,
+        edits: Vec<Edit>,
     ) {
-        edits.sort_by_key(|edit| edit.place.start);
         let longer = edits.iter().fold(0u32, |sum, edit| {
             sum.wrapping_add(edit.text.len() as u32).wrapping_sub(edit.place.len() as u32)
         });

@@ -12,6 +12,9 @@ use crate::helper::Kind;
 use crate::nat::Ends;
 use crate::{Checksum, Connection, Limits, Settings, Tracked, TrackedPacket};
 
+#[path = "followed_sip_tests.rs"]
+mod sip;
+
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
 /// The address of the gateway that its outside sees.
@@ -331,7 +334,7 @@ fn a_child_ends_with_the_address_that_it_has_borrowed() {
 }
 
 #[test]
-fn irc_and_h323_write_what_they_read() {
+fn helpers_write_what_they_read() {
     let address = Ipv4Addr::from(OUTSIDE).into();
     let text = Kind::Irc.rewrite(b"3221225985 5000", address, 1026).unwrap();
     assert_eq!(text, b"3405803785 1026");
@@ -339,7 +342,9 @@ fn irc_and_h323_write_what_they_read() {
     let bytes = Kind::H245.rewrite(&[192, 0, 2, 1, 0x13, 0x88], address, 1026).unwrap();
     assert_eq!(bytes, [203, 0, 113, 9, 4, 2]);
     assert_eq!(Kind::H245.rewrite(&[0; 18], address, 1026), None);
-    assert_eq!(Kind::Sip.rewrite(b"5000", address, 1026), None);
+    assert_eq!(Kind::Sane.rewrite(b"5000", address, 1026), None);
+    assert_eq!(Kind::Sip.rewrite(b"5000", address, 1026).unwrap(), b"1026");
+    assert_eq!(Kind::Sip.rewrite(b"192.0.2.1", address, 1026).unwrap(), b"203.0.113.9:1026");
     let text = Kind::Ftp.rewrite(b"|1|192.0.2.1|5000|", address, 1026).unwrap();
     assert_eq!(text, b"|1|203.0.113.9|1026|");
     let six = "2001:db8::9".parse().unwrap();

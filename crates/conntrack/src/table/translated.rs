@@ -183,14 +183,14 @@ impl Table {
     }
 
     /// Takes the second key of a connection out of the index.
-    fn take_back(&mut self, slot: u32) {
+    pub(super) fn take_back(&mut self, slot: u32) {
         if let Some(translation) = self.slab.translation(slot) {
             self.index.remove(translation.hash, slot | SECOND);
         }
     }
 
     /// `leaves_as` with the hash of its key, if its replies would be nobody else's.
-    fn free(
+    pub(super) fn free(
         &mut self,
         slot: u32,
         leaves_as: KeyedPacket,
@@ -219,7 +219,7 @@ impl Table {
     }
 
     /// Gives a connection its translation, and files the key of its replies.
-    fn file(
+    pub(super) fn file(
         &mut self,
         slot: u32,
         (leaves_as, hash): (KeyedPacket, u32),

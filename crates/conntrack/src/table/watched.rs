@@ -3,11 +3,11 @@
 use flow::{Class, DropReason, Endpoint, FlowKey};
 use wire::{TcpFlags, Transport};
 
-use super::followed::Announcer;
+use super::followed::{Announcer, Measure, put_together};
 use super::{Table, deadline};
 use crate::entry::Status;
 use crate::expect::{Claim, Expectation, Full, Master, mapped};
-use crate::helper::{Inspected, Request, Watched};
+use crate::helper::{Inspected, Request, Told, Watched};
 use crate::limits::ip_address;
 use crate::nat::Passage;
 use crate::packet::listener;
@@ -68,13 +68,14 @@ impl Table {
         let interface = self.slab.translation(slot).and_then(|it| it.interface);
         let block = self.block;
         let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
-        let Some(watched) = Watched::of(packet, direction, &passage, context) else {
+        let Some(watched) = Watched::of(packet, direction, &flow.key, &passage, context) else {
             return tracked;
         };
         let master = Master { flow, helper: watcher.kind, mark: head.mark };
         let payload = watched.payload;
         let announcer = Announcer { master, passage, interface, block, payload };
-        let (mut full, mut no_port, mut edits) = (false, false, Vec::new());
+        let (mut full, mut no_port) = (false, false);
+        let (mut edits, mut measures) = (Vec::new(), Vec::new());
         let limit = context.settings.expect_max;
         let Context { expectations, expectation_events, settings, counters, now, .. } = context;
         let mut events = listener(expectation_events, settings);
@@ -100,6 +101,11 @@ impl Table {
                 let call = FlowKey::of_call(family, zone, source, destination);
                 expectations.end_call(&head.key, &call, *now, &mut events);
             }
+            Request::Confirm { class, seconds } => {
+                expectations.confirm(&head.key, class, seconds, *now, &mut events);
+            }
+            Request::Mention(mention) => edits.extend(announcer.mention(mention, expectations)),
+            Request::Measure { place, of } => measures.push(Measure { place, of }),
             Request::Keep { seconds } => {
                 head.deadline = head.deadline.max(deadline(*now, seconds));
             }
@@ -111,6 +117,7 @@ impl Table {
             Inspected::Incomplete => tracked.dropped(DropReason::HelperIncomplete),
             Inspected::Pass => {
                 if !edits.is_empty() {
+                    let edits = put_together(edits, measures);
                     self.keep_edits(slot, direction, sequence, edits);
                 }
                 tracked
@@ -124,6 +131,7 @@ impl<'a> Watched<'a> {
     fn of<'b: 'a>(
         packet: &TrackedPacket<'a>,
         direction: Direction,
+        master: &'a FlowKey,
         passage: &Passage,
         context: &Context<'b>,
     ) -> Option<Self> {
@@ -156,8 +164,10 @@ impl<'a> Watched<'a> {
             payload: frame.get(payload).filter(|payload| !payload.is_empty())?,
             sequence,
             group: frame.first().is_some_and(|first| first & GROUP != 0),
+            is_translated: passage.changes(),
             settings: context.settings,
             memory: context.expectations.memory(),
+            told: Told { expectations: context.expectations, master },
         })
     }
 }

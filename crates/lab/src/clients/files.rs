@@ -1,12 +1,12 @@
 //! Real servers of protocols that agree on a second connection, with `curl`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::http::{pseudo_random, sha256};
 use crate::error::Result;
-use crate::program::{Background, Transport};
-use crate::topology::{Family, Lab};
+use crate::program::{Background, Program, Transport};
+use crate::topology::{Family, Lab, Side};
 
 const FILE: &str = "payload.bin";
 /// How long a transfer that hangs is waited for, which is one that is refused.
@@ -27,6 +27,7 @@ pub struct FileServer {
     _background: Background,
     protocol: FileProtocol,
     family: Family,
+    side: Side,
     sha256: String,
 }
 
@@ -37,14 +38,31 @@ impl FileServer {
     /// Those of [`Background::wait_for`]; [`crate::Error::Unavailable`] if it is not
     /// installed.
     pub fn start(lab: &Lab, protocol: FileProtocol, family: Family, bytes: usize) -> Result<Self> {
-        let path = lab.server().write_file(FILE, &pseudo_random(bytes))?;
-        let sum = sha256(&lab.on_server("sha256sum").args([&path]).check()?)?;
-        let address = lab.server_address(family);
+        Self::start_at(lab, Side::Server, protocol, family, bytes)
+    }
+
+    /// The same on either of the lab's end points.
+    ///
+    /// # Errors
+    /// Those of [`Self::start`].
+    pub fn start_at(
+        lab: &Lab,
+        side: Side,
+        protocol: FileProtocol,
+        family: Family,
+        bytes: usize,
+    ) -> Result<Self> {
+        let (host, address) = match side {
+            Side::Client => (lab.client(), lab.client_address(family)),
+            Side::Server => (lab.server(), lab.server_address(family)),
+        };
+        let path = host.write_file(FILE, &pseudo_random(bytes))?;
+        let sum = sha256(&on(lab, side, "sha256sum").args([&path]).check()?)?;
         let directory = crate::Namespace::SCRATCH;
         let (program, transport, port) = match protocol {
             FileProtocol::Ftp => {
                 // Debian's Python, where its package is.
-                let python = lab.on_server("/usr/bin/python3");
+                let python = on(lab, side, "/usr/bin/python3");
                 let installed = python.clone().args(["-c", "import pyftpdlib"]).run()?;
                 if installed.code != Some(0) {
                     let why = "no pyftpdlib: install the package python3-pyftpdlib".to_owned();
@@ -59,13 +77,13 @@ impl FileServer {
                 let listen = format!("--listen-address={address}");
                 // As for names: not as another user, and no names here.
                 let options = ["--no-daemon", "--conf-file=/dev/null", "--pid-file", "--port=0"];
-                let program = lab.on_server("dnsmasq").args(options).args(["--enable-tftp"]);
+                let program = on(lab, side, "dnsmasq").args(options).args(["--enable-tftp"]);
                 (program.args([root, listen]), Transport::Udp, 69)
             }
         };
         let mut background = program.spawn()?;
         background.wait_for_port(transport, port)?;
-        Ok(Self { _background: background, protocol, family, sha256: sum })
+        Ok(Self { _background: background, protocol, family, side, sha256: sum })
     }
 
     /// Gets the file from the lab's client with `curl` and its `options`. False if that
@@ -74,16 +92,28 @@ impl FileServer {
     /// # Errors
     /// [`crate::Error::Unexpected`] if another file came.
     pub fn download(&self, lab: &Lab, options: &[&str]) -> Result<bool> {
+        self.download_from(lab, lab.server_address(self.family), options)
+    }
+
+    /// The same from the end point that the server is not on, which knows the server by
+    /// `address`.
+    ///
+    /// # Errors
+    /// Those of [`Self::download`].
+    pub fn download_from(&self, lab: &Lab, address: IpAddr, options: &[&str]) -> Result<bool> {
         let scheme = match self.protocol {
             FileProtocol::Ftp => "ftp",
             FileProtocol::Tftp => "tftp",
         };
-        let host = SocketAddr::new(lab.server_address(self.family), 0).to_string();
+        let side = match self.side {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        };
+        let host = SocketAddr::new(address, 0).to_string();
         let host = host.trim_end_matches(":0");
         let path = format!("{}/download", crate::Namespace::SCRATCH);
         let limit = LIMIT.as_secs().to_string();
-        let got = lab
-            .on_client("curl")
+        let got = on(lab, side, "curl")
             .args(["-sS", "--globoff", "--noproxy", "*", "--max-time", &limit, "-o", &path])
             .args(options)
             .args([format!("{scheme}://{host}/{FILE}")])
@@ -91,10 +121,17 @@ impl FileServer {
         if got.code != Some(0) {
             return Ok(false);
         }
-        let sum = sha256(&lab.on_client("sha256sum").args([&path]).check()?)?;
+        let sum = sha256(&on(lab, side, "sha256sum").args([&path]).check()?)?;
         if sum == self.sha256 {
             return Ok(true);
         }
         Err(crate::Error::unexpected("curl", "file with the server's bytes", &got.stderr))
+    }
+}
+
+fn on(lab: &Lab, side: Side, program: &str) -> Program {
+    match side {
+        Side::Client => lab.on_client(program),
+        Side::Server => lab.on_server(program),
     }
 }

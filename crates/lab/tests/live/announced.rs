@@ -28,7 +28,7 @@ pub fn guarded_lab(workers: u32, helpers: &str) -> Result<Live> {
 
 /// How `curl` is told to use each of the four commands, and whether the server opens the
 /// data connection.
-fn modes(family: Family) -> &'static [(&'static [&'static str], bool)] {
+pub fn modes(family: Family) -> &'static [(&'static [&'static str], bool)] {
     const ALL: [(&[&str], bool); 4] = [
         (&["--ftp-port", "-"], true),
         (&[], false),

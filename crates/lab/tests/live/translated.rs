@@ -72,10 +72,16 @@ fn translating_lab(workers: u32) -> Result<Live> {
 }
 
 fn lab_with(workers: u32, rules: &str) -> Result<Live> {
+    lab_with_helpers(workers, rules, "")
+}
+
+/// A router that translates so, whose server knows no way to the client, with more lines of its
+/// configuration.
+pub fn lab_with_helpers(workers: u32, rules: &str, helpers: &str) -> Result<Live> {
     let rules = RulesFile::new(rules);
     let spec = StatewaySpec {
         routed: true,
-        more: format!("[rules]\nfile = {:?}\n", rules.0),
+        more: format!("[rules]\nfile = {:?}\n{helpers}", rules.0),
         ..StatewaySpec::new(stateway_binary()?, workers)
     };
     let lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
@@ -84,7 +90,7 @@ fn lab_with(workers: u32, rules: &str) -> Result<Live> {
 }
 
 /// The router's address towards the server.
-fn outside(family: Family) -> &'static str {
+pub fn outside(family: Family) -> &'static str {
     match family {
         Family::V4 => "198.51.100.254",
         Family::V6 => "2001:db8:2::fe",

@@ -171,7 +171,9 @@ impl Origin<'_> {
         for channel in channels {
             match channel {
                 Channel::Media(target) if self.owns(&target) => {
+                    let pair_of = Some(target.port);
                     let media = self.leads_to(target, protocol::UDP);
+                    let media = Announced { pair_of, ..media };
                     // RFC 3550 section 11. Either address may be announced alone.
                     let (rtp, rtcp) = (media.destination_port & !1, media.destination_port | 1);
                     for destination_port in [rtp, rtcp] {

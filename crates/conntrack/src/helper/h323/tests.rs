@@ -33,7 +33,10 @@ impl Call {
             self.heard.push(match request {
                 Request::Expect(announced) => text(&announced, receiver, payload),
                 Request::Withdraw { classes, .. } => format!("withdraw {classes:?}"),
-                Request::End { .. } => panic!("no call of GRE is meant"),
+                Request::End { .. }
+                | Request::Confirm { .. }
+                | Request::Mention(_)
+                | Request::Measure { .. } => panic!("none is meant"),
                 Request::Keep { seconds } => format!("keep {seconds}"),
             });
         }

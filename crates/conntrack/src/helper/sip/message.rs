@@ -1,11 +1,12 @@
 //! A SIP message (RFC 3261 section 7), as far as tracking reads it.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use wire::protocol;
 
 use crate::helper::stream::Framing;
-use crate::helper::text::{Lines, number};
+use crate::helper::text::{Lines, number, place};
 
 const VERSION: &[u8] = b"SIP/2.0";
 /// The port of a SIP URI without one.
@@ -26,17 +27,25 @@ pub(super) struct Message<'a> {
     /// The number and the method of the request that this is or answers.
     pub sequence: u32,
     pub method: &'a [u8],
+    bytes: &'a [u8],
+    first_line: &'a [u8],
     headers: &'a [u8],
     pub body: &'a [u8],
-    /// Where the body begins.
-    pub body_at: usize,
+}
+
+/// A numerical address in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Host<'a> {
+    pub address: IpAddr,
+    pub port: u16,
+    /// The text that says so.
+    pub text: &'a [u8],
 }
 
 /// Where somebody can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Contact {
-    pub address: IpAddr,
-    pub port: u16,
+pub(super) struct Contact<'a> {
+    pub host: Host<'a>,
     /// IP protocol, if it is said.
     pub protocol: Option<u8>,
     /// For how many seconds, if it is said.
@@ -47,14 +56,69 @@ impl<'a> Message<'a> {
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let head = head_length(bytes)?;
         let mut lines = Lines::of(&bytes[..head]);
-        let start = start(lines.next()?)?;
+        let first_line = lines.next()?;
+        let start = start(first_line)?;
         let headers = lines.rest();
         let mut body = &bytes[head..];
         if let Some((length, _)) = header(headers, b"content-length", b"l").and_then(number) {
             body = &body[..body.len().min(length as usize)];
         }
         let (sequence, method) = header(headers, b"cseq", b"").and_then(number)?;
-        Some(Self { start, sequence, method: method.trim_ascii(), headers, body, body_at: head })
+        let method = method.trim_ascii();
+        Some(Self { start, sequence, method, bytes, first_line, headers, body })
+    }
+
+    /// Where a part of the message begins and ends.
+    pub fn place(&self, part: &[u8]) -> Range<usize> {
+        place(self.bytes, part)
+    }
+
+    /// The digits that say how long the body is.
+    pub fn length(&self) -> Option<&'a [u8]> {
+        let value = header(self.headers, b"content-length", b"l")?;
+        let (_, rest) = number(value)?;
+        Some(&value[..value.len() - rest.len()])
+    }
+
+    /// The last hop (RFC 3261 section 20.42), with what its receiver has added.
+    pub fn via(&self) -> Option<Via<'a>> {
+        let value = header(self.headers, b"via", b"v")?;
+        let element = Elements(value).next()?;
+        let blank = element.iter().position(u8::is_ascii_whitespace)?;
+        let mut fields = element[blank..].split(|&byte| byte == b';');
+        let sent_by = host_port(fields.next()?.trim_ascii())?;
+        let [maddr, received, rport] =
+            [&b"maddr"[..], b"received", b"rport"].map(|name| parameter(fields.clone(), name));
+        let host = |text: &'a [u8]| host_port(text);
+        let bare = |text: &'a [u8]| {
+            let address = std::str::from_utf8(text).ok()?.parse().ok()?;
+            Some(Host { address, port: DEFAULT_PORT, text })
+        };
+        Some(Via {
+            sent_by,
+            maddr: maddr.and_then(host),
+            received: received.and_then(|text| bare(text).or_else(|| host(text))),
+            rport: rport.and_then(|text| Some((u16::try_from(number(text)?.0).ok()?, text))),
+        })
+    }
+
+    /// All other numerical addresses of the first line and of headers that say who speaks and
+    /// how an answer gets there.
+    pub fn hosts(&self) -> impl Iterator<Item = Host<'a>> {
+        const NAMES: [(&[u8], &[u8]); 5] = [
+            (b"contact", b"m"),
+            (b"from", b"f"),
+            (b"to", b"t"),
+            (b"route", b""),
+            (b"record-route", b""),
+        ];
+        let to = self.first_line.split(|&byte| byte == b' ').nth(1).and_then(uri_host);
+        let to = to.filter(|_| self.start == Start::Request);
+        let headers = self.headers;
+        let named = NAMES.into_iter().flat_map(move |(name, compact)| {
+            self::headers(headers, name, compact).flat_map(Elements)
+        });
+        to.into_iter().chain(named.filter_map(|element| uri_host(uri(element)?.0)))
     }
 
     /// A number for the call that this belongs to (RFC 3261 section 8.1.1.4: Call-ID), not 0.
@@ -72,7 +136,7 @@ impl<'a> Message<'a> {
     }
 
     /// All contacts with a numerical address.
-    pub fn contacts(&self) -> impl Iterator<Item = Contact> {
+    pub fn contacts(&self) -> impl Iterator<Item = Contact<'a>> {
         headers(self.headers, b"contact", b"m").flat_map(Elements).filter_map(contact)
     }
 }
@@ -158,9 +222,20 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
+/// The last hop of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Via<'a> {
+    pub sent_by: Host<'a>,
+    pub maddr: Option<Host<'a>>,
+    pub received: Option<Host<'a>>,
+    /// RFC 3581, if the receiver has filled it in.
+    pub rport: Option<(u16, &'a [u8])>,
+}
+
 /// RFC 3261 sections 19.1.1 and 20.10: `name <sip:user@host:port;parameters>;parameters`,
-/// or without brackets, where all parameters are those of the header.
-fn contact(element: &[u8]) -> Option<Contact> {
+/// or without brackets, where all parameters are those of the header. The URI, and where the
+/// parameters are.
+fn uri(element: &[u8]) -> Option<(&[u8], &[u8])> {
     let (uri, parameters) = match element.iter().rposition(|&byte| byte == b'<') {
         Some(open) => {
             let close = open + element[open..].iter().position(|&byte| byte == b'>')?;
@@ -168,17 +243,34 @@ fn contact(element: &[u8]) -> Option<Contact> {
         }
         None => (element, element),
     };
-    let uri = uri.trim_ascii();
+    Some((uri.trim_ascii(), parameters))
+}
+
+/// What follows the scheme of a URI, divided at semicolons: the host with its user, and
+/// parameters.
+fn uri_fields(uri: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let place = ["sip:", "sips:"].iter().find_map(|scheme| {
         let (said, rest) = uri.split_at_checked(scheme.len())?;
         said.eq_ignore_ascii_case(scheme.as_bytes()).then_some(rest)
     })?;
     let end = place.iter().position(|byte| b"?>".contains(byte)).unwrap_or(place.len());
-    let mut fields = place[..end].split(|&byte| byte == b';');
+    Some(place[..end].split(|&byte| byte == b';'))
+}
+
+fn uri_host(uri: &[u8]) -> Option<Host<'_>> {
+    host(&mut uri_fields(uri)?)
+}
+
+fn host<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<Host<'a>> {
     // A user may contain semicolons, but those who write addresses do not.
-    let host = fields.next()?;
-    let host = host.rsplit(|&byte| byte == b'@').next()?;
-    let (address, port) = host_port(host.trim_ascii())?;
+    let host = fields.next()?.rsplit(|&byte| byte == b'@').next()?;
+    host_port(host.trim_ascii())
+}
+
+fn contact(element: &[u8]) -> Option<Contact<'_>> {
+    let (uri, parameters) = uri(element)?;
+    let mut fields = uri_fields(uri)?;
+    let host = host(&mut fields)?;
     let protocol = match parameter(fields, b"transport") {
         None => None,
         Some(name) if name.eq_ignore_ascii_case(b"udp") => Some(protocol::UDP),
@@ -188,7 +280,7 @@ fn contact(element: &[u8]) -> Option<Contact> {
     let expires = parameter(parameters.split(|&byte| byte == b';').skip(1), b"expires")
         .and_then(number)
         .map(|(seconds, _)| seconds);
-    Some(Contact { address, port, protocol, expires })
+    Some(Contact { host, protocol, expires })
 }
 
 fn parameter<'a>(mut fields: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> Option<&'a [u8]> {
@@ -202,8 +294,8 @@ fn parameter<'a>(mut fields: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> Opt
 }
 
 /// `192.0.2.1`, `192.0.2.1:5062`, `[2001:db8::1]:5062`.
-fn host_port(text: &[u8]) -> Option<(IpAddr, u16)> {
-    let text = std::str::from_utf8(text).ok()?;
+fn host_port(bytes: &[u8]) -> Option<Host<'_>> {
+    let text = std::str::from_utf8(bytes).ok()?;
     let (host, rest) = match text.strip_prefix('[') {
         Some(inside) => inside.split_once(']')?,
         None => text.split_at(text.find(':').unwrap_or(text.len())),
@@ -212,5 +304,5 @@ fn host_port(text: &[u8]) -> Option<(IpAddr, u16)> {
         Some(port) => port.trim().parse().ok()?,
         None => DEFAULT_PORT,
     };
-    Some((host.parse().ok()?, port))
+    Some(Host { address: host.parse().ok()?, port, text: bytes })
 }

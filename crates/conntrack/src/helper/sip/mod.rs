@@ -5,8 +5,8 @@
 //! - over TCP a message may be spread over segments;
 //! - a malformed message, and one that names a port below 1024, announces nothing; the kernel
 //!   drops it;
-//! - a registration announces when it is confirmed; the kernel announces at the request, and
-//!   lets nobody in before the confirmation, which says alone how long it stands;
+//! - a registration that is renewed stands until the answer; to the kernel it waits for its
+//!   confirmation anew, and one that is to end has ended at the request;
 //! - a fax (T.38) has one port, not a pair;
 //! - a registrar that asks who it is (401, 407) ends nothing: the registration that is being
 //!   renewed still stands;
@@ -21,14 +21,16 @@ mod message;
 mod sdp;
 
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use wire::protocol;
 
-use self::message::{Message, Start, framing};
+use self::message::{Host, Message, Start, Via, framing};
 use self::sdp::MediaKind;
 use super::stream::Stream;
-use super::{Announced, Class, Facts, Inspect, Inspected, Kind, Request, TCP_AND_UDP, Watched};
+use super::{
+    Announced, Class, Facts, Form, Inspect, Inspected, Kind, Mention, Request, TCP_AND_UDP, Watched,
+};
 use crate::Direction;
 
 pub(super) const FACTS: Facts = Facts {
@@ -133,9 +135,12 @@ impl Dialogue {
                 self.forget(call);
                 ask(gone);
             }
-            (b"REGISTER", Start::Request) => self.register(heard),
+            (b"REGISTER", Start::Request) => self.register(heard, ask),
             (b"REGISTER", Start::Response(200..)) => self.registered(heard, ask),
             _ => {}
+        }
+        if heard.packet.is_translated && heard.at.is_some() {
+            heard.mention_hosts(ask);
         }
     }
 
@@ -143,17 +148,31 @@ impl Dialogue {
         self.invites.retain(|&(known, _)| known != call);
     }
 
-    /// RFC 3261 section 10.2. Only for oneself.
-    fn register(&mut self, heard: &Heard<'_>) {
+    /// RFC 3261 section 10.2. Only for oneself. Nobody is let in before the confirmation, but
+    /// behind a translation the registrar has to be told a place that is kept until then.
+    fn register(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
         let Heard { message, packet, .. } = heard;
-        let contact = message.contacts().find(|contact| contact.address == packet.source);
+        let contact = message.contacts().find(|contact| contact.host.address == packet.source);
         self.registration = contact.map(|contact| Registration {
             from: packet.direction,
             sequence: message.sequence,
-            address: contact.address,
-            port: contact.port,
+            address: contact.host.address,
+            port: contact.host.port,
             protocol: contact.protocol.unwrap_or(heard.protocol()),
         });
+        let (Some(contact), Some(registration)) = (contact, &self.registration) else { return };
+        if contact.expires.or(message.expires()) == Some(0) {
+            return;
+        }
+        ask(Request::Expect(Announced {
+            class: SIGNALLING,
+            source: packet.settings.sip_direct_signalling.then_some(packet.destination),
+            helper: Some(Kind::Sip),
+            permanent: true,
+            waits: true,
+            place: heard.place(contact.host.text),
+            ..Announced::new(registration.protocol, registration.address, registration.port)
+        }));
     }
 
     /// RFC 3261 section 10.3: the confirmation lists all contacts and how long each is valid.
@@ -167,21 +186,13 @@ impl Dialogue {
         let Some(registration) = self.registration.take_if(is_it) else { return };
         let Registration { address, port, protocol, .. } = registration;
         let confirmed = message.contacts().find(|contact| {
-            address == contact.address
-                && port == contact.port
+            packet.told.meant((contact.host.address, contact.host.port)) == (address, port)
                 && protocol == contact.protocol.unwrap_or(heard.protocol())
         });
         let expires = confirmed.and_then(|contact| contact.expires.or(message.expires()));
         ask(match expires {
-            Some(expires @ 1..) if matches!(message.start, Start::Response(200..=299)) => {
-                Request::Expect(Announced {
-                    class: SIGNALLING,
-                    source: packet.settings.sip_direct_signalling.then_some(packet.source),
-                    helper: Some(Kind::Sip),
-                    permanent: true,
-                    timeout_s: Some(expires),
-                    ..Announced::new(protocol, address, port)
-                })
+            Some(seconds @ 1..) if matches!(message.start, Start::Response(200..=299)) => {
+                Request::Confirm { class: SIGNALLING, seconds }
             }
             _ => Request::Withdraw { classes: SIGNALLING..=SIGNALLING, call: None },
         });
@@ -196,7 +207,7 @@ impl Heard<'_> {
     /// Sound and pictures have a pair of ports: the even one for RTP, the odd one for RTCP
     /// (RFC 3550 section 11).
     fn announce_media(&self, ask: &mut dyn FnMut(Request)) {
-        let Self { message, packet, at } = self;
+        let Self { message, packet, .. } = self;
         let direct = packet.settings.sip_direct_media;
         for media in sdp::media(message.body) {
             if media.port < LOWEST_PORT || (direct && media.address != packet.source) {
@@ -208,21 +219,81 @@ impl Heard<'_> {
                 MediaKind::Video => (2, &pair[..]),
                 MediaKind::Fax => (3, &[media.port][..]),
             };
-            let place = at.map_or(0..0, |at| {
-                let body = at + message.body_at;
-                body + media.place.start..body + media.place.end
-            });
             for &port in ports {
                 ask(Request::Expect(Announced {
                     class,
                     call: message.call(),
                     source: direct.then_some(packet.destination),
-                    place: place.clone(),
+                    place: self.in_body(media.place.clone()),
+                    pair_of: (ports.len() > 1).then_some(media.port),
                     ..Announced::new(protocol::UDP, media.address, port)
                 }));
             }
         }
     }
+
+    /// Where a part of the message stands in the packet, if it stands there.
+    fn place(&self, part: &[u8]) -> Range<usize> {
+        let place = self.message.place(part);
+        self.at.map_or(0..0, |at| at + place.start..at + place.end)
+    }
+
+    /// The end that has sent the request, or gets the answer to it.
+    fn asker(&self) -> (IpAddr, u16) {
+        let packet = self.packet;
+        match self.message.start {
+            Start::Request => (packet.source, packet.source_port),
+            Start::Response(_) => (packet.destination, packet.destination_port),
+        }
+    }
+
+    fn in_body(&self, place: Range<usize>) -> Range<usize> {
+        let body = self.place(self.message.body).start;
+        self.at.map_or(0..0, |_| body + place.start..body + place.end)
+    }
+
+    /// All that a translation may have to change: whoever the ends are, the receiver has to know
+    /// them. Behind a translation of the sender alone, servers would put up with less (RFC 3581),
+    /// but not all, and what is behind one of the receiver could not be reached.
+    fn mention_hosts(&self, ask: &mut dyn FnMut(Request)) {
+        let message = &self.message;
+        let mut mention = |text: &[u8], address, port, form| {
+            let place = self.place(text);
+            ask(Request::Mention(Mention { place, address, port, form }));
+        };
+        for host in message.hosts() {
+            mention(host.text, host.address, Some(host.port), Form::Both);
+        }
+        // What its receiver has added is about the last hop only.
+        let is_last_hop = |via: &Via<'_>| (via.sent_by.address, via.sent_by.port) == self.asker();
+        if let Some(via) = message.via().filter(is_last_hop) {
+            let Host { address, port, text } = via.sent_by;
+            mention(text, address, Some(port), Form::Both);
+            if let Some(Host { address, text, .. }) = via.maddr {
+                mention(text, address, None, Form::Host);
+            }
+            if let Some(Host { address, text, .. }) = via.received {
+                mention(text, address, None, Form::Address);
+            }
+            if let Some((port, text)) = via.rport {
+                mention(text, self.packet.destination, Some(port), Form::Port);
+            }
+        }
+        for (address, place) in sdp::addresses(message.body) {
+            let place = self.in_body(place);
+            ask(Request::Mention(Mention { place, address, port: None, form: Form::Address }));
+        }
+        if let Some(digits) = message.length() {
+            let (place, of) = (self.place(digits), self.place(message.body));
+            ask(Request::Measure { place, of });
+        }
+    }
+}
+
+/// Another address and port, as a URI has them, or a port alone in the place of one.
+pub(super) fn rewrite(old: &[u8], address: IpAddr, port: u16) -> Vec<u8> {
+    let form = if old.iter().all(u8::is_ascii_digit) { Form::Port } else { Form::Both };
+    form.write(address, port)
 }
 
 #[cfg(test)]

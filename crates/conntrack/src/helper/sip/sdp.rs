@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use crate::helper::text::{Lines, number};
+use crate::helper::text::{Lines, number, place};
 
 /// The most `m=` lines that are looked at.
 const MOST_MEDIA: usize = 16;
@@ -34,17 +34,36 @@ pub(super) fn media(body: &[u8]) -> impl Iterator<Item = Media> {
     let mut lines = numbered(body).skip_while(|(_, line)| !line.starts_with(b"v=")).peekable();
     let mut of_session = None;
     while let Some((_, line)) = lines.next_if(|(_, line)| !line.starts_with(b"m=")) {
-        of_session = of_session.or_else(|| connection(line));
+        of_session = of_session.or_else(|| Some(connection(line)?.0));
     }
     let each = std::iter::from_fn(move || {
         let (at, line) = lines.next()?;
         let mut of_media = None;
         while let Some((_, line)) = lines.next_if(|(_, line)| !line.starts_with(b"m=")) {
-            of_media = of_media.or_else(|| connection(line));
+            of_media = of_media.or_else(|| Some(connection(line)?.0));
         }
         Some(one(at, line, of_media.or(of_session)))
     });
     each.take(MOST_MEDIA).flatten()
+}
+
+/// All addresses of a description: of who has made it, and of where its streams go.
+pub(super) fn addresses(body: &[u8]) -> impl Iterator<Item = (IpAddr, Range<usize>)> {
+    let lines = numbered(body).skip_while(|(_, line)| !line.starts_with(b"v="));
+    lines.filter_map(|(at, line)| {
+        let text = match line.strip_prefix(b"o=") {
+            // RFC 8866 section 5.2: name, two numbers, net type, address type, address.
+            Some(origin) => {
+                let text = origin.trim_ascii().split(|&byte| byte == b' ').nth(5)?;
+                // Some write IPv6 as in a URI.
+                let inside = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]"));
+                inside.unwrap_or(text)
+            }
+            None => connection(line)?.1,
+        };
+        let inside = place(line, text);
+        Some((address(text)?, at + inside.start..at + inside.end))
+    })
 }
 
 fn numbered(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
@@ -74,9 +93,13 @@ fn one(at: usize, line: &[u8], address: Option<IpAddr>) -> Option<Media> {
     Some(Media { kind, address, port, place })
 }
 
-/// `c=IN IP4 192.0.2.1`, for a group with `/ttl` behind.
-fn connection(line: &[u8]) -> Option<IpAddr> {
+/// `c=IN IP4 192.0.2.1`, for a group with `/ttl` behind. The address, and its text.
+fn connection(line: &[u8]) -> Option<(IpAddr, &[u8])> {
     let text = line.strip_prefix(b"c=IN IP4 ").or_else(|| line.strip_prefix(b"c=IN IP6 "))?;
-    let address = text.trim_ascii().split(|&byte| byte == b'/').next()?;
-    std::str::from_utf8(address).ok()?.parse().ok()
+    let text = text.trim_ascii().split(|&byte| byte == b'/').next()?;
+    Some((address(text)?, text))
+}
+
+fn address(text: &[u8]) -> Option<IpAddr> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }

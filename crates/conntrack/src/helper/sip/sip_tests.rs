@@ -45,12 +45,16 @@ fn said(talk: &mut Talk, direction: Direction, payload: &[u8]) -> Vec<String> {
             None
         }
         Request::Withdraw { classes, .. } => Some(format!("withdraw {classes:?}")),
+        Request::Confirm { class, seconds } => Some(format!("confirm {class} {seconds}")),
         Request::End { .. } => panic!("no call of GRE is meant"),
+        Request::Mention(_) | Request::Measure { .. } => panic!("nothing is translated"),
         Request::Expect(it) => {
             assert_eq!(it.source_port, None);
             let place = std::str::from_utf8(&payload[it.place.clone()]).unwrap();
             assert!(
-                it.place.is_empty() || place.parse::<u16>().unwrap() | 1 == it.destination_port | 1
+                it.waits
+                    || it.place.is_empty()
+                    || place.parse::<u16>().unwrap() | 1 == it.destination_port | 1
             );
             let class = FACTS.classes[usize::from(it.class)].name;
             let source = it.source.map_or("any".to_owned(), |source| source.to_string());
@@ -236,6 +240,7 @@ fn calls_use_ipv6() {
 }
 
 const INCOMING: &str = "signalling 198.51.100.2 192.0.2.1 5062";
+const REGISTERED: &str = "confirm 0 9";
 const UNREGISTERED: &str = "withdraw 0..=0";
 
 #[test]
@@ -243,34 +248,38 @@ fn a_registration_announces_calls_when_it_is_confirmed() {
     for protocol in PROTOCOLS {
         let contact = "Contact: <sip:alice@192.0.2.1:5062;ob>;expires=90\r\n";
         let mut talk = Talk::new(Kind::Sip, protocol);
-        let register = request("REGISTER", 1, contact, "");
-        assert!(said(&mut talk, THERE, &register).is_empty());
-        assert!(said(&mut talk, THERE, &response(200, "1 REGISTER", contact, "")).is_empty());
-        assert!(said(&mut talk, BACK, &response(100, "1 REGISTER", "", "")).is_empty());
-        assert!(said(&mut talk, BACK, &response(401, "1 REGISTER", "", "")).is_empty());
-        said(&mut talk, THERE, &request("REGISTER", 2, contact, ""));
-        assert!(said(&mut talk, BACK, &response(200, "1 REGISTER", contact, "")).is_empty());
-        let confirmed = response(200, "2 REGISTER", contact, "");
-        let asked = talk.say(BACK, &confirmed);
+        let asked = talk.say(THERE, &request("REGISTER", 1, contact, ""));
         let [Request::Keep { .. }, Request::Expect(incoming)] = &asked[..] else {
             panic!("{asked:?}")
         };
-        assert_eq!((incoming.protocol, incoming.timeout_s), (protocol, Some(90)));
+        assert_eq!((incoming.protocol, incoming.waits), (protocol, true));
         assert_eq!((incoming.helper, incoming.permanent), (Some(Kind::Sip), true));
+        assert!(said(&mut talk, THERE, &response(200, "1 REGISTER", contact, "")).is_empty());
+        assert!(said(&mut talk, BACK, &response(100, "1 REGISTER", "", "")).is_empty());
+        assert!(said(&mut talk, BACK, &response(401, "1 REGISTER", "", "")).is_empty());
+        assert_eq!(said(&mut talk, THERE, &request("REGISTER", 2, contact, "")), [INCOMING]);
+        assert!(said(&mut talk, BACK, &response(200, "1 REGISTER", contact, "")).is_empty());
+        let confirmed = response(200, "2 REGISTER", contact, "");
+        assert_eq!(said(&mut talk, BACK, &confirmed), ["confirm 0 90"]);
         assert!(said(&mut talk, BACK, &confirmed).is_empty(), "once");
-        said(&mut talk, THERE, &request("REGISTER", 3, contact, ""));
+        let ended = contact.replace("=90", "=0");
+        assert!(said(&mut talk, THERE, &request("REGISTER", 3, &ended, "")).is_empty());
         assert_eq!(said(&mut talk, BACK, &response(200, "3 REGISTER", "", "")), [UNREGISTERED]);
         said(&mut talk, THERE, &request("REGISTER", 4, contact, ""));
         assert_eq!(said(&mut talk, BACK, &response(403, "4 REGISTER", "", "")), [UNREGISTERED]);
     }
 }
 
-/// What a registration with these headers announces that is confirmed with those.
-fn registered(asked: &str, confirmed: &str, settings: impl Fn(&mut Talk)) -> Vec<String> {
+/// What a registration with these headers announces, and what its confirmation with those says.
+fn registered(
+    asked: &str,
+    confirmed: &str,
+    settings: impl Fn(&mut Talk),
+) -> (Vec<String>, Vec<String>) {
     let mut talk = Talk::new(Kind::Sip, protocol::UDP);
     settings(&mut talk);
-    assert!(said(&mut talk, THERE, &request("REGISTER", 1, asked, "")).is_empty());
-    said(&mut talk, BACK, &response(200, "1 REGISTER", confirmed, ""))
+    let announced = said(&mut talk, THERE, &request("REGISTER", 1, asked, ""));
+    (announced, said(&mut talk, BACK, &response(200, "1 REGISTER", confirmed, "")))
 }
 
 #[test]
@@ -283,7 +292,8 @@ fn contacts_come_in_many_forms() {
         "Contact: <sip:b@198.51.100.9>;expires=8, <sips:a@192.0.2.1:5062>;expires=9\r\n",
         "Contact: *\r\nContact:\r\n <sip:a@192.0.2.1:5062>\r\nExpires: 9\r\n",
     ] {
-        assert_eq!(registered(own, confirmed, direct), [INCOMING], "{confirmed}");
+        let (announced, confirmation) = registered(own, confirmed, direct);
+        assert_eq!((announced[0].as_str(), confirmation[0].as_str()), (INCOMING, REGISTERED));
     }
     for confirmed in [
         "Contact: <sip:alice@192.0.2.1:5062>\r\n",
@@ -293,17 +303,17 @@ fn contacts_come_in_many_forms() {
         "Contact: <sip:alice@192.0.2.1:5062;transport=sctp>;expires=9\r\n",
         "Contact: <tel:1>;expires=9, <sip:alice@client.example.com>;expires=9\r\n",
     ] {
-        assert_eq!(registered(own, confirmed, direct), [UNREGISTERED], "{confirmed}");
+        assert_eq!(registered(own, confirmed, direct).1, [UNREGISTERED], "{confirmed}");
     }
     let foreign = "Contact: <sip:alice@192.0.2.9:5062>;expires=9\r\n";
-    assert!(registered(foreign, foreign, direct).is_empty(), "only for oneself");
+    assert_eq!(registered(foreign, foreign, direct), (vec![], vec![]), "only for oneself");
     let from_anybody = |talk: &mut Talk| talk.settings.sip_direct_signalling = false;
     let confirmed = format!("Expires: 9\r\n{own}");
     let incoming = ["signalling any 192.0.2.1 5062"];
-    assert_eq!(registered(own, &confirmed, from_anybody), incoming);
+    assert_eq!(registered(own, &confirmed, from_anybody).0, incoming);
     let without_port = "Contact: <sip:192.0.2.1>;expires=9\r\n";
     let at_default = ["signalling 198.51.100.2 192.0.2.1 5060"];
-    assert_eq!(registered(without_port, without_port, direct), at_default);
+    assert_eq!(registered(without_port, without_port, direct).0, at_default);
 }
 
 #[test]
@@ -347,7 +357,7 @@ fn it_does_not_matter_where_segments_end() {
         let announced = talk.announced(THERE, pieces.iter().copied());
         announced.iter().map(|it| it.destination_port).collect::<Vec<_>>()
     };
-    let expected = [6000, 6001, 6002, 6003];
+    let expected = [5062, 6000, 6001, 6002, 6003];
     for cut in 1..bytes.len() {
         assert_eq!(ports(&[&bytes[..cut], &bytes[cut..]]), expected, "cut at {cut}");
     }

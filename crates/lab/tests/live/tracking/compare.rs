@@ -74,7 +74,7 @@ impl Told<'_> {
 }
 
 /// Which seeds: `STATEWAY_SEEDS=N` is 0 to N - 1, `STATEWAY_SEEDS=A-B` is A to B.
-fn seeds(default: u64) -> Range<u64> {
+pub fn seeds(default: u64) -> Range<u64> {
     let Ok(wanted) = std::env::var("STATEWAY_SEEDS") else { return 0..default };
     let number = |text: &str| text.parse::<u64>().expect("STATEWAY_SEEDS is N or A-B");
     match wanted.split_once('-') {

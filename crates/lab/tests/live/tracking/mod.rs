@@ -14,6 +14,7 @@ mod pptp;
 mod reason;
 mod said;
 mod sctp;
+mod spoken;
 mod talk;
 mod tcp;
 mod timeouts;
@@ -50,6 +51,11 @@ fn what_calls_announce_is_expected_as_by_the_kernel() {
         kernel.attach_helpers(&[Kind::Sip])?;
         calls::CALLS.run_in(&kernel)
     });
+}
+
+#[test]
+fn what_calls_say_is_translated_as_by_the_kernel() {
+    alone(spoken::compare);
 }
 
 #[test]

@@ -1,0 +1,156 @@
+//! Calls by SIP whose ports belong to the buckets of several workers, and edited packets of
+//! unusual lengths.
+
+use netio::{Checksum, Offload, Segmentation};
+
+use super::*;
+
+const SIP: u16 = 5060;
+
+fn phones(workers: u16) -> Net {
+    let mut config = Config::new(HashKey(3, 4));
+    config.settings.conntrack.helpers.attach(Kind::Sip, SIP).unwrap();
+    let crew = crew_of(workers, RULES, routing(), OWN.into(), config);
+    Net { crew, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
+}
+
+impl Net {
+    /// What leaves of a datagram that comes in by a port, and its ends.
+    fn datagram(
+        &mut self,
+        port: usize,
+        (from, to): (Host, Host),
+        text: &str,
+    ) -> (Host, Host, String) {
+        let station = [INSIDE, OUTSIDE][port];
+        let packet = builder(from.0, to.0).macs(station, STATIONS[port]);
+        self.crew.arrive(port, &udp(&packet, (from.1, to.1), text.as_bytes()));
+        self.crew.settle();
+        let sent = self.crew.sent(1 - port);
+        assert_eq!(sent.len(), 1, "dropped: {:?}", self.crew.reasons());
+        let network = seen(&sent[0]);
+        let [from, to] = ends(&network);
+        let start = usize::from(network.transport_offset) + 8;
+        let text = sent[0].bytes()[start..network.end as usize].to_vec();
+        (from, to, String::from_utf8(text).unwrap())
+    }
+}
+
+fn invite((address, port): Host, sound: u16) -> String {
+    let body = format!("v=0\r\nc=IN IP4 {address}\r\nm=audio {sound} RTP/AVP 0\r\n");
+    format!(
+        "INVITE sip:b@example.com SIP/2.0\r\nVia: SIP/2.0/UDP {address}:{port}\r\n\
+         CSeq: 1 INVITE\r\nContact: <sip:a@{address}:{port}>\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn sound_of(text: &str) -> u16 {
+    text.split_once("m=audio ").unwrap().1.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn sound_finds_its_way_whoever_owns_its_ports() {
+    for (round, port) in (40000..40024).enumerate() {
+        let mut net = phones(3);
+        let (phone, server) = ((net.inside, port), (net.outside, SIP));
+        let (seen, _, text) = net.datagram(0, (phone, server), &invite(phone, 6000));
+        let told = sound_of(&text);
+        assert_eq!(text, invite(seen, told));
+        assert!(told.is_multiple_of(2) && told > 1023, "{told}");
+        let answer =
+            invite(server, 7000).replace("INVITE sip:b@example.com SIP/2.0", "SIP/2.0 200 OK");
+        net.datagram(1, (server, seen), &answer);
+        for odd in [0, 1] {
+            let near = (net.inside, 6000 + odd);
+            let (known, far) = ((net.own, told + odd), (net.outside, 7000 + odd));
+            let there = |net: &mut Net| {
+                assert_eq!(net.datagram(0, (near, far), "x"), (known, far, "x".to_owned()));
+            };
+            let back = |net: &mut Net| {
+                assert_eq!(net.datagram(1, (far, known), "x"), (far, near, "x".to_owned()));
+            };
+            let connections = net.crew.connections();
+            if round.is_multiple_of(2) {
+                there(&mut net)
+            } else {
+                back(&mut net)
+            }
+            back(&mut net);
+            there(&mut net);
+            assert_eq!(net.crew.connections(), connections + 1, "one for both directions");
+        }
+        assert_eq!((net.crew.reasons(), net.crew.to_host()), (vec![], 0));
+    }
+}
+
+#[test]
+fn a_session_goes_on_while_its_buckets_move() {
+    let mut net = Net::v4(3, 21);
+    let (client, server) = ((net.inside, 40000), (net.outside, 21));
+    let mut control = Control::open(&mut net, 0, client, server);
+    for data in 40001..40007 {
+        for bucket in 0..16 {
+            net.crew.start_move(bucket, bucket + data);
+            net.crew.settle();
+        }
+        let place = (net.inside, data);
+        let told = of_six(&control.say(&mut net, 0, &format!("PORT {}\r\n", six(place))));
+        control.say(&mut net, 1, "200 I see\r\n");
+        for bucket in 0..16 {
+            net.crew.start_move(bucket, bucket + data + 1);
+            net.crew.settle();
+        }
+        assert_eq!(net.open(1, (net.outside, 20), told), (place, (net.outside, 20)));
+        control.say(&mut net, 1, "226 That was all\r\n");
+        control.say(&mut net, 0, "NOOP\r\n");
+    }
+    assert_eq!((net.crew.reasons(), net.expected()), (vec![], 0));
+}
+
+/// The sum of addresses, protocol and length that stands in a segment whose checksum somebody
+/// else completes.
+fn pseudo_header(frame: &[u8], network: &Network) -> [u8; 2] {
+    let length = network.end - u32::from(network.transport_offset);
+    let addresses = frame[26..34].chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
+    let sum = addresses.sum::<u32>() + u32::from(protocol::TCP) + length;
+    (((sum >> 16) + (sum & 0xffff)) as u16).to_be_bytes()
+}
+
+#[test]
+fn a_super_packet_is_edited_whole() {
+    let mut net = Net::v4(2, 21);
+    let (client, server) = ((net.inside, 40000), (net.outside, 21));
+    let mut control = Control::open(&mut net, 0, client, server);
+    for data in [40001, 5] {
+        let mut text = format!("PORT {}\r\n", six((net.inside, data)));
+        (0..300).for_each(|line| write!(text, "NOOP {line}\r\n").unwrap());
+        let numbers = (control.said[0], control.heard[0]);
+        let bytes = net.segment(0, control.speaks[0], PSH_ACK, numbers, text.as_bytes());
+        let mut frame = netio::FramePool::new(0, 0).copy_of(&bytes).unwrap();
+        let network = dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+        // As a kernel leaves it.
+        let sum = pseudo_header(frame.bytes(), &network);
+        frame.bytes_mut()[50..52].copy_from_slice(&sum);
+        frame.offload = Offload {
+            checksum: Checksum::Partial { start: 34, offset: 16 },
+            segmentation: Some(Segmentation { kind: 1, header_length: 54, segment_size: 1400 }),
+        };
+        net.crew.inputs[0].0.lock().unwrap().push_back(frame);
+        net.crew.settle();
+        let sent = net.crew.sent(1);
+        assert_eq!(sent.len(), 1, "dropped: {:?}", net.crew.reasons());
+        let (from, to) = control.speaks[1];
+        let network = dissect(sent[0].bytes(), Tunnels::Outer).unwrap().network.unwrap();
+        assert_eq!(ends(&network), [to, from]);
+        let heard = &sent[0].bytes()[54..network.end as usize];
+        let heard = String::from_utf8(heard.to_vec()).unwrap();
+        assert_eq!(of_six(&heard).0, net.own);
+        assert_eq!(heard.split_once("\r\n").unwrap().1, text.split_once("\r\n").unwrap().1);
+        assert_eq!(sent[0].offload.segmentation.map(|it| it.segment_size), Some(1400));
+        assert_eq!(sent[0].bytes()[50..52], pseudo_header(sent[0].bytes(), &network));
+        control.said[0] += text.len() as u32;
+        control.heard[1] += heard.len() as u32;
+        control.say(&mut net, 1, "200 I see\r\n");
+    }
+}
