@@ -3,10 +3,11 @@
 //! All stages of a packet are asked by the owner of its bucket in one go, and rulesets are
 //! exchanged between two batches, so each packet is judged by one of them.
 
+use conntrack::nat::Halves;
 use conntrack::{Tracked, Why};
 use flow::{Class, DropReason, Timestamp, Zone};
 use netio::Frame;
-use ruleset::{CtState, Decision, Outcome, PacketView, Stage, evaluate};
+use ruleset::{CtState, Decision, NatRequest, Outcome, PacketView, Stage, evaluate};
 use wire::{ETHERNET_LEN, TcpFlags, Transport};
 
 use crate::journey::{Asked, Journey};
@@ -45,12 +46,12 @@ impl Worker {
         let mut journey = Journey::new(packet, Tracked::alone(Class::Untracked), input);
         // What was not tracked yet is invalid to the kernel's rules.
         journey.state = CtState::Invalid;
-        let outcome = self.judge_stage(Stage::Untracked, packet, &mut journey, now);
+        let asked = self.judge_stage(Stage::Untracked, packet, &mut journey, now);
         packet.mark = journey.mark;
-        let Some(outcome) = outcome? else { return Ok(None) };
-        packet.untracked = outcome.notrack;
+        let wanted = asked?;
+        packet.untracked = wanted.notrack;
         packet.judged = true;
-        Ok(outcome.zone.map(Zone).filter(|zone| *zone != packet.origin.zone))
+        Ok(wanted.zone.map(Zone).filter(|zone| *zone != packet.origin.zone))
     }
 
     /// Tracks a packet and judges it by the rules. If it is refused, what it has opened is
@@ -116,26 +117,29 @@ impl Worker {
         journey: &mut Journey,
         now: Timestamp,
     ) -> Result<(), Why> {
+        let mut halves = self.halves(packet, &journey.tracked);
+        journey.set_translated(&halves);
         if self.syn_proxy.opens() {
             let Some(hop) = self.find_way(packet, journey, now)? else { return Ok(()) };
-            let judged = self.leave(packet, journey, now);
+            let judged = self.leave(packet, journey, halves, now);
             hop.restore(&mut packet.frame);
             return judged;
         }
-        journey.set_translated(&self.halves(packet, &journey.tracked));
         self.judge_stage(Stage::Prerouting, packet, journey, now)?;
-        journey.follows = self.follow(packet, &journey.tracked, now)?;
-        self.judge_translation(Stage::DestinationNat, packet, journey, now)?;
-        let halves = self.halves(packet, &journey.tracked);
+        if journey.tracked.fresh {
+            journey.follows = self.follow(packet, &journey.tracked, now)?;
+            self.judge_translation(Stage::DestinationNat, packet, journey, now)?;
+            halves = self.halves(packet, &journey.tracked);
+            journey.set_translated(&halves);
+        }
         if journey.is_hosts && halves.destination.is_none() {
             return Ok(());
         }
         journey.is_hosts = false;
-        journey.set_translated(&halves);
         self.readdress(packet, &halves, Half::Destination);
         self.judge_stage(Stage::PreroutingTranslated, packet, journey, now)?;
         let Some(hop) = self.find_way(packet, journey, now)? else { return Ok(()) };
-        let judged = self.take_last_stages(packet, journey, now);
+        let judged = self.take_last_stages(packet, journey, halves, now);
         hop.restore(&mut packet.frame);
         judged
     }
@@ -144,24 +148,28 @@ impl Worker {
         &mut self,
         packet: &mut Packet,
         journey: &mut Journey,
+        halves: Halves,
         now: Timestamp,
     ) -> Result<(), Why> {
         self.judge_stage(Stage::Forward, packet, journey, now)?;
-        self.leave(packet, journey, now)
+        self.leave(packet, journey, halves, now)
     }
 
     fn leave(
         &mut self,
         packet: &mut Packet,
         journey: &mut Journey,
+        mut halves: Halves,
         now: Timestamp,
     ) -> Result<(), Why> {
         self.judge_stage(Stage::Postrouting, packet, journey, now)?;
-        if !self.judge_translation(Stage::SourceNat, packet, journey, now)? {
-            self.settle_translation(packet, &journey.tracked, now)?;
+        if journey.tracked.fresh {
+            if !self.judge_translation(Stage::SourceNat, packet, journey, now)? {
+                self.settle_translation(packet, &journey.tracked, now)?;
+            }
+            halves = self.halves(packet, &journey.tracked);
+            journey.set_translated(&halves);
         }
-        let halves = self.halves(packet, &journey.tracked);
-        journey.set_translated(&halves);
         self.readdress(packet, &halves, Half::Source);
         self.judge_stage(Stage::PostroutingTranslated, packet, journey, now)?;
         Ok(())
@@ -214,8 +222,9 @@ impl Worker {
         if !journey.tracked.fresh || journey.follows {
             return Ok(journey.follows);
         }
-        let outcome = self.judge_stage(stage, packet, journey, now)?;
-        let Some(request) = outcome.and_then(|outcome| outcome.nat) else { return Ok(false) };
+        let Some(request) = self.judge_stage(stage, packet, journey, now)?.nat else {
+            return Ok(false);
+        };
         if self.syn_proxy.opens() {
             // The proxy knows of one address of each end.
             return Err(DropReason::SynCookie.into());
@@ -232,12 +241,25 @@ impl Worker {
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<Option<Outcome>, Why> {
-        let Some(rules) = &mut self.rules else { return Ok(None) };
-        let program = &rules.shared.program;
-        if program.is_empty(stage) {
-            return Ok(None);
+    ) -> Result<Wanted, Why> {
+        match &self.rules {
+            Some(rules) if !rules.shared.program.accepts_at_once(stage, journey.state) => {
+                self.ask_rules(stage, packet, journey, now)
+            }
+            _ => Ok(Wanted::default()),
         }
+    }
+
+    #[inline(never)]
+    fn ask_rules(
+        &mut self,
+        stage: Stage,
+        packet: &mut Packet,
+        journey: &mut Journey,
+        now: Timestamp,
+    ) -> Result<Wanted, Why> {
+        let Some(rules) = &mut self.rules else { return Ok(Wanted::default()) };
+        let program = &rules.shared.program;
         let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
         let asked = table.zip(journey.tracked.connection);
         let asked = asked.map(|(table, id)| Asked { table, id, now });
@@ -267,9 +289,9 @@ impl Worker {
             self.carry_out(&outcome, packet, journey, now);
         }
         match outcome.decision {
-            Decision::Accept => Ok(Some(outcome)),
+            Decision::Accept => Ok(Wanted::of(&outcome)),
             // A capture holds no cookies.
-            Decision::SynProxy(_) if self.time == TimeSource::Frame => Ok(Some(outcome)),
+            Decision::SynProxy(_) if self.time == TimeSource::Frame => Ok(Wanted::of(&outcome)),
             refused => Err(self.refuse_by_rule(refused, &outcome, packet, journey, now)),
         }
     }
@@ -305,6 +327,21 @@ impl Worker {
         let Some(TrackedFlow { keyed, .. }) = packet.flow else { return false };
         let zone = keyed.key.zone;
         self.tracking.settings_of(zone).syn_proxy.half_open != 0 && self.answers(zone, now)
+    }
+}
+
+/// What rules want of a packet that goes on, beside what was done at once.
+#[derive(Default)]
+struct Wanted {
+    nat: Option<NatRequest>,
+    zone: Option<u16>,
+    notrack: bool,
+}
+
+impl Wanted {
+    #[inline]
+    const fn of(outcome: &Outcome) -> Self {
+        Self { nat: outcome.nat, zone: outcome.zone, notrack: outcome.notrack }
     }
 }
 

@@ -2,6 +2,7 @@
 //! neighbours or links have changed, and looked at by all workers.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 
 use fib::{Action, Fib, HardwareAddress, LinkId, Neighbours, TableId};
@@ -22,7 +23,7 @@ pub struct Routing {
     ports: Vec<Option<RoutedPort>>,
     by_link: BTreeMap<LinkId, PortId>,
     /// With broadcast addresses, for which it is false.
-    own: HashMap<IpAddr, bool>,
+    own: HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>>,
 }
 
 /// A port as an interface of the kernel.
@@ -169,7 +170,7 @@ fn names<'a>(addresses: impl IntoIterator<Item = &'a IpNet>) -> Names {
 
 /// All addresses that the kernel takes for its own, and those for everybody on a link.
 /// Whole prefixes of them are found by the route.
-fn own_addresses(fib: &Fib) -> HashMap<IpAddr, bool> {
+fn own_addresses(fib: &Fib) -> HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>> {
     let local = fib.tables().filter(|(id, _)| *id == TableId::LOCAL);
     local
         .flat_map(|(_, table)| table.routes())
@@ -177,6 +178,39 @@ fn own_addresses(fib: &Fib) -> HashMap<IpAddr, bool> {
         .filter(|route| route.destination.prefix_len() == route.destination.max_prefix_len())
         .map(|route| (route.destination.addr(), matches!(route.action, Action::Local)))
         .collect()
+}
+
+/// Hashes addresses of the host, which are asked for with both ends of every packet. Who sends
+/// packets chooses none of those that are in the table, so it needs no secret.
+#[derive(Clone, Copy, Default)]
+struct AddressHasher(u64);
+
+impl AddressHasher {
+    fn mix(&mut self, word: u64) {
+        // The constant of Fibonacci hashing (Knuth, The Art of Computer Programming 6.4).
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<4>();
+        words.iter().for_each(|word| self.mix(u32::from_ne_bytes(*word).into()));
+        rest.iter().for_each(|byte| self.mix((*byte).into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.mix(number);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.mix(number as u64);
+    }
 }
 
 #[cfg(test)]

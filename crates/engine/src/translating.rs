@@ -211,12 +211,12 @@ impl Worker {
             Half::Source => halves.after_routing(),
         };
         if change != Readdress::default() {
-            self.readdress_slowly(packet, &change);
+            self.readdress_by(packet, &change);
         }
     }
 
-    #[cold]
-    fn readdress_slowly(&mut self, packet: &mut Packet, change: &Readdress) {
+    #[inline(never)]
+    fn readdress_by(&mut self, packet: &mut Packet, change: &Readdress) {
         let Packet { frame, network, pieces, .. } = packet;
         let before = Readdress {
             source: change.source.and_then(|_| place(network, true)),

@@ -1,7 +1,7 @@
 //! Rules and tables together.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::route::{Action, NextHop, Route};
@@ -89,11 +89,15 @@ pub struct Fib {
     tables: BTreeMap<TableId, Arc<Table>>,
     /// What the rules of IPv4 and IPv6 ask beside addresses, interface and traffic class.
     asks: [Asks; 2],
+    /// Whether a route of IPv4, of IPv6 looks at who sends, or shares flows among hops. True
+    /// until all are cleared.
+    tells_sources_apart: [bool; 2],
 }
 
 /// What some of the rules of a family ask of a packet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asks {
+    source: bool,
     mark: bool,
     protocol: bool,
     ports: bool,
@@ -103,6 +107,7 @@ impl Asks {
     fn of(rules: &[Rule]) -> Self {
         let any = |asks: fn(&Selector) -> bool| rules.iter().any(|rule| asks(&rule.selector));
         Self {
+            source: any(|it| it.source.is_some()),
             mark: any(|it| it.mark.is_some()),
             protocol: any(|it| it.protocol.is_some()),
             ports: any(|it| it.source_port.is_some() || it.destination_port.is_some()),
@@ -121,6 +126,7 @@ impl Default for Fib {
             v6: Arc::new(v6),
             tables: BTreeMap::new(),
             asks: Default::default(),
+            tells_sources_apart: [false; 2],
         }
     }
 }
@@ -129,14 +135,23 @@ impl Fib {
     /// The question without what nobody asks: all packets of which it is the same go the same
     /// way.
     pub(crate) fn essence(&self, query: &Query) -> Query {
-        let Asks { mark, protocol, ports } = self.asks[usize::from(query.destination.is_ipv6())];
-        Query {
+        let family = usize::from(query.destination.is_ipv6());
+        let Asks { source, mark, protocol, ports } = self.asks[family];
+        let mut asked = Query {
             mark: if mark { query.mark } else { 0 },
             traffic_class: query.tos(),
             protocol: if protocol { query.protocol } else { 0 },
             ports: query.ports.filter(|_| ports),
             ..*query
+        };
+        if !source && !self.tells_sources_apart[family] {
+            asked.source = match query.source {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            };
+            asked.flow_hash = spread(query.destination);
         }
+        asked
     }
 
     /// Which way a packet goes.
@@ -203,13 +218,21 @@ impl Fib {
 
     /// Adds a route, behind others of the same rank.
     pub fn insert(&mut self, table: TableId, route: Route) {
-        self.table_mut(table).insert(route, false);
+        self.insert_route(table, route, false);
     }
 
     /// Puts a route in the place of the first for the same destination, source, type of
     /// service and metric; adds it if there is none.
     pub fn replace(&mut self, table: TableId, route: Route) {
-        self.table_mut(table).insert(route, true);
+        self.insert_route(table, route, true);
+    }
+
+    fn insert_route(&mut self, table: TableId, route: Route, replaces: bool) {
+        let has_choice = matches!(&route.action, Action::Forward(hops) if hops.all().len() > 1);
+        if has_choice || route.source.is_some() {
+            self.tells_sources_apart[usize::from(route.destination.addr().is_ipv6())] = true;
+        }
+        self.table_mut(table).insert(route, replaces);
     }
 
     /// Takes a route out; false if there is none such.
@@ -219,6 +242,7 @@ impl Fib {
 
     /// Takes all routes of a family out.
     pub fn clear(&mut self, v6: bool) {
+        self.tells_sources_apart[usize::from(v6)] = false;
         for table in self.tables.values_mut() {
             Arc::make_mut(table).clear(v6);
         }
@@ -233,6 +257,16 @@ impl Fib {
     fn table_mut(&mut self, id: TableId) -> &mut Table {
         Arc::make_mut(self.tables.entry(id).or_default())
     }
+}
+
+/// A number for an address, spread over all values.
+fn spread(address: IpAddr) -> u32 {
+    let bits = match address {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64 ^ address.to_bits() as u64,
+    };
+    // Fibonacci hashing: the high bits of the product depend on all of the address.
+    (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 #[cfg(test)]

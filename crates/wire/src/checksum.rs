@@ -38,14 +38,12 @@ impl Sum {
     /// transport of `length` bytes.
     #[must_use]
     pub fn pseudo_header(self, network: &Network, length: u32) -> Self {
-        let from = match network.family {
-            Family::V4 => 12,
-            Family::V6 => 0,
+        // Each with a length that is known, so that none is asked for at run time.
+        let addresses = match network.family {
+            Family::V4 => self.bytes(&network.source[12..]).bytes(&network.destination[12..]),
+            Family::V6 => self.bytes(&network.source).bytes(&network.destination),
         };
-        self.bytes(&network.source[from..])
-            .bytes(&network.destination[from..])
-            .bytes(&length.to_be_bytes())
-            .word(network.protocol.into())
+        addresses.bytes(&length.to_be_bytes()).word(network.protocol.into())
     }
 
     /// The checksum: the complement of the sum.

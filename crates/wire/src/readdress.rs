@@ -139,24 +139,14 @@ impl Readdress {
 
     /// Returns what the change does to a sum over the pseudo header.
     fn write_addresses(&self, header: &mut [u8], packet: Packet) -> Option<Change> {
-        let (source, destination) = match packet.family {
-            Family::V4 => (12..16, 16..20),
-            Family::V6 => (8..24, 24..40),
-        };
-        let mut change = Change::default();
         // With a routing header the pseudo header has the last destination, which is not
         // the one in the IPv6 header (RFC 8200 section 8.1).
-        let ends =
-            [(source, self.source, true), (destination, self.destination, !packet.is_routed)];
-        for (place, new, counts) in ends {
-            let old = header.get_mut(place)?;
-            let Some(Place { address, .. }) = new else { continue };
-            let new = &address[address.len() - old.len()..];
-            if counts {
-                change = change.replace(old, new);
-            }
-            old.copy_from_slice(new);
-        }
+        let ends = [(self.source, true), (self.destination, !packet.is_routed)];
+        // The length of an address is known where it is written.
+        let change = match packet.family {
+            Family::V4 => write_ends::<4>(header.get_mut(12..20)?, ends)?,
+            Family::V6 => write_ends::<16>(header.get_mut(8..40)?, ends)?,
+        };
         if packet.family == Family::V4 {
             change.update(header, IPV4_CHECKSUM);
         }
@@ -174,9 +164,10 @@ impl Readdress {
         };
         let mut change = Change::default();
         for (field, port) in ports.into_iter().flatten() {
-            if let Some(old) = transport.get_mut(field..field + 2) {
+            let old = transport.get_mut(field..).and_then(<[u8]>::first_chunk_mut::<2>);
+            if let Some(old) = old {
                 change = change.replace(old, &port.to_be_bytes());
-                old.copy_from_slice(&port.to_be_bytes());
+                *old = port.to_be_bytes();
             }
         }
         change
@@ -231,6 +222,25 @@ impl Readdress {
             *key = place.port.into();
         }
     }
+}
+
+/// Writes the new ones of two addresses of `N` bytes that lie one behind the other. Returns
+/// what that does to a sum over those that count.
+#[inline]
+fn write_ends<const N: usize>(
+    addresses: &mut [u8],
+    ends: [(Option<Place>, bool); 2],
+) -> Option<Change> {
+    let mut change = Change::default();
+    for (old, (new, counts)) in addresses.as_chunks_mut::<N>().0.iter_mut().zip(ends) {
+        let Some(Place { address, .. }) = new else { continue };
+        let new = address.last_chunk::<N>()?;
+        if counts {
+            change = change.replace(old, new);
+        }
+        *old = *new;
+    }
+    Some(change)
 }
 
 /// What has to be known of a packet, or of a quoted one, to change its ends.

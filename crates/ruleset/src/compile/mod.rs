@@ -1,9 +1,11 @@
 //! From a validated ruleset to instructions.
 
+mod at_once;
 mod index;
 mod lookup;
 mod table;
 
+use crate::CtState;
 use crate::field::Field;
 use crate::kind::Interval;
 use crate::model::{
@@ -12,6 +14,7 @@ use crate::model::{
 };
 use crate::stage::{Stage, TableFamily};
 
+use self::at_once::States;
 pub(crate) use self::index::{Candidates, Dimension, Index};
 pub(crate) use self::lookup::{Lookup, PackedKey, Shape, is_dynamic};
 
@@ -56,6 +59,8 @@ pub struct Program {
     /// Counters of rules, then those of elements of sets that do not change.
     pub(crate) counters: Vec<Counter>,
     pub(crate) seed: u64,
+    /// By stage.
+    at_once: Vec<States>,
 }
 
 /// A chain.
@@ -147,7 +152,8 @@ impl Program {
             }
             sets.push(lookup);
         }
-        Ok(Self { ruleset, chains, begins, code, sets, dynamic, counters, seed })
+        let at_once = Stage::ALL.map(|stage| States::accepted(&ruleset, stage)).into();
+        Ok(Self { ruleset, chains, begins, code, sets, dynamic, counters, seed, at_once })
     }
 
     /// What it was compiled from.
@@ -158,6 +164,14 @@ impl Program {
     /// True if no chain is asked in a stage: it need not be evaluated.
     pub fn is_empty(&self, stage: Stage) -> bool {
         self.bases(stage).is_empty()
+    }
+
+    /// True if a stage accepts every packet of a connection in this state, and does nothing
+    /// else with it: it need not be evaluated. So it is where nothing is asked, and behind
+    /// rules such as `ct state established accept` where they come first.
+    #[inline]
+    pub fn accepts_at_once(&self, stage: Stage, state: CtState) -> bool {
+        self.at_once[stage as usize].holds(state)
     }
 
     /// The sets that rules change, of which each worker has its own.

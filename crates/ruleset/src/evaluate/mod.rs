@@ -31,10 +31,11 @@ pub fn evaluate(
     state: &mut RuleState,
     now: Timestamp,
 ) -> Outcome {
+    // Filled in where it is returned to: it is large, and asked for often.
+    let mut outcome = Outcome::NOTHING;
     let mut nobody = run::Silent;
-    let mut run = run::Run::new(program, view, state, now, &mut nobody);
-    run.stage(stage);
-    run.outcome
+    run::Run::new(program, view, state, now, &mut outcome, &mut nobody).stage(stage);
+    outcome
 }
 
 /// The same, and tells every rule that matched and every chain whose policy decided, in
@@ -48,9 +49,9 @@ pub fn explain(
     tell: &mut dyn FnMut(Step),
 ) -> Outcome {
     let mut somebody = run::Telling(tell);
-    let mut run = run::Run::new(program, view, state, now, &mut somebody);
-    run.stage(stage);
-    run.outcome
+    let mut outcome = Outcome::NOTHING;
+    run::Run::new(program, view, state, now, &mut outcome, &mut somebody).stage(stage);
+    outcome
 }
 
 #[cfg(test)]

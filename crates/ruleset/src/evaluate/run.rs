@@ -68,7 +68,7 @@ pub(super) struct Run<'a, 'v, T> {
     view: &'a PacketView<'v>,
     state: &'a mut RuleState,
     now: Timestamp,
-    pub outcome: Outcome,
+    outcome: &'a mut Outcome,
     /// Length of the packet, bytes.
     bytes: u64,
     stage: Stage,
@@ -82,11 +82,11 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         view: &'a PacketView<'v>,
         state: &'a mut RuleState,
         now: Timestamp,
+        outcome: &'a mut Outcome,
         trace: &'a mut T,
     ) -> Self {
         let bytes = u64::from(view.network.end - u32::from(view.network.offset));
-        let (outcome, stage) = (Outcome::NOTHING, Stage::Untracked);
-        Self { program, view, state, now, outcome, bytes, stage, trace }
+        Self { program, view, state, now, outcome, bytes, stage: Stage::Untracked, trace }
     }
 
     /// Base chains in turn: accepted is accepted by this chain only, the rest is final.
@@ -169,7 +169,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Dimension::Input => Field::Input,
             Dimension::Output => Field::Output,
         };
-        value(field, self.view, &self.outcome)
+        value(field, self.view, self.outcome)
     }
 
     #[inline]
@@ -247,7 +247,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
 
     #[inline]
     fn value(&self, field: Field) -> Option<u128> {
-        value(field, self.view, &self.outcome)
+        value(field, self.view, self.outcome)
     }
 
     #[inline]

@@ -1,0 +1,77 @@
+//! What a stage accepts by its first rules: those that ask only for the state of the connection,
+//! as nearly every ruleset begins.
+
+use crate::CtState;
+use crate::field::{CtField, Field};
+use crate::model::{Chain, Item, Rule, ValidRuleset, Verdict};
+use crate::stage::Stage;
+
+const STATES: [CtState; 5] =
+    [CtState::Invalid, CtState::Established, CtState::Related, CtState::New, CtState::Untracked];
+
+/// States of connections, each a bit of [`CtState`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct States(u8);
+
+impl States {
+    fn all() -> Self {
+        Self(STATES.iter().fold(0, |all, state| all | *state as u8))
+    }
+
+    /// Those of whose packets a stage accepts every one, and does nothing else with them.
+    pub fn accepted(ruleset: &ValidRuleset, stage: Stage) -> Self {
+        let chains = ruleset.bases[stage as usize].iter().map(|id| &ruleset.chains[id.index()]);
+        // What one chain accepts the next one may still refuse.
+        chains.fold(Self::all(), |accepted, chain| {
+            Self(accepted.0 & Self::accepted_by(ruleset, chain).0)
+        })
+    }
+
+    fn accepted_by(ruleset: &ValidRuleset, chain: &Chain) -> Self {
+        let (mut accepted, mut undecided) = (0, Self::all().0);
+        let rules = &ruleset.rules[chain.rules.start as usize..chain.rules.end as usize];
+        for rule in rules {
+            let Some((Self(states), verdict)) = Self::of_rule(rule) else {
+                return Self(accepted);
+            };
+            match verdict {
+                Verdict::Accept => accepted |= states & undecided,
+                Verdict::Drop => {}
+                _ => return Self(accepted),
+            }
+            undecided &= !states;
+        }
+        let by_policy = chain.base.is_some_and(|base| base.accepts);
+        Self(if by_policy { accepted | undecided } else { accepted })
+    }
+
+    /// What a rule asks for and says, if it asks for the state and does nothing else.
+    fn of_rule(rule: &Rule) -> Option<(Self, Verdict)> {
+        let [test, Item::Verdict(verdict)] = rule.items.as_slice() else { return None };
+        let [load] = test.loads() else { return None };
+        if load.field != Field::Connection(CtField::State) {
+            return None;
+        }
+        let holds = |state: CtState| {
+            let value = (state as u128 & load.and) ^ load.xor;
+            match test {
+                Item::Within { interval, negated, .. } => Some(interval.holds(value) != *negated),
+                Item::Bits { mask, any, .. } => Some((value & mask != 0) == *any),
+                _ => None,
+            }
+        };
+        let states = STATES
+            .iter()
+            .try_fold(0, |all, state| Some(if holds(*state)? { all | *state as u8 } else { all }));
+        Some((Self(states?), *verdict))
+    }
+
+    #[inline]
+    pub const fn holds(self, state: CtState) -> bool {
+        self.0 & state as u8 != 0
+    }
+}
+
+#[cfg(test)]
+#[path = "at_once_tests.rs"]
+mod tests;
