@@ -55,7 +55,7 @@ pub use packet::{Piece, udp, udp_sum};
 pub use placement::{CpuSet, Placement};
 pub use program::{Background, Output, Program, Transport};
 pub use random::Random;
-pub use ratio::{Load, RatioReport, RatioSpec, Series, Variant, ratio};
+pub use ratio::{Contest, Load, RatioReport, RatioSpec, Series, Variant, ratio};
 pub use stateway::{Stateway, StatewaySpec};
 pub use topology::{Family, FarHost, Gateway, Lab, Side, Tracking};
 pub use traffic::{GeneratorSpec, RateReport, packet_rate};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::clients::iperf::iperf_tcp;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::placement::Placement;
 use crate::stateway::StatewaySpec;
-use crate::topology::{Family, Gateway, Lab, Tracking};
+use crate::topology::{Family, Gateway, Lab, Tracking, load_rules};
 use crate::traffic::{GeneratorSpec, packet_rate};
 
 /// What to compare and how long.
@@ -21,6 +21,8 @@ pub struct RatioSpec {
     pub workers: u32,
     /// What is sent.
     pub load: Load,
+    /// Who takes part.
+    pub contest: Contest,
     /// How often every variant has its turn (at least 1).
     pub rounds: u32,
     /// Traffic of one turn.
@@ -39,6 +41,17 @@ pub enum Load {
     Frames(PathBuf),
 }
 
+/// Which gateways are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contest {
+    /// What joins two networks as it is: [`Variant::Stateway`] beside a bridge and forwarding.
+    Joining,
+    /// Masquerade, beside routing with the same rules without it. Before anything is measured
+    /// the server makes sure that it is really the gateway that it hears from, and that all
+    /// checksums are right.
+    Masquerade,
+}
+
 /// A gateway that takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
@@ -50,6 +63,12 @@ pub enum Variant {
     KernelForwarding,
     /// Forwarding by the kernel with connection tracking.
     KernelConntrack,
+    /// `stateway run` as a router with the rules of [`Tracking::Conntrack`].
+    StatewayRouted,
+    /// `stateway run` as a router with those of [`Tracking::Masquerade`].
+    StatewayMasquerade,
+    /// Forwarding by the kernel with those.
+    KernelMasquerade,
 }
 
 /// The figures of one variant, in the unit of the [`Load`].
@@ -64,7 +83,9 @@ pub struct Series {
 /// The figures of all variants of one run.
 #[derive(Clone, Debug)]
 pub struct RatioReport {
-    /// In the order of [`Variant`].
+    /// The variant that the others are compared with.
+    pub ours: Variant,
+    /// In the order of the contest.
     pub series: Vec<Series>,
 }
 
@@ -77,18 +98,51 @@ impl Variant {
             Self::KernelBridge => "kernel_bridge",
             Self::KernelForwarding => "kernel_forwarding",
             Self::KernelConntrack => "kernel_conntrack",
+            Self::StatewayRouted => "stateway_routed",
+            Self::StatewayMasquerade => "stateway_masquerade",
+            Self::KernelMasquerade => "kernel_masquerade",
         }
     }
 
+    const fn masquerades(self) -> bool {
+        matches!(self, Self::StatewayMasquerade | Self::KernelMasquerade)
+    }
+
     fn gateway(self, spec: &RatioSpec) -> Option<Gateway> {
+        let stateway = || Some(StatewaySpec::new(spec.binary.clone()?, spec.workers));
+        let routed = |rules| {
+            let spec = stateway()?;
+            Some(Gateway::Stateway(StatewaySpec { routed: true, rules, ..spec }))
+        };
         Some(match self {
-            Self::Stateway => {
-                Gateway::Stateway(StatewaySpec::new(spec.binary.clone()?, spec.workers))
-            }
+            Self::Stateway => Gateway::Stateway(stateway()?),
+            Self::StatewayRouted => routed(Tracking::Conntrack)?,
+            Self::StatewayMasquerade => routed(Tracking::Masquerade)?,
+            Self::KernelMasquerade => Gateway::KernelForwarding(Tracking::Masquerade),
             Self::KernelBridge => Gateway::KernelBridge,
             Self::KernelForwarding => Gateway::KernelForwarding(Tracking::Off),
             Self::KernelConntrack => Gateway::KernelForwarding(Tracking::Conntrack),
         })
+    }
+}
+
+impl Contest {
+    /// The first is what the others are compared with.
+    const fn variants(self) -> [Variant; 4] {
+        match self {
+            Self::Joining => [
+                Variant::Stateway,
+                Variant::KernelBridge,
+                Variant::KernelForwarding,
+                Variant::KernelConntrack,
+            ],
+            Self::Masquerade => [
+                Variant::StatewayMasquerade,
+                Variant::KernelMasquerade,
+                Variant::StatewayRouted,
+                Variant::KernelConntrack,
+            ],
+        }
     }
 }
 
@@ -119,7 +173,7 @@ impl RatioReport {
     }
 
     /// The report as an object: for each variant the median, lowest and highest
-    /// figure, and Stateway's ratio to each of the others.
+    /// figure, and the ratio of ours to each of the others.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut object = json!({});
@@ -127,8 +181,8 @@ impl RatioReport {
             let (low, high) = series.spread();
             let name = series.variant.name();
             object[name] = json!({ "median": series.median(), "min": low, "max": high });
-            if series.variant != Variant::Stateway
-                && let Some(ratio) = self.ratio(Variant::Stateway, series.variant)
+            if series.variant != self.ours
+                && let Some(ratio) = self.ratio(self.ours, series.variant)
             {
                 object[format!("stateway_to_{name}")] = json!(ratio);
             }
@@ -143,15 +197,9 @@ impl RatioReport {
 /// # Errors
 /// Those of [`Lab::new`], [`iperf_tcp`] and [`packet_rate`].
 pub fn ratio(spec: &RatioSpec) -> Result<RatioReport> {
-    const VARIANTS: [Variant; 4] = [
-        Variant::Stateway,
-        Variant::KernelBridge,
-        Variant::KernelForwarding,
-        Variant::KernelConntrack,
-    ];
     let mut series: Vec<Series> = Vec::new();
     for _ in 0..spec.rounds.max(1) {
-        for variant in VARIANTS {
+        for variant in spec.contest.variants() {
             let Some(gateway) = variant.gateway(spec) else { continue };
             let lab = Lab::new(gateway, spec.placement.clone())?;
             let rate = match &spec.load {
@@ -159,6 +207,10 @@ pub fn ratio(spec: &RatioSpec) -> Result<RatioReport> {
                 Load::Frames(program) => {
                     let generator =
                         GeneratorSpec { time: spec.time, ..GeneratorSpec::new(program.clone()) };
+                    let has_run = series.iter().any(|series| series.variant == variant);
+                    if variant.masquerades() && !has_run {
+                        check_masquerade(&lab, &generator)?;
+                    }
                     packet_rate(&lab, &generator)?.delivered_per_second()
                 }
             };
@@ -171,7 +223,40 @@ pub fn ratio(spec: &RatioSpec) -> Result<RatioReport> {
     for series in &mut series {
         series.samples.sort_by(f64::total_cmp);
     }
-    Ok(RatioReport { series })
+    let [ours, ..] = spec.contest.variants();
+    Ok(RatioReport { ours, series })
+}
+
+/// Sends for a second: all that comes to the server is from the gateway, with right checksums.
+fn check_masquerade(lab: &Lab, generator: &GeneratorSpec) -> Result<()> {
+    const RULES: &str = "
+        table ip check {
+            counter ours { }
+            counter wrong { }
+            chain arrived {
+                type filter hook prerouting priority filter; policy accept;
+                udp dport 9 ct state invalid counter name wrong accept
+                udp dport 9 ip saddr 198.51.100.254 counter name ours accept
+                udp dport 9 counter name wrong
+            }
+        }
+    ";
+    load_rules(lab.server(), RULES.to_owned()).map_err(Error::or_unavailable)?;
+    let report =
+        packet_rate(lab, &GeneratorSpec { time: Duration::from_secs(1), ..generator.clone() })?;
+    let text = lab.server().program("nft").args(["-j", "list", "counters"]).check()?;
+    lab.server().program("nft").args(["delete", "table", "ip", "check"]).check()?;
+    let json: Value = serde_json::from_str(&text).unwrap_or_default();
+    let count = |name: &str| {
+        let mut all = json["nftables"].as_array()?.iter().map(|object| &object["counter"]);
+        all.find(|counter| counter["name"] == name)?["packets"].as_u64()
+    };
+    match (count("ours"), count("wrong")) {
+        (Some(ours), Some(0)) if ours > 0 => Ok(()),
+        _ => {
+            Err(Error::unexpected("nft", &format!("{report:?}, all of it from the gateway"), &text))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +267,7 @@ mod tests {
     fn medians_and_ratios_are_exact() {
         let series = |variant, samples: &[f64]| Series { variant, samples: samples.to_vec() };
         let report = RatioReport {
+            ours: Variant::Stateway,
             series: vec![
                 series(Variant::Stateway, &[1.0, 3.0, 100.0]),
                 series(Variant::KernelBridge, &[2.0, 4.0, 8.0, 16.0]),

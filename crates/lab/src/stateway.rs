@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::placement::Placement;
 use crate::program::{Background, Output, Program};
-use crate::topology::Side;
+use crate::topology::{Side, Tracking, load_rules};
 
 /// How to start Stateway.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct StatewaySpec {
     pub routed: bool,
     /// What comes from the server's side opens no connections but expected ones.
     pub refuses_new: bool,
+    /// Rules that packets are judged by: what the kernel does with them, for the same.
+    pub rules: Tracking,
     /// More text for the end of the configuration, such as a `[tunables]` table.
     pub more: String,
 }
@@ -38,7 +40,8 @@ impl StatewaySpec {
     /// A gateway with this many workers and everything else as is by default.
     #[must_use]
     pub fn new(binary: PathBuf, workers: u32) -> Self {
-        Self { binary, workers, routed: false, refuses_new: false, more: String::new() }
+        let (rules, more) = (Tracking::Off, String::new());
+        Self { binary, workers, routed: false, refuses_new: false, rules, more }
     }
 
     /// The configuration file for the named interfaces.
@@ -61,6 +64,14 @@ impl StatewaySpec {
     }
 }
 
+/// Rules as `nft -j list ruleset` prints them. They are in the kernel for a moment.
+fn as_json(gateway: &Namespace, rules: String) -> Result<String> {
+    load_rules(gateway, rules).map_err(Error::or_unavailable)?;
+    let text = gateway.program("nft").args(["-j", "list", "ruleset"]).check()?;
+    gateway.program("nft").args(["flush", "ruleset"]).check()?;
+    Ok(text)
+}
+
 impl Stateway {
     /// The control socket, inside the namespace.
     pub const SOCKET: &str = "/dev/shm/stateway.sock";
@@ -77,7 +88,11 @@ impl Stateway {
         if help.code != Some(0) || !help.stdout.contains("-c") {
             return Err(Error::Unavailable { why: format!("{program} has no command `run -c`") });
         }
-        let config = spec.config(&["lan0", "wan0"]);
+        let mut config = spec.config(&["lan0", "wan0"]);
+        if let Some(rules) = spec.rules.rules() {
+            let file = gateway.write_file("rules.json", as_json(gateway, rules)?.as_bytes())?;
+            let _ = write!(config, "\n[rules]\nfile = \"{file}\"\n");
+        }
         let file = gateway.write_file("stateway.toml", config.as_bytes())?;
         let background = gateway
             .program(&program)

@@ -306,19 +306,25 @@ impl Lab {
 
     fn forward(&self, tracking: Tracking) -> Result<()> {
         enable_forwarding(&self.gateway)?;
-        let rules = match tracking {
-            Tracking::Off => return Ok(()),
-            Tracking::Conntrack => CONNTRACK_RULES.to_owned(),
-            Tracking::Masquerade => format!("{CONNTRACK_RULES}{MASQUERADE_RULES}"),
-        };
-        self.gateway
-            .program("nft")
-            .args(["-f", "-"])
-            .input(rules)
-            .check()
-            .map(drop)
-            .map_err(Error::or_unavailable)
+        let Some(rules) = tracking.rules() else { return Ok(()) };
+        load_rules(&self.gateway, rules).map_err(Error::or_unavailable)
     }
+}
+
+impl Tracking {
+    /// As a ruleset in nft's syntax.
+    pub(crate) fn rules(self) -> Option<String> {
+        match self {
+            Self::Off => None,
+            Self::Conntrack => Some(CONNTRACK_RULES.to_owned()),
+            Self::Masquerade => Some(format!("{CONNTRACK_RULES}{MASQUERADE_RULES}")),
+        }
+    }
+}
+
+/// Loads rules in nft's syntax into the kernel, beside those that are there.
+pub(crate) fn load_rules(namespace: &Namespace, rules: String) -> Result<()> {
+    namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
 }
 
 impl Side {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lab::{
-    CpuSet, Family, Gateway, HttpServer, Lab, Load, Namespace, Placement, RatioSpec, Side,
+    Contest, CpuSet, Family, Gateway, HttpServer, Lab, Load, Namespace, Placement, RatioSpec, Side,
     Tracking, Variant, kernel_conntrack, ping, ratio,
 };
 
@@ -116,6 +116,7 @@ fn gateways_of_the_kernel_are_compared() {
     alone(|| {
         let report = ratio(&RatioSpec {
             load: Load::Stream,
+            contest: Contest::Joining,
             binary: None,
             workers: 1,
             rounds: 1,

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lab::{
-    Gateway, GeneratorSpec, Lab, Namespace, Placement, Result, Tracking, kernel_conntrack,
-    packet_rate,
+    Contest, Gateway, GeneratorSpec, Lab, Load, Namespace, Placement, RatioSpec, Result, Tracking,
+    Variant, kernel_conntrack, packet_rate, ratio,
 };
 
 use crate::scenario::{alone, stateway_binary};
@@ -67,5 +67,25 @@ fn the_generator_of_stateway_loads_every_gateway() {
         let mut lab = stateway_lab(1)?;
         through("stateway, 1 worker", &lab)?;
         stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn gateways_masquerade_what_is_measured() {
+    alone(|| {
+        let binary = stateway_binary()?;
+        let report = ratio(&RatioSpec {
+            binary: Some(binary.clone()),
+            workers: 1,
+            load: Load::Frames(binary),
+            contest: Contest::Masquerade,
+            rounds: 1,
+            time: Duration::from_secs(1),
+            placement: Placement::free(),
+        })?;
+        println!("{:#}", report.to_json());
+        let ratio = report.ratio(Variant::StatewayMasquerade, Variant::KernelMasquerade);
+        assert!(ratio.is_some_and(|ratio| ratio.is_finite() && ratio > 0.0), "{report:?}");
+        Ok(())
     });
 }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use bench::Machine;
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
-    FLOOD_GATEWAYS, FLOOD_RATES, FloodSpec, Load, Placement, RatioReport, RatioSpec, Variant,
+    Contest, FLOOD_GATEWAYS, FLOOD_RATES, FloodSpec, Load, Placement, RatioReport, RatioSpec,
     flood, ratio,
 };
 use serde_json::{Value, json};
@@ -25,16 +25,18 @@ struct Measurement {
     unit: &'static str,
     divisor: f64,
     load: fn(PathBuf) -> Load,
+    contest: Contest,
     placement: fn() -> Placement,
 }
 
-const MEASUREMENTS: [Measurement; 3] = [
+const MEASUREMENTS: [Measurement; 5] = [
     Measurement {
         title: "one TCP connection of iperf3, offloads on",
         key: "tcp_bit_s",
         unit: "Gbit/s",
         divisor: 1e9,
         load: |_| Load::Stream,
+        contest: Contest::Joining,
         placement: Placement::free,
     },
     Measurement {
@@ -43,6 +45,7 @@ const MEASUREMENTS: [Measurement; 3] = [
         unit: "Mframes/s",
         divisor: 1e6,
         load: Load::Frames,
+        contest: Contest::Joining,
         placement: Placement::free,
     },
     // The generator has one CPU, the gateway the other with all its softirqs; so the
@@ -53,6 +56,25 @@ const MEASUREMENTS: [Measurement; 3] = [
         unit: "Mframes/s",
         divisor: 1e6,
         load: Load::Frames,
+        contest: Contest::Joining,
+        placement: Placement::split,
+    },
+    Measurement {
+        title: "the same with masquerade, everything where the scheduler puts it",
+        key: "udp60_masquerade_free_frames_s",
+        unit: "Mframes/s",
+        divisor: 1e6,
+        load: Load::Frames,
+        contest: Contest::Masquerade,
+        placement: Placement::free,
+    },
+    Measurement {
+        title: "the same with masquerade, gateway on CPU 0, generator on CPU 1",
+        key: "udp60_masquerade_frames_s",
+        unit: "Mframes/s",
+        divisor: 1e6,
+        load: Load::Frames,
+        contest: Contest::Masquerade,
         placement: Placement::split,
     },
 ];
@@ -69,6 +91,7 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
             binary: Some(binary.clone()),
             workers: 1,
             load: (measurement.load)(binary.clone()),
+            contest: measurement.contest,
             rounds,
             time: Duration::from_secs(seconds),
             placement: (measurement.placement)(),
@@ -140,14 +163,14 @@ fn table(report: &RatioReport, measurement: &Measurement) -> Table {
         (unit, Align::Right),
         ("lowest", Align::Right),
         ("highest", Align::Right),
-        ("stateway against it", Align::Right),
+        (&format!("{} against it", report.ours.name()), Align::Right),
     ]);
     for series in &report.series {
         let figure = |value: f64| format!("{:.3}", value / measurement.divisor);
         let (low, high) = series.spread();
         let ratio = report
-            .ratio(Variant::Stateway, series.variant)
-            .filter(|_| series.variant != Variant::Stateway)
+            .ratio(report.ours, series.variant)
+            .filter(|_| series.variant != report.ours)
             .map_or(String::new(), |ratio| format!("{ratio:.2}x"));
         table.row([
             series.variant.name().to_owned(),
