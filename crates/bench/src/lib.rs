@@ -30,7 +30,10 @@ pub const BENCHMARKS: &[(&str, &str)] = &[
         "defrag",
         "reassembly: beside the designs of 2012 under overload, rates, goodput under attack",
     ),
-    ("rules", "judging packets by 10 to 10,000 rules, sets and verdict maps, beside rule by rule"),
+    (
+        "rules",
+        "judging packets by 10 to 10,000 rules, sets and maps, beside rule by rule; masquerade",
+    ),
     ("steer", "700 request/response flows over one and two workers, with and without steering"),
 ];
 

@@ -54,6 +54,7 @@ mod syn_proxy;
 mod tracking;
 mod translating;
 mod translation_addresses;
+mod unthreaded;
 mod views;
 mod why;
 mod worker;
@@ -76,6 +77,7 @@ pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
 pub use rule_loading::RulesView;
 pub use rules::{LoadRulesError, RuleCounts, check_rules};
 pub use settings::Settings;
+pub use unthreaded::Unthreaded;
 pub use views::{
     BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, Status,
     WorkerStatus, ZoneStatus,

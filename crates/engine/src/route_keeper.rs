@@ -43,11 +43,19 @@ impl Resolver {
         is_taken
     }
 
-    /// For tests: what is asked for comes out at the other end.
+    /// For nobody's: what is asked for comes out at the other end.
+    ///
+    /// # Errors
+    /// The system's error when no event descriptor is to be had.
+    pub fn detached() -> std::io::Result<(Self, Receiver<(LinkId, IpAddr)>)> {
+        let (wanted, asked) = sync_channel(MAX_WANTED);
+        Ok((Self { wanted, waker: Waker::new()? }, asked))
+    }
+
+    /// The same, for tests.
     #[cfg(test)]
     pub fn for_test() -> (Self, Receiver<(LinkId, IpAddr)>) {
-        let (wanted, asked) = sync_channel(MAX_WANTED);
-        (Self { wanted, waker: Waker::new().unwrap() }, asked)
+        Self::detached().unwrap()
     }
 }
 

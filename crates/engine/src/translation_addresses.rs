@@ -3,12 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
+use ruleset::Translations;
 use steer::Translated;
 use wire::Family;
 
 use crate::command::Command;
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
+use crate::routing::Routing;
 use crate::rules::{LoadRulesError, Rules};
 
 /// Ranges of addresses that are remembered after nothing is translated to them any more, those
@@ -44,23 +46,7 @@ impl Coordinator {
         if translations.is_empty() && !translates && self.hasher.translated().is_empty() {
             return Ok(());
         }
-        let literal = translations.sources.iter().map(|(family, interval)| {
-            let mapped = |number: u128| match family {
-                Family::V4 => Ipv4Addr::from_bits(number as u32).to_ipv6_mapped().octets(),
-                Family::V6 => number.to_be_bytes(),
-            };
-            mapped(interval.low)..=mapped(interval.high)
-        });
-        let mut addresses: Vec<_> = literal.collect();
-        if let Some(routing) = self.routing.as_ref().filter(|_| translations.masquerades) {
-            addresses.extend(routing.masquerade_addresses().map(|address| {
-                let address = match address {
-                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-                    IpAddr::V6(address) => address.octets(),
-                };
-                address..=address
-            }));
-        }
+        let addresses = addresses(translations, self.routing.as_deref());
         self.add_translation_addresses(addresses)?;
         if let Some(guard) = &self.config.host_guard {
             guard
@@ -82,4 +68,30 @@ impl Coordinator {
         let translated = self.hasher.translated().with_ports(ports);
         self.hasher.set_translated(translated);
     }
+}
+
+/// The addresses that rules translate sources to, the mapped form; `routing` tells those of a
+/// masquerade.
+pub fn addresses(
+    translations: &Translations,
+    routing: Option<&Routing>,
+) -> Vec<RangeInclusive<[u8; 16]>> {
+    let literal = translations.sources.iter().map(|(family, interval)| {
+        let mapped = |number: u128| match family {
+            Family::V4 => Ipv4Addr::from_bits(number as u32).to_ipv6_mapped().octets(),
+            Family::V6 => number.to_be_bytes(),
+        };
+        mapped(interval.low)..=mapped(interval.high)
+    });
+    let mut addresses: Vec<_> = literal.collect();
+    if let Some(routing) = routing.filter(|_| translations.masquerades) {
+        addresses.extend(routing.masquerade_addresses().map(|address| {
+            let address = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            };
+            address..=address
+        }));
+    }
+    addresses
 }

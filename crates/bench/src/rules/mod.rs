@@ -1,6 +1,8 @@
-//! Judging packets by rules: with an index and sets, and one rule after the other.
+//! Judging packets by rules: with an index and sets, and one rule after the other. Then
+//! translating their addresses.
 
 mod report;
+mod translation;
 mod workload;
 
 use flow::Timestamp;
@@ -11,6 +13,7 @@ use ruleset::{
 use serde_json::Value;
 
 pub use self::report::{Report, Row};
+pub use self::translation::{Translation, translate};
 use self::workload::Workload;
 use crate::measure::{Schedule, Turn, Work, cpus, rounds, turn};
 use crate::{Error, Options};
@@ -121,7 +124,8 @@ fn program(document: &Value, index: bool) -> Result<Program, Error> {
 /// # Errors
 /// [`Error::Wrong`] if two designs judge a packet differently.
 pub fn run(options: Options) -> Result<Report, Error> {
-    let cpu = cpus()?[0];
+    let cpus = cpus()?;
+    let cpu = cpus[0];
     let schedule = Schedule::of(options);
     let mut report = Report::begin(options);
     for workload in workload::all(options.quick)? {
@@ -144,6 +148,7 @@ pub fn run(options: Options) -> Result<Report, Error> {
             designs.iter().map(|(design, _)| *design).zip(&turns),
         );
     }
+    report.translated(&translation::run(options, &cpus)?);
     Ok(report)
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Design;
+use super::translation::{Measured, Translation};
 use super::workload::Workload;
 use crate::measure::{Findings, Turn, least_share, rates, ratios};
 use crate::table::{Cell, Table};
@@ -35,6 +36,9 @@ pub struct Report {
     pub index_bytes: BTreeMap<&'static str, usize>,
     /// Everything that was measured, with its spread.
     pub variants: Vec<Row>,
+    /// What translating addresses came to.
+    #[serde(flatten)]
+    pub translation: Translation,
 }
 
 /// What a design came to.
@@ -64,7 +68,14 @@ impl Report {
             speedup: BTreeMap::new(),
             index_bytes: BTreeMap::new(),
             variants: Vec::new(),
+            translation: Translation::default(),
         }
+    }
+
+    pub(super) fn translated(&mut self, measured: &[Measured]) {
+        let turns: Vec<_> = measured.iter().map(|it| it.turns().to_vec()).collect();
+        self.cpu_share = self.cpu_share.min(least_share(&turns));
+        self.translation = Translation::of(measured);
     }
 
     pub(super) fn measured<'t>(
@@ -119,6 +130,7 @@ impl fmt::Display for Report {
             table.row(*key, vec![Some(Cell::new(*speedup, 1))]);
         }
         writeln!(f, "{table}")?;
+        write!(f, "{}", self.translation)?;
         write!(f, "least share of a CPU: {:.0} %", self.cpu_share * 100.0)
     }
 }

@@ -9,5 +9,14 @@ fn a_quick_run_fills_the_contract_and_all_designs_judge_alike() {
         let ns = json["ns_per_packet"][key].as_f64();
         assert!(ns.is_some_and(|ns| ns > 0.0), "{key}: {json}");
     }
+    for key in ["nat_new_per_s", "nat_established_mpps"] {
+        let figure = json[key].as_f64();
+        assert!(figure.is_some_and(|figure| figure > 0.0), "{key}: {json}");
+    }
+    for traffic in ["new", "established"] {
+        let ratio = json["nat_ratios"][traffic]["to_one_lock"]["median"].as_f64();
+        assert!(ratio.is_some_and(|ratio| ratio > 0.0), "{traffic}: {json}");
+    }
+    assert!(report.to_string().contains("gateway, masquerade, 1 "), "{report}");
     assert!(report.to_string().contains("a set of 100,000 addresses, indexed"), "{report}");
 }

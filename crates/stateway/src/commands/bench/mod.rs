@@ -15,7 +15,7 @@ spread and the machine. Figures of a busy machine mean little: trust the ratios.
 Examples:
   stateway bench conntrack            tracking in memory, beside locked tables
   stateway bench defrag               reassembly, beside the designs of 2012 and under attack
-  stateway bench rules                rules, sets and maps, beside one rule after the other
+  stateway bench rules                rules, sets, maps and masquerade, beside what they replace
   stateway bench steer --json         700 conversations over one queue, with and without steering
   stateway bench io                   real traffic beside the kernel's gateways (needs root)")]
 pub struct Args {

@@ -1,0 +1,137 @@
+//! Workers without threads: their turns are made by whoever has them, such as a benchmark that
+//! takes turns itself.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use conntrack::Expectations;
+use flow::{Counters, Timestamp};
+use netlink::Picture;
+use steer::{Placement, Steered, SteeringHasher, Translated, WorkerId};
+use wire::Network;
+
+use crate::command::Command;
+use crate::config::{Config, Mode, StartError};
+use crate::crew::{Member, introduce};
+use crate::port_book::PortBook;
+use crate::ports::PortSetup;
+use crate::route_keeper::Resolver;
+use crate::routing::Routing;
+use crate::rules::Rules;
+use crate::translation_addresses::addresses;
+use crate::worker::{Equipment, TimeSource, Turn, Worker};
+use crate::{Bucket, Zones};
+
+/// One worker of a gateway whose workers have no threads, no coordinator and no kernel: what
+/// it knows of routes stays as it was at the start, and nobody opens a port that fails again.
+pub struct Unthreaded {
+    worker: Worker,
+    /// The other ends of its rings.
+    _member: Member,
+}
+
+impl Unthreaded {
+    /// The workers of a gateway, with their rules, ports and, if it is a router, what
+    /// `kernel` says of routes and neighbours. The n-th queue of each port belongs to the
+    /// n-th worker. [`Config::workers`] has to be fixed; nobody is pinned.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn crew(
+        config: &Config,
+        ports: Vec<PortSetup>,
+        kernel: &Picture,
+        now: Timestamp,
+    ) -> Result<Vec<Self>, StartError> {
+        let count = config.workers.resolve(&[]);
+        let names: Vec<String> = ports.iter().map(|port| port.name.clone()).collect();
+        let mut ports = PortBook::new(ports);
+        let Placement { table, .. } = ports.place(count, &[], config.buckets)?;
+        ports.open_all(count)?;
+        let routing = Arc::new(Routing::new(kernel, &names));
+        let rules = config.rules.clone().map(|ruleset| {
+            let ruleset = Arc::unwrap_or_clone(ruleset);
+            let unloaded = Rules::prepare(ruleset, config.mode, config.secret.0, &names)?;
+            Ok::<_, StartError>(unloaded.load(1, count, now))
+        });
+        let rules = rules.transpose()?;
+        let mut hasher = SteeringHasher::new(config.steering());
+        let translated =
+            rules.iter().flat_map(|rules| addresses(rules.translations(), Some(&*routing)));
+        hasher.set_translated(Translated::new(translated, config.settings.steer.nat_ports()));
+        let pools = config.limit_pools()?;
+        let expectations = Expectations::new(config.secret);
+        let fragments = defrag::Pools::new(&config.settings.defrag);
+        let (notices, _) = channel();
+        let mut crew = Vec::<Self>::new();
+        for id in (0..count as u16).map(WorkerId) {
+            let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
+            let mut worker = Worker::new(Equipment {
+                id,
+                hasher: hasher.clone(),
+                tunnels: config.tunnels,
+                routes: table.iter().map(|(_, owner)| owner).collect(),
+                refuses_new: ports.refuse_new(),
+                outputs: ports.len(),
+                settings: config.settings.clone(),
+                zones: Zones::new(&config.zones, ports.len())?,
+                limits: pools.limits(config.secret),
+                expectations: expectations.clone(),
+                fragment_memory: fragments.memory(count as u32),
+                time: TimeSource::Turn,
+                inbox,
+                notices: notices.clone(),
+                wakeup: member.wakeup.clone(),
+                resolver: match config.mode {
+                    Mode::Bridge => None,
+                    Mode::Routed => Some(Resolver::detached().map_err(StartError::Thread)?.0),
+                },
+            });
+            for bucket in table.buckets_of(id) {
+                worker.install(bucket, Box::new(Bucket::new(now)));
+            }
+            for other in &mut crew {
+                introduce(&mut other._member, &mut member, &config.settings.steer)?;
+            }
+            member.tell(Command::Routing(routing.clone()))?;
+            member.tell(Command::Rules(rules.as_ref().map(Rules::for_worker)))?;
+            member.tell(Command::ShareLimits(count as u32))?;
+            for (port, queue) in ports.transmit_queues(id) {
+                member.tell(Command::SetOutput(port, Some(queue)))?;
+            }
+            crew.push(Self { worker, _member: member });
+        }
+        while let Some(queue) = ports.take_unassigned() {
+            let poller = ports.least_loaded(count);
+            ports.assign(&queue, poller);
+            crew[poller.index()]._member.tell(Command::AddQueue(queue))?;
+        }
+        Ok(crew)
+    }
+
+    /// Takes what waits at its queues, up to a batch of each, and sends what goes on. False
+    /// if there was nothing to do.
+    pub fn turn(&mut self, now: Timestamp) -> bool {
+        self.worker.turn(now) == Turn::Worked
+    }
+
+    /// True if it processes such packets, so that nobody has to hand them over.
+    pub fn owns(&self, network: &Network) -> bool {
+        let steered = self.worker.hasher.steer(network, flow::Zone::default(), None);
+        let (Steered::Flow { bucket, .. }
+        | Steered::Quoted { bucket, .. }
+        | Steered::Fragment { bucket }
+        | Steered::Keyless { bucket }) = steered;
+        self.worker.ownership.get(bucket).is_some()
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> &Counters {
+        &self.worker.counters
+    }
+
+    /// Connections that it tracks.
+    pub fn connections(&self) -> usize {
+        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+    }
+}
