@@ -341,6 +341,35 @@ fn a_quota_is_used_up_once() {
     // Each packet has 40 bytes.
     let decisions = [decision(), decision(), decision(), decision()];
     assert_eq!(decisions, [Decision::Accept, Decision::Accept, Decision::Drop, Decision::Drop]);
+    // Also by the bytes that were too many, as the kernel has it.
+    assert_eq!(state.quotas_used(), [100]);
+}
+
+#[test]
+fn a_segment_size_is_lowered_and_seen_so_by_what_follows() {
+    let size = json!({"tcp option": {"name": "maxseg", "field": "size"}});
+    let most = |bytes: u16| json!({"mangle": {"key": size, "value": bytes}});
+    let announcing = |options: &[u8]| {
+        let mut frame = Vec::new();
+        let header = wire::build::Tcp { flags: wire::TcpFlags::SYN, options, ..Default::default() };
+        let builder = wire::build::PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]);
+        builder.tcp(&header, b"", &mut frame);
+        Sample { frame, ..tcp() }
+    };
+    let is_536 = matching(&size, "==", &json!(536));
+    let lowering = one_rule(&json!([most(536), most(1400), is_536, {"drop": null}]));
+    let (outcome, _) =
+        announcing(&[2, 4, 5, 0xb4]).judge(&lowering, &mut state(&lowering), Timestamp::ZERO);
+    assert_eq!(outcome.decision, Decision::Drop);
+    assert_eq!(outcome.segment_size, Some(SegmentSize::AtMost(536)));
+
+    // Who announces none goes on to what else the rule does, if it speaks TCP.
+    let deciding = one_rule(&json!([most(1400), {"drop": null}]));
+    let (outcome, _) = announcing(&[]).judge(&deciding, &mut state(&deciding), Timestamp::ZERO);
+    assert_eq!((outcome.decision, outcome.segment_size), (Decision::Drop, None));
+    let udp = Sample { frame: frame(false, [1, 2], 17, [20, 80], 0), ..tcp() };
+    let (outcome, _) = udp.judge(&deciding, &mut state(&deciding), Timestamp::ZERO);
+    assert_eq!(outcome.decision, Decision::Accept);
 }
 
 #[test]

@@ -3,7 +3,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::limits::MAX_JUMP_DEPTH;
-use crate::{Effect, Verdict};
+use crate::model::Item;
+use crate::{Effect, Interval, Verdict};
 
 /// What the real `nft` prints of a ruleset with every expression.
 const EVERYTHING: &str = include_str!("../tests/everything.json");
@@ -355,4 +356,26 @@ proptest! {
         let refused = import(cut, Options { allow_unsupported: true }).is_err();
         prop_assert!(refused || length + 2 > EVERYTHING.len(), "cut at {}", length);
     }
+}
+
+#[test]
+fn what_some_nft_print_oddly_is_understood() {
+    let matching =
+        |left: Value, right: Value| json!({"match": {"op": "==", "left": left, "right": right}});
+    let kind = |name: &str| matching(json!({"meta": {"key": "iiftype"}}), json!(name));
+    let port = matching(
+        json!({"ct": {"key": "proto-dst", "dir": "original"}}),
+        json!({"range": ["0x16 [invalid type]", "0x50 [invalid type]"]}),
+    );
+    let right = document(&[forward(), rule("f", &json!([kind("ether"), port, {"drop": null}]))]);
+    let imported = import_value(&right, Options::default()).expect("it is right");
+    let items = &imported.ruleset.rules()[0].items;
+    let interval = Interval { low: 22, high: 80 };
+    assert!(
+        matches!(items[..], [Item::Within { interval: found, negated: false, .. }, Item::Verdict(_)]
+            if found == interval),
+        "{items:?}"
+    );
+    let other = document(&[forward(), rule("f", &json!([kind("loopback"), {"drop": null}]))]);
+    assert!(problems(&other).contains("`meta iiftype`"), "{}", problems(&other));
 }

@@ -293,6 +293,8 @@ impl Kind {
                 Some(u128::from(part(major)?) << 16 | u128::from(part(minor)?))
             }
             kind => {
+                // So nft 1.0.6 writes the ports of a connection.
+                let text = text.strip_suffix(" [invalid type]").unwrap_or(text);
                 let number = match names::number(kind.names(), text) {
                     Some(number) => Some(number),
                     None => match text.strip_prefix("0x") {

@@ -36,3 +36,18 @@ fn priorities_have_names_near_them() {
         assert_eq!(priority_name("inet", hook, priority), name);
     }
 }
+
+#[test]
+fn a_set_that_no_rule_asks_is_listed_as_it_was_loaded() {
+    let counted =
+        |address: &str| json!({"elem": {"val": address, "counter": {"packets": 7, "bytes": 700}}});
+    let document = json!({"nftables": [
+        {"table": {"family": "ip", "name": "t", "handle": 1}},
+        {"set": {"family": "ip", "table": "t", "name": "s", "handle": 2, "type": "ipv4_addr",
+            "stmt": [{"counter": null}], "elem": [counted("192.0.2.1"), counted("192.0.2.2")]}},
+    ]});
+    let imported = crate::import_value(&document, crate::Options::default()).expect("it is right");
+    let options = crate::CompileOptions { index: true, seed: 1 };
+    let program = crate::Program::compile(imported.ruleset, options).expect("it is small");
+    assert_eq!(with_live(&document, &program, &Live::default()), document);
+}

@@ -2,7 +2,7 @@
 
 use wire::{Family, Network, Transport, protocol};
 
-use super::outcome::Outcome;
+use super::outcome::{Outcome, SegmentSize};
 use super::view::{CtState, PacketView};
 use crate::field::{CtField, Field, Guard, HeaderBits, Layer};
 
@@ -26,7 +26,13 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         Field::Output => Some(view.output).filter(|name| *name != 0),
         Field::Vlan => Some(view.vlan.into()).filter(|id| *id != 0),
         Field::Header(bits) => header(bits, view),
-        Field::SegmentSize => segment_size(view),
+        Field::SegmentSize => {
+            let lowered = match changed.segment_size {
+                Some(SegmentSize::AtMost(most)) => u128::from(most),
+                _ => u128::MAX,
+            };
+            segment_size(view).map(|announced| announced.min(lowered))
+        }
         Field::Connection(CtField::State) if changed.zone.is_some() => Some(CtState::New as u128),
         Field::Connection(CtField::State) => Some(view.connection.state as u128),
         Field::Connection(CtField::Zone) if changed.zone.is_some() => changed.zone.map(u128::from),

@@ -427,11 +427,15 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 self.outcome.notrack = false;
             }
             Target::SegmentSize => {
-                // Only what announces a size is changed.
-                if self.value(Field::SegmentSize).is_none() {
-                    return false;
+                // Only what announces a size is changed; other TCP packets go on as they are.
+                if self.value(Field::SegmentSize).is_some() {
+                    let most = match self.outcome.segment_size {
+                        Some(SegmentSize::AtMost(most)) => most.min(value as u16),
+                        _ => value as u16,
+                    };
+                    self.outcome.segment_size = Some(SegmentSize::AtMost(most));
                 }
-                self.outcome.segment_size = Some(SegmentSize::AtMost(value as u16));
+                return self.view.network.protocol == protocol::TCP;
             }
             // There is no connection to mark.
             Target::CtMark | Target::CtLabel if self.view.connection.known.is_none() => {}

@@ -74,6 +74,9 @@ impl Reader<'_, '_> {
             return Err(path.invalid(format!("{} is no statement", outline(statement))));
         };
         let here = path.key(name);
+        if name == "match" && asks_for_ethernet(value) {
+            return Ok(None);
+        }
         Ok(Some(match name {
             "match" => self.matching(value, &here)?,
             "counter" | "limit" | "quota" => self.measure(name, value, &here)?,
@@ -415,6 +418,14 @@ fn element_key(value: &Value, path: &Path<'_>) -> Parsed<(TypedKey, Option<std::
         }
         _ => Ok((expression::key(value, path)?, None)),
     }
+}
+
+/// True for what nft puts in front of a hardware address, and prints if other questions
+/// follow. Our links are all of that kind.
+fn asks_for_ethernet(value: &Value) -> bool {
+    let key = value.get("left").and_then(|left| left.get("meta")?.get("key")?.as_str());
+    let is = |field, text| value.get(field).and_then(Value::as_str) == Some(text);
+    key == Some("iiftype") && is("op", "==") && is("right", "ether")
 }
 
 fn is_plain(value: &Value) -> bool {

@@ -41,7 +41,9 @@ pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
     let ruleset = program.ruleset();
     let used = |(quota, number): (&Quota, usize)| {
         let before = if live.is_reset { 0 } else { quota.used };
-        before + live.quotas_used.get(number).copied().unwrap_or(0)
+        let since = live.quotas_used.get(number).copied().unwrap_or(0);
+        // Each worker that has found it used up says so.
+        before.saturating_add(since).min(quota.bytes.max(before))
     };
     for rule in ruleset.rules() {
         let Some(statements) = fields(objects, rule.position)
@@ -101,7 +103,9 @@ pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
         } else if let (Some(first), Some(Value::Array(elements))) =
             (program.sets[id.index()].counters, fields.get_mut("elem"))
         {
-            for (element, counter) in elements.iter_mut().zip(first..) {
+            // A set that no rule asks is printed, but not loaded.
+            let counters = (first..).take(set.elements.len());
+            for (element, counter) in elements.iter_mut().zip(counters) {
                 count_element(element, counts(CounterId(counter)));
             }
         }
