@@ -180,7 +180,8 @@ pub fn forwarding_namespace(name: &'static str) -> Result<Namespace> {
         let (near, far) = (format!("{side}0"), format!("{side}1"));
         links.push(format!("link add {near} arp off type veth peer name {far}"));
         for end in [&near, &far] {
-            links.push(format!("link set {end} addrgenmode none up"));
+            // Nobody but who plays the hosts sends anything.
+            links.push(format!("link set {end} multicast off addrgenmode none up"));
         }
         links.push(format!("route add {v4} dev {near}"));
         links.push(format!("route add {v6} dev {near}"));

@@ -92,6 +92,18 @@ pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
             fields.insert("used".to_owned(), used((quota, number)).into());
         }
     }
+    list_elements(objects, program, live, counts);
+    document
+}
+
+/// What sets hold now, and have counted.
+fn list_elements(
+    objects: &mut [Value],
+    program: &Program,
+    live: &Live,
+    counts: impl Fn(CounterId) -> (u64, u64),
+) {
+    let ruleset = program.ruleset();
     for (id, set) in ruleset.set_ids() {
         let Some(fields) = set.position.and_then(|at| fields(objects, at)) else { continue };
         if is_dynamic(set) {
@@ -110,7 +122,6 @@ pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
             }
         }
     }
-    document
 }
 
 /// Packets and bytes that a counter shows.

@@ -1,90 +1,116 @@
-//! The kernel's side: a namespace that forwards by a ruleset.
+//! The kernel's side: a namespace that forwards by rulesets.
 
-use std::fmt::Write;
 use std::time::Duration;
 
-use lab::{Error, Namespace, Result};
+use lab::{Namespace, Result, Side};
+use serde_json::{Value, json};
 
-use super::generate::Packet;
+use super::generate::{Case, name};
 use crate::scenario::forwarding_namespace;
 
-/// The namespace.
+/// The namespace, whose player has a CPU of its own as far as there are enough.
 pub struct Kernel {
     namespace: Namespace,
     player: String,
+    cpu: usize,
 }
 
-/// When a packet was sent, and whether it came out.
-#[derive(Clone, Copy, Debug)]
+/// What became of a packet.
+#[derive(Clone, Debug)]
 pub struct Answer {
+    /// When it was sent.
     pub at: Duration,
-    pub passed: bool,
+    /// The frame that came out, and where.
+    pub out: Option<(Side, Vec<u8>)>,
+    /// What its sender was told instead: `reset`, or the type and code of an ICMP error.
+    pub refused: Option<String>,
+}
+
+/// What became of a case.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The rules that `nft` took: not those whose parts exclude each other.
+    pub rules: String,
+    /// What `nft` prints of them before and after the packets; none where it can not.
+    pub listed: Option<[String; 2]>,
+    pub answers: Vec<Answer>,
 }
 
 impl Kernel {
-    pub fn new() -> Result<Self> {
+    /// # Errors
+    /// Those of the namespace.
+    pub fn new(cpu: usize) -> Result<Self> {
         let namespace = forwarding_namespace("rules")?;
+        // What sources and destinations are translated to, and answers to all that is refused.
+        namespace.ip(&[
+            "addr add 203.0.113.8/32 dev client0",
+            "addr add 203.0.113.9/32 dev server0",
+            "link set lo up",
+            // Not of an interface that would tell routers of its groups.
+            "addr add 2001:db8:9::9/128 dev lo",
+        ])?;
+        let sysctls = [
+            "net.ipv4.icmp_ratelimit=0",
+            "net.ipv4.icmp_msgs_per_sec=100000",
+            "net.ipv4.icmp_msgs_burst=100000",
+            "net.ipv6.icmp.ratelimit=0",
+            "net.ipv4.conf.all.send_redirects=0",
+            "net.ipv4.conf.client0.send_redirects=0",
+            "net.ipv4.conf.server0.send_redirects=0",
+        ];
+        namespace.program("sysctl").args(["-qw"]).args(sysctls).check()?;
         let player = namespace.write_file("player.py", include_bytes!("player.py"))?;
-        Ok(Self { namespace, player })
+        Ok(Self { namespace, player, cpu })
     }
 
-    /// Puts a ruleset in place of all others, and forgets the connections. Rules of which
-    /// `nft` says that their parts exclude each other are left out. Returns what is loaded.
-    pub fn load(&self, rules: &str) -> Result<String> {
-        let mut lines: Vec<&str> = rules.lines().collect();
-        loop {
-            let all = format!("flush ruleset\n{}\n", lines.join("\n"));
-            let error = match self.namespace.program("nft").args(["-f", "-"]).input(all).check() {
-                Ok(_) => break,
-                Err(error) => error,
-            };
-            let Error::Failed { output, .. } = &error else { return Err(error) };
-            // Lines count from 1, and one is in front of all.
-            let excluded = output.lines().filter_map(|line| {
-                let (number, what) = line.strip_prefix("/dev/stdin:")?.split_once(':')?;
-                let refused = ["conflicting protocols", "you cannot use tcp reset"];
-                refused
-                    .iter()
-                    .any(|words| what.contains(words))
-                    .then(|| number.parse::<usize>().ok())?
-            });
-            let mut excluded: Vec<usize> = excluded.map(|number| number - 2).collect();
-            excluded.dedup();
-            if excluded.is_empty() {
-                return Err(error);
-            }
-            for at in excluded.iter().rev() {
-                lines.remove(*at);
-            }
-        }
-        self.namespace.program("conntrack").args(["-F"]).check()?;
-        Ok(lines.join("\n"))
-    }
-
-    /// What `nft` prints of it; none where it fails an assertion of its own, as some
-    /// versions do over raw payloads.
-    pub fn list(&self) -> Result<Option<String>> {
-        match self.namespace.program("nft").args(["-j", "list", "ruleset"]).check() {
-            Ok(listed) => Ok(Some(listed)),
-            Err(Error::Failed { output, .. }) if output.contains("Assertion") => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Sends packets one after the other.
-    pub fn play(&self, packets: &[Packet]) -> Result<Vec<Answer>> {
+    /// Each case from an empty ruleset and no connections.
+    ///
+    /// # Errors
+    /// If `nft` does not take a case.
+    pub fn judge(&self, cases: &[Case]) -> Result<Vec<Judged>> {
+        const LIMIT: Duration = Duration::from_secs(120);
         let mut orders = String::new();
-        for Packet { side, frame } in packets {
-            write!(orders, "{side} ").unwrap();
-            frame.iter().for_each(|byte| write!(orders, "{byte:02x}").unwrap());
+        for case in cases {
+            let packets: Vec<Value> = case
+                .packets
+                .iter()
+                .map(|packet| json!({"side": name(packet.side), "frame": hex(&packet.frame)}))
+                .collect();
+            orders += &json!({"rules": case.rules, "packets": packets}).to_string();
             orders.push('\n');
         }
-        let told = self.namespace.program("python3").args([&self.player]).input(orders).check()?;
-        let answers = told.lines().map(|line| {
-            let (at, passed) = line.split_once(' ').expect("two numbers");
-            let at = Duration::from_micros(at.parse().expect("a time"));
-            Answer { at, passed: passed == "1" }
-        });
-        Ok(answers.collect())
+        let orders = self.namespace.write_file("cases", orders.as_bytes())?;
+        let player = self.namespace.program("python3");
+        let player = player.args([&self.player, &self.cpu.to_string(), &orders]);
+        let told = player.limit(LIMIT).check()?;
+        Ok(told.lines().map(read).collect())
     }
+}
+
+fn read(line: &str) -> Judged {
+    let told: Value = serde_json::from_str(line).expect("the player prints JSON");
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let answers = told["packets"].as_array().expect("a list").iter().map(|packet| Answer {
+        at: Duration::from_micros(packet["at"].as_u64().expect("a time")),
+        out: packet["out"].as_str().map(|frame| {
+            let side = if packet["side"] == "client" { Side::Client } else { Side::Server };
+            (side, bytes(frame))
+        }),
+        refused: text(&packet["answer"]),
+    });
+    Judged {
+        rules: text(&told["rules"]).expect("rules"),
+        listed: text(&told["before"]).zip(text(&told["after"])).map(Into::into),
+        answers: answers.collect(),
+    }
+}
+
+/// Bytes as the player writes them.
+pub fn hex(frame: &[u8]) -> String {
+    frame.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
+    (0..hex.len()).step_by(2).map(digits).collect()
 }

@@ -1,236 +1,244 @@
-//! Our side: the ruleset as `nft` prints it, compiled, and a connection table before it.
+//! Our side: the ruleset as `nft` prints it, compiled, and what happens between its stages.
 
-use conntrack::{
-    Changes, Checksum, Connection as Entry, ConnectionId, Context, Direction, Expectations, Limits,
-    Settings, Table, TrackedPacket, TupleTransport, class_without_flow,
-};
-use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone};
+use flow::Timestamp;
+use lab::Side;
+use ruleset::listing::{Live, with_live};
 use ruleset::{
-    CompileOptions, Connection, CtState, Decision, Details, Known, Options, PacketView, Program,
-    RuleState, SharedState, Stage, Step, ValidRuleset, explain, import, name_bits,
+    CompileOptions, Connection, CtState, Decision, NatRequest, Options, PacketView, Program,
+    Reject, RuleState, SegmentSize, SharedState, Stage, Step, ValidRuleset, explain, import,
+    name_bits,
 };
-use wire::{Network, Transport, Tunnels, dissect};
+use serde_json::Value;
+use wire::{Family, Network, TcpFlags, Transport, Tunnels, dissect};
 
-use super::generate::Packet;
-
-const SECRET: HashKey = HashKey(0x72, 0x75);
-
-/// Status bits (`enum ip_conntrack_status` of the kernel's interface).
-const SEEN_REPLY: u32 = 1 << 1;
-const ASSURED: u32 = 1 << 2;
-const CONFIRMED: u32 = 1 << 3;
+use super::connections::{Connections, Said};
+use super::generate::{NUMBERLESS, Packet, Traffic, other};
+use super::kernel::Answer;
+use super::translation;
 
 pub struct Ours {
     program: Program,
     state: RuleState,
-    tracking: Option<Tracking>,
+    connections: Connections,
 }
 
-struct Tracking {
-    table: Table,
-    settings: Settings,
-    limits: Limits,
-    counters: ConntrackCounters,
-    expectations: Expectations,
+/// What the rules say of a packet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    pub passes: bool,
+    /// What the sender is told of a packet that does not.
+    pub refused: Option<String>,
+    /// The maximum segment size that it announces in the end.
+    pub segment_size: Option<u16>,
+    /// What the kernel made of it and the rules do not allow.
+    pub mistranslated: Option<String>,
+    pub steps: Vec<(Stage, Step)>,
 }
 
-/// A connection as rules ask for it.
-struct Asked(Entry);
-
-impl Details for Asked {
-    fn tuple(&self, reply: bool) -> ruleset::Tuple {
-        let tuple = if reply { self.0.reply } else { self.0.original };
-        let bytes = |address| match address {
-            std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-            std::net::IpAddr::V6(address) => address.octets(),
-        };
-        let (source_port, destination_port) = match tuple.transport {
-            TupleTransport::Ports { source, destination } => (source, destination),
-            _ => (0, 0),
-        };
-        let (source, destination) = (bytes(tuple.source), bytes(tuple.destination));
-        ruleset::Tuple { source, destination, source_port, destination_port }
-    }
-
-    fn counts(&self) -> Option<[(u64, u64); 2]> {
-        self.0.counters.map(|counts| counts.map(|counts| (counts.packets, counts.bytes)))
-    }
-
-    fn expiration_ms(&self) -> u64 {
-        self.0.timeout_s * 1000
-    }
-
-    fn helper(&self) -> u128 {
-        self.0.helper.and_then(name_bits).unwrap_or(0)
-    }
-
-    fn label(&self) -> u128 {
-        0
-    }
+/// A packet between two stages.
+struct Passing {
+    frame: Vec<u8>,
+    mark: u32,
+    said: Option<Said>,
+    notrack: bool,
+    judgement: Judgement,
 }
 
-/// A ruleset as it was printed.
-pub fn imported(listed: &str) -> ValidRuleset {
+/// A ruleset as it was printed, or what is wrong with it.
+pub fn imported(listed: &str) -> Result<ValidRuleset, String> {
     match import(listed.as_bytes(), Options::default()) {
-        Ok(imported) => imported.ruleset,
-        Err(refused) => panic!("{refused}"),
+        Ok(imported) => Ok(imported.ruleset),
+        Err(refused) => Err(refused.to_string()),
+    }
+}
+
+pub fn read(frame: &[u8]) -> Network {
+    let dissected =
+        dissect(frame, Tunnels::Outer).unwrap_or_else(|error| panic!("{error:?}: {frame:x?}"));
+    dissected.network.expect("packets are IP")
+}
+
+pub fn segment_size(frame: &[u8]) -> Option<u16> {
+    match read(frame).transport {
+        // Generated with this option in front.
+        Transport::Tcp(_) => {
+            let at = usize::from(read(frame).transport_offset) + 20;
+            let option = frame.get(at..at + 4)?;
+            (option[..2] == [2, 4]).then(|| u16::from_be_bytes([option[2], option[3]]))
+        }
+        _ => None,
     }
 }
 
 impl Ours {
-    pub fn new(ruleset: ValidRuleset, with_tracking: bool, index: bool) -> Self {
+    pub fn new(ruleset: ValidRuleset, traffic: Traffic, index: bool, now: Timestamp) -> Self {
         let program = Program::compile(ruleset, CompileOptions { index, seed: 5 }).unwrap();
-        let state = RuleState::new(&program, &SharedState::new(&program, 1), Timestamp::ZERO);
-        let tracking = with_tracking.then(|| Tracking {
-            table: Table::new(Timestamp::ZERO),
-            settings: Settings::default(),
-            limits: Limits::alone(1 << 20, SECRET),
-            counters: ConntrackCounters::default(),
-            expectations: Expectations::new(SECRET),
-        });
-        Self { program, state, tracking }
+        let mut state = RuleState::new(&program, &SharedState::new(&program, 1), now);
+        state.set_alone(true);
+        Self { program, state, connections: Connections::new(traffic) }
     }
 
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    pub fn state(&self) -> &RuleState {
-        &self.state
+    /// The listing as nft would print it now.
+    pub fn listed(&self, before: &str, now: Timestamp) -> Value {
+        let mut elements = Vec::new();
+        let tell =
+            |update: ruleset::ElementUpdate| elements.extend(update.listed(&self.program, now));
+        let left = self.state.tell_elements(&self.program, 0, usize::MAX >> 1, now, tell);
+        assert_eq!(left, None);
+        let live = Live {
+            counters: self.state.all_counted().to_vec(),
+            quotas_used: self.state.quotas_used(),
+            elements,
+            is_reset: false,
+        };
+        let document = serde_json::from_str(before).expect("nft prints JSON");
+        with_live(&document, &self.program, &live)
     }
 
-    /// True if a packet passes, and the rules that matched.
-    pub fn judge(&mut self, packet: &Packet, now: Timestamp) -> (bool, Vec<Step>) {
-        let dissected = dissect(&packet.frame, Tunnels::Outer).expect("packets are right");
-        let network = dissected.network.expect("packets are IP");
-        let tracked = self.tracking.as_mut().map(|tracking| tracking.track(packet, &network, now));
-        let entry = tracked.as_ref().and_then(|tracked| tracked.entry.as_ref());
-        let connection = match &tracked {
-            None => Connection::UNTRACKED,
-            Some(tracked) => Connection {
-                state: tracked.state,
-                known: entry.map(|(asked, reply)| Known {
-                    reply: *reply,
-                    status: if tracked.opened.is_some() {
-                        0
-                    } else {
-                        let bit = |is_set, bit| if is_set { bit } else { 0 };
-                        CONFIRMED
-                            | bit(asked.0.seen_reply, SEEN_REPLY)
-                            | bit(asked.0.assured, ASSURED)
-                    },
-                    mark: asked.0.mark,
-                    zone: 0,
-                    details: Some(asked),
-                }),
+    /// What the rules make of a packet. Where they leave a choice, the kernel's is taken, and
+    /// held against what they allow.
+    pub fn judge(&mut self, packet: &Packet, answer: &Answer, now: Timestamp) -> Judgement {
+        let mut passing = Passing {
+            frame: packet.frame.clone(),
+            mark: 0,
+            said: None,
+            notrack: false,
+            judgement: Judgement {
+                passes: true,
+                refused: None,
+                segment_size: segment_size(&packet.frame),
+                mistranslated: None,
+                steps: Vec::new(),
             },
         };
-        let (input, output) = match packet.side {
-            "client" => ("client0", "server0"),
-            _ => ("server0", "client0"),
+        let mut output = other(packet.side);
+        for stage in Stage::ALL {
+            if stage == Stage::Prerouting && !passing.notrack {
+                passing.said = Some(self.connections.track(packet, &read(&packet.frame), now));
+            }
+            if stage == Stage::Forward {
+                // The kernel counts a hop before it asks.
+                let network = read(&passing.frame);
+                count_hop(&mut passing.frame, &network);
+                output = translation::side(network.destination_ip()).unwrap_or(output);
+            }
+            let is_new = passing.said.as_ref().is_some_and(|said| said.state == CtState::New);
+            if stage.is_nat() && !is_new {
+                continue;
+            }
+            let asked = self.stage(stage, packet, output, &mut passing, now);
+            if let Some(nat) = asked {
+                let said = passing.said.as_mut().expect("it is new");
+                match translation::follow(&nat, &mut passing.frame, answer, output) {
+                    Ok(()) => said.translated(nat.kind, &read(&passing.frame)),
+                    Err(why) => passing.judgement.mistranslated = Some(why),
+                }
+            }
+            if !passing.judgement.passes {
+                break;
+            }
+        }
+        if let Some((side, out)) = &answer.out
+            && passing.judgement.passes
+        {
+            let changed = translation::difference(&passing.frame, out);
+            let changed = changed.or_else(|| (*side != output).then(|| format!("to {side:?}")));
+            passing.judgement.mistranslated = passing.judgement.mistranslated.or(changed);
+        }
+        if let Some(said) = &passing.said {
+            self.connections.conclude(said, passing.judgement.passes, now);
+        }
+        passing.judgement
+    }
+
+    fn stage(
+        &mut self,
+        stage: Stage,
+        packet: &Packet,
+        output: Side,
+        passing: &mut Passing,
+        now: Timestamp,
+    ) -> Option<NatRequest> {
+        let network = read(&passing.frame);
+        let connection = match (&passing.said, stage) {
+            (_, Stage::Untracked) => Connection { state: CtState::Invalid, known: None },
+            (None, _) => Connection::UNTRACKED,
+            (Some(said), _) => said.connection(),
         };
-        // The kernel counts a hop before it asks.
-        let mut frame = packet.frame.clone();
-        let at = usize::from(network.offset) + if frame[12] == 8 { 8 } else { 7 };
-        frame[at] -= 1;
+        let name = |side| match side {
+            Side::Client => name_bits("client0").unwrap(),
+            Side::Server => name_bits("server0").unwrap(),
+        };
         let view = PacketView {
-            frame: &frame,
+            frame: &passing.frame,
             network: &network,
             vlan: 0,
             packet_type: 0,
-            input: name_bits(input).unwrap(),
-            output: name_bits(output).unwrap(),
-            mark: 0,
+            input: name(packet.side),
+            output: if stage < Stage::Forward { 0 } else { name(output) },
+            mark: passing.mark,
             priority: 0,
             connection,
         };
-        let mut steps = Vec::new();
         let Self { program, state, .. } = self;
+        let steps = &mut passing.judgement.steps;
         let outcome =
-            explain(program, Stage::Forward, &view, state, now, &mut |step| steps.push(step));
-        let passes = outcome.decision == Decision::Accept;
-        if let (Some(tracking), Some(tracked)) = (&mut self.tracking, &tracked) {
-            tracking.conclude(tracked, passes, outcome.ct_mark, now);
+            explain(program, stage, &view, state, now, &mut |step| steps.push((stage, step)));
+        passing.mark = outcome.mark.unwrap_or(passing.mark);
+        passing.notrack |= outcome.notrack;
+        if let (Some(said), Some(mark)) = (&mut passing.said, outcome.ct_mark) {
+            said.mark(mark);
         }
-        (passes, steps)
+        if let (Some(announced), Some(SegmentSize::AtMost(most))) =
+            (segment_size(&passing.frame), outcome.segment_size)
+        {
+            // The checksum is nobody's concern here.
+            let at = usize::from(network.transport_offset) + 22;
+            passing.frame[at..at + 2].copy_from_slice(&most.min(announced).to_be_bytes());
+        }
+        passing.judgement.segment_size = segment_size(&passing.frame);
+        passing.judgement.passes = outcome.decision == Decision::Accept;
+        if let Decision::Reject(reject) = outcome.decision {
+            passing.judgement.refused = told(reject, &network);
+        }
+        outcome.nat
     }
 }
 
-/// What tracking said of a packet.
-struct Said {
-    state: CtState,
-    key: Option<KeyedPacket>,
-    entry: Option<(Asked, bool)>,
-    /// The connection that the packet has opened.
-    opened: Option<ConnectionId>,
+/// What the sender of a packet is told.
+fn told(reject: Reject, network: &Network) -> Option<String> {
+    // The kernel looks for a checksum where such a packet has none.
+    if network.protocol == NUMBERLESS {
+        return None;
+    }
+    let icmp = |code| match network.family {
+        Family::V4 => format!("icmp 3 {code}"),
+        Family::V6 => format!("icmpv6 1 {code}"),
+    };
+    match reject {
+        Reject::TcpReset => {
+            let Transport::Tcp(tcp) = network.transport else { return None };
+            (!tcp.flags.contains(TcpFlags::RST)).then(|| "reset".to_owned())
+        }
+        Reject::Icmp(code) | Reject::Icmpv6(code) => Some(icmp(code)),
+        Reject::Icmpx(unreachable) => Some(icmp(unreachable.code(network.family))),
+    }
 }
 
-impl Tracking {
-    fn context(&mut self, now: Timestamp) -> (&mut Table, Context<'_>) {
-        let Self { table, settings, limits, counters, expectations } = self;
-        let (events, expectation_events) = (None, None);
-        let context = Context {
-            now,
-            settings,
-            limits,
-            counters,
-            expectations,
-            events,
-            expectation_events,
-            ended: None,
-        };
-        (table, context)
-    }
-
-    fn track(&mut self, packet: &Packet, network: &Network, now: Timestamp) -> Said {
-        let zone = Zone(0);
-        let keyed = match network.transport {
-            Transport::IcmpError(error) => {
-                error.quoted.map(|quoted| FlowKey::of_quoted(&quoted, network.family, zone))
-            }
-            _ => FlowKey::of_packet(network, zone),
-        };
-        let Some(keyed) = keyed else {
-            let state = class_without_flow(network).into();
-            return Said { state, key: None, entry: None, opened: None };
-        };
-        let hash = keyed.key.hash(SECRET);
-        let (table, mut context) = self.context(now);
-        let offered = TrackedPacket {
-            network,
-            frame: &packet.frame,
-            keyed: &keyed,
-            hash,
-            checksum: Checksum::Verify,
-            segments: 1,
-            may_open: true,
-            screened: false,
-            map_epoch: 0,
-        };
-        let tracked = table.track(&offered, &mut context);
-        assert_eq!(tracked.verdict, Verdict::Accept, "there is room");
-        let reply = tracked.direction == Some(Direction::Reply);
-        let entry = match tracked.class {
-            flow::Class::Invalid(_) | flow::Class::Untracked => None,
-            _ => table.get(&keyed.key, hash, now).map(|entry| (Asked(entry), reply)),
-        };
-        let opened = tracked.connection.filter(|_| tracked.fresh);
-        Said { state: tracked.class.into(), key: Some(keyed), entry, opened }
-    }
-
-    /// The connection gets its mark; one whose first packet is dropped never was.
-    fn conclude(&mut self, said: &Said, passes: bool, mark: Option<u32>, now: Timestamp) {
-        let (Some(keyed), true) = (said.key, said.entry.is_some()) else { return };
-        let hash = keyed.key.hash(SECRET);
-        let (table, mut context) = self.context(now);
-        match said.opened {
-            Some(id) if passes => table.confirm(id, &mut context),
-            Some(id) => table.withdraw(id, &mut context),
-            None => {}
-        }
-        if mark.is_some() {
-            let changes = Changes { mark, ..Changes::default() };
-            table.update(&keyed.key, hash, changes, &mut context);
+fn count_hop(frame: &mut [u8], network: &Network) {
+    let at = usize::from(network.offset);
+    match network.family {
+        Family::V6 => frame[at + 7] -= 1,
+        Family::V4 => {
+            frame[at + 8] -= 1;
+            // RFC 1624: one less in the upper byte of a word is one more in the checksum's.
+            let sum = u32::from(u16::from_be_bytes([frame[at + 10], frame[at + 11]])) + 0x100;
+            let sum = (sum & 0xffff) + (sum >> 16);
+            frame[at + 10..at + 12].copy_from_slice(&(sum as u16).to_be_bytes());
         }
     }
 }

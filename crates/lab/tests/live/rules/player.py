@@ -1,65 +1,215 @@
 #!/usr/bin/env python3
-"""Sends packets through a namespace that forwards, and says which of them came out.
+"""Loads rulesets into a namespace that forwards, sends packets, and says what became of them.
 
 The namespace forwards between "client0" and "server0"; the other ends of these cables are
-"client1" and "server1". Reads lines "SIDE FRAME" (hexadecimal); no two frames
-end with the same eight bytes. Prints a line for each: when it was sent, in microseconds, and whether
-it came out at the other side.
+"client1" and "server1". Takes a number, for the CPU to run on, and a file each line of which is a case in JSON: "rules" in nft's syntax, "side"
+and "frame" (hexadecimal) of each of "packets"; no two frames of a case end with the same eight
+bytes. Prints a line for each: the "rules" that nft took, what it lists of them "before" and
+"after" the packets (null where it fails an assertion of its own, as some versions do over raw
+payloads), and of each packet when it was sent, in microseconds, the frame that came "out", at
+which side, and the "answer" that its sender got.
+
+Nothing waits for a time: a frame that follows all others through both cables says that these
+have arrived.
 """
+import json
 import os
+import re
 import select
 import socket
 import struct
+import subprocess
 import sys
 import time
 
 ETH_P_ALL = 3
-# How long after the last frame is waited for others, seconds.
-PATIENCE = 0.15
+# For experiments (IEEE Std 802): the kernel forwards none of it.
+ETH_P_MARK = 0x88B5
+# How long such a frame may take, seconds.
+PATIENCE = 5
+SIDES = ("client", "server")
+# Rules of which nft says that their parts exclude each other are left out.
+EXCLUDED = ("conflicting protocols", "you cannot use tcp reset", "incompatible icmp match")
+# A frame's sequence numbers are its own number times this, and a little.
+NUMBERED = 100_000
+MAC = bytes.fromhex("02005e005301")
 
 
-def cable(name):
-    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-    opened.bind((name, ETH_P_ALL))
+def cable(name, protocol):
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    opened.bind((name, protocol))
     opened.setblocking(False)
     return opened
 
 
+def received(end):
+    """Frames that have come; not those that were sent here."""
+    while True:
+        try:
+            frame, address = end.recvfrom(65536)
+        except BlockingIOError:
+            return
+        if address[2] != socket.PACKET_OUTGOING:
+            yield frame
+
+
+class Cables:
+    def __init__(self):
+        self.far = {side: cable(f"{side}1", ETH_P_ALL) for side in SIDES}
+        self.near = {side: cable(f"{side}0", ETH_P_MARK) for side in SIDES}
+        self.macs = {}
+        for side in SIDES:
+            with open(f"/sys/class/net/{side}0/address") as file:
+                self.macs[side] = bytes.fromhex(file.read().strip().replace(":", ""))
+        self.marks = 0
+
+    def mark(self, source, target, others):
+        """A frame from one socket to another; what else comes there goes to `others`."""
+        self.marks += 1
+        frame = b"\xff" * 6 + MAC + struct.pack("!HQ", ETH_P_MARK, self.marks) + bytes(40)
+        source.send(frame)
+        until = time.monotonic() + PATIENCE
+        while True:
+            found = False
+            for came in received(target):
+                if came == frame:
+                    found = True
+                elif came[12:14] != frame[12:14]:
+                    others(came)
+            if found:
+                return
+            left = until - time.monotonic()
+            if left < 0:
+                sys.exit("a frame is lost between two ends of a cable")
+            select.select([target], [], [], left)
+
+    def play(self, packets):
+        out = {side: [] for side in SIDES}
+        sent = []
+        for packet in packets:
+            side, frame = packet["side"], bytes.fromhex(packet["frame"])
+            sent.append(time.monotonic_ns() // 1000)
+            self.far[side].send(self.macs[side] + frame[6:])
+        for side in SIDES:
+            self.mark(self.far[side], self.near[side], lambda frame: None)
+        for side in SIDES:
+            self.mark(self.near[side], self.far[side], out[side].append)
+        # Answers of the kernel itself quote what they answer to its end, or are resets.
+        passed, answers, resets = {}, {}, set()
+        for side in SIDES:
+            for frame in out[side]:
+                kind = answer(frame)
+                if kind is None:
+                    passed[frame[-8:]] = (side, frame)
+                elif kind == "reset":
+                    resets.add((side, ends(frame, 1), number_of_reset(frame)))
+                else:
+                    answers[(side, frame[-8:])] = kind
+        told = []
+        for at, packet in zip(sent, packets):
+            side, frame = packet["side"], bytes.fromhex(packet["frame"])
+            came = passed.get(frame[-8:])
+            said = answers.get((side, frame[-8:]))
+            number = int.from_bytes(frame[-8:])
+            if (side, ends(frame, 0), number) in resets:
+                said = "reset"
+            told.append({
+                "at": at,
+                "out": came and came[1].hex(),
+                "side": came and came[0],
+                "answer": said,
+            })
+        return told
+
+
+def transport(frame):
+    """Protocol, where its header begins, and the addresses."""
+    if frame[12:14] == b"\x08\x00":
+        return frame[23], 14 + (frame[14] & 15) * 4, frame[26:34]
+    if frame[12:14] == b"\x86\xdd":
+        return frame[20], 54, frame[22:54]
+    return None, 0, b""
+
+
+def ends(frame, swapped):
+    protocol, at, addresses = transport(frame)
+    if protocol != 6:
+        return None
+    half = len(addresses) // 2
+    pair = [addresses[:half] + frame[at:at + 2], addresses[half:] + frame[at + 2:at + 4]]
+    return tuple(reversed(pair) if swapped else pair)
+
+
+def number_of_reset(frame):
+    """A frame's two sequence numbers begin with its own; a reset takes over one of them."""
+    _, at, _ = transport(frame)
+    sequence, acknowledged = struct.unpack_from("!II", frame, at + 4)
+    return (sequence or acknowledged) // NUMBERED
+
+
+def answer(frame):
+    """What a frame of the kernel's own is: frames that it forwards end with a number of ours."""
+    protocol, at, _ = transport(frame)
+    if protocol == 1 and frame[at] in (3, 11, 12):
+        return f"icmp {frame[at]} {frame[at + 1]}"
+    if protocol == 58 and frame[at] in (1, 2, 3, 4):
+        return f"icmpv6 {frame[at]} {frame[at + 1]}"
+    # Ours have an option.
+    if protocol == 6 and frame[at + 12] >> 4 == 5:
+        return "reset"
+    return None
+
+
+def nft(arguments, text=None):
+    return subprocess.run(["nft", *arguments], input=text, text=True, capture_output=True)
+
+
+def load(rules):
+    lines = rules.splitlines()
+    while True:
+        done = nft(["-f", "-"], "flush ruleset\n" + "\n".join(lines) + "\n")
+        if done.returncode == 0:
+            return "\n".join(lines)
+        # Lines count from 1, and one is in front of all.
+        told = re.findall(r"^/dev/stdin:(\d+):(.*)$", done.stderr, re.MULTILINE)
+        excluded = {int(number) - 2 for number, what in told if any(it in what for it in EXCLUDED)}
+        if not excluded:
+            sys.exit(f"{done.stderr}\n" + "\n".join(lines))
+        lines = [line for number, line in enumerate(lines) if number not in excluded]
+
+
+def listed():
+    done = nft(["-j", "list", "ruleset"])
+    if done.returncode == 0:
+        return done.stdout
+    if "Assertion" in done.stderr:
+        return None
+    sys.exit(done.stderr)
+
+
+def forget():
+    """Deletes all connections (nfnetlink: subsystem 1, message 2)."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12) as netlink:
+        netlink.send(struct.pack("=IHHII4x", 20, 0x102, 5, 1, 0))
+        error, = struct.unpack_from("=i", netlink.recv(4096), 16)
+        if error:
+            sys.exit(f"connections are not deleted: {os.strerror(-error)}")
+
+
 def main():
     # One CPU, so that no frame overtakes another.
-    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-    ends, macs, out = {}, {}, {"client": set(), "server": set()}
-    for side in ("client", "server"):
-        ends[side] = cable(f"{side}1")
-        with open(f"/sys/class/net/{side}0/address") as file:
-            macs[side] = bytes.fromhex(file.read().strip().replace(":", ""))
-
-    def collect():
-        for side, end in ends.items():
-            while True:
-                try:
-                    frame, address = end.recvfrom(65536)
-                except BlockingIOError:
-                    break
-                # Not what we have sent ourselves.
-                if address[2] != socket.PACKET_OUTGOING and len(frame) >= 8:
-                    out[side].add(frame[-8:])
-
-    sent = []
-    for line in sys.stdin:
-        side, frame = line.split()
-        frame = bytes.fromhex(frame)
-        at = time.monotonic_ns() // 1000
-        ends[side].send(macs[side] + frame[6:])
-        sent.append((at, side, frame[-8:]))
-        collect()
-    until = time.monotonic() + PATIENCE
-    while (left := until - time.monotonic()) > 0:
-        select.select(list(ends.values()), [], [], left)
-        collect()
-    for at, side, number in sent:
-        away = "server" if side == "client" else "client"
-        print(at, int(number in out[away]))
+    allowed = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, [allowed[int(sys.argv[1]) % len(allowed)]])
+    cables = Cables()
+    with open(sys.argv[2]) as file:
+        cases = [json.loads(line) for line in file]
+    for case in cases:
+        rules = load(case["rules"])
+        forget()
+        before = listed()
+        told = cables.play(case["packets"])
+        print(json.dumps({"rules": rules, "before": before, "packets": told, "after": listed()}))
 
 
 main()

@@ -1,15 +1,31 @@
 //! Random rulesets in nft's own syntax, and packets that meet their rules.
 
+mod matches;
+mod nat;
+mod packets;
+mod statements;
+
 use std::fmt::Write;
 
-use lab::Random;
-use wire::TcpFlags;
-use wire::build::{PacketBuilder, Tcp};
+use lab::{Random, Side};
+
+use self::statements::Place;
+
+/// What is sent, and so what rules may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Anything; rules ask for no connection.
+    Stateless,
+    /// Few connections with some packets each.
+    Tracked,
+    /// Packets that all open connections, which rules translate.
+    Translated,
+}
 
 /// A frame and the side that it comes from.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    pub side: &'static str,
+    pub side: Side,
     pub frame: Vec<u8>,
 }
 
@@ -21,312 +37,162 @@ pub struct Case {
 }
 
 const PORTS: [u16; 8] = [21, 22, 53, 80, 81, 443, 1024, 5000];
-/// Packets of a case.
-const PACKETS: usize = 60;
+
+/// A protocol for experiments (RFC 3692).
+pub const NUMBERLESS: u8 = 253;
 
 /// Some of few things, so that rules and packets meet.
 fn host(random: &mut Random) -> usize {
     random.between(1, 12)
 }
 
-fn net(random: &mut Random) -> &'static str {
-    random.one_of(&["192.0.2", "198.51.100"])
-}
-
-fn net6(random: &mut Random) -> &'static str {
-    random.one_of(&["2001:db8:1", "2001:db8:2"])
-}
-
-fn address(random: &mut Random) -> String {
-    let (net, host) = (net(random), host(random));
-    match random.between(0, 4) {
-        0 | 1 => format!("{net}.{host}"),
-        2 => format!("{net}.{host}-{net}.{}", host + random.between(1, 6)),
-        3 => format!("{net}.{}/30", host & 0xfc),
-        _ => format!("{{ {net}.{host}, {net}.{}/31, {net}.20-{net}.30 }}", 32 + 2 * host),
+/// As the player calls it.
+pub fn name(side: Side) -> &'static str {
+    match side {
+        Side::Client => "client",
+        Side::Server => "server",
     }
 }
 
-fn address6(random: &mut Random) -> String {
-    let (net, host) = (net6(random), host(random));
-    match random.between(0, 3) {
-        0 | 1 => format!("{net}::{host:x}"),
-        2 => format!("{net}::/126"),
-        _ => format!("{{ {net}::{host:x}, {net}::20-{net}::30 }}"),
+pub fn other(side: Side) -> Side {
+    match side {
+        Side::Client => Side::Server,
+        Side::Server => Side::Client,
     }
 }
 
-fn port(random: &mut Random) -> String {
-    let port = random.one_of(&PORTS);
-    match random.between(0, 4) {
-        0 | 1 => port.to_string(),
-        2 => format!("{port}-{}", port + 30),
-        _ => format!("{{ {port}, 1000-2000, 6000 }}"),
-    }
-}
-
-/// What a rule asks of a packet without tracking.
-fn stateless(random: &mut Random) -> String {
-    let not = if random.once_in(5) { "!= " } else { "" };
-    let side = random.one_of(&["saddr", "daddr"]);
-    let end = random.one_of(&["sport", "dport"]);
-    match random.between(0, 30) {
-        0..=3 => format!("ip {side} {not}{}", address(random)),
-        4..=5 => format!("ip6 {side} {not}{}", address6(random)),
-        6..=8 => format!("tcp {end} {not}{}", port(random)),
-        9..=10 => format!("udp {end} {not}{}", port(random)),
-        11 => format!("th {end} {not}{}", port(random)),
-        12 => format!("meta l4proto {not}{{ tcp, udp }}"),
-        13 => format!("meta l4proto {not}{}", random.one_of(&["icmp", "ipv6-icmp", "sctp", "47"])),
-        14 => format!("iifname {not}{}", random.one_of(&["client0", "\"cl*\"", "\"server*\""])),
-        15 => format!("oif {not}{}", random.one_of(&["client0", "server0"])),
-        16 => format!("tcp flags & (syn | ack | rst) {} syn", random.one_of(&["==", "!="])),
-        17 => format!("tcp flags {}", random.one_of(&["syn", "fin,rst", "! syn", "!= syn", "== 0x0"])),
-        18 => format!("icmp type {}", random.one_of(&["echo-request", "{ echo-reply, 13 }"])),
-        19 => format!("icmpv6 type {}", random.one_of(&["echo-request", "!= echo-reply"])),
-        20 => format!("ip dscp {not}{}", random.one_of(&["cs1", "ef", "0"])),
-        21 => format!("ip6 dscp {not}{}", random.one_of(&["cs1", "ef", "0"])),
-        22 => format!("ip ttl {}", random.one_of(&["< 60", "> 40", "63", "!= 10-63"])),
-        23 => format!("meta length {}", random.one_of(&["> 60", "< 80", "48-64"])),
-        24 => format!("ip saddr & 0.0.0.3 == 0.0.0.{}", random.between(0, 3)),
-        25 => "ip saddr . tcp dport { 192.0.2.1 . 22, 192.0.2.2-192.0.2.6 . 80-90, 198.51.100.0/29 . 443 }".into(),
-        26 => format!("ip daddr . meta l4proto {not}@pairs"),
-        27 => format!("ip saddr {not}@listed"),
-        28 => format!("meta mark {not}{}", random.one_of(&["0", "1", "0x10-0x20"])),
-        29 => format!("ip ecn {}", random.one_of(&["ce", "!= 0"])),
-        _ => format!("ip6 {}", random.one_of(&["hoplimit > 50", "nexthdr tcp", "nexthdr { udp, icmpv6 }"])),
-    }
-}
-
-/// What a rule asks of a packet's connection.
-fn tracked(random: &mut Random) -> String {
-    let not = if random.once_in(4) { "!= " } else { "" };
-    match random.between(0, 9) {
-        0..=2 => format!(
-            "ct state {}",
-            random.one_of(&[
-                "new",
-                "established",
-                "established,related",
-                "invalid",
-                "! new",
-                "{ new, untracked }"
-            ])
-        ),
-        3 => format!("ct direction {}", random.one_of(&["original", "reply"])),
-        4 => format!("ct mark {not}{}", random.one_of(&["0", "1-3", "{ 2, 16 }"])),
-        5 => format!(
-            "ct status {}",
-            random.one_of(&["seen-reply", "assured", "confirmed", "! seen-reply"])
-        ),
-        6 => format!("ct original ip saddr {not}192.0.2.{}", host(random)),
-        7 => format!("ct reply ip daddr {not}192.0.2.0/29"),
-        8 => format!("ct protocol {not}{}", random.one_of(&["tcp", "udp", "icmp"])),
-        _ => format!("ct original ip6 daddr {not}2001:db8:2::/126"),
-    }
-}
-
-fn statement(random: &mut Random, with_tracking: bool) -> String {
-    match random.between(0, 11) {
-        0 => format!("meta mark set {}", random.between(0, 32)),
-        1 => "meta mark set meta mark & 0xf0 | 0x1".into(),
-        2 => "add @seen { ip saddr }".into(),
-        3 => "update @seen { ip daddr }".into(),
-        4 => "meta mark set tcp dport map { 22 : 0x11, 80-90 : 0x12 }".into(),
-        5 => "counter name shared".into(),
-        6 => format!("quota {} 700 bytes", random.one_of(&["over", "until"])),
-        7 if with_tracking => format!("ct mark set {}", random.between(0, 4)),
-        8 if with_tracking => "ct mark set meta mark".into(),
-        9 if with_tracking => "meta mark set ct mark".into(),
-        10 if random.once_in(2) => {
-            format!("delete @seen {{ ip {} }}", random.one_of(&["saddr", "daddr"]))
-        }
-        _ => String::new(),
-    }
-}
-
-fn verdict(random: &mut Random, depth: usize, with_tracking: bool) -> String {
-    let below = depth + 1;
-    match random.between(0, 15) {
-        0 | 1 => "accept".into(),
-        2 | 3 => "drop".into(),
-        4 => "return".into(),
-        // The kernel closes the connection that it resets: a gateway's work, not that of rules.
-        5 if !with_tracking && random.once_in(3) => "reject with tcp reset".into(),
-        5 => random.one_of(&["reject", "reject with icmp type host-unreachable"]).into(),
-        6 | 7 if depth < 2 => format!("jump c{below}"),
-        8 if depth < 2 => format!("goto c{below}"),
-        9 => "continue".into(),
-        10 => "tcp dport vmap { 22 : accept, 53 : drop, 80-90 : continue }".into(),
-        11 if depth < 2 => {
-            format!("meta l4proto vmap {{ tcp : jump c{below}, udp : goto c{below} }}")
-        }
-        12 => "ip daddr vmap @verdicts".into(),
-        13 => "ip saddr . th dport vmap @pairs_verdicts".into(),
-        _ => String::new(),
-    }
-}
-
-fn chain(random: &mut Random, rules: &mut String, depth: usize, with_tracking: bool) {
+/// A chain of rules. Those of long chains decide less, or nothing came far.
+fn chain(random: &mut Random, rules: &mut String, place: Place) {
     // Some long enough for an index.
-    let count = if random.once_in(3) { random.between(20, 60) } else { random.between(0, 8) };
+    let is_long = place.depth.is_some() && random.once_in(3);
+    let count = if is_long { random.between(20, 60) } else { random.between(0, 8) };
     for _ in 0..count {
         let mut parts = Vec::new();
         if random.once_in(3) {
             parts.push("counter".to_owned());
         }
         for _ in 0..random.between(0, 3) {
-            let asks = with_tracking && random.once_in(2);
-            parts.push(if asks { tracked(random) } else { stateless(random) });
+            let asks = place.traffic != Traffic::Stateless && place.is_tracked;
+            let asks = asks && random.once_in(2);
+            parts.push(if asks {
+                matches::tracked(random)
+            } else {
+                matches::stateless(random, place)
+            });
         }
         if random.once_in(2) {
-            parts.push(statement(random, with_tracking));
+            parts.push(statements::statement(random, place));
         }
         parts.push("counter".to_owned());
-        // Rules of long chains decide less, or nothing came far.
         if count < 20 || random.once_in(3) {
-            parts.push(verdict(random, depth, with_tracking));
+            parts.push(statements::verdict(random, place));
         }
-        // nft takes a protocol for granted when it prints ports of any transport behind it.
-        if parts.iter().any(|part| part.contains("th ")) {
-            parts.retain(|part| !part.starts_with("meta l4proto") || part.contains('{'));
-        }
-        writeln!(rules, "\t\t{}", parts.join(" ")).unwrap();
+        line(rules, parts);
     }
 }
 
-/// The case of a seed.
-pub fn case(seed: u64, with_tracking: bool) -> Case {
-    let mut random = Random::new(seed);
-    let random = &mut random;
+fn line(rules: &mut String, mut parts: Vec<String>) {
+    // nft takes a protocol for granted when it prints ports of any transport, or TCP options, behind it.
+    if parts.iter().any(|part| part.contains("th ") || part.contains("tcp option")) {
+        let protocols = ["meta l4proto", "ip protocol", "ct protocol", "ip6 nexthdr"];
+        parts.retain(|part| !protocols.iter().any(|it| part.starts_with(it)) || part.contains('{'));
+    }
+    // Nor two comparisons or negations, which nft 1.0.6 makes one of where their fields are
+    // beside each other.
+    let compares =
+        |part: &String| [" < ", " > ", "<=", ">=", "!="].iter().any(|it| part.contains(it));
+    let mut seen = false;
+    parts.retain(|part| !(part.is_empty() || compares(part) && std::mem::replace(&mut seen, true)));
+    writeln!(rules, "\t\t{}", parts.join(" ")).unwrap();
+}
+
+/// Objects that rules name.
+fn objects(random: &mut Random) -> String {
     let (h, i) = (host(random), host(random));
-    let mut rules = format!(
-        "table inet t {{
-\tcounter shared {{ }}
+    let (rate, burst) = (random.between(1, 9), random.between(1, 9));
+    let over = random.one_of(&["", "over "]);
+    let used = random.one_of(&["", " used 500 bytes"]);
+    format!(
+        "\tcounter shared {{ }}
+\tcounter begun {{ packets {h} bytes 1000; }}
+\tquota some {{ {over}1500 bytes{used} }}
+\tlimit slow {{ rate {over}{rate}/hour burst {burst} packets }}
 \tset seen {{ type ipv4_addr; size SIZE; flags dynamic; }}
+\tset passing {{ type ipv4_addr . inet_service; size 1000; flags dynamic,timeout; timeout 1h; }}
+\tset counted {{ type ipv6_addr; size 1000; flags dynamic; counter; }}
+\tset measured {{ type ipv4_addr; size 1000; flags dynamic; }}
+\tset exceeding {{ type ipv4_addr . ipv4_addr; size 1000; flags dynamic; }}
 \tset listed {{ type ipv4_addr; flags interval; counter; elements = {{ 192.0.2.{h}, 198.51.100.{i}-198.51.100.20 }} }}
+\tset ends {{ type ipv4_addr; flags interval,timeout; elements = {{ 192.0.2.0/30 timeout 1h, 198.51.100.{i} timeout 2h }} }}
+\tset nets {{ type ipv6_addr; flags interval; elements = {{ 2001:db8:1::{h:x}-2001:db8:1::ff, 2001:db8:2::/125 }} }}
 \tset pairs {{ type ipv4_addr . inet_proto; elements = {{ 198.51.100.{i} . tcp, 192.0.2.{h} . udp, 198.51.100.2 . icmp }} }}
+\tset triples {{ typeof ip saddr . ip daddr . th dport; flags interval; elements = {{ 192.0.2.0/29 . 198.51.100.0-198.51.100.9 . 20-100, 192.0.2.8-192.0.2.12 . 198.51.100.{i} . 443 }} }}
+\tset ways {{ type ifname . inet_proto; elements = {{ \"client0\" . tcp, \"server0\" . udp }} }}
+\tset names {{ type ifname; flags interval; elements = {{ \"client*\", \"lan0\" }} }}
+\tset marks {{ type mark; flags interval; elements = {{ 0x1, 0x10-0x20 }} }}
 \tmap verdicts {{ type ipv4_addr : verdict; flags interval; elements = {{ 198.51.100.{i} : accept, 192.0.2.0/30 : drop }} }}
 \tmap pairs_verdicts {{ type ipv4_addr . inet_service : verdict; flags interval; elements = {{ 192.0.2.0/29 . 20-60 : drop, 198.51.100.0/28 . 1024-65535 : accept }} }}
+\tmap marked {{ type ipv4_addr : mark; flags interval; elements = {{ 192.0.2.0/30 : 0x1, 192.0.2.{h}0-192.0.2.{h}9 : 0x2, 198.51.100.{i} : 0x13 }} }}
+\tmap counted_verdicts {{ type inet_service : verdict; counter; elements = {{ 22 : continue, 80 : drop, 443 : accept }} }}
 "
-    );
+    )
+}
+
+/// The case of a seed.
+pub fn case(seed: u64, traffic: Traffic) -> Case {
+    let mut random = Random::new(seed);
+    let random = &mut random;
+    let mut rules = format!("table inet t {{\n{}", objects(random));
+    // The kernel's answers pass its postrouting chains, as what the host sends; ours do not.
+    let refuses = random.once_in(2);
+    let place =
+        Place { traffic, depth: None, is_tracked: true, has_output: true, refuses, drops: false };
     for depth in (0..3).rev() {
         writeln!(rules, "\tchain c{depth} {{").unwrap();
         if depth == 0 {
             let policy = random.one_of(&["accept", "accept", "drop"]);
+            let policy = if traffic == Traffic::Translated { "accept" } else { policy };
             writeln!(rules, "\t\ttype filter hook forward priority 0; policy {policy};").unwrap();
         }
-        chain(random, &mut rules, depth, with_tracking);
+        chain(random, &mut rules, Place { depth: Some(depth), ..place });
         rules.push_str("\t}\n");
     }
-    // A second base chain, before or behind or at the same priority, and one of one family.
-    if random.once_in(2) {
-        let priority = random.one_of(&["-5", "0", "5"]);
-        writeln!(rules, "\tchain second {{\n\t\ttype filter hook forward priority {priority};")
-            .unwrap();
-        chain(random, &mut rules, 2, with_tracking);
+    for (name, hook, priorities, often) in [
+        ("raw", "prerouting", &["raw", "-301", "-200"][..], 3),
+        ("early", "prerouting", &["mangle", "-199", "dstnat - 10"], 3),
+        ("late", "prerouting", &["0", "filter + 5", "-99"], 4),
+        ("behind", "forward", &["-5", "0", "5", "security"], 2),
+        ("leaving", "postrouting", &["-10", "mangle", "srcnat - 1"], 3),
+        ("left", "postrouting", &["srcnat + 1", "200"], 4),
+    ] {
+        if !random.once_in(often) || (refuses && hook == "postrouting") {
+            continue;
+        }
+        let priority = random.one_of(priorities);
+        let policy =
+            if random.once_in(8) && traffic != Traffic::Translated { "drop" } else { "accept" };
+        writeln!(
+            rules,
+            "\tchain {name} {{\n\t\ttype filter hook {hook} priority {priority}; policy {policy};"
+        )
+        .unwrap();
+        let place = Place { is_tracked: name != "raw", has_output: hook != "prerouting", ..place };
+        chain(random, &mut rules, place);
         rules.push_str("\t}\n");
+    }
+    if traffic == Traffic::Translated {
+        nat::chains(random, &mut rules, place);
     }
     rules.push_str("}\n");
     if random.once_in(3) {
         let family = random.one_of(&["ip", "ip6"]);
-        writeln!(rules, "table {family} other {{\n\tchain f {{\n\t\ttype filter hook forward priority 0;\n\t\tmeta mark 1-9 counter drop\n\t}}\n}}").unwrap();
+        let verdict = if traffic == Traffic::Translated { "accept" } else { "drop" };
+        writeln!(rules, "table {family} other {{\n\tchain f {{\n\t\ttype filter hook forward priority 0;\n\t\tmeta mark 1-9 counter {verdict}\n\t}}\n}}").unwrap();
     }
     // The kernel gives back the room of what was deleted later, and so refuses what we
     // take: a set is small, or has elements deleted, not both.
     let size = if rules.contains("delete @seen") { "64" } else { "6" };
     let rules = rules.replace("SIZE", size);
-    let packets = packets(random, with_tracking);
+    let packets = packets::packets(random, traffic);
     Case { rules, packets }
-}
-
-fn packets(random: &mut Random, with_tracking: bool) -> Vec<Packet> {
-    let flows: Vec<[usize; 4]> = (0..12)
-        .map(|_| [host(random), host(random), random.between(0, 7), random.between(0, 7)])
-        .collect();
-    let mut sent = [0; 12];
-    (0..PACKETS as u64)
-        .map(|number| {
-            // Packets of few flows, so that some are answered.
-            if !with_tracking {
-                let ends = [host(random), host(random), random.between(0, 7), random.between(0, 7)];
-                return packet(random, ends, number, None);
-            }
-            let flow = random.between(0, flows.len() - 1);
-            sent[flow] += 1;
-            packet(random, flows[flow], number, Some(sent[flow]))
-        })
-        .collect()
-}
-
-fn packet(
-    random: &mut Random,
-    [client, server, from, to]: [usize; 4],
-    number: u64,
-    of_flow: Option<usize>,
-) -> Packet {
-    // Trackers are compared elsewhere: connections that are tracked here open as they should.
-    let side = match of_flow {
-        Some(1) => "client",
-        Some(2) => "server",
-        _ => random.one_of(&["client", "client", "server"]),
-    };
-    let v6 = (client + server).is_multiple_of(3);
-    let kind = (client + from) % 4;
-    let mut ports = [PORTS[from], PORTS[to]];
-    if side == "server" {
-        ports.reverse();
-    }
-    let builder = if v6 {
-        let mut ends = [(1, client), (2, server)].map(|(net, host)| {
-            let mut address = [0x20, 1, 0x0d, 0xb8, 0, net, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-            address[15] = host as u8;
-            address
-        });
-        if side == "server" {
-            ends.reverse();
-        }
-        PacketBuilder::v6(ends[0], ends[1])
-    } else {
-        let mut ends = [[192, 0, 2, client as u8], [198, 51, 100, server as u8]];
-        if side == "server" {
-            ends.reverse();
-        }
-        PacketBuilder::v4(ends[0], ends[1])
-    };
-    let builder = builder
-        .ttl(random.one_of(&[64, 64, 63, 41, 200]))
-        .traffic_class(random.one_of(&[0, 0, 0x20, 0xb8, 3, 2]));
-    // The number comes last, so that it can be found in what comes out.
-    let mut payload = random.bytes(random.clone().between(0, 40));
-    payload.extend(number.to_be_bytes());
-    let mut frame = Vec::new();
-    match kind {
-        0 | 1 => {
-            let flags = match of_flow {
-                None => random.one_of(&[0x02, 0x02, 0x12, 0x10, 0x18, 0x11, 0x04, 0x14, 0, 0x29]),
-                Some(1) => 0x02,
-                Some(2) => 0x12,
-                Some(_) => 0x10,
-            };
-            let has = |bit| flags & bit != 0;
-            let tcp = Tcp {
-                source_port: ports[0],
-                destination_port: ports[1],
-                sequence: if has(0x02) { 1000 } else { 1001 },
-                acknowledgment: if has(0x10) { 1001 } else { 0 },
-                flags: TcpFlags(flags),
-                window: 5000,
-                // An option for experiments (RFC 4727) whose end is the number.
-                options: &[&[254, 8][..], &number.to_be_bytes()[2..]].concat(),
-            };
-            // What opens a tracked connection carries no data, as with most senders.
-            let is_bare = of_flow.is_some() && has(0x02);
-            builder.tcp(&tcp, if is_bare { &[] } else { &payload }, &mut frame);
-        }
-        2 => builder.udp(ports[0], ports[1], &payload, &mut frame),
-        _ if random.once_in(4) => builder.transport(253, &payload, &mut frame),
-        _ => builder.echo(side == "server", 7, 1, &payload, &mut frame),
-    }
-    Packet { side, frame }
 }

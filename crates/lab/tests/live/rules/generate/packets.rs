@@ -1,0 +1,144 @@
+//! Packets that meet random rules.
+
+use lab::{Random, Side};
+use wire::TcpFlags;
+use wire::build::{PacketBuilder, Tcp};
+
+use super::{NUMBERLESS, PORTS, Packet, Traffic, host};
+
+/// Packets of a case.
+const PACKETS: usize = 60;
+/// What the player knows a reset by: sequence numbers are a packet's own number times this.
+const NUMBERED: u32 = 100_000;
+
+/// Who talks: client, server and the ports of both, which are places in the list of them.
+type Ends = [usize; 4];
+
+pub fn packets(random: &mut Random, traffic: Traffic) -> Vec<Packet> {
+    let ends = |random: &mut Random| -> Ends {
+        [host(random), host(random), random.between(0, 7), random.between(0, 7)]
+    };
+    let flows: Vec<Ends> = (0..12).map(|_| ends(random)).collect();
+    let mut sent = [0; 12];
+    (0..PACKETS as u32)
+        .map(|number| {
+            // Packets of few flows, so that some are answered.
+            if traffic != Traffic::Tracked {
+                let ends = ends(random);
+                return packet(random, ends, number, traffic, None);
+            }
+            let flow = random.between(0, flows.len() - 1);
+            sent[flow] += 1;
+            packet(random, flows[flow], number, traffic, Some(sent[flow]))
+        })
+        .collect()
+}
+
+fn builder(random: &mut Random, [client, server, ..]: Ends, side: Side) -> PacketBuilder {
+    let is_back = side == Side::Server;
+    let builder = if (client + server).is_multiple_of(3) {
+        let mut ends = [(1, client), (2, server)].map(|(net, host)| {
+            let mut address = [0x20, 1, 0x0d, 0xb8, 0, net, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            address[15] = host as u8;
+            address
+        });
+        if is_back {
+            ends.reverse();
+        }
+        PacketBuilder::v6(ends[0], ends[1])
+    } else {
+        let mut ends = [[192, 0, 2, client as u8], [198, 51, 100, server as u8]];
+        if is_back {
+            ends.reverse();
+        }
+        PacketBuilder::v4(ends[0], ends[1])
+    };
+    let builder = if random.once_in(3) { builder.dont_fragment() } else { builder };
+    let mac = [0, 0, 0x5e, 0, 0x53, random.one_of(&[1, 2, 3, 0x77])];
+    builder
+        .macs(mac, [0; 6])
+        .id(random.one_of(&[0, 99, 5000]))
+        .ttl(random.one_of(&[64, 64, 63, 41, 200]))
+        .traffic_class(random.one_of(&[0, 0, 0x20, 0xb8, 3, 2]))
+}
+
+/// TCP flags of the packet of a flow, or of one that is alone.
+fn flags(random: &mut Random, traffic: Traffic, of_flow: Option<u32>) -> u8 {
+    match (traffic, of_flow) {
+        (Traffic::Translated, _) | (_, Some(1)) => 0x02,
+        (_, None) => random.one_of(&[0x02, 0x02, 0x12, 0x10, 0x18, 0x11, 0x04, 0x14, 0, 0x29]),
+        (_, Some(2)) => 0x12,
+        (_, Some(_)) => 0x10,
+    }
+}
+
+fn packet(
+    random: &mut Random,
+    ends: Ends,
+    number: u32,
+    traffic: Traffic,
+    of_flow: Option<u32>,
+) -> Packet {
+    // Trackers are compared elsewhere: connections that are tracked here open as they should.
+    let side = match of_flow {
+        Some(1) => Side::Client,
+        Some(2) => Side::Server,
+        _ => random.one_of(&[Side::Client, Side::Client, Side::Server]),
+    };
+    let [client, _, from, to] = ends;
+    let mut ports = [PORTS[from], PORTS[to]];
+    let mut id = 7;
+    if side == Side::Server {
+        ports.reverse();
+    }
+    if traffic == Traffic::Translated {
+        // Nobody is in the way of anybody.
+        id = 2000 + number as u16;
+        ports[0] = id;
+    }
+    let builder = builder(random, ends, side);
+    // The number comes last, so that it can be found in what comes out.
+    let mut payload = random.bytes(random.clone().between(0, 40));
+    payload.extend(u64::from(number).to_be_bytes());
+    let mut frame = Vec::new();
+    match (client + from) % 4 {
+        0 | 1 => {
+            let flags = flags(random, traffic, of_flow);
+            let has = |bit| flags & bit != 0;
+            // An option for experiments (RFC 4727) whose end is the number.
+            let mut options = Vec::new();
+            if has(0x02) && random.once_in(2) {
+                options.extend([2, 4]);
+                options.extend(random.one_of(&[1460_u16, 1220, 536]).to_be_bytes());
+            }
+            options.extend([254, 8]);
+            options.extend(&u64::from(number).to_be_bytes()[2..]);
+            let (sequence, acknowledgment) = match of_flow {
+                None => (number * NUMBERED, number * NUMBERED),
+                Some(_) if has(0x02) => (1000, 1001),
+                Some(_) => (1001, 1001),
+            };
+            let tcp = Tcp {
+                source_port: ports[0],
+                destination_port: ports[1],
+                sequence,
+                acknowledgment: if has(0x10) { acknowledgment } else { 0 },
+                flags: TcpFlags(flags),
+                window: 5000,
+                options: &options,
+            };
+            // What opens a connection carries no data, as with most senders.
+            let is_bare = traffic != Traffic::Stateless && has(0x02);
+            builder.tcp(&tcp, if is_bare { &[] } else { &payload }, &mut frame);
+        }
+        2 => builder.udp(ports[0], ports[1], &payload, &mut frame),
+        _ if traffic != Traffic::Translated && random.once_in(4) => {
+            builder.transport(NUMBERLESS, &payload, &mut frame);
+        }
+        _ => {
+            let is_reply = side == Side::Server && traffic != Traffic::Translated;
+            builder.echo(is_reply, id, 1, &payload, &mut frame);
+        }
+    }
+    Packet { side, frame }
+}

@@ -1,0 +1,191 @@
+//! What rules do with packets.
+
+use lab::Random;
+
+use super::Traffic;
+
+/// Where a rule is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub traffic: Traffic,
+    /// Of the chains that jump to each other.
+    pub depth: Option<usize>,
+    /// Tracking has come before.
+    pub is_tracked: bool,
+    /// It is known where the packet goes.
+    pub has_output: bool,
+    /// Packets may be rejected.
+    pub refuses: bool,
+    /// Packets that are translated may be dropped.
+    pub drops: bool,
+}
+
+pub fn statement(random: &mut Random, place: Place) -> String {
+    let is_tracked = place.traffic == Traffic::Tracked && place.is_tracked;
+    match random.between(0, 31) {
+        0 => format!("meta mark set {}", random.between(0, 32)),
+        1 => random
+            .one_of(&[
+                "meta mark set meta mark & 0xf0 | 0x1",
+                "meta mark set meta mark ^ 0x3",
+                "meta mark set meta mark | 0x10",
+                "meta mark set meta mark & 0xfffffffe",
+            ])
+            .into(),
+        2 => "add @seen { ip saddr }".into(),
+        3 => "update @seen { ip daddr }".into(),
+        4 => "meta mark set tcp dport map { 22 : 0x11, 80-90 : 0x12 }".into(),
+        5 => "counter name shared".into(),
+        6 => format!(
+            "quota {} {} bytes",
+            random.one_of(&["over", "until"]),
+            random.between(100, 2000)
+        ),
+        7 if is_tracked => format!("ct mark set {}", random.between(0, 4)),
+        8 if is_tracked => random
+            .one_of(&[
+                "ct mark set meta mark",
+                "ct mark set meta mark & 0x7",
+                "ct mark set ip saddr map @marked",
+            ])
+            .into(),
+        9 if is_tracked => random
+            .one_of(&[
+                "meta mark set ct mark",
+                "meta mark set ct mark | 0x10",
+                "ct mark set ct mark | 0x2",
+            ])
+            .into(),
+        10 if random.once_in(2) => {
+            format!("delete @seen {{ ip {} }}", random.one_of(&["saddr", "daddr"]))
+        }
+        11 => "counter name begun".into(),
+        12 => "quota name some".into(),
+        13 => "limit name slow".into(),
+        14 => format!(
+            "limit rate {}{}/hour burst {} packets",
+            random.one_of(&["", "over "]),
+            random.between(1, 5),
+            random.between(1, 12)
+        ),
+        15 => format!(
+            "limit rate {}{} bytes/hour burst {} bytes",
+            random.one_of(&["", "over "]),
+            random.between(1, 500),
+            random.between(100, 2000)
+        ),
+        16 => "meta mark set ip saddr map @marked".into(),
+        number @ (17..=20 | 27) => fills(random, number),
+        21 => format!(
+            "meta mark set ip saddr . meta l4proto map {{ 192.0.2.{} . tcp : 0x1, 192.0.2.0/29 . udp : 0x2 }}",
+            random.between(8, 12)
+        ),
+        22 => format!("log prefix \"some \" {}", random.one_of(&["group 5", "level info"])),
+        23 if place.depth.is_some() => format!(
+            "tcp flags syn tcp option maxseg size set {}",
+            random.one_of(&[1200, 1400, 1500, 536])
+        ),
+        24 => "ip saddr @measured".into(),
+        25 if place.traffic == Traffic::Tracked && !place.is_tracked => "notrack".into(),
+        26 => "ip6 saddr @counted".into(),
+        _ => String::new(),
+    }
+}
+
+/// What fills sets.
+fn fills(random: &mut Random, number: usize) -> String {
+    match number {
+        17 => format!(
+            "{} @passing {{ ip saddr . th dport }}",
+            random.one_of(&["add", "update", "delete"])
+        ),
+        18 => {
+            format!("update @passing {{ ip daddr . th dport timeout {}h }}", random.between(1, 3))
+        }
+        19 => "add @counted { ip6 saddr }".into(),
+        20 => format!(
+            "{} @measured {{ ip saddr limit rate 3/hour burst 2 packets }}",
+            random.one_of(&["add", "update"])
+        ),
+        _ => format!(
+            "{} @exceeding {{ ip saddr . ip daddr limit rate over 3/hour burst 1 packets }}",
+            random.one_of(&["add", "update"])
+        ),
+    }
+}
+
+pub fn verdict(random: &mut Random, place: Place) -> String {
+    if place.traffic == Traffic::Translated {
+        // What did not come out has told nothing of its translation.
+        let drops = place.drops && random.once_in(6);
+        return if drops { "drop" } else { random.one_of(&["accept", "", "", "continue"]) }.into();
+    }
+    if let Some(depth) = place.depth
+        && depth < 2
+        && random.once_in(4)
+    {
+        return jump(random, depth + 1);
+    }
+    match random.between(0, 13) {
+        0 | 1 => "accept".into(),
+        2 | 3 => "drop".into(),
+        4 => "return".into(),
+        5 | 6 if place.refuses => refusal(random, place),
+        7 => "continue".into(),
+        8 => random
+            .one_of(&[
+                "tcp dport vmap { 22 : accept, 53 : drop, 80-90 : continue }",
+                "udp dport vmap @counted_verdicts",
+                "tcp dport vmap @counted_verdicts",
+            ])
+            .into(),
+        9 => format!("ip {} vmap @verdicts", random.one_of(&["saddr", "daddr"])),
+        10 => "ip saddr . th dport vmap @pairs_verdicts".into(),
+        11 => "meta mark vmap { 0x1 : drop, 0x10-0x1f : accept }".into(),
+        12 if place.traffic == Traffic::Tracked && place.is_tracked => {
+            "ct state vmap { established : accept, invalid : drop, new : continue }".into()
+        }
+        _ => String::new(),
+    }
+}
+
+fn jump(random: &mut Random, below: usize) -> String {
+    match random.between(0, 6) {
+        0..=2 => format!("jump c{below}"),
+        3 => format!("goto c{below}"),
+        4 => format!("meta l4proto vmap {{ tcp : jump c{below}, udp : goto c{below} }}"),
+        5 => format!("ip ttl vmap {{ 41 : jump c{below}, 60-70 : return, 200 : goto c{below} }}"),
+        _ => format!("iifname vmap {{ \"client0\" : jump c{below}, \"server0\" : goto c2 }}"),
+    }
+}
+
+fn refusal(random: &mut Random, place: Place) -> String {
+    // The kernel closes the connection that it resets: a gateway's work, not that of rules.
+    if place.traffic == Traffic::Stateless && random.once_in(4) {
+        return "reject with tcp reset".into();
+    }
+    let codes = ["no-route", "port-unreachable", "host-unreachable", "admin-prohibited"];
+    let v4 = [
+        "net-unreachable",
+        "host-unreachable",
+        "prot-unreachable",
+        "port-unreachable",
+        "net-prohibited",
+        "host-prohibited",
+        "admin-prohibited",
+    ];
+    let v6 = [
+        "no-route",
+        "admin-prohibited",
+        "addr-unreachable",
+        "port-unreachable",
+        "policy-fail",
+        "reject-route",
+    ];
+    match random.between(0, 3) {
+        0 => "reject".into(),
+        1 => format!("reject with icmpx type {}", random.one_of(&codes)),
+        2 => format!("reject with icmp type {}", random.one_of(&v4)),
+        _ => format!("reject with icmpv6 type {}", random.one_of(&v6)),
+    }
+}
