@@ -153,8 +153,6 @@ pub(super) fn take_alone(used_until: &mut u64, cost: u64, most: u64, now: Timest
 #[derive(Debug)]
 pub(super) struct QuotaLease {
     lease: Lease,
-    /// The whole quota, bytes.
-    all: u64,
     over: bool,
     used_up: bool,
 }
@@ -169,7 +167,7 @@ impl QuotaLease {
     pub fn new(pool: &LeasePool, quota: &Quota, workers: u64) -> Self {
         let share = quota.bytes / (16 * workers);
         let quantum = if workers < 2 { 0 } else { share.min(QUOTA_QUANTUM) };
-        Self { lease: pool.lease(quantum), all: quota.bytes, over: quota.over, used_up: false }
+        Self { lease: pool.lease(quantum), over: quota.over, used_up: false }
     }
 
     /// True if the rule goes on.
@@ -184,9 +182,8 @@ impl QuotaLease {
         self.used_up = false;
     }
 
-    /// Bytes that this worker has counted against it; once it is used up all, as in the
-    /// kernel, also of what the last packet was too long for.
+    /// Bytes that this worker has counted against it.
     pub fn used(&self) -> u64 {
-        if self.used_up { self.all } else { self.lease.used() }
+        self.lease.used()
     }
 }

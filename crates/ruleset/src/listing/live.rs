@@ -41,9 +41,7 @@ pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
     let ruleset = program.ruleset();
     let used = |(quota, number): (&Quota, usize)| {
         let before = if live.is_reset { 0 } else { quota.used };
-        let since = live.quotas_used.get(number).copied().unwrap_or(0);
-        // Each worker that has found it used up says so.
-        before.saturating_add(since).min(quota.bytes.max(before))
+        before + live.quotas_used.get(number).copied().unwrap_or(0)
     };
     for rule in ruleset.rules() {
         let Some(statements) = fields(objects, rule.position)

@@ -71,6 +71,10 @@ fn objects(document: &Value) -> impl Iterator<Item = &Value> {
 fn comparable(object: &Value) -> Value {
     let mut object = object.clone();
     strip(&mut object);
+    // The kernel lists the packet too that was more than was left.
+    if let Some(Value::Object(quota)) = object.get_mut("quota") {
+        quota.remove("used");
+    }
     for kind in ["set", "map"] {
         if let Some(Value::Array(elements)) =
             object.get_mut(kind).and_then(|set| set.get_mut("elem"))
@@ -90,6 +94,10 @@ fn strip(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.remove("expires");
+            if fields.contains_key("val_unit") {
+                fields.remove("used");
+                fields.remove("used_unit");
+            }
             if fields.contains_key("val") && !fields.contains_key("stmt") {
                 fields.retain(|name, _| name == "val");
             }
