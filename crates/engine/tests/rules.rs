@@ -127,10 +127,10 @@ fn ruleset(mark: u32) -> ValidRuleset {
 /// Asks for what no gateway does.
 fn wrong() -> ValidRuleset {
     let document = br#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
-        {"chain":{"family":"inet","table":"t","name":"c","handle":1,"type":"filter",
-            "hook":"prerouting","prio":-300,"policy":"drop"}},
+        {"chain":{"family":"inet","table":"t","name":"c","handle":1,"type":"nat",
+            "hook":"prerouting","prio":-100,"policy":"drop"}},
         {"rule":{"family":"inet","table":"t","chain":"c","handle":7,
-            "expr":[{"mangle":{"key":{"ct":{"key":"zone"}},"value":7}}]}}]}"#;
+            "expr":[{"redirect":null}]}}]}"#;
     import(document, Options::default()).unwrap().ruleset
 }
 
