@@ -200,14 +200,14 @@ fn a_wrong_ruleset_leaves_the_one_that_runs() {
         let bridged = "table ip t {\n chain n {\n type nat hook postrouting priority 100;\n \
                        masquerade\n }\n}\n";
         let translating = ruleset_file(&lab, "translating.json", bridged)?;
-        for (file, said, code) in [
-            (cut, "EOF", 2),
-            (unsupported, "meta cpu 1 drop", 2),
-            (translating, "ip t chain n rule handle", 1),
+        for (file, said) in [
+            (cut, "it ends in the middle"),
+            (unsupported, "meta cpu 1 drop"),
+            (translating, "ip t chain n rule handle"),
         ] {
             let output = command(&lab, &["rules", "load", &file])?;
             let told = output.stdout.clone() + &output.stderr;
-            assert_eq!(output.code, Some(code), "{told}");
+            assert_eq!(output.code, Some(2), "{told}");
             assert!(told.contains(said), "{told}");
             assert!(!passes(&lab)?, "the one before holds");
         }
@@ -244,7 +244,7 @@ fn rules_of_the_configuration_hold_from_the_first_packet() {
             let refused = program.args([command, "-c", &config]).run()?;
             assert_eq!(refused.code, Some(2), "{refused:?}");
             let told = refused.stdout + &refused.stderr;
-            assert!(told.contains("cut.json: document: invalid: EOF"), "{told}");
+            assert!(told.contains("cut.json: document: invalid: it ends in the middle"), "{told}");
         }
         Ok(())
     });

@@ -46,11 +46,11 @@ enum Action {
     },
     /// Change one setting.
     Set {
-        /// Its name, for example nf_conntrack_max.
+        /// Its name, for example nf_conntrack_max; NAME=VALUE is taken too, as by sysctl.
         name: String,
-        /// The new value.
+        /// The new value, if it does not stand behind the name.
         #[arg(allow_negative_numbers = true)]
-        value: i128,
+        value: Option<i128>,
         #[command(flatten)]
         remote: Remote,
     },
@@ -73,9 +73,10 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             }
         }
         Action::Set { name, value, remote } => {
+            let (name, value) = assignment(name, *value)?;
             let client = remote.client()?;
             let tunable = find(&client, name)?;
-            let fitting = u64::try_from(*value).ok();
+            let fitting = u64::try_from(value).ok();
             let Some(value) = fitting.filter(|it| (tunable.min..=tunable.max).contains(it)) else {
                 let Tunable { name, min, max, unit, .. } = tunable;
                 return Err(UsageError(out_of_range(&name, value, (min, max), &unit)).into());
@@ -86,6 +87,20 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             Ok(())
         }
     }
+}
+
+/// What is to be set, from NAME and VALUE or from NAME=VALUE.
+fn assignment(name: &str, value: Option<i128>) -> anyhow::Result<(&str, i128)> {
+    match (name.split_once('='), value) {
+        (None, Some(value)) => return Ok((name, value)),
+        (Some((name, text)), None) => {
+            if let Ok(value) = text.trim().parse() {
+                return Ok((name.trim(), value));
+            }
+        }
+        _ => {}
+    }
+    Err(UsageError("give a name and a number: NAME VALUE, or NAME=VALUE".into()).into())
 }
 
 /// The tunable of a name; the prefixes that `sysctl` uses may be there.
@@ -123,4 +138,20 @@ fn table(tunables: &[Tunable], verbose: bool) -> Table {
         table.row(row);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_stands_behind_its_name_or_behind_an_equals_sign() {
+        for (name, value) in [("a", Some(-7)), ("a=-7", None), ("a = -7", None)] {
+            assert_eq!(assignment(name, value).unwrap(), ("a", -7));
+        }
+        for (name, value) in [("a", None), ("a=", None), ("a=b", None), ("a=1", Some(1))] {
+            let error = assignment(name, value).unwrap_err();
+            assert!(error.to_string().contains("NAME=VALUE"), "{error}");
+        }
+    }
 }
