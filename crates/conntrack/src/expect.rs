@@ -17,14 +17,13 @@ mod hints;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
-use wire::{Family, protocol};
+use wire::{Family, mapped, protocol};
 
 use self::calls::Calls;
 use self::hints::Hints;
@@ -513,14 +512,6 @@ impl Announced {
             (it.protocol, it.source, it.source_port, it.destination, it.destination_port)
         };
         connections(self) == connections(other)
-    }
-}
-
-/// An address as flow keys hold it.
-pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }
 

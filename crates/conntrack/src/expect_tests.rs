@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::thread;
 
 use super::*;

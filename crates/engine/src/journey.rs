@@ -5,6 +5,7 @@ use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
 use flow::Timestamp;
 use netio::PortId;
 use ruleset::{Connection, CtState, Details, Known, name_bits};
+use wire::mapped;
 
 use crate::judging::Passed;
 use crate::packet::Packet;
@@ -60,15 +61,11 @@ impl Details for Asked<'_> {
                 destination_port: 0,
             };
         };
-        let bytes = |address| match address {
-            std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-            std::net::IpAddr::V6(address) => address.octets(),
-        };
         let (source_port, destination_port) = match tuple.transport {
             TupleTransport::Ports { source, destination } => (source, destination),
             _ => (0, 0),
         };
-        let (source, destination) = (bytes(tuple.source), bytes(tuple.destination));
+        let (source, destination) = (mapped(tuple.source), mapped(tuple.destination));
         ruleset::Tuple { source, destination, source_port, destination_port }
     }
 

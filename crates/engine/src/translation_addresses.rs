@@ -1,11 +1,11 @@
 //! Which addresses the workers steer by port.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
 use ruleset::Translations;
 use steer::Translated;
-use wire::Family;
+use wire::{Family, mapped};
 
 use crate::command::Command;
 use crate::coordinator::Coordinator;
@@ -77,19 +77,16 @@ pub fn addresses(
     routing: Option<&Routing>,
 ) -> Vec<RangeInclusive<[u8; 16]>> {
     let literal = translations.sources.iter().map(|(family, interval)| {
-        let mapped = |number: u128| match family {
+        let address = |number: u128| match family {
             Family::V4 => Ipv4Addr::from_bits(number as u32).to_ipv6_mapped().octets(),
             Family::V6 => number.to_be_bytes(),
         };
-        mapped(interval.low)..=mapped(interval.high)
+        address(interval.low)..=address(interval.high)
     });
     let mut addresses: Vec<_> = literal.collect();
     if let Some(routing) = routing.filter(|_| translations.masquerades) {
         addresses.extend(routing.masquerade_addresses().map(|address| {
-            let address = match address {
-                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-                IpAddr::V6(address) => address.octets(),
-            };
+            let address = mapped(address);
             address..=address
         }));
     }

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use crate::{
     Family, TcpFlags, Tunnels, checksum, dissect, extension,
     link::{ETHERNET_LEN, ethertype},
-    protocol,
+    mapped, protocol,
 };
 
 /// Longest ICMP error with its IP header, bytes (RFC 1812 section 4.3.2.3).
@@ -307,8 +307,8 @@ impl PacketBuilder {
                 out.extend(((fragment_header + length) as u16).to_be_bytes());
                 out.extend([if fragment.is_some() { extension::FRAGMENT } else { protocol }]);
                 out.extend([self.ttl]);
-                out.extend(octets_v6(source));
-                out.extend(octets_v6(destination));
+                out.extend(mapped(source));
+                out.extend(mapped(destination));
                 if let Some((offset, more)) = fragment {
                     out.extend([protocol, 0]);
                     out.extend(((offset & 0xfff8) | u16::from(more)).to_be_bytes());
@@ -341,13 +341,6 @@ impl PacketBuilder {
         } else {
             out.extend(ethertype.to_be_bytes());
         }
-    }
-}
-
-fn octets_v6(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }
 

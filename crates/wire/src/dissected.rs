@@ -126,6 +126,15 @@ impl Network {
     }
 }
 
+/// An address as [`Network::source`] holds it: IPv4 in the mapped form (RFC 4291 section
+/// 2.5.5.2).
+pub fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
 fn ip_of(family: Family, address: [u8; 16]) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(address[12], address[13], address[14], address[15]).into(),

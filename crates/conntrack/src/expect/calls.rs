@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use flow::{Endpoint, FlowKey, Timestamp};
-use wire::protocol;
+use wire::{mapped, protocol};
 
-use super::{Book, Claim, Expectation, Expectations, Listener, mapped};
+use super::{Book, Claim, Expectation, Expectations, Listener};
 
 /// The announced calls that have a connection, as many as there are such connections.
 #[derive(Debug, Default)]

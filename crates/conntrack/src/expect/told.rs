@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use flow::{Endpoint, FlowKey};
-use wire::Family;
+use wire::{Family, mapped};
 
-use super::{Book, Destination, Expectations, Master, mapped};
+use super::{Book, Destination, Expectations, Master};
 use crate::helper::Announced;
 
 impl Expectations {

@@ -4,10 +4,10 @@
 use std::net::IpAddr;
 
 use flow::KeyedPacket;
+use wire::mapped;
 
 use super::Ends;
 use crate::Direction;
-use crate::expect::mapped;
 use crate::helper::{Announced, Mention};
 use crate::limits::ip_address;
 

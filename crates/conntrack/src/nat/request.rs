@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use wire::Family;
-
-use crate::expect::mapped;
+use wire::{Family, mapped};
 
 /// Which end of a connection's packets changes, seen from its originator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use flow::{DropReason, Endpoint};
-use wire::protocol;
+use wire::{mapped, protocol};
 
 use super::Table;
-use crate::expect::{Master, mapped};
+use crate::expect::Master;
 use crate::helper::{Announced, Mention};
 use crate::nat::{Addresses, Block, Edit, End, Ends, Passage, Ports, Request, Supply};
 use crate::proto::tcp::Seq;

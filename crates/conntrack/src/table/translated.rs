@@ -8,9 +8,9 @@
 use std::net::IpAddr;
 
 use flow::{DropReason, KeyedPacket, Prefetch};
+use wire::mapped;
 
 use super::{Cursor, Table};
-use crate::expect::mapped;
 use crate::nat::{End, Ends, Halves, Request, Supply, candidates};
 use crate::slab::{SECOND, Translation};
 use crate::{ConnectionId, Context, Direction, Tracked};

@@ -1,12 +1,12 @@
 //! Connections that helpers watch, and those that were expected because of them.
 
 use flow::{Class, DropReason, Endpoint, FlowKey};
-use wire::{TcpFlags, Transport};
+use wire::{TcpFlags, Transport, mapped};
 
 use super::followed::{Announcer, Measure, put_together};
 use super::{Table, deadline};
 use crate::entry::Status;
-use crate::expect::{Claim, Expectation, Full, Master, mapped};
+use crate::expect::{Claim, Expectation, Full, Master};
 use crate::helper::{Inspected, Request, Told, Watched};
 use crate::limits::ip_address;
 use crate::nat::Passage;

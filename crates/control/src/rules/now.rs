@@ -1,6 +1,5 @@
 //! Rules with what a running gateway has counted, put into sets, and tracked.
 
-use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use conntrack::{Connection, Filter, TupleTransport};
@@ -12,7 +11,7 @@ use ruleset::probe::Probe;
 use ruleset::{
     CtState, Details, ElementUpdate, Known, RuleState, SharedState, Tracked, Tuple, name_bits, walk,
 };
-use wire::{Place, Readdress, Transport};
+use wire::{Place, Readdress, Transport, mapped};
 
 use super::RuleBook;
 use crate::schema::Explanation;
@@ -180,20 +179,13 @@ impl Found {
                     TupleTransport::Icmp { id, .. } => (id, id),
                     _ => (0, 0),
                 };
-                let place = |address, port| Place { address: bytes(address), port };
+                let place = |address, port| Place { address: mapped(address), port };
                 (place(tuple.source, source), place(tuple.destination, destination))
             });
         Readdress {
             source: (source != new_source).then_some(new_source),
             destination: (destination != new_destination).then_some(new_destination),
         }
-    }
-}
-
-fn bytes(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }
 
@@ -204,7 +196,7 @@ impl Details for Found {
             TupleTransport::Ports { source, destination } => (source, destination),
             _ => (0, 0),
         };
-        let (source, destination) = (bytes(tuple.source), bytes(tuple.destination));
+        let (source, destination) = (mapped(tuple.source), mapped(tuple.destination));
         Tuple { source, destination, source_port, destination_port }
     }
 

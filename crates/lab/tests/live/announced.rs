@@ -78,6 +78,33 @@ fn files_come_with_helpers_through_two_workers() {
     files_come_with_helpers(2);
 }
 
+/// Fetches files over IPv4 in all ways by turns, while the number of workers changes twenty
+/// times; how many have come.
+pub fn transfers_while_workers_change(lab: &Lab, server: &FileServer) -> Result<u64> {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let client = scope.spawn(|| -> Result<u64> {
+            let mut transfers = 0;
+            for (options, _) in modes(Family::V4).iter().cycle() {
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+                assert!(server.download(lab, options)?, "{options:?} after {transfers}");
+                transfers += 1;
+            }
+            Ok(transfers)
+        });
+        let stateway = lab.stateway().expect("it runs");
+        let changed = ["1", "2"].iter().cycle().take(20).try_for_each(|workers| {
+            thread::sleep(Duration::from_millis(100));
+            stateway.command(&["steer", "set", "--workers", workers]).check().map(drop)
+        });
+        done.store(true, Ordering::Relaxed);
+        let transfers = client.join().expect("a client does not panic");
+        changed.and(transfers)
+    })
+}
+
 /// Control connections move to other workers together with what their helpers know, and the
 /// data connections that they announce find their way whoever owns them.
 #[test]
@@ -86,28 +113,7 @@ fn files_come_while_workers_change() {
         let mut live = guarded_lab(2, HELPERS)?;
         let lab: &Lab = &live;
         let server = FileServer::start(lab, FileProtocol::Ftp, Family::V4, BYTES)?;
-        let done = AtomicBool::new(false);
-        let transfers = thread::scope(|scope| {
-            let client = scope.spawn(|| -> Result<u64> {
-                let mut transfers = 0;
-                for (options, _) in modes(Family::V4).iter().cycle() {
-                    if done.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    assert!(server.download(lab, options)?, "{options:?} after {transfers}");
-                    transfers += 1;
-                }
-                Ok(transfers)
-            });
-            let stateway = lab.stateway().expect("it runs");
-            let changed = ["1", "2"].iter().cycle().take(20).try_for_each(|workers| {
-                thread::sleep(Duration::from_millis(100));
-                stateway.command(&["steer", "set", "--workers", workers]).check().map(drop)
-            });
-            done.store(true, Ordering::Relaxed);
-            let transfers = client.join().expect("a client does not panic");
-            changed.and(transfers)
-        })?;
+        let transfers = transfers_while_workers_change(lab, &server)?;
         println!("{transfers} transfers");
         assert!(transfers > 4);
         assert_eq!(counter(lab, "expect_new")?, transfers);

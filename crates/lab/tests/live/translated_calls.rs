@@ -3,13 +3,11 @@
 //! other can not reach.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use lab::{Family, FileProtocol, FileServer, Lab, Program, Result, Side, Transport};
 
-use crate::announced::{counter, modes};
+use crate::announced::{counter, modes, transfers_while_workers_change};
 use crate::scenario::{FAMILIES, alone};
 use crate::stateway::{Live, stop_cleanly};
 use crate::translated::{lab_with_helpers, outside};
@@ -109,28 +107,7 @@ fn files_come_through_translation_while_workers_change() {
         let mut live = translating_lab(2, FTP)?;
         let lab: &Lab = &live;
         let server = FileServer::start(lab, FileProtocol::Ftp, Family::V4, BYTES)?;
-        let done = AtomicBool::new(false);
-        let transfers = thread::scope(|scope| {
-            let client = scope.spawn(|| -> Result<u64> {
-                let mut transfers = 0;
-                for (options, _) in modes(Family::V4).iter().cycle() {
-                    if done.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    assert!(server.download(lab, options)?, "{options:?} after {transfers}");
-                    transfers += 1;
-                }
-                Ok(transfers)
-            });
-            let stateway = lab.stateway().expect("it runs");
-            let changed = ["1", "2"].iter().cycle().take(20).try_for_each(|workers| {
-                thread::sleep(Duration::from_millis(100));
-                stateway.command(&["steer", "set", "--workers", workers]).check().map(drop)
-            });
-            done.store(true, Ordering::Relaxed);
-            let transfers = client.join().expect("a client does not panic");
-            changed.and(transfers)
-        })?;
+        let transfers = transfers_while_workers_change(lab, &server)?;
         assert!(transfers > 4, "{transfers} transfers");
         assert_eq!(counter(lab, "expect_new")?, transfers);
         stop_cleanly(&mut live)
