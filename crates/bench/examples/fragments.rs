@@ -7,6 +7,9 @@ use std::error::Error;
 
 use bench::defrag::Order;
 
+#[global_allocator]
+static HEAP: netio::Heap = netio::Heap;
+
 fn main() -> Result<(), Box<dyn Error>> {
     const USAGE: &str = "usage: fragments PIECES sequential|within|over32 DATAGRAMS [make]";
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -4,6 +4,9 @@
 
 use std::error::Error;
 
+#[global_allocator]
+static HEAP: netio::Heap = netio::Heap;
+
 fn main() -> Result<(), Box<dyn Error>> {
     const USAGE: &str = "usage: segments FLOWS PACKETS [make]";
     let arguments: Vec<String> = std::env::args().skip(1).collect();

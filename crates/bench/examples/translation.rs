@@ -4,6 +4,9 @@
 
 use std::error::Error;
 
+#[global_allocator]
+static HEAP: netio::Heap = netio::Heap;
+
 fn main() -> Result<(), Box<dyn Error>> {
     const USAGE: &str = "usage: translation VARIANT established|new COUNT, where VARIANT is a \
                          line of `stateway bench rules` without the number of workers";

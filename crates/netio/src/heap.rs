@@ -1,12 +1,198 @@
-//! Memory that the process has freed.
+//! The memory of the process: large blocks in huge pages, and what is free goes back.
 
-/// Returns what is free in the allocator to the system, wherever it lies.
+mod regions;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use self::regions::{GRANULE, REGION, Regions, Run, WORD};
+
+/// Regions that there may be: 32 GiB. What goes beyond is allocated as small blocks are.
+const REGIONS: usize = 16_384;
+/// Smaller blocks than this are the system's allocator's, because they are many and it keeps
+/// them for each thread.
+const SMALLEST: usize = 2 * GRANULE;
+/// Larger ones too: it maps them by themselves.
+const LARGEST: usize = WORD * GRANULE;
+/// The page that memory is returned by where a region is used in parts, in granules.
+const PAGE: usize = 4096 / GRANULE;
+/// A region of which this part is free is used in parts: its free pages are returned.
+const FREE_PART: usize = 4;
+/// The addresses of regions could not be reserved.
+const NO_ADDRESSES: usize = 1;
+
+static FREE: Regions<REGIONS> = Regions::new();
+/// Where the first region begins: 0 before anything was allocated.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The first region where this thread has found or left something free.
+    static FIRST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Allocates tables and buffers side by side in regions that the kernel is asked to make of
+/// huge pages, all else as [`System`] does.
+///
+/// A processor knows where a few thousand pages lie. A million connections take fifty thousand
+/// ordinary ones, so two look-ups of a packet would each wait for a walk through page tables
+/// before they could wait for memory.
+///
+/// To be used by a program as its `#[global_allocator]`. Threads share one map of what is free,
+/// without a lock; a packet allocates nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Heap;
+
+// SAFETY: blocks come from `System`, which keeps the contract, or are runs of granules that
+// `FREE` gives to one caller until they are given back. These are aligned to `GRANULE`, and to
+// whatever divides it; lie in memory that may be read and written before anybody can take them;
+// and stay so. Which of the two a block is can be told by its address.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match granules(layout).and_then(take) {
+            Some(block) => block,
+            // SAFETY: the caller's promises are passed on.
+            None => unsafe { System.alloc(layout) },
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match granules(layout).and_then(take) {
+            Some(block) => {
+                // SAFETY: the block is new and has at least so many bytes.
+                unsafe { ptr::write_bytes(block, 0, layout.size()) };
+                block
+            }
+            // SAFETY: the caller's promises are passed on.
+            None => unsafe { System.alloc_zeroed(layout) },
+        }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        match run_of(block, layout) {
+            Some(run) => give(run),
+            // SAFETY: it is none of ours, so `System` has allocated it with this layout.
+            None => unsafe { System.dealloc(block, layout) },
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // The caller promises that the size, rounded up, is no overflow.
+        let Ok(wanted) = Layout::from_size_align(size, layout.align()) else {
+            return ptr::null_mut();
+        };
+        let ours = run_of(block, layout);
+        match (ours, granules(wanted)) {
+            // SAFETY: it is none of ours, so `System` has allocated it with this layout.
+            (None, None) => unsafe { System.realloc(block, layout, size) },
+            (Some(run), Some(len)) if run.len == len => block,
+            _ => {
+                // SAFETY: the size is not zero, as the caller promises. Old and new block are
+                // two, and both have as many bytes as are copied. The old one is given back
+                // only when there is a new one.
+                unsafe {
+                    let new = self.alloc(wanted);
+                    if !new.is_null() {
+                        ptr::copy_nonoverlapping(block, new, layout.size().min(size));
+                        self.dealloc(block, layout);
+                    }
+                    new
+                }
+            }
+        }
+    }
+}
+
+/// How many granules a block takes, if it is one of ours.
+fn granules(layout: Layout) -> Option<usize> {
+    let is_ours = (SMALLEST..=LARGEST).contains(&layout.size()) && layout.align() <= GRANULE;
+    is_ours.then(|| layout.size().div_ceil(GRANULE))
+}
+
+/// Takes so many granules.
+fn take(len: usize) -> Option<*mut u8> {
+    let base = base()?;
+    // Without it where the thread is at its end.
+    let from = FIRST.try_with(Cell::get).unwrap_or(0);
+    let run = FREE.take(len, from).or_else(|| begin(base, len))?;
+    let _ = FIRST.try_with(|first| first.set(run.region));
+    Some(ptr::with_exposed_provenance_mut(base + run.region * REGION + run.first * GRANULE))
+}
+
+/// The granules of a block that was allocated with this layout, if it is one of ours.
+fn run_of(block: *mut u8, layout: Layout) -> Option<Run> {
+    let len = granules(layout)?;
+    let base = BASE.load(Ordering::Acquire);
+    let at = block.addr().checked_sub(base)?;
+    let is_ours = base > NO_ADDRESSES && at < REGIONS * REGION;
+    is_ours.then_some(Run { region: at / REGION, first: at % REGION / GRANULE, len })
+}
+
+fn give(run: Run) {
+    FREE.give(run);
+    let _ = FIRST.try_with(|first| first.set(first.get().min(run.region)));
+}
+
+/// Makes another region, and takes its first granules.
+#[cold]
+fn begin(base: usize, len: usize) -> Option<Run> {
+    let region = FREE.begin()?;
+    let start = ptr::with_exposed_provenance_mut(base + region * REGION);
+    // SAFETY: nobody uses these addresses, which were reserved for this region. Without huge
+    // pages it works too, so it does not matter whether the advice is taken.
+    unsafe {
+        if libc::mprotect(start, REGION, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+            return None;
+        }
+        libc::madvise(start, REGION, libc::MADV_HUGEPAGE);
+    }
+    Some(FREE.open(region, len))
+}
+
+/// Where the first region begins.
+fn base() -> Option<usize> {
+    let base = match BASE.load(Ordering::Acquire) {
+        0 => reserve(),
+        base => base,
+    };
+    (base > NO_ADDRESSES).then_some(base)
+}
+
+/// Reserves the addresses of all regions: nothing that counts as memory.
+#[cold]
+fn reserve() -> usize {
+    const BYTES: usize = (REGIONS + 1) * REGION;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, wherever there is room.
+    let start = unsafe { libc::mmap(ptr::null_mut(), BYTES, libc::PROT_NONE, flags, -1, 0) };
+    let base = match start {
+        libc::MAP_FAILED => NO_ADDRESSES,
+        start => start.expose_provenance().next_multiple_of(REGION),
+    };
+    match BASE.compare_exchange(0, base, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => base,
+        Err(others) => {
+            if base != NO_ADDRESSES {
+                // SAFETY: the mapping was made here, and nobody has been told of it.
+                unsafe { libc::munmap(start, BYTES) };
+            }
+            others
+        }
+    }
+}
+
+/// Returns what is free to the system, wherever it lies.
 ///
 /// glibc returns only the end of each arena by itself: after a burst, one block that is
 /// still used keeps all that is free in front of it. Other allocators are left to their
 /// own ways. It takes milliseconds, in which other threads may have to wait if they
 /// allocate: not to be called on the packet path.
 pub fn return_free_memory() {
+    let base = BASE.load(Ordering::Acquire);
+    for region in 0..FREE.begun() {
+        return_free(base + region * REGION, region);
+    }
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) is thread-safe and touches only what is free.
     unsafe {
@@ -14,23 +200,93 @@ pub fn return_free_memory() {
     }
 }
 
-#[cfg(all(test, target_env = "gnu"))]
+/// Returns what is free in a region. One that is used in parts is made of small pages from then
+/// on, until it is nearly full or quite empty: the kernel would make it whole again.
+fn return_free(start: usize, region: usize) {
+    let taken = FREE.take_all(region);
+    let free = taken.len() * GRANULE;
+    let in_parts = free < REGION && free * FREE_PART >= REGION;
+    let advise = |first: usize, bytes: usize, advice| {
+        // SAFETY: the first is advice about how to map a region, and changes no byte of it. The
+        // second forgets what is in granules that are free and taken here, so nobody's.
+        unsafe { libc::madvise(ptr::with_exposed_provenance_mut(start + first), bytes, advice) };
+    };
+    advise(0, REGION, if in_parts { libc::MADV_NOHUGEPAGE } else { libc::MADV_HUGEPAGE });
+    if in_parts || free == REGION {
+        for stretch in taken.stretches(PAGE) {
+            advise(stretch.start * GRANULE, stretch.len() * GRANULE, libc::MADV_DONTNEED);
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[global_allocator]
+    static HEAP: Heap = Heap;
+
+    fn resident() -> usize {
+        let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+        sizes.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    /// One test: two at once would see each other's memory.
     #[test]
-    fn what_lies_in_front_of_something_used_is_returned_too() {
-        let resident = || -> usize {
-            let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
-            sizes.split(' ').nth(1).unwrap().parse().unwrap()
-        };
-        let blocks: Vec<_> = (0..32_000).map(|_| vec![1u8; 2048]).collect();
-        let used = vec![1u8; 2048];
+    fn what_is_free_is_returned() {
+        // In front of something that is used; small blocks, and such as lie in regions.
+        for size in [1500, 4096, 16_384] {
+            let block = || vec![1u8; size];
+            let blocks: Vec<_> = (0..64_000_000 / size).map(|_| block()).collect();
+            let used = block();
+            let before = resident();
+            drop(blocks);
+            return_free_memory();
+            let after = resident();
+            assert!(after < before / 2, "{after} of {before} pages with blocks of {size}");
+            drop(used);
+        }
+        // Between what is used here and there.
+        let blocks: Vec<_> = (0..4000).map(|at| vec![at as u8; 16_384]).collect();
         let before = resident();
-        drop(blocks);
+        let kept: Vec<_> = blocks.into_iter().step_by(8).collect();
         return_free_memory();
         let after = resident();
         assert!(after < before / 2, "{after} of {before} pages");
-        drop(used);
+        let is_whole =
+            |(at, block): (usize, &Vec<u8>)| block.iter().all(|&it| it == (8 * at) as u8);
+        assert!(kept.iter().enumerate().all(is_whole));
+    }
+
+    #[test]
+    fn blocks_are_what_was_asked_for() {
+        for align in [1, 64, 1024, 4096] {
+            for size in [1, 2047, 2048, 2049, 16_384, 65_536, 65_537, 1 << 20] {
+                let layout = Layout::from_size_align(size, align).unwrap();
+                // SAFETY: the layout has a size; what is written lies in the block; the blocks
+                // are given back once, with their layouts.
+                unsafe {
+                    let dirty = HEAP.alloc(layout);
+                    dirty.write_bytes(7, size);
+                    HEAP.dealloc(dirty, layout);
+                    let mut block = HEAP.alloc_zeroed(layout);
+                    assert_eq!(block.addr() % align, 0);
+                    let bytes = std::slice::from_raw_parts(block, size);
+                    assert!(bytes.iter().all(|&byte| byte == 0));
+                    block.write_bytes(9, size);
+                    let mut layout = layout;
+                    for new in [1, 3000, 2049, 65_536, 70_000, 300_000, 16_000, 10] {
+                        let same = layout.size().min(new).min(size);
+                        block = HEAP.realloc(block, layout, new);
+                        layout = Layout::from_size_align(new, align).unwrap();
+                        assert_eq!(block.addr() % align, 0);
+                        let bytes = std::slice::from_raw_parts(block, same);
+                        assert!(bytes.iter().all(|&byte| byte == 9));
+                        block.write_bytes(9, new);
+                    }
+                    HEAP.dealloc(block, layout);
+                }
+            }
+        }
     }
 }

@@ -21,7 +21,7 @@ mod wake;
 
 pub use buffer::enlarge_receive_buffer;
 pub use frame::{Checksum, Frame, Offload, Segmentation};
-pub use heap::return_free_memory;
+pub use heap::{Heap, return_free_memory};
 pub use interface::{LinkState, link_state};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};

@@ -13,6 +13,10 @@ use clap::Parser;
 use commands::Command;
 use print::Output;
 
+/// Tables and buffers lie in huge pages.
+#[global_allocator]
+static HEAP: netio::Heap = netio::Heap;
+
 /// A stateful network gateway in userspace: it steers packets to one worker per
 /// core, tracks their connections and forwards them.
 #[derive(Debug, Parser)]
