@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -31,9 +32,39 @@ pub struct StatewaySpec {
 /// A Stateway that runs as the gateway of a lab.
 #[derive(Debug)]
 pub struct Stateway {
+    /// Goes first, while the program still runs.
+    commands: Commands,
     background: Background,
+}
+
+/// Who asks the program. When a test fails, it asks for what would help to find out why.
+#[derive(Debug)]
+struct Commands {
     namespace: Namespace,
     binary: PathBuf,
+}
+
+impl Commands {
+    fn command(&self, args: &[&str]) -> Program {
+        self.namespace
+            .program(&self.binary.to_string_lossy())
+            .args(args)
+            .env("STATEWAY_SOCKET", Stateway::SOCKET)
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for args in [["status"], ["drops"]] {
+            match self.command(&args).limit(Duration::from_secs(5)).run() {
+                Ok(Output { stdout, stderr, .. }) => eprintln!("{args:?}:\n{stdout}{stderr}"),
+                Err(error) => eprintln!("{args:?}: {error}"),
+            }
+        }
+    }
 }
 
 impl StatewaySpec {
@@ -101,8 +132,10 @@ impl Stateway {
             .env("STATEWAY_SOCKET", Self::SOCKET)
             .cpus(&placement.gateway)
             .spawn()?;
-        let mut stateway =
-            Self { background, namespace: gateway.clone(), binary: spec.binary.clone() };
+        let mut stateway = Self {
+            commands: Commands { namespace: gateway.clone(), binary: spec.binary.clone() },
+            background,
+        };
         let probe = stateway.command(&["steer", "show", "--json"]);
         stateway.background.wait_for("an answer on the control socket", || {
             Ok(probe.clone().run()?.code == Some(0))
@@ -112,10 +145,7 @@ impl Stateway {
 
     /// A command for the running gateway, for example `["conntrack", "list"]`.
     pub fn command(&self, args: &[&str]) -> Program {
-        self.namespace
-            .program(&self.binary.to_string_lossy())
-            .args(args)
-            .env("STATEWAY_SOCKET", Self::SOCKET)
+        self.commands.command(args)
     }
 
     /// Runs a read command with `--json` and returns the object that it prints.

@@ -51,7 +51,7 @@ impl Route {
 /// [`Error::Unexpected`] if `ping` prints no statistics, as when it has no route.
 pub fn ping(program: Program, to: IpAddr, count: u32) -> Result<PingReport> {
     let output = program
-        .args(["-n", "-q", "-i", "0.02", "-W", "1", "-c", &count.to_string(), &to.to_string()])
+        .args(["-n", "-q", "-i", "0.02", "-W", "3", "-c", &count.to_string(), &to.to_string()])
         .limit(Duration::from_secs(5) + Duration::from_millis(20) * count)
         .run()?;
     parse_ping(&output.stdout)

@@ -114,7 +114,7 @@ fn datagrams_stay_in_order_while_workers_change() {
         println!("{report:?}");
         assert_eq!(report.out_of_order, 0, "{report:?}");
         // A busy machine may lose some, a gateway that stalls loses more.
-        assert!(report.lost * 10 < report.packets, "{report:?}");
+        assert!(report.lost * 4 < report.packets, "{report:?}");
         Ok(())
     });
 }
@@ -166,10 +166,19 @@ fn line_of_download(
     family: Family,
     table: fn(&Lab) -> Result<Vec<ConntrackLine>>,
 ) -> Result<(ConntrackLine, u16)> {
-    let port = HttpServer::start(lab, 1000)?.download(lab, family)?.client_port;
-    let lines = table(lab)?;
-    let line = lines.iter().find(|line| line.original.ports == Some((port, 8080)));
-    Ok((line.unwrap_or_else(|| panic!("no port {port} in {lines:#?}")).clone(), port))
+    let server = HttpServer::start(lab, 1000)?;
+    let mut tries = 3;
+    loop {
+        let port = server.download(lab, family)?.client_port;
+        let lines = table(lab)?;
+        let line = lines.iter().find(|line| line.original.ports == Some((port, 8080)));
+        let line = line.unwrap_or_else(|| panic!("no port {port} in {lines:#?}"));
+        tries -= 1;
+        // A busy host may say twice that it ends, and is told by a reset that it has.
+        if tries == 0 || line.state.as_deref() != Some("CLOSE") {
+            return Ok((line.clone(), port));
+        }
+    }
 }
 
 #[test]
@@ -243,6 +252,9 @@ fn a_connection_comes_back_to_a_zone_that_it_was_taken_from() {
     const BYTES: usize = 40_000_000;
     alone(|| {
         let mut lab = stateway_lab(2)?;
+        // Else all of it may be under way, or there, when the zone changes.
+        let window = "net.ipv4.tcp_rmem=4096 131072 1000000";
+        lab.client().program("sysctl").args(["-qw", window]).check()?;
         let server = HttpServer::start(&lab, BYTES)?;
         let stateway = lab.stateway().expect("it runs");
         let entries = || Ok::<_, lab::Error>(table(&lab)?.into_iter().filter(is_web).count());
