@@ -2,10 +2,10 @@
 
 use conntrack::nat::Halves;
 use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
-use flow::Timestamp;
+use flow::{Endpoint, KeyedPacket, Timestamp};
 use netio::PortId;
-use ruleset::{Connection, CtState, Details, Known, name_bits};
-use wire::mapped;
+use ruleset::{Connection, CtState, Details, Known, Tuple, name_bits};
+use wire::{Place, mapped};
 
 use crate::judging::Passed;
 use crate::packet::Packet;
@@ -37,24 +37,66 @@ pub(crate) struct Journey {
 }
 
 /// A connection as rules ask for it.
-pub(crate) struct Asked<'a> {
-    pub table: &'a Table,
-    pub id: ConnectionId,
-    pub now: Timestamp,
+pub(crate) enum Asked<'a> {
+    Lives(&'a Table, ConnectionId, Timestamp),
+    /// The packet has ended it, as a reset does that answers a SYN: its ends are known still.
+    Ended {
+        original: Tuple,
+        reply: Tuple,
+    },
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// That of a packet that was just tracked, if it has one.
+    pub fn of(
+        table: &'a Table,
+        packet: &Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+    ) -> Option<Self> {
+        if let Some(id) = tracked.connection {
+            return Some(Self::Lives(table, id, now));
+        }
+        let (direction, KeyedPacket { key, sender }) = (tracked.direction?, packet.flow?.keyed);
+        let (from, to) = (key.end(sender), key.end(sender.opposite()));
+        let halves = table.translation(tracked);
+        let leaves = |place: Option<Place>, end: Endpoint| {
+            place.map_or(end, |Place { address, port }| Endpoint { address, port })
+        };
+        let here = tuple(from, to);
+        let there = tuple(leaves(halves.destination, to), leaves(halves.source, from));
+        Some(match direction {
+            Direction::Original => Self::Ended { original: here, reply: there },
+            Direction::Reply => Self::Ended { original: there, reply: here },
+        })
+    }
+
     fn connection(&self) -> Option<conntrack::Connection> {
-        self.table.connection(self.id, self.now)
+        match self {
+            Self::Lives(table, id, now) => table.connection(*id, *now),
+            Self::Ended { .. } => None,
+        }
+    }
+}
+
+fn tuple(source: Endpoint, destination: Endpoint) -> Tuple {
+    Tuple {
+        source: source.address,
+        destination: destination.address,
+        source_port: source.port,
+        destination_port: destination.port,
     }
 }
 
 impl Details for Asked<'_> {
-    fn tuple(&self, reply: bool) -> ruleset::Tuple {
+    fn tuple(&self, reply: bool) -> Tuple {
+        if let Self::Ended { original, reply: back } = self {
+            return if reply { *back } else { *original };
+        }
         let tuple = self.connection().map(|it| if reply { it.reply } else { it.original });
         let Some(tuple) = tuple else {
             let nobody = [0; 16];
-            return ruleset::Tuple {
+            return Tuple {
                 source: nobody,
                 destination: nobody,
                 source_port: 0,
@@ -66,7 +108,7 @@ impl Details for Asked<'_> {
             _ => (0, 0),
         };
         let (source, destination) = (mapped(tuple.source), mapped(tuple.destination));
-        ruleset::Tuple { source, destination, source_port, destination_port }
+        Tuple { source, destination, source_port, destination_port }
     }
 
     fn counts(&self) -> Option<[(u64, u64); 2]> {

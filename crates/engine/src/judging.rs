@@ -261,8 +261,7 @@ impl Worker {
         let Some(rules) = &mut self.rules else { return Ok(Wanted::default()) };
         let program = &rules.shared.program;
         let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
-        let asked = table.zip(journey.tracked.connection);
-        let asked = asked.map(|(table, id)| Asked { table, id, now });
+        let asked = table.and_then(|table| Asked::of(table, packet, &journey.tracked, now));
         let zone = packet.origin.zone.0;
         let bytes = packet.frame.bytes();
         let view = PacketView {

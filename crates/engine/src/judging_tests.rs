@@ -175,6 +175,22 @@ fn icmp_is_sent_for_its_family_and_code() {
 }
 
 #[test]
+fn what_ends_its_connection_is_asked_about_whose_it_was() {
+    let whose = |direction, end, address| {
+        format!(
+            r#"{{"match":{{"op":"==","left":{{"ct":{{"key":"ip {end}","dir":"{direction}"}}}},
+                "right":"{address}"}}}},{{"counter":{{"packets":0,"bytes":0}}}}"#
+        )
+    };
+    let [asked, answered] =
+        [whose("original", "saddr", "192.0.2.1"), whose("reply", "saddr", "198.51.100.2")];
+    let mut rig = rig(ruleset("forward", 0, "accept", &[&asked, &answered]));
+    assert!(rig.passes(false, 80, SYN, (100, 0)));
+    assert!(rig.passes(true, 80, RST | ACK, (0, 101)));
+    assert_eq!((rig.listed().len(), rig.counted()), (0, vec![2, 2]));
+}
+
+#[test]
 fn a_policy_lets_only_known_connections_back() {
     let new =
         r#"{"match":{"op":"==","left":{"meta":{"key":"iifname"}},"right":"lan0"}},{"accept":null}"#;
