@@ -19,6 +19,8 @@ pub struct StatewaySpec {
     pub binary: PathBuf,
     /// Number of workers; 0 leaves it out: one for each CPU that it may use.
     pub workers: u32,
+    /// Its interfaces: `lan0` and `wan0` unless said otherwise.
+    pub interfaces: Vec<String>,
     /// A router with the kernel's routes, not a bridge.
     pub routed: bool,
     /// What comes from the server's side opens no connections but expected ones.
@@ -72,7 +74,8 @@ impl StatewaySpec {
     #[must_use]
     pub fn new(binary: PathBuf, workers: u32) -> Self {
         let (rules, more) = (Tracking::Off, String::new());
-        Self { binary, workers, routed: false, refuses_new: false, rules, more }
+        let interfaces = ["lan0", "wan0"].map(str::to_owned).to_vec();
+        Self { binary, workers, interfaces, routed: false, refuses_new: false, rules, more }
     }
 
     /// The configuration file for the named interfaces.
@@ -107,7 +110,7 @@ impl Stateway {
     /// The control socket, inside the namespace.
     pub const SOCKET: &str = "/dev/shm/stateway.sock";
 
-    /// Starts the program between `lan0` and `wan0` and waits until its control
+    /// Starts the program between its interfaces and waits until its control
     /// socket answers.
     ///
     /// # Errors
@@ -119,7 +122,8 @@ impl Stateway {
         if help.code != Some(0) || !help.stdout.contains("-c") {
             return Err(Error::Unavailable { why: format!("{program} has no command `run -c`") });
         }
-        let mut config = spec.config(&["lan0", "wan0"]);
+        let interfaces: Vec<_> = spec.interfaces.iter().map(String::as_str).collect();
+        let mut config = spec.config(&interfaces);
         if let Some(rules) = spec.rules.rules() {
             let file = gateway.write_file("rules.json", as_json(gateway, rules)?.as_bytes())?;
             let _ = write!(config, "\n[rules]\nfile = \"{file}\"\n");

@@ -54,13 +54,21 @@ pub fn differences(case: &Case, judged: &Judged, traffic: Traffic) -> Option<Str
     }
     let ours = indexed.listed(before, end);
     let theirs = serde_json::from_str(after).expect("nft prints JSON");
-    for (ours, theirs) in objects(&ours).zip(objects(&theirs)) {
+    found += &different_objects(&ours, &theirs);
+    Some(found)
+}
+
+/// What is different of two listings: each object, but for what time changes.
+pub fn different_objects(ours: &Value, theirs: &Value) -> String {
+    let mut found = String::new();
+    assert_eq!(objects(ours).count(), objects(theirs).count(), "objects are listed");
+    for (ours, theirs) in objects(ours).zip(objects(theirs)) {
         let (ours, theirs) = (comparable(ours), comparable(theirs));
         if ours != theirs {
             writeln!(found, "kernel {theirs}\nours   {ours}").unwrap();
         }
     }
-    Some(found)
+    found
 }
 
 fn objects(document: &Value) -> impl Iterator<Item = &Value> {

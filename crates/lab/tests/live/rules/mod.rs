@@ -7,6 +7,7 @@ mod gateways;
 mod generate;
 mod kernel;
 mod ours;
+mod real;
 mod translation;
 
 use std::num::NonZero;

@@ -1,0 +1,170 @@
+//! A gateway and the far ends of its cables, behind which one program plays all hosts.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use lab::{Namespace, Placement, Result, Stateway, StatewaySpec};
+use serde_json::{Value, json};
+
+use super::places::Place;
+use super::reasons::is_left_silent;
+use crate::scenario::stateway_binary;
+
+/// What came of each step of a talk.
+pub type Steps = Vec<Vec<Frame>>;
+
+/// A frame that came somewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frame {
+    pub at: String,
+    pub what: String,
+    /// Source and destination, and those of what it quotes.
+    pub ends: Vec<(String, u16)>,
+}
+
+/// What a gateway made of talks.
+pub struct Told {
+    pub talks: Vec<Steps>,
+    /// The ruleset as it is listed before and after.
+    pub before: String,
+    pub after: Value,
+}
+
+/// The gateway without anything that filters.
+fn world(place: &Place) -> Result<Namespace> {
+    let namespace = Namespace::new("world")?;
+    let (mut links, mut sysctls) = (Vec::new(), Vec::new());
+    for (number, cable) in place.cables.iter().enumerate() {
+        let name = cable.name;
+        links.push(format!(
+            "link add {name} address 00:00:5e:00:53:1{number} type veth peer name far-{name}"
+        ));
+        links.push(format!("link set far-{name} multicast off addrgenmode none up"));
+        links.push(format!("link set {name} multicast off up"));
+        for address in cable.addresses {
+            let nodad = if address.contains(':') { " nodad" } else { "" };
+            links.push(format!("addr add {address} dev {name}{nodad}"));
+        }
+        for host in cable.hosts {
+            let neighbour = format!("lladdr 02:00:5e:00:53:01 dev {name} nud permanent");
+            links.push(format!("neigh add {host} {neighbour}"));
+        }
+        sysctls.push(format!("net.ipv4.conf.{name}.rp_filter=0"));
+        sysctls.push(format!("net.ipv4.conf.{name}.send_redirects=0"));
+    }
+    links.extend(place.routes.iter().map(|route| format!("route add {route}")));
+    namespace.ip(&links.iter().map(String::as_str).collect::<Vec<_>>())?;
+    sysctls.extend(
+        [
+            "net.ipv4.ip_forward=1",
+            "net.ipv6.conf.all.forwarding=1",
+            "net.ipv4.conf.all.rp_filter=0",
+            "net.ipv4.conf.all.send_redirects=0",
+            "net.ipv4.icmp_ratelimit=0",
+            "net.ipv4.icmp_msgs_per_sec=100000",
+            "net.ipv4.icmp_msgs_burst=100000",
+            "net.ipv6.icmp.ratelimit=0",
+        ]
+        .map(str::to_owned),
+    );
+    namespace.program("sysctl").args(["-qw"]).args(sysctls).check()?;
+    Ok(namespace)
+}
+
+fn play(
+    namespace: &Namespace,
+    place: &Place,
+    talks: &[Value],
+    elsewhere: Option<&[Steps]>,
+) -> Result<Vec<Steps>> {
+    let interfaces: Vec<_> = place.cables.iter().map(|cable| cable.name).collect();
+    let expected = elsewhere.map(|talks| {
+        let count = |frames: &Vec<Frame>| {
+            frames.iter().filter(|frame| !is_left_silent(place, frame)).count()
+        };
+        let counts = |steps: &Steps| steps.iter().map(count).collect::<Vec<_>>();
+        talks.iter().map(counts).collect::<Vec<_>>()
+    });
+    let order = json!({"interfaces": interfaces, "talks": talks, "expected": expected});
+    let order = namespace.write_file("order.json", order.to_string().as_bytes())?;
+    let hosts = namespace.write_file("hosts.py", include_bytes!("hosts.py"))?;
+    let program = namespace.program("python3").args([hosts, order]);
+    let told = program.limit(Duration::from_secs(60)).check()?;
+    let steps = |line: &str| {
+        let steps: Vec<Vec<Value>> = serde_json::from_str(line).expect("a list of steps");
+        steps.iter().map(|frames| frames.iter().map(frame).collect()).collect()
+    };
+    Ok(told.lines().map(steps).collect())
+}
+
+fn frame(told: &Value) -> Frame {
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let ends = told["ends"].as_array().expect("a list");
+    let end = |pair: &[Value]| (text(&pair[0]), pair[1].as_u64().expect("a port") as u16);
+    Frame {
+        at: text(&told["at"]),
+        what: text(&told["what"]),
+        ends: ends.chunks(2).map(end).collect(),
+    }
+}
+
+fn nft(namespace: &Namespace, rules: &str) -> Result<()> {
+    namespace.program("nft").args(["-f", "-"]).input(rules.to_owned()).check().map(drop)
+}
+
+fn listed(namespace: &Namespace) -> Result<String> {
+    namespace.program("nft").args(["-j", "list", "ruleset"]).check()
+}
+
+/// The kernel as the gateway.
+pub fn kernel(place: &Place, rules: &str, talks: &[Value]) -> Result<Told> {
+    let namespace = world(place)?;
+    nft(&namespace, rules)?;
+    let before = listed(&namespace)?;
+    let talks = play(&namespace, place, talks, None)?;
+    let after = serde_json::from_str(&listed(&namespace)?).expect("nft prints JSON");
+    Ok(Told { talks, before, after })
+}
+
+/// Stateway as the gateway, with rules as nft prints them.
+pub fn ours(
+    place: &Place,
+    rules: &str,
+    printed: &str,
+    talks: &[Value],
+    elsewhere: &[Steps],
+) -> Result<Told> {
+    let namespace = world(place)?;
+    nft(&namespace, rules)?;
+    host_keeps_its_chains(&namespace, printed)?;
+    let file = namespace.write_file("ruleset.json", printed.as_bytes())?;
+    let spec = StatewaySpec {
+        routed: true,
+        interfaces: place.cables.iter().map(|cable| cable.name.to_owned()).collect(),
+        more: format!("[rules]\nfile = \"{file}\"\n"),
+        ..StatewaySpec::new(stateway_binary()?, 2)
+    };
+    let gateway = Stateway::start(&namespace, &spec, &Placement::free())?;
+    let talks = play(&namespace, place, talks, Some(elsewhere))?;
+    let after = gateway.query(&["rules", "list"])?;
+    let output = gateway.stop()?;
+    assert_eq!(output.code, Some(0), "log of stateway:\n{}", output.stdout);
+    Ok(Told { talks, before: printed.to_owned(), after })
+}
+
+/// What the gateway leaves to the kernel stays in the kernel: the ruleset without the base chains
+/// that are the gateway's.
+fn host_keeps_its_chains(namespace: &Namespace, printed: &str) -> Result<()> {
+    let document: Value = serde_json::from_str(printed).expect("nft prints JSON");
+    let mut gone = String::new();
+    for object in document["nftables"].as_array().expect("a list of objects") {
+        let Some(chain) = object.get("chain") else { continue };
+        if !matches!(chain["hook"].as_str(), Some("prerouting" | "forward" | "postrouting")) {
+            continue;
+        }
+        let field = |name: &str| chain[name].as_str().expect("text").to_owned();
+        let name = format!("{} {} {}", field("family"), field("table"), field("name"));
+        writeln!(gone, "flush chain {name}\ndelete chain {name}").expect("text");
+    }
+    nft(namespace, &gone)
+}
