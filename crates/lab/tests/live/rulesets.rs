@@ -7,7 +7,7 @@ use lab::{
     Error, Family, Gateway, Lab, Namespace, Output, Placement, Result, Stateway, StatewaySpec,
     Tracking, ping,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{stateway_lab, stop_cleanly};
@@ -187,6 +187,30 @@ fn a_ruleset_that_is_tried_goes_unless_it_is_confirmed() {
     });
 }
 
+/// Chains that are jumped to one after the other from the first, and maybe from the last again:
+/// nft has none of such a ruleset to print.
+fn jumps(chains: usize, last_to: Option<usize>) -> Value {
+    let mut objects = vec![json!({"table": {"family": "inet", "name": "t", "handle": 1}})];
+    for number in 0..chains {
+        let mut chain = json!({"family": "inet", "table": "t", "name": format!("c{number}"),
+            "handle": 100 + number});
+        if number == 0 {
+            let base = json!({"type": "filter", "hook": "forward", "prio": 0, "policy": "accept"});
+            let fields = chain.as_object_mut().expect("an object");
+            fields.extend(base.as_object().expect("an object").clone());
+        }
+        objects.push(json!({"chain": chain}));
+    }
+    for number in 0..chains {
+        let next = if number + 1 < chains { Some(number + 1) } else { last_to };
+        let Some(next) = next else { continue };
+        objects
+            .push(json!({"rule": {"family": "inet", "table": "t", "chain": format!("c{number}"),
+            "handle": 200_000 + number, "expr": [{"jump": {"target": format!("c{next}")}}]}}));
+    }
+    json!({"nftables": objects})
+}
+
 #[test]
 fn a_wrong_ruleset_leaves_the_one_that_runs() {
     alone(|| {
@@ -201,7 +225,16 @@ fn a_wrong_ruleset_leaves_the_one_that_runs() {
         let bridged = "table ip t {\n chain n {\n type nat hook postrouting priority 100;\n \
                        masquerade\n }\n}\n";
         let translating = ruleset_file(&lab, "translating.json", bridged)?;
+        let made = |name: &str, chains: usize, last_to: Option<usize>| {
+            lab.gateway().write_file(name, jumps(chains, last_to).to_string().as_bytes())
+        };
+        let looped = made("looped.json", 3, Some(1))?;
+        let deep = made("deep.json", 20, None)?;
+        let huge = made("huge.json", 70_000, None)?;
         for (file, said) in [
+            (looped, "inet t chain c1 handle 101: invalid: jumps of this chain lead back to it"),
+            (deep, "inet t chain c0 handle 100: invalid: jumps more than 16 chains deep"),
+            (huge, "inet t chain c65536 handle 65636: invalid: too many chains"),
             (cut, "it ends in the middle"),
             (unsupported, "meta cpu 1 drop"),
             (translating, "ip t chain n rule handle"),

@@ -1,0 +1,282 @@
+//! Rules that translate are exchanged again and again while flows run through them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use lab::{Family, Gateway, Lab, Namespace, Placement, Result, StatewaySpec, iperf_tcp, iperf_udp};
+use serde_json::Value;
+
+use crate::routed::drops;
+use crate::scenario::{alone, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
+
+/// How often rules are exchanged.
+const RELOADS: usize = 100;
+/// Flows that ask all the time, one in four of them anew after a while.
+const FLOWS: u32 = 200;
+/// How long a stream and datagrams flow each while sets change.
+const STREAM: Duration = Duration::from_secs(3);
+
+/// A ruleset that translates, marks every packet with its number, and drops in all later stages
+/// what has another mark: half of one ruleset with half of another drops everything. Both
+/// translate alike and say so otherwise.
+fn rules(number: u32) -> String {
+    let (forwards, masquerades) = if number == 1 {
+        (
+            "iifname lan0 udp dport 701 counter dnat ip to 198.51.100.2:7000",
+            "oifname wan0 counter masquerade",
+        )
+    } else {
+        (
+            "ip daddr 198.51.100.254 meta l4proto udp dnat ip to udp dport map { \
+             701 : 198.51.100.2 . 7000, 702 : 198.51.100.2 . 7 }",
+            "meta nfproto ipv4 udp dport 7000 counter masquerade",
+        )
+    };
+    format!(
+        "table inet t{number} {{
+    set seen {{
+        type ipv4_addr
+        flags interval
+        elements = {{ 192.0.2.0/24, 198.51.100.0/24 }}
+    }}
+    chain first {{
+        type filter hook prerouting priority raw; policy accept;
+        meta mark set {number}
+    }}
+    chain in {{
+        type nat hook prerouting priority dstnat; policy accept;
+        {forwards}
+    }}
+    chain forward {{
+        type filter hook forward priority filter; policy drop;
+        meta mark != {number} counter drop
+        ip saddr @seen counter accept
+    }}
+    chain last {{
+        type filter hook postrouting priority mangle; policy accept;
+        meta mark != {number} counter drop
+    }}
+    chain out {{
+        type nat hook postrouting priority srcnat; policy accept;
+        {masquerades}
+    }}
+}}
+"
+    )
+}
+
+/// Answers each datagram with it and with the source that it came from.
+const ECHO: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+s.bind(('0.0.0.0', 7000))
+print('ready', flush=True)
+while True:
+    data, source = s.recvfrom(100)
+    s.sendto(data + b' %s:%d' % (source[0].encode(), source[1]), source)
+";
+
+/// Every flow asks, and asks again when it has its answer, until there is a file `stop`. Prints
+/// how many questions there were, how many had no answer within two seconds, and how many flows
+/// had more than one source.
+const ASK: &str = "
+import os, selectors, socket, sys, time
+flows, stop = int(sys.argv[1]), sys.argv[2]
+selector, asked, moved = selectors.DefaultSelector(), 0, 0
+class Flow:
+    def __init__(self, number):
+        # One in two by the address that is translated, and by a port that no source gets: what
+        # comes to one of those is all of one bucket.
+        self.to = ('198.51.100.2', 7000) if number % 2 else ('198.51.100.254', 701)
+        self.renewed = number % 4 == 0
+        self.open()
+    def open(self):
+        self.s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.s.connect(self.to)
+        self.s.setblocking(False)
+        self.sources, self.count = set(), 0
+        selector.register(self.s, selectors.EVENT_READ, self)
+    def ask(self):
+        global asked
+        asked += 1
+        self.count += 1
+        self.at = time.monotonic()
+        self.s.send(b'%d' % self.count)
+    def close(self):
+        global moved
+        moved += len(self.sources) > 1
+        selector.unregister(self.s)
+        self.s.close()
+all = [Flow(number) for number in range(flows)]
+for flow in all:
+    flow.ask()
+print('ready', flush=True)
+lost, waiting = 0, set(all)
+def over():
+    return os.path.exists(stop)
+last, ending = 0, False
+while waiting:
+    for key, _ in selector.select(0.05):
+        flow = key.data
+        count, source = flow.s.recv(200).split()
+        if int(count) != flow.count:
+            continue
+        flow.sources.add(source)
+        if ending:
+            waiting.discard(flow)
+            continue
+        if flow.renewed and flow.count == 20:
+            flow.close()
+            flow.open()
+        flow.ask()
+    now = time.monotonic()
+    if now - last > 0.2:
+        last, ending = now, over()
+        for flow in list(waiting):
+            if now - flow.at > 2:
+                lost += 1
+                waiting.discard(flow) if ending else flow.ask()
+for flow in all:
+    flow.close()
+print('told', asked, lost, moved, flush=True)
+";
+
+/// A router whose server's side knows no way to the client's.
+fn translating_lab() -> Result<Live> {
+    let spec = StatewaySpec { routed: true, ..StatewaySpec::new(stateway_binary()?, 2) };
+    let lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+    lab.server().ip(&["route del 192.0.2.0/24", "route del 2001:db8:1::/64"])?;
+    Ok(lab)
+}
+
+/// Rules as nft prints them. It is asked elsewhere, since they would hold where the gateway runs.
+fn printed(lab: &Lab, rules: &str) -> Result<String> {
+    let nft = |args: &[&str], text: &str| {
+        lab.server().program("nft").args(args).input(text.to_owned()).check()
+    };
+    nft(&["-f", "-"], rules)?;
+    let printed = nft(&["-j", "list", "ruleset"], "")?;
+    nft(&["flush", "ruleset"], "")?;
+    Ok(printed)
+}
+
+fn load(lab: &Lab, file: &str) -> Result<()> {
+    let program = lab.stateway().expect("it runs").command(&["rules", "load", file]);
+    program.limit(Duration::from_secs(60)).check().map(drop)
+}
+
+#[test]
+fn rules_that_translate_are_exchanged_and_no_flow_notices() {
+    alone(|| {
+        let mut lab = translating_lab()?;
+        let mut files = Vec::new();
+        for number in [1, 2] {
+            let printed = printed(&lab, &rules(number))?;
+            files.push(lab.gateway().write_file(&format!("{number}.json"), printed.as_bytes())?);
+        }
+        load(&lab, &files[0])?;
+        let mut echo = lab.server().program("python3").args(["-c", ECHO]).spawn()?;
+        echo.wait_for_text("ready")?;
+        let stop = format!("{}/stop", Namespace::SCRATCH);
+        let flows = FLOWS.to_string();
+        let mut asking =
+            lab.client().program("python3").args(["-c", ASK, &flows, &stop]).spawn()?;
+        asking.wait_for_text("ready")?;
+        for number in 1..=RELOADS {
+            load(&lab, &files[number % 2])?;
+        }
+        lab.client().write_file("stop", b"")?;
+        asking.wait_for_text("told")?;
+        let said = asking.log();
+        let numbers: Vec<u64> =
+            said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [asked, lost, moved] = numbers[..] else { panic!("{said}") };
+        println!("{asked} questions while rules were exchanged {RELOADS} times");
+        assert!(asked > 10 * u64::from(FLOWS), "{said}");
+        assert_eq!((lost, moved), (0, 0), "{said}");
+        assert_eq!(drops(&lab, "rule_refused")? + drops(&lab, "policy_refused")?, 0);
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// The ruleset with so many elements in its set, of which none is a host's; another every time.
+fn with_elements(printed: &str, count: u32, change: u32) -> String {
+    let mut document: Value = serde_json::from_str(printed).expect("nft prints JSON");
+    let objects = document["nftables"].as_array_mut().expect("a list of objects");
+    let set = objects.iter_mut().find_map(|object| object.get_mut("set")).expect("a set");
+    let address = |number: u32| {
+        // Of the network for benchmarks (RFC 2544).
+        std::net::Ipv4Addr::from(0xc612_0000 + number).to_string()
+    };
+    let elements = (0..count).map(|number| Value::from(address(number + change)));
+    set["elem"] = elements.collect();
+    document.to_string()
+}
+
+#[test]
+fn streams_go_on_while_a_hundred_thousand_elements_change() {
+    const ELEMENTS: u32 = 100_000;
+    const RULES: &str = "
+table inet t {
+    set blocked {
+        type ipv4_addr
+        elements = { 198.18.0.0 }
+    }
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ip saddr @blocked counter drop
+        ip daddr @blocked counter drop
+        iifname lan0 counter accept
+        ct state established,related counter accept
+    }
+    chain out {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname wan0 counter masquerade
+    }
+}
+";
+    alone(|| {
+        let mut lab = translating_lab()?;
+        let printed = printed(&lab, RULES)?;
+        let mut files = Vec::new();
+        for change in 0..2 {
+            let rules = with_elements(&printed, ELEMENTS, change * 1000);
+            files.push(lab.gateway().write_file(&format!("{change}.json"), rules.as_bytes())?);
+        }
+        load(&lab, &files[0])?;
+        let is_over = AtomicBool::new(false);
+        let (reloads, stream, datagrams) = thread::scope(|scope| {
+            let traffic = scope.spawn(|| {
+                let both = iperf_tcp(&lab, Family::V4, STREAM, 4).and_then(|tcp| {
+                    Ok((tcp, iperf_udp(&lab, Family::V4, STREAM, 5_000_000, 1200)?))
+                });
+                is_over.store(true, Ordering::Relaxed);
+                both
+            });
+            let mut reloads = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                reloads += 1;
+                load(&lab, &files[reloads % 2])?;
+            }
+            let (stream, datagrams) = traffic.join().expect("a client does not panic")?;
+            Ok((reloads, stream, datagrams))
+        })?;
+        println!(
+            "{reloads} times {ELEMENTS} elements, {:.2} Gbit/s, {} retransmits, {} datagrams",
+            stream.bits_per_second / 1e9,
+            stream.retransmits,
+            datagrams.packets
+        );
+        assert!(reloads > 2 && stream.bytes > 1_000_000, "{stream:?}");
+        assert_eq!((datagrams.lost, datagrams.out_of_order), (0, 0), "{datagrams:?}");
+        assert_eq!(drops(&lab, "rule_refused")? + drops(&lab, "policy_refused")?, 0);
+        let listed = lab.stateway().expect("it runs").query(&["rules", "list"])?;
+        let objects = listed["nftables"].as_array().expect("a list of objects");
+        let set = objects.iter().find_map(|object| object.get("set")).expect("a set");
+        assert_eq!(set["elem"].as_array().map(Vec::len), Some(ELEMENTS as usize));
+        stop_cleanly(&mut lab)
+    });
+}
