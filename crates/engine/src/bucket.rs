@@ -3,9 +3,11 @@
 use conntrack::Table;
 use defrag::Parcel;
 use flow::{Timestamp, Zone};
+use netio::Frame;
 
 use crate::aliases::{Aliases, Openings};
 use crate::reassembly::Fragment;
+use crate::router::NextStation;
 
 /// Everything that the flows of one bucket need. It moves between workers whole.
 #[derive(Debug)]
@@ -18,6 +20,9 @@ pub struct Bucket {
     /// Incomplete datagrams, while the bucket is on its way; a worker keeps those of
     /// all its buckets together.
     pub datagrams: Option<Parcel<Fragment>>,
+    /// Frames that wait for the station of their next hop, while the bucket is on its way; a
+    /// worker keeps those of all its buckets together.
+    pub unsent: Vec<(NextStation, Frame)>,
     /// Event clock of the worker that owned it last, see `crate::events`.
     pub event_clock: u64,
     /// When it was made: when the gateway has started.
@@ -40,6 +45,7 @@ impl Bucket {
             connections: Table::new(now),
             packets: 0,
             datagrams: None,
+            unsent: Vec::new(),
             event_clock: 0,
             born: now,
             promises: Vec::new(),

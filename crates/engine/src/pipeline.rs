@@ -73,12 +73,14 @@ impl Worker {
         None
     }
 
-    /// Sends a frame by the way that the bridge chooses, or the router has found.
-    pub(crate) fn emit(&mut self, frame: Frame, course: Option<Course>, now_ns: u64) {
+    /// Sends a frame by the way that the bridge chooses, or the router has found for packets of
+    /// its bucket.
+    pub(crate) fn emit(&mut self, frame: Frame, course: Option<(BucketId, Course)>, now_ns: u64) {
         let Self { router, outputs, pool, counters, .. } = self;
         match (router, course) {
-            (Some(router), Some(course)) => {
-                router.forward(frame, course, now_ns, &mut Exits { outputs, pool, counters });
+            (Some(router), Some((bucket, course))) => {
+                let exits = &mut Exits { outputs, pool, counters };
+                router.forward(bucket, frame, course, now_ns, exits);
             }
             _ => outputs.forward(frame, now_ns, pool, counters),
         }

@@ -329,7 +329,10 @@ impl Worker {
     pub(crate) fn send(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
         let course = match &mut self.router {
             None => None,
-            Some(router) => passed.course.or_else(|| Some(router.course_of(packet, packet.mark))),
+            Some(router) => {
+                let course = passed.course.unwrap_or_else(|| router.course_of(packet, packet.mark));
+                Some((packet.bucket, course))
+            }
         };
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);

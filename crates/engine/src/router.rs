@@ -8,6 +8,7 @@ use std::time::Duration;
 use fib::{HardwareAddress, LinkId, Neighbour, Query, Way, Ways};
 use flow::{Counters, DropReason};
 use netio::{Frame, FramePool, PortId};
+use steer::BucketId;
 use wire::icmp_error::Message;
 use wire::{Dissected, ETHERNET_LEN, Family, Network, Tunnels};
 
@@ -77,12 +78,14 @@ pub struct Router {
     asked_ns: BTreeMap<NextStation, u64>,
 }
 
-type NextStation = (LinkId, IpAddr);
+/// A next hop, and the link where it is.
+pub type NextStation = (LinkId, IpAddr);
 
 #[derive(Debug, Default)]
 struct Waiting {
     since_ns: u64,
-    frames: VecDeque<Frame>,
+    /// Each with the bucket that it goes with when that leaves.
+    frames: VecDeque<(BucketId, Frame)>,
     bytes: usize,
     /// It had not answered before. The kernel does not tell that it has begun to ask again, so
     /// that it still has not answered says nothing.
@@ -253,12 +256,21 @@ impl Router {
         }
     }
 
-    /// Sends a frame on, keeps it until its next hop is known, or drops it.
-    pub fn forward(&mut self, frame: Frame, course: Course, now_ns: u64, exits: &mut Exits<'_>) {
+    /// Sends a frame of this bucket on, keeps it until its next hop is known, or drops it.
+    pub fn forward(
+        &mut self,
+        bucket: BucketId,
+        frame: Frame,
+        course: Course,
+        now_ns: u64,
+        exits: &mut Exits<'_>,
+    ) {
         match course {
             // Fragments may have less time to live than the first of them.
             Course::By(..) if !has_hop(&frame) => self.refuse(OUT_OF_TIME, frame, now_ns, exits),
-            Course::By(link, address) => self.send_to((link, address), frame, now_ns, exits),
+            Course::By(link, address) => {
+                self.send_to((link, address), (bucket, frame), now_ns, exits);
+            }
             Course::Host => {
                 exits.counters.output.to_host += 1;
                 exits.pool.give_back(frame);
@@ -274,7 +286,13 @@ impl Router {
     }
 
     /// Sends a frame to a next hop, behind those that wait for it.
-    fn send_to(&mut self, next: NextStation, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+    pub fn send_to(
+        &mut self,
+        next: NextStation,
+        (bucket, frame): (BucketId, Frame),
+        now_ns: u64,
+        exits: &mut Exits<'_>,
+    ) {
         let (link, address) = next;
         let Some(port) = self.routing.port_of(link) else {
             return exits.refuse(frame, DropReason::NoOutputPort, None);
@@ -293,7 +311,7 @@ impl Router {
             {
                 self.refuse_unreachable(frame, now_ns, exits);
             }
-            _ => self.keep(next, frame, now_ns, exits),
+            _ => self.keep(next, (bucket, frame), now_ns, exits),
         }
     }
 
@@ -321,7 +339,13 @@ impl Router {
     }
 
     /// Keeps a frame until the station of its next hop is known.
-    fn keep(&mut self, next: NextStation, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+    fn keep(
+        &mut self,
+        next: NextStation,
+        (bucket, frame): (BucketId, Frame),
+        now_ns: u64,
+        exits: &mut Exits<'_>,
+    ) {
         if !self.waiting.contains_key(&next) && !self.make_place(now_ns, exits) {
             return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
         }
@@ -334,7 +358,7 @@ impl Router {
             return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
         }
         waiting.bytes = bytes;
-        waiting.frames.push_back(frame);
+        waiting.frames.push_back((bucket, frame));
     }
 
     /// Makes sure that packets can wait for one more next hop: where there is no place, the
@@ -349,7 +373,7 @@ impl Router {
         else {
             return false;
         };
-        for frame in self.waiting.remove(&next).unwrap_or_default().frames {
+        for (_, frame) in self.waiting.remove(&next).unwrap_or_default().frames {
             exits.refuse(frame, DropReason::NeighbourQueueFull, None);
         }
         true
@@ -391,12 +415,12 @@ impl Router {
         for next in ready.map(|(next, _)| *next).collect::<Vec<_>>() {
             let waiting = self.waiting.remove(&next).unwrap_or_default();
             let is_dead = is_dead(next, &waiting);
-            for frame in waiting.frames {
+            for (bucket, frame) in waiting.frames {
                 // Who asks again has to wait as long again.
                 if is_dead {
                     self.refuse_unreachable(frame, now_ns, exits);
                 } else {
-                    self.send_to(next, frame, now_ns, exits);
+                    self.send_to(next, (bucket, frame), now_ns, exits);
                 }
             }
         }
@@ -408,15 +432,33 @@ impl Router {
             let waited = now_ns.saturating_sub(waiting.since_ns);
             (waited >= nanos(LONGEST_WAIT)).then_some(*next)
         }) {
-            for frame in self.waiting.remove(&next).unwrap_or_default().frames {
+            for (_, frame) in self.waiting.remove(&next).unwrap_or_default().frames {
                 self.refuse_unreachable(frame, now_ns, exits);
             }
         }
     }
 
-    /// Drops what waits: the worker ends.
+    /// Takes out what waits of a bucket that leaves: what comes later must not overtake it.
+    pub fn unsent(&mut self, bucket: BucketId) -> Vec<(NextStation, Frame)> {
+        let mut unsent = Vec::new();
+        self.waiting.retain(|&next, waiting| {
+            for (of, frame) in std::mem::take(&mut waiting.frames) {
+                if of == bucket {
+                    waiting.bytes -= frame.len();
+                    unsent.push((next, frame));
+                } else {
+                    waiting.frames.push_back((of, frame));
+                }
+            }
+            !waiting.frames.is_empty()
+        });
+        unsent
+    }
+
+    /// Drops what waits: the gateway ends.
     pub fn end(&mut self, exits: &mut Exits<'_>) {
-        for frame in std::mem::take(&mut self.waiting).into_values().flat_map(|w| w.frames) {
+        let waiting = std::mem::take(&mut self.waiting);
+        for (_, frame) in waiting.into_values().flat_map(|waiting| waiting.frames) {
             exits.refuse(frame, DropReason::NoNeighbour, None);
         }
     }
@@ -494,3 +536,7 @@ fn spread(source: IpAddr, destination: IpAddr) -> u32 {
 #[cfg(test)]
 #[path = "router_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "router_waiting_tests.rs"]
+mod waiting_tests;

@@ -10,12 +10,14 @@ use wire::{IcmpError, Transport};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
+/// The bucket of packets, where it does not matter.
+const BUCKET: BucketId = BucketId(0);
 /// Stations of the router's two ports, and of the hosts behind them.
-const ROUTER: [HardwareAddress; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-const CLIENT: HardwareAddress = [2, 0, 0, 0, 0, 3];
-const SERVER: HardwareAddress = [2, 0, 0, 0, 0, 4];
+pub const ROUTER: [HardwareAddress; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+pub const CLIENT: HardwareAddress = [2, 0, 0, 0, 0, 3];
+pub const SERVER: HardwareAddress = [2, 0, 0, 0, 0, 4];
 
-fn ip(text: &str) -> IpAddr {
+pub fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
@@ -26,7 +28,7 @@ fn network(address: &str) -> IpNet {
 
 /// 192.0.2.0/24 on the first link, 198.51.100.0/24 on the second, and a default route by
 /// 198.51.100.2.
-fn picture() -> Picture {
+pub fn picture() -> Picture {
     let mut picture = Picture::default();
     for (number, address) in [(0, "192.0.2.254"), (1, "198.51.100.254")] {
         let link = Link {
@@ -56,7 +58,7 @@ fn picture() -> Picture {
 fn forward(router: &mut Router, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
     let network = wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
     let course = router.course(&network, frame.port, 0, true);
-    router.forward(frame, course, now_ns, exits);
+    router.forward(BUCKET, frame, course, now_ns, exits);
 }
 
 struct Bench {

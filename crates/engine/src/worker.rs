@@ -332,6 +332,12 @@ impl Worker {
         if let Some(parcel) = content.datagrams.take() {
             self.unpack_datagrams(parcel, now);
         }
+        let unsent = std::mem::take(&mut content.unsent);
+        self.with_router(|router, exits| {
+            for (next, frame) in unsent {
+                router.send_to(next, (bucket, frame), now.as_nanos(), exits);
+            }
+        });
         content.connections.adopt(&mut self.tracking.limits, bucket.0);
         self.tracking.subscribers.advance_clock(content.event_clock);
         self.learn_promises(content.promises.drain(..));
@@ -406,6 +412,7 @@ impl Worker {
             let Some(departure) = self.flush_bucket(departure) else { continue };
             let Departure { bucket, to, mut content } = departure;
             content.datagrams = self.pack_datagrams(bucket);
+            content.unsent = self.router.as_mut().map_or_else(Vec::new, |it| it.unsent(bucket));
             content.connections.surrender(&mut self.tracking.limits);
             content.event_clock = self.tracking.subscribers.clock();
             content.promises = self.syn_proxy.promises(self.now);
