@@ -2,9 +2,9 @@
 """Loads rulesets into a namespace that forwards, sends packets, and says what became of them.
 
 The namespace forwards between "client0" and "server0"; the other ends of these cables are
-"client1" and "server1". Takes a number, for the CPU to run on, and a file each line of which is a case in JSON: "rules" in nft's syntax, "side"
-and "frame" (hexadecimal) of each of "packets"; no two frames of a case end with the same eight
-bytes. Prints a line for each: the "rules" that nft took, what it lists of them "before" and
+"client1" and "server1". Takes a number, for the CPU to run on, and a file each line of which is
+a case in JSON: "rules" in nft's syntax, "side" and "frame" (hexadecimal) of each of "packets"; no
+two frames of a case end with the same eight bytes. Prints a line for each: the "rules" that nft took, what it lists of them "before" and
 "after" the packets (null where it fails an assertion of its own, as some versions do over raw
 payloads), and of each packet when it was sent, in microseconds, the frame that came "out", at
 which side, and the "answer" that its sender got.
@@ -12,13 +12,14 @@ which side, and the "answer" that its sender got.
 Nothing waits for a time: a frame that follows all others through both cables says that these
 have arrived.
 """
+import ctypes
 import json
 import os
 import re
 import select
+import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 
@@ -161,31 +162,90 @@ def answer(frame):
     return None
 
 
-def nft(arguments, text=None):
-    return subprocess.run(["nft", *arguments], input=text, text=True, capture_output=True)
+class Nft:
+    """The library that `nft` is made of, in a process of its own: one that is started for each
+    command takes four times the work, and some versions abort over rulesets of theirs."""
+
+    JSON = 1 << 4
+
+    def __init__(self, file):
+        self.file = file
+        self.start()
+
+    def start(self):
+        self.pipe, end = socket.socketpair()
+        self.number = os.fork()
+        if self.number:
+            end.close()
+            return
+        self.pipe.close()
+        # What it says before it aborts is nobody's concern.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with end.makefile("rwb") as orders:
+            while order := orders.readline():
+                orders.write(json.dumps(carry_out(*json.loads(order))).encode() + b"\n")
+                orders.flush()
+        os._exit(0)
+
+    def run(self, text, flags=0):
+        """Whether it works, and what is printed; None if it has aborted."""
+        with open(self.file, "w") as file:
+            file.write(text)
+        try:
+            with self.pipe.makefile("rwb") as orders:
+                orders.write(json.dumps([self.file, flags]).encode() + b"\n")
+                orders.flush()
+                told = orders.readline()
+        except ConnectionError:
+            told = b""
+        if told:
+            return json.loads(told)
+        self.pipe.close()
+        _, status = os.waitpid(self.number, 0)
+        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGABRT:
+            sys.exit(f"the library of nft has ended with {status}")
+        self.start()
+        return None
 
 
-def load(rules):
+def carry_out(file, flags):
+    """A file of commands (libnftables(3))."""
+    library = ctypes.CDLL("libnftables.so.1")
+    library.nft_ctx_new.restype = ctypes.c_void_p
+    library.nft_ctx_get_output_buffer.restype = ctypes.c_char_p
+    library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
+    context = ctypes.c_void_p(library.nft_ctx_new(0))
+    library.nft_ctx_buffer_output(context)
+    library.nft_ctx_buffer_error(context)
+    library.nft_ctx_output_set_flags(context, flags)
+    failed = library.nft_run_cmd_from_filename(context, file.encode())
+    output = library.nft_ctx_get_output_buffer(context).decode()
+    error = library.nft_ctx_get_error_buffer(context).decode()
+    library.nft_ctx_free(context)
+    return [not failed, error if failed else output]
+
+
+def load(nft, rules):
     lines = rules.splitlines()
     while True:
-        done = nft(["-f", "-"], "flush ruleset\n" + "\n".join(lines) + "\n")
-        if done.returncode == 0:
+        done = nft.run("flush ruleset\n" + "\n".join(lines) + "\n")
+        works, said = done or (False, "nft aborts")
+        if works:
             return "\n".join(lines)
         # Lines count from 1, and one is in front of all.
-        told = re.findall(r"^/dev/stdin:(\d+):(.*)$", done.stderr, re.MULTILINE)
+        told = re.findall(rf"^{re.escape(nft.file)}:(\d+):(.*)$", said, re.MULTILINE)
         excluded = {int(number) - 2 for number, what in told if any(it in what for it in EXCLUDED)}
         if not excluded:
-            sys.exit(f"{done.stderr}\n" + "\n".join(lines))
+            sys.exit(f"{said}\n" + "\n".join(lines))
         lines = [line for number, line in enumerate(lines) if number not in excluded]
 
 
-def listed():
-    done = nft(["-j", "list", "ruleset"])
-    if done.returncode == 0:
-        return done.stdout
-    if "Assertion" in done.stderr:
+def listed(nft):
+    done = nft.run("list ruleset\n", Nft.JSON)
+    if done is None:
         return None
-    sys.exit(done.stderr)
+    works, said = done
+    return said if works else sys.exit(said)
 
 
 def forget():
@@ -201,15 +261,17 @@ def main():
     # One CPU, so that no frame overtakes another.
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [allowed[int(sys.argv[1]) % len(allowed)]])
+    nft = Nft(sys.argv[2] + ".nft")
     cables = Cables()
     with open(sys.argv[2]) as file:
         cases = [json.loads(line) for line in file]
     for case in cases:
-        rules = load(case["rules"])
+        rules = load(nft, case["rules"])
         forget()
-        before = listed()
+        before = listed(nft)
         told = cables.play(case["packets"])
-        print(json.dumps({"rules": rules, "before": before, "packets": told, "after": listed()}))
+        after = listed(nft)
+        print(json.dumps({"rules": rules, "before": before, "packets": told, "after": after}))
 
 
 main()
