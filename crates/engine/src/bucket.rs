@@ -6,6 +6,7 @@ use flow::{Timestamp, Zone};
 use netio::Frame;
 
 use crate::aliases::{Aliases, Openings};
+use crate::host_flows::HostFlows;
 use crate::reassembly::Fragment;
 use crate::router::NextStation;
 
@@ -34,6 +35,8 @@ pub struct Bucket {
     pub aliases: Aliases,
     /// Packets that wait for the aliases of their connections.
     pub openings: Openings,
+    /// Flows that rules have left to the host.
+    pub host_flows: HostFlows,
     /// Its owner has sent packets or messages in its name, see `crate::aliasing`.
     pub has_spoken: bool,
 }
@@ -51,6 +54,7 @@ impl Bucket {
             promises: Vec::new(),
             aliases: Aliases::default(),
             openings: Openings::default(),
+            host_flows: HostFlows::default(),
             has_spoken: false,
         }
     }

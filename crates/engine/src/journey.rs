@@ -30,6 +30,9 @@ pub(crate) struct Journey {
     pub output_port: Option<PortId>,
     /// It is for the host, and no rule translates it.
     pub is_hosts: bool,
+    /// A rule that has chosen its translation leaves no choice of its destination, so it is
+    /// where the kernel's own copy is led.
+    pub is_determined: bool,
     /// It was announced by a translated connection and is translated as that: no rule is asked.
     pub follows: bool,
     /// Which ends of its connection are translated, as status bits.
@@ -143,6 +146,7 @@ impl Journey {
             passed: Passed::default(),
             output_port: None,
             is_hosts: false,
+            is_determined: false,
             follows: false,
             translated: 0,
         }
@@ -158,6 +162,11 @@ impl Journey {
         };
         self.translated = bit(source.is_some(), SOURCE_TRANSLATED)
             | bit(destination.is_some(), DESTINATION_TRANSLATED);
+    }
+
+    /// Has the stages that come see a connection whose destination is translated.
+    pub fn set_redirected(&mut self) {
+        self.translated |= DESTINATION_TRANSLATED;
     }
 
     /// As rules see it.

@@ -7,7 +7,7 @@ use conntrack::nat::Halves;
 use conntrack::{Tracked, Why};
 use flow::{Class, DropReason, Timestamp, Zone};
 use netio::Frame;
-use ruleset::{CtState, Decision, NatRequest, Outcome, PacketView, Stage, evaluate};
+use ruleset::{CtState, Decision, NatKind, NatRequest, Outcome, PacketView, Stage, evaluate};
 use wire::{ETHERNET_LEN, TcpFlags, Transport};
 
 use crate::journey::{Asked, Journey};
@@ -128,7 +128,11 @@ impl Worker {
         self.judge_stage(Stage::Prerouting, packet, journey, now)?;
         if journey.tracked.fresh {
             journey.follows = self.follow(packet, &journey.tracked, now)?;
-            self.judge_translation(Stage::DestinationNat, packet, journey, now)?;
+            if self.judge_destination(packet, journey, now)? == Led::Redirected {
+                self.judge_stage(Stage::PreroutingTranslated, packet, journey, now)?;
+                self.leave_to_host(packet, journey, now);
+                return Ok(());
+            }
             halves = self.halves(packet, &journey.tracked);
             journey.set_translated(&halves);
         }
@@ -164,7 +168,7 @@ impl Worker {
     ) -> Result<(), Why> {
         self.judge_stage(Stage::Postrouting, packet, journey, now)?;
         if journey.tracked.fresh {
-            if !self.judge_translation(Stage::SourceNat, packet, journey, now)? {
+            if !self.judge_source(packet, journey, now)? {
                 self.settle_translation(packet, &journey.tracked, now)?;
             }
             halves = self.halves(packet, &journey.tracked);
@@ -190,7 +194,11 @@ impl Worker {
                 journey.passed.course = Some(course);
                 match course {
                     Course::Host if packet.frame.before().destination.is_some() => {
-                        return Err(DropReason::NatToHost.into());
+                        if !journey.is_determined {
+                            return Err(DropReason::NatToHost.into());
+                        }
+                        self.leave_to_host(packet, journey, now);
+                        return Ok(None);
                     }
                     Course::Host => return Ok(None),
                     Course::Refuse { reason, told } => {
@@ -210,19 +218,41 @@ impl Worker {
         Ok(Some(hop))
     }
 
-    /// Asks a stage of translation about a packet that has opened a connection. True if a
-    /// rule has asked for one, or none is to be asked.
-    fn judge_translation(
+    /// Asks the stage that translates destinations about a packet that has opened a connection.
+    fn judge_destination(
         &mut self,
-        stage: Stage,
+        packet: &mut Packet,
+        journey: &mut Journey,
+        now: Timestamp,
+    ) -> Result<Led, Why> {
+        if journey.follows {
+            return Ok(Led::Onward);
+        }
+        let Some(request) = self.judge_stage(Stage::DestinationNat, packet, journey, now)?.nat
+        else {
+            return Ok(Led::Onward);
+        };
+        if request.kind == NatKind::Redirect {
+            self.redirect_to_host(&request, packet);
+            journey.set_redirected();
+            return Ok(Led::Redirected);
+        }
+        journey.is_determined = request.address.is_none_or(|addresses| addresses.is_one());
+        self.translate(&request, packet, &journey.tracked, None, now).map(|()| Led::Onward)
+    }
+
+    /// Asks the stage that translates sources about a packet that has opened a connection. True
+    /// if a rule has asked for a translation, or none is to be asked.
+    fn judge_source(
+        &mut self,
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
     ) -> Result<bool, Why> {
-        if !journey.tracked.fresh || journey.follows {
-            return Ok(journey.follows);
+        if journey.follows {
+            return Ok(true);
         }
-        let Some(request) = self.judge_stage(stage, packet, journey, now)?.nat else {
+        let Some(request) = self.judge_stage(Stage::SourceNat, packet, journey, now)?.nat else {
             return Ok(false);
         };
         if self.syn_proxy.opens() {
@@ -327,6 +357,15 @@ impl Worker {
         let zone = keyed.key.zone;
         self.tracking.settings_of(zone).syn_proxy.half_open != 0 && self.answers(zone, now)
     }
+}
+
+/// Where rules have led a packet that has opened a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Led {
+    /// Its destination says it, translated or not.
+    Onward,
+    /// To the address of the interface that it came in by.
+    Redirected,
 }
 
 /// What rules want of a packet that goes on, beside what was done at once.

@@ -22,6 +22,7 @@ mod doorbell;
 mod events;
 mod following;
 mod gateway;
+mod host_flows;
 mod host_guard;
 mod icmp_answers;
 mod journey;

@@ -251,7 +251,7 @@ impl Worker {
         }
         // Where rules set zones, whose it is can not be said before they were asked.
         let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones());
-        if !sets_zones && self.is_hosts(packet, now) {
+        if !sets_zones && (self.is_left_to_host(packet, now) || self.is_hosts(packet, now)) {
             return self.conclude(packet, Ok(Passed::TO_HOST), now);
         }
         if self.rules.is_some() && !packet.judged {
@@ -261,7 +261,7 @@ impl Worker {
                 Ok(None) => {}
             }
         }
-        if sets_zones && self.is_hosts(packet, now) {
+        if sets_zones && (self.is_left_to_host(packet, now) || self.is_hosts(packet, now)) {
             return self.conclude(packet, Ok(Passed::TO_HOST), now);
         }
         if !packet.untracked && self.take_proxied(packet, now) {

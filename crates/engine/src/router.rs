@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fib::{HardwareAddress, LinkId, Neighbour, Query, Way, Ways};
 use flow::{Counters, DropReason};
+use ipnet::IpNet;
 use netio::{Frame, FramePool, PortId};
 use steer::BucketId;
 use wire::icmp_error::Message;
@@ -196,6 +197,17 @@ impl Router {
         let Course::By(link, next_hop) = *course else { return None };
         let address = self.routing.masquerade(link, next_hop, network.destination_ip())?;
         Some((link, address))
+    }
+
+    /// The address that a redirect gives to what comes in by a port: the first of the family
+    /// there that is of use beyond the link.
+    pub fn redirect_address(&self, port: PortId, family: Family) -> Option<IpAddr> {
+        let addresses = self.routing.port(port)?.addresses.iter().map(IpNet::addr);
+        let is_usable = |address: &IpAddr| match address {
+            IpAddr::V4(_) => family == Family::V4,
+            IpAddr::V6(address) => family == Family::V6 && !address.is_unicast_link_local(),
+        };
+        addresses.into_iter().find(is_usable)
     }
 
     /// Addresses of interfaces that the kernel has no more, now that it has this.

@@ -154,7 +154,7 @@ impl Coordinator {
         self.know_zones(&rules)?;
         self.warn_of_settings(&rules);
         self.rules = Some(rules);
-        Ok(())
+        self.leave_to_host(None)
     }
 
     /// Says what of the settings keeps rules from doing what they mean.
@@ -195,6 +195,8 @@ impl Coordinator {
                 self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
                 self.change_limits()?;
             }
+        } else {
+            self.withhold_from_host()?;
         }
         // All memory is there before the first of them changes.
         let each = || rules.as_ref().map(Rules::for_worker);
@@ -208,8 +210,9 @@ impl Coordinator {
         for _ in 0..self.worker_count() {
             self.await_rules_notice()?;
         }
-        if self.rules.is_none() && before.is_some_and(|rules| rules.translates()) {
-            self.leave_destinations_to_host()?;
+        let all = [before.as_ref(), self.rules.as_ref()];
+        if all.into_iter().flatten().any(|rules| rules.translates()) {
+            self.leave_to_host(before.as_deref())?;
         }
         Ok(())
     }

@@ -9,8 +9,8 @@ use conntrack::{Settings, TimeoutPolicy, Timeouts, TooManyZones};
 use flow::{Timestamp, Zone};
 use netio::PortId;
 use ruleset::{
-    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, NatKind, Need, Problem,
-    Program, RuleState, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations,
+    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, Need, Problem, Program,
+    RuleState, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations,
     ValidRuleset, name_bits,
 };
 use wire::protocol;
@@ -60,10 +60,6 @@ pub enum LoadRulesError {
 /// that can be loaded.
 pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
     let what = |need| match need {
-        Need::Translation(NatKind::Redirect) => Some(
-            "only the kernel could deliver what is redirected to the host: leave this rule to it"
-                .to_owned(),
-        ),
         Need::Translation(_) if mode == Mode::Bridge => {
             Some("a bridge translates no addresses: mode = \"routed\" would".to_owned())
         }

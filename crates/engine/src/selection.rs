@@ -12,6 +12,7 @@ use steer::BucketId;
 
 use crate::Gateway;
 use crate::command::Question;
+use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
 use crate::worker::Worker;
 
@@ -76,6 +77,34 @@ impl Worker {
             }
         };
         selected
+    }
+}
+
+impl Coordinator {
+    /// Ends the connections that match and that `is_meant` means. Those that come meanwhile may
+    /// stay.
+    pub fn end_connections(
+        &mut self,
+        filter: Filter,
+        is_meant: impl Fn(&Connection) -> bool,
+    ) -> Result<(), Unresponsive> {
+        let filter = Arc::new(filter);
+        let buckets: Vec<BucketId> = self.config.buckets.iter().collect();
+        let mut ask = |bucket, what, place| {
+            let selection = Selection { filter: filter.clone(), what, place };
+            self.ask_owner(bucket, |reply| Question::Select(bucket, selection, reply))
+        };
+        for bucket in buckets {
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                let Selected { shown, rest, .. } = ask(bucket, What::Show, Place::Piece(from))?;
+                next = rest;
+                for connection in shown.into_iter().filter(&is_meant) {
+                    ask(bucket, What::Delete, Place::Flow(connection.key))?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

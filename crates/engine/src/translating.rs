@@ -17,6 +17,8 @@ use wire::{Dissected, ETHERNET_LEN, Family, Network, Place, Readdress};
 use wire::{Transport, Tunnels};
 
 use crate::aliases::Filing;
+use crate::host_flows::Sign;
+use crate::journey::Journey;
 use crate::judging::Passed;
 use crate::packet::{Packet, TrackedFlow};
 use crate::router::Course;
@@ -106,6 +108,52 @@ impl Worker {
         self.choose(packet, tracked, now, |table, id, supply, context| {
             table.translate(id, &request, supply, context)
         })
+    }
+
+    /// Has the rules behind a redirect see a packet as the kernel leads it to the host: of several
+    /// ports that it may choose from, with the first.
+    #[cold]
+    pub(crate) fn redirect_to_host(&mut self, wanted: &NatRequest, packet: &mut Packet) {
+        let own = self
+            .router
+            .as_ref()
+            .and_then(|router| router.redirect_address(packet.frame.port, packet.network.family));
+        let Some(place) = place(&packet.network, false) else { return };
+        let address = own.map_or(place.address, wire::mapped);
+        let port = wanted.ports.map_or(place.port, |(first, _)| first);
+        let destination = Some(Place { address, port });
+        self.readdress_by(packet, &Readdress { source: None, destination });
+    }
+
+    /// Leaves the flow of a packet to the host, whose kernel carries out on its own copies what
+    /// a rule has said, from now on whatever rules say.
+    #[cold]
+    pub(crate) fn leave_to_host(&mut self, packet: &Packet, journey: &mut Journey, now: Timestamp) {
+        journey.is_hosts = true;
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return };
+        let Self { ownership, tracking, .. } = self;
+        let Some(bucket) = ownership.get_mut(packet.bucket) else { return };
+        let settings = tracking.settings_of(keyed.key.zone);
+        let sign = Sign::of(&packet.network.transport);
+        bucket.host_flows.remember(&keyed, hash, sign, settings, now);
+    }
+
+    /// True if a packet belongs to a flow that was left to the host.
+    #[inline]
+    pub(crate) fn is_left_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
+        let bucket = self.ownership.get(packet.bucket);
+        bucket.is_some_and(|bucket| !bucket.host_flows.is_empty())
+            && self.is_known_to_host(packet, now)
+    }
+
+    #[inline(never)]
+    fn is_known_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
+        let Some((keyed, hash)) = packet.looked_up() else { return false };
+        let Self { ownership, tracking, .. } = self;
+        let Some(bucket) = ownership.get_mut(packet.bucket) else { return false };
+        let settings = tracking.settings_of(keyed.key.zone);
+        let sign = Sign::of(&packet.network.transport);
+        bucket.host_flows.take(&keyed, hash, sign, settings, now)
     }
 
     /// Makes sure that the replies of a new connection are its own, if no rule has asked for

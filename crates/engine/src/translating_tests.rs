@@ -558,5 +558,8 @@ proptest! {
     }
 }
 
+#[path = "redirected_tests.rs"]
+mod redirected;
+
 #[path = "following_tests.rs"]
 mod following;

@@ -1,11 +1,13 @@
 //! Which addresses the workers steer by port.
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
-use ruleset::Translations;
+use conntrack::{Connection, Filter, TupleTransport};
+use ruleset::{Forwarded, Translations};
 use steer::Translated;
-use wire::{Family, mapped};
+use wire::{Family, mapped, protocol};
 
 use crate::command::Command;
 use crate::coordinator::Coordinator;
@@ -48,18 +50,86 @@ impl Coordinator {
         }
         let addresses = addresses(translations, self.routing.as_deref());
         self.add_translation_addresses(addresses)?;
-        if let Some(guard) = &self.config.host_guard {
-            guard
-                .keep_out(self.hasher.translated(), &translations.destinations)
-                .map_err(LoadRulesError::HostGuard)?;
-        }
-        Ok(())
+        // The host gets what these rules leave to it when they hold, and no longer what only
+        // those before do: so no packet is carried by both.
+        let before = self.left_to_host(self.rules.as_deref());
+        let mut left = self.left_to_host(Some(rules));
+        left.retain(|packets| before.contains(packets));
+        self.guard_host(&translations.destinations, &left)
     }
 
-    /// Lets the host have what rules that are gone led elsewhere.
-    pub fn leave_destinations_to_host(&self) -> Result<(), LoadRulesError> {
+    /// Lets the host have nothing any more that rules leave to it: they are to go.
+    pub fn withhold_from_host(&self) -> Result<(), LoadRulesError> {
+        let Some(rules) = self.rules.as_deref().filter(|rules| rules.translates()) else {
+            return Ok(());
+        };
+        self.guard_host(&rules.translations().destinations, &[])
+    }
+
+    /// Lets the host have what the rules leave to it that hold now, and what those `before` led
+    /// elsewhere.
+    pub fn leave_to_host(&mut self, before: Option<&Rules>) -> Result<(), LoadRulesError> {
+        let mut new = self.left_to_host(self.rules.as_deref());
+        let all = new.clone();
+        let known = self.left_to_host(before);
+        new.retain(|packets| !known.contains(packets));
+        if !new.is_empty() {
+            self.end_what_kernel_may_take(&new)?;
+        }
+        let rules = self.rules.as_deref();
+        let forwarded = rules.map_or(&[][..], |rules| &rules.translations().destinations);
+        self.guard_host(forwarded, &all)
+    }
+
+    /// Ends connections whose packets the kernel would take for its own from now on, so that
+    /// their next packet is judged anew. Of TCP it takes no segment that goes on.
+    fn end_what_kernel_may_take(&mut self, left: &[Forwarded]) -> Result<(), Unresponsive> {
+        let number = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.to_bits().into(),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let protocols: BTreeSet<_> = left.iter().map(|packets| packets.protocol).collect();
+        let one = protocols.first().copied().flatten().filter(|_| protocols.len() == 1);
+        if self.worker_count() == 0 || one == Some(protocol::TCP) {
+            return Ok(());
+        }
+        self.end_connections(Filter { protocol: one, ..Filter::default() }, |connection| {
+            let Connection { family, protocol, original, .. } = connection;
+            let ends = (number(original.source), number(original.destination));
+            let port = match original.transport {
+                TupleTransport::Ports { destination, .. } => Some(destination),
+                _ => None,
+            };
+            *protocol != protocol::TCP
+                && left.iter().any(|packets| packets.may_be((*family, *protocol), ends, port))
+        })
+    }
+
+    fn guard_host(
+        &self,
+        forwarded: &[Forwarded],
+        left: &[Forwarded],
+    ) -> Result<(), LoadRulesError> {
         let Some(guard) = &self.config.host_guard else { return Ok(()) };
-        guard.keep_out(self.hasher.translated(), &[]).map_err(LoadRulesError::HostGuard)
+        let translated = self.hasher.translated();
+        guard.keep_out(translated, forwarded, left).map_err(LoadRulesError::HostGuard)
+    }
+
+    /// Packets that rules may lead to the host.
+    fn left_to_host(&self, rules: Option<&Rules>) -> Vec<Forwarded> {
+        let Some(rules) = rules else { return Vec::new() };
+        rules.translations().left_to_host(|family, interval| {
+            let number = |address: IpAddr| match (address, family) {
+                (IpAddr::V4(address), Family::V4) => Some(u128::from(address.to_bits())),
+                (IpAddr::V6(address), Family::V6) => Some(address.to_bits()),
+                _ => None,
+            };
+            let own = self.routing.iter().flat_map(|routing| routing.own_addresses());
+            let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            own.chain([loopback])
+                .filter_map(number)
+                .any(|number| (interval.low..=interval.high).contains(&number))
+        })
     }
 
     /// Takes over the range of ports from the tunables. The workers do so by themselves.

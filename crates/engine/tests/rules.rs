@@ -127,10 +127,12 @@ fn ruleset(mark: u32) -> ValidRuleset {
 /// Asks for what no gateway does.
 fn wrong() -> ValidRuleset {
     let document = br#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
-        {"chain":{"family":"inet","table":"t","name":"c","handle":1,"type":"nat",
-            "hook":"prerouting","prio":-100,"policy":"drop"}},
+        {"ct helper":{"family":"inet","table":"t","name":"h","handle":2,"type":"unheard-of",
+            "protocol":"tcp","l3proto":"inet"}},
+        {"chain":{"family":"inet","table":"t","name":"c","handle":1,"type":"filter",
+            "hook":"prerouting","prio":0,"policy":"drop"}},
         {"rule":{"family":"inet","table":"t","chain":"c","handle":7,
-            "expr":[{"redirect":null}]}}]}"#;
+            "expr":[{"ct helper":"h"}]}}]}"#;
     import(document, Options::default()).unwrap().ruleset
 }
 

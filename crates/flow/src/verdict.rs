@@ -113,7 +113,7 @@ drop_reasons! {
     MoveBufferFull = "move_buffer_full", "Packets that waited for a moving bucket exceeded the backlog limit.";
     NatInTunnel = "nat_in_tunnel", "Packet inside a tunnel whose connection a rule wants translated; only the outermost packet can be.";
     NatNoAddress = "nat_no_address", "Packet to be masqueraded that leaves by an interface without an address of its family.";
-    NatToHost = "nat_to_host", "Packet whose destination a rule has made an address of the host, which only the kernel can deliver.";
+    NatToHost = "nat_to_host", "Packet whose destination a rule has made an address of the host, as one of several: the kernel, which alone can deliver it, may have chosen another.";
     AliasTaken = "alias_taken", "Packet that opens a translated connection whose replies would be those of another connection.";
     AliasTableFull = "alias_table_full", "Packet that opens a translated connection, while the owner of the bucket of its replies has as many aliases as nf_conntrack_max.";
     AliasQueueFull = "alias_queue_full", "Too many packets of one bucket wait until the replies of their connections find them.";

@@ -31,6 +31,8 @@ mod port_forwards;
 mod pptp;
 #[path = "live/rate.rs"]
 mod rate;
+#[path = "live/redirects.rs"]
+mod redirects;
 #[path = "live/reloads.rs"]
 mod reloads;
 #[path = "live/routed.rs"]

@@ -73,5 +73,5 @@ pub use model::{
 pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};
 pub use stage::{Stage, TableFamily};
-pub use translations::{Forwarded, Translations};
+pub use translations::{Ending, EndsAt, Forwarded, Translations};
 pub use walk::{Fate, StageWalk, Tracked, Walk, walk};

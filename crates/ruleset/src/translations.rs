@@ -11,6 +11,10 @@ use crate::stage::TableFamily;
 const NFPROTO_IPV4: u128 = 2;
 const NFPROTO_IPV6: u128 = 10;
 
+/// Kinds of packets at most that those of one rule are told apart by, where it does no harm to
+/// take more for them.
+const MAX_PARTS: usize = 64;
+
 /// What the translations of a ruleset come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Translations {
@@ -19,12 +23,37 @@ pub struct Translations {
     pub sources: Vec<(Family, Interval)>,
     /// Sources are translated to addresses of interfaces.
     pub masquerades: bool,
-    /// Packets whose destination may be translated.
+    /// Packets whose destination may be translated to another address.
     pub destinations: Vec<Forwarded>,
+    /// Rules that may have packets end at the host.
+    pub ends: Vec<Ending>,
     /// Rules, as indices, that translate destinations of packets which cannot be told from
     /// the rest: they name no address and no port, and ask for what is not in
     /// [`Forwarded`]. Their packets are not among `destinations`.
     pub vague: Vec<usize>,
+}
+
+/// A rule that translates destinations, and may have its packets end at the host: there only the
+/// kernel can deliver them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The rule, as an index.
+    pub rule: usize,
+    /// Its packets, and maybe more.
+    pub packets: Vec<Forwarded>,
+    /// What their destination becomes.
+    pub at: EndsAt,
+}
+
+/// What the destination of a packet becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndsAt {
+    /// The address of the interface that the packet came in by: a redirect.
+    Host,
+    /// It keeps its address and gets another port.
+    OwnAddress,
+    /// One of these, as numbers of 32 or 128 bits.
+    Addresses(Vec<(Family, Interval)>),
 }
 
 /// Packets whose destination a rule may translate: those that have all of this.
@@ -49,6 +78,28 @@ impl Translations {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Packets that may end at the host by a rule: all of those, and maybe more. `is_host` says
+    /// whether any of these addresses is the host's.
+    pub fn left_to_host(&self, is_host: impl Fn(Family, Interval) -> bool) -> Vec<Forwarded> {
+        let mut left: Vec<Forwarded> = Vec::new();
+        for ending in &self.ends {
+            let some_host = |addresses: &[(Family, Interval)]| {
+                addresses.iter().any(|&(family, interval)| is_host(family, interval))
+            };
+            let ends_here = |packets: &&Forwarded| match &ending.at {
+                EndsAt::Host => true,
+                EndsAt::OwnAddress => packets.addresses.is_none_or(|it| some_host(&[it])),
+                EndsAt::Addresses(addresses) => some_host(addresses),
+            };
+            for packets in ending.packets.iter().filter(ends_here) {
+                if !left.contains(packets) {
+                    left.push(*packets);
+                }
+            }
+        }
+        left
+    }
 }
 
 impl ValidRuleset {
@@ -62,8 +113,18 @@ impl ValidRuleset {
                 match nat.kind {
                     NatKind::Source => all.sources.extend(self.addresses(nat)),
                     NatKind::Masquerade => all.masquerades = true,
-                    NatKind::Destination | NatKind::Redirect => {
-                        let found = self.forwarded(rule, nat);
+                    NatKind::Redirect => {
+                        let packets = self.forwarded(rule, nat, MAX_PARTS);
+                        all.ends.push(Ending { rule: index, packets, at: EndsAt::Host });
+                    }
+                    NatKind::Destination => {
+                        let at = match nat.address {
+                            NatOperand::None | NatOperand::WithAddress => EndsAt::OwnAddress,
+                            _ => EndsAt::Addresses(self.addresses(nat)),
+                        };
+                        let packets = self.forwarded(rule, nat, MAX_PARTS);
+                        all.ends.push(Ending { rule: index, packets, at });
+                        let found = self.forwarded(rule, nat, usize::MAX);
                         if found.iter().any(Forwarded::is_wide) && !self.takes_all(index) {
                             all.vague.push(index);
                         } else {
@@ -140,8 +201,9 @@ impl ValidRuleset {
     }
 
     /// The packets that a rule may ask a translation for. What it asks for otherwise than by
-    /// address, protocol and port is not looked at.
-    fn forwarded(&self, rule: &Rule, nat: &Nat) -> Vec<Forwarded> {
+    /// address, protocol and port is not looked at, nor a set that would make more than `most`
+    /// kinds of packets of them.
+    fn forwarded(&self, rule: &Rule, nat: &Nat, most: usize) -> Vec<Forwarded> {
         let family = nat.family.or(match self.chains[rule.chain.index()].family {
             TableFamily::Inet => None,
             TableFamily::Ip => Some(Family::V4),
@@ -163,7 +225,10 @@ impl ValidRuleset {
             }
         }
         for (key, set) in sets.chain(keys) {
-            found = found.iter().flat_map(|it| self.members(*it, key, set)).collect();
+            let parts: Vec<_> = found.iter().flat_map(|it| self.members(*it, key, set)).collect();
+            if parts.len() <= most {
+                found = parts;
+            }
         }
         found
     }
@@ -183,6 +248,29 @@ impl ValidRuleset {
 }
 
 impl Forwarded {
+    /// True if packets of this protocol between these addresses, numbers of 32 or 128 bits, are
+    /// among them by whatever interface they come in. `port` is that of the destination, if they
+    /// have any.
+    pub fn may_be(
+        &self,
+        (family, protocol): (Family, u8),
+        (source, destination): (u128, u128),
+        port: Option<u16>,
+    ) -> bool {
+        let within = |range: Option<(Family, Interval)>, address: u128| {
+            range.is_none_or(|(of, Interval { low, high })| {
+                of == family && (low..=high).contains(&address)
+            })
+        };
+        self.family.is_none_or(|of| of == family)
+            && self.protocol.is_none_or(|wanted| wanted == protocol)
+            && within(self.sources, source)
+            && within(self.addresses, destination)
+            && self
+                .ports
+                .is_none_or(|(low, high)| port.is_some_and(|port| (low..=high).contains(&port)))
+    }
+
     /// True if these are not the packets of a service or of an address: most of what comes in
     /// may be among them.
     const fn is_wide(&self) -> bool {

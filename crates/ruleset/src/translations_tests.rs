@@ -80,10 +80,9 @@ fn destinations_are_known_by_address_protocol_and_port() {
     };
     assert_eq!(forwarded(json!([wan, from, to])), [named]);
     let set = json!({"set": [53, {"range": [5000, 5009]}]});
-    let mut found = forwarded(json!([is("udp", "dport", &set), {"redirect": {"port": 9}}]));
+    let mut found = forwarded(json!([is("udp", "dport", &set), to]));
     found.sort_by_key(|it| it.ports);
-    let both = Forwarded::default();
-    let udp = |ports| Forwarded { protocol: Some(UDP), ports: Some(ports), ..both };
+    let udp = |ports| Forwarded { protocol: Some(UDP), ports: Some(ports), ..any };
     assert_eq!(found, [udp((53, 53)), udp((5000, 5009))]);
     // What the map does not hold is not translated.
     let mapped = json!({"dnat": {"family": "ip", "addr": {"map": {
@@ -135,4 +134,58 @@ fn a_rule_that_names_no_address_and_no_port_is_told_only_if_it_takes_all() {
     let jump = json!([marked, {"jump": {"target": "other"}}]);
     let base = [table, chain("other", false), chain("in", true), rule("other", json!([to]))];
     assert_eq!(told(base.into_iter().chain([rule("in", jump)]).collect()).0, 0);
+}
+
+#[test]
+fn what_may_end_at_the_host_is_known_before_there_is_a_packet() {
+    let own = |text: &'static str| {
+        move |_: Family, interval: Interval| (interval.low..=interval.high).contains(&v4(text))
+    };
+    let left = |rules: &[Value]| translations(rules).left_to_host(own("192.0.2.254"));
+    let any = Forwarded::default();
+    let web = Forwarded { protocol: Some(TCP), ports: Some((80, 80)), ..any };
+    let port = is("tcp", "dport", &json!(80));
+    let marked = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}});
+    let redirect = json!({"redirect": {"port": 3128}});
+    assert_eq!(left(&[json!([port, marked, redirect])]), [web]);
+    // The host answers, so nothing is kept from it, and nobody is warned that it might.
+    let found = translations(&[json!([marked, redirect])]);
+    assert!(found.destinations.is_empty() && found.vague.is_empty() && !found.is_empty());
+    assert_eq!(found.left_to_host(own("192.0.2.254")), [any]);
+    // One kind is told once.
+    assert_eq!(left(&[json!([port, redirect]), json!([port, marked, redirect])]), [web]);
+    let v4_web = Forwarded { family: Some(Family::V4), ..web };
+    for (to, ends_here) in [
+        (json!({"addr": "192.0.2.254", "port": 8080}), true),
+        (json!({"addr": "192.0.2.253", "port": 8080}), false),
+        (json!({"addr": {"range": ["192.0.2.250", "192.0.2.255"]}}), true),
+        (
+            json!({"addr": {"map": {"key": {"payload": {"protocol": "ip", "field": "saddr"}},
+            "data": {"set": [["192.0.2.1", "192.0.2.7"], ["192.0.2.2", "192.0.2.254"]]}}}}),
+            true,
+        ),
+    ] {
+        let mut to = to;
+        to["family"] = json!("ip");
+        let is_mapped = to["addr"].get("map").is_some();
+        let found = left(&[json!([port, {"dnat": to}])]);
+        if is_mapped {
+            let sources: Vec<_> = found.iter().map(|it| it.sources.unwrap().1.low).collect();
+            assert_eq!(sources.len(), 2);
+        } else {
+            assert_eq!(found, if ends_here { vec![v4_web] } else { vec![] });
+        }
+    }
+    // A port alone leaves the address as it is.
+    let to_port = json!({"dnat": {"port": 8080}});
+    let daddr = |text: &str| is("ip", "daddr", &json!(text));
+    assert_eq!(left(&[json!([port, to_port])]), [web]);
+    assert_eq!(left(&[json!([daddr("192.0.2.254"), port, to_port])]).len(), 1);
+    assert_eq!(left(&[json!([daddr("198.51.100.1"), port, to_port])]), []);
+    // A set of many is not taken apart.
+    let many: Vec<Value> =
+        (0..1000).map(|n| json!(format!("198.51.{}.{}", n / 250, n % 250))).collect();
+    let many = is("ip", "daddr", &json!({"set": many}));
+    let found = left(&[json!([many, port, redirect])]);
+    assert_eq!(found, [Forwarded { family: None, ..web }]);
 }

@@ -134,6 +134,13 @@ pub fn walk(
         if walker.stage(stage, probe) {
             break;
         }
+        // What rules lead to the host ends there; the rest was the host's before they were asked.
+        let destination = walker.network.destination;
+        if destination != probe.network.destination
+            && probe.host_addresses.contains(&walker.network.destination_ip())
+        {
+            walker.walk.fate = Fate::ToHost;
+        }
     }
     walker.walk
 }

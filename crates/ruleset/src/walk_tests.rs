@@ -146,6 +146,35 @@ fn a_redirected_packet_is_for_the_host() {
 }
 
 #[test]
+fn a_packet_that_a_rule_leads_to_the_host_ends_there() {
+    let document = json!({"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        chain("d", "nat", "prerouting", -100),
+        chain("m", "filter", "prerouting", 0),
+        chain("f", "filter", "forward", 0),
+        rule("d", 10, json!([{"dnat": {"family": "ip", "addr": "192.0.2.254", "port": 8080}}])),
+        rule("m", 11, json!([{"counter": {"packets": 0, "bytes": 0}}])),
+        rule("f", 12, json!([{"drop": null}])),
+    ]});
+    let ask = |own: &str| {
+        let imported = import_value(&document, Options::default()).expect("it is right");
+        let options = CompileOptions { index: true, seed: 7 };
+        let program = Program::compile(imported.ruleset, options).expect("it compiles");
+        let question = "tcp 198.51.100.2:5000 198.51.100.254:80";
+        let probe = Probe::parse(question).expect("it is a question");
+        let host_addresses = vec![own.parse().expect("an address")];
+        let probe = Probe { host_addresses, ..probe };
+        let shared = SharedState::new(&program, 1);
+        let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
+        let walk = walk(&program, &mut state, &probe, &probe, Timestamp::ZERO);
+        (handles(&program, &walk), walk.fate)
+    };
+    assert_eq!(ask("192.0.2.254"), (vec![10, 11], Fate::ToHost));
+    let refused = Fate::Ends(Stage::Forward, Decision::Drop);
+    assert_eq!(ask("192.0.2.253"), (vec![10, 11, 12], refused));
+}
+
+#[test]
 fn marks_and_untracking_go_from_stage_to_stage() {
     let set_mark = json!({"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}});
     let is_marked = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}});

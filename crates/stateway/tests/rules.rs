@@ -123,9 +123,12 @@ fn what_no_gateway_does_is_told_before_it_is_loaded() {
             {"match": {"op": "==", "right": 80,
                 "left": {"payload": {"protocol": "tcp", "field": "dport"}}}}, statement]}})
     };
-    let redirect = json!({"redirect": {"port": 8080}});
+    let unheard_of = json!({"ct helper": "h"});
+    let helper = json!({"ct helper": {"family": "inet", "table": "t", "name": "h", "handle": 9,
+        "type": "unheard-of", "protocol": "tcp", "l3proto": "inet"}});
     let forward = json!({"dnat": {"family": "ip", "addr": "192.0.2.10"}});
-    let file = File::new(&ruleset(&[nat.clone(), rule_of(4, &forward), rule_of(5, &redirect)]));
+    let file =
+        File::new(&ruleset(&[helper, nat.clone(), rule_of(4, &forward), rule_of(5, &unheard_of)]));
     for (before, after) in [
         (&["rules", "check"][..], &[][..]),
         (&["rules", "check"], &["--allow-unsupported"]),
@@ -137,8 +140,8 @@ fn what_no_gateway_does_is_told_before_it_is_loaded() {
         let said = file.said(&output.stdout) + &file.said(&output.stderr);
         assert_eq!(
             said,
-            "inet t chain n rule handle 5: unsupported: only the kernel could deliver what is \
-             redirected to the host: leave this rule to it\n    tcp dport 80 redirect to :8080\n\
+            "inet t chain n rule handle 5: unsupported: there is no helper unheard-of\n    \
+             tcp dport 80 ct helper set \"h\"\n\
              stateway: ruleset.json: the ruleset is refused: 1 rule asks for what this gateway \
              does not do, which --allow-unsupported does not leave out; change them, or leave \
              them to the kernel\n"

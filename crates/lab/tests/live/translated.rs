@@ -99,7 +99,7 @@ pub fn outside(family: Family) -> &'static str {
 
 /// What the gateway's host has answered of what is not its own: resets, and datagrams for
 /// ports that nobody has.
-fn answers_of_host(lab: &Lab) -> Result<[u64; 2]> {
+pub fn answers_of_host(lab: &Lab) -> Result<[u64; 2]> {
     let mut sums = [0; 2];
     let text = lab.gateway().program("cat").args(["/proc/net/snmp", "/proc/net/snmp6"]).check()?;
     let lines: Vec<Vec<&str>> = text.lines().map(|it| it.split_whitespace().collect()).collect();

@@ -19,6 +19,13 @@
 //!   a connection nor belongs to a socket of the host: the gateway may still translate it,
 //!   because connections stay when rules change.
 //!
+//! What rules redirect to the host, or translate to an address of it, the kernel carries out
+//! itself. So the table lets through what may be among it, told apart by interface, addresses,
+//! protocol and port, and drops behind the kernel's destination translation what is not for the
+//! host then: the kernel neither forwards nor answers what the gateway forwards. Nothing that
+//! goes on opens a connection there, and for rules that are gone nothing does, because the
+//! gateway may have one.
+//!
 //! ICMP is left alone: the kernel answers no replies and no errors.
 
 use std::io::Write;
@@ -34,7 +41,7 @@ use engine::HostGuard;
 use ruleset::{Forwarded, OWN_TABLE_PREFIX};
 use steer::Translated;
 
-use super::kept_out::KeptOut;
+use super::kept_out::{KeptOut, NOT_FOR_HOST};
 
 /// How long nft may take to make the table.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -112,9 +119,14 @@ pub struct Keeper {
 }
 
 impl HostGuard for Keeper {
-    fn keep_out(&self, translated: &Translated, forwarded: &[Forwarded]) -> Result<(), String> {
+    fn keep_out(
+        &self,
+        translated: &Translated,
+        forwarded: &[Forwarded],
+        left: &[Forwarded],
+    ) -> Result<(), String> {
         let mut state = lock(&self.state);
-        let kept_out = KeptOut::new(translated, forwarded).after(&state.kept_out);
+        let kept_out = KeptOut::new(translated, forwarded, left).after(&state.kept_out);
         if state.kept_out == kept_out {
             return Ok(());
         }
@@ -173,8 +185,9 @@ impl Table {
             "add table inet {table} {{ flags owner; }}; \
              add chain inet {table} prerouting \
              {{ type filter hook prerouting priority raw; policy accept; }}; \
-             add rule inet {table} prerouting iifname {{ {names} }} fib daddr type \
-             != {{ local, broadcast, anycast, multicast }} drop\n"
+             add chain inet {table} left; \
+             add rule inet {table} prerouting iifname {{ {names} }} jump left; \
+             add rule inet {table} prerouting iifname {{ {names} }} {NOT_FOR_HOST} drop\n"
         );
         if !guard.order(&order, "drop")? {
             bail!(

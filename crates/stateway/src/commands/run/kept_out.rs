@@ -8,6 +8,12 @@ use ruleset::{Forwarded, Interval, name_bits};
 use steer::{PortRange, Translated};
 use wire::Family;
 
+/// Priority of chains that translate destinations.
+const DSTNAT: i32 = -100;
+
+/// Matches what is not for the host.
+pub const NOT_FOR_HOST: &str = "fib daddr type != { local, broadcast, anycast, multicast }";
+
 /// Protocols with ports.
 const WITH_PORTS: &str = "meta l4proto { tcp, udp, udplite, sctp, dccp }";
 
@@ -32,7 +38,23 @@ const OPENS_OR_BELONGS_TO_HOST: [&str; 6] = [
 /// connections may live that were: the latest.
 const MAX_FORMER: usize = 256;
 
-/// Packets for the host's addresses that are not the host's affair.
+/// Errors about what the host has answered, which go to whom its receiver takes for the sender.
+const ERRORS: [&str; 2] = [
+    "icmp type { destination-unreachable, time-exceeded, parameter-problem } accept",
+    "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } \
+     accept",
+];
+
+/// What the kernel's own rules have led to the host is the host's if it belongs to a connection
+/// that the kernel knows, or to one that it expects. Nothing that goes on may be taken for the
+/// beginning of another: the gateway has its connection.
+const LED_TO_HOST: [&str; 2] = [
+    "ct status & (confirmed | expected) != 0 accept",
+    "meta l4proto tcp tcp flags & (syn | ack) != syn drop",
+];
+
+/// Packets for the host's addresses that are not the host's affair, and packets for others' that
+/// may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptOut {
     /// Addresses that sources are translated to.
@@ -44,11 +66,16 @@ pub struct KeptOut {
     /// Packets whose destination was translated. What opens a connection is the host's, and the
     /// rest may be of a connection that is translated until it ends. The latest last.
     pub former: Vec<Forwarded>,
+    /// Packets that the kernel may redirect to the host.
+    pub left: Vec<Forwarded>,
+    /// Packets that it might redirect before: what belongs to its connections still is. The
+    /// latest last.
+    pub formerly_left: Vec<Forwarded>,
 }
 
 impl KeptOut {
     /// What is translated.
-    pub fn new(translated: &Translated, forwarded: &[Forwarded]) -> Self {
+    pub fn new(translated: &Translated, forwarded: &[Forwarded], left: &[Forwarded]) -> Self {
         let address = |bytes: [u8; 16]| Ipv6Addr::from(bytes).to_canonical();
         let addresses =
             translated.addresses().map(|range| address(*range.start())..=address(*range.end()));
@@ -57,18 +84,15 @@ impl KeptOut {
             ports: Some(translated.ports()),
             forwarded: forwarded.to_vec(),
             former: Vec::new(),
+            left: left.to_vec(),
+            formerly_left: Vec::new(),
         }
     }
 
     /// The same behind what was kept out before.
     pub fn after(mut self, before: &Self) -> Self {
-        let gone = before.former.iter().chain(&before.forwarded);
-        for packets in gone.filter(|packets| !self.forwarded.contains(packets)) {
-            self.former.retain(|known| known != packets);
-            self.former.push(*packets);
-        }
-        let too_many = self.former.len().saturating_sub(MAX_FORMER);
-        self.former.drain(..too_many);
+        self.former = latest_gone(&before.former, &before.forwarded, &self.forwarded);
+        self.formerly_left = latest_gone(&before.formerly_left, &before.left, &self.left);
         self
     }
 
@@ -81,7 +105,7 @@ impl KeptOut {
             // Writing to a text can not fail.
             let _ = write!(order, "{command}; ");
         };
-        for chain in ["translated", "sources", "former"] {
+        for chain in ["translated", "sources", "former", "left"] {
             add(format!("add chain inet {table} {chain}"));
             add(format!("flush chain inet {table} {chain}"));
         }
@@ -90,15 +114,17 @@ impl KeptOut {
              accept; }}"
         ));
         add(format!("flush chain inet {table} host"));
+        let names = interfaces.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+        add(format!("add rule inet {table} host iifname {{ {names} }} jump left"));
         add(format!(
-            "add rule inet {table} host iifname {{ {} }} jump translated comment \"{mark}\"",
-            interfaces.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ")
+            "add rule inet {table} host iifname {{ {names} }} jump translated comment \"{mark}\""
         ));
+        self.order_left(table, interfaces, &names, &mut add);
         for rule in self.forwarded.iter().flat_map(|packets| rules_of(packets, interfaces)) {
             add(format!("add rule inet {table} translated {rule}"));
         }
         for packets in &self.former {
-            if let Some((matches, _)) = matches_of(packets, interfaces) {
+            if let Some((matches, _)) = matches_of(packets, interfaces, Seen::Now) {
                 add(format!("add rule inet {table} translated {matches}jump former"));
             }
         }
@@ -132,6 +158,62 @@ impl KeptOut {
         }
         finish(order)
     }
+
+    /// Has a table let through what the kernel may redirect, and behind the kernel's destination
+    /// translation nothing of it that is not the host's.
+    fn order_left(
+        &self,
+        table: &str,
+        interfaces: &[String],
+        names: &str,
+        add: &mut impl FnMut(String),
+    ) {
+        if self.left.is_empty() && self.formerly_left.is_empty() {
+            return;
+        }
+        for packets in self.left.iter().chain(&self.formerly_left) {
+            if let Some((matches, _)) = matches_of(packets, interfaces, Seen::Now) {
+                add(format!("add rule inet {table} left {matches}accept"));
+            }
+        }
+        for rule in ERRORS {
+            add(format!("add rule inet {table} left {rule}"));
+        }
+        add(format!(
+            "add chain inet {table} behind {{ type filter hook prerouting priority {}; policy \
+             accept; }}",
+            DSTNAT + 1
+        ));
+        for chain in ["behind", "led"] {
+            add(format!("add chain inet {table} {chain}"));
+            add(format!("flush chain inet {table} {chain}"));
+        }
+        for rule in [&format!("{NOT_FOR_HOST} drop"), "ct status dnat goto led", "jump translated"]
+        {
+            add(format!("add rule inet {table} behind iifname {{ {names} }} {rule}"));
+        }
+        for rule in LED_TO_HOST {
+            add(format!("add rule inet {table} led {rule}"));
+        }
+        for packets in &self.left {
+            if let Some((matches, _)) = matches_of(packets, interfaces, Seen::Before) {
+                add(format!("add rule inet {table} led {matches}accept"));
+            }
+        }
+        add(format!("add rule inet {table} led drop"));
+    }
+}
+
+/// What was there before and is no more, the latest last.
+fn latest_gone(gone: &[Forwarded], before: &[Forwarded], now: &[Forwarded]) -> Vec<Forwarded> {
+    let mut latest: Vec<Forwarded> = Vec::new();
+    for packets in gone.iter().chain(before).filter(|packets| !now.contains(packets)) {
+        latest.retain(|known| known != packets);
+        latest.push(*packets);
+    }
+    let too_many = latest.len().saturating_sub(MAX_FORMER);
+    latest.drain(..too_many);
+    latest
 }
 
 fn finish(mut order: String) -> String {
@@ -139,9 +221,18 @@ fn finish(mut order: String) -> String {
     order
 }
 
+/// Which destination of a packet is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// What it has.
+    Now,
+    /// What it had before the kernel translated it.
+    Before,
+}
+
 /// What packets of one kind match, and whether that includes a port; `None` if none of the
 /// interfaces is meant.
-fn matches_of(packets: &Forwarded, interfaces: &[String]) -> Option<(String, bool)> {
+fn matches_of(packets: &Forwarded, interfaces: &[String], seen: Seen) -> Option<(String, bool)> {
     let mut matches = String::new();
     if let Some(named) = packets.interfaces {
         let is_named = |name: &&String| name_bits(name).is_some_and(|bits| named.holds(bits));
@@ -153,6 +244,7 @@ fn matches_of(packets: &Forwarded, interfaces: &[String]) -> Option<(String, boo
     }
     for (field, addresses) in [("saddr", packets.sources), ("daddr", packets.addresses)] {
         if let Some((family, Interval { low, high })) = addresses {
+            matches += if seen == Seen::Before { "ct original " } else { "" };
             let text = match family {
                 Family::V4 => {
                     let address = |number: u128| IpAddr::V4(Ipv4Addr::from_bits(number as u32));
@@ -178,14 +270,15 @@ fn matches_of(packets: &Forwarded, interfaces: &[String]) -> Option<(String, boo
         (None, None) => {}
     }
     if let Some((low, high)) = packets.ports {
-        matches += &format!("th dport {low}-{high} ");
+        let field = if seen == Seen::Before { "ct original proto-dst" } else { "th dport" };
+        matches += &format!("{field} {low}-{high} ");
     }
     Some((matches, packets.ports.is_some()))
 }
 
 /// The rules for one kind of packets, behind what they match.
 fn rules_of(packets: &Forwarded, interfaces: &[String]) -> Vec<String> {
-    match matches_of(packets, interfaces) {
+    match matches_of(packets, interfaces, Seen::Now) {
         None => Vec::new(),
         Some((matches, true)) => vec![format!("{matches}drop")],
         // What the host itself has opened is not translated, nor is talk on the link.
@@ -243,5 +336,29 @@ mod tests {
         assert_eq!(many.former, latest);
         // The same again changes nothing, so nft is not bothered.
         assert_eq!(kept_out([443]).after(&second), second);
+    }
+
+    #[test]
+    fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translation() {
+        let order = |kept_out: &KeptOut| kept_out.order("t", &["lan0".to_owned()], "mark");
+        let is_ordered = |order: &str, rule: &str| order.contains(&format!("{rule}; "));
+        assert!(!order(&kept_out([80])).contains("behind"));
+        let address = Interval::one(u32::from_be_bytes([198, 51, 100, 1]).into());
+        let web = Forwarded { addresses: Some((Family::V4, address)), ..port(80) };
+        let before = KeptOut { left: vec![web], ..kept_out([]) };
+        let through =
+            "add rule inet t left ip daddr 198.51.100.1 meta l4proto 6 th dport 80-80 accept";
+        let led = "add rule inet t led ct original ip daddr 198.51.100.1 meta l4proto 6 ct \
+                   original proto-dst 80-80 accept";
+        let text = order(&before);
+        assert!(is_ordered(&text, through) && is_ordered(&text, led), "{text}");
+        // What is gone opens nothing there any more.
+        let after = kept_out([]).after(&before);
+        assert_eq!(after.formerly_left, [web]);
+        let text = order(&after);
+        assert!(is_ordered(&text, through) && !is_ordered(&text, led), "{text}");
+        assert!(is_ordered(&text, "add rule inet t led drop"), "{text}");
+        let again = KeptOut { left: vec![web], ..kept_out([]) }.after(&after);
+        assert_eq!(order(&again), order(&before));
     }
 }

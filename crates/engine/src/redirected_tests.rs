@@ -1,0 +1,197 @@
+//! What rules lead to the host itself.
+
+use super::*;
+
+const LAN: [u8; 4] = [192, 0, 2, 254];
+const CLIENT: [u8; 4] = [192, 0, 2, 1];
+
+const ACK: u8 = 0x10;
+const SYN: u8 = 2;
+const FIN: u8 = 0x11;
+
+/// Web and names are redirected where clients are, and 443 leads to a port of the router's
+/// address inside; `more` are more rules of the chain.
+fn rules(more: &str) -> String {
+    let at = |interface: &str, protocol: &str, port: u16, to: &str| {
+        format!(
+            r#"{{"rule":{{"family":"ip","table":"t","chain":"in","handle":{port},"expr":[
+            {{"match":{{"op":"==","left":{{"meta":{{"key":"iifname"}}}},"right":"{interface}"}}}},
+            {{"match":{{"op":"==","left":{{"payload":{{"protocol":"{protocol}",
+                "field":"dport"}}}},"right":{port}}}}},
+            {{"counter":{{"packets":0,"bytes":0}}}},{to}]}}}},"#
+        )
+    };
+    let behind = r#"{"chain":{"family":"ip","table":"t","name":"behind","handle":30,
+        "type":"filter","hook":"prerouting","prio":0,"policy":"accept"}},
+        {"rule":{"family":"ip","table":"t","chain":"behind","handle":31,"expr":[
+            {"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},
+                "right":3128}},
+            {"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"daddr"}},
+                "right":"192.0.2.254"}},
+            {"match":{"op":"in","left":{"ct":{"key":"status"}},"right":"dnat"}},
+            {"counter":{"packets":0,"bytes":0}}]}}]}"#;
+    RULES.strip_suffix("]}").unwrap().to_owned()
+        + ","
+        + &at("lan0", "tcp", 80, r#"{"redirect":{"port":3128}}"#)
+        + &at("lan0", "udp", 53, r#"{"redirect":null}"#)
+        + &at("wan0", "tcp", 443, r#"{"dnat":{"addr":"192.0.2.254","port":8443}}"#)
+        + &at("wan0", "tcp", 22, r#"{"dnat":{"port":2222}}"#)
+        + &at(
+            "wan0",
+            "tcp",
+            444,
+            r#"{"dnat":{"addr":{"range":["192.0.2.253","192.0.2.254"]},"port":8443}}"#,
+        )
+        + more
+        + behind
+}
+
+fn crew_with(workers: u16, rules: &str) -> Crew {
+    crew_of(workers, rules, routing(), OWN.into(), Config::new(HashKey(3, 4)))
+}
+
+impl Crew {
+    /// Has packets come in by a port, each of which is left to the host.
+    fn leave(&mut self, port: usize, packets: &[Vec<u8>]) {
+        for bytes in packets {
+            let before = self.to_host();
+            self.arrive(port, bytes);
+            self.settle();
+            let sent = [self.sent(0).len(), self.sent(1).len()];
+            assert_eq!((self.to_host() - before, sent), (1, [0, 0]), "{:?}", self.reasons());
+        }
+    }
+
+    fn set_rules(&mut self, text: Option<&str>, revision: u32) {
+        let names = ["lan0".to_owned(), "wan0".to_owned()];
+        let rules = text.map(|text| {
+            let ruleset = import(text.as_bytes(), Options::default()).unwrap().ruleset;
+            let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
+            rules.load(revision, self.members.len(), self.now)
+        });
+        for member in &mut self.members {
+            let own = rules.as_ref().map(|rules| rules.for_worker());
+            member.tell(Command::Rules(own)).unwrap();
+        }
+        self.settle();
+    }
+
+    /// What counters have seen, by handle of their rules.
+    fn counted(&self) -> HashMap<u64, u64> {
+        let mut all = HashMap::new();
+        for worker in &self.workers {
+            let rules = worker.rules.as_ref().unwrap();
+            let ruleset = rules.shared.program.ruleset();
+            let with_counter = ruleset.rules().iter().filter(|rule| rule.handle > Some(5));
+            let counts = rules.counts(0, self.now).counters;
+            for (rule, counted) in with_counter.zip(counts) {
+                *all.entry(rule.handle.unwrap()).or_default() += counted.packets;
+            }
+        }
+        all
+    }
+}
+
+#[test]
+fn what_is_redirected_is_left_to_the_host_and_leaves_no_connection() {
+    for workers in [1, 3] {
+        let mut crew = crew_with(workers, &rules(""));
+        for port in 5000..5010 {
+            let web = from_inside(CLIENT, SERVER);
+            crew.leave(0, &[SYN, ACK, ACK, FIN].map(|flags| tcp(&web, (port, 80), flags, (1, 1))));
+            let name = udp(&from_inside(CLIENT, SERVER), (port, 53), b"ask");
+            crew.leave(0, &[name.clone(), name]);
+            // For the host's own address too.
+            crew.leave(
+                0,
+                &[SYN, ACK].map(|flags| tcp(&from_inside(CLIENT, LAN), (port, 80), flags, (1, 1))),
+            );
+        }
+        assert_eq!((crew.connections(), crew.aliases(), crew.reasons()), (0, 0, vec![]));
+        // Others are sent on, also when they come in by another interface.
+        let out = crew.pass(0, &tcp(&from_inside(CLIENT, SERVER), (5000, 81), SYN, (1, 0)));
+        assert_eq!(ends(&out)[1], (SERVER.into(), 81));
+        // Rules count what opens a flow, behind the translation as the kernel leads it.
+        let counted = crew.counted();
+        assert_eq!([counted[&80], counted[&53], counted[&31]], [20, 10, 20]);
+    }
+}
+
+#[test]
+fn what_is_translated_to_an_address_of_the_host_is_left_to_it() {
+    let mut crew = crew_with(2, &rules(""));
+    for port in 5000..5010 {
+        for (to, own_port) in [(OWN, 443), (OWN, 22), (LAN, 22)] {
+            let packets = [SYN, ACK, FIN]
+                .map(|flags| tcp(&from_outside(SERVER, to), (port, own_port), flags, (1, 1)));
+            crew.leave(1, &packets);
+        }
+    }
+    assert_eq!((crew.connections(), crew.aliases(), crew.reasons()), (0, 0, vec![]));
+    // Where the kernel may choose another address than we do, its host is not asked.
+    for client in 1..20 {
+        let client = [203, 0, 113, client];
+        crew.arrive(1, &tcp(&from_outside(client, OWN), (5000, 444), SYN, (1, 0)));
+        crew.settle();
+    }
+    assert_eq!(crew.reasons(), [DropReason::NatToHost]);
+}
+
+#[test]
+fn a_flow_stays_where_it_was_led_whatever_rules_say_later() {
+    let mut crew = crew_with(2, &rules(""));
+    let web = |port: u16, flags: u8| tcp(&from_inside(CLIENT, SERVER), (port, 80), flags, (1, 1));
+    crew.leave(0, &[web(5000, SYN), web(5000, ACK)]);
+    // Rules that redirect nothing, and none.
+    for (revision, rules) in [(2, Some(RULES)), (3, None)] {
+        crew.set_rules(rules, revision);
+        crew.leave(0, &[web(5000, ACK)]);
+        let port = 5000 + revision as u16;
+        assert_eq!(ends(&crew.pass(0, &web(port, SYN)))[1], (SERVER.into(), 80));
+    }
+    // What was opened meanwhile goes on as it was.
+    crew.set_rules(Some(&rules("")), 4);
+    for port in [5002, 5003] {
+        assert_eq!(ends(&crew.pass(0, &web(port, SYN)))[1], (SERVER.into(), 80));
+    }
+    crew.leave(0, &[web(5000, ACK), web(5000, FIN), web(5004, SYN)]);
+    // Who closes a connection and opens another is asked about anew.
+    crew.set_rules(Some(RULES), 5);
+    assert_eq!(ends(&crew.pass(0, &web(5000, SYN)))[1], (SERVER.into(), 80));
+}
+
+#[test]
+fn an_error_about_what_the_host_has_answered_is_the_hosts() {
+    let mut crew = crew_with(2, &rules(""));
+    let ask = udp(&from_inside(CLIENT, SERVER), (5000, 53), b"ask");
+    let answer = udp(&from_outside(SERVER, CLIENT), (53, 5000), b"answer");
+    let error = |answer: &[u8]| {
+        let mut bytes = Vec::new();
+        from_inside(CLIENT, SERVER).icmp_error(3, 3, [0; 4], &answer[14..], &mut bytes);
+        bytes
+    };
+    crew.leave(0, &[ask, error(&answer)]);
+    // Of another flow it is not.
+    let other = udp(&from_outside(SERVER, CLIENT), (53, 5001), b"answer");
+    crew.arrive(0, &error(&other));
+    crew.settle();
+    assert_eq!(crew.to_host(), 2);
+}
+
+#[test]
+fn what_a_flow_was_led_to_moves_with_its_bucket() {
+    let mut crew = crew_with(2, &rules(""));
+    let web = |port: u16, flags: u8| tcp(&from_inside(CLIENT, SERVER), (port, 80), flags, (1, 1));
+    let ports = 5000..5040;
+    for port in ports.clone() {
+        crew.leave(0, &[web(port, SYN)]);
+    }
+    crew.set_rules(Some(RULES), 2);
+    for bucket in 0..16 {
+        crew.start_move(bucket, 1 - bucket % 2);
+        crew.settle();
+    }
+    for port in ports {
+        crew.leave(0, &[web(port, ACK)]);
+    }
+}
