@@ -45,7 +45,7 @@ mod stream;
 
 pub use client::{Client, ClientError};
 pub use query::{ConnectionQuery, LineFormat, QueryError};
-pub use rules::{RuleBook, RulesRefused};
+pub use rules::{KernelsRule, RuleBook, RulesRefused};
 pub use server::{Server, ServerError};
 pub use socket::{BindError, ControlSocket};
 

@@ -3,6 +3,7 @@
 
 mod explain;
 mod keeper;
+mod kernels_share;
 mod now;
 
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ use serde_json::Value;
 
 use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
+
+pub use self::kernels_share::KernelsRule;
 
 pub(crate) use self::keeper::{Keeper, TryError};
 pub(crate) use self::now::{explain_now, live};

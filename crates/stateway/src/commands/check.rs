@@ -7,6 +7,7 @@ use control::RuleBook;
 use control::schema::Tunable;
 use steer::FragmentSteering;
 
+use crate::commands::rules::kernels_share;
 use crate::config::{Configuration, RulesFile};
 use crate::print::{Output, things};
 
@@ -76,6 +77,9 @@ fn print_rules(
     out.line(format_args!("rules      {}: {}", file.path.display(), things(rules, "rule")))?;
     for problem in report.problems {
         out.line(format_args!("             {}", problem.message))?;
+    }
+    for line in kernels_share::lines(book) {
+        out.line(format_args!("             {line}"))?;
     }
     let present: Vec<String> = config.interfaces.iter().map(|it| it.name.clone()).collect();
     for name in book.missing_interfaces(&present) {

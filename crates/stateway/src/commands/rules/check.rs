@@ -8,6 +8,7 @@ use engine::Mode;
 use netio::link_state;
 use ruleset::Options;
 
+use super::kernels_share;
 use crate::commands::remote::Json;
 use crate::config::read_ruleset;
 use crate::outcome::UsageError;
@@ -46,7 +47,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 return if json.json {
                     out.json(&report)
                 } else {
-                    print(file, &report, routed_only, out)
+                    print(file, &book, &report, routed_only, out)
                 };
             }
             let refusal = obstruction(file, obstacles.len());
@@ -132,6 +133,7 @@ pub(super) fn list(problems: &[RuleProblem], out: &mut Output) -> anyhow::Result
 
 fn print(
     file: &Path,
+    book: &RuleBook,
     report: &RulesReport,
     routed_only: usize,
     out: &mut Output,
@@ -149,6 +151,11 @@ fn print(
     out.line(at(file, &in_order))?;
     if let Some(summary) = summary {
         print_summary(summary, routed_only, out)?;
+    }
+    let kernels = kernels_share::lines(book);
+    if let Some((title, lines)) = kernels.split_first() {
+        out.title(title)?;
+        lines.iter().try_for_each(|line| out.line(line))?;
     }
     for (severity, title) in [
         ("unsupported", "left out:"),

@@ -8,6 +8,7 @@ use engine::Mode;
 use ruleset::Options;
 
 use super::check::{at, list, obstruction, refusal, warn_if_nothing_judges};
+use super::kernels_share;
 use crate::commands::remote::Remote;
 use crate::config::read_ruleset;
 use crate::outcome::UsageError;
@@ -82,6 +83,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         }
     };
     list(&loaded.problems, out)?;
+    kernels_share::lines(&book).iter().try_for_each(|line| out.line(line))?;
     for name in &loaded.missing_interfaces {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
         out.line(format_args!("{name} {what}"))?;

@@ -2,6 +2,7 @@
 
 mod check;
 mod explain;
+pub mod kernels_share;
 mod list;
 mod load;
 

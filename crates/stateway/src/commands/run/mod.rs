@@ -20,6 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::commands::rules::kernels_share;
 use crate::config::Configuration;
 use crate::outcome::UsageError;
 use crate::print::{count, duration};
@@ -79,6 +80,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let keeper = guard.as_ref().map(Guard::keeper);
     let gateway = Arc::new(start(&config, keeper, rules.as_ref())?);
+    for line in rules.as_ref().map(kernels_share::lines).unwrap_or_default() {
+        tracing::info!("{line}");
+    }
     let server = Server::start(socket, gateway.clone(), rules)?;
     let supervisor = Supervisor::from_environment();
     supervisor.ready();

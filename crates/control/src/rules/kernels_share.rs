@@ -1,0 +1,134 @@
+//! Which rules the kernel has to carry out: those that lead packets to the host.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ruleset::{EndsAt, listing};
+use serde_json::Value;
+use wire::Family;
+
+use super::RuleBook;
+
+/// A rule that leads packets to the host, where only the kernel can deliver them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelsRule {
+    /// Family, table, chain and handle.
+    pub place: String,
+    /// The rule as nft writes it.
+    pub text: String,
+    /// The kernel has it too; `None`: that could not be found out.
+    pub is_there: Option<bool>,
+}
+
+impl RuleBook {
+    /// The rules that the kernel has to carry out: those that redirect, and those that translate
+    /// to addresses of which `is_own` says that they are the host's. `kernel` is what
+    /// `nft -j list ruleset` prints of the kernel's own rules.
+    pub fn kernels_share(
+        &self,
+        is_own: impl Fn(IpAddr) -> bool,
+        kernel: Option<&Value>,
+    ) -> Vec<KernelsRule> {
+        let ruleset = self.program.ruleset();
+        let address = |family, number: u128| match family {
+            Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(number as u32)),
+            Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(number)),
+        };
+        let is_hosts = |at: &EndsAt| match at {
+            EndsAt::Host => true,
+            // Which of several the kernel chooses is not for us to say.
+            EndsAt::Addresses(all) => {
+                all.iter().any(|&(family, it)| it.low == it.high && is_own(address(family, it.low)))
+            }
+            EndsAt::OwnAddress => false,
+        };
+        let ends = ruleset.translations().ends;
+        let told = ends.iter().filter(|ending| is_hosts(&ending.at)).filter_map(|ending| {
+            let place = ruleset.place_of_rule(ending.rule)?.to_string();
+            let own = self.object(ruleset.rules()[ending.rule].position)?;
+            let is_there = kernel.map(|kernel| holds(kernel, own));
+            Some(KernelsRule { place, text: listing::rule_text(own), is_there })
+        });
+        told.collect()
+    }
+}
+
+/// True if a document has a rule in the same chain, whatever either has counted.
+fn holds(document: &Value, rule: &Value) -> bool {
+    const PLACE: [&str; 3] = ["family", "table", "chain"];
+    let objects = document.get("nftables").and_then(Value::as_array).into_iter().flatten();
+    let mut rules = objects.filter_map(|object| object.get("rule"));
+    let wanted = statements(rule);
+    rules.any(|other| {
+        PLACE.iter().all(|key| other.get(key) == rule.get(key)) && statements(other) == wanted
+    })
+}
+
+/// What a rule does, without what it has counted.
+fn statements(rule: &Value) -> Vec<Value> {
+    let all = rule.get("expr").and_then(Value::as_array).into_iter().flatten().cloned();
+    all.map(|mut statement| {
+        for (kind, counted) in [("counter", ["packets", "bytes"]), ("quota", ["used", "used_unit"])]
+        {
+            if let Some(fields) = statement.get_mut(kind).and_then(Value::as_object_mut) {
+                counted.iter().for_each(|field| drop(fields.remove(*field)));
+            }
+        }
+        statement
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ruleset::Options;
+    use serde_json::json;
+
+    use super::*;
+
+    fn document(rules: &[(u64, Value)]) -> Value {
+        let mut all = vec![
+            json!({"table": {"family": "inet", "name": "t", "handle": 1}}),
+            json!({"chain": {"family": "inet", "table": "t", "name": "in", "handle": 2,
+                "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}}),
+        ];
+        all.extend(rules.iter().map(|(handle, expr)| {
+            json!({"rule": {"family": "inet", "table": "t", "chain": "in", "handle": handle,
+                "expr": expr}})
+        }));
+        json!({ "nftables": all })
+    }
+
+    #[test]
+    fn the_kernels_rules_are_told_and_whether_it_has_them() {
+        let port = |port: u16| {
+            json!({"match": {"op": "==", "right": port,
+                "left": {"payload": {"protocol": "tcp", "field": "dport"}}}})
+        };
+        let to = |address: &str| json!({"dnat": {"family": "ip", "addr": address, "port": 81}});
+        let counter = |packets: u64| json!({"counter": {"packets": packets, "bytes": 9}});
+        let redirect = json!({"redirect": {"port": 3128}});
+        let own = document(&[
+            (4, json!([port(80), counter(1), redirect])),
+            (5, json!([port(81), redirect])),
+            (6, json!([port(82), to("192.0.2.254")])),
+            (7, json!([port(83), to("192.0.2.1")])),
+        ]);
+        let book = RuleBook::read(own.to_string().as_bytes(), Options::default(), 7).unwrap();
+        let is_own = |address: IpAddr| address == IpAddr::from([192, 0, 2, 254]);
+        let kernels =
+            document(&[(14, json!([port(80), counter(70), redirect])), (15, json!([port(81)]))]);
+        let told = book.kernels_share(is_own, Some(&kernels));
+        let texts: Vec<_> = told.iter().map(|it| (it.text.as_str(), it.is_there)).collect();
+        assert_eq!(
+            texts,
+            [
+                ("tcp dport 80 counter packets 1 bytes 9 redirect to :3128", Some(true)),
+                ("tcp dport 81 redirect to :3128", Some(false)),
+                ("tcp dport 82 dnat ip to 192.0.2.254:81", Some(false)),
+            ]
+        );
+        assert_eq!(told[0].place, "inet t chain in rule handle 4");
+        let told = book.kernels_share(|_| false, None);
+        assert_eq!((told.len(), told[0].is_there), (2, None));
+    }
+}

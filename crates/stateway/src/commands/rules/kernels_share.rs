@@ -1,0 +1,94 @@
+//! What of a ruleset the kernel carries out, and whether it has it.
+
+use std::net::{IpAddr, UdpSocket};
+use std::process::{Command, Stdio};
+
+use control::{KernelsRule, RuleBook};
+use serde_json::Value;
+
+/// Lines about the rules of a ruleset that lead packets to this host, which its kernel has to
+/// carry out; none if there are no such rules.
+pub fn lines(book: &RuleBook) -> Vec<String> {
+    // Nobody is asked for nothing.
+    if book.kernels_share(is_own, None).is_empty() {
+        return Vec::new();
+    }
+    let kernel = kernels_rules();
+    told(&book.kernels_share(is_own, kernel.as_ref()))
+}
+
+fn told(rules: &[KernelsRule]) -> Vec<String> {
+    let mut lines = vec![
+        "the kernel carries these rules out, since they lead packets to this host; the gateway \
+         leaves it what they match:"
+            .to_owned(),
+    ];
+    for KernelsRule { place, text, is_there } in rules {
+        let has = match is_there {
+            Some(true) => "the kernel has it",
+            Some(false) => "THE KERNEL DOES NOT HAVE IT",
+            None => "whether the kernel has it can not be read",
+        };
+        lines.push(format!("{place}: {has}"));
+        lines.push(format!("    {text}"));
+    }
+    let lacks = |wanted| rules.iter().any(|rule| rule.is_there == wanted);
+    if lacks(Some(false)) {
+        lines.push(
+            "load the ruleset into the kernel too (nft -f RULES.nft): until then what these \
+             rules match gets no answer"
+                .to_owned(),
+        );
+    } else if lacks(None) {
+        lines.push(
+            "see that `nft list ruleset`, as root, shows them: else what they match gets no \
+             answer"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+/// True for an address of this host.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// The rules that the kernel has, where they can be read.
+fn kernels_rules() -> Option<Value> {
+    let listed = Command::new("nft")
+        .args(["-j", "list", "ruleset"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()
+        .filter(|listed| listed.status.success())?;
+    serde_json::from_slice(&listed.stdout).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_are_told_what_to_do_about_rules_that_the_kernel_lacks() {
+        let rule = |is_there| KernelsRule {
+            place: "ip t chain c rule handle 4".to_owned(),
+            text: "tcp dport 80 redirect to :3128".to_owned(),
+            is_there,
+        };
+        let say = |rules: &[KernelsRule]| told(rules)[1..].join("\n");
+        let text = "\n    tcp dport 80 redirect to :3128";
+        let place = "ip t chain c rule handle 4: ";
+        assert_eq!(say(&[rule(Some(true))]), format!("{place}the kernel has it{text}"));
+        let both = say(&[rule(Some(true)), rule(Some(false))]);
+        assert!(both.contains("THE KERNEL DOES NOT HAVE IT") && both.contains("nft -f"), "{both}");
+        let unknown = say(&[rule(None)]);
+        assert!(unknown.contains("can not be read") && unknown.contains("as root"), "{unknown}");
+    }
+
+    #[test]
+    fn addresses_of_this_host_are_known() {
+        assert!(is_own([127, 0, 0, 1].into()) && !is_own([192, 0, 2, 77].into()));
+    }
+}
