@@ -12,6 +12,7 @@
 //! The announcing packet leaves only after the announcement is filed, so whoever reacts to
 //! it is expected.
 
+mod call_ids;
 mod calls;
 mod hints;
 mod told;
@@ -25,6 +26,8 @@ use std::time::Duration;
 use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use wire::{Family, mapped, protocol};
 
+use self::call_ids::CallIds;
+pub(crate) use self::call_ids::Way;
 use self::calls::Calls;
 use self::hints::Hints;
 use crate::helper::{Announced, Kind, Memory};
@@ -68,6 +71,7 @@ struct Book {
     /// Events that were reported, whoever listened.
     stamp: u64,
     calls: Calls,
+    ids: CallIds,
 }
 
 /// Who is told of what is expected, and when it is no more.
@@ -146,7 +150,7 @@ impl Expectations {
     }
 
     /// False if nobody expects a packet like this one, from whomever; rarely true although
-    /// nobody does. Takes no lock.
+    /// nobody does. Takes no lock. Of a call it has to be [named](KeyedPacket::named).
     pub fn may_expect(&self, packet: &KeyedPacket) -> bool {
         let KeyedPacket { key, sender } = packet;
         let to = key.endpoint(sender.opposite());
@@ -225,9 +229,8 @@ impl Expectations {
         let deadline = now.after(Duration::from_secs(timeout_s.into()));
         let expectation = Expectation { master, announced, deadline };
         book.report(EventKind::New, &expectation, now, events);
-        if let Some(call) = expectation.call() {
-            book.calls.hand_over(&call, master.flow.key);
-        }
+        book.calls.hand_over(&expectation);
+        self.note_over(&book);
         self.file(&mut book, expectation);
         Ok(())
     }

@@ -181,6 +181,17 @@ impl Slab {
         head.key == packet.key && head.admits(packet.sender)
     }
 
+    /// True if what has this [name](KeyedPacket::name) belongs to what is filed here.
+    pub fn is_named(&self, filed: u32, name: &KeyedPacket) -> bool {
+        if filed & SECOND != 0 {
+            let translation = self.translations.get(filed & !SECOND);
+            return translation.is_some_and(|it| it.reply().is_named_by(name));
+        }
+        let head = &self[filed].head;
+        let flow = KeyedPacket { key: head.key, sender: name.sender };
+        head.admits(name.sender) && flow.is_named_by(name)
+    }
+
     /// The hash under which a slot is filed.
     pub fn hash_of(&self, filed: u32) -> u32 {
         if filed & SECOND != 0 {
@@ -199,6 +210,11 @@ impl Slab {
     pub fn translation(&self, slot: u32) -> Option<&Translation> {
         let is_translated = self[slot].head.status.has(Status::TRANSLATED);
         is_translated.then(|| self.translations.get(slot)).flatten()
+    }
+
+    /// The translation whose second key is filed here.
+    pub fn second(&self, filed: u32) -> Option<&Translation> {
+        self.translations.get(filed & !SECOND)
     }
 
     /// The memory of a translation, if there is one, to have it in cache.

@@ -29,6 +29,7 @@ use crate::{
 };
 
 pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
+pub use calls::CALLS_OF_A_PAIR;
 pub use room::Shortage;
 
 /// The connections of one bucket. It belongs to one worker at a time and can be
@@ -339,7 +340,7 @@ impl Table {
         // It goes where an answer to the quoted packet would.
         let answer = KeyedPacket { sender: sender.opposite(), ..*packet.keyed };
         let found = self.find(&answer, packet.hash, context);
-        let Some(met) = found.or_else(|| self.quoted_call(packet, context)) else {
+        let Some(met) = found.or_else(|| self.quoted_call(packet, &answer, context)) else {
             context.counters.error += 1;
             return invalid(DropReason::IcmpErrorUnknown.into(), context);
         };

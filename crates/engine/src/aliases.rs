@@ -87,7 +87,8 @@ impl Aliases {
         self.0.is_none()
     }
 
-    /// The bucket that has the connection of a key.
+    /// The bucket that has the connection of a key, or of what packets
+    /// [name](KeyedPacket::named).
     #[inline]
     pub fn owner(&self, key: &KeyedPacket, hash: u64) -> Option<BucketId> {
         let filed = self.0.as_ref()?;
@@ -99,7 +100,7 @@ impl Aliases {
         if let Some(other) = self.owner(key, hash) {
             return if other == owner { Filing::Filed } else { Filing::Taken };
         }
-        if self.len() >= limit {
+        if self.len() >= limit || key.key.is_call() && self.is_crowded(key, hash as u32) {
             return Filing::Full;
         }
         let filed = self.0.get_or_insert_with(Filed::new);
@@ -116,6 +117,19 @@ impl Aliases {
             return Filing::Full;
         }
         Filing::Filed
+    }
+
+    /// True if there are as many calls between two hosts as there may be: they have one hash.
+    fn is_crowded(&self, key: &KeyedPacket, hash: u32) -> bool {
+        let Some(filed) = &self.0 else { return false };
+        let mut calls = 0;
+        filed.index.find(hash, |place| {
+            let other = filed.places[place as usize].as_ref();
+            calls +=
+                usize::from(other.is_some_and(|it| it.key.key.of_calls() == key.key.of_calls()));
+            false
+        });
+        calls >= conntrack::CALLS_OF_A_PAIR
     }
 
     /// Removes an alias for a connection of `owner`.
@@ -144,8 +158,10 @@ impl Filed {
     }
 
     fn find(&self, key: &KeyedPacket, hash: u32) -> Option<u32> {
-        self.index
-            .find(hash, |place| self.places[place as usize].is_some_and(|alias| alias.key == *key))
+        let name = key.name();
+        self.index.find(hash, |place| {
+            self.places[place as usize].is_some_and(|alias| alias.key.is_named_by(&name))
+        })
     }
 }
 

@@ -402,3 +402,6 @@ fn an_error_about_a_shifted_segment_quotes_what_was_sent() {
 
 #[path = "following_calls_tests.rs"]
 mod calls;
+
+#[path = "following_pptp_tests.rs"]
+mod pptp;

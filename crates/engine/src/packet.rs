@@ -43,13 +43,14 @@ pub struct Packet {
 
 impl Packet {
     /// What a packet of its connection in its direction has, with the hash of its key, if that
-    /// was computed. An ICMP error goes against the packet that it quotes.
+    /// was computed. An ICMP error goes against the packet that it quotes. A call of GRE is
+    /// [named](KeyedPacket::named).
     pub fn looked_up(&self) -> Option<(KeyedPacket, u64)> {
         let TrackedFlow { mut keyed, hash: Some(hash) } = self.flow? else { return None };
         if matches!(self.network.transport, Transport::IcmpError(_)) {
             keyed.sender = keyed.sender.opposite();
         }
-        Some((keyed, hash))
+        Some((keyed.named(&self.network), hash))
     }
 
     /// Takes the packet out of its place, which keeps what describes it.

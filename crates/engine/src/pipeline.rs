@@ -377,7 +377,7 @@ impl Worker {
     #[cold]
     fn hold(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
         let mut packet = packet.take();
-        let keyed = packet.flow.map(|flow| flow.keyed);
+        let keyed = packet.flow.map(|flow| flow.keyed.named(&packet.network));
         let bucket = self.ownership.get_mut(packet.bucket);
         match bucket.zip(keyed).filter(|(bucket, _)| bucket.openings.has_room()) {
             Some((bucket, keyed)) => bucket.openings.push(&keyed, Waiting::Opener(packet, passed)),

@@ -333,7 +333,7 @@ impl Worker {
             && let Some(bucket) = ownership.get_mut(packet.bucket)
         {
             let mut context = tracking.context(now, counters);
-            bucket.connections.end(&keyed, hash, &mut context);
+            bucket.connections.end(&keyed.named(&packet.network), hash, &mut context);
         }
     }
 
@@ -357,6 +357,10 @@ impl Worker {
             return Ok(false);
         }
         let reply = bucket.connections.reply(id);
+        if reply.key.is_call() && !tracked.is_expected() {
+            // Of what nobody has announced each direction is a connection of its own.
+            return Ok(false);
+        }
         let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
         let alias = (reply, self.hasher.table_hash(&reply.key));
         if home == packet.bucket {
@@ -365,7 +369,8 @@ impl Worker {
             return if is_taken { Err(DropReason::AliasTaken.into()) } else { Ok(false) };
         }
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return Ok(false) };
-        match self.file_alias(packet.bucket, (keyed, hash), alias, home, now) {
+        let connection = (keyed.named(&packet.network), hash);
+        match self.file_alias(packet.bucket, connection, alias, home, now) {
             None => Ok(true),
             Some(Filing::Filed) => Ok(false),
             Some(Filing::Taken) => Err(DropReason::AliasTaken.into()),

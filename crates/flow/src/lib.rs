@@ -12,6 +12,7 @@ pub mod declared;
 mod index;
 mod key;
 mod lease;
+mod named;
 mod prefetch;
 mod time;
 mod tunable;

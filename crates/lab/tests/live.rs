@@ -29,6 +29,8 @@ mod operations;
 mod port_forwards;
 #[path = "live/pptp.rs"]
 mod pptp;
+#[path = "live/pptp_translated.rs"]
+mod pptp_translated;
 #[path = "live/rate.rs"]
 mod rate;
 #[path = "live/redirects.rs"]

@@ -3,45 +3,84 @@
 //! notes it here, and the owner looks: each turn at one word, and with each packet of a call.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use flow::{Endpoint, FlowKey, Timestamp};
 use wire::{mapped, protocol};
 
-use super::{Book, Claim, Expectation, Expectations, Listener};
+use super::{Book, Claim, Expectation, Expectations, Listener, Way};
+use crate::helper::Announced;
 
 /// The announced calls that have a connection, as many as there are such connections.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    /// Who has announced a call.
-    masters: BTreeMap<FlowKey, FlowKey>,
+    /// By the keys of their connections.
+    open: BTreeMap<FlowKey, Open>,
     by_master: BTreeMap<FlowKey, BTreeSet<FlowKey>>,
+    /// Which of them packets belong to.
+    named: BTreeMap<Name, FlowKey>,
     /// Those whose connection is to be ended.
     over: BTreeSet<FlowKey>,
 }
 
+/// What packets of a call name as they come: its receiver's call id on their way.
+type Name = (Way, u16);
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    /// Who has announced it.
+    master: FlowKey,
+    /// What it is between its ends, whatever they know each other by.
+    real: FlowKey,
+    /// Of packets from either end.
+    names: [Name; 2],
+}
+
 impl Calls {
-    fn enter(&mut self, call: FlowKey, master: FlowKey) {
+    fn enter(&mut self, call: FlowKey, open: Open) {
         self.leave(&call);
-        self.masters.insert(call, master);
-        self.by_master.entry(master).or_default().insert(call);
+        self.open.insert(call, open);
+        self.by_master.entry(open.master).or_default().insert(call);
+        self.named.extend(open.names.into_iter().map(|name| (name, call)));
     }
 
-    /// Who has announced a call last has a say in when it ends: the ids were free again.
-    pub fn hand_over(&mut self, call: &FlowKey, master: FlowKey) {
-        let is_open = self.masters.contains_key(call) && !self.over.contains(call);
-        if is_open {
-            self.enter(*call, master);
+    /// Who has announced a call last has a say in when it ends: the ids were free again. So
+    /// another call that has one of them on the same way is over.
+    pub fn hand_over(&mut self, announced: &Expectation) {
+        let Some(open) = Open::of(announced) else { return };
+        if let Some(other) = self.named.get(&open.names[0]).copied()
+            && self.open.get(&other).is_some_and(|it| !it.is_named_like(&open))
+        {
+            self.over.insert(other);
         }
+        if let Some(call) = announced.call()
+            && self.open.contains_key(&call)
+            && !self.over.contains(&call)
+        {
+            self.enter(call, open);
+        }
+    }
+
+    /// The connection of a call that `master` has announced.
+    fn connection(&self, master: &FlowKey, real: &FlowKey) -> Option<FlowKey> {
+        let mut calls = self.by_master.get(master)?.iter();
+        calls.find(|&call| self.open.get(call).is_some_and(|it| it.real == *real)).copied()
     }
 
     fn leave(&mut self, call: &FlowKey) {
         self.over.remove(call);
-        let Some(master) = self.masters.remove(call) else { return };
-        if let Some(calls) = self.by_master.get_mut(&master) {
+        let Some(open) = self.open.remove(call) else { return };
+        for name in open.names.into_iter() {
+            // Another call may have it by now.
+            if self.named.get(&name) == Some(call) {
+                self.named.remove(&name);
+            }
+        }
+        if let Some(calls) = self.by_master.get_mut(&open.master) {
             calls.remove(call);
             if calls.is_empty() {
-                self.by_master.remove(&master);
+                self.by_master.remove(&open.master);
             }
         }
     }
@@ -65,11 +104,13 @@ impl Expectations {
         let others = claim.numbers.iter().filter_map(|number| book.entries.get(number));
         let masters: Vec<FlowKey> = others.map(|other| other.master.flow.key).collect();
         let master = claim.expectation.master.flow.key;
-        let is_expected = self.forget_call(book, &master, call, now, events);
+        let Some(open) = Open::of(&claim.expectation) else { return };
+        let real = open.real;
+        let is_expected = self.forget_call(book, &master, &real, now, events);
         for other in masters {
-            self.forget_call(book, &other, call, now, events);
+            self.forget_call(book, &other, &real, now, events);
         }
-        book.calls.enter(*call, master);
+        book.calls.enter(*call, open);
         if !is_expected {
             book.calls.over.insert(*call);
         }
@@ -82,10 +123,12 @@ impl Expectations {
         self.withdraw(master, None, &(0..=u8::MAX), now, events);
         let mut book = self.book();
         book.calls.end_all_of(master);
+        book.ids.forget(master);
         self.note_over(&book);
     }
 
-    /// Ends a call of a connection, or does not expect it any longer.
+    /// Ends a call of a connection, or does not expect it any longer: it is that between these
+    /// ends, whatever they know each other by.
     pub(crate) fn end_call(
         &self,
         master: &FlowKey,
@@ -95,8 +138,8 @@ impl Expectations {
     ) {
         let mut book = self.book();
         self.forget_call(&mut book, master, call, now, events);
-        if book.calls.masters.get(call) == Some(master) {
-            book.calls.over.insert(*call);
+        if let Some(connection) = book.calls.connection(master, call) {
+            book.calls.over.insert(connection);
             self.note_over(&book);
         }
     }
@@ -137,28 +180,64 @@ impl Expectations {
         events: &mut Listener<'_>,
     ) -> bool {
         let mut expected: Vec<u64> = book.of_master(master).collect();
-        expected.retain(|number| book.entries[number].call().as_ref() == Some(call));
+        expected.retain(|number| book.entries[number].real_call().as_ref() == Some(call));
         for &number in &expected {
             self.remove(book, number, now, events);
         }
         !expected.is_empty()
     }
 
-    fn note_over(&self, book: &Book) {
+    pub(super) fn note_over(&self, book: &Book) {
         self.shared.calls_over.store(book.calls.over.len() as u32, Ordering::Release);
     }
 }
 
+impl Open {
+    /// True for the same ids on the same ways, whichever end has opened it.
+    fn is_named_like(&self, other: &Self) -> bool {
+        let [one, back] = other.names;
+        self.names == [one, back] || self.names == [back, one]
+    }
+
+    /// The call that is expected, once it is there; `None` for what is no call.
+    fn of(expectation: &Expectation) -> Option<Self> {
+        let master = expectation.master.flow.key;
+        let real = expectation.real_call()?;
+        let Announced { source, source_port, destination, destination_port, follow, .. } =
+            expectation.announced;
+        let (from, own) = source.zip(source_port)?;
+        let (to, _) = follow.and_then(|it| it.destination).unwrap_or((destination, 0));
+        let known = follow.and_then(|it| it.source).unwrap_or(from);
+        let known_id = follow.and_then(|it| it.source_port).unwrap_or(own);
+        let way = |from, to| Way { zone: master.zone, from: mapped(from), to: mapped(to) };
+        let names = [(way(from, destination), destination_port), (way(to, known), known_id)];
+        Some(Self { master, real, names })
+    }
+}
+
 impl Expectation {
-    /// The key of the call that is expected, if it is one.
+    /// The key that the connection of a call will have which is expected, if it is one.
     pub(super) fn call(&self) -> Option<FlowKey> {
+        let Announced { destination, destination_port, .. } = self.announced;
+        self.call_to(destination, destination_port)
+    }
+
+    /// The call between its ends: the same whichever of them opens it.
+    fn real_call(&self) -> Option<FlowKey> {
+        let Announced { destination, destination_port, follow, .. } = self.announced;
+        let meant = follow.and_then(|follow| follow.destination);
+        let (address, id) = meant.unwrap_or((destination, destination_port));
+        self.call_to(address, id)
+    }
+
+    fn call_to(&self, destination: IpAddr, id: u16) -> Option<FlowKey> {
         let announced = &self.announced;
         let (source, source_port) = announced.source.zip(announced.source_port)?;
         let endpoint = |address, port| Endpoint { address: mapped(address), port };
         let FlowKey { family, zone, .. } = self.master.flow.key;
         (announced.protocol == protocol::GRE).then(|| {
-            let destination = endpoint(announced.destination, announced.destination_port);
-            FlowKey::of_call(family, zone, endpoint(source, source_port), destination)
+            let ends = [endpoint(source, source_port), endpoint(destination, id)];
+            FlowKey::of_call(family, zone, ends[0], ends[1])
         })
     }
 }

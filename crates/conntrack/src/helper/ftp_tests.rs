@@ -66,6 +66,7 @@ impl Sender {
             source: self.addresses[from],
             destination: self.addresses[to],
             seen_as: self.addresses[from],
+            receiver: self.addresses[1 - from],
             source_port: 1021,
             destination_port: 1021,
             payload,

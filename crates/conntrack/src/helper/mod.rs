@@ -29,7 +29,7 @@ use std::ops::{Range, RangeInclusive};
 use wire::protocol;
 
 pub(crate) use self::stream::Memory;
-use crate::nat::Follow;
+use crate::nat::{Edit, Follow};
 use crate::{Direction, Expectations, Settings};
 use flow::FlowKey;
 
@@ -257,6 +257,8 @@ pub(crate) struct Watched<'a> {
     /// The address by which the receiver knows the sender: another than `source` if the
     /// connection is translated.
     pub seen_as: IpAddr,
+    /// Whom the packet is really for: another than `destination` if that is translated.
+    pub receiver: IpAddr,
     /// Another end is what the receiver knows the sender by, or what it is really for.
     pub is_translated: bool,
     /// What is behind the transport header. Not empty; up to 64 KiB, so several
@@ -318,6 +320,8 @@ pub(crate) enum Request {
     /// Here stands an end, or a place that an end has announced: the receiver has to read what
     /// it knows it by.
     Mention(Mention),
+    /// The receiver has to read something else here.
+    Edit(Edit),
     /// Here stands how many bytes another part of the packet has.
     Measure {
         /// Where the number stands, in decimal digits.

@@ -27,8 +27,10 @@ use std::net::IpAddr;
 use wire::protocol;
 
 use super::stream::{Framing, Stream};
-use super::{Announced, Class, Facts, Inspect, Inspected, Request, TCP, Watched};
+use super::{Announced, Class, Facts, Inspect, Inspected, Request, TCP, Told, Watched};
 use crate::Direction;
+use crate::expect::Way;
+use crate::nat::Edit;
 
 pub(super) const FACTS: Facts = Facts {
     name: "pptp",
@@ -196,11 +198,73 @@ struct Control {
     calls: Vec<Call>,
 }
 
+/// Whose id stands in a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Senders,
+    Receivers,
+}
+
+/// Where ids stand in a message of a kind (sections 2.7 to 2.15).
+const fn ids_of(kind: u8) -> &'static [(usize, Whose)] {
+    match kind {
+        7 | 9 | 12 | 13 => &[(12, Whose::Senders)],
+        8 | 10 => &[(12, Whose::Senders), (14, Whose::Receivers)],
+        11 | 14 | 15 => &[(12, Whose::Receivers)],
+        _ => &[],
+    }
+}
+
+/// True for the kinds in which an end says which id it gives a call.
+const fn gives_id(kind: u8) -> bool {
+    matches!(kind, 7..=10)
+}
+
+/// A message with the ids that the ends themselves gave their calls, although its sender knows
+/// the receiver's by another. What has to be edited for the receiver is asked for if the
+/// message begins at `at` of this packet; of what an earlier segment has begun the ids are gone.
+fn as_meant(
+    bytes: &[u8],
+    at: Option<usize>,
+    packet: &Watched<'_>,
+    ask: &mut dyn FnMut(Request),
+) -> Vec<u8> {
+    let mut meant = bytes.to_vec();
+    let Told { expectations, master } = packet.told;
+    let kind = bytes.get(9).copied().unwrap_or_default();
+    for &(place, whose) in ids_of(kind) {
+        let Some(said) = bytes.get(place..).and_then(<[u8]>::first_chunk::<2>) else { continue };
+        let id = u16::from_be_bytes(*said);
+        let end = packet.direction;
+        let goes_as = match whose {
+            Whose::Receivers => {
+                let own = expectations.own_call_id(master, (end.reversed(), id));
+                meant[place..place + 2].copy_from_slice(&own.to_be_bytes());
+                own
+            }
+            Whose::Senders if packet.seen_as == packet.source => id,
+            Whose::Senders if gives_id(kind) => {
+                let [from, to] = [packet.receiver, packet.seen_as].map(wire::mapped);
+                let way = Way { zone: master.zone, from, to };
+                // Without one the call clashes with another, and is not let through.
+                expectations.give_call_id(master, (end, id), way).unwrap_or(id)
+            }
+            Whose::Senders => expectations.known_call_id(master, (end, id)),
+        };
+        if let Some(at) = at.filter(|_| goes_as != id) {
+            let place = at + place..at + place + 2;
+            ask(Request::Edit(Edit { place, text: goes_as.to_be_bytes().to_vec() }));
+        }
+    }
+    meant
+}
+
 impl Inspect for Pptp {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Self { streams, state } = self;
-        streams[packet.direction.index()].feed(packet, framing, |bytes, _| {
-            let Some(message) = Message::read(bytes) else { return };
+        streams[packet.direction.index()].feed(packet, framing, |bytes, at| {
+            let meant = packet.is_translated.then(|| as_meant(bytes, at, packet, ask));
+            let Some(message) = Message::read(meant.as_deref().unwrap_or(bytes)) else { return };
             state.hear(packet.direction, message, &mut |outcome| {
                 let ends = Ends::of(packet, outcome.call.pns, outcome.ids);
                 match outcome.news {

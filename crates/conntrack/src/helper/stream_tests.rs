@@ -29,6 +29,7 @@ impl Reader {
             source: address,
             destination: address,
             seen_as: address,
+            receiver: address,
             source_port: 1,
             destination_port: 2,
             payload,

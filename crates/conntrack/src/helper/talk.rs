@@ -65,6 +65,7 @@ impl Talk {
             source,
             destination,
             seen_as: source,
+            receiver: destination,
             is_translated: false,
             source_port,
             destination_port,

@@ -13,6 +13,7 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
         source: "192.0.2.1".parse().unwrap(),
         destination: "198.51.100.2".parse().unwrap(),
         seen_as: "192.0.2.1".parse().unwrap(),
+        receiver: "198.51.100.2".parse().unwrap(),
         source_port: 40000,
         destination_port: 69,
         payload,

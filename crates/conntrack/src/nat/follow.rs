@@ -19,6 +19,8 @@ pub(crate) struct Follow {
     pub destination: Option<(IpAddr, u16)>,
     /// Whom it has to be from: its receiver knows its peer by this address.
     pub source: Option<IpAddr>,
+    /// The call id by which that knows it, of a call.
+    pub source_port: Option<u16>,
     /// The interface whose address the announcing connection has borrowed.
     pub interface: Option<u32>,
 }
@@ -88,6 +90,7 @@ impl Passage {
         let follow = Follow {
             destination: to_sender.then(|| (like(destination, came.source.address), port)),
             source: by_receiver.then_some(receiver),
+            source_port: None,
             interface,
         };
         let source = match announced.source {
@@ -97,6 +100,63 @@ impl Passage {
         let destination =
             if to_sender { like(destination, leaves.source.address) } else { destination };
         Some(Announced { source, destination, follow: Some(follow), ..announced.clone() })
+    }
+}
+
+/// An end of a call.
+#[derive(Clone, Copy)]
+struct CallEnd {
+    /// The address that it has.
+    real: [u8; 16],
+    /// That by which the other end knows it.
+    known: [u8; 16],
+    direction: Direction,
+}
+
+impl Passage {
+    /// What is announced of a call, by a packet of a direction, as it will come. `known` says
+    /// by which id the other end knows that of an end.
+    pub fn call(
+        &self,
+        announced: &Announced,
+        direction: Direction,
+        known: impl Fn(Direction, u16) -> u16,
+        interface: Option<u32>,
+    ) -> Option<Announced> {
+        let Self { came, leaves } = self;
+        let own = announced.source_port?;
+        let is_by_sender = mapped(announced.source?) == came.source.address;
+        let sender = CallEnd { real: came.source.address, known: leaves.source.address, direction };
+        let receiver = CallEnd {
+            real: leaves.destination.address,
+            known: came.destination.address,
+            direction: direction.reversed(),
+        };
+        let (from, to) = if is_by_sender { (sender, receiver) } else { (receiver, sender) };
+        let meant = announced.destination_port;
+        let (own_known, meant_known) = (known(from.direction, own), known(to.direction, meant));
+        let address = |bytes| ip_address(bytes, family_of(announced.destination));
+        let follow = Follow {
+            destination: ((to.known, meant_known) != (to.real, meant))
+                .then(|| (address(to.real), meant)),
+            source: ((from.known, own_known) != (from.real, own)).then(|| address(from.known)),
+            source_port: Some(own_known),
+            interface,
+        };
+        let is_plain = follow.destination.is_none() && follow.source.is_none();
+        Some(Announced {
+            source: Some(address(from.real)),
+            destination: address(to.known),
+            destination_port: meant_known,
+            follow: (!is_plain).then_some(follow),
+            ..announced.clone()
+        })
+    }
+
+    /// The address that an end has which the sender of the packet knows by another.
+    pub fn real(&self, address: [u8; 16]) -> [u8; 16] {
+        let is_receiver = address == self.came.destination.address;
+        if is_receiver { self.leaves.destination.address } else { address }
     }
 }
 

@@ -124,7 +124,8 @@ impl Table {
         (chosen, None)
     }
 
-    /// True if such packets belong to a connection whose time is not over.
+    /// True if such packets belong to a connection whose time is not over. Of a call they may
+    /// be [named](KeyedPacket::named), and those of its receiver's call id are meant.
     pub fn has(&self, packet: &KeyedPacket, hash: u64, now: Timestamp) -> bool {
         self.slot_of_packet(packet, hash).is_some_and(|slot| !self.slab[slot].head.is_expired(now))
     }
@@ -137,7 +138,8 @@ impl Table {
     }
 
     fn slot_of_packet(&self, packet: &KeyedPacket, hash: u64) -> Option<u32> {
-        let found = self.index.find(hash as u32, |filed| self.slab.names(filed, packet));
+        let name = packet.name();
+        let found = self.index.find(hash as u32, |filed| self.slab.is_named(filed, &name));
         found.map(|filed| filed & !SECOND)
     }
 

@@ -7,55 +7,26 @@
 //! - of what nobody has announced the other call id is not known, so each direction is a
 //!   connection of its own, whose sender has the id 0.
 
-use flow::{Class, DropReason, FlowKey, KeyedPacket, Side};
-use wire::{IcmpError, QuotedTransport, Transport};
+use flow::{Class, DropReason, Endpoint, FlowKey, KeyedPacket, Side};
+use wire::mapped;
 
+use super::translated::refused;
 use super::watched::release;
 use super::{Met, State, Table};
 use crate::entry::{Head, Status};
-use crate::{Context, Tracked, TrackedPacket};
+use crate::nat::{Ends, Follow, Supply};
+use crate::slab::SECOND;
+use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
 /// Most calls between two hosts, which all have one hash: they lie in one place of the index
 /// and are looked at in turn. Beyond it the oldest that nobody has announced gives way.
-pub(super) const CALLS_OF_A_PAIR: usize = 64;
+pub const CALLS_OF_A_PAIR: usize = 64;
 
-/// What a packet of a call says of it.
-#[derive(Clone, Copy)]
-struct Named {
-    keyed: KeyedPacket,
-    /// Call id of the receiver.
-    id: u16,
-    hash: u64,
-}
-
-/// The connections that a packet can belong to.
+/// What is filed that a packet can belong to.
 #[derive(Clone, Copy, Default)]
 struct Candidates {
     announced: Option<u32>,
     unannounced: Option<u32>,
-}
-
-impl Named {
-    fn receiver(&self) -> Side {
-        self.keyed.sender.opposite()
-    }
-
-    /// The key of the call, with the call id of the sender.
-    fn call(&self, sender_id: u16) -> FlowKey {
-        self.keyed.key.call(self.keyed.sender, sender_id, self.id)
-    }
-
-    /// True if the packet belongs to an announced call.
-    fn is_of(&self, head: &Head) -> bool {
-        head.status.has(Status::CALL)
-            && head.key.endpoint(self.receiver()).port == self.id
-            && self.is_between(head)
-    }
-
-    /// True if the call is between the ends of the packet.
-    fn is_between(&self, head: &Head) -> bool {
-        head.key.is_call() && head.key.of_calls() == self.keyed.key
-    }
 }
 
 impl Table {
@@ -66,31 +37,30 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
+        let name = packet.keyed.named(packet.network);
         // Only GRE has such a key.
-        let Transport::Gre { key, .. } = packet.network.transport else {
+        if !name.key.is_call() {
             return Tracked::alone(Class::Untracked);
-        };
-        let named = Named { keyed: *packet.keyed, id: key as u16, hash: packet.hash };
-        let Candidates { announced, unannounced } = self.candidates(&named);
-        if let Some(slot) = announced.filter(|&slot| self.lives(slot, context)) {
+        }
+        let Candidates { announced, unannounced } = self.candidates(&name, packet.hash);
+        if let Some(filed) = announced.filter(|&filed| self.lives(filed, context)) {
             context.counters.found += 1;
-            return self.advance(self.met(slot, packet), packet, context);
+            return self.advance(self.met(filed, name.sender), packet, context);
         }
         // Before what was not announced: that may be from before the announcement.
-        let unknown = KeyedPacket { key: named.call(0), sender: packet.keyed.sender };
         let now = context.now;
         let (expectations, mut listener) = context.expecting();
-        let expected = expectations.claim(&unknown, now, &mut listener);
+        let expected = expectations.claim(&name, now, &mut listener);
         if expected.is_none()
-            && let Some(slot) = unannounced.filter(|&slot| self.lives(slot, context))
+            && let Some(filed) = unannounced.filter(|&filed| self.lives(filed, context))
         {
             context.counters.found += 1;
-            return self.advance(self.met(slot, packet), packet, context);
+            return self.advance(self.met(filed, name.sender), packet, context);
         }
         if expected.is_none() && !packet.may_open {
             return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
         }
-        if !self.has_room_for_call(&named, context) {
+        if !self.has_room_for_call(packet.keyed, packet.hash, context) {
             release(expected.as_ref(), context);
             context.counters.insert_failed += 1;
             context.counters.drop += 1;
@@ -104,40 +74,93 @@ impl Table {
                 ((State::Call, timeouts.call), id)
             }
         };
-        let keyed = KeyedPacket { key: named.call(id), sender: packet.keyed.sender };
+        let KeyedPacket { key, sender } = name;
+        let key = key.call(sender, id, key.endpoint(sender.opposite()).port);
+        let keyed = KeyedPacket { key, sender };
         self.enlist(&TrackedPacket { keyed: &keyed, ..*packet }, opened, expected, context)
     }
 
-    /// The connection of a packet that an ICMP error quotes.
+    /// The connection of a packet that an ICMP error quotes; `answer` is an answer to that.
     #[cold]
     pub(super) fn quoted_call(
         &self,
         packet: &TrackedPacket<'_>,
+        answer: &KeyedPacket,
         context: &Context<'_>,
     ) -> Option<Met> {
-        let Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) =
-            &packet.network.transport
-        else {
-            return None;
-        };
-        let QuotedTransport::Gre { key, .. } = quoted.transport else { return None };
-        if !packet.keyed.key.is_of_calls() {
+        let name = answer.named(packet.network);
+        if !answer.key.is_of_calls() || name == *answer {
             return None;
         }
-        let named = Named { keyed: *packet.keyed, id: key as u16, hash: packet.hash };
-        let Candidates { announced, unannounced } = self.candidates(&named);
-        let lives = |slot: &u32| {
-            let head = &self.slab[*slot].head;
+        let Candidates { announced, unannounced } = self.candidates(&name, packet.hash);
+        let lives = |filed: &u32| {
+            let head = &self.slab[filed & !SECOND].head;
             !head.is_expired(context.now) && !is_over(head, context)
         };
-        let slot = announced.filter(lives).or(unannounced.filter(lives))?;
-        let Met { direction, .. } = self.met(slot, packet);
-        Some(Met { slot, direction: direction.reversed() })
+        let filed = announced.filter(lives).or(unannounced.filter(lives))?;
+        Some(self.met(filed, name.sender))
     }
 
-    /// The connection in a slot, as the packet of a call meets it.
-    fn met(&self, slot: u32, packet: &TrackedPacket<'_>) -> Met {
-        Met { slot, direction: self.slab[slot].head.direction(packet.keyed.sender) }
+    /// The connection that is filed, as a packet of a call from `sender` meets it.
+    fn met(&self, filed: u32, sender: Side) -> Met {
+        let slot = filed & !SECOND;
+        let direction = match filed == slot {
+            true => self.slab[slot].head.direction(sender),
+            false => Direction::Reply,
+        };
+        Met { slot, direction }
+    }
+
+    /// Gives the connection of a call that was announced on a translated one its ends.
+    ///
+    /// # Errors
+    /// Those of [`Table::translate`].
+    pub(super) fn follow_call(
+        &mut self,
+        ConnectionId(slot): ConnectionId,
+        follow: &Follow,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
+        let original = self.original(slot);
+        let mut ends = Ends::of(&original.key, original.sender);
+        if let Some((address, port)) = follow.destination {
+            ends.destination = Endpoint { address: mapped(address), port };
+        }
+        if let Some(address) = follow.source {
+            let port = follow.source_port.unwrap_or(ends.source.port);
+            ends.source = Endpoint { address: mapped(address), port };
+        }
+        self.take_back(slot);
+        match self.free(slot, ends.keyed(&original), supply, context) {
+            Some(free) => self.file(slot, free, follow.interface, context),
+            None => Err(refused(DropReason::NatClash, context)),
+        }
+    }
+
+    /// The connection, other than that in `slot`, that packets of a call would belong to as
+    /// well.
+    pub(super) fn other_call(&self, packet: &KeyedPacket, hash: u32, slot: u32) -> Option<u32> {
+        let is_announced = |filed: u32| self.slab[filed & !SECOND].head.status.has(Status::CALL);
+        // Of what nobody has announced each direction is a connection, and has no replies.
+        if !is_announced(slot) {
+            return None;
+        }
+        let name = packet.name();
+        let is_other = |filed: u32| filed & !SECOND != slot && is_announced(filed);
+        self.index.find(hash, |filed| is_other(filed) && self.slab.is_named(filed, &name))
+    }
+
+    /// True if there are as many translated calls between two hosts as there may be.
+    pub(super) fn is_crowded(&self, packet: &KeyedPacket, hash: u32) -> bool {
+        let mut calls = 0;
+        let pair = packet.key.of_calls();
+        self.index.find(hash, |filed| {
+            let translation = (filed & SECOND != 0).then(|| self.slab.second(filed)).flatten();
+            calls += usize::from(translation.is_some_and(|it| it.leaves_as.key.of_calls() == pair));
+            false
+        });
+        calls >= CALLS_OF_A_PAIR
     }
 
     /// Ends the connection of a call that is over; its key is one of
@@ -145,27 +168,34 @@ impl Table {
     pub fn end_call(&mut self, call: &FlowKey, hash: u64, context: &mut Context<'_>) {
         let slab = &self.slab;
         let is_it = |head: &Head| head.status.has(Status::CALL) && head.key == *call;
-        match self.index.find(hash as u32, |slot| is_it(&slab[slot].head)) {
+        let found = |filed: u32| filed & SECOND == 0 && is_it(&slab[filed].head);
+        match self.index.find(hash as u32, found) {
             Some(slot) => self.close(slot, context),
             None => context.expectations.call_has_ended(call),
         }
     }
 
-    fn candidates(&self, named: &Named) -> Candidates {
-        let unannounced_key = named.call(0);
+    fn candidates(&self, name: &KeyedPacket, hash: u64) -> Candidates {
+        let KeyedPacket { key, sender } = *name;
+        let port = |side| key.endpoint(side).port;
+        let unknown =
+            KeyedPacket { key: key.call(sender, port(sender), port(sender.opposite())), sender };
         let mut unannounced = None;
-        let announced = self.index.find(named.hash as u32, |slot| {
-            let head = &self.slab[slot].head;
-            if !head.status.has(Status::CALL) && head.key == unannounced_key {
-                unannounced = Some(slot);
+        let announced = self.index.find(hash as u32, |filed| {
+            if self.slab[filed & !SECOND].head.status.has(Status::CALL) {
+                return self.slab.is_named(filed, name);
             }
-            named.is_of(head)
+            if self.slab.names(filed, &unknown) {
+                unannounced = Some(filed);
+            }
+            false
         });
         Candidates { announced, unannounced }
     }
 
     /// False for a connection whose time is over or whose call is; it is ended then.
-    fn lives(&mut self, slot: u32, context: &mut Context<'_>) -> bool {
+    fn lives(&mut self, filed: u32, context: &mut Context<'_>) -> bool {
+        let slot = filed & !SECOND;
         let head = &self.slab[slot].head;
         let lives = !head.is_expired(context.now) && !is_over(head, context);
         if !lives {
@@ -175,14 +205,22 @@ impl Table {
     }
 
     /// Makes room for one more call between two hosts; false if all of them are announced.
-    fn has_room_for_call(&mut self, named: &Named, context: &mut Context<'_>) -> bool {
+    fn has_room_for_call(
+        &mut self,
+        packet: &KeyedPacket,
+        hash: u64,
+        context: &mut Context<'_>,
+    ) -> bool {
         let mut calls = 0;
         let mut oldest = None;
-        self.index.find(named.hash as u32, |slot| {
-            let head = &self.slab[slot].head;
-            if named.is_between(head) {
+        self.index.find(hash as u32, |filed| {
+            if filed & SECOND != 0 {
+                return false;
+            }
+            let head = &self.slab[filed].head;
+            if head.key.is_call() && head.key.of_calls() == packet.key {
                 calls += 1;
-                let age = (head.deadline, slot);
+                let age = (head.deadline, filed);
                 if !head.status.has(Status::CALL) && oldest.is_none_or(|oldest| age < oldest) {
                     oldest = Some(age);
                 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels, dissect, protocol};
+use wire::{TcpFlags, Transport, Tunnels, dissect, protocol};
 
 use super::*;
 use crate::format::Listed;

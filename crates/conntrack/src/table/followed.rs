@@ -18,6 +18,8 @@ use crate::{ConnectionId, Context, Direction, Expectations};
 pub(super) struct Announcer<'a> {
     pub master: Master,
     pub passage: Passage,
+    /// Of the packet.
+    pub direction: Direction,
     pub interface: Option<u32>,
     pub block: Block,
     pub payload: &'a [u8],
@@ -31,6 +33,9 @@ impl Announcer<'_> {
         announced: Announced,
         expectations: &Expectations,
     ) -> Option<(Announced, Option<Edit>)> {
+        if announced.protocol == protocol::GRE {
+            return Some((self.call(announced, expectations), None));
+        }
         let Some(mut translated) = self.passage.announced(&announced, self.interface) else {
             return Some((announced, None));
         };
@@ -64,6 +69,18 @@ impl Announcer<'_> {
         translated.destination_port = port;
         let edit = text.map(|text| Edit { place: announced.place, text });
         Some((translated, edit))
+    }
+
+    /// A call, as it will come.
+    fn call(&self, announced: Announced, expectations: &Expectations) -> Announced {
+        let master = &self.master.flow.key;
+        let known = |end, own| expectations.known_call_id(master, (end, own));
+        self.passage.call(&announced, self.direction, known, self.interface).unwrap_or(announced)
+    }
+
+    /// The address that an end really has.
+    pub fn real(&self, address: [u8; 16]) -> [u8; 16] {
+        self.passage.real(address)
     }
 
     /// Those that may be announced, from a certain one on.
@@ -147,6 +164,9 @@ impl Table {
         let Some(follow) = claim.and_then(|claim| claim.expectation.announced.follow) else {
             return Ok(false);
         };
+        if self.original(slot).key.is_call() {
+            return self.follow_call(id, &follow, supply, context).map(|()| true);
+        }
         if let Some((address, port)) = follow.destination {
             let request = Request {
                 addresses: Some(Addresses::one(address)),

@@ -44,9 +44,6 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Result<(), DropReason> {
         let original = self.original(slot);
-        if original.key.is_call() {
-            return Err(refused(DropReason::NatClash, context));
-        }
         self.take_back(slot);
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
@@ -203,6 +200,9 @@ impl Table {
         if reply == self.original(slot) {
             return None;
         }
+        if reply.key.is_call() && self.is_crowded(&reply, hash as u32) {
+            return None;
+        }
         while let Some(other) = self.owner(&reply, hash as u32, slot) {
             if !self.slab[other].head.is_expired(context.now) {
                 return None;
@@ -215,7 +215,11 @@ impl Table {
     /// The connection that such packets belong to, other than that in `slot`.
     fn owner(&self, packet: &KeyedPacket, hash: u32, slot: u32) -> Option<u32> {
         let is_other = |filed: u32| filed & !SECOND != slot && self.slab.names(filed, packet);
-        self.index.find(hash, is_other).map(|filed| filed & !SECOND)
+        let found = match packet.key.is_call() {
+            true => self.other_call(packet, hash, slot),
+            false => self.index.find(hash, is_other),
+        };
+        found.map(|filed| filed & !SECOND)
     }
 
     /// Gives a connection its translation, and files the key of its replies.
@@ -240,7 +244,7 @@ impl Table {
     }
 }
 
-fn refused(reason: DropReason, context: &mut Context<'_>) -> DropReason {
+pub(super) fn refused(reason: DropReason, context: &mut Context<'_>) -> DropReason {
     context.counters.insert_failed += 1;
     context.counters.drop += 1;
     reason

@@ -73,7 +73,7 @@ impl Table {
         };
         let master = Master { flow, helper: watcher.kind, mark: head.mark };
         let payload = watched.payload;
-        let announcer = Announcer { master, passage, interface, block, payload };
+        let announcer = Announcer { master, passage, direction, interface, block, payload };
         let (mut full, mut no_port) = (false, false);
         let (mut edits, mut measures) = (Vec::new(), Vec::new());
         let limit = context.settings.expect_max;
@@ -95,7 +95,8 @@ impl Table {
                 expectations.withdraw(&head.key, call, &classes, *now, &mut events);
             }
             Request::End { source, destination } => {
-                let endpoint = |(address, port)| Endpoint { address: mapped(address), port };
+                let endpoint =
+                    |(address, port)| Endpoint { address: announcer.real(mapped(address)), port };
                 let (source, destination) = (endpoint(source), endpoint(destination));
                 let FlowKey { family, zone, .. } = head.key;
                 let call = FlowKey::of_call(family, zone, source, destination);
@@ -105,6 +106,7 @@ impl Table {
                 expectations.confirm(&head.key, class, seconds, *now, &mut events);
             }
             Request::Mention(mention) => edits.extend(announcer.mention(mention, expectations)),
+            Request::Edit(edit) => edits.push(edit),
             Request::Measure { place, of } => measures.push(Measure { place, of }),
             Request::Keep { seconds } => {
                 head.deadline = head.deadline.max(deadline(*now, seconds));
@@ -161,6 +163,7 @@ impl<'a> Watched<'a> {
             source_port: came.source.port,
             destination_port: came.destination.port,
             seen_as: address(passage.leaves.source),
+            receiver: address(passage.leaves.destination),
             payload: frame.get(payload).filter(|payload| !payload.is_empty())?,
             sequence,
             group: frame.first().is_some_and(|first| first & GROUP != 0),

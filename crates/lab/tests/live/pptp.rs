@@ -16,7 +16,7 @@ use crate::stateway::stop_cleanly;
 const HELPER: &str = "[[helper]]\nname = \"pptp\"\n";
 
 /// What both ends have in common.
-const COMMON: &str = "
+pub const COMMON: &str = "
 import select, socket, struct, sys, time
 
 LENGTHS = {1: 156, 2: 156, 7: 168, 8: 32, 12: 16, 13: 148}
@@ -64,7 +64,7 @@ def opened():
 ";
 
 /// Accepts calls, and sends the first packet of each; what comes is sent back.
-const SERVER: &str = "
+pub const SERVER: &str = "
 import threading
 
 address = sys.argv[1]
@@ -112,11 +112,11 @@ while True:
 
 /// Has calls at a time, some on one control connection; says what it heard in each, and keeps
 /// them until it is told otherwise.
-const CLIENT: &str = "
+pub const CLIENT: &str = "
 own, server, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])
 controls = []
 for ids in sys.argv[4].split(','):
-    connection = socket.create_connection((server, 1723))
+    connection = socket.create_connection((server, 1723), source_address=(own, 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(message(1, word(0x100)))
     assert read(connection)[0] == 2
@@ -125,6 +125,7 @@ calls = {}
 for connection, ids in controls:
     for id in ids:
         raw = opened()
+        raw.bind((own, 0))
         asks, cut = message(7, word(id)), int(sys.argv[5])
         connection.sendall(asks[:cut])
         time.sleep(0.02)
@@ -164,8 +165,8 @@ fn serving(lab: &Lab) -> Result<Background> {
 
 /// Where the client cuts its requests, which the kernel reads only whole: in the call id, and
 /// not at all.
-const CUT: &str = "13";
-const WHOLE: &str = "168";
+pub const CUT: &str = "13";
+pub const WHOLE: &str = "168";
 
 /// The client with these calls; control connections with commas between.
 fn calling(lab: &Lab, calls: &str, limit: &str, cut: &str) -> Result<Program> {

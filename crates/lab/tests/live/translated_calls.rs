@@ -18,7 +18,7 @@ const BYTES: usize = 300_000;
 
 /// Sources are masqueraded towards the server, and these ports of the router's address there
 /// are the client's.
-fn rules(forwarded: &[(&str, u16)]) -> String {
+pub fn rules(forwarded: &[(&str, u16)]) -> String {
     let mut rules = Vec::new();
     for (protocol, port) in forwarded {
         for (family, address) in [("ip", "192.0.2.1"), ("ip6", "2001:db8:1::1")] {

@@ -37,6 +37,7 @@ impl Call {
                 | Request::Confirm { .. }
                 | Request::Mention(_)
                 | Request::Measure { .. } => panic!("none is meant"),
+                Request::Edit(_) => panic!("nothing is translated"),
                 Request::Keep { seconds } => format!("keep {seconds}"),
             });
         }

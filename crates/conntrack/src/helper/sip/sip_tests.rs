@@ -47,7 +47,9 @@ fn said(talk: &mut Talk, direction: Direction, payload: &[u8]) -> Vec<String> {
         Request::Withdraw { classes, .. } => Some(format!("withdraw {classes:?}")),
         Request::Confirm { class, seconds } => Some(format!("confirm {class} {seconds}")),
         Request::End { .. } => panic!("no call of GRE is meant"),
-        Request::Mention(_) | Request::Measure { .. } => panic!("nothing is translated"),
+        Request::Mention(_) | Request::Measure { .. } | Request::Edit(_) => {
+            panic!("nothing is translated")
+        }
         Request::Expect(it) => {
             assert_eq!(it.source_port, None);
             let place = std::str::from_utf8(&payload[it.place.clone()]).unwrap();

@@ -1,0 +1,156 @@
+//! Calls of PPTP through translation: several hosts behind one address that call one server with
+//! the same ids, and a server behind a port of the router.
+
+use std::collections::BTreeSet;
+
+use lab::{
+    Background, Family, Gateway, Lab, Namespace, Placement, Program, Result, Tracking,
+    attach_kernel_helpers,
+};
+
+use crate::announced::counter;
+use crate::pptp::{CLIENT, COMMON, CUT, SERVER, WHOLE};
+use crate::scenario::{alone, stateway_binary};
+use crate::stateway::{Live, stop_cleanly};
+use crate::translated::{lab_with_helpers, outside};
+use crate::translated_calls::rules;
+
+const HELPER: &str = "[[helper]]\nname = \"pptp\"\n";
+/// The same as the rules of the gateway, for the kernel.
+const KERNEL_RULES: &str = "
+table ip translated {
+    chain in { type nat hook prerouting priority dstnat; policy accept;
+        iifname \"wan0\" tcp dport 1723 dnat to 192.0.2.1
+    }
+    chain out { type nat hook postrouting priority srcnat; policy accept;
+        oifname \"wan0\" masquerade
+    }
+}
+";
+/// Of the hosts that call.
+const HOSTS: [&str; 3] = ["192.0.2.1", "192.0.2.21", "192.0.2.22"];
+
+fn translating_lab(workers: u32, helpers: &str) -> Result<Live> {
+    let lab = lab_with_helpers(workers, &rules(&[("tcp", 1723)]), helpers)?;
+    add_hosts(&lab)?;
+    Ok(lab)
+}
+
+fn add_hosts(lab: &Lab) -> Result<()> {
+    let add: Vec<_> = HOSTS[1..].iter().map(|it| format!("addr add {it}/24 dev eth0")).collect();
+    lab.client().ip(&add.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn python(host: &Namespace, name: &str, script: &str) -> Result<Program> {
+    let script = host.write_file(name, (COMMON.to_owned() + script).as_bytes())?;
+    Ok(host.program("/usr/bin/python3").args([script]))
+}
+
+fn serving(host: &Namespace, address: &str) -> Result<Background> {
+    let mut server = python(host, "pac.py", SERVER)?.args([address]).spawn()?;
+    server.wait_for_text("ready")?;
+    Ok(server)
+}
+
+/// A host that calls, and keeps its calls until it is told that it is the end.
+fn calling(host: &Namespace, ends: [&str; 2], ids: &str, cut: &str) -> Result<Program> {
+    let name = format!("pns-{}.py", ends[0]);
+    Ok(python(host, &name, CLIENT)?.args(ends).args(["3", ids, cut]))
+}
+
+/// True if each of the calls of these ids has heard the server, and its own echo.
+fn has_heard(said: &str, ids: &[u16]) -> bool {
+    let calls: Vec<&str> = said.trim().split("; ").collect();
+    calls.len() == ids.len()
+        && calls.iter().zip(ids).all(|(call, id)| {
+            call.starts_with(&format!("{id}: hello ")) && call.ends_with(&format!("from {id}"))
+        })
+}
+
+fn hosts_behind_one_address_call(workers: u32) {
+    alone(|| {
+        let mut lab = translating_lab(workers, HELPER)?;
+        let server = lab.server_address(Family::V4).to_string();
+        let _server = serving(lab.server(), &server)?;
+        // Cut where nothing has to be edited: of the first host, which has its ids for itself.
+        for (host, cut) in HOSTS.into_iter().zip([CUT, WHOLE, WHOLE]) {
+            let calls = calling(lab.client(), [host, &server], "6+7,20", cut)?;
+            let said = calls.input(String::new()).check()?;
+            assert!(has_heard(&said, &[6, 7, 20]), "{host}: {said}");
+        }
+        assert_eq!(counter(&lab, "expect_new")?, 9);
+        // One behind the router takes calls as well.
+        let _inside = serving(lab.client(), HOSTS[0])?;
+        let ends = [server.as_str(), outside(Family::V4)];
+        let said = calling(lab.server(), ends, "6+7,20", WHOLE)?.input(String::new()).check()?;
+        assert!(has_heard(&said, &[6, 7, 20]), "{said}");
+        assert_eq!(counter(&lab, "expect_new")?, 12);
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn hosts_behind_one_address_call_one_server_through_one_worker() {
+    hosts_behind_one_address_call(1);
+}
+
+#[test]
+fn hosts_behind_one_address_call_one_server_through_two_workers() {
+    hosts_behind_one_address_call(2);
+}
+
+#[test]
+fn calls_do_not_get_through_translation_without_helper() {
+    alone(|| {
+        let mut lab = translating_lab(2, "")?;
+        let server = lab.server_address(Family::V4).to_string();
+        let _server = serving(lab.server(), &server)?;
+        let said = calling(lab.client(), [HOSTS[0], &server], "6", WHOLE)?;
+        assert_eq!(said.input(String::new()).check()?.trim(), "6: nothing");
+        assert_eq!(counter(&lab, "expect_new")?, 0);
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Calls as a program lists them, each end's tuple by itself, without what is left of their time
+/// and without the ids by which hosts are known, which each gateway chooses.
+fn listed(program: Program) -> Result<BTreeSet<String>> {
+    let line = |line: &str| {
+        // Of the host that the server has opened the call to, as it says it itself.
+        let own = line.rsplit("srckey=").next().and_then(|rest| rest.split(' ').next());
+        let words = line.split_whitespace().filter(|word| word.contains('=') || word.contains('['));
+        let words = words.filter(|word| !word.contains("key=") && !word.contains("timeout="));
+        format!("{} own id: {own:?}", words.collect::<Vec<_>>().join(" "))
+    };
+    let text = program.check()?;
+    Ok(text.lines().filter(|text| text.contains("key=")).map(line).collect())
+}
+
+#[test]
+fn hosts_behind_one_address_call_one_server_as_through_the_kernel() {
+    alone(|| {
+        stateway_binary()?;
+        let kernel = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
+        attach_kernel_helpers(kernel.gateway(), &[("pptp", "tcp", 1723)])?;
+        kernel.gateway().program("nft").args(["-f", "-"]).input(KERNEL_RULES.to_owned()).check()?;
+        add_hosts(&kernel)?;
+        let mut ours = translating_lab(2, HELPER)?;
+        let mut both = Vec::new();
+        for lab in [&kernel, &*ours] {
+            let server = lab.server_address(Family::V4).to_string();
+            let _server = serving(lab.server(), &server)?;
+            for host in HOSTS {
+                let calls = calling(lab.client(), [host, &server], "6", WHOLE)?;
+                let said = calls.input(String::new()).check()?;
+                assert!(has_heard(&said, &[6]), "{host}: {said}");
+            }
+            both.push(match lab.stateway() {
+                Some(it) => listed(it.command(&["conntrack", "-L", "-o", "conntrack"]))?,
+                None => listed(lab.gateway().program("conntrack").args(["-L"]))?,
+            });
+        }
+        assert_eq!(both[1], both[0]);
+        assert_eq!(both[0].len(), 3, "{both:?}");
+        stop_cleanly(&mut ours)
+    });
+}
