@@ -3,12 +3,11 @@
 use conntrack::Table;
 use defrag::Parcel;
 use flow::{Timestamp, Zone};
-use netio::Frame;
 
 use crate::aliases::{Aliases, Openings};
 use crate::host_flows::HostFlows;
 use crate::reassembly::Fragment;
-use crate::router::NextStation;
+use crate::router::{NextStation, Unsent};
 
 /// Everything that the flows of one bucket need. It moves between workers whole.
 #[derive(Debug)]
@@ -23,7 +22,7 @@ pub struct Bucket {
     pub datagrams: Option<Parcel<Fragment>>,
     /// Frames that wait for the station of their next hop, while the bucket is on its way; a
     /// worker keeps those of all its buckets together.
-    pub unsent: Vec<(NextStation, Frame)>,
+    pub unsent: Vec<(NextStation, Unsent)>,
     /// Event clock of the worker that owned it last, see `crate::events`.
     pub event_clock: u64,
     /// When it was made: when the gateway has started.

@@ -13,6 +13,7 @@ use crate::journey::Journey;
 use crate::output::Manner;
 use crate::packet::{Item, Packet};
 use crate::recent_drops::RecentDrop;
+use crate::router::Course;
 use crate::worker::Worker;
 
 impl Worker {
@@ -59,7 +60,11 @@ impl Worker {
                 // In both directions, as the kernel does.
                 let ports = [Some(packet.frame.port), journey.output_port];
                 let mtus = ports.into_iter().flatten().filter_map(|port| self.outputs.mtu(port));
-                let Some(mtu) = mtus.min() else { return };
+                let of_route = match journey.passed.course {
+                    Some(Course::By { mtu, .. }) => mtu,
+                    _ => None,
+                };
+                let Some(mtu) = mtus.chain(of_route).min() else { return };
                 let headers = if packet.network.family == Family::V4 { 40 } else { 60 };
                 u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
             }

@@ -207,7 +207,7 @@ impl Worker {
                         }
                         return Err(reason.into());
                     }
-                    Course::By(..) => (router.port_of(&course), Hop::take(&mut packet.frame)),
+                    Course::By { .. } => (router.port_of(&course), Hop::take(&mut packet.frame)),
                 }
             }
         };

@@ -21,6 +21,8 @@ pub struct Onward {
     pub from: HardwareAddress,
     /// Station of the next hop.
     pub to: HardwareAddress,
+    /// Bytes of the longest packet that the route lets by, if it says so.
+    pub mtu: Option<u32>,
 }
 
 impl Onward {
@@ -234,7 +236,9 @@ impl Outputs {
         else {
             return self.refused.push((frame, DropReason::NoOutputPort));
         };
-        let Some(mtu) = output.mtu.filter(|mtu| path_mtu::is_exceeded(*mtu, &frame)) else {
+        let of_route = manner.onward.and_then(|onward| onward.mtu);
+        let mtu = output.mtu.into_iter().chain(of_route).min();
+        let Some(mtu) = mtu.filter(|mtu| path_mtu::is_exceeded(*mtu, &frame)) else {
             return output.push(frame, manner.onward, pool, counters);
         };
         let answers = manner.answer_ns.map(|now_ns| (&mut self.answers, now_ns));

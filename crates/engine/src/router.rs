@@ -51,7 +51,12 @@ pub enum Arrival {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
     /// By this link to this neighbour.
-    By(LinkId, IpAddr),
+    By {
+        /// The neighbour, and the link.
+        next: NextStation,
+        /// Bytes of the longest packet that the route lets by, if it says so.
+        mtu: Option<u32>,
+    },
     /// To the host, which has its own copy.
     Host,
     /// Nowhere.
@@ -82,11 +87,21 @@ pub struct Router {
 /// A next hop, and the link where it is.
 pub type NextStation = (LinkId, IpAddr);
 
+/// A frame whose way is known, down to the next hop.
+#[derive(Debug)]
+pub struct Unsent {
+    /// It goes with this when that leaves.
+    pub bucket: BucketId,
+    /// Bytes that its packet may have, if the route says so.
+    pub mtu: Option<u32>,
+    /// Itself.
+    pub frame: Frame,
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
     since_ns: u64,
-    /// Each with the bucket that it goes with when that leaves.
-    frames: VecDeque<(BucketId, Frame)>,
+    frames: VecDeque<Unsent>,
     bytes: usize,
     /// It had not answered before. The kernel does not tell that it has begun to ask again, so
     /// that it still has not answered says nothing.
@@ -194,7 +209,7 @@ impl Router {
     /// The address that a masquerade gives to what goes this way, and the interface that lends
     /// it.
     pub fn masquerade(&self, course: &Course, network: &Network) -> Option<(LinkId, IpAddr)> {
-        let Course::By(link, next_hop) = *course else { return None };
+        let Course::By { next: (link, next_hop), .. } = *course else { return None };
         let address = self.routing.masquerade(link, next_hop, network.destination_ip())?;
         Some((link, address))
     }
@@ -257,13 +272,13 @@ impl Router {
             return OUT_OF_TIME;
         }
         let address = hop.gateway.unwrap_or_else(|| network.destination_ip());
-        Course::By(hop.link, address)
+        Course::By { next: (hop.link, address), mtu: hop.mtu }
     }
 
     /// The port that a packet of this course leaves by, if it does.
     pub fn port_of(&self, course: &Course) -> Option<PortId> {
         match course {
-            Course::By(link, _) => self.routing.port_of(*link),
+            Course::By { next: (link, _), .. } => self.routing.port_of(*link),
             Course::Host | Course::Refuse { .. } => None,
         }
     }
@@ -279,9 +294,11 @@ impl Router {
     ) {
         match course {
             // Fragments may have less time to live than the first of them.
-            Course::By(..) if !has_hop(&frame) => self.refuse(OUT_OF_TIME, frame, now_ns, exits),
-            Course::By(link, address) => {
-                self.send_to((link, address), (bucket, frame), now_ns, exits);
+            Course::By { .. } if !has_hop(&frame) => {
+                self.refuse(OUT_OF_TIME, frame, now_ns, exits);
+            }
+            Course::By { next, mtu } => {
+                self.send_to(next, Unsent { bucket, mtu, frame }, now_ns, exits);
             }
             Course::Host => {
                 exits.counters.output.to_host += 1;
@@ -301,13 +318,13 @@ impl Router {
     pub fn send_to(
         &mut self,
         next: NextStation,
-        (bucket, frame): (BucketId, Frame),
+        unsent: Unsent,
         now_ns: u64,
         exits: &mut Exits<'_>,
     ) {
         let (link, address) = next;
         let Some(port) = self.routing.port_of(link) else {
-            return exits.refuse(frame, DropReason::NoOutputPort, None);
+            return exits.refuse(unsent.frame, DropReason::NoOutputPort, None);
         };
         let known = self.routing.neighbours.get(link, address).copied();
         match known {
@@ -315,15 +332,15 @@ impl Router {
                 if !is_fresh {
                     self.ask(next, now_ns);
                 }
-                self.send_on(port, station, frame, now_ns, exits);
+                self.send_on(port, station, unsent, now_ns, exits);
             }
             // It was asked for, and has not answered.
             Some(Neighbour::Failed)
                 if !self.waiting.contains_key(&next) && !self.ask(next, now_ns) =>
             {
-                self.refuse_unreachable(frame, now_ns, exits);
+                self.refuse_unreachable(unsent.frame, now_ns, exits);
             }
-            _ => self.keep(next, (bucket, frame), now_ns, exits),
+            _ => self.keep(next, unsent, now_ns, exits),
         }
     }
 
@@ -331,14 +348,14 @@ impl Router {
         &self,
         port: PortId,
         station: HardwareAddress,
-        frame: Frame,
+        Unsent { mtu, frame, .. }: Unsent,
         now_ns: u64,
         exits: &mut Exits<'_>,
     ) {
         let Some(from) = self.routing.port(port).map(|port| port.station) else {
             return exits.refuse(frame, DropReason::NoOutputPort, None);
         };
-        let onward = Some(Onward { from, to: station });
+        let onward = Some(Onward { from, to: station, mtu });
         let manner = Manner { answer_ns: Some(now_ns), onward };
         exits.outputs.send_by(port, frame, manner, exits.pool, exits.counters);
     }
@@ -351,26 +368,20 @@ impl Router {
     }
 
     /// Keeps a frame until the station of its next hop is known.
-    fn keep(
-        &mut self,
-        next: NextStation,
-        (bucket, frame): (BucketId, Frame),
-        now_ns: u64,
-        exits: &mut Exits<'_>,
-    ) {
+    fn keep(&mut self, next: NextStation, unsent: Unsent, now_ns: u64, exits: &mut Exits<'_>) {
         if !self.waiting.contains_key(&next) && !self.make_place(now_ns, exits) {
-            return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
+            return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
         }
         self.ask(next, now_ns);
         let has_failed = self.routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed);
         let fresh = || Waiting { since_ns: now_ns, has_failed, ..Waiting::default() };
         let waiting = self.waiting.entry(next).or_insert_with(fresh);
-        let bytes = waiting.bytes + frame.len();
+        let bytes = waiting.bytes + unsent.frame.len();
         if waiting.frames.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES {
-            return exits.refuse(frame, DropReason::NeighbourQueueFull, None);
+            return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
         }
         waiting.bytes = bytes;
-        waiting.frames.push_back((bucket, frame));
+        waiting.frames.push_back(unsent);
     }
 
     /// Makes sure that packets can wait for one more next hop: where there is no place, the
@@ -385,7 +396,7 @@ impl Router {
         else {
             return false;
         };
-        for (_, frame) in self.waiting.remove(&next).unwrap_or_default().frames {
+        for Unsent { frame, .. } in self.waiting.remove(&next).unwrap_or_default().frames {
             exits.refuse(frame, DropReason::NeighbourQueueFull, None);
         }
         true
@@ -427,12 +438,12 @@ impl Router {
         for next in ready.map(|(next, _)| *next).collect::<Vec<_>>() {
             let waiting = self.waiting.remove(&next).unwrap_or_default();
             let is_dead = is_dead(next, &waiting);
-            for (bucket, frame) in waiting.frames {
+            for unsent in waiting.frames {
                 // Who asks again has to wait as long again.
                 if is_dead {
-                    self.refuse_unreachable(frame, now_ns, exits);
+                    self.refuse_unreachable(unsent.frame, now_ns, exits);
                 } else {
-                    self.send_to(next, (bucket, frame), now_ns, exits);
+                    self.send_to(next, unsent, now_ns, exits);
                 }
             }
         }
@@ -444,22 +455,22 @@ impl Router {
             let waited = now_ns.saturating_sub(waiting.since_ns);
             (waited >= nanos(LONGEST_WAIT)).then_some(*next)
         }) {
-            for (_, frame) in self.waiting.remove(&next).unwrap_or_default().frames {
+            for Unsent { frame, .. } in self.waiting.remove(&next).unwrap_or_default().frames {
                 self.refuse_unreachable(frame, now_ns, exits);
             }
         }
     }
 
     /// Takes out what waits of a bucket that leaves: what comes later must not overtake it.
-    pub fn unsent(&mut self, bucket: BucketId) -> Vec<(NextStation, Frame)> {
+    pub fn unsent(&mut self, bucket: BucketId) -> Vec<(NextStation, Unsent)> {
         let mut unsent = Vec::new();
         self.waiting.retain(|&next, waiting| {
-            for (of, frame) in std::mem::take(&mut waiting.frames) {
-                if of == bucket {
-                    waiting.bytes -= frame.len();
+            for frame in std::mem::take(&mut waiting.frames) {
+                if frame.bucket == bucket {
+                    waiting.bytes -= frame.frame.len();
                     unsent.push((next, frame));
                 } else {
-                    waiting.frames.push_back((of, frame));
+                    waiting.frames.push_back(frame);
                 }
             }
             !waiting.frames.is_empty()
@@ -470,7 +481,7 @@ impl Router {
     /// Drops what waits: the gateway ends.
     pub fn end(&mut self, exits: &mut Exits<'_>) {
         let waiting = std::mem::take(&mut self.waiting);
-        for (_, frame) in waiting.into_values().flat_map(|waiting| waiting.frames) {
+        for Unsent { frame, .. } in waiting.into_values().flat_map(|waiting| waiting.frames) {
             exits.refuse(frame, DropReason::NoNeighbour, None);
         }
     }

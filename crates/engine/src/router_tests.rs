@@ -377,3 +377,30 @@ fn all_fragments_of_a_datagram_take_one_way() {
     bench.forward([203, 0, 113, 1], 0, 0);
     assert_eq!(bench.refused(), [DropReason::RouteBlackhole], "the rule is asked otherwise");
 }
+
+#[test]
+fn what_is_longer_than_its_route_allows_is_cut_or_refused() {
+    let mut bench = Bench::new();
+    bench.learn(0, |picture| {
+        let hops = Hops::one(NextHop::new(LinkId(11), Some(ip("198.51.100.2")))).with_mtu(600);
+        let route = Route::new("203.0.113.0/24".parse().unwrap(), Action::Forward(hops));
+        picture.fib.insert(TableId::MAIN, route);
+    });
+    let long = |bench: &mut Bench, to, may_be_cut| {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(CLIENT, ROUTER[0]);
+        let builder = if may_be_cut { builder } else { builder.dont_fragment() };
+        builder.udp(7, 9, &[5; 700], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        bench.with(|router, exits| forward(router, frame, 0, exits));
+    };
+    // Those that wait for the next hop keep what their route allows.
+    long(&mut bench, [203, 0, 113, 1], true);
+    long(&mut bench, [203, 0, 113, 1], false);
+    long(&mut bench, [203, 0, 114, 1], false);
+    bench.know(1, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    let lengths: Vec<usize> = bench.wires[1].take().iter().map(Frame::len).collect();
+    assert_eq!(lengths, [14 + 20 + 576, 14 + 20 + 132, 14 + 20 + 708]);
+    assert_eq!(bench.refused(), [DropReason::FragNeeded]);
+    assert_eq!(bench.errors(), [(3, 4)]);
+}

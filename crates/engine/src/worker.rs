@@ -335,7 +335,7 @@ impl Worker {
         let unsent = std::mem::take(&mut content.unsent);
         self.with_router(|router, exits| {
             for (next, frame) in unsent {
-                router.send_to(next, (bucket, frame), now.as_nanos(), exits);
+                router.send_to(next, frame, now.as_nanos(), exits);
             }
         });
         content.connections.adopt(&mut self.tracking.limits, bucket.0);

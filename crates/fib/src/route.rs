@@ -79,6 +79,13 @@ pub struct Hops {
 }
 
 impl Hops {
+    /// The same hops, of a route that lets no longer packets by than this; bytes.
+    #[must_use]
+    pub fn with_mtu(mut self, mtu: u32) -> Self {
+        self.hops.iter_mut().for_each(|hop| hop.mtu = Some(mtu));
+        self
+    }
+
     /// The only hop.
     pub fn one(hop: NextHop) -> Self {
         Self { hops: Box::new([hop]) }
@@ -129,11 +136,14 @@ pub struct NextHop {
     pub weight: u32,
     /// False while the kernel says that nothing can go this way.
     pub alive: bool,
+    /// Bytes of the longest packet that the route lets by, if it says so; the link may take
+    /// fewer.
+    pub mtu: Option<u32>,
 }
 
 impl NextHop {
     /// A hop that is alive, with weight 1.
     pub const fn new(link: LinkId, gateway: Option<IpAddr>) -> Self {
-        Self { link, gateway, weight: 1, alive: true }
+        Self { link, gateway, weight: 1, alive: true, mtu: None }
     }
 }

@@ -15,7 +15,7 @@ use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHop,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteNextHop,
     RouteNextHopFlags, RouteType, RouteVia,
 };
 use netlink_packet_route::rule::{
@@ -72,7 +72,13 @@ pub(crate) fn route(
 
 fn action(message: &RouteMessage) -> Result<Action, String> {
     Ok(match message.header.kind {
-        RouteType::Unicast => Action::Forward(hops(message)?),
+        RouteType::Unicast => {
+            let hops = hops(message)?;
+            Action::Forward(match mtu(message) {
+                Some(mtu) => hops.with_mtu(mtu),
+                None => hops,
+            })
+        }
         RouteType::Local | RouteType::Anycast => Action::Local,
         RouteType::Broadcast => Action::Broadcast,
         RouteType::Multicast => Action::Multicast,
@@ -81,6 +87,18 @@ fn action(message: &RouteMessage) -> Result<Action, String> {
         RouteType::Prohibit => Action::Prohibit,
         RouteType::Throw => Action::Throw,
         kind => return Err(format!("its type {kind:?} is not known")),
+    })
+}
+
+/// The MTU of a route; 0 is none.
+fn mtu(message: &RouteMessage) -> Option<u32> {
+    let metrics = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Metrics(metrics) => Some(metrics),
+        _ => None,
+    })?;
+    metrics.iter().find_map(|metric| match metric {
+        RouteMetric::Mtu(mtu) => (*mtu > 0).then_some(*mtu),
+        _ => None,
     })
 }
 

@@ -146,8 +146,25 @@ fn senders_hear_why_their_packets_do_not_go_on() {
             said.contains("From 192.0.2.254 icmp_seq=1 Frag needed and DF set (mtu = 1300)"),
             "{said}"
         );
+        a_route_allows_less_than_its_link(&lab)?;
         stop_cleanly(&mut lab)
     });
+}
+
+fn a_route_allows_less_than_its_link(lab: &Lab) -> Result<()> {
+    for (host, ping_it, says) in [
+        ("198.51.100.2", "1250", "From 192.0.2.254 icmp_seq=1 Frag needed and DF set (mtu = 1200)"),
+        ("2001:db8:2::2", "1280", "From 2001:db8:1::fe icmp_seq=1 Packet too big: mtu=1290"),
+    ] {
+        let mtu = if host.contains(':') { 1290 } else { 1200 };
+        lab.gateway().ip(&[&format!("route replace {host} dev wan0 mtu {mtu}")])?;
+        thread::sleep(Duration::from_millis(700));
+        let said = one_ping(lab, &["-M", "do", "-s", ping_it], host)?;
+        assert!(said.contains(says), "{said}");
+    }
+    let said = one_ping(lab, &["-M", "dont", "-s", "1250"], "198.51.100.2")?;
+    assert!(said.contains(" 0% packet loss"), "{said}");
+    Ok(())
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use fib::Query;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia,
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType, RouteVia,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -61,7 +61,7 @@ fn of(address: IpAddr) -> RouteAddress {
 }
 
 fn said(route: &RouteMessage) -> String {
-    let (mut link, mut gateway) = (0, None);
+    let (mut link, mut gateway, mut mtu) = (0, None, None);
     let mut errno = 0;
     for attribute in &route.attributes {
         match attribute {
@@ -73,12 +73,18 @@ fn said(route: &RouteMessage) -> String {
                 gateway = Some(IpAddr::V6(*address))
             }
             RouteAttribute::Via(RouteVia::Inet6(address)) => gateway = Some(IpAddr::V6(*address)),
+            RouteAttribute::Metrics(metrics) => {
+                mtu = metrics.iter().find_map(|metric| match metric {
+                    RouteMetric::Mtu(mtu) => Some(*mtu),
+                    _ => None,
+                });
+            }
             RouteAttribute::CacheInfo(info) => errno = -(info.error as i32),
             _ => {}
         }
     }
     match route.header.kind {
-        RouteType::Unicast => format!("link {link} gateway {gateway:?}"),
+        RouteType::Unicast => format!("link {link} gateway {gateway:?} mtu {mtu:?}"),
         RouteType::Local => "Local".to_owned(),
         RouteType::Broadcast => "Broadcast".to_owned(),
         RouteType::BlackHole => "Blackhole".to_owned(),

@@ -145,6 +145,7 @@ fn route(random: &mut Random, v6: bool) -> String {
         return format!("2001:db8:9:8100::/56 {} from {source} {end}", hop(random, v6));
     }
     let end = if !v6 && random.chance(20) { format!("{end} tos 0x10") } else { end };
+    let end = if metric == 30 { format!("{end} mtu 1400") } else { end };
     match random.below(12) {
         0 => format!("unreachable {destination} {end}"),
         1 => format!("prohibit {destination} {end}"),
@@ -218,8 +219,8 @@ fn ways(mirror: &Mirror, query: &Query) -> BTreeSet<String> {
 
 fn shown(way: Way) -> String {
     match way {
-        Way::Forward(NextHop { link: LinkId(link), gateway, .. }) => {
-            format!("link {link} gateway {gateway:?}")
+        Way::Forward(NextHop { link: LinkId(link), gateway, mtu, .. }) => {
+            format!("link {link} gateway {gateway:?} mtu {mtu:?}")
         }
         // The kernel gives one error for both, or tells them apart, by its family.
         Way::NoRoute | Way::Unreachable => "unreachable".to_owned(),
