@@ -200,6 +200,13 @@ fn a_nat_gateway_is_one_with_the_kernels() {
     alone(|| {
         let rules = example("nat-gateway");
         let mut talks = talks(&NAT_GATEWAY, 4, TALKS);
+        for talk in &mut talks {
+            if talk["dport"] == 2525 && talk["kind"] == "connect" {
+                // A port that the host has not. Whoever asks it again is not judged again, since
+                // the host has the flow; so here nobody does.
+                talk["kind"] = json!("refused");
+            }
+        }
         // Three of these go at once.
         for port in 0..6 {
             talks.push(json!({
@@ -207,9 +214,7 @@ fn a_nat_gateway_is_one_with_the_kernels() {
                 "sport": 9000 + port, "dport": 25, "flags": 2,
             }));
         }
-        // Not here: what is led to the host itself.
-        let rules: Vec<_> = rules.lines().filter(|line| !line.contains("redirect to")).collect();
-        are_the_same(&NAT_GATEWAY, &rules.join("\n"), &talks)
+        are_the_same(&NAT_GATEWAY, &rules, &talks)
     });
 }
 

@@ -1,6 +1,5 @@
 //! A gateway and the far ends of its cables, behind which one program plays all hosts.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use lab::{Namespace, Placement, Result, Stateway, StatewaySpec};
@@ -126,7 +125,7 @@ pub fn kernel(place: &Place, rules: &str, talks: &[Value]) -> Result<Told> {
     Ok(Told { talks, before, after })
 }
 
-/// Stateway as the gateway, with rules as nft prints them.
+/// Stateway as the gateway, with rules as nft prints them, on a host that has `rules`.
 pub fn ours(
     place: &Place,
     rules: &str,
@@ -135,8 +134,8 @@ pub fn ours(
     elsewhere: &[Steps],
 ) -> Result<Told> {
     let namespace = world(place)?;
+    // As on a host that used to forward by itself, and for what the gateway leaves to it.
     nft(&namespace, rules)?;
-    host_keeps_its_chains(&namespace, printed)?;
     let file = namespace.write_file("ruleset.json", printed.as_bytes())?;
     let spec = StatewaySpec {
         routed: true,
@@ -150,21 +149,4 @@ pub fn ours(
     let output = gateway.stop()?;
     assert_eq!(output.code, Some(0), "log of stateway:\n{}", output.stdout);
     Ok(Told { talks, before: printed.to_owned(), after })
-}
-
-/// What the gateway leaves to the kernel stays in the kernel: the ruleset without the base chains
-/// that are the gateway's.
-fn host_keeps_its_chains(namespace: &Namespace, printed: &str) -> Result<()> {
-    let document: Value = serde_json::from_str(printed).expect("nft prints JSON");
-    let mut gone = String::new();
-    for object in document["nftables"].as_array().expect("a list of objects") {
-        let Some(chain) = object.get("chain") else { continue };
-        if !matches!(chain["hook"].as_str(), Some("prerouting" | "forward" | "postrouting")) {
-            continue;
-        }
-        let field = |name: &str| chain[name].as_str().expect("text").to_owned();
-        let name = format!("{} {} {}", field("family"), field("table"), field("name"));
-        writeln!(gone, "flush chain {name}\ndelete chain {name}").expect("text");
-    }
-    nft(namespace, &gone)
 }
