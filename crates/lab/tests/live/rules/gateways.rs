@@ -55,10 +55,14 @@ fn answers(lab: &Lab) -> Result<Vec<String>> {
         server.write_file("probe.py", include_bytes!("probe.py"))?;
         let mut serving = server.program("python3").args([&probe, "serve"]).spawn()?;
         serving.wait_for_text("ready")?;
-        for family in FAMILIES {
+        let ask = |family| {
             let address = address(lab, other, family).to_string();
-            let said = asker.program("python3").args([&probe, "ask", &address]).check()?;
-            told.extend(said.lines().map(|line| format!("{side:?} {family:?} {line}")));
+            asker.program("python3").args([&probe, "ask", &address]).spawn()
+        };
+        for (family, asking) in FAMILIES.map(|family| (family, ask(family))) {
+            let said = asking?.finish()?;
+            assert_eq!(said.code, Some(0), "{}", said.stdout);
+            told.extend(said.stdout.lines().map(|line| format!("{side:?} {family:?} {line}")));
         }
     }
     Ok(told)

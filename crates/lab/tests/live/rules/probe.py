@@ -17,8 +17,8 @@ import time
 TCP_PORTS = [22, 23, 24, 25, 80, 81, 443, 8080]
 UDP_PORTS = [53, 54, 5000, 5001]
 ETH_P_ALL = 3
-# How long an answer is waited for, seconds.
-PATIENCE = 0.7
+# How long answers are waited for, seconds: of all ports together.
+PATIENCE = 1.2
 
 
 def serve():
@@ -45,64 +45,84 @@ def serve():
 
 
 def refusal(frame, is_v6):
-    """What a frame says, if it refuses something."""
+    """The protocol and port that a frame refuses, and what it says; None if it does not."""
     if frame[12:14] != (b"\x86\xdd" if is_v6 else b"\x08\x00"):
         return None
     at = 54 if is_v6 else 14 + 4 * (frame[14] & 15)
     protocol = frame[20] if is_v6 else frame[23]
     if protocol == 6 and frame[at + 13] & 4:
         sequence, acknowledgment, window = struct.unpack("!II2xH", frame[at + 4 : at + 16])
-        return f"reset flags {frame[at + 13]:#x} window {window} from number {bool(sequence)}"
+        flags = f"reset flags {frame[at + 13]:#x} window {window}"
+        port, = struct.unpack_from("!H", frame, at)
+        return "tcp", port, f"{flags} from number {bool(sequence)}"
     if protocol == (58 if is_v6 else 1) and frame[at] in ((1,) if is_v6 else (3, 11)):
-        return f"error {frame[at]} {frame[at + 1]}"
+        quoted = frame[at + 8 :]
+        start = 40 if is_v6 else 4 * (quoted[0] & 15)
+        name = {6: "tcp", 17: "udp"}.get(quoted[6] if is_v6 else quoted[9])
+        port, = struct.unpack_from("!H", quoted, start + 2)
+        return name, port, f"error {frame[at]} {frame[at + 1]}"
     return None
 
 
-def attempt(kind, address, port, family, watch, is_v6):
-    while True:
-        try:
-            watch.recv(65536)
-        except BlockingIOError:
-            break
+def begin(kind, family, address, port):
+    """A socket that has asked."""
     opened = socket.socket(family, kind)
-    opened.settimeout(PATIENCE)
+    opened.setblocking(False)
     try:
         opened.connect((address, port))
-        if kind == socket.SOCK_DGRAM:
-            opened.send(b"question")
-        said = opened.recv(100).decode()
-    except socket.timeout:
-        said = "nothing"
+    except BlockingIOError:
+        pass
+    if kind == socket.SOCK_DGRAM:
+        opened.send(b"question")
+    return opened
+
+
+def heard(opened):
+    try:
+        return opened.recv(100).decode()
     except OSError as error:
-        said = errno.errorcode[error.errno]
-    opened.close()
-    if said in ("hello", "question"):
-        return said
-    time.sleep(0.02)
-    seen = set()
+        return errno.errorcode[error.errno]
+
+
+def refusals(watch, is_v6):
+    found = {}
     while True:
         try:
             frame, sender = watch.recvfrom(65536)
         except BlockingIOError:
-            break
-        if sender[2] != socket.PACKET_OUTGOING:
-            seen.add(refusal(frame, is_v6))
-    # What a host makes of a refusal is its own affair.
-    return " ".join(sorted(seen - {None})) or said
+            return found
+        told = sender[2] != socket.PACKET_OUTGOING and refusal(frame, is_v6)
+        if told:
+            found.setdefault(told[:2], set()).add(told[2])
 
 
 def ask(address):
+    """All ports at once: each that does not answer is waited for."""
     is_v6 = ":" in address
     family = socket.AF_INET6 if is_v6 else socket.AF_INET
     watch = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     watch.bind(("eth0", ETH_P_ALL))
     watch.setblocking(False)
+    selector, said = selectors.DefaultSelector(), {}
     for name, kind, ports in (
         ("tcp", socket.SOCK_STREAM, TCP_PORTS),
         ("udp", socket.SOCK_DGRAM, UDP_PORTS),
     ):
         for port in ports:
-            print(name, port, attempt(kind, address, port, family, watch, is_v6), flush=True)
+            said[name, port] = "nothing"
+            opened = begin(kind, family, address, port)
+            selector.register(opened, selectors.EVENT_READ, (name, port))
+    until = time.monotonic() + PATIENCE
+    while selector.get_map() and (left := until - time.monotonic()) > 0:
+        for key, _ in selector.select(left):
+            said[key.data] = heard(key.fileobj)
+            selector.unregister(key.fileobj)
+    refused = refusals(watch, is_v6)
+    for port, answer in said.items():
+        # What a host makes of a refusal is its own affair.
+        if answer not in ("hello", "question"):
+            answer = " ".join(sorted(refused.get(port, ()))) or answer
+        print(*port, answer, flush=True)
 
 
 if sys.argv[1] == "serve":
