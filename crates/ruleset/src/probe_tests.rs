@@ -102,6 +102,12 @@ fn frames_are_read_with_and_without_link_header() {
     for wrong in [&whole[..whole.len() - 1], &whole[..60], &format!("{whole} ttl 5")] {
         assert!(Probe::parse(wrong).is_err(), "{wrong}");
     }
+    // What is wrong with a packet is told in words.
+    let Err(told) = Probe::parse(&whole[..60]) else { panic!("it is cut") };
+    assert_eq!(
+        told.to_string(),
+        "rules do not see this frame: IPv4 header with wrong version, length or checksum"
+    );
 }
 
 #[test]

@@ -62,8 +62,10 @@ pub const TUNABLES: &[Tunable] = &[
         default: 32767,
         min: 16383,
         max: 65535,
-        meaning: "Last port that source translation gives away. Let it stay below the kernel's \
-                  ip_local_port_range: those ports are the host's own.",
+        // So each of the buckets that there may be has two ports, wherever the range begins.
+        meaning: "Last port that source translation gives away, 16383 at least, so that each of \
+                  4096 buckets has ports. Let it stay below the kernel's ip_local_port_range: \
+                  those ports are the host's own.",
     },
 ];
 

@@ -11,6 +11,7 @@ mod words;
 
 use std::net::IpAddr;
 
+use flow::DropReason;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{Network, TcpFlags, Transport, Tunnels, dissect, protocol};
 
@@ -122,7 +123,8 @@ impl Probe {
         }
         let dissected = dissect(&frame, Tunnels::Outer);
         let dissected = dissected.map_err(|malformed| {
-            ProbeError(format!("the frame is damaged: {malformed:?}; rules do not see it"))
+            let what = DropReason::from(malformed).meaning().trim_end_matches('.');
+            ProbeError(format!("rules do not see this frame: {what}"))
         })?;
         let network = dissected.network.ok_or_else(|| {
             ProbeError(format!(
