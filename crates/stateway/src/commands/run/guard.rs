@@ -30,6 +30,7 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,8 +44,9 @@ use steer::Translated;
 
 use super::kept_out::{KeptOut, NOT_FOR_HOST};
 
-/// How long nft may take to make the table.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nft may take to make the table, or to change it.
+const PATIENCE: Duration =
+    if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(10) };
 /// How often it is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often it is looked whether it is still there.
@@ -72,6 +74,24 @@ impl State {
     fn keep_out(&mut self) -> anyhow::Result<()> {
         self.table.keep_out(&self.kept_out)
     }
+
+    /// Has it drop something else.
+    fn change(&mut self, kept_out: KeptOut) -> anyhow::Result<()> {
+        let before = std::mem::replace(&mut self.kept_out, kept_out);
+        self.keep_out().inspect_err(|_| {
+            self.kept_out = before;
+            // An order that took too long may still be carried out. Without its owner the table
+            // goes, and whoever watches makes it again as it was.
+            self.table.end();
+        })
+    }
+
+    /// Makes the table again, as it is to be.
+    fn make_again(&mut self, names: &[String]) -> anyhow::Result<()> {
+        self.table.end();
+        self.table = Table::new(self.table.program.clone(), names)?;
+        self.keep_out()
+    }
 }
 
 impl Guard {
@@ -81,7 +101,7 @@ impl Guard {
     /// Where there is no nft, or it may not make tables.
     pub fn new<'a>(interfaces: impl Iterator<Item = &'a str>) -> anyhow::Result<Self> {
         let names: Vec<String> = interfaces.map(str::to_owned).collect();
-        let table = Table::new(&names)?;
+        let table = Table::new("nft".into(), &names)?;
         let state = Arc::new(Mutex::new(State { table, kept_out: KeptOut::default() }));
         let watched = state.clone();
         let (stop, stopped) = channel();
@@ -92,11 +112,7 @@ impl Guard {
                     continue;
                 }
                 tracing::error!("nft has ended, and its table: the kernel has routed as well");
-                let made = Table::new(&names).and_then(|table| {
-                    state.table = table;
-                    state.keep_out()
-                });
-                match made {
+                match state.make_again(&names) {
                     Ok(()) => tracing::info!("the table is there again"),
                     Err(error) => tracing::error!("{error:#}"),
                 }
@@ -130,9 +146,7 @@ impl HostGuard for Keeper {
         if state.kept_out == kept_out {
             return Ok(());
         }
-        let before = std::mem::replace(&mut state.kept_out, kept_out);
-        let kept = state.keep_out().inspect_err(|_| state.kept_out = before);
-        kept.map_err(|error| format!("{error:#}"))
+        state.change(kept_out).map_err(|error| format!("{error:#}"))
     }
 }
 
@@ -153,6 +167,8 @@ impl Drop for Guard {
 /// The table, and the process that owns it.
 #[derive(Debug)]
 struct Table {
+    /// nft(8).
+    program: PathBuf,
     name: String,
     interfaces: Vec<String>,
     nft: Child,
@@ -163,9 +179,9 @@ struct Table {
 }
 
 impl Table {
-    fn new(interfaces: &[String]) -> anyhow::Result<Self> {
+    fn new(program: PathBuf, interfaces: &[String]) -> anyhow::Result<Self> {
         let table = format!("{OWN_TABLE_PREFIX}{}", std::process::id());
-        let mut nft = Command::new("nft")
+        let mut nft = Command::new(&program)
             .arg("-i")
             // What a terminal sends to the gateway is not for it: the gateway is to end first.
             .process_group(0)
@@ -180,7 +196,7 @@ impl Table {
         let quoted: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
         let names = quoted.join(", ");
         let (name, interfaces) = (table.clone(), interfaces.to_vec());
-        let mut guard = Self { name, interfaces, nft, orders, revision: 0 };
+        let mut guard = Self { program, name, interfaces, nft, orders, revision: 0 };
         let order = format!(
             "add table inet {table} {{ flags owner; }}; \
              add chain inet {table} prerouting \
@@ -222,7 +238,7 @@ impl Table {
             orders.write_all(order.as_bytes()).context("nft takes no orders")?;
         }
         let patience = Instant::now() + PATIENCE;
-        while !shows(&self.name, mark)? {
+        while !self.shows(mark)? {
             if Instant::now() >= patience || self.nft.try_wait()?.is_some() {
                 return Ok(false);
             }
@@ -231,15 +247,23 @@ impl Table {
         Ok(true)
     }
 
+    /// True if the table has a text.
+    fn shows(&self, text: &str) -> anyhow::Result<bool> {
+        let list = ["list", "table", "inet", &self.name];
+        let listed = Command::new(&self.program).args(list).output();
+        Ok(String::from_utf8_lossy(&listed.context("nft does not run")?.stdout).contains(text))
+    }
+
+    /// Ends nft, and with it the table, whatever it is doing.
+    fn end(&mut self) {
+        self.orders = None;
+        let _ = self.nft.kill();
+        let _ = self.nft.wait();
+    }
+
     fn is_there(&mut self) -> bool {
         matches!(self.nft.try_wait(), Ok(None))
     }
-}
-
-/// True if a table has a text.
-fn shows(table: &str, text: &str) -> anyhow::Result<bool> {
-    let listed = Command::new("nft").args(["list", "table", "inet", table]).output();
-    Ok(String::from_utf8_lossy(&listed.context("nft does not run")?.stdout).contains(text))
 }
 
 impl Drop for Table {
@@ -247,5 +271,54 @@ impl Drop for Table {
         self.orders = None;
         // It ends with its input.
         let _ = self.nft.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Takes orders as nft does: what it was told stands in a file as long as it runs. While
+    /// there is a file `slow` it does as if the machine was busy.
+    const NFT: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+if [ "$1" = list ]; then
+    exec cat "$here/table"
+fi
+: > "$here/table"
+while read -r order; do
+    while [ -e "$here/slow" ]; do sleep 0.02; done
+    printf '%s\n' "$order" > "$here/table"
+done
+"#;
+
+    fn port(port: u16) -> KeptOut {
+        let forwarded = Forwarded { ports: Some((port, port)), ..Forwarded::default() };
+        KeptOut { forwarded: vec![forwarded], ..KeptOut::default() }
+    }
+
+    #[test]
+    fn a_change_that_took_too_long_is_not_made_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let nft = directory.path().join("nft");
+        std::fs::write(&nft, NFT).unwrap();
+        std::fs::set_permissions(&nft, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let names = ["lan0".to_owned()];
+        let table = Table::new(nft, &names).unwrap();
+        let mut state = State { table, kept_out: KeptOut::default() };
+        state.change(port(80)).unwrap();
+        assert!(state.table.shows("dport 80-80").unwrap());
+        let slow = directory.path().join("slow");
+        std::fs::write(&slow, "").unwrap();
+        assert!(state.change(port(443)).is_err());
+        assert_eq!(state.kept_out, port(80));
+        assert!(!state.table.is_there(), "who watches would make it again");
+        std::fs::remove_file(&slow).unwrap();
+        state.make_again(&names).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(state.table.is_there() && state.table.shows("dport 80-80").unwrap());
+        assert!(!state.table.shows("dport 443-443").unwrap());
     }
 }
