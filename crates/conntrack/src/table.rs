@@ -31,6 +31,7 @@ use crate::{
 pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use calls::CALLS_OF_A_PAIR;
 pub use room::Shortage;
+pub use translated::Again;
 
 /// The connections of one bucket. It belongs to one worker at a time and can be
 /// given to another as a whole.

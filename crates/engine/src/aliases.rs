@@ -13,6 +13,7 @@ use steer::BucketId;
 
 use crate::judging::Passed;
 use crate::packet::Packet;
+use crate::seeking::Search;
 
 /// Packets of one bucket that may wait for the aliases of their connections: an answer takes
 /// microseconds.
@@ -174,8 +175,9 @@ fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
 /// A packet that waits for the alias of its connection.
 #[derive(Debug)]
 pub enum Waiting {
-    /// The one that has opened the connection. All has been done to it but sending.
-    Opener(Packet, Passed),
+    /// The one that has opened the connection. All has been done to it but sending. Where its
+    /// source is taken, the search goes on.
+    Opener(Packet, Passed, Search),
     /// One that came behind it.
     Follower(Packet),
 }
@@ -216,6 +218,11 @@ impl Openings {
                 self.0.push(Opening { connection: *connection, packets });
             }
         }
+    }
+
+    /// Has what was taken out wait again.
+    pub fn put_back(&mut self, connection: &KeyedPacket, packets: VecDeque<Waiting>) {
+        self.0.push(Opening { connection: *connection, packets });
     }
 
     /// Takes out what has waited for a connection, in order.

@@ -189,11 +189,21 @@ impl Worker {
         now: Timestamp,
     ) {
         let Some(home) = self.ownership.get_mut(bucket) else { return };
-        let packets = home.openings.take(&key);
-        let refusal = match filing {
-            Filing::Filed => None,
-            Filing::Taken => Some(DropReason::AliasTaken),
-            Filing::Full => Some(DropReason::AliasTableFull),
+        let mut packets = home.openings.take(&key);
+        let mut found = Some(filing);
+        let mut taken = DropReason::AliasTaken;
+        if filing == Filing::Taken
+            && let Some(Waiting::Opener(packet, _, search)) = packets.front_mut()
+        {
+            found = self.seek(packet, search, now);
+            taken = search.refusal();
+        }
+        let Some(home) = self.ownership.get_mut(bucket) else { return };
+        let refusal = match found {
+            None => return home.openings.put_back(&key, packets),
+            Some(Filing::Filed) => None,
+            Some(Filing::Taken) => Some(taken),
+            Some(Filing::Full) => Some(DropReason::AliasTableFull),
         };
         if refusal.is_some() {
             let mut context = self.tracking.context(now, &mut self.counters);
@@ -201,9 +211,11 @@ impl Worker {
         }
         for packet in packets {
             match (packet, refusal) {
-                (Waiting::Opener(mut packet, passed), None) => self.send(&mut packet, passed, now),
+                (Waiting::Opener(mut packet, passed, _), None) => {
+                    self.send(&mut packet, passed, now)
+                }
                 (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),
-                (Waiting::Opener(packet, _) | Waiting::Follower(packet), Some(reason)) => {
+                (Waiting::Opener(packet, ..) | Waiting::Follower(packet), Some(reason)) => {
                     self.drop_frames(packet.frame, packet.pieces, reason);
                 }
             }
@@ -215,7 +227,7 @@ impl Worker {
         for index in 0..self.ownership.routes().len() {
             let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
             for packet in bucket.openings.take_all().collect::<Vec<_>>() {
-                let (Waiting::Opener(packet, _) | Waiting::Follower(packet)) = packet;
+                let (Waiting::Opener(packet, ..) | Waiting::Follower(packet)) = packet;
                 self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
             }
         }

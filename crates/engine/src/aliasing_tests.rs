@@ -9,6 +9,7 @@ use wire::build::PacketBuilder;
 use super::*;
 use crate::crew_rig::Crew as Rig;
 use crate::packet::TrackedFlow;
+use crate::seeking::Search;
 use crate::{Config, REPLAY_SECRET};
 
 const WORKERS: u16 = 3;
@@ -86,7 +87,9 @@ impl Crew {
             Some(other) => panic!("{other:?}"),
             None => {
                 let bucket = worker.ownership.get_mut(away).unwrap();
-                bucket.openings.push(&key, Waiting::Opener(packet.take(), passed));
+                bucket
+                    .openings
+                    .push(&key, Waiting::Opener(packet.take(), passed, Search::new(None, 0)));
             }
         }
         (away, home, key, hash)
@@ -224,7 +227,7 @@ fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     let alias = (keyed, hash);
     assert_eq!(worker.file_alias(away, alias, alias, home, NOW), None);
     let bucket = worker.ownership.get_mut(away).unwrap();
-    bucket.openings.push(&keyed, Waiting::Opener(packet.take(), passed));
+    bucket.openings.push(&keyed, Waiting::Opener(packet.take(), passed, Search::OVER));
     crew.settle();
     assert!(crew.bucket(home).aliases.is_empty());
     assert_eq!(crew.bucket(away).connections.len(), 0);

@@ -49,6 +49,7 @@ mod routing;
 mod rule_loading;
 mod rules;
 mod runtime;
+mod seeking;
 mod selection;
 mod settings;
 mod syn_proxy;

@@ -16,6 +16,7 @@ use crate::packet::{Kept, Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::reassembly::Pieces;
 use crate::router::{Arrival, Course, Exits, Router};
+use crate::seeking::Search;
 use crate::translating::Half;
 use crate::worker::{TimeSource, Worker};
 use crate::zones::Origin;
@@ -378,9 +379,12 @@ impl Worker {
     fn hold(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
         let mut packet = packet.take();
         let keyed = packet.flow.map(|flow| flow.keyed.named(&packet.network));
+        let search = self.translator.search.take().unwrap_or(Search::new(None, 0));
         let bucket = self.ownership.get_mut(packet.bucket);
         match bucket.zip(keyed).filter(|(bucket, _)| bucket.openings.has_room()) {
-            Some((bucket, keyed)) => bucket.openings.push(&keyed, Waiting::Opener(packet, passed)),
+            Some((bucket, keyed)) => {
+                bucket.openings.push(&keyed, Waiting::Opener(packet, passed, search));
+            }
             None => {
                 self.end_connection(&packet, now);
                 let pieces = packet.pieces.take();

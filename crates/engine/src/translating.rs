@@ -23,6 +23,7 @@ use crate::judging::Passed;
 use crate::packet::{Packet, TrackedFlow};
 use crate::router::Course;
 use crate::routing::Routing;
+use crate::seeking::{Search, UsedUp};
 use crate::worker::Worker;
 
 /// Identifications of IPv4 datagrams that a worker gives: each worker has its own, so none is
@@ -59,18 +60,30 @@ pub struct Translator {
     pub identifications: Identifications,
     /// Connections for which something was chosen at random.
     seeds: u64,
+    /// The last connection for which a rule has asked for a source, and what that asks for.
+    pub wanted: Option<(flow::KeyedPacket, Request)>,
+    /// Where the search for a source goes on of the connection whose first packet is to wait.
+    pub search: Option<Search>,
+    /// Ports that need not be tried.
+    pub used_up: UsedUp,
 }
 
 impl Translator {
     /// For a worker; all have the secret.
     pub const fn new(worker: u16, secret: u64) -> Self {
         let seeds = secret ^ (worker as u64) << 48;
-        Self { identifications: Identifications::new(worker), seeds }
+        Self {
+            identifications: Identifications::new(worker),
+            seeds,
+            wanted: None,
+            search: None,
+            used_up: UsedUp::new(),
+        }
     }
 
     /// A number that nobody can guess who does not know the secret (SplitMix64, Steele, Lea
     /// and Flood, 2014).
-    fn seed(&mut self) -> u64 {
+    pub fn seed(&mut self) -> u64 {
         self.seeds = self.seeds.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.seeds ^ self.seeds >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -107,7 +120,8 @@ impl Worker {
         let request = self.request(wanted, packet, course)?;
         self.choose(packet, tracked, now, |table, id, supply, context| {
             table.translate(id, &request, supply, context)
-        })
+        })?;
+        self.note_request(&request, packet, tracked.connection, now).map_err(Why::from)
     }
 
     /// Has the rules behind a redirect see a packet as the kernel leads it to the host: of several
@@ -206,7 +220,7 @@ impl Worker {
     }
 
     /// The ports that a bucket gives away.
-    fn block(&self, bucket: BucketId) -> Block {
+    pub(crate) fn block(&self, bucket: BucketId) -> Block {
         let steer::PortRange { min, max } = self.hasher.translated().ports();
         let buckets = self.hasher.config().buckets.get() as u32;
         // Nothing is given away where there is no range.
@@ -264,7 +278,7 @@ impl Worker {
     }
 
     #[inline(never)]
-    fn readdress_by(&mut self, packet: &mut Packet, change: &Readdress) {
+    pub(crate) fn readdress_by(&mut self, packet: &mut Packet, change: &Readdress) {
         let Packet { frame, network, pieces, .. } = packet;
         let before = Readdress {
             source: change.source.and_then(|_| place(network, true)),
@@ -311,7 +325,7 @@ impl Worker {
     #[inline]
     pub(crate) fn passed(
         &mut self,
-        packet: &Packet,
+        packet: &mut Packet,
         tracked: &Tracked,
         passed: Passed,
         now: Timestamp,
@@ -345,7 +359,7 @@ impl Worker {
     #[inline]
     pub(crate) fn direct_replies(
         &mut self,
-        packet: &Packet,
+        packet: &mut Packet,
         tracked: &Tracked,
         now: Timestamp,
     ) -> Result<bool, Why> {
@@ -361,21 +375,43 @@ impl Worker {
             // Of what nobody has announced each direction is a connection of its own.
             return Ok(false);
         }
-        let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
-        let alias = (reply, self.hasher.table_hash(&reply.key));
-        if home == packet.bucket {
-            // What comes back would follow an alias to another connection.
-            let is_taken = bucket.aliases.owner(&alias.0, alias.1).is_some();
-            return if is_taken { Err(DropReason::AliasTaken.into()) } else { Ok(false) };
+        let Some((name, hash)) = packet.looked_up() else { return Ok(false) };
+        let mut filing = self.direct(packet.bucket, (name, hash), reply, now);
+        if filing == Some(Filing::Filed) {
+            return Ok(false);
         }
-        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return Ok(false) };
-        let connection = (keyed.named(&packet.network), hash);
-        match self.file_alias(packet.bucket, connection, alias, home, now) {
-            None => Ok(true),
+        let mut search = self.search(&name);
+        if filing == Some(Filing::Taken) {
+            filing = self.seek(packet, &mut search, now);
+        }
+        match filing {
+            None => {
+                self.translator.search = Some(search);
+                Ok(true)
+            }
             Some(Filing::Filed) => Ok(false),
-            Some(Filing::Taken) => Err(DropReason::AliasTaken.into()),
+            Some(Filing::Taken) => Err(search.refusal().into()),
             Some(Filing::Full) => Err(DropReason::AliasTableFull.into()),
         }
+    }
+
+    /// Has packets like `reply` find the connection whose originator's are like `connection`, in
+    /// a bucket that is here. `None` if the answer will come later.
+    pub(crate) fn direct(
+        &mut self,
+        bucket: BucketId,
+        connection: (flow::KeyedPacket, u64),
+        reply: flow::KeyedPacket,
+        now: Timestamp,
+    ) -> Option<Filing> {
+        let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
+        let alias = (reply, self.hasher.table_hash(&reply.key));
+        if home != bucket {
+            return self.file_alias(bucket, connection, alias, home, now);
+        }
+        // What comes back would follow an alias to another connection.
+        let owner = self.ownership.get(bucket)?.aliases.owner(&alias.0, alias.1);
+        Some(if owner.is_some() { Filing::Taken } else { Filing::Filed })
     }
 
     /// Ends what was masqueraded with addresses that are gone. It rarely happens, so it is done

@@ -563,3 +563,6 @@ mod redirected;
 
 #[path = "following_tests.rs"]
 mod following;
+
+#[path = "seeking_tests.rs"]
+mod seeking;

@@ -119,14 +119,9 @@ pub(crate) fn candidates(
     let range = request.addresses.filter(|range| range.family() == key.family);
     let addresses = addresses(request, range, own.address, &key, ends, supply);
     let choice = PortChoice::of(request, &key, own.port, supply.block);
-    // Other buckets give away what is not of the block, too, and whether one has is not known
-    // here. Who tries again is to get another.
-    let start = match request.random || choice.is_shared {
-        true => supply.seed,
-        false => (supply.hash)(&key),
-    };
+    let start = if request.random { supply.seed } else { (supply.hash)(&key) };
     addresses.flat_map(move |address| {
-        choice.ports(start).map(move |port| {
+        choice.ports(start, supply.seed).map(move |port| {
             let new = Endpoint { address, port };
             match request.end {
                 End::Source => Ends { source: new, ..ends },
@@ -182,16 +177,16 @@ struct PortChoice {
     others: Block,
     /// From the first on, and not from anywhere.
     in_order: bool,
-    /// The source gets them, and they are not of the bucket's block.
-    is_shared: bool,
+    /// Then those of a rule that are of other blocks. Whether their buckets have given them away
+    /// is not known here, so each connection begins with another.
+    shared: Option<Ports>,
 }
 
 impl PortChoice {
     const NONE: Block = Block { first: 0, stride: 1, len: 0 };
 
     fn of(request: Request, key: &FlowKey, own: u16, block: Block) -> Self {
-        let as_it_is =
-            Self { keep: Some(own), others: Self::NONE, in_order: false, is_shared: false };
+        let as_it_is = Self { keep: Some(own), others: Self::NONE, in_order: false, shared: None };
         if !key.is_identified() {
             return as_it_is;
         }
@@ -202,21 +197,23 @@ impl PortChoice {
             (End::Destination, Some(range)) => range.into(),
             (End::Source, None) => block,
             // What the rule says goes before what the block says.
-            (End::Source, Some(range)) => match block.within(range) {
-                none if none.is_empty() => range.into(),
-                some => some,
-            },
+            (End::Source, Some(range)) => block.within(range),
         };
-        let may_stay = !request.random && others.contains(own);
+        let shared = request.ports.filter(|_| request.end == End::Source);
+        let is_shared = |port| shared.is_some_and(|range| Block::from(range).contains(port));
+        let is_own = others.contains(own) || others.is_empty() && is_shared(own);
+        let may_stay = !request.random && is_own;
         let in_order = request.end == End::Destination && !request.random;
-        let is_shared = request.end == End::Source
-            && request.ports.is_some_and(|range| block.within(range).is_empty());
-        Self { keep: may_stay.then_some(own), others, in_order, is_shared }
+        Self { keep: may_stay.then_some(own), others, in_order, shared }
     }
 
-    fn ports(self, start: u64) -> impl Iterator<Item = u16> {
+    /// All of them, from some place on; the shared ones from another.
+    fn ports(self, start: u64, of_shared: u64) -> impl Iterator<Item = u16> {
         let start = if self.in_order { 0 } else { start };
-        let others = self.others.all_from(start).filter(move |&port| Some(port) != self.keep);
-        self.keep.into_iter().chain(others)
+        let others = self.others.all_from(start);
+        let shared = self.shared.map(|range| Block::from(range).all_from(of_shared));
+        let shared = shared.into_iter().flatten().filter(move |&port| !self.others.contains(port));
+        let rest = others.chain(shared).filter(move |&port| Some(port) != self.keep);
+        self.keep.into_iter().chain(rest)
     }
 }

@@ -137,7 +137,7 @@ impl Table {
         }
     }
 
-    fn slot_of_packet(&self, packet: &KeyedPacket, hash: u64) -> Option<u32> {
+    pub(super) fn slot_of_packet(&self, packet: &KeyedPacket, hash: u64) -> Option<u32> {
         let name = packet.name();
         let found = self.index.find(hash as u32, |filed| self.slab.is_named(filed, &name));
         found.map(|filed| filed & !SECOND)

@@ -8,12 +8,12 @@
 use std::net::IpAddr;
 
 use flow::{DropReason, KeyedPacket, Prefetch};
-use wire::mapped;
+use wire::{Place, mapped};
 
-use super::{Cursor, Table};
+use super::{Cursor, Table, report};
 use crate::nat::{End, Ends, Halves, Request, Supply, candidates};
 use crate::slab::{SECOND, Translation};
-use crate::{ConnectionId, Context, Direction, Tracked};
+use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 
 /// Ports of a range that are tried for a new destination. Whether one is free says less than
 /// for a source, which is chosen last.
@@ -21,6 +21,17 @@ const DESTINATION_TRIES: usize = 128;
 /// Sources that are tried before a connection is refused: each is a look-up, and other packets
 /// wait. All ports of a block, where 16 buckets or more share the range of ports.
 const SOURCE_TRIES: usize = 2048;
+
+/// Another source that a connection has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// The flow and sender that replies have now.
+    pub reply: KeyedPacket,
+    /// The source.
+    pub source: Place,
+    /// How many sources were tried, this one among them.
+    pub tried: usize,
+}
 
 impl Table {
     /// Chooses a new source or destination for a connection whose first packet is being
@@ -70,6 +81,58 @@ impl Table {
         let interface = request.interface;
         self.slab.set_translation(slot, Some(Translation { leaves_as, hash, interface }));
         Ok(())
+    }
+
+    /// Gives a new connection another source, because replies to the one that it has are those
+    /// of a connection of another bucket: the first that is free here of those that `request`
+    /// leaves, behind `tried` others. The connection is that of its originator's packets, and is
+    /// told of anew with [`Table::tell_again`].
+    ///
+    /// # Errors
+    /// Those of [`Table::translate`].
+    pub fn translate_again(
+        &mut self,
+        (packet, packet_hash): (&KeyedPacket, u64),
+        request: &Request,
+        tried: usize,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<Again, DropReason> {
+        let Some(slot) = self.slot_of_packet(packet, packet_hash) else {
+            return Err(DropReason::NatClash);
+        };
+        let (original, leaves) = (self.original(slot), self.leaves_as(slot));
+        if tried == 0 {
+            report(&self.slab, slot, EventKind::Destroy, context);
+        }
+        let source = Ends::of(&original.key, original.sender).source;
+        let leaves_from = Ends::of(&leaves.key, leaves.sender).source;
+        if request.addresses.is_none() && leaves_from.address != source.address {
+            // Somebody was told of the address that it has.
+            return Err(refused(DropReason::NatClash, context));
+        }
+        self.take_back(slot);
+        let ends = Ends { source, ..Ends::of(&leaves.key, leaves.sender) };
+        let wanted = candidates(*request, original.key, ends, supply).enumerate().skip(tried);
+        let found = wanted.take(SOURCE_TRIES).find_map(|(at, ends)| {
+            let free = self.free(slot, ends.keyed(&original), supply, context)?;
+            Some((at + 1, ends.source, free))
+        });
+        let Some((tried, source, free)) = found else {
+            // Its second key is not filed any more.
+            self.slab.set_translation(slot, None);
+            return Err(refused(DropReason::PortPoolFull, context));
+        };
+        self.file(slot, free, request.interface, context)?;
+        let source = Place { address: source.address, port: source.port };
+        Ok(Again { reply: self.reply(ConnectionId(slot)), source, tried })
+    }
+
+    /// Tells who listens of a connection that was translated again, whatever becomes of it.
+    pub fn tell_again(&self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) {
+        if let Some(slot) = self.slot_of_packet(packet, hash) {
+            report(&self.slab, slot, EventKind::New, context);
+        }
     }
 
     /// Makes the replies of a new connection its own if no rule has asked for a source: they

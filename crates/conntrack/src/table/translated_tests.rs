@@ -155,16 +155,12 @@ fn allows(request: &Request, before: Endpoint, after: Endpoint, key: &FlowKey) -
     };
     let block = block();
     let range = request.ports.map(Block::from);
-    let both = range.is_some_and(|_| !block.within(request.ports.unwrap()).is_empty());
     let port = match (request.end, range) {
         _ if !key.is_identified() => before.port == after.port,
         (End::Destination, _) if key.is_query() => before.port == after.port,
         (End::Destination, None) => before.port == after.port,
         (End::Destination, Some(range)) => range.contains(after.port),
         (End::Source, None) => block.contains(after.port),
-        (End::Source, Some(range)) if both => {
-            range.contains(after.port) && block.contains(after.port)
-        }
         (End::Source, Some(range)) => range.contains(after.port),
     };
     address && port
@@ -261,6 +257,18 @@ fn check_choice(
         Some(request) => {
             let fits = allows(&request, before.source, after.source, &original.key);
             prop_assert!(fits, "{request:?} {before:?} {after:?}");
+            // Of a range those of the block go first.
+            let block = request.ports.map(|range| block().within(range));
+            let block = block.filter(|it| !it.is_empty() && original.key.is_identified());
+            if let Some(block) = block.filter(|it| !it.contains(after.source.port)) {
+                for port in block.all_from(0) {
+                    let source = Endpoint { port, ..after.source };
+                    let leaves_as = Ends { source, ..after }.keyed(&original);
+                    let sender = leaves_as.sender.opposite();
+                    let reply = KeyedPacket { sender, ..leaves_as };
+                    prop_assert!(is_taken(lab, &reply) || reply == original, "{port} is free");
+                }
+            }
         }
     }
     Ok(())

@@ -1,0 +1,82 @@
+//! Rules that name a range of ports, of which each bucket has a few or none.
+
+use super::*;
+
+const FIRST: u16 = 2000;
+
+/// A router that masquerades to so many ports.
+fn crew_with(workers: u16, ports: u16) -> Crew {
+    let protocol = r#"{"match":{"op":"==","left":{"meta":{"key":"l4proto"}},"right":"udp"}},"#;
+    let range = format!(r#"{{"port":{{"range":[{FIRST},{}]}}}}"#, FIRST + ports - 1);
+    let rules =
+        RULES.replace(r#"{"masquerade":null}"#, &format!(r#"{protocol}{{"masquerade":{range}}}"#));
+    crew_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)))
+}
+
+/// The sources of flows that get through to a server, by that of their sender.
+fn flows(crew: &mut Crew, server: [u8; 4], count: u16, at_once: usize) -> HashMap<u16, u16> {
+    let mut sources = HashMap::new();
+    let ports: Vec<u16> = (10_000..10_000 + count).collect();
+    for some in ports.chunks(at_once) {
+        for port in some {
+            let bytes =
+                udp(&from_inside([192, 0, 2, 10], server), (*port, 53), &port.to_be_bytes());
+            crew.arrive(0, &bytes);
+        }
+        crew.settle();
+        for frame in crew.sent(1) {
+            let network = seen(&frame);
+            let [from, to] = ends(&network);
+            assert_eq!((from.0, to), (OWN.into(), (server.into(), 53)));
+            let said = &frame.bytes()[14 + 28..14 + 30];
+            let own = u16::from_be_bytes([said[0], said[1]]);
+            assert_eq!(sources.insert(own, from.1), None);
+        }
+    }
+    sources
+}
+
+#[test]
+fn all_ports_of_a_range_are_given_away_whoever_has_them() {
+    for (workers, ports, at_once) in
+        [(1, 256, 1), (2, 256, 1), (3, 256, 50), (2, 8, 1), (3, 8, 20), (1, 1, 1), (2, 300, 600)]
+    {
+        let mut crew = crew_with(workers, ports);
+        for server in [SERVER, [203, 0, 113, 8]] {
+            let sources = flows(&mut crew, server, 600, at_once);
+            let used: HashSet<u16> = sources.values().copied().collect();
+            assert_eq!((sources.len(), used.len()), (ports.into(), ports.into()), "{workers}");
+            assert!(used.iter().all(|port| (FIRST..FIRST + ports).contains(port)));
+            for (own, source) in sources {
+                let answer = udp(&from_outside(server, OWN), (53, source), b"x");
+                let network = crew.pass(1, &answer);
+                assert_eq!(ends(&network)[1], (ip("192.0.2.10"), own));
+            }
+        }
+        let refused = crew.reasons();
+        assert!(refused.iter().all(|&reason| reason == DropReason::PortPoolFull), "{refused:?}");
+        assert_eq!(crew.connections(), 2 * usize::from(ports));
+        assert_eq!(crew.dropped(), 2 * (600 - u64::from(ports)));
+    }
+}
+
+#[test]
+fn a_client_port_that_two_addresses_lead_to_gets_two_sources() {
+    // Two ports of the router lead to one of a server, which sees one flow otherwise.
+    for workers in 1..4 {
+        let rules = RULES.replace(r#""right":8080"#, r#""right":{"range":[8080,8083]}"#);
+        let mut crew = crew_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+        let mut sources = HashSet::new();
+        for port in 8080..8084 {
+            let syn = tcp(&from_outside(SERVER, OWN), (40000, port), 2, (1, 0));
+            let network = crew.pass(1, &syn);
+            let [from, to] = ends(&network);
+            assert_eq!((from.0, to), (SERVER.into(), (ip("192.0.2.10"), 80)));
+            assert!(sources.insert(from.1));
+            let answer = tcp(&from_inside([192, 0, 2, 10], SERVER), (80, from.1), 0x12, (1, 2));
+            let network = crew.pass(0, &answer);
+            assert_eq!(ends(&network), [(OWN.into(), port), (SERVER.into(), 40000)]);
+        }
+        assert_eq!((crew.reasons(), crew.connections()), (vec![], 4));
+    }
+}
