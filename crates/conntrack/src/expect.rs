@@ -72,6 +72,7 @@ struct Book {
     stamp: u64,
     calls: Calls,
     ids: CallIds,
+    media: told::Media,
 }
 
 /// Who is told of what is expected, and when it is no more.

@@ -85,6 +85,73 @@ fn sound_finds_its_way_whoever_owns_its_ports() {
 }
 
 #[test]
+fn the_next_call_between_two_places_goes_on_with_the_flows_of_the_last() {
+    for workers in 1..4 {
+        let mut net = phones(workers);
+        let server = (net.outside, SIP);
+        let mut known = Vec::new();
+        // Over signalling of their own, so the helper knows nothing of the call before.
+        for port in 40000..40008 {
+            let phone = (net.inside, port);
+            let (seen, _, text) = net.datagram(0, (phone, server), &invite(phone, 6000));
+            let told = (net.own, sound_of(&text));
+            let answer =
+                invite(server, 7000).replace("INVITE sip:b@example.com SIP/2.0", "SIP/2.0 200 OK");
+            net.datagram(1, (server, seen), &answer);
+            let (near, far) = ((net.inside, 6000), (net.outside, 7000));
+            for _ in 0..2 {
+                let out = net.datagram(0, (near, far), "x");
+                assert_eq!(out, (told, far, "x".to_owned()));
+                assert_eq!(net.datagram(1, (far, told), "x"), (far, near, "x".to_owned()));
+            }
+            known.push(told);
+        }
+        known.dedup();
+        assert_eq!((known.len(), net.crew.reasons()), (1, vec![]));
+    }
+}
+
+#[test]
+fn a_message_that_outgrows_the_next_link_is_cut_or_refused_as_any() {
+    const MTU: u32 = 1500;
+    for may_be_cut in [true, false] {
+        let mut net = phones(2);
+        for member in &mut net.crew.members {
+            member.tell(Command::SetMtus(vec![Some(MTU); 2])).unwrap();
+        }
+        net.crew.settle();
+        let (phone, server) = ((net.inside, 40000), (net.outside, SIP));
+        let short = invite(phone, 6000);
+        // As long as a packet may be that is not edited.
+        let subject = "x".repeat(MTU as usize - 28 - short.len() - "Subject: \r\n".len());
+        let text = short.replace("CSeq:", &format!("Subject: {subject}\r\nCSeq:"));
+        let packet = builder(phone.0, server.0).macs(INSIDE, STATIONS[0]);
+        let packet = if may_be_cut { packet } else { packet.dont_fragment() };
+        let bytes = udp(&packet, (phone.1, server.1), text.as_bytes());
+        assert_eq!(bytes.len(), 14 + MTU as usize);
+        net.crew.arrive(0, &bytes);
+        net.crew.settle();
+        let (sent, told) = (net.crew.sent(1), net.crew.sent(0));
+        if may_be_cut {
+            assert_eq!((sent.len(), told.len()), (2, 0), "{:?}", net.crew.reasons());
+            let heard: Vec<u8> =
+                sent.iter().flat_map(|it| it.bytes()[34..].iter().copied()).skip(8).collect();
+            let heard = String::from_utf8(heard).unwrap();
+            assert!(heard.contains(&subject) && heard.len() > text.len());
+            assert!(heard.contains("198.51.100.254") && !heard.contains("192.0.2.10"), "{heard}");
+            continue;
+        }
+        assert_eq!((sent.len(), told.len()), (0, 1), "{:?}", net.crew.reasons());
+        let network = seen(&told[0]);
+        assert_eq!(network.destination_ip(), phone.0);
+        let Transport::IcmpError(error) = network.transport else { panic!("{network:?}") };
+        let quoted = error.quoted.unwrap();
+        let ports = wire::QuotedTransport::Ports { source: phone.1, destination: server.1 };
+        assert_eq!((quoted.source, quoted.transport), (wire::mapped(phone.0), ports));
+    }
+}
+
+#[test]
 fn a_session_goes_on_while_its_buckets_move() {
     let mut net = Net::v4(3, 21);
     let (client, server) = ((net.inside, 40000), (net.outside, 21));

@@ -1,30 +1,78 @@
 //! What the other ends of translated connections are told of what is expected.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use flow::{Endpoint, FlowKey};
+use flow::{Endpoint, FlowKey, Zone};
 use wire::{Family, mapped};
 
-use super::{Book, Destination, Expectations, Master};
+use super::{Book, Destination, Expectation, Expectations, Master};
 use crate::helper::Announced;
+
+/// Places of media whose ports are remembered; of more, the first is forgotten.
+const REMEMBERED: usize = 1024;
+
+/// The ports that others were told of places where media were to come, the even one of each pair.
+/// The flows of a call outlive it, and who has another call at the same places goes on with
+/// them. So it has to be known by the same ports.
+#[derive(Debug, Default)]
+pub(super) struct Media {
+    ports: BTreeMap<Place, u16>,
+    /// The first that was remembered comes first.
+    order: VecDeque<Place>,
+}
+
+/// Zone and protocol, the place, and the address that it is known by.
+type Place = (Zone, u8, (IpAddr, u16), IpAddr);
+
+impl Media {
+    fn remember(&mut self, place: Place, port: u16) {
+        if self.ports.insert(place, port & !1).is_none() {
+            self.order.push_back(place);
+        }
+        if self.order.len() > REMEMBERED
+            && let Some(first) = self.order.pop_front()
+        {
+            self.ports.remove(&first);
+        }
+    }
+}
+
+/// Where media are to come, if it is this that is announced.
+fn place_of(master: &Master, announced: &Announced) -> Option<Place> {
+    let (address, port) = announced.follow?.destination?;
+    announced.pair_of?;
+    let zone = master.flow.key.zone;
+    Some((zone, announced.protocol, (address, port & !1), announced.destination))
+}
 
 impl Expectations {
     /// The first of some ports that a connection may announce in place of another: the one
     /// that it has announced for the same before, or one that nobody expects anything at.
-    /// Of what comes in [pairs](Announced::pair_of), both ports are like this.
+    /// Of what comes in [pairs](Announced::pair_of), both ports are like this, and those that
+    /// the same place was known by the last time go before others.
     pub(crate) fn choose_port(
         &self,
         master: &Master,
         announced: &Announced,
         mut ports: impl Iterator<Item = u16>,
     ) -> Option<u16> {
-        let book = self.book();
+        let mut book = self.book();
         if let Some(port) = book.told_before(&master.flow.key, announced) {
             return Some(port);
         }
         let is_free = |port: u16| book.is_free(master, announced, port);
         let has_pair = announced.pair_of.is_some();
-        ports.find(|&port| is_free(port) && (!has_pair || is_free(port ^ 1)))
+        let is_free = |port: &u16| is_free(*port) && (!has_pair || is_free(*port ^ 1));
+        let place = place_of(master, announced);
+        let last = place.and_then(|place| book.media.ports.get(&place));
+        let odd = announced.follow?.destination?.1 & 1;
+        let last = last.map(|port| port | odd).filter(is_free);
+        let port = last.or_else(|| ports.find(is_free))?;
+        if let Some(place) = place {
+            book.media.remember(place, port);
+        }
+        Some(port)
     }
 
     /// The place that a translated connection has announced, where the other end was told `said`.
@@ -84,16 +132,21 @@ impl Book {
         })
     }
 
-    /// True if nobody expects anything at a port.
+    /// True if nobody expects anything at a port but what is for the same place.
     fn is_free(&self, master: &Master, announced: &Announced, port: u16) -> bool {
         let key = &master.flow.key;
         let family = if announced.destination.is_ipv4() { Family::V4 } else { Family::V6 };
         let endpoint = Endpoint { address: mapped(announced.destination), port };
         let protocol = announced.protocol;
         let it = Destination { zone: key.zone, family, protocol, kind: 0, endpoint };
+        let place = place_of(master, announced);
         // The one that it takes the place of, so that what is sent again says the same.
         let has_one = master.helper.classes()[usize::from(announced.class)].maximum == 1;
-        let gives_way = |number: &u64| has_one && self.entries[number].master.flow.key == *key;
+        let gives_way = |number: &u64| {
+            let Expectation { master, announced: other, .. } = &self.entries[number];
+            let is_same = || place_of(master, other).is_some_and(|it| Some(it) == place);
+            has_one && master.flow.key == *key || is_same()
+        };
         let there = self.by_destination.range((it, 0)..=(it, u64::MAX));
         there.map(|(_, number)| number).all(gives_way)
     }
