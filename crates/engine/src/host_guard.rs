@@ -6,16 +6,23 @@ use steer::Translated;
 /// The kernel has its own copy of each frame, and takes what is for one of its addresses for its
 /// own. Somebody has to keep from it what is somebody else's.
 pub trait HostGuard: std::fmt::Debug + Send + Sync {
-    /// Keeps replies to these addresses, and these packets, from the host, and lets it have those
-    /// that are `left` to it: the kernel redirects some of them, and nothing else of them is its
-    /// affair. When it returns, that is so.
+    /// Keeps from the host what is not for it. When it returns, that is so.
     ///
     /// # Errors
     /// What people are told: then nothing is to be translated so.
-    fn keep_out(
-        &self,
-        translated: &Translated,
-        forwarded: &[Forwarded],
-        left: &[Forwarded],
-    ) -> Result<(), String>;
+    fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String>;
+}
+
+/// What is kept from the host, and what is left to it.
+#[derive(Clone, Copy, Debug)]
+pub struct FromHost<'a> {
+    /// Addresses that sources are translated to, and the ports that they get.
+    pub translated: &'a Translated,
+    /// Ports that rules name for them beside these: the first and the last.
+    pub named_ports: &'a [(u16, u16)],
+    /// Packets whose destination is translated.
+    pub forwarded: &'a [Forwarded],
+    /// Packets that the host gets: the kernel redirects some of them, and nothing else of them
+    /// is its affair.
+    pub left: &'a [Forwarded],
 }

@@ -69,7 +69,7 @@ pub use config::{Config, Mode, StartError, SteerError, WorkerCount};
 pub use crew::Unresponsive;
 pub use events::{EventStream, NumberedEvent, Reported};
 pub use gateway::{CpuSource, Gateway, system_cpus};
-pub use host_guard::HostGuard;
+pub use host_guard::{FromHost, HostGuard};
 pub use output::Sent;
 pub use port_book::place;
 pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};

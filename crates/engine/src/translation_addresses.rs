@@ -12,6 +12,7 @@ use wire::{Family, mapped, protocol};
 use crate::command::Command;
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
+use crate::host_guard::FromHost;
 use crate::routing::Routing;
 use crate::rules::{LoadRulesError, Rules};
 
@@ -55,15 +56,13 @@ impl Coordinator {
         let before = self.left_to_host(self.rules.as_deref());
         let mut left = self.left_to_host(Some(rules));
         left.retain(|packets| before.contains(packets));
-        self.guard_host(&translations.destinations, &left)
+        self.guard_host(Some(rules), &left)
     }
 
     /// Lets the host have nothing any more that rules leave to it: they are to go.
     pub fn withhold_from_host(&self) -> Result<(), LoadRulesError> {
-        let Some(rules) = self.rules.as_deref().filter(|rules| rules.translates()) else {
-            return Ok(());
-        };
-        self.guard_host(&rules.translations().destinations, &[])
+        let rules = self.rules.as_deref().filter(|rules| rules.translates());
+        if rules.is_none() { Ok(()) } else { self.guard_host(rules, &[]) }
     }
 
     /// Lets the host have what the rules leave to it that hold now, and what those `before` led
@@ -76,9 +75,7 @@ impl Coordinator {
         if !new.is_empty() {
             self.end_what_kernel_may_take(&new)?;
         }
-        let rules = self.rules.as_deref();
-        let forwarded = rules.map_or(&[][..], |rules| &rules.translations().destinations);
-        self.guard_host(forwarded, &all)
+        self.guard_host(self.rules.as_deref(), &all)
     }
 
     /// Ends connections whose packets the kernel would take for its own from now on, so that
@@ -105,14 +102,16 @@ impl Coordinator {
         })
     }
 
-    fn guard_host(
-        &self,
-        forwarded: &[Forwarded],
-        left: &[Forwarded],
-    ) -> Result<(), LoadRulesError> {
+    fn guard_host(&self, rules: Option<&Rules>, left: &[Forwarded]) -> Result<(), LoadRulesError> {
         let Some(guard) = &self.config.host_guard else { return Ok(()) };
-        let translated = self.hasher.translated();
-        guard.keep_out(translated, forwarded, left).map_err(LoadRulesError::HostGuard)
+        let translations = rules.map(Rules::translations);
+        let from_host = FromHost {
+            translated: self.hasher.translated(),
+            named_ports: translations.map_or(&[], |it| &it.source_ports),
+            forwarded: translations.map_or(&[], |it| &it.destinations),
+            left,
+        };
+        guard.keep_out(&from_host).map_err(LoadRulesError::HostGuard)
     }
 
     /// Packets that rules may lead to the host.

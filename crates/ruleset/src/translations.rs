@@ -21,6 +21,9 @@ pub struct Translations {
     /// Addresses that sources are translated to, as numbers of 32 or 128 bits. Not those that
     /// packets add to maps.
     pub sources: Vec<(Family, Interval)>,
+    /// Ports that rules name for them: the first and the last. Not those that packets add to
+    /// maps.
+    pub source_ports: Vec<(u16, u16)>,
     /// Sources are translated to addresses of interfaces.
     pub masquerades: bool,
     /// Packets whose destination may be translated to another address.
@@ -110,6 +113,9 @@ impl ValidRuleset {
             for item in &rule.items {
                 let Item::Nat(id) = item else { continue };
                 let nat = &self.nats[id.index()];
+                if matches!(nat.kind, NatKind::Source | NatKind::Masquerade) {
+                    all.source_ports.extend(self.ports(nat));
+                }
                 match nat.kind {
                     NatKind::Source => all.sources.extend(self.addresses(nat)),
                     NatKind::Masquerade => all.masquerades = true,
@@ -179,7 +185,7 @@ impl ValidRuleset {
     fn addresses(&self, nat: &Nat) -> Vec<(Family, Interval)> {
         let held = match &nat.address {
             NatOperand::Fixed(interval) => vec![*interval],
-            NatOperand::Mapped { map, .. } => self.first_values(*map),
+            NatOperand::Mapped { map, .. } => self.values(*map, 0),
             NatOperand::None | NatOperand::WithAddress => Vec::new(),
         };
         let family = |interval: &Interval| match nat.family {
@@ -190,14 +196,25 @@ impl ValidRuleset {
         held.iter().map(|interval| (family(interval), *interval)).collect()
     }
 
-    /// The first parts of what a map holds.
-    fn first_values(&self, map: SetId) -> Vec<Interval> {
+    /// The ports that a translation names.
+    fn ports(&self, nat: &Nat) -> impl Iterator<Item = (u16, u16)> + use<> {
+        let held = match (&nat.port, &nat.address) {
+            (NatOperand::Fixed(interval), _) => vec![*interval],
+            (NatOperand::Mapped { map, .. }, _) => self.values(*map, 0),
+            (NatOperand::WithAddress, NatOperand::Mapped { map, .. }) => self.values(*map, 1),
+            _ => Vec::new(),
+        };
+        held.into_iter().map(|interval| (interval.low as u16, interval.high as u16))
+    }
+
+    /// The parts at one place of what a map holds.
+    fn values(&self, map: SetId, at: usize) -> Vec<Interval> {
         let elements = self.sets[map.index()].elements.iter();
-        let first = |datum: &Datum| match datum {
-            Datum::Values(values) => values.first().copied(),
+        let part = |datum: &Datum| match datum {
+            Datum::Values(values) => values.get(at).copied(),
             Datum::Verdict(_) => None,
         };
-        elements.filter_map(|element| first(element.datum.as_ref()?)).collect()
+        elements.filter_map(|element| part(element.datum.as_ref()?)).collect()
     }
 
     /// The packets that a rule may ask a translation for. What it asks for otherwise than by

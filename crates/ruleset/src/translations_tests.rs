@@ -54,6 +54,16 @@ fn sources_are_all_addresses_that_rules_name() {
         ]
     );
     assert!(!found.masquerades && found.destinations.is_empty());
+    assert_eq!(found.source_ports, []);
+    let tcp = json!({"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "tcp"}});
+    let found = translations(&[
+        json!([tcp, {"snat": {"family": "ip", "addr": "203.0.113.1", "port": 40000}}]),
+        json!([tcp, {"masquerade": {"port": {"range": [50000, 50010]}}}]),
+        json!([tcp, {"snat": {"family": "ip", "addr": {"map": {
+            "key": {"payload": {"protocol": "ip", "field": "saddr"}},
+            "data": {"set": [["192.0.2.1", {"concat": ["203.0.113.9", 7]}]]}}}}}]),
+    ]);
+    assert_eq!(found.source_ports, [(40000, 40000), (50000, 50010), (7, 7)]);
     assert!(translations(&[json!([{"masquerade": null}])]).masquerades);
     assert!(translations(&[json!([{"accept": null}])]).is_empty());
 }

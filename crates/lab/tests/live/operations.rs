@@ -10,7 +10,7 @@ use lab::{
 };
 
 use crate::scenario::{alone, stateway_binary, streams_are_assured, wait_for_pings};
-use crate::stateway::{stateway_lab, stop_cleanly};
+use crate::stateway::{Live, stateway_lab, stop_cleanly};
 
 /// Runs a Stateway that is expected to end at once.
 fn run_refused(gateway: &Namespace, config: &str) -> Result<Output> {
@@ -79,8 +79,10 @@ fn an_interface_that_comes_back_carries_traffic_again() {
 }
 
 /// Runs `traffic` of 4 s while the number of workers changes, and checks a clean stop.
-fn while_workers_change<R: Send>(traffic: impl FnOnce(&Lab) -> Result<R> + Send) -> Result<R> {
-    let mut live = stateway_lab(1)?;
+pub fn while_workers_change<R: Send>(
+    mut live: Live,
+    traffic: impl FnOnce(&Lab) -> Result<R> + Send,
+) -> Result<R> {
     let lab: &Lab = &live;
     let report = thread::scope(|scope| {
         let traffic = scope.spawn(|| traffic(lab));
@@ -98,25 +100,29 @@ fn while_workers_change<R: Send>(traffic: impl FnOnce(&Lab) -> Result<R> + Send)
 #[test]
 fn streams_go_on_while_workers_change() {
     alone(|| {
-        let report =
-            while_workers_change(|lab| iperf_tcp(lab, Family::V4, Duration::from_secs(4), 4))?;
+        let report = while_workers_change(stateway_lab(1)?, |lab| {
+            iperf_tcp(lab, Family::V4, Duration::from_secs(4), 4)
+        })?;
         assert!(report.bytes > 1_000_000, "{report:?}");
         Ok(())
     });
 }
 
+/// Sends datagrams while the number of workers changes.
+pub fn datagrams_stay_in_order(lab: Live) -> Result<()> {
+    let report = while_workers_change(lab, |lab| {
+        iperf_udp(lab, Family::V4, Duration::from_secs(4), 100_000_000, 1200)
+    })?;
+    println!("{report:?}");
+    assert_eq!(report.out_of_order, 0, "{report:?}");
+    // A busy machine may lose some, a gateway that stalls loses more.
+    assert!(report.lost * 4 < report.packets, "{report:?}");
+    Ok(())
+}
+
 #[test]
 fn datagrams_stay_in_order_while_workers_change() {
-    alone(|| {
-        let report = while_workers_change(|lab| {
-            iperf_udp(lab, Family::V4, Duration::from_secs(4), 100_000_000, 1200)
-        })?;
-        println!("{report:?}");
-        assert_eq!(report.out_of_order, 0, "{report:?}");
-        // A busy machine may lose some, a gateway that stalls loses more.
-        assert!(report.lost * 4 < report.packets, "{report:?}");
-        Ok(())
-    });
+    alone(|| datagrams_stay_in_order(stateway_lab(1)?));
 }
 
 /// The CPUs that the process may use change; no CPU of the machine is touched.

@@ -9,6 +9,7 @@ use lab::{
     Family, Gateway, HttpServer, Lab, Placement, Result, StatewaySpec, Transport, ping, traceroute,
 };
 
+use crate::operations::datagrams_stay_in_order;
 use crate::routed::drops;
 use crate::scenario::{FAMILIES, alone, every_request, fragments_arrive, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
@@ -153,6 +154,18 @@ fn every_client_is_masqueraded_with_one_worker() {
 #[test]
 fn every_client_is_masqueraded_with_two_workers() {
     every_client_with(2);
+}
+
+/// Their port is one that a rule names, so most come to another bucket than their answers.
+#[test]
+fn datagrams_stay_in_order_under_translation_while_workers_change() {
+    let named = r#"{"rule":{"family":"inet","table":"t","chain":"out","handle":5,"expr":[
+        {"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":5201}},
+        {"snat":{"family":"ip","addr":"198.51.100.254","port":40000}}]}}"#;
+    let masquerade = r#"{"rule":{"family":"inet","table":"t","chain":"out","handle":6"#;
+    let rules = rules(None).replace(masquerade, &format!("{named},{masquerade}"));
+    assert!(rules.contains("40000"));
+    alone(|| datagrams_stay_in_order(lab_with(1, &rules)?));
 }
 
 #[test]

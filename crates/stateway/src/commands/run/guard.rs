@@ -10,8 +10,8 @@
 //! connection, or what is to go on to a server behind the gateway. It would answer that it has
 //! no such connection. So the table also drops what comes in by the gateway's interfaces for
 //!
-//! - a translation address and a port of the range that sources are translated to, unless the
-//!   host has a socket for it. A socket that waits for anybody gets what opens a connection and
+//! - a translation address and a port of the range that sources are translated to, or one that
+//!   a rule names for them, unless the host has a socket for it. A socket that waits for anybody gets what opens a connection and
 //!   no answers, because these may be for somebody behind the gateway.
 //! - addresses and ports whose destination a rule translates. Where a rule names no port, what
 //!   belongs to a connection of the host's own gets through.
@@ -38,9 +38,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use engine::HostGuard;
-use ruleset::{Forwarded, OWN_TABLE_PREFIX};
-use steer::Translated;
+use engine::{FromHost, HostGuard};
+use ruleset::OWN_TABLE_PREFIX;
 
 use super::kept_out::{KeptOut, NOT_FOR_HOST};
 
@@ -135,14 +134,9 @@ pub struct Keeper {
 }
 
 impl HostGuard for Keeper {
-    fn keep_out(
-        &self,
-        translated: &Translated,
-        forwarded: &[Forwarded],
-        left: &[Forwarded],
-    ) -> Result<(), String> {
+    fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String> {
         let mut state = lock(&self.state);
-        let kept_out = KeptOut::new(translated, forwarded, left).after(&state.kept_out);
+        let kept_out = KeptOut::new(from_host).after(&state.kept_out);
         if state.kept_out == kept_out {
             return Ok(());
         }
@@ -277,6 +271,8 @@ impl Drop for Table {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use ruleset::Forwarded;
 
     use super::*;
 

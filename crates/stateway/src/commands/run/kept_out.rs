@@ -4,8 +4,9 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
+use engine::FromHost;
 use ruleset::{Forwarded, Interval, name_bits};
-use steer::{PortRange, Translated};
+use steer::PortRange;
 use wire::Family;
 
 /// Priority of chains that translate destinations.
@@ -59,8 +60,9 @@ const LED_TO_HOST: [&str; 2] = [
 pub struct KeptOut {
     /// Addresses that sources are translated to.
     pub addresses: Vec<RangeInclusive<IpAddr>>,
-    /// The ports that they get.
-    pub ports: Option<PortRange>,
+    /// The ports that they get or may have got, the first and the last of ranges that are apart,
+    /// in their order. Those that a rule has named stay, because connections may.
+    pub ports: Vec<(u16, u16)>,
     /// Packets whose destination is translated.
     pub forwarded: Vec<Forwarded>,
     /// Packets whose destination was translated. What opens a connection is the host's, and the
@@ -75,13 +77,15 @@ pub struct KeptOut {
 
 impl KeptOut {
     /// What is translated.
-    pub fn new(translated: &Translated, forwarded: &[Forwarded], left: &[Forwarded]) -> Self {
+    pub fn new(from_host: &FromHost<'_>) -> Self {
+        let FromHost { translated, named_ports, forwarded, left } = *from_host;
+        let PortRange { min, max } = translated.ports();
         let address = |bytes: [u8; 16]| Ipv6Addr::from(bytes).to_canonical();
         let addresses =
             translated.addresses().map(|range| address(*range.start())..=address(*range.end()));
         Self {
             addresses: addresses.collect(),
-            ports: Some(translated.ports()),
+            ports: apart(named_ports.iter().copied().chain([(min, max)])),
             forwarded: forwarded.to_vec(),
             former: Vec::new(),
             left: left.to_vec(),
@@ -91,6 +95,7 @@ impl KeptOut {
 
     /// The same behind what was kept out before.
     pub fn after(mut self, before: &Self) -> Self {
+        self.ports = apart(self.ports.iter().chain(&before.ports).copied());
         self.former = latest_gone(&before.former, &before.forwarded, &self.forwarded);
         self.formerly_left = latest_gone(&before.formerly_left, &before.left, &self.left);
         self
@@ -131,7 +136,7 @@ impl KeptOut {
         for rule in OPENS_OR_BELONGS_TO_HOST {
             add(format!("add rule inet {table} former {rule}"));
         }
-        let Some(PortRange { min, max }) = self.ports else { return finish(order) };
+        let ports: Vec<_> = self.ports.iter().map(|(min, max)| format!("{min}-{max}")).collect();
         for (family, is_v4) in [("ip", true), ("ip6", false)] {
             let texts: Vec<String> = self
                 .addresses
@@ -142,8 +147,9 @@ impl KeptOut {
             if !texts.is_empty() {
                 add(format!(
                     "add rule inet {table} translated {family} daddr {{ {} }} {WITH_PORTS} th \
-                     dport {min}-{max} jump sources",
-                    texts.join(", ")
+                     dport {{ {} }} jump sources",
+                    texts.join(", "),
+                    ports.join(", ")
                 ));
             }
         }
@@ -214,6 +220,20 @@ fn latest_gone(gone: &[Forwarded], before: &[Forwarded], now: &[Forwarded]) -> V
     let too_many = latest.len().saturating_sub(MAX_FORMER);
     latest.drain(..too_many);
     latest
+}
+
+/// The same numbers in ranges that neither meet nor touch, in their order.
+fn apart(ranges: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
+    let mut ranges: Vec<_> = ranges.collect();
+    ranges.sort_unstable();
+    let mut apart: Vec<(u16, u16)> = Vec::new();
+    for (low, high) in ranges {
+        match apart.last_mut() {
+            Some(last) if low <= last.1.saturating_add(1) => last.1 = last.1.max(high),
+            _ => apart.push((low, high)),
+        }
+    }
+    apart
 }
 
 fn finish(mut order: String) -> String {
@@ -336,6 +356,23 @@ mod tests {
         assert_eq!(many.former, latest);
         // The same again changes nothing, so nft is not bothered.
         assert_eq!(kept_out([443]).after(&second), second);
+    }
+
+    #[test]
+    fn ports_that_rules_name_are_kept_out_beside_the_range_and_stay_so() {
+        assert_eq!(
+            apart([(9, 9), (1, 4), (10, 12), (3, 5), (u16::MAX, u16::MAX)].into_iter()),
+            [(1, 5), (9, 12), (u16::MAX, u16::MAX)]
+        );
+        let address = IpAddr::from([198, 51, 100, 1]);
+        let ports = |ports: &[(u16, u16)]| KeptOut {
+            addresses: vec![address..=address],
+            ports: ports.to_vec(),
+            ..KeptOut::default()
+        };
+        let after = ports(&[(1024, 2047)]).after(&ports(&[(1024, 2047), (40_000, 40_000)]));
+        let order = after.order("t", &["wan0".to_owned()], "mark");
+        assert!(order.contains("th dport { 1024-2047, 40000-40000 } jump sources; "), "{order}");
     }
 
     #[test]
