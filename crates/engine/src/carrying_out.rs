@@ -64,7 +64,8 @@ impl Worker {
                     Some(Course::By { mtu, .. }) => mtu,
                     _ => None,
                 };
-                let Some(mtu) = mtus.chain(of_route).min() else { return };
+                let back = self.router.as_ref().and_then(|it| it.mtu_back(&packet.network));
+                let Some(mtu) = mtus.chain(of_route).chain(back).min() else { return };
                 let headers = if packet.network.family == Family::V4 { 40 } else { 60 };
                 u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
             }

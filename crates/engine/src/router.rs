@@ -94,6 +94,8 @@ pub struct Unsent {
     pub bucket: BucketId,
     /// Bytes that its packet may have, if the route says so.
     pub mtu: Option<u32>,
+    /// Since when it has been here, nanoseconds.
+    pub since_ns: u64,
     /// Itself.
     pub frame: Frame,
 }
@@ -275,6 +277,16 @@ impl Router {
         Course::By { next: (hop.link, address), mtu: hop.mtu }
     }
 
+    /// Bytes of the longest packet that the route to who has sent a packet lets by, if it says
+    /// so.
+    pub fn mtu_back(&self, network: &Network) -> Option<u32> {
+        let (from, to) = (network.destination_ip(), network.source_ip());
+        match self.routing.fib.way(&Query::new(from, to, LinkId(0))) {
+            Way::Forward(hop) => hop.mtu,
+            _ => None,
+        }
+    }
+
     /// The port that a packet of this course leaves by, if it does.
     pub fn port_of(&self, course: &Course) -> Option<PortId> {
         match course {
@@ -298,7 +310,7 @@ impl Router {
                 self.refuse(OUT_OF_TIME, frame, now_ns, exits);
             }
             Course::By { next, mtu } => {
-                self.send_to(next, Unsent { bucket, mtu, frame }, now_ns, exits);
+                self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
             }
             Course::Host => {
                 exits.counters.output.to_host += 1;
@@ -374,7 +386,8 @@ impl Router {
         }
         self.ask(next, now_ns);
         let has_failed = self.routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed);
-        let fresh = || Waiting { since_ns: now_ns, has_failed, ..Waiting::default() };
+        let since_ns = unsent.since_ns;
+        let fresh = || Waiting { since_ns, has_failed, ..Waiting::default() };
         let waiting = self.waiting.entry(next).or_insert_with(fresh);
         let bytes = waiting.bytes + unsent.frame.len();
         if waiting.frames.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES {

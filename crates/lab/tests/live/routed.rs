@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lab::{Family, Gateway, Lab, Placement, Result, StatewaySpec, ping};
 
+use crate::mtu::soon;
 use crate::scenario::{
     FAMILIES, alone, every_client, fragments_arrive, routes_show, stateway_binary,
 };
@@ -158,9 +159,7 @@ fn a_route_allows_less_than_its_link(lab: &Lab) -> Result<()> {
     ] {
         let mtu = if host.contains(':') { 1290 } else { 1200 };
         lab.gateway().ip(&[&format!("route replace {host} dev wan0 mtu {mtu}")])?;
-        thread::sleep(Duration::from_millis(700));
-        let said = one_ping(lab, &["-M", "do", "-s", ping_it], host)?;
-        assert!(said.contains(says), "{said}");
+        soon(says, || Ok(one_ping(lab, &["-M", "do", "-s", ping_it], host)?.contains(says)))?;
     }
     let said = one_ping(lab, &["-M", "dont", "-s", "1250"], "198.51.100.2")?;
     assert!(said.contains(" 0% packet loss"), "{said}");
