@@ -98,6 +98,9 @@ pub(crate) struct Master {
     pub helper: Kind,
     /// Its mark when it announced.
     pub mark: u32,
+    /// Where the other end is, which is to open what it announces: the zone of the packets that
+    /// come from there.
+    pub zone: Zone,
 }
 
 /// An expected connection.
@@ -488,7 +491,7 @@ impl Expectation {
     fn destination(&self) -> Destination {
         let Announced { protocol, destination, destination_port: port, .. } = self.announced;
         Destination {
-            zone: self.master.flow.key.zone,
+            zone: self.master.zone,
             family: if destination.is_ipv4() { Family::V4 } else { Family::V6 },
             protocol,
             kind: self.call().map_or(0, |call| call.kind),

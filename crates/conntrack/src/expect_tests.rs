@@ -23,7 +23,7 @@ fn flow(protocol: u8, zone: u16, from: (&str, u16), to: (&str, u16)) -> KeyedPac
 
 fn master(port: u16) -> Master {
     let flow = flow(protocol::TCP, 0, (CLIENT, port), (SERVER, 21));
-    Master { flow, helper: Kind::Ftp, mark: 7 }
+    Master { flow, helper: Kind::Ftp, mark: 7, zone: flow.key.zone }
 }
 
 /// From the server to a port of the client.

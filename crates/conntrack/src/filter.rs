@@ -16,8 +16,12 @@ pub struct Filter {
     pub family: Option<Family>,
     /// IP protocol number.
     pub protocol: Option<u8>,
-    /// Zone.
+    /// [Zone](Connection::zone) of both directions.
     pub zone: Option<u16>,
+    /// [Zone](Connection::original_zone) of the original direction alone.
+    pub original_zone: Option<u16>,
+    /// [Zone](Connection::reply_zone) of the reply direction alone.
+    pub reply_zone: Option<u16>,
     /// Source of the original direction.
     pub source: Option<Prefix>,
     /// Destination of the original direction.
@@ -238,6 +242,8 @@ impl Filter {
         is(self.family, connection.family)
             && is(self.protocol, connection.protocol)
             && is(self.zone, connection.zone)
+            && is(self.original_zone, connection.original_zone)
+            && is(self.reply_zone, connection.reply_zone)
             && self.source.is_none_or(|prefix| prefix.contains(connection.original.source))
             && self
                 .destination

@@ -160,11 +160,13 @@ struct Middle<'a> {
 impl Display for Middle<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Self { connection, counters } = self;
-        write_tuple(f, &connection.original, counters.map(|counts| counts[0]))?;
+        let zone = ("zone-orig", connection.original_zone);
+        write_tuple(f, &connection.original, zone, counters.map(|counts| counts[0]))?;
         if !connection.seen_reply {
             f.write_str("[UNREPLIED] ")?;
         }
-        write_tuple(f, &connection.reply, counters.map(|counts| counts[1]))?;
+        let zone = ("zone-reply", connection.reply_zone);
+        write_tuple(f, &connection.reply, zone, counters.map(|counts| counts[1]))?;
         f.write_str(if connection.assured { "[ASSURED] " } else { "" })
     }
 }
@@ -177,9 +179,7 @@ struct End<'a> {
 
 impl Display for End<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        if self.connection.zone != 0 {
-            write!(f, "zone={} ", self.connection.zone)?;
-        }
+        write_zone(f, ("zone", self.connection.zone))?;
         self.age_s.map_or(Ok(()), |age_s| write!(f, "delta-time={age_s} "))?;
         self.connection.helper.map_or(Ok(()), |helper| write!(f, "helper={helper} "))
     }
@@ -216,9 +216,19 @@ fn write_expected_ports(f: &mut Formatter<'_>, protocol: u8, from: u16, to: u16)
     }
 }
 
-fn write_tuple(f: &mut Formatter<'_>, tuple: &Tuple, counts: Option<Counts>) -> Result {
+fn write_zone(f: &mut Formatter<'_>, (name, zone): (&str, u16)) -> Result {
+    if zone == 0 { Ok(()) } else { write!(f, "{name}={zone} ") }
+}
+
+fn write_tuple(
+    f: &mut Formatter<'_>,
+    tuple: &Tuple,
+    zone: (&str, u16),
+    counts: Option<Counts>,
+) -> Result {
     write!(f, "src={} dst={} ", tuple.source, tuple.destination)?;
     write_transport(f, tuple)?;
+    write_zone(f, zone)?;
     counts.map_or(Ok(()), |Counts { packets, bytes }| write!(f, "packets={packets} bytes={bytes} "))
 }
 

@@ -14,6 +14,8 @@ fn connection() -> Connection {
         family: Family::V4,
         protocol: protocol::TCP,
         zone: 0,
+        original_zone: 0,
+        reply_zone: 0,
         original: Tuple { source: client, destination: server, transport: ports(41212, 6000) },
         reply: Tuple { source: server, destination: client, transport: ports(6000, 41212) },
         key: keyed.key,

@@ -1,6 +1,6 @@
 //! What goes into tracking and what comes out.
 
-use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Timestamp, Verdict};
+use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Timestamp, Verdict, ZonePair};
 use wire::{Family, IcmpError, Network, Transport};
 
 use crate::entry::{Head, Status};
@@ -42,6 +42,10 @@ pub struct TrackedPacket<'a> {
     /// How often its zone has got packets that were in other zones before, modulo 2^16. A
     /// connection may have gone on elsewhere meanwhile.
     pub map_epoch: u16,
+    /// Where a rule has given it a zone for one direction only: those of a connection that it
+    /// opens. `keyed` is in the first, or in the second if it is a reply there
+    /// ([`Table::zone_of`](crate::Table::zone_of)). `None` where all is in one.
+    pub zones: Option<ZonePair>,
 }
 
 /// What tracking needs from its worker.

@@ -10,8 +10,9 @@ mod room;
 mod ruled;
 mod translated;
 mod watched;
+mod zoned;
 
-use flow::{Class, DropReason, KeyedPacket, Prefetch, SlotIndex, TimerWheel, Timestamp};
+use flow::{Class, DropReason, KeyedPacket, Prefetch, SlotIndex, TimerWheel, Timestamp, ZonePair};
 use wire::Transport;
 use wire::checksum::verify_transport;
 
@@ -48,6 +49,8 @@ pub struct Table {
     /// What the translation of the connection that ended last does to the packet that ended
     /// it.
     parting: Halves,
+    /// The zones of that connection.
+    parting_zones: ZonePair,
     /// Ports that helpers may announce.
     block: Block,
     /// What has to be changed in the payload of the packet that passed last.
@@ -63,6 +66,7 @@ impl Table {
             wheel: TimerWheel::new(now),
             room: Room::default(),
             parting: Halves::default(),
+            parting_zones: ZonePair::default(),
             block: Block::ALL,
             edits: Vec::new(),
         }
@@ -139,7 +143,11 @@ impl Table {
         if matches!(packet.network.transport, Transport::IcmpError(_)) {
             return self.relate(packet, context);
         }
-        match self.find(packet.keyed, packet.hash, context) {
+        let found = match packet.zones {
+            None => self.find(packet.keyed, packet.hash, context),
+            Some(zones) => self.find_in(zones, packet.keyed, packet.hash, context),
+        };
+        match found {
             Some(met) => self.advance(met, packet, context),
             None => self.open(packet, context),
         }
@@ -168,6 +176,11 @@ impl Table {
     #[inline]
     fn find(&mut self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) -> Option<Met> {
         let met = self.look_up(packet, hash)?;
+        self.if_live(met, context)
+    }
+
+    #[inline]
+    fn if_live(&mut self, met: Met, context: &mut Context<'_>) -> Option<Met> {
         if self.slab[met.slot].head.is_expired(context.now) {
             self.close(met.slot, context);
             return None;
@@ -245,6 +258,7 @@ impl Table {
                     self.account(slot, packet, before.direction);
                 }
                 self.parting = self.halves(slot, direction);
+                self.parting_zones = self.zones_of(slot);
                 self.close(slot, context);
                 tracked
             }
@@ -267,6 +281,13 @@ impl Table {
     #[cold]
     #[inline(never)]
     fn open(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
+        if let Some(zones) = packet.zones
+            && zones.original != packet.keyed.key.zone
+        {
+            // What it replied to is gone.
+            let (keyed, hash) = packet.keyed.moved(packet.hash, zones.original);
+            return self.track(&TrackedPacket { keyed: &keyed, hash, ..*packet }, context);
+        }
         if packet.screened
             && let Transport::Tcp(tcp) = packet.network.transport
             && syn_proxy::screens(tcp.flags)
@@ -325,6 +346,9 @@ impl Table {
             return Tracked::refused(DropReason::TableFull);
         }
         self.wheel.insert(slot, deadline);
+        if let Some(zones) = packet.zones {
+            self.part(slot, zones, packet.hash);
+        }
         if settings.accounting || settings.timestamps {
             self.slab.begin_side(slot, context.now);
             self.account(slot, packet, Direction::Original);
@@ -340,7 +364,10 @@ impl Table {
         let sender = packet.keyed.sender;
         // It goes where an answer to the quoted packet would.
         let answer = KeyedPacket { sender: sender.opposite(), ..*packet.keyed };
-        let found = self.find(&answer, packet.hash, context);
+        let found = match packet.zones {
+            None => self.find(&answer, packet.hash, context),
+            Some(zones) => self.find_in(zones, &answer, packet.hash, context),
+        };
         let Some(met) = found.or_else(|| self.quoted_call(packet, &answer, context)) else {
             context.counters.error += 1;
             return invalid(DropReason::IcmpErrorUnknown.into(), context);

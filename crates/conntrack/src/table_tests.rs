@@ -78,6 +78,7 @@ impl Lab {
             may_open: true,
             screened: false,
             map_epoch: self.map_epoch,
+            zones: None,
         };
         self.run(|table, context| track(table, &packet, context))
     }
@@ -477,6 +478,7 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
             may_open,
             screened,
             map_epoch: 0,
+            zones: None,
         };
         lab.run(|table, context| table.track_unjudged(&packet, context)).class
     };

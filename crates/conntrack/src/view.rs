@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use flow::{FlowKey, KeyedPacket, Side, Timestamp, Zone};
+use flow::{FlowKey, KeyedPacket, Side, Timestamp, Zone, ZonePair};
 use wire::{Family, QueryKind, protocol};
 
 use crate::entry::Status;
@@ -20,8 +20,12 @@ pub struct Connection {
     pub family: Family,
     /// IP protocol number.
     pub protocol: u8,
-    /// Zone.
+    /// Zone of both directions, 0 if they are in different ones.
     pub zone: u16,
+    /// Zone of the originator's packets alone, 0 if both directions are in one.
+    pub original_zone: u16,
+    /// Zone of the replies alone, 0 if both directions are in one.
+    pub reply_zone: u16,
     /// As the packets of the originator carry it.
     pub original: Tuple,
     /// As the packets of the replying end carry it.
@@ -158,7 +162,7 @@ impl Expected {
         let Expectation { master, announced, deadline } = expectation;
         let class = &master.helper.classes()[usize::from(announced.class)];
         Self {
-            zone: zone_number(master.flow.key.zone),
+            zone: zone_number(master.zone),
             protocol: announced.protocol,
             source: announced.source,
             source_port: announced.source_port,
@@ -175,6 +179,14 @@ impl Expected {
 }
 
 impl Connection {
+    /// The zones of both directions.
+    pub const fn zones(&self) -> ZonePair {
+        match (self.original_zone, self.reply_zone) {
+            (0, 0) => ZonePair::both(Zone(self.zone)),
+            (original, reply) => ZonePair { original: Zone(original), reply: Zone(reply) },
+        }
+    }
+
     /// The connection in a slot.
     pub(crate) fn of(slab: &Slab, slot: u32, now: Timestamp) -> Self {
         let Entry { head, body } = &slab[slot];
@@ -183,10 +195,15 @@ impl Connection {
         let untranslated = KeyedPacket { key: *key, sender: head.originator() };
         let leaves_as = slab.translation(slot).map_or(untranslated, |it| it.leaves_as);
         let has = |bit| head.status.has(bit);
+        let (zone, reply_zone) = (zone_number(key.zone), zone_number(leaves_as.key.zone));
+        let (zone, original_zone, reply_zone) =
+            if zone == reply_zone { (zone, 0, 0) } else { (0, zone, reply_zone) };
         Self {
             family: key.family,
             protocol: key.protocol,
-            zone: zone_number(key.zone),
+            zone,
+            original_zone,
+            reply_zone,
             original: tuple(key, head.originator(), Direction::Original),
             reply: tuple(&leaves_as.key, leaves_as.sender, Direction::Reply),
             key: *key,

@@ -51,8 +51,12 @@ pub struct ConnectionQuery {
     pub state: Option<String>,
     /// `ipv4` or `ipv6`.
     pub family: Option<String>,
-    /// Zone.
+    /// Zone of both directions.
     pub zone: Option<u16>,
+    /// Zone of the original direction alone.
+    pub orig_zone: Option<u16>,
+    /// Zone of the reply direction alone.
+    pub reply_zone: Option<u16>,
     /// Mark, or mark and mask.
     pub mark: Option<String>,
     /// Labels that must all be there: names and numbers, separated by commas.
@@ -210,6 +214,8 @@ impl ConnectionQuery {
             family: read("family", &self.family, "ipv4 or ipv6", family)?,
             protocol,
             zone: self.zone,
+            original_zone: self.orig_zone,
+            reply_zone: self.reply_zone,
             source: read("src", &self.src, PREFIX, prefix)?,
             destination: read("dst", &self.dst, PREFIX, prefix)?,
             source_port: self.sport,
@@ -287,6 +293,8 @@ impl ConnectionQuery {
             ("state", self.state.clone()),
             ("family", self.family.clone()),
             ("zone", port(self.zone)),
+            ("orig_zone", port(self.orig_zone)),
+            ("reply_zone", port(self.reply_zone)),
             ("mark", self.mark.clone()),
             ("label", self.label.clone()),
             ("events", self.events.clone()),

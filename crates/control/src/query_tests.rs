@@ -27,6 +27,8 @@ fn a_request_says_what_was_asked() {
         state: Some("a&b=c d%".into()),
         family: Some("ipv6".into()),
         zone: Some(7),
+        orig_zone: Some(8),
+        reply_zone: Some(9),
         mark: Some("0x10/0xff".into()),
         label: Some("bulk,7".into()),
         events: Some("NEW,DESTROY".into()),

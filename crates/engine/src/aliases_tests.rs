@@ -29,6 +29,7 @@ fn packet(timestamp: u64) -> Packet {
         flow: None,
         bucket: BucketId(0),
         origin: crate::zones::Origin::default(),
+        zones: None,
         mark: 0,
         judged: false,
         untracked: false,

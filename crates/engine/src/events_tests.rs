@@ -20,6 +20,8 @@ fn event(connection: u16, number: u32) -> Event {
         family: Family::V4,
         protocol: protocol::UDP,
         zone: 0,
+        original_zone: 0,
+        reply_zone: 0,
         original: tuple,
         reply: tuple,
         key: FlowKey {

@@ -2,7 +2,7 @@
 
 use conntrack::nat::Halves;
 use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
-use flow::{Endpoint, KeyedPacket, Timestamp};
+use flow::{Endpoint, KeyedPacket, Timestamp, ZonePair};
 use netio::PortId;
 use ruleset::{Connection, CtState, Details, Known, Tuple, name_bits};
 use wire::{Place, mapped};
@@ -170,7 +170,11 @@ impl Journey {
     }
 
     /// As rules see it.
-    pub fn connection<'a>(&self, zone: u16, details: Option<&'a dyn Details>) -> Connection<'a> {
+    pub fn connection<'a>(
+        &self,
+        zones: ZonePair,
+        details: Option<&'a dyn Details>,
+    ) -> Connection<'a> {
         let tracked = &self.tracked;
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         let known = tracked.direction.map(|direction| Known {
@@ -181,7 +185,7 @@ impl Journey {
                 | bit(tracked.is_assured(), ASSURED)
                 | self.translated,
             mark: tracked.mark,
-            zone,
+            zones,
             details,
         });
         Connection { state: self.state, known }

@@ -5,7 +5,7 @@
 
 use conntrack::nat::Halves;
 use conntrack::{Tracked, Why};
-use flow::{Class, DropReason, Timestamp, Zone};
+use flow::{Class, DropReason, Timestamp, ZonePair};
 use netio::Frame;
 use ruleset::{CtState, Decision, NatKind, NatRequest, Outcome, PacketView, Stage, evaluate};
 use wire::{ETHERNET_LEN, TcpFlags, Transport};
@@ -31,13 +31,12 @@ impl Passed {
 }
 
 impl Worker {
-    /// Asks the rules before tracking. Returns the zone that the packet belongs in, if that is
-    /// another than it is in.
+    /// Asks the rules before tracking. Returns the zones that they say, if they say any.
     pub(crate) fn judge_untracked(
         &mut self,
         packet: &mut Packet,
         now: Timestamp,
-    ) -> Result<Option<Zone>, Why> {
+    ) -> Result<Option<ZonePair>, Why> {
         let Some(rules) = &self.rules else { return Ok(None) };
         if rules.shared.program.is_empty(Stage::Untracked) {
             return Ok(None);
@@ -51,7 +50,7 @@ impl Worker {
         let wanted = asked?;
         packet.untracked = wanted.notrack;
         packet.judged = true;
-        Ok(wanted.zone.map(Zone).filter(|zone| *zone != packet.origin.zone))
+        Ok(wanted.zone)
     }
 
     /// Tracks a packet and judges it by the rules. If it is refused, what it has opened is
@@ -74,6 +73,7 @@ impl Worker {
         } else {
             self.track(packet, screened && !is_syn, now)
         };
+        self.stay_with(packet, &tracked);
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
             return if is_news { Ok(Passed::TO_HOST) } else { Err(why) };
@@ -292,7 +292,10 @@ impl Worker {
         let program = &rules.shared.program;
         let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
         let asked = table.and_then(|table| Asked::of(table, packet, &journey.tracked, now));
-        let zone = packet.origin.zone.0;
+        let zones = match table {
+            Some(table) if journey.tracked.is_translated() => table.zones(&journey.tracked),
+            _ => ZonePair::both(packet.origin.zone),
+        };
         let bytes = packet.frame.bytes();
         let view = PacketView {
             frame: bytes,
@@ -303,7 +306,7 @@ impl Worker {
             output: journey.output,
             mark: journey.mark,
             priority: journey.priority,
-            connection: journey.connection(zone, asked.as_ref().map(|asked| asked as _)),
+            connection: journey.connection(zones, asked.as_ref().map(|asked| asked as _)),
         };
         let outcome = evaluate(program, stage, &view, &mut rules.state, now);
         journey.mark = outcome.mark.unwrap_or(journey.mark);
@@ -372,7 +375,7 @@ enum Led {
 #[derive(Default)]
 struct Wanted {
     nat: Option<NatRequest>,
-    zone: Option<u16>,
+    zone: Option<ZonePair>,
     notrack: bool,
 }
 

@@ -1,6 +1,6 @@
 //! What travels between workers.
 
-use flow::KeyedPacket;
+use flow::{KeyedPacket, ZonePair};
 use netio::Frame;
 use ruleset::ElementUpdate;
 use steer::{BucketId, SteeringHasher};
@@ -26,6 +26,8 @@ pub struct Packet {
     pub bucket: BucketId,
     /// Zone and VLAN that it came from.
     pub origin: Origin,
+    /// Zones of a connection that it opens, where a rule has given it one for one direction.
+    pub zones: Option<ZonePair>,
     /// The mark that rules have given it before tracking.
     pub mark: u32,
     /// Rules in front of tracking have been asked: it is in its zone.

@@ -80,6 +80,7 @@ fn datagram(fragments: usize) -> Packet {
         flow: None,
         bucket: steer::BucketId(0),
         origin: crate::zones::Origin::default(),
+        zones: None,
         mark: 0,
         judged: false,
         untracked: false,

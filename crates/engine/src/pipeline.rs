@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use conntrack::{Shortage, Tracked, Why};
 use defrag::Piece;
-use flow::{Class, DropReason, Timestamp, Verdict, Zone};
+use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
 use netio::Frame;
 use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
@@ -107,7 +107,14 @@ impl Worker {
         origin: Origin,
         pieces: Option<Box<Pieces>>,
     ) -> Packet {
-        let (flow, bucket) = self.flow_of(&frame, &network, origin.zone);
+        let supplied = NonZeroU32::new(frame.supplied_hash);
+        let (flow, bucket) = match self.hasher.steer(&network, origin.zone, supplied) {
+            Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(&network) => (None, bucket),
+            Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
+                (Some(TrackedFlow { keyed, hash }), bucket)
+            }
+            Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
+        };
         let is_own = self.router.as_ref().is_some_and(|router| router.takes_own(&network));
         Packet {
             frame,
@@ -116,6 +123,7 @@ impl Worker {
             bucket,
             origin,
             pieces,
+            zones: None,
             mark: 0,
             judged: false,
             untracked: false,
@@ -124,36 +132,46 @@ impl Worker {
         }
     }
 
-    /// The flow of a packet in a zone, and its bucket.
-    fn flow_of(
-        &self,
-        frame: &Frame,
-        network: &Network,
-        zone: Zone,
-    ) -> (Option<TrackedFlow>, BucketId) {
-        let supplied = NonZeroU32::new(frame.supplied_hash);
-        match self.hasher.steer(network, zone, supplied) {
-            Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(network) => (None, bucket),
-            Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
-                (Some(TrackedFlow { keyed, hash }), bucket)
-            }
-            Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
-        }
-    }
-
-    /// Puts a packet into the zone that a rule says, and gives it to the bucket of its flow
-    /// there. All packets of a flow go this way, so they stay in order.
+    /// Puts a packet into the zone that a rule says. Its bucket is that of its flow in any zone.
     #[cold]
     #[inline(never)]
-    fn change_zone(&mut self, packet: &mut Packet, zone: Zone, now: Timestamp) {
-        let (mut flow, bucket) = self.flow_of(&packet.frame, &packet.network, zone);
-        if let Some(flow) = &mut flow {
-            flow.table_hash(&self.hasher);
+    fn change_zone(&self, packet: &mut Packet, zones: ZonePair, now: Timestamp) {
+        packet.zones = Some(zones).filter(|zones| !zones.is_one());
+        let zone = self.zone_of(packet, zones, now).unwrap_or(zones.original);
+        self.put_into(packet, zone);
+    }
+
+    fn put_into(&self, packet: &mut Packet, zone: Zone) {
+        if zone == packet.origin.zone {
+            return;
         }
         // The map knows nothing of what rules say: what is in its zone was never elsewhere.
         packet.origin = Origin { zone, map_epoch: 0, ..packet.origin };
-        packet.flow = flow;
-        self.redirect(packet, bucket, None, now);
+        if let Some(flow) = &mut packet.flow {
+            let (keyed, hash) = flow.keyed.moved(flow.table_hash(&self.hasher), zone);
+            *flow = TrackedFlow { keyed, hash: Some(hash) };
+        }
+    }
+
+    /// A packet with a zone for each direction may have opened a connection where it was taken
+    /// for a reply.
+    #[inline]
+    pub(crate) fn stay_with(&self, packet: &mut Packet, tracked: &Tracked) {
+        if let (true, Some(zones)) = (tracked.fresh, packet.zones) {
+            self.put_into(packet, zones.original);
+        }
+    }
+
+    /// The zone in which a packet belongs to a connection, if it has a zone for each direction.
+    fn zone_of(&self, packet: &mut Packet, zones: ZonePair, now: Timestamp) -> Option<Zone> {
+        let zones = Some(zones).filter(|zones| !zones.is_one())?;
+        packet.flow.as_mut()?.table_hash(&self.hasher);
+        let (keyed, hash) = packet.looked_up()?;
+        let bucket = self.ownership.get(packet.bucket)?;
+        bucket.connections.zone_of(zones, &keyed, hash, now).or_else(|| {
+            let (reply, hash) = keyed.moved(hash, zones.reply);
+            bucket.aliases.owner(&reply, hash).map(|_| zones.reply)
+        })
     }
 
     /// True for a packet that is the host's whatever rules say of it.
@@ -237,33 +255,38 @@ impl Worker {
             TimeSource::Turn => now,
             TimeSource::Frame => Timestamp::from_nanos(packet.frame.timestamp),
         };
-        if self.divert(packet, now) {
+        // Where rules set zones, whose it is can not be said before they were asked.
+        let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones());
+        if !sets_zones && self.divert(packet, now) {
             return;
         }
         let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return };
         bucket.packets += 1;
         if packet.pieces.is_none() && !packet.judged {
-            // Those of a datagram were counted one by one, and what rules have put into another
-            // zone was before.
+            // Those of a datagram were counted one by one, and what has met an alias since was
+            // before.
             self.counters.softnet.processed += 1;
         }
         if let Some(piece) = Piece::of(&packet.network, packet.origin.realm()) {
             return self.reassemble(&piece, packet, now);
         }
-        // Where rules set zones, whose it is can not be said before they were asked.
-        let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones());
         if !sets_zones && (self.is_left_to_host(packet, now) || self.is_hosts(packet, now)) {
             return self.conclude(packet, Ok(Passed::TO_HOST), now);
         }
         if self.rules.is_some() && !packet.judged {
             match self.judge_untracked(packet, now) {
                 Err(why) => return self.conclude(packet, Err(why), now),
-                Ok(Some(zone)) => return self.change_zone(packet, zone, now),
+                Ok(Some(zones)) => self.change_zone(packet, zones, now),
                 Ok(None) => {}
             }
         }
-        if sets_zones && (self.is_left_to_host(packet, now) || self.is_hosts(packet, now)) {
-            return self.conclude(packet, Ok(Passed::TO_HOST), now);
+        if sets_zones {
+            if self.divert(packet, now) {
+                return;
+            }
+            if self.is_left_to_host(packet, now) || self.is_hosts(packet, now) {
+                return self.conclude(packet, Ok(Passed::TO_HOST), now);
+            }
         }
         if !packet.untracked && self.take_proxied(packet, now) {
             return;

@@ -106,7 +106,12 @@ impl Tracking {
         };
         let may_open = !self.refuses_new[usize::from(packet.frame.port.0)];
         let has_promised = now < self.promised_until;
-        let mut context = self.context_of(Some(keyed.key.zone), now, counters);
+        // Replies may be in another zone than what they reply to.
+        let zone = match self.zones.differ() && bucket.connections.has_translated() {
+            true => bucket.connections.original_zone(keyed, *hash),
+            false => keyed.key.zone,
+        };
+        let mut context = self.context_of(Some(zone), now, counters);
         let may_screen = has_promised || context.settings.syn_proxy.half_open != 0;
         let screened = screened && may_open && may_screen;
         let offered = TrackedPacket { may_open, screened, ..offered(packet, keyed, *hash) };
@@ -144,5 +149,6 @@ fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> Tracked
         may_open: true,
         screened: false,
         map_epoch: packet.origin.map_epoch,
+        zones: packet.zones,
     }
 }

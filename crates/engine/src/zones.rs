@@ -206,6 +206,12 @@ impl Zones {
         known.copied().unwrap_or(Origin { zone: Zone(0), vlan, map_epoch: self.rest_epoch })
     }
 
+    /// True if a zone has settings of its own.
+    #[inline]
+    pub const fn differ(&self) -> bool {
+        !self.settings.is_empty()
+    }
+
     /// The settings of a zone, `None` for those of the gateway.
     #[inline]
     pub fn settings(&self, zone: Zone) -> Option<&conntrack::Settings> {

@@ -1,6 +1,6 @@
 //! Zones that rules set, while workers take their turns in any order and buckets move.
 
-use flow::{FlowKey, Timestamp, Zone};
+use flow::{FlowKey, Timestamp, Zone, ZonePair};
 use proptest::prelude::*;
 use ruleset::{Options, import};
 use steer::{BucketCount, BucketId, Steered};
@@ -17,25 +17,30 @@ const BUCKETS: u16 = 16;
 const FLOWS: u16 = 12;
 const FIRST_PORT: u16 = 3000;
 
-/// Every third flow stays where it is.
-fn zone_of(flow: u16) -> Zone {
-    Zone(if flow.is_multiple_of(3) { 0 } else { 20 + flow })
+/// Every third flow stays where it is, and of every third only what the client sends has a zone.
+fn zones_of(flow: u16) -> ZonePair {
+    let zone = Zone(20 + flow);
+    match flow % 3 {
+        0 => ZonePair::default(),
+        1 => ZonePair::both(zone),
+        _ => ZonePair { original: zone, reply: Zone(0) },
+    }
 }
 
 /// Rules for both directions; what they say of a packet that has a zone counts no more.
 fn rules() -> String {
-    let pairs: Vec<String> = (0..FLOWS)
-        .filter(|flow| zone_of(*flow) != Zone(0))
-        .map(|flow| format!("[{},{}]", FIRST_PORT + flow, zone_of(flow).0))
-        .collect();
+    let pairs = |kind| {
+        let flows = (0..FLOWS).filter(|flow| flow % 3 == kind);
+        let pair = |flow| format!("[{},{}]", FIRST_PORT + flow, zones_of(flow).original.0);
+        flows.map(pair).collect::<Vec<_>>().join(",")
+    };
     let rule = |expr: &str| {
         format!(r#",{{"rule":{{"family":"ip","table":"t","chain":"c","expr":[{expr}]}}}}"#)
     };
-    let by_port = |port: &str| {
+    let by_port = |port: &str, way: &str, pairs: &str| {
         rule(&format!(
-            r#"{{"mangle":{{"key":{{"ct":{{"key":"zone"}}}},"value":{{"map":{{"key":{{"payload":
-            {{"protocol":"udp","field":"{port}"}}}},"data":{{"set":[{}]}}}}}}}}}}"#,
-            pairs.join(",")
+            r#"{{"mangle":{{"key":{{"ct":{{"key":"zone"{way}}}}},"value":{{"map":{{"key":{{"payload":
+            {{"protocol":"udp","field":"{port}"}}}},"data":{{"set":[{pairs}]}}}}}}}}}}"#,
         ))
     };
     let zoned = r#"{"match":{"op":"==","left":{"ct":{"key":"state"}},"right":"new"}},
@@ -43,9 +48,10 @@ fn rules() -> String {
     format!(
         r#"{{"nftables":[{{"table":{{"family":"ip","name":"t","handle":1}}}},
             {{"chain":{{"family":"ip","table":"t","name":"c","handle":1,"type":"filter",
-            "hook":"prerouting","prio":-300,"policy":"accept"}}}}{}{}{}]}}"#,
-        by_port("sport"),
-        by_port("dport"),
+            "hook":"prerouting","prio":-300,"policy":"accept"}}}}{}{}{}{}]}}"#,
+        by_port("sport", "", &pairs(1)),
+        by_port("dport", "", &pairs(1)),
+        by_port("sport", r#","dir":"original""#, &pairs(2)),
         rule(zoned),
     )
 }
@@ -108,7 +114,7 @@ impl Scene {
         let ports = (FIRST_PORT + flow, 53);
         PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]).udp(ports.0, ports.1, b"", &mut bytes);
         let network = wire::dissect(&bytes, wire::Tunnels::Inner).unwrap().network.unwrap();
-        match self.crew.hasher.steer(&network, zone_of(flow), None) {
+        match self.crew.hasher.steer(&network, zones_of(flow).original, None) {
             Steered::Flow { keyed, bucket, .. } => (keyed.key, bucket),
             _ => panic!("a flow"),
         }
@@ -148,7 +154,7 @@ proptest! {
             connections.list(Default::default(), u32::MAX, Timestamp::ZERO, |it| found.push(it));
             let own: Vec<_> = found.iter().filter(|it| it.key == key).collect();
             prop_assert_eq!(own.len(), 1);
-            prop_assert_eq!((own[0].zone, own[0].seen_reply), (zone_of(flow).0, true));
+            prop_assert_eq!((own[0].zones(), own[0].seen_reply), (zones_of(flow), true));
         }
         let all: usize = (0..BUCKETS)
             .map(|bucket| scene.crew.bucket(BucketId(bucket)).connections.len())

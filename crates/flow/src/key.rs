@@ -9,6 +9,43 @@ use wire::{Family, IcmpQuery, Network, QueryKind, Quoted, QuotedTransport, Trans
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Zone(pub u16);
 
+impl Zone {
+    /// What a flow's hash has more in this zone than in zone 0. Only the low half: the bucket
+    /// of a flow is the same in all zones. No two zones have the same.
+    const fn spread(self) -> u64 {
+        // Odd, so nothing is lost: 2^32 over the golden ratio (Knuth, "The Art of Computer
+        // Programming" 6.4).
+        (self.0 as u32).wrapping_mul(0x9e37_79b1) as u64
+    }
+}
+
+/// The zones of a connection: the packets of each direction are looked for in one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct ZonePair {
+    /// Of the packets of its originator.
+    pub original: Zone,
+    /// Of those that answer.
+    pub reply: Zone,
+}
+
+impl ZonePair {
+    /// One for both directions, as nearly always.
+    pub const fn both(zone: Zone) -> Self {
+        Self { original: zone, reply: zone }
+    }
+
+    /// True if both directions are in one zone.
+    pub const fn is_one(self) -> bool {
+        self.original.0 == self.reply.0
+    }
+
+    /// The zone that rules and operators name the connection by: that of the direction which
+    /// has one other than 0.
+    pub const fn named(self) -> Zone {
+        if self.original.0 == 0 { self.reply } else { self.original }
+    }
+}
+
 /// An address with the port or identifier that belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
@@ -86,6 +123,20 @@ pub struct KeyedPacket {
     /// The sender of this packet. For a key made from the quote of an ICMP
     /// error: the sender of the quoted packet.
     pub sender: Side,
+}
+
+impl KeyedPacket {
+    /// The same packet in another zone.
+    #[must_use]
+    pub const fn in_zone(self, zone: Zone) -> Self {
+        Self { key: FlowKey { zone, ..self.key }, ..self }
+    }
+
+    /// The same packet with the hash of its flow in another zone, and that hash.
+    #[must_use]
+    pub const fn moved(self, hash: u64, zone: Zone) -> (Self, u64) {
+        (self.in_zone(zone), hash ^ self.key.zone.spread() ^ zone.spread())
+    }
 }
 
 /// [`FlowKey::kind`] of GRE version 1: of its packets, and of a call between two ends.
@@ -281,7 +332,8 @@ impl FlowKey {
 
     /// The keyed hash of the flow (SipHash-1-3: an attacker who does not know the
     /// key can not choose flows that collide). The high half selects the bucket,
-    /// the low half the place in the bucket's table. Calls have the hash of their packets.
+    /// the low half the place in the bucket's table. The high half does not depend on the zone
+    /// ([`KeyedPacket::moved`]). Calls have the hash of their packets.
     pub fn hash(&self, key: HashKey) -> u64 {
         self.of_calls().packet_hash(key)
     }
@@ -306,11 +358,10 @@ impl FlowKey {
         hasher.write_u64(
             u64::from(self.low.port) << 48
                 | u64::from(self.high.port) << 32
-                | u64::from(self.zone.0) << 16
                 | u64::from(self.protocol) << 8
                 | u64::from(self.kind),
         );
-        hasher.finish()
+        hasher.finish() ^ self.zone.spread()
     }
 }
 

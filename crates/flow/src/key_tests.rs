@@ -154,6 +154,26 @@ fn zones_keep_flows_apart() {
 }
 
 proptest! {
+    /// The bucket of a flow comes from the high half, its place in the table from the low one.
+    #[test]
+    fn a_flow_has_the_same_high_half_in_all_zones(
+        ports in any::<(u16, u16)>(), zone: u16, other: u16,
+    ) {
+        let udp = Transport::Udp { source_port: ports.0, destination_port: ports.1, length: 8 };
+        let packet = network(address(1), address(2), 17, udp);
+        let secret = HashKey(1, 2);
+        let in_zone = |zone| {
+            let keyed = FlowKey::of_packet(&packet, Zone(zone)).unwrap();
+            (keyed, keyed.key.hash(secret))
+        };
+        let ((keyed, hash), there) = (in_zone(zone), in_zone(other));
+        prop_assert_eq!(keyed.moved(hash, Zone(other)), there);
+        prop_assert_eq!(hash >> 32, there.1 >> 32);
+        prop_assert_eq!(hash as u32 == there.1 as u32, zone == other);
+    }
+}
+
+proptest! {
     /// Packets name one call id, so the ids must not decide where they go.
     #[test]
     fn all_calls_between_two_hosts_have_one_hash(

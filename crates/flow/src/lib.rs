@@ -23,7 +23,7 @@ pub use counters::{
     ConntrackCounters, Counters, DefragCounters, SoftnetCounters, SynProxyCounters,
 };
 pub use index::{Crowded, SlotIndex};
-pub use key::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone};
+pub use key::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone, ZonePair};
 pub use lease::{Alarm, Lease, LeasePool};
 pub use prefetch::{NoPrefetch, Prefetch};
 pub use time::Timestamp;

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use flow::ZonePair;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use wire::{Tunnels, dissect};
@@ -60,7 +61,8 @@ impl Sample {
     ) -> (Outcome, Vec<Step>) {
         let dissected = dissect(&self.frame, Tunnels::Outer).expect("the frame is right");
         let network = dissected.network.expect("it is IP");
-        let known = Known { reply: false, status: 8, mark: 3, zone: 0, details: None };
+        let known =
+            Known { reply: false, status: 8, mark: 3, zones: ZonePair::default(), details: None };
         let view = PacketView {
             frame: &self.frame,
             network: &network,

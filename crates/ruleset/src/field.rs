@@ -98,8 +98,8 @@ pub enum CtField {
     L3Protocol,
     /// Transport protocol.
     Protocol,
-    /// Zone.
-    Zone,
+    /// Zone: of the original or the reply direction (true), or whichever it has.
+    Zone(Option<bool>),
     /// Source address of packets of a direction.
     Source(bool, Family),
     /// Destination address of packets of a direction (true: reply).
@@ -320,7 +320,7 @@ pub(crate) fn ct(key: &str, reply: Option<bool>) -> Option<Typed> {
         ("packets", way) => Some((CtField::Packets(way), Kind::Integer(64))),
         ("bytes", way) => Some((CtField::Bytes(way), Kind::Integer(64))),
         ("avgpkt", way) => Some((CtField::Average(way), Kind::Integer(64))),
-        ("zone", _) => Some((CtField::Zone, Kind::Integer(16))),
+        ("zone", way) => Some((CtField::Zone(way), Kind::Integer(16))),
         ("l3proto", _) => Some((CtField::L3Protocol, Kind::Nfproto)),
         ("protocol", _) => Some((CtField::Protocol, Kind::Protocol)),
         _ => None,

@@ -258,7 +258,8 @@ pub(crate) enum Target {
     Mark,
     Priority,
     CtMark,
-    CtZone,
+    /// Of the original or the reply direction only (true), or of both.
+    CtZone(Option<bool>),
     CtLabel,
     SegmentSize,
 }

@@ -48,7 +48,7 @@ impl ValidRuleset {
     pub fn zones_set(&self) -> Vec<u16> {
         let mut zones = Vec::new();
         for item in self.rules.iter().flat_map(|rule| &rule.items) {
-            let Item::Assign { target: Target::CtZone, value } = item else { continue };
+            let Item::Assign { target: Target::CtZone(_), value } = item else { continue };
             match value {
                 Operand::Constant(zone) => zones.push(*zone as u16),
                 Operand::Mapped { map, .. } => {

@@ -1,6 +1,6 @@
 //! A packet through all stages, told step by step.
 
-use flow::Timestamp;
+use flow::{Timestamp, Zone, ZonePair};
 use wire::{ChecksumCovers, Family, Place, Readdress};
 
 use crate::compile::Program;
@@ -68,7 +68,8 @@ impl Tracked for Probe {
 
     fn known(&self) -> Known<'_> {
         let Self { reply, status, ct_mark: mark, zone, .. } = *self;
-        Known { reply, status, mark, zone, details: Some(self) }
+        let zones = ZonePair::both(Zone(zone));
+        Known { reply, status, mark, zones, details: Some(self) }
     }
 
     fn translation(&self) -> Option<Readdress> {
@@ -202,7 +203,7 @@ impl Walker<'_> {
         self.mark = outcome.mark.unwrap_or(self.mark);
         self.priority = outcome.priority.unwrap_or(self.priority);
         self.known.mark = outcome.ct_mark.unwrap_or(self.known.mark);
-        self.known.zone = outcome.zone.unwrap_or(self.known.zone);
+        self.known.zones = outcome.zone.unwrap_or(self.known.zones);
         if outcome.notrack {
             self.ct_state = CtState::Untracked;
         }

@@ -7,8 +7,12 @@
 //! | of or to a translation address (see [`crate::Translated`]) | its port |
 //! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
 //! | ICMP error with a quote | hash of the quoted flow's key |
-//! | fragment, first or later | SipHash of (zone, addresses, identification, protocol) |
-//! | anything else | SipHash of (zone, sorted addresses) |
+//! | fragment, first or later | SipHash of (addresses, identification, protocol) |
+//! | anything else | SipHash of (sorted addresses) |
+//!
+//! The zone has no part in it: rules may put a packet into another when it has come to its
+//! bucket, and look for it in several. Equal flows of different zones share a bucket, where the
+//! table tells them apart.
 //!
 //! The first fragment carries ports and could name its flow, but the others can
 //! not: all of them take the fragment's way, and the whole datagram is steered
@@ -181,7 +185,7 @@ impl SteeringHasher {
     #[inline]
     pub fn steer(&self, network: &Network, zone: Zone, supplied: Option<NonZeroU32>) -> Steered {
         if let Some(fragment) = network.fragment.filter(|fragment| !fragment.is_atomic()) {
-            return Steered::Fragment { bucket: self.fragment_bucket(network, zone, fragment) };
+            return Steered::Fragment { bucket: self.fragment_bucket(network, fragment) };
         }
         if let Some(keyed) = FlowKey::of_packet(network, zone) {
             let supplied = supplied.filter(|_| may_trust_supplied(network));
@@ -197,7 +201,7 @@ impl SteeringHasher {
             let (hash, bucket) = self.flow_bucket(&keyed.key, keyed.sender, None);
             return Steered::Quoted { keyed, hash, bucket };
         }
-        Steered::Keyless { bucket: self.keyless_bucket(network, zone) }
+        Steered::Keyless { bucket: self.keyless_bucket(network) }
     }
 
     /// The bucket of a flow named by an operator or a helper, without a packet.
@@ -233,7 +237,7 @@ impl SteeringHasher {
             return (None, bucket);
         }
         if self.config.fragments == FragmentSteering::Ordered {
-            return (None, self.address_bucket(key.low.address, key.high.address, key.zone));
+            return (None, self.address_bucket(key.low.address, key.high.address));
         }
         match self.config.kind {
             HashKind::Sip => {
@@ -248,13 +252,13 @@ impl SteeringHasher {
         }
     }
 
-    fn fragment_bucket(&self, network: &Network, zone: Zone, fragment: FragmentInfo) -> BucketId {
+    fn fragment_bucket(&self, network: &Network, fragment: FragmentInfo) -> BucketId {
         match self.config.fragments {
             FragmentSteering::Spread => {}
-            FragmentSteering::Ordered => return self.keyless_bucket(network, zone),
+            FragmentSteering::Ordered => return self.keyless_bucket(network),
             FragmentSteering::OneBucket => return BucketId(0),
         }
-        let mut hasher = self.address_hasher(network.source, network.destination, zone);
+        let mut hasher = self.address_hasher(network.source, network.destination);
         if network.family == Family::V4 {
             hasher.write_u8(network.protocol);
         }
@@ -262,20 +266,19 @@ impl SteeringHasher {
         self.bucket_of_sip(hasher.finish())
     }
 
-    fn keyless_bucket(&self, network: &Network, zone: Zone) -> BucketId {
-        self.address_bucket(network.source, network.destination, zone)
+    fn keyless_bucket(&self, network: &Network) -> BucketId {
+        self.address_bucket(network.source, network.destination)
     }
 
-    fn address_bucket(&self, a: [u8; 16], b: [u8; 16], zone: Zone) -> BucketId {
-        self.bucket_of_sip(self.address_hasher(a, b, zone).finish())
+    fn address_bucket(&self, a: [u8; 16], b: [u8; 16]) -> BucketId {
+        self.bucket_of_sip(self.address_hasher(a, b).finish())
     }
 
-    /// A keyed hasher that has taken in the zone and two addresses, in either order.
-    fn address_hasher(&self, a: [u8; 16], b: [u8; 16], zone: Zone) -> SipHasher13 {
+    /// A keyed hasher that has taken in two addresses, in either order.
+    fn address_hasher(&self, a: [u8; 16], b: [u8; 16]) -> SipHasher13 {
         let mut hasher = SipHasher13::new_with_keys(self.config.key.0, self.config.key.1);
         hasher.write(&a.min(b));
         hasher.write(&a.max(b));
-        hasher.write_u16(zone.0);
         hasher
     }
 

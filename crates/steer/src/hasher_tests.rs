@@ -161,7 +161,7 @@ proptest! {
     #[test]
     fn replies_and_errors_share_the_bucket(
         kind in kinds(),
-        (a, b, p, q, zone) in any::<(u16, u16, u16, u16, u16)>(),
+        (a, b, p, q, zone, other_zone) in any::<(u16, u16, u16, u16, u16, u16)>(),
         is_v6 in any::<bool>(),
         router in any::<u16>(),
     ) {
@@ -184,6 +184,7 @@ proptest! {
 
         let steered = hasher.steer(&there, zone, None);
         prop_assert_eq!(hasher.steer(&back, zone, None).bucket(), steered.bucket());
+        prop_assert_eq!(hasher.steer(&back, Zone(other_zone), None).bucket(), steered.bucket());
         let about = hasher.steer(&error, zone, None);
         prop_assert_eq!(about.bucket(), steered.bucket());
         let (Steered::Flow { keyed, hash, .. }, Steered::Quoted { keyed: quoted, hash: about, .. }) =
@@ -236,6 +237,7 @@ proptest! {
         let bucket = hasher.steer(&first, ZONE, None);
         prop_assert_eq!(bucket, Steered::Fragment { bucket: bucket.bucket() });
         prop_assert_eq!(bucket, hasher.steer(&later, ZONE, None));
+        prop_assert_eq!(bucket, hasher.steer(&later, Zone(9), None));
 
     }
 
@@ -252,7 +254,7 @@ proptest! {
             let bucket = ordered.steer(&whole, ZONE, NonZeroU32::new(7)).bucket();
             prop_assert_eq!(ordered.steer(&answer, ZONE, None).bucket(), bucket);
             prop_assert_eq!(ordered.steer(&first, ZONE, None).bucket(), bucket);
-            let keyed = FlowKey::of_packet(&whole, ZONE).unwrap();
+            let keyed = FlowKey::of_packet(&whole, Zone(9)).unwrap();
             prop_assert_eq!(ordered.bucket_of_key(&keyed.key), bucket);
         }
     }

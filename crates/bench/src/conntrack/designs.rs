@@ -112,6 +112,7 @@ impl Desk {
             may_open: true,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         let tracked = table.track_unjudged(&tracked, &mut self.context(limits, now));
         let belongs = matches!(tracked.class, Class::New | Class::Established);

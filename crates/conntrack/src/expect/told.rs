@@ -138,7 +138,7 @@ impl Book {
         let family = if announced.destination.is_ipv4() { Family::V4 } else { Family::V6 };
         let endpoint = Endpoint { address: mapped(announced.destination), port };
         let protocol = announced.protocol;
-        let it = Destination { zone: key.zone, family, protocol, kind: 0, endpoint };
+        let it = Destination { zone: master.zone, family, protocol, kind: 0, endpoint };
         let place = place_of(master, announced);
         // The one that it takes the place of, so that what is sent again says the same.
         let has_one = master.helper.classes()[usize::from(announced.class)].maximum == 1;

@@ -25,6 +25,8 @@ pub struct Dialogue {
     counters: ConntrackCounters,
     expectations: Expectations,
     last: Option<FlowKey>,
+    /// Of the packets that come.
+    pub map_epoch: u16,
     /// Why the last packet was refused.
     pub why: Option<Why>,
 }
@@ -45,6 +47,7 @@ impl Dialogue {
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
             last: None,
+            map_epoch: 0,
             why: None,
         }
     }
@@ -101,7 +104,8 @@ impl Dialogue {
             segments: 1,
             may_open: true,
             screened: false,
-            map_epoch: 0,
+            map_epoch: self.map_epoch,
+            zones: None,
         };
         let mut context = Context {
             now: self.now,

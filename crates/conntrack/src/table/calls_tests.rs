@@ -108,6 +108,7 @@ impl Lab {
             may_open: from == There || self.server_may_open,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         self.run(|table, context| table.track_unjudged(&packet, context))
     }

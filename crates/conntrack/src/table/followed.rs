@@ -215,7 +215,7 @@ impl Table {
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
         let told = Ends { source: Endpoint { address: mapped(address), port }, ..ends };
-        match self.free(slot, told.keyed(&original), supply, context) {
+        match self.free(slot, told.keyed(&self.outside(slot)), supply, context) {
             Some(free) => self.file(slot, free, interface, context).map(|()| true),
             None => Ok(false),
         }

@@ -131,6 +131,7 @@ impl Lab {
             may_open: true,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         let (tracked, halves) = self.run(|table, context| {
             let tracked = table.track(&packet, context);

@@ -25,6 +25,7 @@ fn judge(lab: &mut Lab, network: &Network, may_open: bool, passes: bool) -> bool
         may_open,
         screened: false,
         map_epoch: 0,
+        zones: None,
     };
     lab.run(|table, context| {
         let tracked = table.track(&packet, context);
@@ -103,6 +104,7 @@ fn nobody_is_told_before_it_is_confirmed() {
         may_open: true,
         screened: false,
         map_epoch: 0,
+        zones: None,
     };
     let tracked = lab.run(|table, context| table.track(&packet, context));
     assert!(tracked.fresh && lab.kinds().is_empty() && lab.counters.insert == 0);

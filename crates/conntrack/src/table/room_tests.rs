@@ -36,6 +36,7 @@ fn track(lab: &mut Lab, zone: u16, network: &Network) -> Tracked {
         may_open: true,
         screened: false,
         map_epoch: 0,
+        zones: None,
     };
     lab.run(|table, context| table.track_unjudged(&packet, context))
 }

@@ -58,11 +58,12 @@ impl Table {
         self.take_back(slot);
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
+        let outside = self.outside(slot);
         let mut wanted = candidates(*request, original.key, ends, supply);
         if request.end == End::Source {
             let found = wanted
                 .take(SOURCE_TRIES)
-                .find_map(|ends| self.free(slot, ends.keyed(&original), supply, context));
+                .find_map(|ends| self.free(slot, ends.keyed(&outside), supply, context));
             return match found {
                 Some(found) => self.file(slot, found, request.interface, context),
                 None if original.key.is_identified() => {
@@ -74,9 +75,9 @@ impl Table {
         let first = wanted.next().unwrap_or(ends);
         let mut tries = std::iter::once(first).chain(wanted).take(DESTINATION_TRIES);
         let free =
-            tries.find(|ends| self.free(slot, ends.keyed(&original), supply, context).is_some());
+            tries.find(|ends| self.free(slot, ends.keyed(&outside), supply, context).is_some());
         // The source may still make it another connection's no more.
-        let leaves_as = free.unwrap_or(first).keyed(&original);
+        let leaves_as = free.unwrap_or(first).keyed(&outside);
         let hash = (supply.hash)(&leaves_as.key) as u32;
         let interface = request.interface;
         self.slab.set_translation(slot, Some(Translation { leaves_as, hash, interface }));

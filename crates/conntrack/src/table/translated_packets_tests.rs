@@ -109,6 +109,7 @@ fn track(lab: &mut Lab, frame: &[u8]) -> Tracked {
         may_open: true,
         screened: false,
         map_epoch: 0,
+        zones: None,
     };
     lab.run(|table, context| table.track(&packet, context))
 }

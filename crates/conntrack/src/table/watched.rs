@@ -64,6 +64,7 @@ impl Table {
             return tracked;
         };
         let flow = self.original(slot);
+        let zones = self.zones_of(slot);
         let passage = Passage::of(&flow, &self.leaves_as(slot), direction);
         let interface = self.slab.translation(slot).and_then(|it| it.interface);
         let block = self.block;
@@ -71,7 +72,11 @@ impl Table {
         let Some(watched) = Watched::of(packet, direction, &flow.key, &passage, context) else {
             return tracked;
         };
-        let master = Master { flow, helper: watcher.kind, mark: head.mark };
+        let zone = match direction {
+            Direction::Original => zones.reply,
+            Direction::Reply => zones.original,
+        };
+        let master = Master { flow, helper: watcher.kind, mark: head.mark, zone };
         let payload = watched.payload;
         let announcer = Announcer { master, passage, direction, interface, block, payload };
         let (mut full, mut no_port) = (false, false);

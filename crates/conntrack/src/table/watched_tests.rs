@@ -114,6 +114,7 @@ impl Lab {
             may_open: from_client && self.from_client_may_open,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         let refuses = self.refuses;
         self.run(|table, context| {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use flow::Timestamp;
+use flow::{Timestamp, Zone, ZonePair};
 use ruleset::probe::Probe;
 use ruleset::{
     ChainId, CtState, Decision, Fate, NatKind, NatRequest, Outcome, RuleId, RuleState, SharedState,
@@ -147,7 +147,11 @@ fn changes(outcome: &Outcome, family: Family) -> Vec<String> {
     changes.extend(outcome.mark.map(|mark| format!("mark {mark:#x}")));
     changes.extend(outcome.priority.map(|it| format!("priority {:x}:{:x}", it >> 16, it & 0xffff)));
     changes.extend(outcome.ct_mark.map(|mark| format!("connection mark {mark:#x}")));
-    changes.extend(outcome.zone.map(|zone| format!("zone {zone}")));
+    changes.extend(outcome.zone.map(|zones| match zones {
+        _ if zones.is_one() => format!("zone {}", zones.original.0),
+        ZonePair { reply: Zone(0), original } => format!("original zone {}", original.0),
+        ZonePair { reply, .. } => format!("reply zone {}", reply.0),
+    }));
     if outcome.label != 0 {
         let labels =
             (0..128).filter(|bit| outcome.label >> bit & 1 == 1).map(|bit| bit.to_string());

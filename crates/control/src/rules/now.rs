@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use conntrack::{Connection, Filter, TupleTransport};
 use engine::{Gateway, RulesView, Unresponsive};
-use flow::Timestamp;
+use flow::{Timestamp, Zone, ZonePair};
 use netio::clock;
 use ruleset::listing::Live;
 use ruleset::probe::Probe;
@@ -61,9 +61,9 @@ pub(crate) fn explain_now(
     let named = [&probe.input, &probe.output].into_iter().flatten();
     let missing = named.filter(|name| !interfaces.contains(name));
     let missing = missing.map(|name| format!("{name} is no interface of this gateway"));
-    let zone = zone_of(book, probe, now).unwrap_or(probe.zone);
+    let zones = zones_of(book, probe, now).unwrap_or(ZonePair::both(Zone(probe.zone)));
     let found = match probe.state {
-        None => find(gateway, &Probe { zone, ..probe.clone() })?,
+        None => find(gateway, probe, zones)?,
         Some(_) => None,
     };
     let Some(found) = found else {
@@ -87,8 +87,8 @@ pub(crate) fn explain_now(
     Ok(explanation)
 }
 
-/// The zone that rules put a packet in, while nothing is in sets.
-fn zone_of(book: &RuleBook, probe: &Probe, now: Timestamp) -> Option<u16> {
+/// The zones that rules put a packet in, while nothing is in sets.
+fn zones_of(book: &RuleBook, probe: &Probe, now: Timestamp) -> Option<ZonePair> {
     let program = book.program();
     if program.ruleset().zones_set().is_empty() {
         return None;
@@ -104,7 +104,7 @@ struct Found {
     reply: bool,
 }
 
-fn find(gateway: &Gateway, probe: &Probe) -> Result<Option<Found>, Unresponsive> {
+fn find(gateway: &Gateway, probe: &Probe, zones: ZonePair) -> Result<Option<Found>, Unresponsive> {
     let network = &probe.network;
     if matches!(network.transport, Transport::IcmpError(_)) {
         return Ok(None);
@@ -113,7 +113,6 @@ fn find(gateway: &Gateway, probe: &Probe) -> Result<Option<Found>, Unresponsive>
     let known = Filter {
         family: Some(network.family),
         protocol: Some(network.protocol),
-        zone: Some(probe.zone),
         ..Filter::default()
     };
     let (source, destination) = (network.source_ip(), network.destination_ip());
@@ -148,11 +147,16 @@ fn find(gateway: &Gateway, probe: &Probe) -> Result<Option<Found>, Unresponsive>
     for (filter, reply) in [(as_opened, false), (untranslated, true), (as_answered, true)] {
         let mut found = None;
         gateway.connections(&filter, &mut |connection| {
-            let tuple = if reply { &connection.reply } else { &connection.original };
+            let own = connection.zones();
+            let (tuple, is_there) = match reply {
+                true => (&connection.reply, own.reply == zones.reply),
+                false => (&connection.original, own.original == zones.original),
+            };
             match tuple.transport {
                 TupleTransport::Icmp { id: known, .. } if id != Some(known) => {
                     ControlFlow::Continue(())
                 }
+                _ if !is_there => ControlFlow::Continue(()),
                 _ => {
                     found = Some(Found { connection, reply });
                     ControlFlow::Break(())
@@ -224,7 +228,8 @@ impl Tracked for Found {
     }
 
     fn known(&self) -> Known<'_> {
-        let Connection { seen_reply, assured, expected, mark, zone, .. } = self.connection;
+        let Connection { seen_reply, assured, expected, mark, .. } = self.connection;
+        let zones = self.connection.zones();
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         let Readdress { source, destination } = self.readdress();
         let (source, destination) =
@@ -235,7 +240,7 @@ impl Tracked for Found {
             | bit(expected, EXPECTED)
             | bit(source.is_some(), SOURCE_TRANSLATED)
             | bit(destination.is_some(), DESTINATION_TRANSLATED);
-        Known { reply: self.reply, status, mark, zone, details: Some(self) }
+        Known { reply: self.reply, status, mark, zones, details: Some(self) }
     }
 
     fn translation(&self) -> Option<Readdress> {

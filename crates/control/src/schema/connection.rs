@@ -38,8 +38,14 @@ pub struct Connection {
     /// Labels, by number: each by its name, or its number if it has none.
     #[serde(default)]
     pub labels: Vec<String>,
-    /// Zone.
+    /// Zone of both directions; 0 if they are in different ones.
     pub zone: u16,
+    /// Zone of the originator's packets alone, where the directions are in different ones.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub original_zone: u16,
+    /// Zone of the replies alone, where the directions are in different ones.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reply_zone: u16,
     /// Seconds since it was opened, if `nf_conntrack_timestamp` was on then.
     pub age_s: Option<u64>,
 }
@@ -133,9 +139,16 @@ impl Connection {
             mark: connection.mark,
             labels: names.tell(connection.labels),
             zone: connection.zone,
+            original_zone: connection.original_zone,
+            reply_zone: connection.reply_zone,
             age_s: connection.age_s,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_zero(zone: &u16) -> bool {
+    *zone == 0
 }
 
 impl Tuple {

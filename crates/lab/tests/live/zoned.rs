@@ -1,9 +1,14 @@
 //! Zones that rules set, beside the kernel's: the same traffic is tracked in the same zones.
 
 use std::collections::BTreeSet;
+use std::thread;
 
-use lab::{Gateway, Lab, Placement, Result, StatewaySpec, Tracking};
+use lab::{
+    Family, FileProtocol, FileServer, Gateway, Lab, Namespace, Output, Placement, Result, Stateway,
+    StatewaySpec, Tracking, Transport, ping,
+};
 
+use crate::announced::modes;
 use crate::rulesets::ruleset_file;
 use crate::scenario::{alone, every_client, fragments_arrive, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
@@ -75,5 +80,228 @@ fn rules_put_connections_into_the_zones_of_the_kernel() {
         stateway(&["steer", "balance"])?;
         every_client(&lab)?;
         stop_cleanly(&mut lab)
+    });
+}
+
+/// Tenants with equal addresses, told apart by a zone of what they send. What they send leaves by
+/// masquerade, so the answers come without a zone; the mark of their connection leads them back.
+const TENANTS: &str = r#"
+table inet tenants {
+    chain raw {
+        type filter hook prerouting priority raw; policy accept;
+        iifname "lan0" ct original zone set 1
+        iifname "lan1" ct original zone set 2
+    }
+    chain mangle {
+        type filter hook prerouting priority mangle; policy accept;
+        ct original zone 1 ct mark set 1
+        ct original zone 2 ct mark set 2
+        meta mark set ct mark
+    }
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        iifname { "lan0", "lan1" } ct reply zone 0 ct zone { 1, 2 } accept
+    }
+}
+table ip nat {
+    chain postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname "wan0" masquerade
+    }
+}
+"#;
+
+/// Sends back what it gets, by TCP and by UDP.
+const ECHO: &str = "
+import socketserver, threading
+class Stream(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(1000):
+            self.request.sendall(data)
+class Datagram(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request[1].sendto(self.request[0], self.client_address)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+threading.Thread(target=socketserver.UDPServer(('', 7), Datagram).serve_forever).start()
+Server(('', 7), Stream).serve_forever()
+";
+
+/// Has both for two seconds, from ports that every tenant takes, and asks where nobody listens.
+const ASK: &str = "
+import socket, sys, time
+def opened(kind, port):
+    s = socket.socket(socket.AF_INET, kind)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(('192.0.2.1', 4000))
+    s.settimeout(5)
+    s.connect((sys.argv[1], port))
+    return s
+both = [opened(socket.SOCK_STREAM, 7), opened(socket.SOCK_DGRAM, 7)]
+answers = 0
+for number in range(20):
+    said = f'{sys.argv[2]} {number}'.encode()
+    for s in both:
+        s.send(said)
+        answers += s.recv(1000) == said
+    time.sleep(0.1)
+both[1].close()
+nobody = opened(socket.SOCK_DGRAM, 8)
+nobody.send(b'anybody')
+try:
+    nobody.recv(1000)
+except ConnectionRefusedError:
+    answers += 1
+print(answers)
+";
+
+/// What there is to know of tenants' connections, but for ports and identifiers that the gateway
+/// chooses, and times.
+fn of_tenants(text: &str) -> BTreeSet<String> {
+    let masked = |line: &str| {
+        let mut sources = 0;
+        let word = |(at, word): (usize, &str)| {
+            sources += usize::from(word.starts_with("src="));
+            let is_chosen = word.starts_with("dport=") && sources == 2 || word.starts_with("id=");
+            (at != 2 && !is_chosen).then(|| word.to_owned())
+        };
+        line.split_whitespace().enumerate().filter_map(word).collect::<Vec<_>>().join(" ")
+    };
+    text.lines().filter(|line| line.contains("src=192.0.2.1 ")).map(masked).collect()
+}
+
+/// A second network with the addresses of the client's.
+fn second_tenant(lab: &Lab) -> Result<Namespace> {
+    let tenant = Namespace::new("tenant")?;
+    lab.gateway().join("lan1", &tenant, "eth0")?;
+    lab.gateway().ip(&[
+        "addr add 192.0.2.254/24 dev lan1",
+        "rule add fwmark 1 lookup 101",
+        "rule add fwmark 2 lookup 102",
+        "route add 192.0.2.0/24 dev lan0 table 101",
+        "route add 192.0.2.0/24 dev lan1 table 102",
+    ])?;
+    for name in ["all", "lan0", "lan1"] {
+        let setting = format!("net.ipv4.conf.{name}.rp_filter=0");
+        lab.gateway().program("sysctl").args(["-qw", &setting]).check()?;
+    }
+    tenant.ip(&["addr add 192.0.2.1/24 dev eth0", "route add default via 192.0.2.254"])?;
+    lab.server().ip(&["route del 192.0.2.0/24"])?;
+    Ok(tenant)
+}
+
+/// Both tenants do the same at the same time.
+fn both_are_served(lab: &Lab, tenant: &Namespace) -> Result<()> {
+    let server = lab.server_address(Family::V4);
+    let mut echo = lab.on_server("python3").args(["-c", ECHO]).spawn()?;
+    echo.wait_for_port(Transport::Tcp, 7)?;
+    let asks = |namespace: &Namespace, name: &str| -> Result<()> {
+        for size in ["56", "4000"] {
+            let program = namespace.program("ping").args(["-e", "77", "-s", size]);
+            let report = ping(program, server, 5)?;
+            assert_eq!((report.received, report.duplicates), (5, 0), "{name}, {size} bytes");
+        }
+        let program = namespace.program("python3").args(["-c", ASK, &server.to_string(), name]);
+        assert_eq!(program.check()?.trim(), "41", "{name}");
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| asks(tenant, "the second"));
+        asks(lab.client(), "the first")?;
+        other.join().expect("what it asserts holds")
+    })
+}
+
+/// Data connections are told apart as well, whoever opens them.
+fn both_get_files(lab: &Lab, tenant: &Namespace) -> Result<()> {
+    const BYTES: usize = 300_000;
+    let files = FileServer::start(lab, FileProtocol::Ftp, Family::V4, BYTES)?;
+    let url = format!("ftp://{}/payload.bin", lab.server_address(Family::V4));
+    thread::scope(|scope| {
+        let other = scope.spawn(|| -> Result<()> {
+            for (options, _) in modes(Family::V4) {
+                let program = tenant.program("curl").args(["-sS", "--noproxy", "*", "-m", "8"]);
+                let program = program.args(["-o", "/dev/null", "-w", "%{size_download}"]);
+                let size = program.args(options.iter()).args([&url]).check()?;
+                assert_eq!(size, BYTES.to_string(), "the second, {options:?}");
+            }
+            Ok(())
+        });
+        for (options, _) in modes(Family::V4) {
+            assert!(files.download(lab, options)?, "the first, {options:?}");
+        }
+        other.join().expect("what it asserts holds")
+    })
+}
+
+/// A gateway whose log a failed test shows.
+struct Running(Option<Stateway>);
+
+impl Running {
+    fn get(&self) -> &Stateway {
+        self.0.as_ref().expect("it runs")
+    }
+
+    fn stop(mut self) -> Result<Output> {
+        self.0.take().expect("it runs").stop()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(stateway) = &self.0 {
+            println!("log of stateway:\n{}", stateway.log());
+        }
+    }
+}
+
+#[test]
+fn tenants_with_the_same_addresses_leave_by_one_gateway() {
+    alone(|| {
+        let kernel = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free())?;
+        let tenant = second_tenant(&kernel)?;
+        kernel.gateway().program("nft").args(["-f", "-"]).input(TENANTS.to_owned()).check()?;
+        both_are_served(&kernel, &tenant)?;
+        let theirs = kernel.gateway().program("conntrack").args(["-L"]).check()?;
+        drop((kernel, tenant));
+
+        let lab = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free())?;
+        let tenant = second_tenant(&lab)?;
+        let file = ruleset_file(&lab, "tenants.json", TENANTS)?;
+        let spec = StatewaySpec {
+            routed: true,
+            more: format!(
+                "[[interface]]\nname = \"lan1\"\nio = \"afpacket\"\n\n[[helper]]\nname = \"ftp\"\n\n\
+                 [rules]\nfile = \"{file}\"\n"
+            ),
+            ..StatewaySpec::new(stateway_binary()?, 2)
+        };
+        let running = Running(Some(Stateway::start(lab.gateway(), &spec, &Placement::free())?));
+        let stateway = |args: &[&str]| running.get().command(args).check();
+        both_are_served(&lab, &tenant)?;
+        let ours = stateway(&["conntrack", "-L", "-o", "conntrack"])?;
+        assert_eq!(of_tenants(&ours), of_tenants(&theirs));
+        for zone in ["zone-orig=1 ", "zone-orig=2 "] {
+            assert!(of_tenants(&ours).iter().any(|line| line.contains(zone)), "{ours}");
+        }
+        let chosen = stateway(&["conntrack", "-L", "-o", "conntrack", "--orig-zone", "2"])?;
+        let all = of_tenants(&ours);
+        assert_eq!(
+            of_tenants(&chosen),
+            all.into_iter().filter(|it| it.contains("zone-orig=2")).collect()
+        );
+        // What the second has sent is known to be its, and so is what answers.
+        let explained =
+            stateway(&["rules", "explain", "udp 192.0.2.1:4000 198.51.100.2:7 in lan1"])?;
+        assert!(explained.contains("original zone 2"), "{explained}");
+        assert!(explained.contains("its connection is tracked"), "{explained}");
+        let explained =
+            stateway(&["rules", "explain", "udp 192.0.2.1:4000 198.51.100.2:7 in wan0"])?;
+        assert!(!explained.contains("its connection is tracked"), "{explained}");
+        both_get_files(&lab, &tenant)?;
+        let output = running.stop()?;
+        assert_eq!(output.code, Some(0), "log of stateway:\n{}", output.stdout);
+        Ok(())
     });
 }

@@ -1,5 +1,6 @@
 //! Reading what rules ask for.
 
+use flow::ZonePair;
 use wire::{Family, Network, Transport, protocol};
 
 use super::outcome::{Outcome, SegmentSize};
@@ -35,7 +36,9 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         }
         Field::Connection(CtField::State) if changed.zone.is_some() => Some(CtState::New as u128),
         Field::Connection(CtField::State) => Some(view.connection.state as u128),
-        Field::Connection(CtField::Zone) if changed.zone.is_some() => changed.zone.map(u128::from),
+        Field::Connection(CtField::Zone(way)) if changed.zone.is_some() => {
+            changed.zone.map(|zones| zone(zones, way).into())
+        }
         Field::Connection(field) => connection(field, view, changed),
     }
 }
@@ -124,6 +127,14 @@ fn segment_size(view: &PacketView<'_>) -> Option<u128> {
     }
 }
 
+fn zone(zones: ZonePair, way: Option<bool>) -> u16 {
+    match way {
+        None => zones.named().0,
+        Some(false) => zones.original.0,
+        Some(true) => zones.reply.0,
+    }
+}
+
 fn connection(field: CtField, view: &PacketView<'_>, changed: &Outcome) -> Option<u128> {
     let known = view.connection.known?;
     let of_family = |family, bytes: [u8; 16]| address(view.network, family, &bytes);
@@ -139,7 +150,7 @@ fn connection(field: CtField, view: &PacketView<'_>, changed: &Outcome) -> Optio
         CtField::Direction => known.reply.into(),
         CtField::Status => known.status.into(),
         CtField::Mark => changed.ct_mark.unwrap_or(known.mark).into(),
-        CtField::Zone => known.zone.into(),
+        CtField::Zone(way) => zone(known.zones, way).into(),
         CtField::L3Protocol => {
             if view.network.family == Family::V4 {
                 2

@@ -1,5 +1,7 @@
 //! What rules decided of a packet.
 
+use flow::ZonePair;
+
 use crate::kind::Interval;
 use crate::model::{
     ChainId, HelperId, LogId, NatFlags, NatKind, Reject, RuleId, SynProxyId, TimeoutId,
@@ -18,8 +20,8 @@ pub struct Outcome {
     pub priority: Option<u32>,
     /// The mark of its connection is to be this.
     pub ct_mark: Option<u32>,
-    /// It is tracked in this zone (only in the stage before tracking).
-    pub zone: Option<u16>,
+    /// It is tracked in these zones (only in the stage before tracking).
+    pub zone: Option<ZonePair>,
     /// These bits are added to the labels of its connection.
     pub label: u128,
     /// It is not tracked.

@@ -1,6 +1,6 @@
 //! One packet through the chains of a stage.
 
-use flow::Timestamp;
+use flow::{Timestamp, Zone, ZonePair};
 use wire::{Family, TcpFlags, Transport, protocol};
 
 use super::load::{port, value};
@@ -421,9 +421,15 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Target::Priority => self.outcome.priority = Some(value as u32),
             // What has a zone by now is as good as tracked to the kernel, and what was not to be
             // tracked is.
-            Target::CtZone if self.outcome.zone.is_some() || !self.is_untracked() => {}
-            Target::CtZone => {
-                self.outcome.zone = Some(value as u16);
+            Target::CtZone(_) if self.outcome.zone.is_some() || !self.is_untracked() => {}
+            Target::CtZone(way) => {
+                let zone = Zone(value as u16);
+                // The other direction is where it is without rules, as in the kernel.
+                self.outcome.zone = Some(match way {
+                    None => ZonePair::both(zone),
+                    Some(false) => ZonePair { original: zone, ..ZonePair::default() },
+                    Some(true) => ZonePair { reply: zone, ..ZonePair::default() },
+                });
                 self.outcome.notrack = false;
             }
             Target::SegmentSize => {

@@ -1,5 +1,6 @@
 //! A packet as rules see it.
 
+use flow::ZonePair;
 use wire::Network;
 
 use crate::names::CT_STATES;
@@ -86,16 +87,16 @@ pub struct Known<'a> {
     pub status: u32,
     /// Mark.
     pub mark: u32,
-    /// Zone.
-    pub zone: u16,
+    /// Zones of both directions.
+    pub zones: ZonePair,
     /// What is asked rarely.
     pub details: Option<&'a dyn Details>,
 }
 
 impl std::fmt::Debug for Known<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { reply, status, mark, zone, details: _ } = self;
-        write!(f, "Known {{ reply: {reply}, status: {status:#x}, mark: {mark}, zone: {zone} }}")
+        let Self { reply, status, mark, zones, details: _ } = self;
+        write!(f, "Known {{ reply: {reply}, status: {status:#x}, mark: {mark}, {zones:?} }}")
     }
 }
 

@@ -275,22 +275,15 @@ impl Reader<'_, '_> {
             Field::Priority => Some(Target::Priority),
             Field::SegmentSize => Some(Target::SegmentSize),
             Field::Connection(CtField::Mark) => Some(Target::CtMark),
-            Field::Connection(CtField::Zone) => Some(Target::CtZone),
+            Field::Connection(CtField::Zone(way)) => Some(Target::CtZone(way)),
             Field::Connection(CtField::Label) => Some(Target::CtLabel),
             _ => None,
         };
         let target = target.ok_or_else(|| target_path.unsupported("setting this"))?;
         let value = self.operand(wanted, kind, target, &path.key("value"))?;
-        if target == Target::CtZone {
-            let way = inner.get("ct").and_then(|ct| ct.get("dir")?.as_str());
-            if let Some(way) = way {
-                let what = format!("a zone for the {} direction only", outline(&way.into()));
-                return Err(target_path.unsupported(what));
-            }
-            if matches!(value, Operand::Computed(_)) {
-                let what = "a zone that is neither a number nor from a map";
-                return Err(path.key("value").unsupported(what));
-            }
+        if matches!((target, &value), (Target::CtZone(_), Operand::Computed(_))) {
+            let what = "a zone that is neither a number nor from a map";
+            return Err(path.key("value").unsupported(what));
         }
         Ok(Some(Item::Assign { target, value }))
     }

@@ -320,6 +320,7 @@ impl Translates for Buckets {
             may_open: true,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         let tracked = table.track(&offered, &mut context);
         if let (true, Some(id)) = (tracked.fresh, tracked.connection) {

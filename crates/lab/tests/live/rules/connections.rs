@@ -113,7 +113,7 @@ impl Said {
             reply: asked.reply,
             status: asked.status,
             mark: asked.mark,
-            zone: 0,
+            zones: flow::ZonePair::default(),
             details: Some(asked),
         });
         Connection { state: self.state, known }
@@ -229,6 +229,7 @@ impl Tracking {
             may_open: true,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         let tracked = table.track(&offered, &mut context);
         assert_eq!(tracked.verdict, Verdict::Accept, "there is room");

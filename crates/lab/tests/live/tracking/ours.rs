@@ -108,6 +108,7 @@ impl Ours {
             may_open: true,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         self.end_calls();
         let policy = self.policy;

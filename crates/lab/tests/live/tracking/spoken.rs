@@ -313,6 +313,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
             may_open: true,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         let tracked = table.track(&packet, &mut context);
         if let Some(id) = tracked.connection.filter(|_| tracked.fresh) {

@@ -225,6 +225,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
             may_open: true,
             screened: false,
             map_epoch: 0,
+            zones: None,
         };
         let tracked = table.track(&packet, &mut context);
         let id = tracked.connection.expect("there is room");

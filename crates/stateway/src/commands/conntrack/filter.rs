@@ -69,9 +69,15 @@ pub struct FilterArgs {
     /// Address family: ipv4 or ipv6.
     #[arg(short, long, value_name = "FAMILY")]
     family: Option<String>,
-    /// Zone, of both directions.
-    #[arg(short = 'w', long, visible_aliases = ["orig-zone", "reply-zone"], value_name = "ZONE")]
+    /// Zone of both directions; 0 for what has none.
+    #[arg(short = 'w', long, value_name = "ZONE")]
     zone: Option<u16>,
+    /// Zone of the original direction alone; 0 for what has none.
+    #[arg(long, value_name = "ZONE")]
+    orig_zone: Option<u16>,
+    /// Zone of the reply direction alone; 0 for what has none.
+    #[arg(long, value_name = "ZONE")]
+    reply_zone: Option<u16>,
     /// Mark, with a mask if not all its bits count.
     #[arg(short, long, value_name = "MARK[/MASK]")]
     mark: Option<String>,
@@ -116,6 +122,8 @@ impl FilterArgs {
             state,
             family,
             zone,
+            orig_zone,
+            reply_zone,
             mark,
             label,
         } = self;
@@ -141,6 +149,8 @@ impl FilterArgs {
             state,
             family,
             zone,
+            orig_zone,
+            reply_zone,
             mark,
             label: (!label.is_empty()).then(|| label.join(",")),
             ..ConnectionQuery::default()

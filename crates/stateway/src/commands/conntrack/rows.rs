@@ -167,9 +167,13 @@ fn status(connection: &Connection) -> String {
     if !connection.labels.is_empty() {
         words.push(format!("labels={}", connection.labels.join(",")));
     }
-    if connection.zone != 0 {
-        words.push(format!("zone={}", connection.zone));
-    }
+    let zones = [
+        ("zone", connection.zone),
+        ("zone-orig", connection.original_zone),
+        ("zone-reply", connection.reply_zone),
+    ];
+    let zones = zones.into_iter().filter(|(_, zone)| *zone != 0);
+    words.extend(zones.map(|(name, zone)| format!("{name}={zone}")));
     words.join(" ")
 }
 
