@@ -157,17 +157,21 @@ impl State {
 
     /// Picks up a connection of which a part was not seen, amid its packets, as one that is
     /// older than the gateway; `None` if this packet does not tell enough, or is not to. Only
-    /// TCP has numbers that run on.
+    /// TCP, SCTP and DCCP know what a packet has to fit.
     #[cold]
     pub fn start_over(&mut self, input: &Input<'_>, direction: Direction) -> Option<Step> {
-        let (Self::Tcp(tracker), Transport::Tcp(tcp)) = (self, &input.network.transport) else {
-            return None;
+        let timeout = match (self, &input.network.transport) {
+            (Self::Tcp(tracker), Transport::Tcp(tcp)) => {
+                let segment = Segment::parse(tcp, input.network, input.frame).ok()?;
+                let own = input.policy.and_then(|policy| policy.of_tcp(&input.settings.tcp));
+                let settings = own.as_ref().unwrap_or(&input.settings.tcp);
+                tracker.start_over(direction, &segment, settings)?.0
+            }
+            (Self::Sctp(sctp), _) => sctp.start_over(input, direction)?,
+            (Self::Dccp(dccp), _) => dccp.start_over(input)?,
+            _ => return None,
         };
-        let segment = Segment::parse(tcp, input.network, input.frame).ok()?;
-        let own = input.policy.and_then(|policy| policy.of_tcp(&input.settings.tcp));
-        let settings = own.as_ref().unwrap_or(&input.settings.tcp);
-        let timeout = tracker.start_over(direction, &segment, settings)?;
-        Some(Step::Accept { timeout: timeout.0, assure: false, changed: true })
+        Some(Step::Accept { timeout, assure: false, changed: true })
     }
 
     /// True when the ends have begun to close the connection.

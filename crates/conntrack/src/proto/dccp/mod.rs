@@ -89,6 +89,14 @@ impl Dccp {
         }
     }
 
+    /// Picks up a connection of which a part was not seen, and returns its time to live, seconds;
+    /// `None`, and nothing has changed, if this packet would not open one or opens a new one.
+    pub fn start_over(&mut self, input: &Input<'_>) -> Option<u32> {
+        let amid = Self::open(input).ok().filter(|opened| opened.client.is_none())?;
+        *self = amid;
+        Some(self.timeout(input))
+    }
+
     pub fn state(&self) -> DccpState {
         self.state
     }

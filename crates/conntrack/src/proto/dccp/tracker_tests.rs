@@ -182,3 +182,22 @@ proptest! {
         }
     }
 }
+
+/// It has gone on in another zone meanwhile, where it was opened anew.
+#[test]
+fn a_connection_that_comes_back_to_its_zone_is_picked_up() {
+    let over = [
+        (Server, plain(Type::Reset), "established, TIMEWAIT 240 assured"),
+        (Client, plain(Type::Data), "protocol_state, TIMEWAIT 240 assured"),
+    ];
+    let mut dialogue = connected();
+    play(&mut dialogue, &over);
+    dialogue.map_epoch = 1;
+    play(&mut dialogue, &[(Client, plain(Type::Data), OPEN), (Server, plain(Type::Ack), OPEN)]);
+    // Not where what is under way is refused after a restart too.
+    let mut dialogue = connected();
+    dialogue.settings.set("nf_conntrack_dccp_loose", 0).unwrap();
+    play(&mut dialogue, &over);
+    dialogue.map_epoch = 1;
+    play(&mut dialogue, &over[1..]);
+}

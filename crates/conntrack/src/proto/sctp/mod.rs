@@ -40,6 +40,8 @@ pub(crate) struct Sctp {
     /// more than the tracker.
     foreign: Option<(Direction, Tag)>,
     asked: Asked,
+    /// A part of it was not seen: a tag that is not known is that of the next packet.
+    learns: bool,
     state: SctpState,
 }
 
@@ -66,7 +68,7 @@ impl Sctp {
         let first = packet.classes().next().and_then(opening);
         let state = first.ok_or(DropReason::ProtocolState)?;
         let tags = [Tags::default(); 2];
-        let mut opened = Self { tags, foreign: None, asked: Asked::Nobody, state };
+        let mut opened = Self { tags, foreign: None, asked: Asked::Nobody, learns: false, state };
         opened.follow(&packet, Direction::Original)?;
         Ok(opened)
     }
@@ -96,6 +98,25 @@ impl Sctp {
                 changed: self.state != before.state,
             },
         }
+    }
+
+    /// Picks up an association of which a part was not seen, amid its packets, and returns its
+    /// time to live, seconds; `None`, and nothing has changed, if this packet is not of its
+    /// middle. The tag of the other direction is known when it has a packet.
+    pub fn start_over(&mut self, input: &Input<'_>, direction: Direction) -> Option<u32> {
+        let packet = Packet::read(input).ok()?;
+        let is_amid = |chunk| {
+            use ChunkClass::{Data, Heartbeat, HeartbeatAck, Other};
+            matches!(chunk, Data | Heartbeat | HeartbeatAck | Other)
+        };
+        if !packet.classes().all(is_amid) {
+            return None;
+        }
+        let (tags, state) = ([Tags::default(); 2], SctpState::Established);
+        let mut amid = Self { tags, foreign: None, asked: Asked::Nobody, learns: true, state };
+        amid.follow(&packet, direction).ok()?;
+        *self = amid;
+        Some(self.timeout(input))
     }
 
     pub fn state(&self) -> SctpState {
@@ -179,9 +200,13 @@ impl Sctp {
     }
 
     /// The tag of `packet` if it is one of `direction`.
-    fn known(&self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, Why> {
-        let fitting = packet.tag.filter(|tag| self.tags[direction.index()].fit(Some(*tag)));
-        fitting.ok_or_else(|| self.tags[direction.index()].refuse(packet.tag))
+    fn known(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, Why> {
+        let tags = &mut self.tags[direction.index()];
+        if let (true, true, Some(tag)) = (self.learns, tags.are_unknown(), packet.tag) {
+            tags.prove(tag);
+        }
+        let fitting = packet.tag.filter(|tag| tags.fit(Some(*tag)));
+        fitting.ok_or_else(|| tags.refuse(packet.tag))
     }
 
     /// The SHUTDOWN ACK of an association that its receiver has forgotten comes out of

@@ -330,3 +330,23 @@ proptest! {
         }
     }
 }
+
+/// It has gone on in another zone, where its ends have begun another association.
+#[test]
+fn an_association_that_comes_back_to_its_zone_has_the_tags_of_its_next_packets() {
+    let (to_client, to_server) = (0xc2, 0x5f);
+    let mut dialogue = associated();
+    assert_eq!(dialogue.says(Server, &one(to_client, of::SACK)), WRONG_TAG);
+    dialogue.map_epoch = 1;
+    for kind in [of::SHUTDOWN, of::ABORT, of::COOKIE_ECHO] {
+        assert_eq!(dialogue.says(Server, &one(to_client, kind)), WRONG_TAG, "{kind}");
+    }
+    let lines = [
+        (Server, one(to_client, of::SACK), UP),
+        (Client, one(to_server, of::DATA), UP),
+        (Client, one(TO_SERVER, of::DATA), WRONG_TAG),
+        (Server, one(TO_CLIENT, of::DATA), WRONG_TAG),
+        (Server, one(to_client, of::SHUTDOWN), "established, SHUTDOWN_RECD 3 assured"),
+    ];
+    play(&mut dialogue, &lines);
+}
