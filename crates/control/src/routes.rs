@@ -12,7 +12,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use conntrack::{Changes, Filter, LabelNames, Labels, UnknownLabel, format};
-use engine::{ChangeZonesError, EventStream, Gateway, NumberedEvent, Reported, SteerError};
+use engine::{
+    ChangeTunableError, ChangeZonesError, EventStream, Gateway, NumberedEvent, Reported, SteerError,
+};
 use serde::Serialize;
 
 use crate::SCHEMA;
@@ -303,11 +305,14 @@ async fn set_tunable(
     let value = parsed_body(body)?.value;
     call(shared, move |gateway| {
         gateway.set_tunable(&name, value).map_err(|error| match error {
-            flow::SetTunableError::Unknown { .. } => {
+            ChangeTunableError::Refused(flow::SetTunableError::Unknown { .. }) => {
                 Refused::not_found(&name, error, "see `stateway tunable list`")
             }
-            flow::SetTunableError::OutOfRange { .. } => {
+            ChangeTunableError::Refused(flow::SetTunableError::OutOfRange { .. }) => {
                 Refused::bad_request(&name, error, "give a value in the range")
+            }
+            ChangeTunableError::Unresponsive(_) => {
+                Refused::conflict(&name, error, "see the log of the gateway")
             }
         })?;
         Ok(Done { schema: SCHEMA, affected: 1 })

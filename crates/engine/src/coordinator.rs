@@ -31,7 +31,7 @@ use crate::routing::Routing;
 use crate::rules::{RuleCounts, Rules};
 use crate::runtime;
 use crate::worker::{Equipment, TimeSource, Worker};
-use crate::zone_changes::ZoneSpread;
+use crate::zone_changes::Spread;
 use crate::zones::Zones;
 
 /// Moves that are under way at the same time. Each needs one fence in each ring
@@ -84,7 +84,7 @@ pub struct Coordinator {
     pub retired_rules: RuleCounts,
     pub rules_reset_at: Option<RuleCounts>,
     /// What not every worker knows of it.
-    pub zone_spread: ZoneSpread,
+    pub spread: Spread,
     notices: Receiver<Notice>,
     notify: Sender<Notice>,
     /// Notices that came while something else was waited for.
@@ -122,7 +122,7 @@ impl Coordinator {
             rules_revision: 0,
             retired_rules: RuleCounts::default(),
             rules_reset_at: None,
-            zone_spread: ZoneSpread::default(),
+            spread: Spread::default(),
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
@@ -281,9 +281,9 @@ impl Coordinator {
         subscribe(members, expectation_subscriptions, capacity, Command::SubscribeExpectations)
     }
 
-    /// Sends a command to every worker.
+    /// Sends a command to every worker, to the others also if one does not take it.
     pub fn tell_all(&mut self, command: impl Fn() -> Command) -> Result<(), Unresponsive> {
-        self.members.iter_mut().try_for_each(|member| member.tell(command()))
+        self.members.iter_mut().map(|it| it.tell(command())).fold(Ok(()), Result::and)
     }
 
     /// Sends a command to one worker.
@@ -559,7 +559,7 @@ impl Coordinator {
                 }
             }
         }
-        self.tend_zones()?;
+        self.tend_changes()?;
         Ok(self.hand_out_queues(self.members.len())?)
     }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use conntrack::{ExpectationCursor, ExpectationEvent, Expected, LabelNames};
 use defrag::QueueView;
-use flow::{SetTunableError, Timestamp, Tunable, Zone};
+use flow::{Timestamp, Zone};
 use netio::{clock, cpu};
 use steer::{BucketId, BucketMove, Plan, WorkerId};
 use wire::Summary;
 
-use crate::command::{Command, Question};
+use crate::command::Question;
 use crate::config::{Config, Mode, StartError, SteerError, WorkerCount};
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
@@ -21,7 +21,6 @@ use crate::events::EventStream;
 use crate::port_book::PortBook;
 use crate::ports::PortSetup;
 use crate::route_keeper::RouteKeeper;
-use crate::settings::Settings;
 use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus, ZoneStatus};
 
 /// How often ports and the set of CPUs are looked after.
@@ -265,25 +264,9 @@ impl Gateway {
         self.shared.lock().config.balance = every;
     }
 
-    /// All tunables with their values.
-    pub fn tunables(&self) -> Vec<(&'static Tunable, u64)> {
-        let settings = self.shared.lock().config.settings.clone();
-        Settings::tunables()
-            .filter_map(|tunable| Some((tunable, settings.get(tunable.name)?)))
-            .collect()
-    }
-
     /// What the labels of connections are called.
     pub fn label_names(&self) -> Arc<LabelNames> {
         self.shared.lock().config.labels.clone()
-    }
-
-    /// Changes a tunable for all workers.
-    ///
-    /// # Errors
-    /// [`SetTunableError`]; nothing has changed.
-    pub fn set_tunable(&self, name: &str, value: u64) -> Result<(), SetTunableError> {
-        self.shared.lock().set_tunable(name, value)
     }
 
     /// Steers what is for these addresses (IPv4 in the mapped form) by its port from now on,
@@ -433,20 +416,5 @@ impl Coordinator {
         }
         let from = self.table.owner(bucket);
         if from == to { Ok(()) } else { self.carry_out(&[BucketMove { bucket, from, to }]) }
-    }
-
-    fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
-        self.config.settings.set(name, value)?;
-        self.limit_pools.apply(&self.config.settings.conntrack);
-        self.fragment_pools.apply(&self.config.settings.defrag);
-        self.apply_nat_ports();
-        let settings = self.config.settings.clone();
-        let told = self
-            .tell_all(|| Command::Settings(Box::new(settings.clone())))
-            .and_then(|()| self.change_limits());
-        if let Err(error) = told {
-            tracing::error!("{name} = {value} did not reach every worker: {error}");
-        }
-        Ok(())
     }
 }

@@ -51,6 +51,7 @@ mod rules;
 mod runtime;
 mod seeking;
 mod selection;
+mod setting_changes;
 mod settings;
 mod syn_proxy;
 mod tracking;
@@ -78,6 +79,7 @@ pub use recent_drops::{DROPS_KEPT, RecentDrop};
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
 pub use rule_loading::RulesView;
 pub use rules::{LoadRulesError, RuleCounts, check_rules};
+pub use setting_changes::ChangeTunableError;
 pub use settings::Settings;
 pub use unthreaded::Unthreaded;
 pub use views::{

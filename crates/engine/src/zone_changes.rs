@@ -91,7 +91,7 @@ impl Coordinator {
         self.zones_revision += 1;
         self.config.timeout_policies = timeout_policies;
         self.config.zones = zones;
-        self.zone_spread = ZoneSpread { map: Some(map), asked: Vec::new() };
+        self.spread = Spread { map: Some(map), asked: Vec::new(), ..self.spread };
         Ok(self.spread_zones()?)
     }
 
@@ -103,43 +103,51 @@ impl Coordinator {
         let pools = self.limit_pools.clone();
         self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
         self.change_limits()?;
-        if let Some(map) = &self.zone_spread.map {
+        if let Some(map) = &self.spread.map {
             self.zones = map.clone();
         }
         let map = self.zones.clone();
         self.tell_all(|| Command::Zones(Box::new(map.clone())))?;
         // Whoever answers has taken it over, so what comes from now on is of the new zones.
         self.reports()?;
-        self.zone_spread = ZoneSpread::default();
+        self.spread.map = None;
         Ok(())
     }
 
     /// Goes on with a change that not every worker has been told of, if all answer now.
-    pub(crate) fn tend_zones(&mut self) -> Result<(), Unresponsive> {
-        if self.zone_spread.map.is_none() {
+    pub(crate) fn tend_changes(&mut self) -> Result<(), Unresponsive> {
+        if self.spread.map.is_none() && !self.spread.settings {
             return Ok(());
         }
         // One question, however long it takes: whoever hangs is not to hold up the others, nor
         // to find its inbox full.
-        if self.zone_spread.asked.is_empty() {
-            self.zone_spread.asked = self.ask_all()?;
+        if self.spread.asked.is_empty() {
+            self.spread.asked = self.ask_all()?;
         }
         let hangs = |answer: &Receiver<_>| matches!(answer.try_recv(), Err(TryRecvError::Empty));
-        self.zone_spread.asked.retain(hangs);
-        if !self.zone_spread.asked.is_empty() {
+        self.spread.asked.retain(hangs);
+        if !self.spread.asked.is_empty() {
             return Ok(());
         }
-        self.spread_zones()?;
-        tracing::info!("every worker knows the zones again");
+        if self.spread.settings {
+            self.spread_settings()?;
+            tracing::info!("every worker has the tunables again");
+        }
+        if self.spread.map.is_some() {
+            self.spread_zones()?;
+            tracing::info!("every worker knows the zones again");
+        }
         Ok(())
     }
 }
 
-/// A change of zones that not every worker knows of.
+/// What has changed and not every worker knows of.
 #[derive(Debug, Default)]
-pub struct ZoneSpread {
+pub struct Spread {
     /// The map that is to come.
     map: Option<Zones>,
+    /// Tunables.
+    pub settings: bool,
     /// Whose answers are awaited before it is tried again.
     asked: Vec<Receiver<WorkerReport>>,
 }

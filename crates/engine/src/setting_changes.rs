@@ -1,0 +1,62 @@
+//! Tunables that change while the gateway runs, also while a worker hangs.
+
+use flow::{SetTunableError, Tunable};
+
+use crate::command::Command;
+use crate::coordinator::Coordinator;
+use crate::crew::Unresponsive;
+use crate::gateway::Gateway;
+use crate::settings::Settings;
+
+/// Why a tunable was not changed, or not for every worker yet.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeTunableError {
+    /// There is none of the name, or it may not have the value; nothing has changed.
+    #[error(transparent)]
+    Refused(#[from] SetTunableError),
+    /// A worker hangs. The value is set, others have it, and this one gets it when it answers
+    /// again; a limit that was lowered holds from then on.
+    #[error("{0}; the others have the value, and it gets it when it does")]
+    Unresponsive(#[from] Unresponsive),
+}
+
+impl Gateway {
+    /// All tunables with their values.
+    pub fn tunables(&self) -> Vec<(&'static Tunable, u64)> {
+        let settings = self.shared.lock().config.settings.clone();
+        Settings::tunables()
+            .filter_map(|tunable| Some((tunable, settings.get(tunable.name)?)))
+            .collect()
+    }
+
+    /// Changes a tunable for all workers.
+    ///
+    /// # Errors
+    /// [`ChangeTunableError`].
+    pub fn set_tunable(&self, name: &str, value: u64) -> Result<(), ChangeTunableError> {
+        self.shared.lock().set_tunable(name, value)
+    }
+}
+
+impl Coordinator {
+    fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), ChangeTunableError> {
+        self.config.settings.set(name, value)?;
+        self.limit_pools.apply(&self.config.settings.conntrack);
+        self.fragment_pools.apply(&self.config.settings.defrag);
+        self.apply_nat_ports();
+        self.spread.settings = true;
+        Ok(self.spread_settings().inspect_err(|error| {
+            tracing::error!("{name} = {value} has not reached every worker: {error}");
+        })?)
+    }
+
+    /// Tells all workers of the tunables as they are. If one of them hangs, all are told again
+    /// when all answer.
+    pub(crate) fn spread_settings(&mut self) -> Result<(), Unresponsive> {
+        let settings = self.config.settings.clone();
+        self.tell_all(|| Command::Settings(Box::new(settings.clone())))?;
+        self.change_limits()?;
+        self.spread.settings = false;
+        Ok(())
+    }
+}
