@@ -60,6 +60,7 @@ impl Stream {
         self.next = Some(sequence.wrapping_add(payload.len() as u32));
         let fresh = &payload[seen.max(0) as usize..];
         let fresh = &fresh[self.passed_over(fresh.len())..];
+        let old = payload.len() - fresh.len();
         let mut joined = self.kept.take();
         let bytes = match &mut joined {
             None => fresh,
@@ -74,7 +75,9 @@ impl Stream {
                 Framing::Length(length) if length <= rest.len() => {
                     self.heard = true;
                     let (message, behind) = rest.split_at(length.max(1));
-                    each(message, payload.len().checked_sub(rest.len()));
+                    // What came before counts, whatever else stands in its place now.
+                    let is_here = |at: &usize| *at >= old || payload[*at..].starts_with(message);
+                    each(message, payload.len().checked_sub(rest.len()).filter(is_here));
                     rest = behind;
                 }
                 Framing::Length(length) if length > LONGEST => {

@@ -62,6 +62,16 @@ fn message(length: u16, fill: u8) -> Vec<u8> {
     [&length.to_be_bytes()[..], &vec![fill; length.into()]].concat()
 }
 
+/// Of two ways to say the same bytes the first counts, and it has gone on.
+#[test]
+fn a_message_that_began_before_does_not_begin_in_what_comes_again_with_other_bytes() {
+    let mut reader = Reader::default();
+    reader.segment(100, &[0]);
+    reader.segment(100, &[9, 2, 7, 7, 0, 1, 5]);
+    let began = |at| (vec![0, 2, 7, 7], at);
+    assert_eq!(reader.messages, [began(None), (vec![0, 1, 5], Some(4))]);
+}
+
 #[test]
 fn what_comes_again_or_late_is_read_by_itself() {
     let mut reader = Reader::default();
