@@ -192,11 +192,14 @@ impl Worker {
         let mut packets = home.openings.take(&key);
         let mut found = Some(filing);
         let mut taken = DropReason::AliasTaken;
-        if filing == Filing::Taken
-            && let Some(Waiting::Opener(packet, _, search)) = packets.front_mut()
-        {
-            found = self.seek(packet, search, now);
-            taken = search.refusal();
+        if let Some(Waiting::Opener(packet, _, search)) = packets.front_mut() {
+            if filing == Filing::Taken {
+                found = self.seek(packet, search, now);
+                taken = search.refusal();
+            }
+            if let Some(filing) = found {
+                self.end_search(packet, search, filing, now);
+            }
         }
         let Some(home) = self.ownership.get_mut(bucket) else { return };
         let refusal = match found {

@@ -55,6 +55,7 @@ impl Worker {
                 if let Some(router) = self.router.as_mut().filter(|_| translates) {
                     router.take_own();
                 }
+                self.translator.wanted = None;
                 let before = std::mem::replace(&mut self.rules, rules);
                 self.notify(Notice::Rules(before));
             }

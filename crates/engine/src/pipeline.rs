@@ -10,7 +10,7 @@ use netio::Frame;
 use steer::{BucketId, Steered};
 use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
 
-use crate::aliases::Waiting;
+use crate::aliases::{Filing, Waiting};
 use crate::judging::Passed;
 use crate::packet::{Kept, Packet, TrackedFlow};
 use crate::prefetch::Hardware;
@@ -409,6 +409,7 @@ impl Worker {
                 bucket.openings.push(&keyed, Waiting::Opener(packet, passed, search));
             }
             None => {
+                self.end_search(&mut packet, &search, Filing::Full, now);
                 self.end_connection(&packet, now);
                 let pieces = packet.pieces.take();
                 self.drop_frames(packet.frame, pieces, DropReason::AliasQueueFull);

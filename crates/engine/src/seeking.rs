@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use conntrack::nat::{End, Request, Supply};
 use flow::{DropReason, Endpoint, FlowKey, KeyedPacket, Timestamp};
-use wire::Readdress;
+use wire::{Place, Readdress};
 
 use crate::aliases::Filing;
 use crate::packet::Packet;
 use crate::worker::Worker;
 
-/// Ports of a rule that are tried for a connection; the kernel tries half as many.
+/// Ports of a rule that are tried for a connection; the kernel tries half as many. Where all
+/// buckets are those of one worker, that is done in one go while other packets wait: a try takes a
+/// look-up here and one there, so all of them take no more of it than the choice in a block may.
 const TRIES: usize = 512;
 /// Where no rule asks for a source, because one has changed the destination.
 const TRIES_WITHOUT_RULE: usize = 16;
@@ -34,17 +36,21 @@ pub struct Search {
     /// Sources that were tried, and those that were asked for elsewhere.
     tried: usize,
     asked: usize,
+    /// The last of them.
+    source: Option<Place>,
+    /// Who listens was told that the connection has ended.
+    is_told: bool,
 }
 
 impl Search {
     /// Begins one.
     pub const fn new(request: Option<Request>, seed: u64) -> Self {
-        Self { request, seed, tried: 0, asked: 0 }
+        Self { request, seed, tried: 0, asked: 0, source: None, is_told: false }
     }
 
     /// One that has come to its end.
     #[cfg(test)]
-    pub const OVER: Self = Self { request: None, seed: 0, tried: 0, asked: TRIES };
+    pub const OVER: Self = Self { asked: TRIES, ..Self::new(None, 0) };
 
     /// Why a connection is refused that has found no source.
     pub fn refusal(&self) -> DropReason {
@@ -96,29 +102,37 @@ impl Worker {
             return Ok(());
         }
         let reply = bucket.connections.reply(id);
-        self.translator.wanted = Some((name, *request));
         let is_own =
             self.block(packet.bucket).contains(reply.key.end(reply.sender.opposite()).port);
         match self.pool_of(request, &reply) {
             Some(pool) if !is_own && self.translator.used_up.has(pool, now) => {
                 Err(DropReason::PortPoolFull)
             }
-            _ => Ok(()),
+            _ => {
+                self.translator.wanted = Some((name, *request));
+                Ok(())
+            }
         }
     }
 
-    /// The search for another source of the connection that a packet opens.
-    pub(crate) fn search(&mut self, name: &KeyedPacket) -> Search {
-        let wanted = self.translator.wanted.take().filter(|(of, _)| of == name);
+    /// The search for another source of the connection that a packet opens, with what a rule has
+    /// asked for and of which connection.
+    pub(crate) fn search(
+        &mut self,
+        name: &KeyedPacket,
+        wanted: Option<(KeyedPacket, Request)>,
+    ) -> Search {
+        let wanted = wanted.filter(|(of, _)| of == name);
         Search::new(wanted.map(|(_, request)| request), self.translator.seed())
     }
 
     /// Gives the connection that a packet opens another source, until replies to it can be told
-    /// their way. `None` if the answer will come later.
+    /// their way. `None` if the answer will come later. Once it is there, [`Self::end_search`]
+    /// has to follow.
     #[cold]
     pub(crate) fn seek(
         &mut self,
-        packet: &mut Packet,
+        packet: &Packet,
         search: &mut Search,
         now: Timestamp,
     ) -> Option<Filing> {
@@ -126,22 +140,6 @@ impl Worker {
         if !name.key.is_identified() {
             return Some(Filing::Taken);
         }
-        let filing = self.seek_on(packet, (name, hash), search, now)?;
-        let Self { ownership, tracking, counters, .. } = self;
-        if let Some(bucket) = ownership.get(packet.bucket) {
-            let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
-            bucket.connections.tell_again(&name, hash, &mut context);
-        }
-        Some(filing)
-    }
-
-    fn seek_on(
-        &mut self,
-        packet: &mut Packet,
-        (name, hash): (KeyedPacket, u64),
-        search: &mut Search,
-        now: Timestamp,
-    ) -> Option<Filing> {
         let request = search.request.unwrap_or(Request::of(End::Source));
         let block = self.block(packet.bucket);
         let mut last = None;
@@ -151,6 +149,7 @@ impl Worker {
             let hash_of = |key: &FlowKey| hasher.table_hash(key);
             let supply = Supply { block, seed: search.seed, hash: &hash_of };
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
+            search.is_told = true;
             let again = bucket.connections.translate_again(
                 (&name, hash),
                 &request,
@@ -160,7 +159,7 @@ impl Worker {
             );
             let Ok(again) = again else { break };
             (search.tried, search.asked, last) = (again.tried, search.asked + 1, Some(again.reply));
-            self.readdress_by(packet, &Readdress { source: Some(again.source), destination: None });
+            search.source = Some(again.source);
             match self.direct(packet.bucket, (name, hash), again.reply, now) {
                 Some(Filing::Taken) => {}
                 other => return other,
@@ -170,6 +169,26 @@ impl Worker {
             self.translator.used_up.note(pool, now);
         }
         Some(Filing::Taken)
+    }
+
+    /// Gives the packet the source that was found, and tells who listens what has become of its
+    /// connection.
+    pub(crate) fn end_search(
+        &mut self,
+        packet: &mut Packet,
+        search: &Search,
+        filing: Filing,
+        now: Timestamp,
+    ) {
+        let Some((name, hash)) = packet.looked_up().filter(|_| search.is_told) else { return };
+        if filing == Filing::Filed && search.source.is_some() {
+            self.readdress_by(packet, &Readdress { source: search.source, destination: None });
+        }
+        let Self { ownership, tracking, counters, .. } = self;
+        if let Some(bucket) = ownership.get(packet.bucket) {
+            let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
+            bucket.connections.tell_again(&name, hash, &mut context);
+        }
     }
 
     /// A number for the ports of a rule towards one destination.

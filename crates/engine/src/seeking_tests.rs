@@ -1,6 +1,9 @@
 //! Rules that name a range of ports, of which each bucket has a few or none.
 
+use conntrack::{Connection, Cursor, EventKind};
+
 use super::*;
+use crate::events::{EventStream, Subscription};
 
 const FIRST: u16 = 2000;
 
@@ -79,4 +82,83 @@ fn a_client_port_that_two_addresses_lead_to_gets_two_sources() {
         }
         assert_eq!((crew.reasons(), crew.connections()), (vec![], 4));
     }
+}
+
+/// What happens to the connections of a crew.
+fn subscribe(crew: &mut Crew) -> EventStream {
+    let (subscription, stream) = Subscription::new(1 << 16);
+    for member in &mut crew.members {
+        let sender = subscription.connect(member.id).unwrap();
+        member.tell(Command::Subscribe(sender)).unwrap();
+    }
+    crew.settle();
+    stream
+}
+
+fn listed(crew: &Crew) -> HashMap<flow::FlowKey, Connection> {
+    let mut all = HashMap::new();
+    for bucket in 0..16 {
+        let table = &crew.bucket(BucketId(bucket)).connections;
+        let end = table.list(Cursor::default(), u32::MAX, crew.now, |connection| {
+            all.insert(connection.key, connection);
+        });
+        assert_eq!(end, None);
+    }
+    all
+}
+
+#[test]
+fn listeners_know_each_connection_as_it_is_in_the_table() {
+    for (workers, ports, at_once) in [(1, 64, 1), (2, 64, 1), (2, 64, 30), (3, 300, 200)] {
+        let mut crew = crew_with(workers, ports);
+        let mut events = subscribe(&mut crew);
+        let sources = flows(&mut crew, SERVER, ports + 50, at_once);
+        assert_eq!(sources.len(), usize::from(ports));
+        let mut known: HashMap<flow::FlowKey, Connection> = HashMap::new();
+        let mut again = 0;
+        while let Some(told) = events.try_next() {
+            let (kind, connection) = (told.event.kind, told.event.connection);
+            let before = known.remove(&connection.key);
+            match kind {
+                EventKind::New => assert_eq!(before, None, "twice"),
+                EventKind::Update => assert!(before.is_some()),
+                EventKind::Destroy => {
+                    again += 1;
+                    assert_eq!(before.expect("is known").reply, connection.reply);
+                    continue;
+                }
+            }
+            known.insert(connection.key, connection);
+        }
+        assert!(again > 50, "{again} have ended or changed their source");
+        let listed = listed(&crew);
+        assert_eq!(listed.len(), known.len(), "{workers} workers");
+        for (key, connection) in listed {
+            assert_eq!(known[&key].reply, connection.reply);
+        }
+    }
+}
+
+#[test]
+fn a_packet_is_changed_twice_at_most_whatever_was_tried() {
+    for workers in 1..3 {
+        let mut crew = crew_with(workers, 200);
+        assert_eq!(flows(&mut crew, SERVER, 250, 1).len(), 200);
+        let given: u32 = crew.workers.iter().map(|it| it.translator.identifications.next).sum();
+        assert!((200..=450).contains(&given), "{given} identifications for 250 packets");
+    }
+}
+
+#[test]
+fn what_a_rule_has_asked_for_is_forgotten_with_the_rule() {
+    let named = r#"{"snat":{"addr":"198.51.100.254","port":2000}}"#;
+    let protocol = r#"{"match":{"op":"==","left":{"meta":{"key":"l4proto"}},"right":"udp"}},"#;
+    let rules = RULES.replace(r#"{"masquerade":null}"#, &format!("{protocol}{named}"));
+    let mut crew = crew_of(2, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+    for port in 10_000..10_040 {
+        let ask = udp(&from_inside([192, 0, 2, 10], [203, 0, 113, port as u8]), (port, 53), b"x");
+        let network = crew.pass(0, &ask);
+        assert_eq!(ends(&network)[0], (OWN.into(), 2000));
+    }
+    assert!(crew.workers.iter().all(|it| it.translator.wanted.is_none()));
 }

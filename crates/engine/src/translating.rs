@@ -364,6 +364,8 @@ impl Worker {
         now: Timestamp,
     ) -> Result<bool, Why> {
         let (true, Some(id)) = (tracked.fresh, tracked.connection) else { return Ok(false) };
+        // Of what comes later it says nothing.
+        let wanted = self.translator.wanted.take();
         // Of a connection that this one takes the place of.
         self.remove_aliases(now);
         let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(false) };
@@ -380,9 +382,12 @@ impl Worker {
         if filing == Some(Filing::Filed) {
             return Ok(false);
         }
-        let mut search = self.search(&name);
+        let mut search = self.search(&name, wanted);
         if filing == Some(Filing::Taken) {
             filing = self.seek(packet, &mut search, now);
+        }
+        if let Some(filing) = filing {
+            self.end_search(packet, &search, filing, now);
         }
         match filing {
             None => {

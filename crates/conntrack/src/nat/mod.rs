@@ -21,5 +21,5 @@ pub use self::ends::Halves;
 pub use self::follow::Edit;
 pub(crate) use self::follow::{Follow, Passage};
 pub use self::request::{Addresses, End, Ports, Request};
-pub(crate) use self::supply::candidates;
 pub use self::supply::{Block, Supply};
+pub(crate) use self::supply::{candidates, candidates_behind};

@@ -93,8 +93,12 @@ impl Block {
 
     /// All of them once, from a random one on.
     pub(crate) fn all_from(self, start: u64) -> impl Iterator<Item = u16> {
-        let start = (start % u64::from(self.len.max(1))) as u32;
-        (0..self.len).map(move |step| self.nth_round(start + step))
+        (0..self.len).map(move |at| self.nth_from(start, at))
+    }
+
+    /// Of these the one behind `at` others.
+    fn nth_from(self, start: u64, at: u32) -> u16 {
+        self.nth_round((start % u64::from(self.len.max(1))) as u32 + at)
     }
 }
 
@@ -112,6 +116,18 @@ pub(crate) fn candidates(
     ends: Ends,
     supply: Supply<'_>,
 ) -> impl Iterator<Item = Ends> {
+    candidates_behind(0, request, key, ends, supply).map(|(_, ends)| ends)
+}
+
+/// The same without those in the first places, and with each the number of places up to it: a
+/// search that begins again there need not look at the first. Some places hold none.
+pub(crate) fn candidates_behind(
+    places: usize,
+    request: Request,
+    key: FlowKey,
+    ends: Ends,
+    supply: Supply<'_>,
+) -> impl Iterator<Item = (usize, Ends)> {
     let own = match request.end {
         End::Source => ends.source,
         End::Destination => ends.destination,
@@ -120,13 +136,16 @@ pub(crate) fn candidates(
     let addresses = addresses(request, range, own.address, &key, ends, supply);
     let choice = PortChoice::of(request, &key, own.port, supply.block);
     let start = if request.random { supply.seed } else { (supply.hash)(&key) };
-    addresses.flat_map(move |address| {
-        choice.ports(start, supply.seed).map(move |port| {
+    let each = choice.places().max(1);
+    addresses.enumerate().skip(places / each).flat_map(move |(number, address)| {
+        let before = number * each;
+        choice.ports(places.saturating_sub(before), start, supply.seed).map(move |(place, port)| {
             let new = Endpoint { address, port };
-            match request.end {
+            let ends = match request.end {
                 End::Source => Ends { source: new, ..ends },
                 End::Destination => Ends { destination: new, ..ends },
-            }
+            };
+            (before + place + 1, ends)
         })
     })
 }
@@ -207,13 +226,34 @@ impl PortChoice {
         Self { keep: may_stay.then_some(own), others, in_order, shared }
     }
 
-    /// All of them, from some place on; the shared ones from another.
-    fn ports(self, start: u64, of_shared: u64) -> impl Iterator<Item = u16> {
+    /// How many places there are.
+    fn places(self) -> usize {
+        let shared = self.shared.map_or(0, |range| Block::from(range).len());
+        usize::from(self.keep.is_some()) + (self.others.len() + shared) as usize
+    }
+
+    /// All of them but those in the first places, each with its own: first of all from `start` on,
+    /// the shared ones from `of_shared`.
+    fn ports(self, first: usize, start: u64, of_shared: u64) -> impl Iterator<Item = (usize, u16)> {
         let start = if self.in_order { 0 } else { start };
-        let others = self.others.all_from(start);
-        let shared = self.shared.map(|range| Block::from(range).all_from(of_shared));
-        let shared = shared.into_iter().flatten().filter(move |&port| !self.others.contains(port));
-        let rest = others.chain(shared).filter(move |&port| Some(port) != self.keep);
-        self.keep.into_iter().chain(rest)
+        let shared = self.shared.map_or(Self::NONE, Block::from);
+        let kept = usize::from(self.keep.is_some());
+        (first..self.places()).filter_map(move |place| {
+            let Some(at) = place.checked_sub(kept) else { return Some((place, self.keep?)) };
+            // Fewer than there are ports, both.
+            let at = at as u32;
+            let port = match at.checked_sub(self.others.len()) {
+                None => self.others.nth_from(start, at),
+                Some(at) => {
+                    let port = shared.nth_from(of_shared, at);
+                    Some(port).filter(|&port| !self.others.contains(port))?
+                }
+            };
+            (Some(port) != self.keep).then_some((place, port))
+        })
     }
 }
+
+#[cfg(test)]
+#[path = "supply_tests.rs"]
+mod tests;

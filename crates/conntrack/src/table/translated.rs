@@ -11,7 +11,7 @@ use flow::{DropReason, KeyedPacket, Prefetch};
 use wire::{Place, mapped};
 
 use super::{Cursor, Table, report};
-use crate::nat::{End, Ends, Halves, Request, Supply, candidates};
+use crate::nat::{End, Ends, Halves, Request, Supply, candidates, candidates_behind};
 use crate::slab::{SECOND, Translation};
 use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 
@@ -29,7 +29,7 @@ pub struct Again {
     pub reply: KeyedPacket,
     /// The source.
     pub source: Place,
-    /// How many sources were tried, this one among them.
+    /// Behind how many places of those that there are to try the search goes on.
     pub tried: usize,
 }
 
@@ -86,8 +86,9 @@ impl Table {
 
     /// Gives a new connection another source, because replies to the one that it has are those
     /// of a connection of another bucket: the first that is free here of those that `request`
-    /// leaves, behind `tried` others. The connection is that of its originator's packets, and is
-    /// told of anew with [`Table::tell_again`].
+    /// leaves, behind `tried` places. The connection is that of its originator's packets, and is
+    /// told of anew with [`Table::tell_again`] when the search is over: who listens is told of its
+    /// end if nothing was tried before, also with an error.
     ///
     /// # Errors
     /// Those of [`Table::translate`].
@@ -114,10 +115,10 @@ impl Table {
         }
         self.take_back(slot);
         let ends = Ends { source, ..Ends::of(&leaves.key, leaves.sender) };
-        let wanted = candidates(*request, original.key, ends, supply).enumerate().skip(tried);
-        let found = wanted.take(SOURCE_TRIES).find_map(|(at, ends)| {
+        let wanted = candidates_behind(tried, *request, original.key, ends, supply);
+        let found = wanted.take(SOURCE_TRIES).find_map(|(tried, ends)| {
             let free = self.free(slot, ends.keyed(&original), supply, context)?;
-            Some((at + 1, ends.source, free))
+            Some((tried, ends.source, free))
         });
         let Some((tried, source, free)) = found else {
             // Its second key is not filed any more.

@@ -1,0 +1,44 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use flow::Zone;
+use proptest::prelude::*;
+use wire::{Family, mapped, protocol};
+
+use super::*;
+
+proptest! {
+    /// A search that goes on finds what is left, and in the same order.
+    #[test]
+    fn what_is_behind_a_place_is_the_rest(
+        (own, first, count) in (1..u16::MAX, 1..60_000_u16, 1..300_u16),
+        (bucket, buckets) in (0..16_u32, 0..5_u32),
+        (has_range, hosts, random) in (any::<bool>(), 0..4_u8, any::<bool>()),
+        seed in any::<u64>(),
+        stop in any::<prop::sample::Index>(),
+    ) {
+        let address = |last| IpAddr::V4(Ipv4Addr::new(198, 51, 100, last));
+        let end = |last, port| Endpoint { address: mapped(address(last)), port };
+        let ends = Ends { source: end(1, own), destination: end(200, 53) };
+        let (low, high) = (ends.source, ends.destination);
+        let key = FlowKey::of_ports(Family::V4, protocol::UDP, Zone(0), low, high).key;
+        let request = Request {
+            addresses: Addresses::new(address(10), address(10 + hosts)),
+            ports: Ports::new(first, first + count).filter(|_| has_range),
+            random,
+            ..Request::of(End::Source)
+        };
+        let buckets = 1 << (buckets + 7);
+        let block = Block::of_bucket(Ports::new(1024, 32767).unwrap(), bucket, buckets);
+        let hash = |key: &FlowKey| u64::from(key.low.port) ^ seed.rotate_left(9);
+        let supply = Supply { block, seed, hash: &hash };
+        let all: Vec<_> = candidates_behind(0, request, key, ends, supply).collect();
+        prop_assert!(all.is_sorted_by(|one, next| one.0 < next.0));
+        let plain: Vec<_> = candidates(request, key, ends, supply).collect();
+        prop_assert_eq!(plain, all.iter().map(|(_, ends)| *ends).collect::<Vec<_>>());
+        if !all.is_empty() {
+            let at = stop.index(all.len());
+            let rest: Vec<_> = candidates_behind(all[at].0, request, key, ends, supply).collect();
+            prop_assert_eq!(rest, &all[at + 1..]);
+        }
+    }
+}
