@@ -67,9 +67,20 @@ fn has_heard(said: &str, ids: &[u16]) -> bool {
         })
 }
 
+/// Counts what a host hears of destinations that can not be reached.
+const COUNTS_ERRORS: &str = "
+table inet heard {
+    chain in { type filter hook input priority filter; policy accept;
+        icmp type destination-unreachable counter
+    }
+}
+";
+
 fn hosts_behind_one_address_call(workers: u32) {
     alone(|| {
         let mut lab = translating_lab(workers, HELPER)?;
+        let counts = lab.server().program("nft").args(["-f", "-"]);
+        counts.input(COUNTS_ERRORS.to_owned()).check()?;
         let server = lab.server_address(Family::V4).to_string();
         let _server = serving(lab.server(), &server)?;
         // Cut where nothing has to be edited: of the first host, which has its ids for itself.
@@ -85,6 +96,8 @@ fn hosts_behind_one_address_call(workers: u32) {
         let said = calling(lab.server(), ends, "6+7,20", WHOLE)?.input(String::new()).check()?;
         assert!(has_heard(&said, &[6, 7, 20]), "{said}");
         assert_eq!(counter(&lab, "expect_new")?, 12);
+        let heard = lab.server().program("nft").args(["list", "table", "inet", "heard"]).check()?;
+        assert!(heard.contains("counter packets 0 "), "the gateway's host has answered: {heard}");
         stop_cleanly(&mut lab)
     });
 }

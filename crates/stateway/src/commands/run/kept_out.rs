@@ -54,6 +54,13 @@ const LED_TO_HOST: [&str; 2] = [
     "meta l4proto tcp tcp flags & (syn | ack) != syn drop",
 ];
 
+/// What the host says of packets of calls (GRE version 1, RFC 2637 section 4.1) that it has no part
+/// in: protocol unreachable. It can not be told before whose they are, and the host may have calls
+/// of its own, so they come to it and only its answer is dropped. What is quoted stands behind the
+/// eight bytes of ICMP and has no options.
+const ANSWERS_CALLS: &str =
+    "icmp type destination-unreachable icmp code 2 @th,136,8 47 @th,237,3 1";
+
 /// Packets for the host's addresses that are not the host's affair, and packets for others' that
 /// may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -125,6 +132,16 @@ impl KeptOut {
             "add rule inet {table} host iifname {{ {names} }} jump translated comment \"{mark}\""
         ));
         self.order_left(table, interfaces, &names, &mut add);
+        if !self.addresses.is_empty() || !self.forwarded.is_empty() {
+            add(format!(
+                "add chain inet {table} answers {{ type filter hook output priority 0; policy \
+                 accept; }}"
+            ));
+            add(format!("flush chain inet {table} answers"));
+            add(format!(
+                "add rule inet {table} answers oifname {{ {names} }} {ANSWERS_CALLS} drop"
+            ));
+        }
         for rule in self.forwarded.iter().flat_map(|packets| rules_of(packets, interfaces)) {
             add(format!("add rule inet {table} translated {rule}"));
         }
