@@ -1,10 +1,13 @@
 //! The `stateway` binary: the gateway and the commands that talk to it.
 
+#![deny(clippy::print_stderr)]
+
+#[macro_use]
+mod print;
 mod commands;
 mod config;
 mod every;
 mod outcome;
-mod print;
 
 use std::process::ExitCode;
 

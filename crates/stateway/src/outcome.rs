@@ -27,10 +27,10 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     }
     if let Some(problems) = error.downcast_ref::<Problems>() {
         // One per line, each beginning with file and line, as editors like it.
-        eprintln!("{problems}");
+        tell!("{problems}");
         return ExitCode::from(2);
     }
-    eprintln!("stateway: {}", told_once(&error));
+    tell!("stateway: {}", told_once(&error));
     if is_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 

@@ -56,6 +56,20 @@ fn every_command_says_so_when_no_gateway_runs() {
 }
 
 #[test]
+fn what_can_not_be_said_changes_no_exit_code() {
+    let directory = TempDir::new().unwrap();
+    let socket = directory.path().join("none.sock");
+    for args in [&["status"][..], &["run", "-c", "/dev/null"], &["check", "-c", "/dev/null"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(BINARY);
+        command.args(args).env("STATEWAY_SOCKET", &socket);
+        let said = command.output().unwrap().status.code();
+        assert_ne!(said, Some(0), "{args:?} has something to say");
+        assert_eq!(command.stderr(full).status().unwrap().code(), said, "{args:?}");
+    }
+}
+
+#[test]
 fn what_is_no_socket_of_a_gateway_is_named() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("notes.txt");

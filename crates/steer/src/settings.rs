@@ -45,7 +45,8 @@ pub const TUNABLES: &[Tunable] = &[
         min: 0,
         max: u64::MAX,
         meaning: "Bit n limits the share of one flow in the backlog of worker n from half \
-                  netdev_max_backlog up. 0: no limit for any flow.",
+                  netdev_max_backlog up. 0: no limit for any flow. A number as all others, while \
+                  the kernel's file holds hexadecimal digits.",
     },
     Tunable {
         name: "stateway_nat_port_min",

@@ -63,7 +63,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         if args.json.json {
             out.json(&drops)
         } else if drops.total == 0 && !args.all {
-            eprintln!("no packet was dropped");
+            tell!("no packet was dropped");
             Ok(())
         } else {
             table(&status, &drops, args).print(out)
@@ -76,7 +76,7 @@ fn recent(recent: &RecentDrops, args: &Args, out: &mut Output) -> anyhow::Result
         return out.json(recent);
     }
     if recent.packets.is_empty() {
-        eprintln!("no packet was dropped");
+        tell!("no packet was dropped");
     }
     for dropped in &recent.packets {
         let age = duration(Duration::from_millis(dropped.age_ms));

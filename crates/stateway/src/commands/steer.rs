@@ -98,7 +98,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             if json.json {
                 return out.json(&done);
             }
-            eprintln!("balancer {every}");
+            tell!("balancer {every}");
             Ok(())
         }
     }

@@ -83,7 +83,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             };
             let _: Done =
                 client.put(&format!("/v1/tunables/{}", tunable.name), &SetTunable { value })?;
-            eprintln!("{} = {value}, was {}", tunable.name, tunable.value);
+            tell!("{} = {value}, was {}", tunable.name, tunable.value);
             Ok(())
         }
     }

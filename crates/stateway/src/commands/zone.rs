@@ -122,7 +122,7 @@ fn edit(
 
 fn put(remote: &Remote, zones: &SetZones) -> anyhow::Result<()> {
     let Done { affected, .. } = remote.client()?.put("/v1/zones", zones)?;
-    eprintln!("there are {affected} zones now");
+    tell!("there are {affected} zones now");
     Ok(())
 }
 

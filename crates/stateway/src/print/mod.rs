@@ -14,6 +14,31 @@ use crate::outcome::OutputError;
 pub use table::{Align, Table, Widths};
 pub use units::{bytes, count, duration, percent, things};
 
+/// Writes a line to standard error, as `eprintln!` does, but goes on where that can not be
+/// written: nobody who fills a disk or stops reading may end a gateway.
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
+/// Standard error, as a place for lines that may be lost.
+#[derive(Debug)]
+pub struct Log(pub io::Stderr);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Whoever logs would say that it failed, on standard error.
+        Ok(self.0.write(bytes).unwrap_or(bytes.len()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
+}
+
 /// Where a packet was beside its interface; nothing where that does not tell it from others.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {

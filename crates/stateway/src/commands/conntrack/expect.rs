@@ -41,9 +41,9 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
     }
     out.flush()?;
     match format {
-        Format::Table if listed == 0 => eprintln!("nothing is expected"),
+        Format::Table if listed == 0 => tell!("nothing is expected"),
         Format::Table | Format::Conntrack { .. } => {
-            eprintln!("{}", things(listed, "expectation"))
+            tell!("{}", things(listed, "expectation"))
         }
         Format::Json => {}
     }

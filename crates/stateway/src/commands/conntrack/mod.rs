@@ -295,11 +295,11 @@ fn list(
     out.flush()?;
     match format {
         Format::Table if listed == 0 && is_filtered => {
-            eprintln!("no connection matches the filter");
+            tell!("no connection matches the filter");
         }
-        Format::Table if listed == 0 => eprintln!("no connections"),
+        Format::Table if listed == 0 => tell!("no connections"),
         Format::Table | Format::Conntrack { .. } => {
-            eprintln!("{}", things(listed, "connection"))
+            tell!("{}", things(listed, "connection"))
         }
         Format::Json => {}
     }
@@ -335,7 +335,7 @@ fn told(
             Format::Table => row(line, out)?,
             // The gateway's remarks are no lines of the kernel's tool.
             Format::Conntrack { .. } if line.starts_with(b"# ") => {
-                eprintln!("{}", String::from_utf8_lossy(&line[2..]));
+                tell!("{}", String::from_utf8_lossy(&line[2..]));
             }
             Format::Conntrack { timestamp: true, .. } => {
                 out.raw_line(&[&output::now(), line].concat())?;
@@ -344,13 +344,13 @@ fn told(
         }
         out.flush()
     })?;
-    eprintln!("the gateway has stopped");
+    tell!("the gateway has stopped");
     Ok(())
 }
 
 fn say_lost(lost: u64) {
     if lost > 0 {
-        eprintln!("lost here: {}; this reader was too slow", things(lost, "event"));
+        tell!("lost here: {}; this reader was too slow", things(lost, "event"));
     }
 }
 
@@ -368,7 +368,7 @@ fn affected(done: &Done, what: &str, json: &Json, out: &mut Output) -> anyhow::R
     if json.json {
         return out.json(done);
     }
-    eprintln!("{} {what}", things(done.affected, "connection"));
+    tell!("{} {what}", things(done.affected, "connection"));
     Ok(())
 }
 

@@ -130,11 +130,12 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     explained?;
     let report = result?;
     if asks_for_interfaces && report.elsewhere > 0 {
-        eprintln!(
+        tell!(
             "{} of {} packets came in by none of the interfaces of the configuration, as far as \
              the capture tells: new_connections and zones that name interfaces do not apply to \
              them. --interface NAME says by which",
-            report.elsewhere, report.packets
+            report.elsewhere,
+            report.packets
         );
     }
     let shown = Report::new(&args.input, &report);

@@ -34,16 +34,16 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         if json.json {
             return out.json(&serde_json::json!({ "nftables": [] }));
         }
-        eprintln!("the gateway runs no ruleset; `stateway rules load FILE` loads one");
+        tell!("the gateway runs no ruleset; `stateway rules load FILE` loads one");
         return Ok(());
     };
     if json.json {
         return out.json(&document);
     }
     if let Some(left) = confirm_s {
-        eprintln!("tried for {} more, unless it is confirmed", things(left, "second"));
+        tell!("tried for {} more, unless it is confirmed", things(left, "second"));
     } else if let Some(age) = age_s {
-        eprintln!("loaded {} ago", duration(Duration::from_secs(age)));
+        tell!("loaded {} ago", duration(Duration::from_secs(age)));
     }
     // Its last line has its end.
     out.line(listing::text(&document, *handles).trim_end())

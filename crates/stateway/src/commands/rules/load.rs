@@ -93,8 +93,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
     let rules = loaded.summary.map_or(0, |RulesSummary { rules, .. }| rules) as u64;
     match loaded.confirm_s {
-        None => eprintln!("loaded: {}", things(rules, "rule")),
-        Some(seconds) => eprintln!(
+        None => tell!("loaded: {}", things(rules, "rule")),
+        Some(seconds) => tell!(
             "loaded for {}: {}; `stateway rules confirm` keeps them",
             things(seconds, "second"),
             things(rules, "rule")
@@ -106,20 +106,20 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
 /// Keeps the ruleset that is tried.
 pub fn confirm(remote: &Remote) -> anyhow::Result<()> {
     let _: Done = remote.client()?.post("/v1/rules/confirm", &())?;
-    eprintln!("the ruleset stays");
+    tell!("the ruleset stays");
     Ok(())
 }
 
 /// Has counters and quotas begin at zero.
 pub fn reset(remote: &Remote) -> anyhow::Result<()> {
     let Done { affected, .. } = remote.client()?.post("/v1/rules/reset", &())?;
-    eprintln!("counters and quotas begin at zero: {affected}");
+    tell!("counters and quotas begin at zero: {affected}");
     Ok(())
 }
 
 /// Ends the trial at once.
 pub fn roll_back(remote: &Remote) -> anyhow::Result<()> {
     let _: Done = remote.client()?.post("/v1/rules/rollback", &())?;
-    eprintln!("the ruleset before is back");
+    tell!("the ruleset before is back");
     Ok(())
 }

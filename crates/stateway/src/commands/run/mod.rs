@@ -23,7 +23,7 @@ use tracing_subscriber::EnvFilter;
 use crate::commands::rules::kernels_share;
 use crate::config::Configuration;
 use crate::outcome::UsageError;
-use crate::print::{count, duration};
+use crate::print::{Log, count, duration, things};
 use claim::Claims;
 use guard::{Guard, Keeper};
 use notify::Supervisor;
@@ -87,7 +87,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
     let workers = gateway.status()?.workers.len();
-    eprintln!(
+    tell!(
         "stateway: ready: {} {} with {workers} workers, control socket {}",
         match config.mode {
             Mode::Bridge => "bridging",
@@ -102,7 +102,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     drop(server);
     // The server was the only other owner, and all its requests have ended.
     let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
-    eprintln!("stateway: {}", summary(&gateway.stop()?));
+    // When it has stopped there are none.
+    let connections = gateway.connection_count().unwrap_or_default();
+    tell!("stateway: {}", summary(&gateway.stop()?, connections));
     Ok(())
 }
 
@@ -112,7 +114,7 @@ fn end_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
-        eprintln!("stateway: internal error; the gateway ends so that it can be started again");
+        tell!("stateway: internal error; the gateway ends so that it can be started again");
         std::process::abort();
     }));
 }
@@ -122,7 +124,7 @@ fn start_log(filter: &str) -> anyhow::Result<()> {
         .map_err(|error| UsageError(format!("--log {filter:?} is no filter: {error}")))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| Log(std::io::stderr()))
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         .try_init()
         .map_err(anyhow::Error::from_boxed)
@@ -166,16 +168,16 @@ fn at_its_line(config: &Configuration, error: PortError) -> anyhow::Error {
     anyhow::Error::from(error).context(place)
 }
 
-fn summary(status: &Status) -> String {
+fn summary(status: &Status, connections: u64) -> String {
     let totals = status.totals();
     let received: u64 = status.ports.iter().map(|port| port.received.frames).sum();
-    let connections: u64 = status.workers.iter().map(|worker| worker.connections).sum();
     format!(
-        "stopped after {}: {} packets received, {} sent, {} dropped, {connections} connections",
+        "stopped after {}: {} packets received, {} sent, {} dropped, {}",
         duration(Duration::from_nanos(status.uptime_ns)),
         count(received),
         count(totals.transmitted),
         count(totals.dropped_total()),
+        things(connections, "connection"),
     )
 }
 
