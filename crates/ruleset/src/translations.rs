@@ -55,7 +55,8 @@ pub enum EndsAt {
     Host,
     /// It keeps its address and gets another port.
     OwnAddress,
-    /// One of these, as numbers of 32 or 128 bits.
+    /// One of these, as numbers of 32 or 128 bits. Not those of a range that one is chosen from:
+    /// whoever else chooses may take another, so the host gets nothing of that.
     Addresses(Vec<(Family, Interval)>),
 }
 
@@ -126,7 +127,11 @@ impl ValidRuleset {
                     NatKind::Destination => {
                         let at = match nat.address {
                             NatOperand::None | NatOperand::WithAddress => EndsAt::OwnAddress,
-                            _ => EndsAt::Addresses(self.addresses(nat)),
+                            _ => {
+                                let mut addresses = self.addresses(nat);
+                                addresses.retain(|(_, it)| nat.netmap || it.low == it.high);
+                                EndsAt::Addresses(addresses)
+                            }
                         };
                         let packets = self.forwarded(rule, nat, MAX_PARTS);
                         all.ends.push(Ending { rule: index, packets, at });

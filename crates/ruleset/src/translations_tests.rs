@@ -168,7 +168,9 @@ fn what_may_end_at_the_host_is_known_before_there_is_a_packet() {
     for (to, ends_here) in [
         (json!({"addr": "192.0.2.254", "port": 8080}), true),
         (json!({"addr": "192.0.2.253", "port": 8080}), false),
-        (json!({"addr": {"range": ["192.0.2.250", "192.0.2.255"]}}), true),
+        // Of a range the kernel may choose another than the gateway; a network leaves no choice.
+        (json!({"addr": {"range": ["192.0.2.250", "192.0.2.255"]}}), false),
+        (json!({"addr": {"prefix": {"addr": "192.0.2.0", "len": 24}}, "flags": "netmap"}), true),
         (
             json!({"addr": {"map": {"key": {"payload": {"protocol": "ip", "field": "saddr"}},
             "data": {"set": [["192.0.2.1", "192.0.2.7"], ["192.0.2.2", "192.0.2.254"]]}}}}),
