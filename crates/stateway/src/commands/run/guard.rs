@@ -89,7 +89,8 @@ impl State {
     fn make_again(&mut self, names: &[String]) -> anyhow::Result<()> {
         self.table.end();
         self.table = Table::new(self.table.program.clone(), names)?;
-        self.keep_out()
+        // A table that keeps too little out is none: whoever watches tries again.
+        self.keep_out().inspect_err(|_| self.table.end())
     }
 }
 
@@ -271,13 +272,15 @@ impl Drop for Table {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use ruleset::Forwarded;
 
     use super::*;
 
     /// Takes orders as nft does: what it was told stands in a file as long as it runs. While
-    /// there is a file `slow` it does as if the machine was busy.
+    /// there is a file `slow` it does as if the machine was busy, and while there is a file
+    /// `refuses` it does not carry out what is to be kept out.
     const NFT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 if [ "$1" = list ]; then
@@ -286,6 +289,7 @@ fi
 : > "$here/table"
 while read -r order; do
     while [ -e "$here/slow" ]; do sleep 0.02; done
+    case "$order" in *revision*) [ -e "$here/refuses" ] && continue ;; esac
     printf '%s\n' "$order" > "$here/table"
 done
 "#;
@@ -295,15 +299,34 @@ done
         KeptOut { forwarded: vec![forwarded], ..KeptOut::default() }
     }
 
+    fn state(directory: &Path, names: &[String]) -> State {
+        let nft = directory.join("nft");
+        std::fs::write(&nft, NFT).unwrap();
+        std::fs::set_permissions(&nft, std::fs::Permissions::from_mode(0o755)).unwrap();
+        State { table: Table::new(nft, names).unwrap(), kept_out: KeptOut::default() }
+    }
+
+    #[test]
+    fn a_table_that_could_not_be_made_again_as_it_was_is_tried_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = ["lan0".to_owned()];
+        let mut state = state(directory.path(), &names);
+        state.change(port(80)).unwrap();
+        state.table.end();
+        let refuses = directory.path().join("refuses");
+        std::fs::write(&refuses, "").unwrap();
+        assert!(state.make_again(&names).is_err());
+        assert!(!state.table.is_there(), "who watches would leave it like that");
+        std::fs::remove_file(&refuses).unwrap();
+        state.make_again(&names).unwrap();
+        assert!(state.table.is_there() && state.table.shows("dport 80-80").unwrap());
+    }
+
     #[test]
     fn a_change_that_took_too_long_is_not_made_later() {
         let directory = tempfile::tempdir().unwrap();
-        let nft = directory.path().join("nft");
-        std::fs::write(&nft, NFT).unwrap();
-        std::fs::set_permissions(&nft, std::fs::Permissions::from_mode(0o755)).unwrap();
         let names = ["lan0".to_owned()];
-        let table = Table::new(nft, &names).unwrap();
-        let mut state = State { table, kept_out: KeptOut::default() };
+        let mut state = state(directory.path(), &names);
         state.change(port(80)).unwrap();
         assert!(state.table.shows("dport 80-80").unwrap());
         let slow = directory.path().join("slow");
