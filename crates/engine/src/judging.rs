@@ -233,11 +233,16 @@ impl Worker {
             return Ok(Led::Onward);
         };
         if request.kind == NatKind::Redirect {
+            if packet.network.offset != ETHERNET_LEN {
+                // The kernel does not look into it.
+                return Err(DropReason::NatInTunnel.into());
+            }
             self.redirect_to_host(&request, packet);
             journey.set_redirected();
             return Ok(Led::Redirected);
         }
-        journey.is_determined = request.address.is_none_or(|addresses| addresses.is_one());
+        journey.is_determined =
+            request.address.is_none_or(|addresses| addresses.is_one() || request.netmap);
         self.translate(&request, packet, &journey.tracked, None, now).map(|()| Led::Onward)
     }
 

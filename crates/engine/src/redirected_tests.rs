@@ -1,6 +1,10 @@
 //! What rules lead to the host itself.
 
+use conntrack::{Cursor, Filter};
+use ruleset::Forwarded;
+
 use super::*;
+use crate::selection::Selection;
 
 const LAN: [u8; 4] = [192, 0, 2, 254];
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -41,6 +45,12 @@ fn rules(more: &str) -> String {
             "tcp",
             444,
             r#"{"dnat":{"addr":{"range":["192.0.2.253","192.0.2.254"]},"port":8443}}"#,
+        )
+        + &at(
+            "wan0",
+            "tcp",
+            445,
+            r#"{"dnat":{"addr":{"prefix":{"addr":"192.0.2.0","len":24}},"flags":"netmap"}}"#,
         )
         + more
         + behind
@@ -121,7 +131,7 @@ fn what_is_redirected_is_left_to_the_host_and_leaves_no_connection() {
 fn what_is_translated_to_an_address_of_the_host_is_left_to_it() {
     let mut crew = crew_with(2, &rules(""));
     for port in 5000..5010 {
-        for (to, own_port) in [(OWN, 443), (OWN, 22), (LAN, 22)] {
+        for (to, own_port) in [(OWN, 443), (OWN, 22), (LAN, 22), (OWN, 445)] {
             let packets = [SYN, ACK, FIN]
                 .map(|flags| tcp(&from_outside(SERVER, to), (port, own_port), flags, (1, 1)));
             crew.leave(1, &packets);
@@ -135,6 +145,17 @@ fn what_is_translated_to_an_address_of_the_host_is_left_to_it() {
         crew.settle();
     }
     assert_eq!(crew.reasons(), [DropReason::NatToHost]);
+}
+
+#[test]
+fn what_is_inside_a_tunnel_is_not_redirected() {
+    let mut crew = crew_with(2, &rules(""));
+    let inner = tcp(&from_inside(CLIENT, SERVER), (5000, 80), SYN, (1, 0));
+    let mut outer = Vec::new();
+    from_inside(CLIENT, SERVER).transport(protocol::IPIP, &inner[14..], &mut outer);
+    crew.arrive(0, &outer);
+    crew.settle();
+    assert_eq!((crew.to_host(), crew.reasons()), (0, vec![DropReason::NatInTunnel]));
 }
 
 #[test]
@@ -194,4 +215,31 @@ fn what_a_flow_was_led_to_moves_with_its_bucket() {
     for port in ports {
         crew.leave(0, &[web(port, ACK)]);
     }
+}
+
+#[test]
+fn connections_whose_packets_the_host_is_to_get_end_by_the_piece_and_others_stay() {
+    let mut crew = crew_with(3, RULES);
+    let ask = |port: u16, to: u16| udp(&from_inside(CLIENT, SERVER), (port, to), b"ask");
+    for port in 5000..5100 {
+        crew.pass(0, &ask(port, 53));
+        crew.pass(0, &ask(port, 54));
+        crew.pass(0, &tcp(&from_inside(CLIENT, SERVER), (port, 53), SYN, (1, 0)));
+    }
+    assert_eq!(crew.connections(), 300);
+    let names = Forwarded { ports: Some((53, 53)), ..Forwarded::default() };
+    let (filter, left) = (Arc::new(Filter::default()), Arc::from([names]));
+    let now = crew.now;
+    for bucket in crew.hasher.config().buckets.iter() {
+        for worker in &mut crew.workers {
+            let piece = Selection::led(&filter, &left, Cursor::default());
+            assert!(worker.select(bucket, &piece, now).rest().is_none());
+        }
+    }
+    assert_eq!(crew.connections(), 200);
+    // The next packet is judged anew, and what stays goes on.
+    crew.set_rules(Some(&rules("")), 2);
+    crew.leave(0, &[ask(5000, 53)]);
+    crew.pass(0, &ask(5000, 54));
+    assert_eq!(crew.connections(), 200);
 }

@@ -3,12 +3,15 @@
 //! A filter that names a flow goes to its bucket and through the index. Any other is a
 //! walk over the first line of each entry, a piece of one bucket at a time.
 
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use conntrack::{Action, Changes, Connection, Cursor, Filter};
+use conntrack::{Action, Changes, Connection, Cursor, Filter, TupleTransport};
 use flow::{FlowKey, Timestamp, Zone};
+use ruleset::Forwarded;
 use steer::BucketId;
+use wire::protocol;
 
 use crate::Gateway;
 use crate::command::Question;
@@ -28,11 +31,13 @@ pub struct Selection {
 }
 
 /// What is done to the connections that match.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum What {
     Show,
     Delete,
     Update(Changes),
+    /// Those that the kernel would take for its own are deleted.
+    DeleteLed(Arc<[Forwarded]>),
 }
 
 /// Where to look.
@@ -61,11 +66,20 @@ impl Worker {
         let Some(bucket) = self.ownership.get_mut(bucket) else { return selected };
         let mut context = self.tracking.context(now, &mut self.counters);
         let Selection { filter, what, place } = selection;
+        let mut led = Vec::new();
         let mut show = |connection| selected.shown.push(connection);
+        let mut note = |connection: Connection| {
+            if let What::DeleteLed(left) = what
+                && is_led(&connection, left)
+            {
+                led.push(connection.key);
+            }
+        };
         let action = match what {
             What::Show => Action::Show(&mut show),
             What::Delete => Action::Delete,
             What::Update(changes) => Action::Update(*changes),
+            What::DeleteLed(_) => Action::Show(&mut note),
         };
         let connections = &mut bucket.connections;
         (selected.affected, selected.rest) = match place {
@@ -76,32 +90,62 @@ impl Worker {
                 (found.into(), None)
             }
         };
+        if let What::DeleteLed(_) = what {
+            let mut delete = |key: &FlowKey| {
+                let hash = self.hasher.table_hash(key);
+                connections.select_flow(key, hash, filter, Action::Delete, &mut context)
+            };
+            selected.affected = led.iter().filter(|key| delete(key)).count() as u64;
+        }
         selected
     }
 }
 
+/// True for a connection that opens with such packets. Of TCP the kernel takes no segment that
+/// goes on, so its connections are not meant.
+fn is_led(connection: &Connection, left: &[Forwarded]) -> bool {
+    let Connection { family, protocol, original, .. } = connection;
+    let number = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    let ends = (number(original.source), number(original.destination));
+    let port = match original.transport {
+        TupleTransport::Ports { destination, .. } => Some(destination),
+        _ => None,
+    };
+    *protocol != protocol::TCP
+        && left.iter().any(|packets| packets.may_be((*family, *protocol), ends, port))
+}
+
+impl Selection {
+    /// A piece of those that match and whose packets the kernel would take for its own, which
+    /// are to be deleted.
+    pub fn led(filter: &Arc<Filter>, left: &Arc<[Forwarded]>, from: Cursor) -> Self {
+        let what = What::DeleteLed(left.clone());
+        Self { filter: filter.clone(), what, place: Place::Piece(from) }
+    }
+}
+
+impl Selected {
+    /// Where the next piece begins; `None` if this was the last.
+    pub const fn rest(&self) -> Option<Cursor> {
+        self.rest
+    }
+}
+
 impl Coordinator {
-    /// Ends the connections that match and that `is_meant` means. Those that come meanwhile may
-    /// stay.
-    pub fn end_connections(
-        &mut self,
-        filter: Filter,
-        is_meant: impl Fn(&Connection) -> bool,
-    ) -> Result<(), Unresponsive> {
-        let filter = Arc::new(filter);
+    /// Ends the connections that match and whose packets the kernel would take for its own, but
+    /// those of TCP. Those that come meanwhile may stay.
+    pub fn end_led(&mut self, filter: Filter, left: &[Forwarded]) -> Result<(), Unresponsive> {
+        let (filter, left) = (Arc::new(filter), left.into());
         let buckets: Vec<BucketId> = self.config.buckets.iter().collect();
-        let mut ask = |bucket, what, place| {
-            let selection = Selection { filter: filter.clone(), what, place };
-            self.ask_owner(bucket, |reply| Question::Select(bucket, selection, reply))
-        };
         for bucket in buckets {
             let mut next = Some(Cursor::default());
             while let Some(from) = next {
-                let Selected { shown, rest, .. } = ask(bucket, What::Show, Place::Piece(from))?;
-                next = rest;
-                for connection in shown.into_iter().filter(&is_meant) {
-                    ask(bucket, What::Delete, Place::Flow(connection.key))?;
-                }
+                let selection = Selection::led(&filter, &left, from);
+                let question = |reply| Question::Select(bucket, selection, reply);
+                next = self.ask_owner(bucket, question)?.rest();
             }
         }
         Ok(())
@@ -122,7 +166,7 @@ impl Gateway {
         each: &mut dyn FnMut(Connection) -> ControlFlow<()>,
     ) -> Result<(), Unresponsive> {
         let found = |selected: Selected| selected.shown.into_iter().try_for_each(&mut *each);
-        self.select(filter, What::Show, found)
+        self.select(filter, &What::Show, found)
     }
 
     /// Deletes every connection that matches; returns how many.
@@ -147,7 +191,7 @@ impl Gateway {
 
     fn affect(&self, filter: &Filter, what: What) -> Result<u64, Unresponsive> {
         let mut affected = 0;
-        self.select(filter, what, |selected| {
+        self.select(filter, &what, |selected| {
             affected += selected.affected;
             ControlFlow::Continue(())
         })?;
@@ -157,12 +201,13 @@ impl Gateway {
     fn select(
         &self,
         filter: &Filter,
-        what: What,
+        what: &What,
         mut each: impl FnMut(Selected) -> ControlFlow<()>,
     ) -> Result<(), Unresponsive> {
         let filter = Arc::new(filter.clone());
         for (bucket, mut place) in self.places(&filter) {
             loop {
+                let what = what.clone();
                 let selection = Selection { filter: filter.clone(), what, place };
                 let question = |reply| Question::Select(bucket, selection, reply);
                 let selected = self.shared.lock().ask_owner(bucket, question)?;

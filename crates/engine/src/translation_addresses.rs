@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
-use conntrack::{Connection, Filter, TupleTransport};
+use conntrack::Filter;
 use ruleset::{Forwarded, Translations};
 use steer::Translated;
 use wire::{Family, mapped, protocol};
@@ -81,25 +81,12 @@ impl Coordinator {
     /// Ends connections whose packets the kernel would take for its own from now on, so that
     /// their next packet is judged anew. Of TCP it takes no segment that goes on.
     fn end_what_kernel_may_take(&mut self, left: &[Forwarded]) -> Result<(), Unresponsive> {
-        let number = |address: IpAddr| match address {
-            IpAddr::V4(address) => address.to_bits().into(),
-            IpAddr::V6(address) => address.to_bits(),
-        };
         let protocols: BTreeSet<_> = left.iter().map(|packets| packets.protocol).collect();
         let one = protocols.first().copied().flatten().filter(|_| protocols.len() == 1);
         if self.worker_count() == 0 || one == Some(protocol::TCP) {
             return Ok(());
         }
-        self.end_connections(Filter { protocol: one, ..Filter::default() }, |connection| {
-            let Connection { family, protocol, original, .. } = connection;
-            let ends = (number(original.source), number(original.destination));
-            let port = match original.transport {
-                TupleTransport::Ports { destination, .. } => Some(destination),
-                _ => None,
-            };
-            *protocol != protocol::TCP
-                && left.iter().any(|packets| packets.may_be((*family, *protocol), ends, port))
-        })
+        self.end_led(Filter { protocol: one, ..Filter::default() }, left)
     }
 
     fn guard_host(&self, rules: Option<&Rules>, left: &[Forwarded]) -> Result<(), LoadRulesError> {
