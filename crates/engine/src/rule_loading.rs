@@ -66,7 +66,8 @@ impl RulesView {
 
 impl Gateway {
     /// Judges packets by a ruleset from now on. Each packet is judged by the rules before or
-    /// by these, never by both; connections stay. Returns the revision.
+    /// by these, never by both; connections stay. Returns the revision. If the host can not be
+    /// given then what they lead to it, the log says so, and they hold.
     ///
     /// # Errors
     /// [`LoadRulesError`]: the rules before stay.
@@ -150,8 +151,8 @@ impl Coordinator {
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.interfaces())?;
         let revision = self.next_rules_revision();
         let rules = unloaded.load(revision, workers, now());
-        self.prepare_translations(&rules)?;
         self.know_zones(&rules)?;
+        self.prepare_translations(&rules)?;
         self.warn_of_settings(&rules);
         self.rules = Some(rules);
         self.leave_to_host(None)
@@ -188,13 +189,14 @@ impl Coordinator {
     /// Has all workers judge by other rules; returns when all of them do.
     fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
         if let Some(rules) = &rules {
-            self.prepare_translations(rules)?;
-            self.warn_of_settings(rules);
+            // Rules that are refused for their zones must not change what the host gets.
             if self.know_zones(rules)? {
                 let pools = self.limit_pools.clone();
                 self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
                 self.change_limits()?;
             }
+            self.prepare_translations(rules)?;
+            self.warn_of_settings(rules);
         } else {
             self.withhold_from_host()?;
         }
@@ -212,9 +214,20 @@ impl Coordinator {
         }
         let all = [before.as_ref(), self.rules.as_ref()];
         if all.into_iter().flatten().any(|rules| rules.translates()) {
-            self.leave_to_host(before.as_deref())?;
+            self.give_host_its_share(before.as_deref());
         }
         Ok(())
+    }
+
+    /// Lets the host have what rules leave to it that all workers judge by. If that fails they
+    /// hold all the same: there is no way back without losing what those before have counted.
+    fn give_host_its_share(&mut self, before: Option<&Rules>) {
+        if let Err(error) = self.leave_to_host(before) {
+            tracing::error!(
+                "the rules are exchanged, but the kernel still keeps from this host what they \
+                 lead to it, which gets no answer: {error}; load them again"
+            );
+        }
     }
 
     fn await_rules_notice(&mut self) -> Result<Notice, LoadRulesError> {
