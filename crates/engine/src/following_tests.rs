@@ -405,3 +405,6 @@ mod calls;
 
 #[path = "following_pptp_tests.rs"]
 mod pptp;
+
+#[path = "following_others_tests.rs"]
+mod others;
