@@ -77,6 +77,7 @@ pub use ports::{AfPacket, OpenPort, PortOpener, PortSetup};
 pub use prefetch::Hardware;
 pub use recent_drops::{DROPS_KEPT, RecentDrop};
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
+pub use route_keeper::host_addresses;
 pub use rule_loading::RulesView;
 pub use rules::{LoadRulesError, RuleCounts, check_rules};
 pub use setting_changes::ChangeTunableError;

@@ -59,6 +59,16 @@ impl Resolver {
     }
 }
 
+/// The addresses that the host has on its links, as the kernel tells them now.
+///
+/// # Errors
+/// [`StartError::Routes`] where the kernel can not be asked.
+pub fn host_addresses() -> Result<Vec<IpAddr>, StartError> {
+    let mirror = Mirror::open()?;
+    let links = mirror.picture().links.values();
+    Ok(links.flat_map(|link| &link.addresses).map(|network| network.addr()).collect())
+}
+
 /// Follows the kernel.
 pub struct RouteKeeper {
     mirror: Mirror,

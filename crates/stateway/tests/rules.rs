@@ -159,6 +159,32 @@ fn what_no_gateway_does_is_told_before_it_is_loaded() {
 }
 
 #[test]
+fn what_the_kernel_has_to_carry_out_is_told_to_programs_too() {
+    let nat = json!({"chain": {"family": "inet", "table": "t", "name": "n", "handle": 3,
+        "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}});
+    let rule_of = |handle: u64, statement: &Value| {
+        json!({"rule": {"family": "inet", "table": "t", "chain": "n", "handle": handle, "expr": [
+            {"match": {"op": "==", "right": 80,
+                "left": {"payload": {"protocol": "tcp", "field": "dport"}}}}, statement]}})
+    };
+    let to = |address: &str| json!({"dnat": {"family": "ip", "addr": address, "port": 81}});
+    let file = File::new(&ruleset(&[
+        nat,
+        rule_of(4, &json!({"redirect": {"port": 3128}})),
+        rule_of(5, &to("127.0.0.1")),
+        // Nobody has this one.
+        rule_of(6, &to("192.0.2.77")),
+    ]));
+    let report = file.run(&["rules", "check", "--json"], &[]);
+    assert_eq!(report.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let rules = report["kernels_rules"].as_array().unwrap();
+    let texts: Vec<_> = rules.iter().map(|rule| rule["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["tcp dport 80 redirect to :3128", "tcp dport 80 dnat ip to 127.0.0.1:81"]);
+    assert_eq!(rules[0]["place"], "inet t chain n rule handle 4");
+}
+
+#[test]
 fn a_ruleset_that_judges_nothing_that_is_forwarded_says_so() {
     let input = json!({"chain": {"family": "inet", "table": "t", "name": "i", "handle": 2,
         "type": "filter", "hook": "input", "prio": 0, "policy": "drop"}});

@@ -1,15 +1,16 @@
 //! Which rules the kernel has to carry out: those that lead packets to the host.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ruleset::{EndsAt, listing};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::Family;
 
 use super::RuleBook;
 
 /// A rule that leads packets to the host, where only the kernel can deliver them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelsRule {
     /// Family, table, chain and handle.
     pub place: String,
@@ -21,24 +22,19 @@ pub struct KernelsRule {
 
 impl RuleBook {
     /// The rules that the kernel has to carry out: those that redirect, and those that translate
-    /// to addresses of which `is_own` says that they are the host's. `kernel` is what
-    /// `nft -j list ruleset` prints of the kernel's own rules.
-    pub fn kernels_share(
-        &self,
-        is_own: impl Fn(IpAddr) -> bool,
-        kernel: Option<&Value>,
-    ) -> Vec<KernelsRule> {
+    /// to one of the host's `own` addresses. `kernel` is what `nft -j list ruleset` prints of the kernel's own rules.
+    pub fn kernels_share(&self, own: &[IpAddr], kernel: Option<&Value>) -> Vec<KernelsRule> {
         let ruleset = self.program.ruleset();
-        let address = |family, number: u128| match family {
-            Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(number as u32)),
-            Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(number)),
+        let number = |address: &IpAddr| match address {
+            IpAddr::V4(address) => (Family::V4, u128::from(address.to_bits())),
+            IpAddr::V6(address) => (Family::V6, address.to_bits()),
         };
+        let own: Vec<(Family, u128)> = own.iter().map(number).collect();
         let is_hosts = |at: &EndsAt| match at {
             EndsAt::Host => true,
-            // Which of several the kernel chooses is not for us to say.
-            EndsAt::Addresses(all) => {
-                all.iter().any(|&(family, it)| it.low == it.high && is_own(address(family, it.low)))
-            }
+            EndsAt::Addresses(all) => all.iter().any(|&(family, it)| {
+                own.iter().any(|&(of, own)| of == family && (it.low..=it.high).contains(&own))
+            }),
             EndsAt::OwnAddress => false,
         };
         let ends = ruleset.translations().ends;
@@ -112,12 +108,23 @@ mod tests {
             (5, json!([port(81), redirect])),
             (6, json!([port(82), to("192.0.2.254")])),
             (7, json!([port(83), to("192.0.2.1")])),
+            // Which of several the kernel chooses is not for us to say; a network leaves no choice.
+            (
+                8,
+                json!([port(84), {"dnat": {"family": "ip",
+                "addr": {"range": ["192.0.2.253", "192.0.2.254"]}}}]),
+            ),
+            (
+                9,
+                json!([port(85), {"dnat": {"family": "ip", "flags": "netmap",
+                "addr": {"prefix": {"addr": "192.0.2.0", "len": 24}}}}]),
+            ),
         ]);
         let book = RuleBook::read(own.to_string().as_bytes(), Options::default(), 7).unwrap();
-        let is_own = |address: IpAddr| address == IpAddr::from([192, 0, 2, 254]);
+        let host = [IpAddr::from([192, 0, 2, 254])];
         let kernels =
             document(&[(14, json!([port(80), counter(70), redirect])), (15, json!([port(81)]))]);
-        let told = book.kernels_share(is_own, Some(&kernels));
+        let told = book.kernels_share(&host, Some(&kernels));
         let texts: Vec<_> = told.iter().map(|it| (it.text.as_str(), it.is_there)).collect();
         assert_eq!(
             texts,
@@ -125,10 +132,11 @@ mod tests {
                 ("tcp dport 80 counter packets 1 bytes 9 redirect to :3128", Some(true)),
                 ("tcp dport 81 redirect to :3128", Some(false)),
                 ("tcp dport 82 dnat ip to 192.0.2.254:81", Some(false)),
+                ("tcp dport 85 dnat ip to 192.0.2.0/24", Some(false)),
             ]
         );
         assert_eq!(told[0].place, "inet t chain in rule handle 4");
-        let told = book.kernels_share(|_| false, None);
+        let told = book.kernels_share(&[], None);
         assert_eq!((told.len(), told[0].is_there), (2, None));
     }
 }

@@ -120,6 +120,7 @@ impl RuleBook {
             unsupported,
             problems: told(&self.document, self.problems.listed()),
             summary: Some(summary(self.program.ruleset())),
+            kernels_rules: Vec::new(),
         }
     }
 
@@ -143,7 +144,9 @@ impl RuleBook {
 
 impl RulesReport {
     fn refusing(problems: Vec<RuleProblem>, invalid: usize, unsupported: usize) -> Self {
-        Self { schema: SCHEMA, loadable: false, invalid, unsupported, problems, summary: None }
+        let (summary, kernels_rules) = (None, Vec::new());
+        let (schema, loadable) = (SCHEMA, false);
+        Self { schema, loadable, invalid, unsupported, problems, summary, kernels_rules }
     }
 }
 

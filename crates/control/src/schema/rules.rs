@@ -3,6 +3,8 @@
 use ruleset::{Effect, Place, Problem, Severity};
 use serde::{Deserialize, Serialize};
 
+use crate::rules::KernelsRule;
+
 /// An object of a ruleset, named as nftables names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleObject {
@@ -94,6 +96,9 @@ pub struct RulesReport {
     /// What it holds, if it may be loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<RulesSummary>,
+    /// Rules that the kernel of this host has to carry out, where that was looked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels_rules: Vec<KernelsRule>,
 }
 
 /// What a ruleset holds of what Stateway runs.

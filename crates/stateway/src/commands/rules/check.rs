@@ -45,6 +45,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             if obstacles.is_empty() {
                 let routed_only = book.obstacles(Mode::Bridge).len();
                 return if json.json {
+                    report.kernels_rules = kernels_share::rules(&book);
                     out.json(&report)
                 } else {
                     print(file, &book, &report, routed_only, out)
