@@ -3,35 +3,18 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod queues;
+#[path = "queues/silent.rs"]
+mod silent;
 
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use engine::{Config, FromHost, Gateway, HostGuard, LoadRulesError, Mode, PortSetup, WorkerCount};
 use flow::HashKey;
 use netio::memory::Discard;
-use netio::{Frame, FramePool, PortError, RxQueue};
 use ruleset::{Options, ValidRuleset, import};
 
 use queues::Queues;
-
-/// Nothing comes.
-struct Silent;
-
-impl RxQueue for Silent {
-    fn receive(
-        &mut self,
-        _: &mut Vec<Frame>,
-        _: usize,
-        _: &mut FramePool,
-    ) -> Result<usize, PortError> {
-        Ok(0)
-    }
-
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
+use silent::Silent;
 
 /// How many kinds of packets are kept from the host, and how many are left to it, each time
 /// that this was said. What is left to it is refused.

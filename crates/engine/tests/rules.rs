@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod queues;
+#[path = "queues/silent.rs"]
+mod silent;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +19,7 @@ use ruleset::{Options, ValidRuleset, import};
 use wire::build::PacketBuilder;
 
 use queues::Queues;
+use silent::Silent;
 
 /// Packets under way at most: below every limit, so that nothing may be lost.
 const WINDOW: u64 = 256;
@@ -70,24 +73,6 @@ impl TxQueue for Traffic {
         frames.drain(..).for_each(|frame| pool.give_back(frame));
         self.taken.fetch_add(report.sent, Ordering::SeqCst);
         Ok(report)
-    }
-}
-
-/// Nothing comes from the other side.
-struct Silent;
-
-impl RxQueue for Silent {
-    fn receive(
-        &mut self,
-        _: &mut Vec<Frame>,
-        _: usize,
-        _: &mut FramePool,
-    ) -> Result<usize, PortError> {
-        Ok(0)
-    }
-
-    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
     }
 }
 

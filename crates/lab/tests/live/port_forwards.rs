@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lab::{Gateway, Lab, Placement, Result, StatewaySpec, Transport};
+use lab::{Gateway, Lab, Placement, StatewaySpec, Transport};
 
+use crate::rulesets::ruleset_file;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
@@ -55,17 +56,6 @@ for _ in range(int(sys.argv[3])):
     time.sleep(0.2)
 print(answers)
 ";
-
-/// What the real nft makes of rules, without a trace of them, in a file of the gateway. It is
-/// asked elsewhere, since the gateway has a table of its own.
-fn ruleset_file(lab: &Lab, name: &str, rules: &str) -> Result<String> {
-    let namespace = lab.server();
-    let text = namespace.write_file("rules.nft", rules.as_bytes())?;
-    namespace.program("nft").args(["-f", &text]).check()?;
-    let json = namespace.program("nft").args(["-j", "list", "ruleset"]).check()?;
-    namespace.program("nft").args(["flush", "ruleset"]).check()?;
-    lab.gateway().write_file(name, json.as_bytes())
-}
 
 /// A file that goes with the test.
 struct Empty(PathBuf);

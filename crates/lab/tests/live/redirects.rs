@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use lab::{Background, Family, Gateway, Lab, Namespace, Placement, Result, StatewaySpec};
 
+use crate::rulesets::ruleset_file;
 use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 use crate::translated::{answers_of_host, outside};
@@ -159,7 +160,7 @@ impl Rig {
         lab.server().ip(&["route del 192.0.2.0/24", "route del 2001:db8:1::/64"])?;
         let text = lab.gateway().write_file("rules.nft", RULES.as_bytes())?;
         lab.gateway().program("nft").args(["-f", &text]).check()?;
-        let rules = json_of(&lab, "rules.json", RULES)?;
+        let rules = ruleset_file(&lab, "rules.json", RULES)?;
         let mut programs = Vec::new();
         for (namespace, name, ports) in [
             (lab.gateway(), "host", ["tcp:3128", "udp:5353", "tcp:8080"].as_slice()),
@@ -187,17 +188,6 @@ impl Rig {
         let others = list.lines().take(skip).chain(list.lines().skip(skip + own_len));
         Ok(others.filter(|line| *line != "}" && !line.is_empty()).collect::<Vec<_>>().join("\n"))
     }
-}
-
-/// What the real nft makes of rules, in a file of the gateway. It is asked elsewhere, since the
-/// gateway has a table of its own.
-fn json_of(lab: &Lab, name: &str, rules: &str) -> Result<String> {
-    let namespace = lab.server();
-    let text = namespace.write_file("rules.nft", rules.as_bytes())?;
-    namespace.program("nft").args(["-f", &text]).check()?;
-    let json = namespace.program("nft").args(["-j", "list", "ruleset"]).check()?;
-    namespace.program("nft").args(["flush", "ruleset"]).check()?;
-    lab.gateway().write_file(name, json.as_bytes())
 }
 
 /// An address of nobody.
@@ -278,7 +268,7 @@ fn a_reload_takes_redirects_away_and_brings_them_back_and_connections_stay() {
     alone(|| {
         let mut all = Rig::new(2)?;
         let without: Vec<&str> = RULES.lines().filter(|it| !it.contains("redirect")).collect();
-        let gone = json_of(&all.lab, "gone.json", &without.join("\n"))?;
+        let gone = ruleset_file(&all.lab, "gone.json", &without.join("\n"))?;
         let lab = &all.lab;
         let mut client = Asker::new(lab.client())?;
         let families = FAMILIES.map(|family| (format!("{family:?}"), lab.server_address(family)));
@@ -364,7 +354,7 @@ fn what_is_forwarded_beside_redirects_arrives_once() {
             gateway.program("nft").args(["delete", "table", "inet", table]).check()?;
         }
         gateway.program("nft").args(["-f", &text]).check()?;
-        let file = json_of(&all.lab, "marked.json", &marked)?;
+        let file = ruleset_file(&all.lab, "marked.json", &marked)?;
         all.load(&file)?;
         let lab = &all.lab;
         for family in FAMILIES {

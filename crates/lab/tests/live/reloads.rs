@@ -8,6 +8,7 @@ use lab::{Family, Gateway, Lab, Namespace, Placement, Result, StatewaySpec, iper
 use serde_json::Value;
 
 use crate::routed::drops;
+use crate::rulesets::printed;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
@@ -152,17 +153,6 @@ fn translating_lab() -> Result<Live> {
     Ok(lab)
 }
 
-/// Rules as nft prints them. It is asked elsewhere, since they would hold where the gateway runs.
-fn printed(lab: &Lab, rules: &str) -> Result<String> {
-    let nft = |args: &[&str], text: &str| {
-        lab.server().program("nft").args(args).input(text.to_owned()).check()
-    };
-    nft(&["-f", "-"], rules)?;
-    let printed = nft(&["-j", "list", "ruleset"], "")?;
-    nft(&["flush", "ruleset"], "")?;
-    Ok(printed)
-}
-
 fn load(lab: &Lab, file: &str) -> Result<()> {
     let program = lab.stateway().expect("it runs").command(&["rules", "load", file]);
     program.limit(Duration::from_secs(60)).check().map(drop)
@@ -174,7 +164,7 @@ fn rules_that_translate_are_exchanged_and_no_flow_notices() {
         let mut lab = translating_lab()?;
         let mut files = Vec::new();
         for number in [1, 2] {
-            let printed = printed(&lab, &rules(number))?;
+            let printed = printed(lab.server(), &rules(number))?;
             files.push(lab.gateway().write_file(&format!("{number}.json"), printed.as_bytes())?);
         }
         load(&lab, &files[0])?;
@@ -240,7 +230,7 @@ table inet t {
 ";
     alone(|| {
         let mut lab = translating_lab()?;
-        let printed = printed(&lab, RULES)?;
+        let printed = printed(lab.server(), RULES)?;
         let mut files = Vec::new();
         for change in 0..2 {
             let rules = with_elements(&printed, ELEMENTS, change * 1000);

@@ -51,18 +51,21 @@ table inet block {
 /// Pings of each family.
 const PINGS: u32 = 4;
 
-/// What the real nft makes of rules, without a trace of them.
-fn printed(namespace: &Namespace, rules: &str) -> Result<String> {
-    let file = namespace.write_file("rules.nft", rules.as_bytes())?;
-    namespace.program("nft").args(["-f", &file]).check()?;
-    let json = namespace.program("nft").args(["-j", "list", "ruleset"]).check()?;
-    namespace.program("nft").args(["flush", "ruleset"]).check()?;
+/// What the real nft makes of rules, without a trace of them in the end.
+pub fn printed(namespace: &Namespace, rules: &str) -> Result<String> {
+    let nft = |args: &[&str], text: &str| {
+        namespace.program("nft").args(args).input(text.to_owned()).check()
+    };
+    nft(&["-f", "-"], rules)?;
+    let json = nft(&["-j", "list", "ruleset"], "")?;
+    nft(&["flush", "ruleset"], "")?;
     Ok(json)
 }
 
-/// A file with a ruleset where the gateway runs.
+/// A file with a ruleset where the gateway runs. nft is asked elsewhere, since the gateway may
+/// have a table of its own.
 pub fn ruleset_file(lab: &Lab, name: &str, rules: &str) -> Result<String> {
-    let json = printed(lab.gateway(), rules)?;
+    let json = printed(lab.server(), rules)?;
     lab.gateway().write_file(name, json.as_bytes())
 }
 

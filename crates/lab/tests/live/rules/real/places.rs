@@ -70,6 +70,12 @@ const fn any_port(address: &'static str) -> Choice {
     Choice { first: address, last: address, ports: ANY_PORT }
 }
 
+/// Where two of them end, and the provider's router there.
+const UPLINK_CABLE: Cable = Cable {
+    name: "wan0",
+    addresses: &["192.0.2.65/26", "2001:db8:1::1/64"],
+    hosts: &["192.0.2.66", "2001:db8:1::2"],
+};
 const UPLINK: [&str; 2] = ["default via 192.0.2.66 dev wan0", "default via 2001:db8:1::2 dev wan0"];
 
 pub const HOME_ROUTER: Place = Place {
@@ -91,11 +97,7 @@ pub const HOME_ROUTER: Place = Place {
             addresses: &["203.0.113.129/25", "2001:db8:3::1/64"],
             hosts: &["203.0.113.140", "2001:db8:3::40"],
         },
-        Cable {
-            name: "wan0",
-            addresses: &["192.0.2.65/26", "2001:db8:1::1/64"],
-            hosts: &["192.0.2.66", "2001:db8:1::2"],
-        },
+        UPLINK_CABLE,
     ],
     routes: &UPLINK,
     sources: &[
@@ -184,11 +186,7 @@ pub const CONTAINERS: Place = Place {
             addresses: &["198.51.100.30/28", "198.51.100.46/28"],
             hosts: &["198.51.100.17", "198.51.100.18", "198.51.100.33"],
         },
-        Cable {
-            name: "wan0",
-            addresses: &["192.0.2.65/26", "2001:db8:1::1/64"],
-            hosts: &["192.0.2.66", "2001:db8:1::2"],
-        },
+        UPLINK_CABLE,
     ],
     routes: &UPLINK,
     sources: &[
