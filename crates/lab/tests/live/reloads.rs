@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use lab::{Family, Gateway, Lab, Namespace, Placement, Result, StatewaySpec, iperf_tcp, iperf_udp};
+use lab::{
+    Family, Gateway, Lab, Namespace, Placement, Result, StatewaySpec, iperf_tcp, iperf_udp, ping,
+};
 use serde_json::Value;
 
 use crate::routed::drops;
@@ -170,6 +172,9 @@ fn rules_that_translate_are_exchanged_and_no_flow_notices() {
         load(&lab, &files[0])?;
         let mut echo = lab.server().program("python3").args(["-c", ECHO]).spawn()?;
         echo.wait_for_text("ready")?;
+        // All flows ask at once: more than may wait for a station that is not known yet.
+        let first = ping(lab.on_client("ping"), lab.server_address(Family::V4), 1)?;
+        assert_eq!(first.received, 1);
         let stop = format!("{}/stop", Namespace::SCRATCH);
         let flows = FLOWS.to_string();
         let mut asking =
