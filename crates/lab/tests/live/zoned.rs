@@ -138,19 +138,26 @@ def opened(kind, port):
     s.settimeout(5)
     s.connect((sys.argv[1], port))
     return s
-both = [opened(socket.SOCK_STREAM, 7), opened(socket.SOCK_DGRAM, 7)]
+def answer(s, said, tries):
+    s.send(said)
+    try:
+        return s.recv(1000)
+    except TimeoutError:
+        if tries == 1:
+            raise
+        return answer(s, said, tries - 1)
+stream, datagrams = opened(socket.SOCK_STREAM, 7), opened(socket.SOCK_DGRAM, 7)
+tries = int(sys.argv[3])
 answers = 0
 for number in range(20):
     said = f'{sys.argv[2]} {number}'.encode()
-    for s in both:
-        s.send(said)
-        answers += s.recv(1000) == said
+    answers += answer(stream, said, 1) == said
+    answers += answer(datagrams, said, tries) == said
     time.sleep(0.1)
-both[1].close()
+datagrams.close()
 nobody = opened(socket.SOCK_DGRAM, 8)
-nobody.send(b'anybody')
 try:
-    nobody.recv(1000)
+    answer(nobody, b'anybody', tries)
 except ConnectionRefusedError:
     answers += 1
 print(answers)
@@ -192,7 +199,7 @@ fn second_tenant(lab: &Lab) -> Result<Namespace> {
 }
 
 /// Both tenants do the same at the same time.
-fn both_are_served(lab: &Lab, tenant: &Namespace) -> Result<()> {
+fn both_are_served(lab: &Lab, tenant: &Namespace, tries: &str) -> Result<()> {
     let server = lab.server_address(Family::V4);
     let mut echo = lab.on_server("python3").args(["-c", ECHO]).spawn()?;
     echo.wait_for_port(Transport::Tcp, 7)?;
@@ -202,7 +209,8 @@ fn both_are_served(lab: &Lab, tenant: &Namespace) -> Result<()> {
             let report = ping(program, server, 5)?;
             assert_eq!((report.received, report.duplicates), (5, 0), "{name}, {size} bytes");
         }
-        let program = namespace.program("python3").args(["-c", ASK, &server.to_string(), name]);
+        let program =
+            namespace.program("python3").args(["-c", ASK, &server.to_string(), name, tries]);
         assert_eq!(program.check()?.trim(), "41", "{name}");
         Ok(())
     };
@@ -262,7 +270,8 @@ fn tenants_with_the_same_addresses_leave_by_one_gateway() {
         let kernel = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free())?;
         let tenant = second_tenant(&kernel)?;
         kernel.gateway().program("nft").args(["-f", "-"]).input(TENANTS.to_owned()).check()?;
-        both_are_served(&kernel, &tenant)?;
+        // The kernel gives two first packets at the same time one port, and drops the second.
+        both_are_served(&kernel, &tenant, "3")?;
         let theirs = kernel.gateway().program("conntrack").args(["-L"]).check()?;
         drop((kernel, tenant));
 
@@ -279,7 +288,7 @@ fn tenants_with_the_same_addresses_leave_by_one_gateway() {
         };
         let running = Running(Some(Stateway::start(lab.gateway(), &spec, &Placement::free())?));
         let stateway = |args: &[&str]| running.get().command(args).check();
-        both_are_served(&lab, &tenant)?;
+        both_are_served(&lab, &tenant, "1")?;
         let ours = stateway(&["conntrack", "-L", "-o", "conntrack"])?;
         assert_eq!(of_tenants(&ours), of_tenants(&theirs));
         for zone in ["zone-orig=1 ", "zone-orig=2 "] {
