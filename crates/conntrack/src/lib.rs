@@ -39,7 +39,7 @@ pub use limits::{
     HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Sources, TooManyZones,
 };
 pub use packet::{
-    Checksum, ConnectionId, Context, Ended, Tracked, TrackedPacket, class_without_flow,
+    Checksum, ConnectionId, Context, Ended, Guess, Tracked, TrackedPacket, class_without_flow,
 };
 pub use policy::TimeoutPolicy;
 pub use settings::{Settings, Timeouts};

@@ -16,6 +16,15 @@ pub enum Checksum {
     Trust,
 }
 
+/// Where the connection of a flow most likely lies in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guess(pub(crate) u32);
+
+impl Guess {
+    /// Nowhere, or nobody has looked.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
 /// A packet with its flow.
 #[derive(Clone, Copy, Debug)]
 pub struct TrackedPacket<'a> {
@@ -28,6 +37,9 @@ pub struct TrackedPacket<'a> {
     pub keyed: &'a KeyedPacket,
     /// The hash of the flow's key.
     pub hash: u64,
+    /// Where [`Table::prefetch_entry`](crate::Table::prefetch_entry) has found the flow. It
+    /// may be wrong by now: who it is that lies there is looked at.
+    pub guess: Guess,
     /// State of the transport checksum.
     pub checksum: Checksum,
     /// Packets on the wire that this frame stands for (segmentation offload), at

@@ -5,6 +5,7 @@ mod calls;
 mod candidates;
 mod followed;
 mod judged;
+mod ordinary;
 mod proxied;
 mod room;
 mod ruled;
@@ -21,7 +22,7 @@ use self::watched::release;
 use crate::entry::{Body, Entry, Status};
 use crate::expect::Claim;
 use crate::nat::{Block, Edit, Halves};
-use crate::packet::is_fragment;
+use crate::packet::{Guess, is_fragment};
 use crate::proto::{Before, Input, State, Step};
 use crate::slab::{SECOND, Slab};
 use crate::{
@@ -99,10 +100,12 @@ impl Table {
     }
 
     /// Second stage of a batch, when the index lines have come: asks for the
-    /// entry of a flow, or for the place where a new one will lie.
+    /// entry of a flow, or for the place where a new one will lie. Returns where it has found
+    /// the flow.
     #[inline]
-    pub fn prefetch_entry(&self, hash: u64, prefetch: impl Prefetch) {
-        let entry = match self.index.guess(hash as u32) {
+    pub fn prefetch_entry(&self, hash: u64, prefetch: impl Prefetch) -> Guess {
+        let guess = self.index.guess(hash as u32);
+        let entry = match guess {
             Some(filed) => {
                 self.prefetch_translation(filed & !SECOND, prefetch);
                 Some(&self.slab[filed & !SECOND])
@@ -120,6 +123,7 @@ impl Table {
             prefetch.prefetch(&entry.head);
             prefetch.prefetch(&entry.body);
         }
+        guess.map_or(Guess::NONE, Guess)
     }
 
     /// Says how a packet relates to the connections, and opens, changes or ends one. Of one
@@ -144,11 +148,17 @@ impl Table {
             return self.relate(packet, context);
         }
         let found = match packet.zones {
-            None => self.find(packet.keyed, packet.hash, context),
+            None => match self.guessed(packet) {
+                Some(met) => self.if_live(met, context),
+                None => self.find(packet.keyed, packet.hash, context),
+            },
             Some(zones) => self.find_in(zones, packet.keyed, packet.hash, context),
         };
         match found {
-            Some(met) => self.advance(met, packet, context),
+            Some(met) => match self.keep_up(met, packet, context) {
+                Some(tracked) => tracked,
+                None => self.advance(met, packet, context),
+            },
             None => self.open(packet, context),
         }
     }
@@ -170,6 +180,17 @@ impl Table {
         slab.shrink();
         room.shrink();
         looked_at
+    }
+
+    /// The connection that was guessed, also if its time is over, if it is that of the packet.
+    #[inline]
+    fn guessed(&self, packet: &TrackedPacket<'_>) -> Option<Met> {
+        let Guess(slot) = packet.guess;
+        // There are no slots with the numbers of second keys, nor with that of no guess.
+        let head = &self.slab.live(slot)?.head;
+        let KeyedPacket { key, sender } = packet.keyed;
+        (head.key == *key && head.admits(*sender))
+            .then(|| Met { slot, direction: head.direction(*sender) })
     }
 
     /// The connection of a packet if it is live. One whose time is over ends here and now.
@@ -203,6 +224,7 @@ impl Table {
     }
 
     /// One more packet of a connection.
+    #[inline(never)]
     fn advance(
         &mut self,
         Met { slot, direction }: Met,

@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use flow::{
-    Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone,
+    Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, NoPrefetch, Timestamp,
+    Verdict, Zone,
 };
 use wire::{
     Family, FragmentInfo, IcmpError, Network, Quoted, QuotedTransport, TcpFlags, TcpInfo, protocol,
@@ -22,6 +23,8 @@ pub(super) struct Lab {
     pub expectations: Expectations,
     pub map_epoch: u16,
     events: Vec<Event>,
+    /// Where the connection of some earlier packet was, with how many have passed.
+    guesses: (Guess, u32),
 }
 
 impl Lab {
@@ -36,6 +39,7 @@ impl Lab {
             expectations: Expectations::new(SECRET),
             map_epoch: 0,
             events: Vec::new(),
+            guesses: (Guess::NONE, 0),
         }
     }
 
@@ -68,11 +72,13 @@ impl Lab {
         track: fn(&mut Table, &TrackedPacket<'_>, &mut Context<'_>) -> Tracked,
     ) -> Tracked {
         let keyed = keyed(network);
+        let hash = keyed.key.hash(SECRET);
         let packet = TrackedPacket {
             network,
             frame: &[],
             keyed: &keyed,
-            hash: keyed.key.hash(SECRET),
+            hash,
+            guess: self.guess(hash),
             checksum: Checksum::Trust,
             segments: 1,
             may_open: true,
@@ -81,6 +87,21 @@ impl Lab {
             zones: None,
         };
         self.run(|table, context| track(table, &packet, context))
+    }
+
+    /// By turns none, the right one, that of an earlier packet, and any.
+    fn guess(&mut self, hash: u64) -> Guess {
+        let (earlier, turn) = &mut self.guesses;
+        *turn += 1;
+        match *turn % 4 {
+            0 => Guess::NONE,
+            1 => *earlier,
+            2 => Guess(*turn % 7),
+            _ => {
+                *earlier = self.table.prefetch_entry(hash, NoPrefetch);
+                *earlier
+            }
+        }
     }
 
     pub fn wait(&mut self, duration: Duration) {
@@ -473,6 +494,7 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
             frame: &frame,
             keyed,
             hash,
+            guess: crate::Guess::NONE,
             checksum,
             segments,
             may_open,

@@ -35,6 +35,7 @@ fn packet(timestamp: u64) -> Packet {
         untracked: false,
         pieces: None,
         is_own: false,
+        guess: conntrack::Guess::NONE,
         alias_in: None,
     }
 }

@@ -1,5 +1,6 @@
 //! What travels between workers.
 
+use conntrack::Guess;
 use flow::{KeyedPacket, ZonePair};
 use netio::Frame;
 use ruleset::ElementUpdate;
@@ -22,6 +23,8 @@ pub struct Packet {
     /// Its flow, or for an ICMP error the flow of the quote; `None` for packets
     /// that no flow can own.
     pub flow: Option<TrackedFlow>,
+    /// Where its connection most likely lies in the table of its bucket.
+    pub guess: Guess,
     /// The bucket whose owner processes it.
     pub bucket: BucketId,
     /// Zone and VLAN that it came from.

@@ -86,6 +86,7 @@ fn datagram(fragments: usize) -> Packet {
         untracked: false,
         pieces,
         is_own: false,
+        guess: conntrack::Guess::NONE,
         alias_in: None,
     }
 }

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 
-use conntrack::{Shortage, Tracked, Why};
+use conntrack::{Guess, Shortage, Tracked, Why};
 use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
 use netio::Frame;
@@ -120,6 +120,7 @@ impl Worker {
             frame,
             network,
             flow,
+            guess: Guess::NONE,
             bucket,
             origin,
             pieces,
@@ -232,10 +233,10 @@ impl Worker {
                 bucket.connections.prefetch_index(hash, Hardware);
             }
         }
-        for packet in &batch {
+        for packet in &mut batch {
             let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
             if let (Some(hash), Some(bucket)) = (hash, self.ownership.get(packet.bucket)) {
-                bucket.connections.prefetch_entry(hash, Hardware);
+                packet.guess = bucket.connections.prefetch_entry(hash, Hardware);
             }
         }
         for packet in &mut batch {

@@ -141,6 +141,7 @@ fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> Tracked
         frame: packet.frame.bytes(),
         keyed,
         hash,
+        guess: packet.guess,
         checksum: match packet.frame.offload.checksum {
             Checksum::Complete => conntrack::Checksum::Verify,
             Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,

@@ -148,29 +148,31 @@ impl FlowKey {
     ///
     /// `None` for what names no flow of its own: ICMP errors (see
     /// [`FlowKey::of_quoted`]), other ICMP messages and later fragments.
-    #[inline]
     pub fn of_packet(network: &Network, zone: Zone) -> Option<KeyedPacket> {
-        let build = Builder {
-            source: network.source,
-            destination: network.destination,
-            family: network.family,
-            protocol: network.protocol,
-            zone,
-        };
-        match network.transport {
-            Transport::Tcp(tcp) => Some(build.ports(tcp.source_port, tcp.destination_port)),
+        Self::of_ported(network, zone).or_else(|| {
+            let build = Builder::of(network, zone);
+            match network.transport {
+                Transport::IcmpQuery(query) => Some(build.query(query)),
+                Transport::Gre { version, key } => Some(build.gre(version, key)),
+                Transport::Other => Some(build.ports(0, 0)),
+                _ => None,
+            }
+        })
+    }
+
+    /// The flow of a packet if it is of a transport with ports, as nearly all are.
+    #[inline]
+    pub fn of_ported(network: &Network, zone: Zone) -> Option<KeyedPacket> {
+        let (source, destination) = match network.transport {
+            Transport::Tcp(tcp) => (tcp.source_port, tcp.destination_port),
             Transport::Udp { source_port, destination_port, .. }
             | Transport::Sctp { source_port, destination_port, .. }
             | Transport::Dccp { source_port, destination_port, .. } => {
-                Some(build.ports(source_port, destination_port))
+                (source_port, destination_port)
             }
-            Transport::IcmpQuery(query) => Some(build.query(query)),
-            Transport::Gre { version, key } => Some(build.gre(version, key)),
-            Transport::Other => Some(build.ports(0, 0)),
-            Transport::IcmpError(_) | Transport::IcmpOther { .. } | Transport::LaterFragment => {
-                None
-            }
-        }
+            _ => return None,
+        };
+        Some(Builder::of(network, zone).ports(source, destination))
     }
 
     /// The flow that an ICMP error speaks of.
@@ -342,18 +344,30 @@ impl FlowKey {
     #[inline]
     pub fn packet_hash(&self, key: HashKey) -> u64 {
         debug_assert!(!self.is_call(), "no packet names a call");
-        let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
-        // The length tells the families apart: SipHash takes it in at the end.
-        match self.family {
-            Family::V4 => hasher.write_u64(
-                u64::from(last_word(self.low.address)) << 32
-                    | u64::from(last_word(self.high.address)),
-            ),
-            Family::V6 => {
-                for half in halves(self.low.address).into_iter().chain(halves(self.high.address)) {
-                    hasher.write_u64(half);
-                }
+        let hash = match self.family {
+            Family::V4 => {
+                let addresses = u64::from(last_word(self.low.address)) << 32
+                    | u64::from(last_word(self.high.address));
+                self.hash_words([addresses], key)
             }
+            Family::V6 => self.hash_long(key),
+        };
+        hash ^ self.zone.spread()
+    }
+
+    /// Apart, so that the short hash of IPv4 keeps its state in registers.
+    #[inline(never)]
+    fn hash_long(&self, key: HashKey) -> u64 {
+        let ([a, b], [c, d]) = (halves(self.low.address), halves(self.high.address));
+        self.hash_words([a, b, c, d], key)
+    }
+
+    /// The number of words tells the families apart: SipHash takes the length in at the end.
+    #[inline]
+    fn hash_words<const N: usize>(&self, addresses: [u64; N], key: HashKey) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
+        for word in addresses {
+            hasher.write_u64(word);
         }
         hasher.write_u64(
             u64::from(self.low.port) << 48
@@ -361,7 +375,7 @@ impl FlowKey {
                 | u64::from(self.protocol) << 8
                 | u64::from(self.kind),
         );
-        hasher.finish() ^ self.zone.spread()
+        hasher.finish()
     }
 }
 
@@ -394,6 +408,12 @@ struct Builder {
 }
 
 impl Builder {
+    #[inline]
+    fn of(network: &Network, zone: Zone) -> Self {
+        let Network { source, destination, family, protocol, .. } = *network;
+        Self { source, destination, family, protocol, zone }
+    }
+
     #[inline]
     fn ports(self, source_port: u16, destination_port: u16) -> KeyedPacket {
         let source = Endpoint { address: self.source, port: source_port };

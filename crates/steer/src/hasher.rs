@@ -182,16 +182,40 @@ impl SteeringHasher {
     /// Toeplitz key over addresses and ports. It is used only in
     /// [`HashKind::ToeplitzSymmetric`] and only for packets that every such
     /// interface hashes alike; see the description of this module.
-    #[inline]
+    #[inline(always)]
     pub fn steer(&self, network: &Network, zone: Zone, supplied: Option<NonZeroU32>) -> Steered {
         if let Some(fragment) = network.fragment.filter(|fragment| !fragment.is_atomic()) {
             return Steered::Fragment { bucket: self.fragment_bucket(network, fragment) };
         }
+        match FlowKey::of_ported(network, zone) {
+            Some(keyed) => self.steer_flow(network, keyed, supplied),
+            None => self.steer_portless(network, zone, supplied),
+        }
+    }
+
+    #[inline(always)]
+    fn steer_flow(
+        &self,
+        network: &Network,
+        keyed: KeyedPacket,
+        supplied: Option<NonZeroU32>,
+    ) -> Steered {
+        let supplied = supplied.filter(|_| may_trust_supplied(network));
+        let receiver = keyed.sender.opposite();
+        let (hash, bucket) = self.flow_bucket(&keyed.key, receiver, supplied);
+        Steered::Flow { keyed, hash, bucket }
+    }
+
+    /// The bucket of a whole packet of a transport without ports.
+    #[inline(never)]
+    fn steer_portless(
+        &self,
+        network: &Network,
+        zone: Zone,
+        supplied: Option<NonZeroU32>,
+    ) -> Steered {
         if let Some(keyed) = FlowKey::of_packet(network, zone) {
-            let supplied = supplied.filter(|_| may_trust_supplied(network));
-            let receiver = keyed.sender.opposite();
-            let (hash, bucket) = self.flow_bucket(&keyed.key, receiver, supplied);
-            return Steered::Flow { keyed, hash, bucket };
+            return self.steer_flow(network, keyed, supplied);
         }
         if let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) =
             &network.transport
@@ -226,7 +250,7 @@ impl SteeringHasher {
     }
 
     /// `first` is the end that is looked at first for a translation address.
-    #[inline]
+    #[inline(always)]
     fn flow_bucket(
         &self,
         key: &FlowKey,

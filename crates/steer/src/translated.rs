@@ -115,7 +115,15 @@ impl Translated {
     /// translation address, else of the other; `None` if neither is.
     #[inline]
     pub fn bucket(&self, key: &FlowKey, first: Side, buckets: BucketCount) -> Option<BucketId> {
-        if self.is_empty() || !has_ports(key) {
+        if self.is_empty() {
+            return None;
+        }
+        self.bucket_by_port(key, first, buckets)
+    }
+
+    #[inline(never)]
+    fn bucket_by_port(&self, key: &FlowKey, first: Side, buckets: BucketCount) -> Option<BucketId> {
+        if !has_ports(key) {
             return None;
         }
         let ends = [first, first.opposite()].map(|side| end(key, side));

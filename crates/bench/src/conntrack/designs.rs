@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
 use ::conntrack::{
-    Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Limits, Settings, Table,
-    TrackedPacket,
+    Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Guess, Limits, Settings,
+    Table, TrackedPacket,
 };
 use engine::Hardware;
 use flow::{
@@ -107,6 +107,7 @@ impl Desk {
             frame: pen.template(packet.template),
             keyed: &flow.keyed,
             hash: flow.hash,
+            guess: flow.guess,
             checksum: Checksum::Trust,
             segments: 1,
             may_open: true,
@@ -125,13 +126,17 @@ pub struct Flow {
     pub keyed: KeyedPacket,
     pub hash: u64,
     pub bucket: BucketId,
+    /// Where its connection lies, once somebody has asked for it ahead.
+    guess: Guess,
 }
 
 impl Flow {
     #[inline]
     pub fn of(steering: &SteeringHasher, network: &Network) -> Self {
         match steering.steer(network, Zone::default(), None) {
-            Steered::Flow { keyed, hash: Some(hash), bucket } => Self { keyed, hash, bucket },
+            Steered::Flow { keyed, hash: Some(hash), bucket } => {
+                Self { keyed, hash, bucket, guess: Guess::NONE }
+            }
             _ => unreachable!("every packet of the benchmark is TCP, and the hash is SipHash"),
         }
     }
@@ -165,7 +170,7 @@ impl Buckets {
 impl Buckets {
     /// Deletes the connection of a packet by its flow; false if there is none.
     pub fn delete(&mut self, network: &Network, now: Timestamp) -> bool {
-        let Flow { keyed, hash, bucket } = Flow::of(&self.steering, network);
+        let Flow { keyed, hash, bucket, .. } = Flow::of(&self.steering, network);
         let mut context = self.desk.context(&mut self.limits, now);
         self.tables[bucket.index()].delete(&keyed.key, hash, &mut context)
     }
@@ -187,8 +192,9 @@ impl Lane for Buckets {
             for flow in &self.flows {
                 self.tables[flow.bucket.index()].prefetch_index(flow.hash, Hardware);
             }
-            for flow in &self.flows {
-                self.tables[flow.bucket.index()].prefetch_entry(flow.hash, Hardware);
+            for flow in &mut self.flows {
+                let table = &self.tables[flow.bucket.index()];
+                flow.guess = table.prefetch_entry(flow.hash, Hardware);
             }
         }
         for (packet, flow) in batch.iter().zip(&self.flows) {

@@ -100,6 +100,7 @@ impl Dialogue {
             frame,
             keyed,
             hash: keyed.key.hash(SECRET),
+            guess: crate::Guess::NONE,
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,

@@ -103,6 +103,7 @@ impl Lab {
             frame,
             keyed: &keyed,
             hash: keyed.key.hash(SECRET),
+            guess: crate::Guess::NONE,
             checksum: Checksum::Verify,
             segments: 1,
             may_open: from == There || self.server_may_open,

@@ -126,6 +126,7 @@ impl Lab {
             frame: &frame,
             keyed: &keyed,
             hash: hash(&keyed.key),
+            guess: crate::Guess::NONE,
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,

@@ -31,6 +31,7 @@ fn track(lab: &mut Lab, zone: u16, network: &Network) -> Tracked {
         frame,
         keyed: &keyed,
         hash,
+        guess: crate::Guess::NONE,
         checksum,
         segments: 1,
         may_open: true,

@@ -104,6 +104,7 @@ fn track(lab: &mut Lab, frame: &[u8]) -> Tracked {
         frame,
         keyed: &keyed,
         hash: hash(&keyed.key),
+        guess: crate::Guess::NONE,
         checksum: Checksum::Verify,
         segments: 1,
         may_open: true,

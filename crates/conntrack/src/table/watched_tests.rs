@@ -109,6 +109,7 @@ impl Lab {
             frame: &frame,
             keyed: &keyed,
             hash: keyed.key.hash(SECRET),
+            guess: crate::Guess::NONE,
             checksum: Checksum::Verify,
             segments: 1,
             may_open: from_client && self.from_client_may_open,

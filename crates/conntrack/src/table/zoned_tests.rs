@@ -41,6 +41,7 @@ fn offer(lab: &mut Lab, network: &Network, zones: ZonePair, steered: Direction) 
         frame: &[],
         keyed: &keyed,
         hash: hash(&keyed.key),
+        guess: crate::Guess::NONE,
         checksum: Checksum::Trust,
         segments: 1,
         may_open: true,

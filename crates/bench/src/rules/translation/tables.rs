@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::conntrack::nat::{Addresses, Block, End, Ports, Request, Supply};
-use ::conntrack::{Checksum, Context, Expectations, Limits, Settings, Table, TrackedPacket};
+use ::conntrack::{Checksum, Context, Expectations, Guess, Limits, Settings, Table, TrackedPacket};
 use engine::Hardware;
 use flow::{ConntrackCounters, Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone};
 use netio::{Frame, FramePool, clock};
@@ -67,11 +67,12 @@ struct Packet {
     keyed: KeyedPacket,
     hash: u64,
     bucket: BucketId,
+    guess: Guess,
 }
 
 /// Changes whom a packet is from and for. False if it is not to go on.
 trait Translates: Send {
-    fn ask_ahead(&self, _packets: &[Packet]) {}
+    fn ask_ahead(&self, _packets: &mut [Packet]) {}
 
     fn translate(&mut self, packet: &mut Packet, now: Timestamp) -> bool;
 
@@ -195,14 +196,14 @@ impl Lane {
             let packet = frame.and_then(|frame| {
                 let network = dissect(frame.bytes(), Tunnels::Outer).ok()?.network?;
                 let (keyed, hash, bucket) = flow_of(&self.hasher, &network)?;
-                Some(Packet { frame, network, keyed, hash, bucket })
+                Some(Packet { frame, network, keyed, hash, bucket, guess: Guess::NONE })
             });
             match packet {
                 Some(packet) => self.batch.push(packet),
                 None => self.refused += 1,
             }
         }
-        self.translator.ask_ahead(&self.batch);
+        self.translator.ask_ahead(&mut self.batch);
         for packet in &mut self.batch {
             let is_right = verify_transport(packet.frame.bytes(), &packet.network);
             let goes_on = is_right && self.translator.translate(packet, now);
@@ -297,12 +298,13 @@ impl Buckets {
 }
 
 impl Translates for Buckets {
-    fn ask_ahead(&self, packets: &[Packet]) {
-        for packet in packets {
+    fn ask_ahead(&self, packets: &mut [Packet]) {
+        for packet in &*packets {
             self.tables[packet.bucket.index()].prefetch_index(packet.hash, Hardware);
         }
         for packet in packets {
-            self.tables[packet.bucket.index()].prefetch_entry(packet.hash, Hardware);
+            let table = &self.tables[packet.bucket.index()];
+            packet.guess = table.prefetch_entry(packet.hash, Hardware);
         }
     }
 
@@ -315,6 +317,7 @@ impl Translates for Buckets {
             frame: packet.frame.bytes(),
             keyed: &packet.keyed,
             hash: packet.hash,
+            guess: packet.guess,
             checksum: Checksum::Trust,
             segments: 1,
             may_open: true,

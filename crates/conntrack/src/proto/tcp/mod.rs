@@ -19,6 +19,7 @@
 //! timer and the entry, and whoever owns the entry does it.
 
 mod invalid;
+mod ordinary;
 mod segment;
 mod sequence;
 mod settings;

@@ -47,6 +47,7 @@ impl<'a> Segment<'a> {
     ///
     /// # Errors
     /// [`Invalid::Flags`] for a set of control bits that no TCP sends.
+    #[inline(always)]
     pub fn parse(tcp: &TcpInfo, network: &Network, frame: &'a [u8]) -> Result<Self, Invalid> {
         let class = FlagClass::of(tcp.flags).ok_or(Invalid::Flags { flags: tcp.flags })?;
         let payload = network.transport_len().saturating_sub(u32::from(tcp.header_len));
@@ -83,6 +84,7 @@ impl<'a> Segment<'a> {
 
     /// The acknowledgment number, or the highest right edge of a SACK block if
     /// that is higher.
+    #[inline]
     pub fn highest_ack(&self) -> Seq {
         if self.options.is_empty()
             || (self.options.len() == 12 && self.options.starts_with(&Self::TIMESTAMP_ONLY))

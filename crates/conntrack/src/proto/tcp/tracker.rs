@@ -166,12 +166,7 @@ impl TcpTracker {
         settings: &TcpSettings,
     ) -> Step {
         let (from, class) = (self.state, segment.class);
-        let plan = if class == FlagClass::Ack && from == TcpState::Established {
-            Plan::Check(from)
-        } else {
-            self.plan(direction, segment, seen_reply, assured, settings)
-        };
-        let next = match plan {
+        let next = match self.plan(direction, segment, seen_reply, assured, settings) {
             Plan::Done(step) => return step,
             Plan::Trust(next) => next,
             Plan::Check(next) => match self.fit(direction, segment, settings) {
@@ -184,12 +179,11 @@ impl TcpTracker {
             },
         };
 
-        self.last = Some((direction, class));
         self.state = next;
         if from != next && next == TcpState::FinWait {
             self.modes[direction.index()].set(Mode::CLOSED_FIRST);
         }
-        let mut timeout = self.timeout(class, settings);
+        let Timeout(mut timeout) = self.note_last(direction, class, settings);
         if !seen_reply {
             match class {
                 FlagClass::Rst => return Step::Delete,
@@ -398,7 +392,20 @@ impl TcpTracker {
         None
     }
 
+    /// Remembers a segment that was accepted, and returns the timer that it starts.
+    #[inline(always)]
+    pub(super) fn note_last(
+        &mut self,
+        direction: Direction,
+        class: FlagClass,
+        settings: &TcpSettings,
+    ) -> Timeout {
+        self.last = Some((direction, class));
+        Timeout(self.timeout(class, settings))
+    }
+
     /// Counts how often one ACK, with or without data, is repeated unchanged.
+    #[inline(always)]
     pub(super) fn count_repetition(&mut self, direction: Direction, segment: &Segment<'_>) {
         let repeats = matches!(self.last, Some((sender, _)) if sender == direction)
             && self.last_sequence == segment.sequence
@@ -413,6 +420,7 @@ impl TcpTracker {
     }
 
     /// Timer after a segment, seconds.
+    #[inline(always)]
     fn timeout(&self, class: FlagClass, settings: &TcpSettings) -> u32 {
         let usual = settings.timeouts.of(self.state);
         let retransmitted = usual.min(settings.timeouts.retransmitted);

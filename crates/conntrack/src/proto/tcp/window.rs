@@ -114,12 +114,39 @@ pub(super) enum Fit {
     Over(Invalid),
 }
 
+/// Rules that a segment breaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Broken {
+    /// Rule 2.
+    stale_data: bool,
+    /// Rule 3.
+    ack_over: bool,
+    /// Rule 4.
+    stale_ack: bool,
+}
+
+impl Broken {
+    const NONE: Self = Self { stale_data: false, ack_over: false, stale_ack: false };
+}
+
 /// The numbers of a segment as the rules take them.
-struct Numbers {
+#[derive(Clone, Copy)]
+pub(super) struct Numbers {
     sequence: Seq,
     end: Seq,
     ack: Seq,
     highest_ack: Seq,
+}
+
+impl Numbers {
+    /// As the segment carries them. `receiver` is the mode of the end that sent what the
+    /// segment acknowledges.
+    #[inline(always)]
+    pub fn of(segment: &Segment<'_>, receiver: Mode) -> Self {
+        let Segment { sequence, end, acknowledgment: ack, .. } = *segment;
+        let highest_ack = if receiver.has(Mode::SACK) { segment.highest_ack() } else { ack };
+        Self { sequence, end, ack, highest_ack }
+    }
 }
 
 impl TcpTracker {
@@ -131,13 +158,7 @@ impl TcpTracker {
         settings: &TcpSettings,
     ) -> Fit {
         let (from, to) = (direction.index(), direction.reversed().index());
-        let highest_ack = if self.modes[to].has(Mode::SACK) {
-            segment.highest_ack()
-        } else {
-            segment.acknowledgment
-        };
-        let Segment { sequence, end, acknowledgment: ack, .. } = *segment;
-        let mut numbers = Numbers { sequence, end, ack, highest_ack };
+        let mut numbers = Numbers::of(segment, self.modes[to]);
 
         let plain = segment.class == FlagClass::Ack && self.halves[from].max_window != 0;
         if !plain && self.prepare(direction, segment, &mut numbers) {
@@ -227,36 +248,59 @@ impl TcpTracker {
         }
     }
 
+    /// True for a segment that obeys the four rules.
+    #[inline(always)]
+    pub(super) fn is_inside(&self, from: usize, to: usize, numbers: &Numbers) -> bool {
+        let half = &self.halves[from];
+        !numbers.sequence.is_after(half.max_end) && self.broken(from, to, numbers) == Broken::NONE
+    }
+
+    /// Which of the rules 2 to 4 a segment breaks.
+    #[inline(always)]
+    fn broken(&self, from: usize, to: usize, numbers: &Numbers) -> Broken {
+        let (half, other) = (&self.halves[from], &self.halves[to]);
+        let oldest_ack = other.end.minus(half.max_window.max(MIN_ACK_WINDOW));
+        let heard = other.max_window != 0;
+        Broken {
+            stale_data: heard && numbers.end.is_before(half.end.minus(other.max_window)),
+            ack_over: numbers.highest_ack.is_after(other.end),
+            stale_ack: numbers.highest_ack.is_before(oldest_ack),
+        }
+    }
+
     /// The four rules.
     fn judge(&mut self, from: usize, to: usize, numbers: &Numbers) -> Fit {
         let Numbers { sequence, end, highest_ack, .. } = *numbers;
         let (half, other) = (self.halves[from], self.halves[to]);
-        let oldest_ack = other.end.minus(half.max_window.max(MIN_ACK_WINDOW));
-        let stale_ack = highest_ack.is_before(oldest_ack);
-        let ack_over = highest_ack.is_after(other.end);
-        let heard = other.max_window != 0;
-        let stale_data = heard && end.is_before(half.end.minus(other.max_window));
+        let broken = self.broken(from, to, numbers);
 
         if sequence.is_after(half.max_end) {
             // Some receivers take more than they announced. If only this rule
             // fails, and by less than a window, the answer will tell.
             let excess = end.since(half.max_end).wrapping_add(1);
-            let tolerable = heard && !stale_data && !stale_ack && !ack_over;
-            if tolerable && excess <= other.max_window {
+            let heard = other.max_window != 0;
+            if heard && broken == Broken::NONE && excess <= other.max_window {
                 self.halves[from].end = end;
                 self.modes[from].set(Mode::UNACKNOWLEDGED);
                 return Fit::Stale;
             }
             return Fit::Over(Invalid::SequenceOver { sequence, highest: half.max_end });
         }
-        if ack_over {
+        if broken.ack_over {
             return Fit::Over(Invalid::AckOver { acknowledged: highest_ack, highest: other.end });
         }
-        if stale_data || stale_ack { Fit::Stale } else { Fit::Inside }
+        if broken == Broken::NONE { Fit::Inside } else { Fit::Stale }
     }
 
     /// Moves both halves along with a segment that fits.
-    fn learn(&mut self, from: usize, to: usize, segment: &Segment<'_>, numbers: &Numbers) {
+    #[inline(always)]
+    pub(super) fn learn(
+        &mut self,
+        from: usize,
+        to: usize,
+        segment: &Segment<'_>,
+        numbers: &Numbers,
+    ) {
         let Numbers { end, ack, highest_ack, .. } = *numbers;
         // The window of a SYN is never scaled (RFC 7323 section 2.2).
         let scale = if segment.class.is_syn() { 0 } else { self.modes[from].scale };

@@ -224,6 +224,7 @@ impl Tracking {
             frame: &packet.frame,
             keyed: &keyed,
             hash,
+            guess: conntrack::Guess::NONE,
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,

@@ -103,6 +103,7 @@ impl Ours {
             frame,
             keyed: &keyed,
             hash: keyed.key.hash(SECRET),
+            guess: conntrack::Guess::NONE,
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,

@@ -308,6 +308,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
             frame,
             keyed: &keyed,
             hash: hash(&keyed.key),
+            guess: conntrack::Guess::NONE,
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,

@@ -220,6 +220,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
             frame: &first.frame,
             keyed: &keyed,
             hash: hash(&keyed.key),
+            guess: conntrack::Guess::NONE,
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
