@@ -155,6 +155,29 @@ impl State {
         }
     }
 
+    /// The new time to live, seconds, of an assured connection without timeouts of its own that
+    /// has seen a reply, if a packet does nothing else to it. `None`, and nothing has changed, for
+    /// any other packet: it is one for [`State::advance`].
+    #[inline(always)]
+    pub fn keep_up(
+        &mut self,
+        direction: Direction,
+        packet: &TrackedPacket<'_>,
+        context: &Context<'_>,
+    ) -> Option<u32> {
+        let settings = context.settings;
+        match (self, &packet.network.transport) {
+            (Self::Tcp(tracker), Transport::Tcp(tcp)) => {
+                let segment = Segment::parse(tcp, packet.network, packet.frame).ok()?;
+                Some(tracker.keep_up(direction, &segment, &settings.tcp)?.0)
+            }
+            (Self::Udp(udp), _) => {
+                udp.is_stream(context.now).then_some(settings.timeouts.udp_stream)
+            }
+            _ => None,
+        }
+    }
+
     /// Picks up a connection of which a part was not seen, amid its packets, as one that is
     /// older than the gateway; `None` if this packet does not tell enough, or is not to. Only
     /// TCP, SCTP and DCCP know what a packet has to fit.

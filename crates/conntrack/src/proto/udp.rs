@@ -23,9 +23,15 @@ pub(super) fn open(input: &Input<'_>) -> (State, u32) {
 }
 
 impl Udp {
+    /// True once packets both ways make it a stream.
+    #[inline]
+    pub(super) fn is_stream(&self, now: Timestamp) -> bool {
+        now > self.stream_from
+    }
+
     pub(super) fn advance(&self, input: &Input<'_>, before: Before) -> Step {
         let (unreplied, replied) = input.udp_timeouts();
-        if before.seen_reply && input.now > self.stream_from {
+        if before.seen_reply && self.is_stream(input.now) {
             Step::Accept { timeout: replied, assure: true, changed: false }
         } else {
             Step::refresh(unreplied)
