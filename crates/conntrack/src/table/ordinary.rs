@@ -34,7 +34,9 @@ impl Table {
         let timeout = body.state.keep_up(direction, packet, context)?;
         head.deadline = deadline(context.now, timeout);
         let mark = head.mark;
-        self.refile(slot);
+        if head.is_filed_late() {
+            self.refile(slot);
+        }
         Some(Tracked {
             class: Class::Established,
             direction: Some(direction),

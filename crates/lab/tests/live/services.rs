@@ -6,9 +6,13 @@
 
 use std::thread;
 
-use lab::{Background, Error, Family, Gateway, Lab, Namespace, Placement, Result, Tracking};
+use lab::{
+    Background, Error, Family, Gateway, Lab, Namespace, Placement, Result, Stateway, StatewaySpec,
+    Tracking,
+};
 
 use crate::announced::{counter, guarded_lab};
+use crate::rulesets::ruleset_file;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::stop_cleanly;
 
@@ -19,8 +23,8 @@ const ALL: &str = "[[helper]]\nname = \"sane\"\n\n[[helper]]\nname = \"amanda\"\
 /// How long somebody waits for another, seconds.
 const LIMIT: &str = "3";
 
-/// The same in rules of the kernel.
-const KERNEL_RULES: &str = "
+/// The same in rules. Of several helpers the first counts that is of the packet's protocol.
+const RULES: &str = "
 table inet guarded {
     ct helper ftp { type \"ftp\" protocol tcp; }
     ct helper tftp { type \"tftp\" protocol udp; }
@@ -29,7 +33,9 @@ table inet guarded {
     chain forward {
         type filter hook forward priority filter - 1; policy accept;
         tcp dport 21 ct helper set \"ftp\"
+        udp dport 69 ct helper set \"ftp\"
         udp dport 69 ct helper set \"tftp\"
+        udp dport 69 ct helper set \"amanda\"
         tcp dport 6566 ct helper set \"sane\"
         udp dport 10080 ct helper set \"amanda\"
         iifname wan0 ct state new drop
@@ -284,12 +290,31 @@ fn the_kernel_lets_the_scanner_and_the_backup_through_as_well() {
         stateway_binary()?;
         let lab = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
         let rules = lab.gateway().program("nft").args(["-f", "-"]);
-        if rules.input(KERNEL_RULES.to_owned()).run()?.code != Some(0) {
+        if rules.input(RULES.to_owned()).run()?.code != Some(0) {
             return Err(Error::Unavailable { why: "this kernel lacks some helpers".into() });
         }
         let _host = Host::start(&lab)?;
         assert!(scanned(&lab)?, "SANE");
         assert_eq!(saved(&lab)?, "data mesg index", "Amanda");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_scanner_and_the_backup_get_through_by_rules() {
+    alone(|| {
+        let lab = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free())?;
+        let file = ruleset_file(&lab, "services.json", RULES)?;
+        let spec = StatewaySpec {
+            routed: true,
+            more: format!("[rules]\nfile = \"{file}\"\n"),
+            ..StatewaySpec::new(stateway_binary()?, 2)
+        };
+        let running = Stateway::start(lab.gateway(), &spec, &Placement::free())?;
+        let _host = Host::start(&lab)?;
+        assert!(scanned(&lab)?, "SANE");
+        assert_eq!(saved(&lab)?, "data mesg index", "Amanda");
+        assert_eq!(running.stop()?.code, Some(0));
         Ok(())
     });
 }

@@ -1,7 +1,7 @@
 //! One packet through the chains of a stage.
 
 use flow::{Timestamp, Zone, ZonePair};
-use wire::{Family, TcpFlags, Transport, protocol};
+use wire::{Family, Network, TcpFlags, Transport, protocol};
 
 use super::load::{port, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
@@ -279,11 +279,18 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Item::Assign { target, value } => self.assign(*target, value),
             Item::Update(update) => self.update(update),
             Item::Helper(helper) => {
-                self.outcome.helper = Some(*helper);
+                let known = &self.program.ruleset.helpers[helper.index()];
+                let Network { protocol, family, .. } = self.view.network;
+                let fits =
+                    known.protocol == *protocol && known.family.is_none_or(|of| of == *family);
+                // Of those that fit the first stays.
+                if fits {
+                    self.outcome.helper.get_or_insert(*helper);
+                }
                 true
             }
             Item::Timeout(timeout) => {
-                // Those of another protocol mean nothing to a packet.
+                // Of those of its protocol the last stays.
                 let policy = &self.program.ruleset.timeouts[timeout.index()];
                 if policy.protocol == self.view.network.protocol {
                     self.outcome.timeout = Some(*timeout);
