@@ -76,7 +76,9 @@ impl Worker {
         self.stay_with(packet, &tracked);
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
-            return if is_news { Ok(Passed::TO_HOST) } else { Err(why) };
+            // What may return a cookie is not the host's before that was looked at.
+            let is_hosts = is_news && why.reason() != DropReason::SynCookie;
+            return if is_hosts { Ok(Passed::TO_HOST) } else { Err(why) };
         }
         let input = self.rules.as_ref().map_or(0, |it| it.shared.interface(packet.frame.port));
         let mut journey = Journey::new(packet, tracked, input);
@@ -91,9 +93,9 @@ impl Worker {
             && screened
             && judged.is_ok()
             && journey.tracked.fresh
-            && self.halves(packet, &journey.tracked).is_identity()
             && self.screens(packet, now)
         {
+            self.restore_addresses(packet);
             judged = Err(DropReason::SynCookie.into());
         } else if !by_rule {
             self.counters.classify(journey.tracked.class);

@@ -146,6 +146,10 @@ impl Worker {
         {
             return self.take_up(packet, proxied, now);
         } else if answers && !self.picks_up(packet, &tcp, now) {
+            if packet.is_own {
+                // The host has connections of its own.
+                return self.conclude(packet, Ok(Passed::TO_HOST), now);
+            }
             self.counters.syn_proxy.cookie_invalid += 1;
             return self.refuse(packet);
         }
@@ -319,17 +323,21 @@ impl Worker {
             self.refuse(packet);
             return true;
         }
-        if let Err(why) = self.admit(packet, false, now) {
-            self.conclude(packet, Err(why), now);
-            return true;
-        }
+        let passed = match self.admit(packet, false, now) {
+            Ok(passed) => passed,
+            Err(why) => {
+                self.conclude(packet, Err(why), now);
+                return true;
+            }
+        };
         self.keep_proxied(packet, proxied);
+        // Both are made from the packet as the client is to see it, for whom one of them is.
         let update = self.make(packet, &joined.to_client);
         if self.replace(packet, &joined.to_server, now)
             && let Some(mut update) = update
         {
             self.counters.output.window_updates += 1;
-            self.send(&mut update, Passed::default(), now);
+            self.send(&mut update, passed, now);
         }
         true
     }
@@ -407,7 +415,10 @@ impl Worker {
         // What goes back is the gateway's own, and came in by no port.
         let judged = match segment.way {
             Way::Along => self.admit(&mut made, false, now),
-            Way::Back => self.admit_unruled(&mut made, false, now),
+            Way::Back => {
+                made.flow = self.way_back(packet).or(made.flow);
+                self.admit_unruled(&mut made, false, now)
+            }
         };
         match judged {
             Ok(passed) => {
@@ -421,9 +432,17 @@ impl Worker {
         }
     }
 
+    /// The flow of what goes against a packet of a connection.
+    fn way_back(&self, packet: &Packet) -> Option<TrackedFlow> {
+        let TrackedFlow { keyed, hash: Some(hash) } = packet.flow? else { return None };
+        let bucket = self.ownership.get(packet.bucket)?;
+        let (keyed, hash) = bucket.connections.way_back(&keyed, hash)?;
+        Some(TrackedFlow { keyed, hash: Some(hash) })
+    }
+
     fn send_made(&mut self, mut made: Packet, way: Way, passed: Passed, now: Timestamp) {
         match way {
-            Way::Along => self.send(&mut made, passed, now),
+            Way::Along => self.conclude(&mut made, Ok(passed), now),
             Way::Back => {
                 let port = made.frame.port;
                 self.outputs.send_by(
@@ -469,7 +488,7 @@ impl Worker {
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {
-            bucket.connections.set_proxied(&keyed.key, hash, proxied);
+            bucket.connections.set_proxied(&keyed, hash, proxied);
         }
     }
 

@@ -321,6 +321,16 @@ impl Worker {
         apply(frame, network);
     }
 
+    /// Gives a packet the addresses back that it came with.
+    #[cold]
+    pub(crate) fn restore_addresses(&mut self, packet: &mut Packet) {
+        let before = packet.frame.before();
+        if before != Readdress::default() {
+            self.readdress_by(packet, &before);
+            packet.frame.forget_before();
+        }
+    }
+
     /// What becomes of a packet that goes on, with the connection that it has opened.
     #[inline]
     pub(crate) fn passed(

@@ -149,6 +149,11 @@ impl Frame {
         Readdress { source: read_place(source), destination: read_place(destination) }
     }
 
+    /// It has again the addresses that it came with.
+    pub const fn forget_before(&mut self) {
+        self.has_before = false;
+    }
+
     /// Writes that behind the bytes. False if there is no room.
     pub(crate) fn write_before(&mut self, before: &Readdress) -> bool {
         let behind = self.buffer.get_mut((self.start + self.length) as usize..);

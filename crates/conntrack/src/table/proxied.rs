@@ -42,11 +42,25 @@ impl Table {
         }
     }
 
-    /// Keeps what the SYN proxy has to know of a connection; without effect if there is
-    /// no such connection.
-    pub fn set_proxied(&mut self, key: &FlowKey, hash: u64, proxied: Proxied) {
-        if let Some(slot) = self.slot_of(key, hash) {
+    /// Keeps what the SYN proxy has to know of the connection of a packet; without effect if
+    /// there is no such connection.
+    pub fn set_proxied(&mut self, keyed: &KeyedPacket, hash: u64, proxied: Proxied) {
+        if let Some(Met { slot, .. }) = self.look_up(keyed, hash) {
             self.slab.set_proxied(slot, proxied);
         }
+    }
+
+    /// The flow of packets that go against one of a connection, and its hash as far as the table
+    /// needs it: they have another key if the connection is translated.
+    pub fn way_back(&self, keyed: &KeyedPacket, hash: u64) -> Option<(KeyedPacket, u64)> {
+        let Met { slot, direction } = self.look_up(keyed, hash)?;
+        let back = KeyedPacket { sender: keyed.sender.opposite(), ..*keyed };
+        Some(match (self.slab.translation(slot), direction) {
+            (None, _) => (back, hash),
+            (Some(translation), Direction::Original) => {
+                (translation.reply(), translation.hash.into())
+            }
+            (Some(_), Direction::Reply) => (self.original(slot), self.slab.hash_of(slot).into()),
+        })
     }
 }

@@ -124,3 +124,43 @@ fn what_is_forwarded_gets_in_and_outlives_its_rule() {
         stop_cleanly(&mut lab)
     });
 }
+
+/// Both ways: who comes in by the forwarded port, and who leaves by the masquerade.
+#[test]
+fn the_syn_proxy_answers_for_what_is_translated() {
+    alone(|| {
+        let spec = StatewaySpec {
+            routed: true,
+            more: "[tunables]\nstateway_syn_proxy_half_open = 1\n".to_owned(),
+            ..StatewaySpec::new(stateway_binary()?, 2)
+        };
+        let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+        lab.server().ip(&["route del 192.0.2.0/24"])?;
+        let forwards = ruleset_file(&lab, "forwards.json", FORWARDS)?;
+        let stateway = lab.stateway().expect("it runs");
+        stateway.command(&["rules", "load", &forwards]).check()?;
+        let mut echoes = Vec::new();
+        for end in [lab.client(), lab.server()] {
+            let mut echo = end.program("python3").args(["-c", ECHO]).spawn()?;
+            echo.wait_for_port(Transport::Tcp, 7)?;
+            echoes.push(echo);
+        }
+        // Replies come to a bucket that their port says, or one that is led to the connection's.
+        for _ in 0..8 {
+            let ask = ["-c", ASK, "198.51.100.254", "88", "2"];
+            assert_eq!(lab.on_server("python3").args(ask).check()?.trim(), "2");
+            let ask = ["-c", ASK, "198.51.100.2", "7", "2"];
+            assert_eq!(lab.on_client("python3").args(ask).check()?.trim(), "2");
+        }
+        // A port that is not forwarded is the host's own.
+        let mut own = lab.gateway().program("python3").args(["-c", ECHO]).spawn()?;
+        own.wait_for_port(Transport::Tcp, 7)?;
+        let ask = ["-c", ASK, "198.51.100.254", "7", "2"];
+        assert_eq!(lab.on_server("python3").args(ask).check()?.trim(), "2");
+        let totals = stateway.query(&["status"])?["totals"].clone();
+        assert_eq!(totals["syn_proxy"]["cookie_valid"], 16, "{totals}");
+        assert_eq!(totals["syn_proxy"]["cookie_invalid"], 0, "{totals}");
+        assert_eq!(totals["classes"]["invalid"], 0, "{totals}");
+        stop_cleanly(&mut lab)
+    });
+}

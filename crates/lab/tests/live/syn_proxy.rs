@@ -151,11 +151,9 @@ fn ends_that_offer_less_still_talk() {
     });
 }
 
-/// A flood from 203.0.113.0/24, to which the server has a way.
+/// A flood from 203.0.113.0/24.
 fn flood(lab: &Lab) -> Result<Capture> {
     let IpAddr::V4(server) = lab.server_address(Family::V4) else { panic!("no IPv4") };
-    let route = format!("route add 203.0.113.0/24 via {}", lab.client_address(Family::V4));
-    lab.server().ip(&[&route])?;
     let syn = |number: u32| {
         let tcp = Tcp {
             source_port: 1024 + (number / 250) as u16,
@@ -192,11 +190,18 @@ fn reached(lab: &Lab) -> Result<u64> {
     Ok(words.nth(1).and_then(|word| word.parse().ok()).expect("a counter"))
 }
 
+/// Has the server answer to where the flood claims to come from.
+fn lead_answers_back(lab: &Lab) -> Result<()> {
+    let route = format!("route add 203.0.113.0/24 via {}", lab.client_address(Family::V4));
+    lab.server().ip(&[&route])
+}
+
 /// What a flood does while clients connect: how many of these were served, how many
-/// spoofed SYNs reached the server, and the connections that the gateway holds after it.
-fn withstand(lab: &Lab) -> Result<(u64, u64, u64)> {
+/// SYNs reached the server that `count` counts, and the connections that the gateway holds after
+/// it.
+fn withstand(lab: &Lab, count: &str) -> Result<(u64, u64, u64)> {
     let http = HttpServer::start(lab, 20_000)?;
-    lab.on_server("nft").args(["-f", "-"]).input(COUNT_SPOOFED.to_owned()).check()?;
+    lab.on_server("nft").args(["-f", "-"]).input(count.to_owned()).check()?;
     let datagrams = Datagrams::new(lab, &stateway_binary()?)?;
     let flood = datagrams.start_sending(lab, &flood(lab)?)?;
     let mut served = 0;
@@ -215,7 +220,8 @@ fn a_flood_of_syns_does_not_reach_the_server() {
     const THRESHOLD: u64 = 100;
     alone(|| {
         let mut lab = lab_with(2, &format!("stateway_syn_proxy_half_open = {THRESHOLD}"))?;
-        let (served, reached, held) = withstand(&lab)?;
+        lead_answers_back(&lab)?;
+        let (served, reached, held) = withstand(&lab, COUNT_SPOOFED)?;
         let totals = totals(&lab)?;
         println!("with the proxy: {served} served, {reached} reached, {held} held: {totals}");
         assert_eq!(served, HONEST, "{totals}");
@@ -227,9 +233,54 @@ fn a_flood_of_syns_does_not_reach_the_server() {
         stop_cleanly(&mut lab)?;
 
         let mut lab = lab_with(2, "nf_conntrack_max = 1000")?;
-        let (served, reached, held) = withstand(&lab)?;
+        lead_answers_back(&lab)?;
+        let (served, reached, held) = withstand(&lab, COUNT_SPOOFED)?;
         println!("without: {served} served, {reached} reached, {held} held");
         assert!(reached > u64::from(FLOOD) / 2, "the flood is none: {reached}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+const MASQUERADE: &str = "
+table inet nat {
+    chain postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname wan0 masquerade
+    }
+}
+";
+
+/// Of both families, as all come from one address.
+const COUNT_ALL: &str = "
+table inet counted {
+    counter syns { }
+    chain input {
+        type filter hook input priority filter; policy accept;
+        tcp flags & (syn | ack) == syn counter name syns
+    }
+}
+";
+
+#[test]
+fn a_flood_of_syns_is_answered_for_in_front_of_a_masquerade() {
+    const THRESHOLD: u64 = 100;
+    alone(|| {
+        let spec = StatewaySpec {
+            routed: true,
+            more: format!("[tunables]\nstateway_syn_proxy_half_open = {THRESHOLD}\n"),
+            ..StatewaySpec::new(stateway_binary()?, 2)
+        };
+        let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+        let file = ruleset_file(&lab, "masquerade.json", MASQUERADE)?;
+        let stateway = lab.stateway().expect("the lab has a Stateway");
+        stateway.command(&["rules", "load", &file]).check()?;
+        let (served, reached, held) = withstand(&lab, COUNT_ALL)?;
+        let totals = totals(&lab)?;
+        println!("{served} served, {reached} reached, {held} held: {totals}");
+        assert_eq!(served, HONEST, "{totals}");
+        assert!(reached <= THRESHOLD + HONEST, "{reached}");
+        assert!(held <= THRESHOLD + HONEST + 20, "{held}");
+        assert!(counter(&totals, "syn_proxy", "cookie_valid") >= HONEST / 2, "{totals}");
         stop_cleanly(&mut lab)
     });
 }

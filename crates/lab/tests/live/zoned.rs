@@ -314,3 +314,28 @@ fn tenants_with_the_same_addresses_leave_by_one_gateway() {
         Ok(())
     });
 }
+
+#[test]
+fn tenants_with_the_same_addresses_are_answered_for() {
+    alone(|| {
+        let lab = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free())?;
+        let tenant = second_tenant(&lab)?;
+        let file = ruleset_file(&lab, "tenants.json", TENANTS)?;
+        let spec = StatewaySpec {
+            routed: true,
+            more: format!(
+                "[[interface]]\nname = \"lan1\"\nio = \"afpacket\"\n\n[[helper]]\nname = \"ftp\"\n\n\
+                 [tunables]\nstateway_syn_proxy_half_open = 1\n\n[rules]\nfile = \"{file}\"\n"
+            ),
+            ..StatewaySpec::new(stateway_binary()?, 2)
+        };
+        let running = Running(Some(Stateway::start(lab.gateway(), &spec, &Placement::free())?));
+        both_are_served(&lab, &tenant, "1")?;
+        both_get_files(&lab, &tenant)?;
+        let totals = running.get().query(&["status"])?["totals"].clone();
+        assert!(totals["syn_proxy"]["cookie_valid"].as_u64() >= Some(4), "{totals}");
+        let output = running.stop()?;
+        assert_eq!(output.code, Some(0), "log of stateway:\n{}", output.stdout);
+        Ok(())
+    });
+}
