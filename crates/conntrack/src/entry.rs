@@ -92,10 +92,6 @@ impl Status {
         self.0 & bit.0 != 0
     }
 
-    pub const fn has_all(self, bits: Self) -> bool {
-        self.0 & bits.0 == bits.0
-    }
-
     #[must_use]
     pub const fn with(self, bit: Self) -> Self {
         Self(self.0 | bit.0)

@@ -155,25 +155,27 @@ impl State {
         }
     }
 
-    /// The new time to live, seconds, of an assured connection without timeouts of its own that
-    /// has seen a reply, if a packet does nothing else to it. `None`, and nothing has changed, for
-    /// any other packet: it is one for [`State::advance`].
+    /// The new time to live, seconds, of a connection without timeouts of its own that has seen a
+    /// reply, if a packet does nothing else to it. `None`, and nothing has changed, for any other
+    /// packet: it is one for [`State::advance`].
     #[inline(always)]
     pub fn keep_up(
         &mut self,
         direction: Direction,
+        assured: bool,
         packet: &TrackedPacket<'_>,
         context: &Context<'_>,
     ) -> Option<u32> {
         let settings = context.settings;
         match (self, &packet.network.transport) {
-            (Self::Tcp(tracker), Transport::Tcp(tcp)) => {
+            (Self::Tcp(tracker), Transport::Tcp(tcp)) if assured => {
                 let segment = Segment::parse(tcp, packet.network, packet.frame).ok()?;
                 Some(tracker.keep_up(direction, &segment, &settings.tcp)?.0)
             }
-            (Self::Udp(udp), _) => {
-                udp.is_stream(context.now).then_some(settings.timeouts.udp_stream)
-            }
+            (Self::Udp(udp), _) => match udp.is_stream(context.now) {
+                true => assured.then_some(settings.timeouts.udp_stream),
+                false => Some(settings.timeouts.udp),
+            },
             _ => None,
         }
     }

@@ -7,9 +7,9 @@ use crate::entry::{Entry, Status};
 use crate::{ConnectionId, Context, Tracked, TrackedPacket};
 
 impl Table {
-    /// Does what [`Table::track`] does with a packet of an assured connection that moves
-    /// nothing but its windows and its timer, and has nobody who wants to know of it. `None` for
-    /// all other packets; nothing has changed then.
+    /// Does what [`Table::track`] does with a packet of a connection that has seen a reply, if it
+    /// moves nothing but windows and timer and nobody wants to know of it. `None` for all other
+    /// packets; nothing has changed then.
     // It has one caller, and what makes it short is that nothing of it goes through memory.
     #[inline(always)]
     pub(super) fn keep_up(
@@ -18,20 +18,20 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &Context<'_>,
     ) -> Option<Tracked> {
-        const SETTLED: Status = Status::SEEN_REPLY.with(Status::ASSURED);
         if self.slab.has_policies() {
             return None;
         }
         let Entry { head, body } = &mut self.slab[slot];
         let status = head.status;
-        if !status.has_all(SETTLED) || status.has(Status::ACCOUNTED) {
+        if !status.has(Status::SEEN_REPLY) || status.has(Status::ACCOUNTED) {
             return None;
         }
         debug_assert!(!status.has(Status::FRESH), "what is judged has no replies yet");
         if body.is_behind(packet.map_epoch) {
             return None;
         }
-        let timeout = body.state.keep_up(direction, packet, context)?;
+        let assured = status.has(Status::ASSURED);
+        let timeout = body.state.keep_up(direction, assured, packet, context)?;
         head.deadline = deadline(context.now, timeout);
         let mark = head.mark;
         if head.is_filed_late() {
