@@ -60,6 +60,23 @@ pub struct TrackedPacket<'a> {
     pub zones: Option<ZonePair>,
 }
 
+impl TrackedPacket<'_> {
+    /// Packets on the wire, and their bytes from the network header on: each segment of a
+    /// super-packet has headers of its own.
+    pub(crate) fn on_the_wire(&self) -> (u64, u64) {
+        const UDP_HEADER: u32 = 8;
+        let Network { offset, transport_offset, end, transport, .. } = *self.network;
+        let transport_header = match transport {
+            Transport::Tcp(tcp) => tcp.header_len.into(),
+            _ => UDP_HEADER,
+        };
+        let headers = u32::from(transport_offset.saturating_sub(offset)) + transport_header;
+        let repeated = u64::from(self.segments.saturating_sub(1));
+        let whole = u64::from(end.saturating_sub(offset.into()));
+        (repeated + 1, whole + repeated * u64::from(headers))
+    }
+}
+
 /// What tracking needs from its worker.
 pub struct Context<'a> {
     /// The time.

@@ -322,12 +322,6 @@ impl Slab {
         self.policies.get(slot)
     }
 
-    /// True if one of the connections has timeouts of its own.
-    #[inline]
-    pub const fn has_policies(&self) -> bool {
-        self.policies.len() > 0
-    }
-
     /// Gives a connection timeouts of its own.
     pub fn set_policy(&mut self, slot: u32, policy: TimeoutPolicy) {
         self.policies.insert(slot, policy);

@@ -185,12 +185,16 @@ impl Table {
     /// The connection that was guessed, also if its time is over, if it is that of the packet.
     #[inline]
     fn guessed(&self, packet: &TrackedPacket<'_>) -> Option<Met> {
-        let Guess(slot) = packet.guess;
-        // There are no slots with the numbers of second keys, nor with that of no guess.
-        let head = &self.slab.live(slot)?.head;
+        let Guess(filed) = packet.guess;
         let KeyedPacket { key, sender } = packet.keyed;
+        if filed & SECOND != 0 {
+            // Also where there was no guess: no connection has that number.
+            let is_reply = self.slab.second(filed)?.reply() == *packet.keyed;
+            return is_reply.then_some(Met { slot: filed & !SECOND, direction: Direction::Reply });
+        }
+        let head = &self.slab.live(filed)?.head;
         (head.key == *key && head.admits(*sender))
-            .then(|| Met { slot, direction: head.direction(*sender) })
+            .then(|| Met { slot: filed, direction: head.direction(*sender) })
     }
 
     /// The connection of a packet if it is live. One whose time is over ends here and now.
@@ -405,8 +409,9 @@ impl Table {
     fn account(&mut self, slot: u32, packet: &TrackedPacket<'_>, direction: Direction) {
         let Some(side) = self.slab.side_mut(slot) else { return };
         let counts = &mut side.counts[direction.index()];
-        counts.packets += u64::from(packet.segments);
-        counts.bytes += u64::from(packet.network.end) - u64::from(packet.network.offset);
+        let (packets, bytes) = packet.on_the_wire();
+        counts.packets += packets;
+        counts.bytes += bytes;
     }
 
     /// Tells the wheel of a deadline that has moved to before the time at which

@@ -22,6 +22,8 @@ pub(super) struct Lab {
     pub counters: ConntrackCounters,
     pub expectations: Expectations,
     pub map_epoch: u16,
+    /// Packets on the wire that each that is offered stands for.
+    pub segments: u32,
     events: Vec<Event>,
     /// Where the connection of some earlier packet was, with how many have passed.
     guesses: (Guess, u32),
@@ -38,6 +40,7 @@ impl Lab {
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
             map_epoch: 0,
+            segments: 1,
             events: Vec::new(),
             guesses: (Guess::NONE, 0),
         }
@@ -80,7 +83,7 @@ impl Lab {
             hash,
             guess: self.guess(hash),
             checksum: Checksum::Trust,
-            segments: 1,
+            segments: self.segments,
             may_open: true,
             screened: false,
             map_epoch: self.map_epoch,

@@ -137,8 +137,9 @@ impl Worker {
         let length = packet.network.end.saturating_sub(text);
         let Some(segment) = ControlSegment::reset(&tcp, length) else { return };
         if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
-            let mut context =
-                self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);
+            // The timeouts are those of its originator's zone, wherever a reply came to.
+            let zone = bucket.connections.zones(&journey.tracked).original;
+            let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
             bucket.connections.reset(&journey.tracked, &mut context);
         }
         let mut bytes = [0; MAX_FRAME];

@@ -155,7 +155,13 @@ impl FlowKey {
                 Transport::IcmpQuery(query) => Some(build.query(query)),
                 Transport::Gre { version, key } => Some(build.gre(version, key)),
                 Transport::Other => Some(build.ports(0, 0)),
-                _ => None,
+                Transport::IcmpError(_)
+                | Transport::IcmpOther { .. }
+                | Transport::LaterFragment
+                | Transport::Tcp(_)
+                | Transport::Udp { .. }
+                | Transport::Sctp { .. }
+                | Transport::Dccp { .. } => None,
             }
         })
     }

@@ -8,8 +8,8 @@ use crate::{ConnectionId, Context, Tracked, TrackedPacket};
 
 impl Table {
     /// Does what [`Table::track`] does with a packet of a connection that has seen a reply, if it
-    /// moves nothing but windows and timer and nobody wants to know of it. `None` for all other
-    /// packets; nothing has changed then.
+    /// moves nothing but windows, timer and counts. `None` for all other packets; nothing has
+    /// changed then.
     // It has one caller, and what makes it short is that nothing of it goes through memory.
     #[inline(always)]
     pub(super) fn keep_up(
@@ -18,12 +18,12 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &Context<'_>,
     ) -> Option<Tracked> {
-        if self.slab.has_policies() {
+        if self.slab.policy(slot).is_some() {
             return None;
         }
         let Entry { head, body } = &mut self.slab[slot];
         let status = head.status;
-        if !status.has(Status::SEEN_REPLY) || status.has(Status::ACCOUNTED) {
+        if !status.has(Status::SEEN_REPLY) {
             return None;
         }
         debug_assert!(!status.has(Status::FRESH), "what is judged has no replies yet");
@@ -36,6 +36,9 @@ impl Table {
         let mark = head.mark;
         if head.is_filed_late() {
             self.refile(slot);
+        }
+        if status.has(Status::ACCOUNTED) {
+            self.account(slot, packet, direction);
         }
         Some(Tracked {
             class: Class::Established,

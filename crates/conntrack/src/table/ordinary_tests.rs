@@ -45,6 +45,21 @@ fn what_is_settled_is_counted_on() {
 }
 
 #[test]
+fn a_super_packet_counts_as_its_segments_on_the_wire() {
+    let mut lab = Lab::new();
+    lab.settings.set("nf_conntrack_acct", 1).unwrap();
+    shake_hands(&mut lab);
+    let mut data = segments()[0].clone();
+    data.end += 4000;
+    lab.segments = 4;
+    lab.track(&data);
+    let listed = lab.listed();
+    // Each of the four has an IPv4 and a TCP header.
+    let sent = Counts { packets: 2 + 4, bytes: 2 * 48 + 48 + 4000 + 3 * 40 };
+    assert_eq!(listed[0].counters.map(|counts| counts[0]), Some(sent));
+}
+
+#[test]
 fn timeouts_of_its_own_stay_with_what_is_settled() {
     let mut lab = Lab::new();
     let mut timeouts = TcpSettings::default().timeouts;
