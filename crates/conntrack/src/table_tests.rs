@@ -24,7 +24,7 @@ pub(super) struct Lab {
     pub map_epoch: u16,
     /// Packets on the wire that each that is offered stands for.
     pub segments: u32,
-    events: Vec<Event>,
+    pub events: Vec<Event>,
     /// Where the connection of some earlier packet was, with how many have passed.
     guesses: (Guess, u32),
 }
@@ -72,7 +72,7 @@ impl Lab {
     pub fn offer(
         &mut self,
         network: &Network,
-        track: fn(&mut Table, &TrackedPacket<'_>, &mut Context<'_>) -> Tracked,
+        track: impl FnOnce(&mut Table, &TrackedPacket<'_>, &mut Context<'_>) -> Tracked,
     ) -> Tracked {
         let keyed = keyed(network);
         let hash = keyed.key.hash(SECRET);
@@ -147,7 +147,7 @@ fn v6(last: u8) -> [u8; 16] {
     bytes
 }
 
-fn address(family: Family, last: u8) -> [u8; 16] {
+pub(super) fn address(family: Family, last: u8) -> [u8; 16] {
     match family {
         Family::V4 => v4(last),
         Family::V6 => v6(last),

@@ -40,6 +40,8 @@ impl Table {
         if status.has(Status::ACCOUNTED) {
             self.account(slot, packet, direction);
         }
+        #[cfg(test)]
+        model_tests::note_kept_up();
         Some(Tracked {
             class: Class::Established,
             direction: Some(direction),
@@ -56,3 +58,7 @@ impl Table {
 #[cfg(test)]
 #[path = "ordinary_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "ordinary_model_tests.rs"]
+mod model_tests;
