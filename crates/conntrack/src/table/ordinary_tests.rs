@@ -49,7 +49,7 @@ fn a_super_packet_counts_as_its_segments_on_the_wire() {
     let mut lab = Lab::new();
     lab.settings.set("nf_conntrack_acct", 1).unwrap();
     shake_hands(&mut lab);
-    let mut data = segments()[0].clone();
+    let mut data = segments()[0];
     data.end += 4000;
     lab.segments = 4;
     lab.track(&data);
