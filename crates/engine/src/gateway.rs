@@ -385,6 +385,8 @@ impl Coordinator {
         let is_there = |zone: Zone| self.config.zones.iter().any(|config| config.zone == zone);
         zones.retain(|status| status.connections > 0 || is_there(status.zone));
         Ok(Status {
+            mode: self.config.mode,
+            rules: self.rules_status(),
             workers,
             ports,
             zones,

@@ -16,6 +16,7 @@ use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
 use crate::recent_drops::RecentDrop;
 use crate::rules::{LoadRulesError, RuleCounts, Rules};
+use crate::views::RulesStatus;
 use crate::why::Why;
 use crate::worker::Worker;
 
@@ -273,6 +274,12 @@ impl Coordinator {
             self.retired_rules.add(&counts);
         }
         Ok(())
+    }
+
+    /// The rules without what they have counted.
+    pub fn rules_status(&self) -> Option<RulesStatus> {
+        let rules = self.rules.as_ref()?;
+        Some(RulesStatus { revision: rules.revision, age: now().since(rules.loaded_at) })
     }
 
     fn rules_view(&mut self) -> Result<Option<RulesView>, Unresponsive> {

@@ -84,7 +84,11 @@ impl RulesFile {
             Problems(problems)
         })?;
         let obstacles: Vec<Problem> = book.obstacles(mode).into_iter().map(with_rule).collect();
-        if obstacles.is_empty() { Ok(book) } else { Err(Problems(obstacles)) }
+        if obstacles.is_empty() {
+            Ok(book.of_configuration(&self.path))
+        } else {
+            Err(Problems(obstacles))
+        }
     }
 }
 
