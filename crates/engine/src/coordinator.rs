@@ -82,6 +82,8 @@ pub struct Coordinator {
     /// What workers that are gone have counted for these rules; what all had at the reset.
     pub retired_rules: RuleCounts,
     pub rules_reset_at: Option<RuleCounts>,
+    /// Why the host guard was not even told what these rules leave to the host.
+    pub untold_guard: Option<String>,
     /// What not every worker knows of it.
     pub spread: Spread,
     notices: Receiver<Notice>,
@@ -121,6 +123,7 @@ impl Coordinator {
             rules_revision: 0,
             retired_rules: RuleCounts::default(),
             rules_reset_at: None,
+            untold_guard: None,
             spread: Spread::default(),
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
@@ -171,7 +174,7 @@ impl Coordinator {
         self.routing = Some(routing.clone());
         // First what replies will come to, then what lets anything be sent from there.
         if let Some(rules) = self.rules.clone()
-            && let Err(error) = self.prepare_translations(&rules)
+            && let Err(error) = self.follow_addresses(&rules)
         {
             tracing::error!("{error}");
         }

@@ -68,7 +68,8 @@ impl RulesView {
 impl Gateway {
     /// Judges packets by a ruleset from now on. Each packet is judged by the rules before or
     /// by these, never by both; connections stay. Returns the revision. If the host can not be
-    /// given then what they lead to it, the log says so, and they hold.
+    /// given then what they lead to it, the log and [`Gateway::host_trouble`] say so, and they
+    /// hold.
     ///
     /// # Errors
     /// [`LoadRulesError`]: the rules before stay.
@@ -95,6 +96,16 @@ impl Gateway {
         let revision = coordinator.next_rules_revision();
         coordinator.exchange_rules(None)?;
         Ok(revision)
+    }
+
+    /// Why the host does not get what the rules leave to it, or gets more, in words for people;
+    /// `None` if it is as they say.
+    pub fn host_trouble(&self) -> Option<String> {
+        let (untold, guard) = {
+            let coordinator = self.shared.lock();
+            (coordinator.untold_guard.clone(), coordinator.config.host_guard.clone())
+        };
+        untold.or_else(|| guard?.trouble())
     }
 
     /// The rules and what they have counted; `None` if there are none.
@@ -207,6 +218,7 @@ impl Coordinator {
         let before = std::mem::replace(&mut self.rules, rules);
         self.retired_rules = RuleCounts::default();
         self.rules_reset_at = None;
+        self.untold_guard = None;
         for (index, state) in states.into_iter().enumerate() {
             self.tell_worker(index, Command::Rules(state))?;
         }
@@ -223,11 +235,17 @@ impl Coordinator {
     /// Lets the host have what rules leave to it that all workers judge by. If that fails they
     /// hold all the same: there is no way back without losing what those before have counted.
     fn give_host_its_share(&mut self, before: Option<&Rules>) {
-        if let Err(error) = self.leave_to_host(before) {
-            tracing::error!(
-                "the rules are exchanged, but the kernel still keeps from this host what they \
-                 lead to it, which gets no answer: {error}; load them again"
-            );
+        let Err(error) = self.leave_to_host(before) else { return };
+        let what = format!(
+            "the rules are exchanged, but the kernel still keeps from this host what they lead to \
+             it, which gets no answer: {error}"
+        );
+        // The guard tries again what it was told.
+        if matches!(error, LoadRulesError::HostGuard(_)) {
+            tracing::error!("{what}");
+        } else {
+            tracing::error!("{what}; load them again");
+            self.untold_guard = Some(format!("{what}; load them again"));
         }
     }
 

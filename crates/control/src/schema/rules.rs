@@ -178,6 +178,9 @@ pub struct LoadedRules {
     pub summary: Option<RulesSummary>,
     /// Interfaces that rules name and that the gateway does not have.
     pub missing_interfaces: Vec<String>,
+    /// What is not as it should be though they hold, in words for people.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// For how long it is tried, seconds; `null`: it stays.
     pub confirm_s: Option<u64>,
 }

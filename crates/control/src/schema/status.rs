@@ -24,6 +24,9 @@ pub struct Status {
     /// The ruleset that it runs; `null`: none.
     #[serde(default)]
     pub rules: Option<RulesStatus>,
+    /// What is not as it should be, in words for people.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// Connections.
     pub connections: u64,
     /// Most connections allowed (`nf_conntrack_max`).
@@ -168,7 +171,7 @@ pub struct Bucket {
 
 impl Status {
     /// The status of a gateway that may hold `connections_limit` connections, without its
-    /// ruleset.
+    /// ruleset and warnings.
     pub fn new(status: &engine::Status, connections_limit: u64) -> Self {
         Self {
             schema: crate::SCHEMA,
@@ -180,6 +183,7 @@ impl Status {
             }
             .to_owned(),
             rules: None,
+            warnings: Vec::new(),
             connections: status.workers.iter().map(|worker| worker.connections).sum(),
             connections_limit,
             moves: status.moves,

@@ -218,7 +218,7 @@ fn the_kernel_forwards_again_when_the_router_is_gone() {
 
 /// The number of the nft that runs in a network namespace, in the innermost of its process
 /// namespaces.
-fn nft_in(network: &str) -> Option<String> {
+pub fn nft_in(network: &str) -> Option<String> {
     let find = |process: std::io::Result<std::fs::DirEntry>| {
         let process = process.ok()?.path();
         let status = std::fs::read_to_string(process.join("status")).ok()?;

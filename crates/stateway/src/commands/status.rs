@@ -38,6 +38,9 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("mode        {}", status.mode))?;
     let rules = status.rules.as_ref().map_or("none".to_owned(), running);
     out.line(format_args!("rules       {rules}"))?;
+    for warning in &status.warnings {
+        out.line(format_args!("warning     {warning}"))?;
+    }
     out.line(format_args!(
         "connections {} of {} ({})",
         status.connections,

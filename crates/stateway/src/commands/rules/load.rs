@@ -88,6 +88,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
         out.line(format_args!("{name} {what}"))?;
     }
+    for warning in &loaded.warnings {
+        tell!("warning: {warning}");
+    }
     if let Some(summary) = &loaded.summary {
         warn_if_nothing_judges(summary, out)?;
     }
