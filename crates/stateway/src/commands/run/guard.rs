@@ -34,7 +34,7 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,6 +46,10 @@ use engine::{FromHost, HostGuard};
 use ruleset::OWN_TABLE_PREFIX;
 
 use super::kept_out::{KeptOut, NOT_FOR_HOST};
+
+/// Said where there is no nft.
+const NEEDS_NFT: &str =
+    "routed mode keeps the kernel from routing as well, and needs nft(8) for it";
 
 /// How long nft may take to make the table, or to change it.
 const PATIENCE: Duration =
@@ -281,22 +285,8 @@ struct Table {
 impl Table {
     fn new(program: PathBuf, interfaces: &[String]) -> anyhow::Result<Self> {
         let table = format!("{OWN_TABLE_PREFIX}{}", std::process::id());
-        let mut nft = Command::new(&program)
-            .arg("-i")
-            // What a terminal sends to the gateway is not for it: the gateway is to end first.
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context(
-                "routed mode keeps the kernel from routing as well, and needs nft(8) for it",
-            )?;
-        let orders = nft.stdin.take();
         let quoted: Vec<String> = interfaces.iter().map(|name| format!("\"{name}\"")).collect();
         let names = quoted.join(", ");
-        let (name, interfaces) = (table.clone(), interfaces.to_vec());
-        let mut guard = Self { program, name, interfaces, nft, orders, revision: 0 };
         let order = format!(
             "add table inet {table} {{ flags owner; }}; \
              add chain inet {table} prerouting \
@@ -305,12 +295,22 @@ impl Table {
              add rule inet {table} prerouting iifname {{ {names} }} jump left; \
              add rule inet {table} prerouting iifname {{ {names} }} {NOT_FOR_HOST} drop\n"
         );
+        // One that waits for orders does not say why it does not carry them out.
+        try_out(&program, &table, &order)?;
+        let mut nft = Command::new(&program)
+            .arg("-i")
+            // What a terminal sends to the gateway is not for it: the gateway is to end first.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context(NEEDS_NFT)?;
+        let orders = nft.stdin.take();
+        let (name, interfaces) = (table.clone(), interfaces.to_vec());
+        let mut guard = Self { program, name, interfaces, nft, orders, revision: 0 };
         if !guard.order(&order, "drop")? {
-            bail!(
-                "nft could not make the table inet {table} that keeps the kernel from routing \
-                 as well; it needs CAP_NET_ADMIN, and a kernel with nf_tables and its \
-                 expression fib"
-            );
+            bail!("nft has not made the table inet {table}, though it could");
         }
         Ok(guard)
     }
@@ -366,6 +366,31 @@ impl Table {
     }
 }
 
+/// Asks nft and the kernel whether they would carry out an order that makes the table.
+fn try_out(program: &Path, table: &str, order: &str) -> anyhow::Result<()> {
+    let mut nft = Command::new(program);
+    // Its words for a lack of rights are looked for.
+    nft.env("LC_ALL", "C").arg("--check").arg(order.trim_end());
+    let answer = nft.stdin(Stdio::null()).output().context(NEEDS_NFT)?;
+    if answer.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&answer.stderr);
+    if said.contains("Operation not permitted") {
+        bail!(
+            "routed mode keeps the kernel from routing as well, and this process may not have \
+             nft do so here: run as root, or with CAP_NET_ADMIN and CAP_NET_RAW as ambient \
+             capabilities (AmbientCapabilities= in a unit of systemd), which nft inherits; those \
+             that setcap gives to a file it does not"
+        );
+    }
+    bail!(
+        "nft can not make the table inet {table} that keeps the kernel from routing as well, and \
+         needs a kernel with nf_tables and its expression fib for it: {}",
+        said.lines().next().unwrap_or("it does not say why")
+    )
+}
+
 impl Drop for Table {
     fn drop(&mut self) {
         self.orders = None;
@@ -376,10 +401,8 @@ impl Drop for Table {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
-
     use ruleset::Forwarded;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -390,6 +413,11 @@ mod tests {
 here=$(dirname "$0")
 if [ "$1" = list ]; then
     exec cat "$here/table"
+fi
+if [ "$1" = --check ]; then
+    [ -e "$here/complains" ] || exit 0
+    cat "$here/complains" >&2
+    exit 1
 fi
 : > "$here/table"
 while read -r order; do
@@ -404,11 +432,28 @@ done
         KeptOut { forwarded: vec![forwarded], ..KeptOut::default() }
     }
 
-    fn state(directory: &Path, names: &[String]) -> State {
+    fn nft(directory: &Path) -> PathBuf {
         let nft = directory.join("nft");
         std::fs::write(&nft, NFT).unwrap();
         std::fs::set_permissions(&nft, std::fs::Permissions::from_mode(0o755)).unwrap();
-        State::new(Table::new(nft, names).unwrap())
+        nft
+    }
+
+    fn state(directory: &Path, names: &[String]) -> State {
+        State::new(Table::new(nft(directory), names).unwrap())
+    }
+
+    #[test]
+    fn what_keeps_nft_from_making_the_table_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        for (complaint, told) in [
+            ("Operation not permitted (you must be root)\nnetlink: Error", "as ambient cap"),
+            ("Error: Could not process rule: No such file\nadd table", "fib for it: Error: Could"),
+        ] {
+            std::fs::write(directory.path().join("complains"), complaint).unwrap();
+            let refused = Table::new(nft(directory.path()), &["lan0".to_owned()]).unwrap_err();
+            assert!(refused.to_string().contains(told), "{refused}");
+        }
     }
 
     #[test]
