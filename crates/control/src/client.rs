@@ -62,6 +62,9 @@ pub enum ClientError {
     /// The gateway refused.
     #[error("{}: {}; {}", .0.place, .0.what, .0.todo)]
     Refused(RefusalBody),
+    /// It refused, because what was asked for can not be, whatever the gateway does.
+    #[error("{}: {}; {}", .0.place, .0.what, .0.todo)]
+    BadRequest(RefusalBody),
     /// The connection failed in between.
     #[error("the gateway on {socket} does not answer as it should: {what}")]
     Broken {
@@ -226,6 +229,9 @@ impl Client {
         let status = response.status();
         let body = response.collect().await.map_err(|error| self.lost(&error))?.to_bytes();
         match serde_json::from_slice::<Refusal>(&body) {
+            Ok(refusal) if status == StatusCode::BAD_REQUEST => {
+                Err(ClientError::BadRequest(refusal.error))
+            }
             Ok(refusal) => Err(ClientError::Refused(refusal.error)),
             Err(_) => Err(self.broken(status)),
         }

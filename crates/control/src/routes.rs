@@ -131,6 +131,7 @@ async fn set_zones(State(shared): State<Shared>, body: BodyOf<SetZones>) -> Answ
         let refused = |what| Refused::bad_request("zones", what, "correct the zones");
         gateway.set_zones(book.map_err(refused)?).map_err(|error| match error {
             ChangeZonesError::Zones(error) => refused(error.to_string()),
+            ChangeZonesError::TooMany(error) => refused(error.to_string()),
             ChangeZonesError::Outdated { .. } => {
                 Refused::conflict("zones", error, "look at them and try again")
             }

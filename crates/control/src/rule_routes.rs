@@ -102,6 +102,7 @@ fn try_document(
             refused(told.join("\n"))
         }
         TryError::Load(LoadRulesError::Compile(error)) => refused(error.to_string()),
+        TryError::Load(LoadRulesError::TooManyZones(error)) => refused(error.to_string()),
         TryError::Load(error) => Refused::conflict("rules", error, "see the log of the gateway"),
     })?;
     let (problems, summary) = (report.problems, report.summary);

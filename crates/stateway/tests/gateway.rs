@@ -91,7 +91,7 @@ fn what_is_no_socket_of_a_gateway_is_named() {
 fn wrong_usage_is_told_before_a_gateway_is_asked() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("none.sock");
-    let commands: [&[&str]; 12] = [
+    let commands: [&[&str]; 16] = [
         &["conntrack", "-U", "-s", "192.0.2.7"],
         &["conntrack", "-U", "-m", "ten"],
         &["conntrack", "-L", "-s", "192.0.2"],
@@ -103,6 +103,10 @@ fn wrong_usage_is_told_before_a_gateway_is_asked() {
         &["steer", "set", "--workers", "65"],
         &["steer", "balance", "--every", "0"],
         &["status", "--watch", "0"],
+        &["conntrack", "-U", "-s", "192.0.2.7", "-t", "2147484"],
+        &["conntrack", "-C", "expect", "-w", "10"],
+        &["zone", "set", "10", "vlans=x"],
+        &["zone", "add", "10", "size=5"],
         &["nonsense"],
     ];
     for command in commands {
@@ -187,6 +191,7 @@ fn a_running_gateway_answers_every_question() {
             assert_eq!(refused.stderr, format!("stateway: {said}\n"));
         }
 
+        wrong_values_are_wrong_usage(gateway)?;
         second_gateway_is_refused(lab.gateway())?;
         let watch = gateway.command(&["status", "--watch", "0.1"]).spawn()?;
         let events = gateway.command(&["conntrack", "-E"]).spawn()?;
@@ -205,6 +210,33 @@ fn a_running_gateway_answers_every_question() {
         assert!(!lab.gateway().scratch().join(socket).exists(), "the socket goes with it");
         Ok(())
     });
+}
+
+/// Values that mean nothing, as only the gateway can tell.
+fn wrong_values_are_wrong_usage(gateway: &Stateway) -> lab::Result<()> {
+    let wrong: [&[&str]; 12] = [
+        &["conntrack", "-L", "-l", "nosuch"],
+        &["conntrack", "-E", "-l", "128"],
+        &["conntrack", "-D", "-l", "nosuch"],
+        &["conntrack", "-F", "-l", "nosuch"],
+        &["conntrack", "-U", "-s", "192.0.2.7", "--label-add", "nosuch"],
+        &["conntrack", "-U", "-s", "192.0.2.7", "--label-del", "200"],
+        &["zone", "add", "0", "vlans=7"],
+        &["zone", "add", "9", "vlans=4095"],
+        &["zone", "add", "9", "interfaces=nosuch0"],
+        &["zone", "add", "9", "timeout_policy=nosuch"],
+        &["zone", "add", "9", "nf_conntrack_udp_timeout=2147484"],
+        &["zone", "delete", "9"],
+    ];
+    for command in wrong {
+        let output = gateway.command(command).run()?;
+        assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""), "{command:?}: {output:?}");
+    }
+    // What can not be now may be later.
+    for command in [["rules", "confirm"], ["rules", "reset"]] {
+        assert_eq!(gateway.command(&command).run()?.code, Some(1), "{command:?}");
+    }
+    Ok(())
 }
 
 fn second_gateway_is_refused(gateway: &Namespace) -> lab::Result<()> {

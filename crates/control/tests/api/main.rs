@@ -309,7 +309,7 @@ fn connections_are_labelled_and_chosen_by_their_labels() {
         with("bulk,100", LineFormat::Conntrack(Extras { labels: true, extended: false })).unwrap();
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("sport=7 ") && line.ends_with("use=1 labels=bulk"), "{line}");
-    let Err(ClientError::Refused(refused)) = with("voice", LineFormat::Json) else { panic!() };
+    let Err(ClientError::BadRequest(refused)) = with("voice", LineFormat::Json) else { panic!() };
     assert!(refused.what.ends_with("known are the numbers 0 to 127, bulk"), "{}", refused.what);
 
     let changes = UpdateConnections { drop_labels: vec!["bulk".into()], ..add(&["1"]) };

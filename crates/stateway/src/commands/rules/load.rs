@@ -73,7 +73,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             // Only the gateway knows whether it is a bridge, and here are the rules.
             let obstacles = book.obstacles(Mode::Bridge);
             return match (&error, obstacles.first()) {
-                (ClientError::Refused(body), Some(first))
+                (ClientError::BadRequest(body), Some(first))
                     if body.what.starts_with(&first.message) =>
                 {
                     obstructed(&obstacles)
