@@ -131,6 +131,54 @@ fn a_missing_interface_is_told_with_its_line() {
     }
 }
 
+#[test]
+fn everything_that_is_wrong_is_told_in_one_go() {
+    let directory = TempDir::new().unwrap();
+    let config = directory.path().join("gw.toml");
+    let rule = r#"{"rule": {"family": "ip", "table": "t", "chain": "n", "handle": 3,
+        "expr": [{"masquerade": null}]}}"#;
+    let table = r#"{"table": {"family": "ip", "name": "t", "handle": 1}}"#;
+    let chain = r#"{"chain": {"family": "ip", "table": "t", "name": "n", "handle": 2,
+        "type": "nat", "hook": "postrouting", "prio": 100, "policy": "accept"}}"#;
+    let ruleset = format!(r#"{{"nftables": [{table}, {chain}, {rule}]}}"#);
+    std::fs::write(directory.path().join("nat.json"), ruleset).unwrap();
+    std::fs::write(directory.path().join("cut.json"), r#"{"nftables": ["#).unwrap();
+    let told = |command: &str, mode: &str, rules: &str| {
+        let text = format!(
+            "[gateway]\nwrokers = 2\n{mode}\n[[interface]]\nname = \"none0\"\n\
+             [rules]\nfile = \"{rules}\"\n[control]\nsocket = \"/nonexistent/gw.sock\"\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let socket = directory.path().join("gw.sock");
+        let args = [command, "-c", config.to_str().unwrap()];
+        let (code, message) = code_and_message(&args, &socket);
+        assert_eq!(code, Some(2), "{message}");
+        message.replace(&format!("{}/", directory.path().display()), "")
+    };
+    for command in ["check", "run"] {
+        let message = told(command, "", "missing.json");
+        let begins = [
+            "gw.toml:2: gateway.wrokers: unknown key",
+            "gw.toml:5: interface.name: there is no interface \"none0\"",
+            "gw.toml:7: rules.file: missing.json: can not be read",
+            "gw.toml:9: control.socket: there is no directory",
+        ];
+        assert_eq!(message.lines().count(), begins.len(), "{message}");
+        for (line, begin) in message.lines().zip(begins) {
+            assert!(line.starts_with(begin), "{message}");
+        }
+    }
+    let message = told("check", "", "cut.json");
+    assert!(
+        message.lines().last().unwrap().starts_with("cut.json: document: invalid"),
+        "{message}"
+    );
+    // The mode may be what is wrong, so nobody says what a bridge does not do.
+    let message = told("check", "mode = \"router\"", "nat.json");
+    assert!(message.contains("gw.toml:3: gateway.mode: "), "{message}");
+    assert!(!message.contains("bridge translates") && !message.contains("two"), "{message}");
+}
+
 fn running(workers: u32) -> lab::Result<Lab> {
     Lab::new(Gateway::Stateway(StatewaySpec::new(BINARY.into(), workers)), Placement::free())
 }
