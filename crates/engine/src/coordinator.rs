@@ -27,6 +27,7 @@ use crate::events::{EventSender, EventStream, Subscription};
 use crate::output::Sent;
 use crate::ownership::Move;
 use crate::port_book::PortBook;
+use crate::recent_drops::Inherited;
 use crate::route_keeper::{Resolver, RouteKeeper};
 use crate::routing::Routing;
 use crate::rules::{RuleCounts, Rules};
@@ -64,6 +65,8 @@ pub struct Coordinator {
     pub retired: Counters,
     /// What each port sent through workers that are gone.
     pub retired_sent: Vec<Sent>,
+    /// What they dropped last.
+    pub inherited_drops: Inherited,
     /// Completed bucket moves.
     pub moves: u64,
     members: Vec<Member>,
@@ -132,6 +135,7 @@ impl Coordinator {
             routing: routes.map(RouteKeeper::routing),
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],
+            inherited_drops: Inherited::default(),
             moves: 0,
             members: Vec::new(),
             subscriptions: Vec::new(),

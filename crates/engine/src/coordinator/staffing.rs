@@ -4,9 +4,9 @@ use steer::{BucketMove, WorkerId, WorkerSet};
 
 use super::{Coordinator, HOPS};
 use crate::Bucket;
-use crate::command::{Command, WorkerReport};
+use crate::command::{Command, Question, WorkerReport};
 use crate::config::{StartError, SteerError, WorkerCount};
-use crate::crew::{Member, introduce};
+use crate::crew::{Member, Unresponsive, introduce};
 use crate::runtime;
 use crate::worker::{Equipment, TimeSource, Worker};
 
@@ -133,6 +133,7 @@ impl Coordinator {
     fn dismiss_last(&mut self) -> Result<(), SteerError> {
         self.settle()?;
         self.take_rules(self.members.len() - 1)?;
+        self.inherit_drops(WorkerId(self.members.len() as u16 - 1))?;
         let Some(mut member) = self.members.pop() else { return Ok(()) };
         for other in &mut self.members {
             other.tell(Command::Disconnect(member.id))?;
@@ -140,6 +141,13 @@ impl Coordinator {
         let report = member.stop()?;
         self.retire(&report);
         Ok(self.share_limits()?)
+    }
+
+    /// Keeps what a worker has dropped last.
+    fn inherit_drops(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        let Some(dropped) = self.ask_worker(worker, Question::RecentDrops) else { return Ok(()) };
+        self.inherited_drops.add(worker, dropped?.into_iter().map(|(_, dropped)| dropped));
+        Ok(())
     }
 
     fn retire(&mut self, report: &WorkerReport) {
