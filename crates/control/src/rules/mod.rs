@@ -150,9 +150,14 @@ impl RuleBook {
 
     /// The object of the document at a position of its list.
     fn object(&self, position: usize) -> Option<&Value> {
-        let object = self.document.get("nftables")?.get(position)?.as_object()?;
-        object.values().next()
+        object_of(&self.document, position)
     }
+}
+
+/// The object of a document at a position of its list.
+fn object_of(document: &Value, position: usize) -> Option<&Value> {
+    let object = document.get("nftables")?.get(position)?.as_object()?;
+    object.values().next()
 }
 
 impl RulesReport {

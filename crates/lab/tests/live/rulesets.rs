@@ -324,7 +324,8 @@ fn packets_are_explained_with_what_the_gateway_knows() {
         let question = question.replace("id 7", &format!("id {}", id.expect("a ping is tracked")));
         let told = ask(&question)?;
         assert!(told.contains("state established"), "{told}");
-        assert!(told.contains("icmp type echo-reply counter"), "{told}");
+        assert!(told.contains("icmp type echo-reply counter packets 4 bytes 336"), "{told}");
+        assert!(ask(&question)?.contains("packets 4 "), "a question counts nothing");
         let refused = ask(&format!("tcp {client} {server}:23 in lan0 out wan0"))?;
         assert!(refused.contains("verdict  dropped in forward by inet watch chain forward"));
         stop_cleanly(&mut lab)
