@@ -7,13 +7,15 @@ use conntrack::TooManyZones;
 use flow::{Timestamp, Zone};
 use netio::clock;
 use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetId, ValidRuleset};
-use wire::Summary;
+use steer::Steered;
+use wire::{Network, Summary};
 
 use crate::Gateway;
 use crate::command::{Command, Notice, Question};
 use crate::config::SteerError;
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
+use crate::host_flows::Sign;
 use crate::recent_drops::RecentDrop;
 use crate::rules::{LoadRulesError, RuleCounts, Rules};
 use crate::views::RulesStatus;
@@ -124,6 +126,21 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn reset_rules(&self) -> Result<Option<usize>, Unresponsive> {
         self.shared.lock().reset_rules()
+    }
+
+    /// True if a packet, which has not come, belongs to a flow that rules have led to the host: it
+    /// goes there until the flow ends, whatever they say now.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn is_left_to_host(&self, network: &Network, zone: Zone) -> Result<bool, Unresponsive> {
+        let mut coordinator = self.shared.lock();
+        let Steered::Flow { keyed, bucket, .. } = coordinator.hasher.steer(network, zone, None)
+        else {
+            return Ok(false);
+        };
+        let sign = Sign::of(&network.transport);
+        coordinator.ask_owner(bucket, |reply| Question::IsLeftToHost(bucket, keyed, sign, reply))
     }
 
     /// The elements of the sets that rules fill, as the first worker has them: the others

@@ -72,7 +72,12 @@ pub(crate) fn explain_now(
         Some(_) => None,
     };
     let Some(found) = found else {
+        let is_left =
+            probe.state.is_none() && gateway.is_left_to_host(&probe.network, zones.original)?;
         let mut explanation = book.explain_with(&document, probe, probe, &mut state, now);
+        if is_left {
+            explanation.leave_to_host();
+        }
         explanation.remarks.extend(missing);
         return Ok(explanation);
     };

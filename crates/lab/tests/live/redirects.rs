@@ -437,3 +437,32 @@ fn the_kernel_is_told_again_what_it_could_not_be_told_and_meanwhile_people_are_w
         stop_cleanly(&mut all.lab)
     });
 }
+
+#[test]
+fn a_flow_that_was_left_to_the_host_is_explained_as_one() {
+    alone(|| {
+        let mut all = Rig::new(2)?;
+        all.load(&all.rules)?;
+        let server = all.lab.server_address(Family::V4);
+        let mut client = Asker::new(all.lab.client())?;
+        assert_eq!(client.said(&format!("open web 80 {server}"))?, "host");
+        let sockets = all.lab.on_client("ss").args(["-Htn", "dport = :80"]).check()?;
+        let end = sockets.split_whitespace().nth(3).expect("its own end").to_owned();
+        let port: u16 = end.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let pages = "        iifname \"lan0\" tcp dport 80 counter redirect to :3128\n";
+        assert!(RULES.contains(pages));
+        let gone = ruleset_file(&all.lab, "gone.json", &RULES.replace(pages, ""))?;
+        all.load(&gone)?;
+        let explain = |port: u16| {
+            let question = format!("tcp 192.0.2.1:{port} {server}:80 in lan0 out wan0");
+            let stateway = all.lab.stateway().expect("it runs");
+            stateway.command(&["rules", "explain", &question]).check()
+        };
+        let told = explain(port)?;
+        assert!(told.contains("rules have led its flow to this host"), "{end}: {told}");
+        let told = explain(port ^ 1)?;
+        assert!(!told.contains("to this host"), "{told}");
+        assert_eq!(client.said("tcp web")?, "host");
+        stop_cleanly(&mut all.lab)
+    });
+}
