@@ -92,6 +92,16 @@ impl Client {
         Ok(Self { socket: socket.to_owned(), runtime })
     }
 
+    /// The process that answers; `None` if the kernel does not tell.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn process(&self) -> Result<Option<i32>, ClientError> {
+        let stream = self.runtime.block_on(UnixStream::connect(&self.socket));
+        let stream = stream.map_err(|error| self.not_connected(error))?;
+        Ok(stream.peer_cred()?.pid())
+    }
+
     /// Asks for an object.
     ///
     /// # Errors
