@@ -62,6 +62,9 @@ pub enum ClientError {
     /// The gateway refused.
     #[error("{}: {}; {}", .0.place, .0.what, .0.todo)]
     Refused(RefusalBody),
+    /// It refused, because what was asked for can not be, whatever the gateway does.
+    #[error("{}: {}; {}", .0.place, .0.what, .0.todo)]
+    BadRequest(RefusalBody),
     /// The connection failed in between.
     #[error("the gateway on {socket} does not answer as it should: {what}")]
     Broken {
@@ -87,6 +90,16 @@ impl Client {
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         Ok(Self { socket: socket.to_owned(), runtime })
+    }
+
+    /// The process that answers; `None` if the kernel does not tell.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn process(&self) -> Result<Option<i32>, ClientError> {
+        let stream = self.runtime.block_on(UnixStream::connect(&self.socket));
+        let stream = stream.map_err(|error| self.not_connected(error))?;
+        Ok(stream.peer_cred()?.pid())
     }
 
     /// Asks for an object.
@@ -226,6 +239,9 @@ impl Client {
         let status = response.status();
         let body = response.collect().await.map_err(|error| self.lost(&error))?.to_bytes();
         match serde_json::from_slice::<Refusal>(&body) {
+            Ok(refusal) if status == StatusCode::BAD_REQUEST => {
+                Err(ClientError::BadRequest(refusal.error))
+            }
             Ok(refusal) => Err(ClientError::Refused(refusal.error)),
             Err(_) => Err(self.broken(status)),
         }

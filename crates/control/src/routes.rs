@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -22,8 +22,8 @@ use crate::query::{ConnectionQuery, CountQuery, EventQuery, FormatQuery, LineFor
 use crate::refusal::Refused;
 use crate::schema::{
     Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation,
-    ExpectationEvent, Moves, RecentDrops, SetBalancer, SetTunable, SetWorkers, SetZones, Status,
-    Tunable, Tunables, UpdateConnections, Zones,
+    ExpectationEvent, Moves, RecentDrops, RulesStatus, SetBalancer, SetTunable, SetWorkers,
+    SetZones, Status, Tunable, Tunables, UpdateConnections, Zones,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
@@ -67,11 +67,18 @@ pub(crate) fn router(shared: Shared) -> Router {
 }
 
 async fn status(State(shared): State<Shared>) -> Answer<Status> {
-    call(shared, |gateway| {
+    let keeper = shared.rules.clone();
+    call(shared, move |gateway| {
         let mut tunables = gateway.tunables().into_iter();
         let limit = tunables.find(|(tunable, _)| tunable.name == "nf_conntrack_max");
         let limit = limit.map_or(0, |(_, value)| value);
-        Ok(Status::new(&gateway.status().map_err(unresponsive)?, limit))
+        keeper.while_active(Instant::now(), |book, left| {
+            let status = gateway.status().map_err(unresponsive)?;
+            let rules = status.rules.as_ref().zip(book);
+            let rules = rules.map(|(rules, book)| RulesStatus::new(rules, book, left));
+            let warnings = gateway.host_trouble().into_iter().collect();
+            Ok(Status { rules, warnings, ..Status::new(&status, limit) })
+        })
     })
     .await
 }
@@ -124,6 +131,7 @@ async fn set_zones(State(shared): State<Shared>, body: BodyOf<SetZones>) -> Answ
         let refused = |what| Refused::bad_request("zones", what, "correct the zones");
         gateway.set_zones(book.map_err(refused)?).map_err(|error| match error {
             ChangeZonesError::Zones(error) => refused(error.to_string()),
+            ChangeZonesError::TooMany(error) => refused(error.to_string()),
             ChangeZonesError::Outdated { .. } => {
                 Refused::conflict("zones", error, "look at them and try again")
             }

@@ -102,11 +102,14 @@ fn try_document(
             refused(told.join("\n"))
         }
         TryError::Load(LoadRulesError::Compile(error)) => refused(error.to_string()),
+        TryError::Load(LoadRulesError::TooManyZones(error)) => refused(error.to_string()),
         TryError::Load(error) => Refused::conflict("rules", error, "see the log of the gateway"),
     })?;
     let (problems, summary) = (report.problems, report.summary);
     let confirm_s = confirm.map(|confirm| confirm.as_secs());
-    let loaded = LoadedRules { schema: SCHEMA, problems, summary, missing_interfaces, confirm_s };
+    let warnings = shared.gateway.host_trouble().into_iter().collect();
+    let schema = SCHEMA;
+    let loaded = LoadedRules { schema, problems, summary, missing_interfaces, warnings, confirm_s };
     Ok((loaded, trial))
 }
 

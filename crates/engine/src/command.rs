@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use conntrack::{Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
-use flow::{Counters, Zone};
+use flow::{Counters, KeyedPacket, Zone};
 use netio::{PortId, RxQueue, TxQueue};
 use ruleset::{ElementUpdate, LogId};
 use steer::{BucketId, Translated, WorkerId};
 
 use crate::events::EventSender;
+use crate::host_flows::Sign;
 use crate::output::Sent;
 use crate::ownership::Move;
 use crate::peers::Link;
@@ -114,6 +115,9 @@ pub enum Question {
     Rules(usize, SyncSender<Option<RuleCounts>>),
     /// A piece of the elements that rules have put into sets, and where the next begins.
     RuleElements(usize, SyncSender<(Vec<ElementUpdate>, Option<usize>)>),
+    /// Whether a packet, which has not come, belongs to a flow of this bucket that was left to the
+    /// host.
+    IsLeftToHost(BucketId, KeyedPacket, Sign, SyncSender<bool>),
     /// The last packets that it dropped, each with the time since then.
     RecentDrops(SyncSender<Vec<(Duration, RecentDrop)>>),
 }

@@ -4,6 +4,8 @@
 //! view of owners is exact, because it is the only one that orders moves and it
 //! orders the next only when the last has been carried out.
 
+mod staffing;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,20 +19,18 @@ use steer::{
 };
 use wire::Dissected;
 
-use crate::Bucket;
 use crate::balancing::BalanceState;
 use crate::command::{Command, Notice, Question, WorkerReport};
-use crate::config::{Config, StartError, SteerError, WorkerCount};
-use crate::crew::{Member, PATIENCE, Unresponsive, introduce};
+use crate::config::{Config, StartError, SteerError};
+use crate::crew::{Member, PATIENCE, Unresponsive};
 use crate::events::{EventSender, EventStream, Subscription};
 use crate::output::Sent;
 use crate::ownership::Move;
 use crate::port_book::PortBook;
+use crate::recent_drops::Inherited;
 use crate::route_keeper::{Resolver, RouteKeeper};
 use crate::routing::Routing;
 use crate::rules::{RuleCounts, Rules};
-use crate::runtime;
-use crate::worker::{Equipment, TimeSource, Worker};
 use crate::zone_changes::Spread;
 use crate::zones::Zones;
 
@@ -65,6 +65,8 @@ pub struct Coordinator {
     pub retired: Counters,
     /// What each port sent through workers that are gone.
     pub retired_sent: Vec<Sent>,
+    /// What they dropped last.
+    pub inherited_drops: Inherited,
     /// Completed bucket moves.
     pub moves: u64,
     members: Vec<Member>,
@@ -83,6 +85,8 @@ pub struct Coordinator {
     /// What workers that are gone have counted for these rules; what all had at the reset.
     pub retired_rules: RuleCounts,
     pub rules_reset_at: Option<RuleCounts>,
+    /// Why the host guard was not even told what these rules leave to the host.
+    pub untold_guard: Option<String>,
     /// What not every worker knows of it.
     pub spread: Spread,
     notices: Receiver<Notice>,
@@ -122,6 +126,7 @@ impl Coordinator {
             rules_revision: 0,
             retired_rules: RuleCounts::default(),
             rules_reset_at: None,
+            untold_guard: None,
             spread: Spread::default(),
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
@@ -130,6 +135,7 @@ impl Coordinator {
             routing: routes.map(RouteKeeper::routing),
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],
+            inherited_drops: Inherited::default(),
             moves: 0,
             members: Vec::new(),
             subscriptions: Vec::new(),
@@ -167,68 +173,12 @@ impl Coordinator {
         self.members.iter().map(|member| (member.id, member.cpu))
     }
 
-    /// Starts one more worker and connects it to the others. At the start it gets
-    /// its buckets at once, later they have to be moved to it.
-    fn hire(&mut self) -> Result<(), StartError> {
-        let id = WorkerId(self.members.len() as u16);
-        let cpu = self.cpu_of(id);
-        let (mut member, inbox) = Member::new(id, cpu).map_err(StartError::Thread)?;
-        let mut worker = Worker::new(Equipment {
-            id,
-            hasher: self.hasher.clone(),
-            tunnels: self.config.tunnels,
-            routes: self.table.iter().map(|(_, owner)| owner).collect(),
-            refuses_new: self.ports.refuse_new(),
-            outputs: self.ports.len(),
-            settings: self.config.settings.clone(),
-            zones: self.zones.clone(),
-            limits: self.limit_pools.limits(self.config.secret),
-            expectations: self.expectations.clone(),
-            fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
-            time: TimeSource::Turn,
-            inbox,
-            notices: self.notify.clone(),
-            wakeup: member.wakeup.clone(),
-            resolver: self.resolver.clone(),
-        });
-        let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
-        for bucket in self.table.buckets_of(id) {
-            worker.install(bucket, Box::new(Bucket::new(now)));
-        }
-        let thread = runtime::spawn(worker).map_err(StartError::Thread)?;
-        member.set_thread(thread);
-        if let Some(cpu) = cpu {
-            member.tell(Command::Pin(cpu))?;
-        }
-        for other in &mut self.members {
-            introduce(other, &mut member, &self.config.settings.steer)?;
-        }
-        for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
-            member.tell(Command::Subscribe(sender))?;
-        }
-        for sender in self.expectation_subscriptions.iter().filter_map(|it| it.connect(id)) {
-            member.tell(Command::SubscribeExpectations(sender))?;
-        }
-        member.tell(Command::SetMtus(self.ports.mtus().to_vec()))?;
-        if let Some(routing) = &self.routing {
-            member.tell(Command::Routing(routing.clone()))?;
-        }
-        for (port, queue) in self.ports.transmit_queues(id) {
-            member.tell(Command::SetOutput(port, Some(queue)))?;
-        }
-        let index = self.members.len();
-        self.members.push(member);
-        self.give_rules(index)?;
-        self.share_limits()?;
-        Ok(self.give_elements(index)?)
-    }
-
     /// Tells every worker what the kernel's routes are now.
     pub fn set_routing(&mut self, routing: Arc<Routing>) -> Result<(), Unresponsive> {
         self.routing = Some(routing.clone());
         // First what replies will come to, then what lets anything be sent from there.
         if let Some(rules) = self.rules.clone()
-            && let Err(error) = self.prepare_translations(&rules)
+            && let Err(error) = self.follow_addresses(&rules)
         {
             tracing::error!("{error}");
         }
@@ -249,10 +199,6 @@ impl Coordinator {
         self.limit_pools.settle();
         self.fragment_pools.settle();
         self.share_limits()
-    }
-
-    fn cpu_of(&self, id: WorkerId) -> Option<usize> {
-        (!self.cpus.is_empty()).then(|| self.cpus[id.index() % self.cpus.len()])
     }
 
     /// Gives every receive queue that nobody polls to the one of the first `workers`
@@ -336,64 +282,6 @@ impl Coordinator {
         self.members.iter_mut().map(|member| member.ask_later(Question::Report)).collect()
     }
 
-    /// Changes the number of workers while traffic runs.
-    pub fn set_workers(&mut self, count: usize) -> Result<Vec<BucketMove>, SteerError> {
-        let count = WorkerCount::fixed(count)?.resolve(&self.cpus);
-        let allowed = self.ports.place(count, &self.cpus, self.config.buckets)?.allowed;
-        self.resize(count, allowed)
-    }
-
-    /// Hires or dismisses until there are `count` workers, and gives the buckets to
-    /// those that are allowed to own them.
-    fn resize(&mut self, count: usize, allowed: WorkerSet) -> Result<Vec<BucketMove>, SteerError> {
-        while self.members.len() < count {
-            let id = WorkerId(self.members.len() as u16);
-            let hired = self.ports.open_transmit(id).map_err(StartError::from);
-            hired.and_then(|()| self.hire()).map_err(|error| SteerError::Start(Box::new(error)))?;
-        }
-        self.allowed = allowed;
-        let moves = self.table.moves_to(allowed)?;
-        self.carry_out(&moves)?;
-        if count < self.members.len() {
-            self.move_queues_below(count)?;
-            while self.members.len() > count {
-                self.dismiss_last()?;
-            }
-        } else {
-            self.spread_queues()?;
-        }
-        Ok(moves)
-    }
-
-    /// Takes up a changed set of CPUs: the number of workers follows it if it was
-    /// not fixed, every worker is pinned anew, and `rps_cpus` is applied anew. Where
-    /// the set no longer has a CPU that an interface asks for, traffic goes on with
-    /// all workers: better on another CPU than not at all.
-    pub fn set_cpus(&mut self, cpus: Vec<usize>) -> Result<(), SteerError> {
-        if !self.config.pin || cpus.is_empty() || cpus == self.cpus {
-            return Ok(());
-        }
-        tracing::info!("usable CPUs are now {cpus:?}, before {:?}", self.cpus);
-        self.cpus = cpus;
-        let count = self.config.workers.resolve(&self.cpus);
-        let allowed = match self.ports.place(count, &self.cpus, self.config.buckets) {
-            Ok(placement) => placement.allowed,
-            Err(error) => {
-                tracing::warn!("{error}; until that changes, every worker may own buckets");
-                WorkerSet::first(count)
-            }
-        };
-        self.resize(count, allowed)?;
-        for index in 0..self.members.len() {
-            let cpu = self.cpu_of(WorkerId(index as u16));
-            self.members[index].cpu = cpu;
-            if let Some(cpu) = cpu {
-                self.members[index].tell(Command::Pin(cpu))?;
-            }
-        }
-        Ok(())
-    }
-
     /// Moves buckets, a bounded number at a time, and waits until each is in its
     /// new place.
     pub fn carry_out(&mut self, moves: &[BucketMove]) -> Result<(), SteerError> {
@@ -468,51 +356,6 @@ impl Coordinator {
             self.await_notice(|notice| matches!(notice, Notice::Marker(m) if *m == marker))?;
         }
         Ok(())
-    }
-
-    /// Stops the last worker, which owns nothing any more.
-    fn dismiss_last(&mut self) -> Result<(), SteerError> {
-        self.settle()?;
-        self.take_rules(self.members.len() - 1)?;
-        let Some(mut member) = self.members.pop() else { return Ok(()) };
-        for other in &mut self.members {
-            other.tell(Command::Disconnect(member.id))?;
-        }
-        let report = member.stop()?;
-        self.retire(&report);
-        Ok(self.share_limits()?)
-    }
-
-    fn retire(&mut self, report: &WorkerReport) {
-        self.retired.add(&report.counters);
-        for (total, sent) in self.retired_sent.iter_mut().zip(&report.sent) {
-            total.add(sent);
-        }
-        for (port, totals) in &report.queues {
-            self.ports.add_received(*port, totals);
-        }
-    }
-
-    /// Stops polling, lets every packet that was received run to its end, and
-    /// stops the workers.
-    pub fn stop(&mut self) -> Result<(), SteerError> {
-        for id in self.ports.polled_by(|_| true) {
-            self.release_queue(id)?;
-        }
-        for _ in 0..HOPS {
-            self.settle()?;
-        }
-        self.dismiss_all();
-        Ok(())
-    }
-
-    fn dismiss_all(&mut self) {
-        for mut member in std::mem::take(&mut self.members) {
-            match member.stop() {
-                Ok(report) => self.retire(&report),
-                Err(error) => tracing::error!("{error}"),
-            }
-        }
     }
 
     /// The next notice that matters; others are kept for [`Coordinator::tend`].

@@ -20,6 +20,7 @@ use crate::crew::Unresponsive;
 use crate::events::EventStream;
 use crate::port_book::PortBook;
 use crate::ports::PortSetup;
+use crate::recent_drops::RecentDrop;
 use crate::route_keeper::RouteKeeper;
 use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus, ZoneStatus};
 
@@ -133,32 +134,13 @@ impl Gateway {
     }
 
     /// The last packets that each worker dropped for each reason, the latest first:
-    /// [`DROPS_KEPT`](crate::DROPS_KEPT) of them at most.
+    /// [`DROPS_KEPT`](crate::DROPS_KEPT) of them at most, and as many of all workers that are
+    /// gone.
     ///
     /// # Errors
     /// [`Unresponsive`].
     pub fn recent_drops(&self) -> Result<Vec<DroppedPacket>, Unresponsive> {
-        let mut all = Vec::new();
-        for worker in (0..).map(WorkerId) {
-            let mut coordinator = self.shared.lock();
-            let Some(answer) = coordinator.ask_worker(worker, Question::RecentDrops) else { break };
-            let ports = coordinator.ports.statuses();
-            let tunnels = coordinator.config.tunnels;
-            let rules = coordinator.rules.clone();
-            all.extend(answer?.into_iter().map(|(age, dropped)| DroppedPacket {
-                worker,
-                interface: ports[usize::from(dropped.port.0)].name.clone(),
-                zone: dropped.zone,
-                vlan: dropped.vlan,
-                age,
-                length: dropped.length,
-                why: dropped.why,
-                refused_by: rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
-                summary: Summary { frame: &dropped.bytes(), tunnels }.to_string(),
-            }));
-        }
-        all.sort_by_key(|dropped| dropped.age);
-        Ok(all)
+        self.shared.lock().recent_drops()
     }
 
     /// Calls `each` for every connection that another one has announced, oldest first,
@@ -385,6 +367,8 @@ impl Coordinator {
         let is_there = |zone: Zone| self.config.zones.iter().any(|config| config.zone == zone);
         zones.retain(|status| status.connections > 0 || is_there(status.zone));
         Ok(Status {
+            mode: self.config.mode,
+            rules: self.rules_status(),
             workers,
             ports,
             zones,
@@ -393,6 +377,31 @@ impl Coordinator {
             moves: self.moves,
             balance: self.config.balance,
         })
+    }
+
+    fn recent_drops(&mut self) -> Result<Vec<DroppedPacket>, Unresponsive> {
+        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        let inherited = self.inherited_drops.kept().iter().cloned();
+        let mut found: Vec<_> =
+            inherited.map(|(worker, dropped)| (worker, now.since(dropped.at), dropped)).collect();
+        for worker in (0..).map(WorkerId) {
+            let Some(answer) = self.ask_worker(worker, Question::RecentDrops) else { break };
+            found.extend(answer?.into_iter().map(|(age, dropped)| (worker, age, dropped)));
+        }
+        found.sort_by_key(|(_, age, _)| *age);
+        let (ports, tunnels) = (self.ports.statuses(), self.config.tunnels);
+        let told = |(worker, age, dropped): (WorkerId, Duration, RecentDrop)| DroppedPacket {
+            worker,
+            interface: ports[usize::from(dropped.port.0)].name.clone(),
+            zone: dropped.zone,
+            vlan: dropped.vlan,
+            age,
+            length: dropped.length,
+            why: dropped.why,
+            refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
+            summary: Summary { frame: &dropped.bytes(), tunnels }.to_string(),
+        };
+        Ok(found.into_iter().map(told).collect())
     }
 
     fn buckets(&mut self) -> Result<Vec<BucketStatus>, Unresponsive> {

@@ -112,6 +112,16 @@ impl HostFlows {
         true
     }
 
+    /// The same as [`Self::take`] for a packet that does not come.
+    pub fn knows(&self, packet: &KeyedPacket, hash: u64, sign: Sign, now: Timestamp) -> bool {
+        let place = self.0.as_ref().map(|places| &places[hash as usize % PLACES]);
+        let goes_on = |flow: &HostFlow| {
+            let opens_another = flow.phase == Phase::Closing && sign == Sign::Opens;
+            flow.packet == *packet && flow.until > now && !opens_another
+        };
+        place.is_some_and(|place| place.iter().flatten().any(goes_on))
+    }
+
     /// Remembers a flow that was left to the host with this packet.
     pub fn remember(
         &mut self,

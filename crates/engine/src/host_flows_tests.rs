@@ -32,7 +32,11 @@ impl Rig {
 
     fn take(&mut self, bytes: &[u8]) -> bool {
         let (packet, sign) = seen(bytes);
-        self.flows.take(&packet, hash(&packet.key), sign, &self.settings, self.now)
+        let hash = hash(&packet.key);
+        let known = self.flows.knows(&packet, hash, sign, self.now);
+        let taken = self.flows.take(&packet, hash, sign, &self.settings, self.now);
+        assert_eq!(known, taken, "a question has the same answer");
+        taken
     }
 
     fn wait(&mut self, seconds: u32) {

@@ -11,6 +11,12 @@ pub trait HostGuard: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// What people are told: then nothing is to be translated so.
     fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String>;
+
+    /// Why the host gets something else than it was last said to, in words for people; `None` if
+    /// it does not. Never waits.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What is kept from the host, and what is left to it.
@@ -25,4 +31,6 @@ pub struct FromHost<'a> {
     /// Packets that the host gets: the kernel redirects some of them, and nothing else of them
     /// is its affair.
     pub left: &'a [Forwarded],
+    /// Workers judge so already: what fails is not to stay as it was, but to be tried again.
+    pub is_in_force: bool,
 }

@@ -84,8 +84,8 @@ pub use setting_changes::ChangeTunableError;
 pub use settings::Settings;
 pub use unthreaded::Unthreaded;
 pub use views::{
-    BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, Status,
-    WorkerStatus, ZoneStatus,
+    BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, RulesStatus,
+    Status, WorkerStatus, ZoneStatus,
 };
 pub use why::Why;
 pub use zone_changes::{ChangeZonesError, ZoneBook};

@@ -147,6 +147,12 @@ impl Worker {
                 let elements = self.rules.as_ref().map(|rules| rules.elements(from, now));
                 let _ = reply.try_send(elements.unwrap_or_default());
             }
+            Question::IsLeftToHost(bucket, keyed, sign, reply) => {
+                let hash = self.hasher.table_hash(&keyed.key);
+                let bucket = self.ownership.get(bucket);
+                let is_left = bucket.is_some_and(|it| it.host_flows.knows(&keyed, hash, sign, now));
+                let _ = reply.try_send(is_left);
+            }
             Question::RecentDrops(reply) => {
                 let aged = |dropped: RecentDrop| (now.since(dropped.at), dropped);
                 let kept = self.recent_drops.kept();

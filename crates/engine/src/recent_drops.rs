@@ -3,8 +3,11 @@
 //! A flood of one reason does not push out what was dropped for another, and costs
 //! its worker no more than a few copies in a turn.
 
+use std::cmp::Reverse;
+
 use flow::{DropReason, Timestamp, Zone};
 use netio::{Frame, PortId};
+use steer::WorkerId;
 use wire::outermost_vlan;
 
 use crate::zones::{Origin, Zones};
@@ -55,6 +58,29 @@ impl RecentDrop {
         let mut bytes = self.head.to_vec();
         bytes.resize(self.length as usize, 0);
         bytes
+    }
+}
+
+/// What workers that are gone remembered: the latest [`DROPS_KEPT`] of all for each reason.
+#[derive(Debug, Default)]
+pub struct Inherited(Vec<(WorkerId, RecentDrop)>);
+
+impl Inherited {
+    /// Keeps what a worker that goes remembers.
+    pub fn add(&mut self, worker: WorkerId, dropped: impl IntoIterator<Item = RecentDrop>) {
+        self.0.extend(dropped.into_iter().map(|dropped| (worker, dropped)));
+        self.0.sort_by_key(|(_, dropped)| Reverse(dropped.at));
+        let mut kept = [0; DropReason::COUNT];
+        self.0.retain(|(_, dropped)| {
+            let kept = &mut kept[dropped.why.reason() as usize];
+            *kept += 1;
+            *kept <= DROPS_KEPT
+        });
+    }
+
+    /// What is kept, with the workers that dropped it.
+    pub fn kept(&self) -> &[(WorkerId, RecentDrop)] {
+        &self.0
     }
 }
 

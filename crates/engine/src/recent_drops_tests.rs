@@ -31,6 +31,24 @@ fn a_flood_of_one_reason_leaves_the_others_to_be_seen() {
 }
 
 #[test]
+fn of_workers_that_are_gone_the_latest_for_each_reason_are_kept() {
+    let mut inherited = Inherited::default();
+    for worker in 0..100 {
+        let mut drops = RecentDrops::latest();
+        drops.begin();
+        // The last to go has seen nothing for long.
+        (0..3).for_each(|n| see(&mut drops, DropReason::TableFull, 10 * (100 - worker) + n, b"x"));
+        if worker == 50 {
+            see(&mut drops, DropReason::TcpSequence, 1, b"rare");
+        }
+        inherited.add(WorkerId(worker as u16), drops.kept());
+    }
+    let told = inherited.kept().iter().map(|(worker, it)| (worker.0, it.at.as_nanos()));
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, [(0, 1002), (0, 1001), (0, 1000), (1, 992), (50, 1)]);
+}
+
+#[test]
 fn the_headers_are_kept_and_the_length() {
     let mut drops = RecentDrops::latest();
     drops.begin();

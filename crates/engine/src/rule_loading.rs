@@ -7,15 +7,18 @@ use conntrack::TooManyZones;
 use flow::{Timestamp, Zone};
 use netio::clock;
 use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetId, ValidRuleset};
-use wire::Summary;
+use steer::Steered;
+use wire::{Network, Summary};
 
 use crate::Gateway;
 use crate::command::{Command, Notice, Question};
 use crate::config::SteerError;
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
+use crate::host_flows::Sign;
 use crate::recent_drops::RecentDrop;
 use crate::rules::{LoadRulesError, RuleCounts, Rules};
+use crate::views::RulesStatus;
 use crate::why::Why;
 use crate::worker::Worker;
 
@@ -67,7 +70,8 @@ impl RulesView {
 impl Gateway {
     /// Judges packets by a ruleset from now on. Each packet is judged by the rules before or
     /// by these, never by both; connections stay. Returns the revision. If the host can not be
-    /// given then what they lead to it, the log says so, and they hold.
+    /// given then what they lead to it, the log and [`Gateway::host_trouble`] say so, and they
+    /// hold.
     ///
     /// # Errors
     /// [`LoadRulesError`]: the rules before stay.
@@ -96,6 +100,16 @@ impl Gateway {
         Ok(revision)
     }
 
+    /// Why the host does not get what the rules leave to it, or gets more, in words for people;
+    /// `None` if it is as they say.
+    pub fn host_trouble(&self) -> Option<String> {
+        let (untold, guard) = {
+            let coordinator = self.shared.lock();
+            (coordinator.untold_guard.clone(), coordinator.config.host_guard.clone())
+        };
+        untold.or_else(|| guard?.trouble())
+    }
+
     /// The rules and what they have counted; `None` if there are none.
     ///
     /// # Errors
@@ -112,6 +126,21 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn reset_rules(&self) -> Result<Option<usize>, Unresponsive> {
         self.shared.lock().reset_rules()
+    }
+
+    /// True if a packet, which has not come, belongs to a flow that rules have led to the host: it
+    /// goes there until the flow ends, whatever they say now.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn is_left_to_host(&self, network: &Network, zone: Zone) -> Result<bool, Unresponsive> {
+        let mut coordinator = self.shared.lock();
+        let Steered::Flow { keyed, bucket, .. } = coordinator.hasher.steer(network, zone, None)
+        else {
+            return Ok(false);
+        };
+        let sign = Sign::of(&network.transport);
+        coordinator.ask_owner(bucket, |reply| Question::IsLeftToHost(bucket, keyed, sign, reply))
     }
 
     /// The elements of the sets that rules fill, as the first worker has them: the others
@@ -206,6 +235,7 @@ impl Coordinator {
         let before = std::mem::replace(&mut self.rules, rules);
         self.retired_rules = RuleCounts::default();
         self.rules_reset_at = None;
+        self.untold_guard = None;
         for (index, state) in states.into_iter().enumerate() {
             self.tell_worker(index, Command::Rules(state))?;
         }
@@ -222,11 +252,17 @@ impl Coordinator {
     /// Lets the host have what rules leave to it that all workers judge by. If that fails they
     /// hold all the same: there is no way back without losing what those before have counted.
     fn give_host_its_share(&mut self, before: Option<&Rules>) {
-        if let Err(error) = self.leave_to_host(before) {
-            tracing::error!(
-                "the rules are exchanged, but the kernel still keeps from this host what they \
-                 lead to it, which gets no answer: {error}; load them again"
-            );
+        let Err(error) = self.leave_to_host(before) else { return };
+        let what = format!(
+            "the rules are exchanged, but the kernel still keeps from this host what they lead to \
+             it, which gets no answer: {error}"
+        );
+        // The guard tries again what it was told.
+        if matches!(error, LoadRulesError::HostGuard(_)) {
+            tracing::error!("{what}");
+        } else {
+            tracing::error!("{what}; load them again");
+            self.untold_guard = Some(format!("{what}; load them again"));
         }
     }
 
@@ -273,6 +309,12 @@ impl Coordinator {
             self.retired_rules.add(&counts);
         }
         Ok(())
+    }
+
+    /// The rules without what they have counted.
+    pub fn rules_status(&self) -> Option<RulesStatus> {
+        let rules = self.rules.as_ref()?;
+        Some(RulesStatus { revision: rules.revision, age: now().since(rules.loaded_at) })
     }
 
     fn rules_view(&mut self) -> Result<Option<RulesView>, Unresponsive> {

@@ -44,6 +44,19 @@ impl Coordinator {
 
     /// Gets ready for what rules translate: replies find their way, and are kept from the host.
     pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
+        self.ready_translations(rules, false)
+    }
+
+    /// The same for rules that hold, after addresses have changed.
+    pub fn follow_addresses(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
+        self.ready_translations(rules, true)
+    }
+
+    fn ready_translations(
+        &mut self,
+        rules: &Rules,
+        is_in_force: bool,
+    ) -> Result<(), LoadRulesError> {
         let translations = rules.translations();
         let translates = self.rules.as_ref().is_some_and(|before| before.translates());
         if translations.is_empty() && !translates && self.hasher.translated().is_empty() {
@@ -56,13 +69,13 @@ impl Coordinator {
         let before = self.left_to_host(self.rules.as_deref());
         let mut left = self.left_to_host(Some(rules));
         left.retain(|packets| before.contains(packets));
-        self.guard_host(Some(rules), &left)
+        self.guard_host(Some(rules), &left, is_in_force)
     }
 
     /// Lets the host have nothing any more that rules leave to it: they are to go.
     pub fn withhold_from_host(&self) -> Result<(), LoadRulesError> {
         let rules = self.rules.as_deref().filter(|rules| rules.translates());
-        if rules.is_none() { Ok(()) } else { self.guard_host(rules, &[]) }
+        if rules.is_none() { Ok(()) } else { self.guard_host(rules, &[], false) }
     }
 
     /// Lets the host have what the rules leave to it that hold now, and what those `before` led
@@ -75,7 +88,7 @@ impl Coordinator {
         if !new.is_empty() {
             self.end_what_kernel_may_take(&new)?;
         }
-        self.guard_host(self.rules.as_deref(), &all)
+        self.guard_host(self.rules.as_deref(), &all, true)
     }
 
     /// Ends connections whose packets the kernel would take for its own from now on, so that
@@ -89,7 +102,12 @@ impl Coordinator {
         self.end_led(Filter { protocol: one, ..Filter::default() }, left)
     }
 
-    fn guard_host(&self, rules: Option<&Rules>, left: &[Forwarded]) -> Result<(), LoadRulesError> {
+    fn guard_host(
+        &self,
+        rules: Option<&Rules>,
+        left: &[Forwarded],
+        is_in_force: bool,
+    ) -> Result<(), LoadRulesError> {
         let Some(guard) = &self.config.host_guard else { return Ok(()) };
         let translations = rules.map(Rules::translations);
         let from_host = FromHost {
@@ -97,6 +115,7 @@ impl Coordinator {
             named_ports: translations.map_or(&[], |it| &it.source_ports),
             forwarded: translations.map_or(&[], |it| &it.destinations),
             left,
+            is_in_force,
         };
         guard.keep_out(&from_host).map_err(LoadRulesError::HostGuard)
     }

@@ -5,12 +5,17 @@ use std::time::Duration;
 use flow::{Counters, Zone};
 use steer::{BucketId, WorkerId};
 
+use crate::config::Mode;
 use crate::output::Sent;
 use crate::why::Why;
 
 /// The whole gateway at one moment.
 #[derive(Clone, Debug)]
 pub struct Status {
+    /// Bridge or router.
+    pub mode: Mode,
+    /// What packets are judged by; `None`: by no rules.
+    pub rules: Option<RulesStatus>,
     /// Workers, by number.
     pub workers: Vec<WorkerStatus>,
     /// Ports, in the order of the configuration.
@@ -36,6 +41,15 @@ impl Status {
         }
         totals
     }
+}
+
+/// The rules that a gateway runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RulesStatus {
+    /// How often rules were loaded or taken away since the start.
+    pub revision: u32,
+    /// How long ago these were loaded.
+    pub age: Duration,
 }
 
 /// One zone.

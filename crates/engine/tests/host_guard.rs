@@ -16,14 +16,14 @@ use ruleset::{Options, ValidRuleset, import};
 use queues::Queues;
 use silent::Silent;
 
-/// How many kinds of packets are kept from the host, and how many are left to it, each time
-/// that this was said. What is left to it is refused.
+/// How many kinds of packets are kept from the host, how many are left to it, and whether that
+/// holds already, each time that this was said. What is left to it is refused.
 #[derive(Debug, Default)]
-struct Deaf(Mutex<Vec<(usize, usize)>>);
+struct Deaf(Mutex<Vec<(usize, usize, bool)>>);
 
 impl HostGuard for Deaf {
     fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String> {
-        let told = (from_host.forwarded.len(), from_host.left.len());
+        let told = (from_host.forwarded.len(), from_host.left.len(), from_host.is_in_force);
         self.0.lock().unwrap().push(told);
         if told.1 == 0 { Ok(()) } else { Err("it is deaf".to_owned()) }
     }
@@ -73,9 +73,9 @@ fn the_host_hears_of_no_rules_that_are_refused_and_rules_hold_that_it_can_not_be
     assert_eq!(told(), []);
     let revision = gateway.load_rules(ruleset(elsewhere, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(told(), [(1, 0), (1, 0)]);
+    assert_eq!(told(), [(1, 0, false), (1, 0, true)]);
     let revision = gateway.load_rules(ruleset(r#"{"redirect":{"port":80}}"#, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(told(), [(0, 0), (0, 1)]);
+    assert_eq!(told(), [(0, 0, false), (0, 1, true)]);
     gateway.stop().unwrap();
 }

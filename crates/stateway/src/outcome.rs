@@ -40,7 +40,10 @@ fn is_usage(error: &anyhow::Error) -> bool {
             error.downcast_ref(),
             Some(BindError::InUse { .. } | BindError::NotASocket { .. })
         )
-        || matches!(error.downcast_ref(), Some(ClientError::NotASocket { .. }))
+        || matches!(
+            error.downcast_ref(),
+            Some(ClientError::NotASocket { .. } | ClientError::BadRequest(_))
+        )
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {

@@ -91,7 +91,7 @@ fn what_is_no_socket_of_a_gateway_is_named() {
 fn wrong_usage_is_told_before_a_gateway_is_asked() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("none.sock");
-    let commands: [&[&str]; 12] = [
+    let commands: [&[&str]; 16] = [
         &["conntrack", "-U", "-s", "192.0.2.7"],
         &["conntrack", "-U", "-m", "ten"],
         &["conntrack", "-L", "-s", "192.0.2"],
@@ -103,6 +103,10 @@ fn wrong_usage_is_told_before_a_gateway_is_asked() {
         &["steer", "set", "--workers", "65"],
         &["steer", "balance", "--every", "0"],
         &["status", "--watch", "0"],
+        &["conntrack", "-U", "-s", "192.0.2.7", "-t", "2147484"],
+        &["conntrack", "-C", "expect", "-w", "10"],
+        &["zone", "set", "10", "vlans=x"],
+        &["zone", "add", "10", "size=5"],
         &["nonsense"],
     ];
     for command in commands {
@@ -125,6 +129,54 @@ fn a_missing_interface_is_told_with_its_line() {
         assert!(message.contains("gw.toml:5: interface.name: there is no interface \"none1\""));
         assert!(!socket.exists(), "nothing was started");
     }
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_in_one_go() {
+    let directory = TempDir::new().unwrap();
+    let config = directory.path().join("gw.toml");
+    let rule = r#"{"rule": {"family": "ip", "table": "t", "chain": "n", "handle": 3,
+        "expr": [{"masquerade": null}]}}"#;
+    let table = r#"{"table": {"family": "ip", "name": "t", "handle": 1}}"#;
+    let chain = r#"{"chain": {"family": "ip", "table": "t", "name": "n", "handle": 2,
+        "type": "nat", "hook": "postrouting", "prio": 100, "policy": "accept"}}"#;
+    let ruleset = format!(r#"{{"nftables": [{table}, {chain}, {rule}]}}"#);
+    std::fs::write(directory.path().join("nat.json"), ruleset).unwrap();
+    std::fs::write(directory.path().join("cut.json"), r#"{"nftables": ["#).unwrap();
+    let told = |command: &str, mode: &str, rules: &str| {
+        let text = format!(
+            "[gateway]\nwrokers = 2\n{mode}\n[[interface]]\nname = \"none0\"\n\
+             [rules]\nfile = \"{rules}\"\n[control]\nsocket = \"/nonexistent/gw.sock\"\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let socket = directory.path().join("gw.sock");
+        let args = [command, "-c", config.to_str().unwrap()];
+        let (code, message) = code_and_message(&args, &socket);
+        assert_eq!(code, Some(2), "{message}");
+        message.replace(&format!("{}/", directory.path().display()), "")
+    };
+    for command in ["check", "run"] {
+        let message = told(command, "", "missing.json");
+        let begins = [
+            "gw.toml:2: gateway.wrokers: unknown key",
+            "gw.toml:5: interface.name: there is no interface \"none0\"",
+            "gw.toml:7: rules.file: missing.json: can not be read",
+            "gw.toml:9: control.socket: there is no directory",
+        ];
+        assert_eq!(message.lines().count(), begins.len(), "{message}");
+        for (line, begin) in message.lines().zip(begins) {
+            assert!(line.starts_with(begin), "{message}");
+        }
+    }
+    let message = told("check", "", "cut.json");
+    assert!(
+        message.lines().last().unwrap().starts_with("cut.json: document: invalid"),
+        "{message}"
+    );
+    // The mode may be what is wrong, so nobody says what a bridge does not do.
+    let message = told("check", "mode = \"router\"", "nat.json");
+    assert!(message.contains("gw.toml:3: gateway.mode: "), "{message}");
+    assert!(!message.contains("bridge translates") && !message.contains("two"), "{message}");
 }
 
 fn running(workers: u32) -> lab::Result<Lab> {
@@ -187,6 +239,7 @@ fn a_running_gateway_answers_every_question() {
             assert_eq!(refused.stderr, format!("stateway: {said}\n"));
         }
 
+        wrong_values_are_wrong_usage(gateway)?;
         second_gateway_is_refused(lab.gateway())?;
         let watch = gateway.command(&["status", "--watch", "0.1"]).spawn()?;
         let events = gateway.command(&["conntrack", "-E"]).spawn()?;
@@ -205,6 +258,33 @@ fn a_running_gateway_answers_every_question() {
         assert!(!lab.gateway().scratch().join(socket).exists(), "the socket goes with it");
         Ok(())
     });
+}
+
+/// Values that mean nothing, as only the gateway can tell.
+fn wrong_values_are_wrong_usage(gateway: &Stateway) -> lab::Result<()> {
+    let wrong: [&[&str]; 12] = [
+        &["conntrack", "-L", "-l", "nosuch"],
+        &["conntrack", "-E", "-l", "128"],
+        &["conntrack", "-D", "-l", "nosuch"],
+        &["conntrack", "-F", "-l", "nosuch"],
+        &["conntrack", "-U", "-s", "192.0.2.7", "--label-add", "nosuch"],
+        &["conntrack", "-U", "-s", "192.0.2.7", "--label-del", "200"],
+        &["zone", "add", "0", "vlans=7"],
+        &["zone", "add", "9", "vlans=4095"],
+        &["zone", "add", "9", "interfaces=nosuch0"],
+        &["zone", "add", "9", "timeout_policy=nosuch"],
+        &["zone", "add", "9", "nf_conntrack_udp_timeout=2147484"],
+        &["zone", "delete", "9"],
+    ];
+    for command in wrong {
+        let output = gateway.command(command).run()?;
+        assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""), "{command:?}: {output:?}");
+    }
+    // What can not be now may be later.
+    for command in [["rules", "confirm"], ["rules", "reset"]] {
+        assert_eq!(gateway.command(&command).run()?.code, Some(1), "{command:?}");
+    }
+    Ok(())
 }
 
 fn second_gateway_is_refused(gateway: &Namespace) -> lab::Result<()> {

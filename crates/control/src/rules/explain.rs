@@ -11,7 +11,7 @@ use ruleset::{
 use serde_json::Value;
 use wire::{Family, Summary, Tunnels};
 
-use super::RuleBook;
+use super::{RuleBook, object_of};
 use crate::SCHEMA;
 use crate::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
 
@@ -21,13 +21,14 @@ impl RuleBook {
     pub fn explain(&self, probe: &Probe) -> Explanation {
         let shared = SharedState::new(&self.program, 1);
         let mut state = RuleState::new(&self.program, &shared, Timestamp::ZERO);
-        self.explain_with(probe, probe, &mut state, Timestamp::ZERO)
+        self.explain_with(&self.document, probe, probe, &mut state, Timestamp::ZERO)
     }
 
-    /// The same with what is known of the connection and of sets. The state is changed as
-    /// by a packet.
+    /// The same with what is known of the connection and of sets, and with the texts of rules
+    /// as they are in a `document` of the same objects. The state is changed as by a packet.
     pub fn explain_with(
         &self,
+        document: &Value,
         probe: &Probe,
         tracked: &dyn Tracked,
         state: &mut RuleState,
@@ -41,23 +42,23 @@ impl RuleBook {
             input: probe.input.clone(),
             output: probe.output.clone(),
             state: CtState::name(tracked.state()).to_owned(),
-            stages: walk.stages.iter().map(|stage| self.stage(stage, family)).collect(),
+            stages: walk.stages.iter().map(|it| self.stage(document, it, family)).collect(),
             verdict: verdict(walk.fate).to_owned(),
             outcome: self.outcome(&walk),
             remarks: walk.remarks.iter().map(|&remark| remark.to_owned()).collect(),
         }
     }
 
-    fn stage(&self, walked: &StageWalk, family: Family) -> ExplainedStage {
+    fn stage(&self, document: &Value, walked: &StageWalk, family: Family) -> ExplainedStage {
         let StageWalk { stage, steps, outcome } = walked;
         ExplainedStage {
             stage: stage.name().to_owned(),
-            steps: steps.iter().map(|step| self.step(*step)).collect(),
+            steps: steps.iter().map(|step| self.step(document, *step)).collect(),
             changes: changes(outcome, family),
         }
     }
 
-    fn step(&self, step: Step) -> ExplainedStep {
+    fn step(&self, document: &Value, step: Step) -> ExplainedStep {
         match step {
             Step::Policy(chain) => {
                 let place = self.place(chain);
@@ -69,7 +70,7 @@ impl RuleBook {
             }
             Step::Rule(rule) => {
                 let comment = self.program.ruleset().rules()[rule.index()].comment.clone();
-                let text = self.rule_text(rule);
+                let text = self.rule_text(document, rule);
                 ExplainedStep { place: self.rule_place(rule), text, comment }
             }
         }
@@ -92,9 +93,9 @@ impl RuleBook {
         RuleObject { object: "rule".to_owned(), handle: rule.handle, ..chain }
     }
 
-    fn rule_text(&self, rule: RuleId) -> String {
+    fn rule_text(&self, document: &Value, rule: RuleId) -> String {
         let position = self.program.ruleset().rules()[rule.index()].position;
-        let Some(object) = self.object(position) else { return String::new() };
+        let Some(object) = object_of(document, position) else { return String::new() };
         // The comment is told beside.
         let statements = object.get("expr").cloned().unwrap_or(Value::Null);
         listing::rule_text(&serde_json::json!({ "expr": statements }))

@@ -70,9 +70,18 @@ impl Keeper {
 
     /// What is loaded, and for how long it is still tried.
     pub fn active(&self, now: Instant) -> (Option<Arc<RuleBook>>, Option<Duration>) {
+        self.while_active(now, |active, left| (active.cloned(), left))
+    }
+
+    /// Looks at the same while nothing else is loaded.
+    pub fn while_active<T>(
+        &self,
+        now: Instant,
+        look: impl FnOnce(Option<&Arc<RuleBook>>, Option<Duration>) -> T,
+    ) -> T {
         let kept = self.lock();
         let left = kept.trial.as_ref().map(|trial| trial.ends.saturating_duration_since(now));
-        (kept.active.clone(), left)
+        look(kept.active.as_ref(), left)
     }
 
     /// Loads a ruleset, on trial for `confirm` if that is given. Returns the number of the

@@ -7,6 +7,7 @@ mod kernels_share;
 mod now;
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use engine::{Mode, check_rules};
 use ruleset::limits::MAX_DOCUMENT_BYTES;
@@ -32,6 +33,7 @@ const FROM_TEXT: &str = "this is a ruleset in nft's own syntax; it is read as nf
 /// A ruleset that may be loaded.
 #[derive(Clone, Debug)]
 pub struct RuleBook {
+    file: Option<PathBuf>,
     document: Value,
     program: Program,
     problems: Problems,
@@ -97,7 +99,18 @@ impl RuleBook {
         let options = CompileOptions { index: true, seed };
         let program = Program::compile(ruleset, options)
             .map_err(|error: CompileError| refused(error.to_string()))?;
-        Ok(Self { document: value, program, problems })
+        Ok(Self { file: None, document: value, program, problems })
+    }
+
+    /// The same, as the one of this file that a configuration names.
+    #[must_use]
+    pub fn of_configuration(self, file: &Path) -> Self {
+        Self { file: Some(file.to_owned()), ..self }
+    }
+
+    /// The file that a configuration names for it, if one does.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// The document that it was made from.
@@ -137,9 +150,14 @@ impl RuleBook {
 
     /// The object of the document at a position of its list.
     fn object(&self, position: usize) -> Option<&Value> {
-        let object = self.document.get("nftables")?.get(position)?.as_object()?;
-        object.values().next()
+        object_of(&self.document, position)
     }
+}
+
+/// The object of a document at a position of its list.
+fn object_of(document: &Value, position: usize) -> Option<&Value> {
+    let object = document.get("nftables")?.get(position)?.as_object()?;
+    object.values().next()
 }
 
 impl RulesReport {

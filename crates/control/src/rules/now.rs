@@ -6,7 +6,7 @@ use conntrack::{Connection, Filter, TupleTransport};
 use engine::{Gateway, RulesView, Unresponsive};
 use flow::{Timestamp, Zone, ZonePair};
 use netio::clock;
-use ruleset::listing::Live;
+use ruleset::listing::{Live, with_live};
 use ruleset::probe::Probe;
 use ruleset::{
     CtState, Details, ElementUpdate, Known, RuleState, SharedState, Tracked, Tuple, name_bits, walk,
@@ -40,8 +40,8 @@ pub(crate) fn live(book: &RuleBook, view: &RulesView, elements: &[ElementUpdate]
     }
 }
 
-/// What the rules say of a packet now: with the elements of sets, and the connection that
-/// the packet belongs to unless its state was told.
+/// What the rules say of a packet now: with what they have counted, the elements of sets, and
+/// the connection that the packet belongs to unless its state was told.
 ///
 /// # Errors
 /// [`Unresponsive`].
@@ -53,7 +53,12 @@ pub(crate) fn explain_now(
     let (now, program) = (now(), book.program());
     let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
     state.clear_sets(program);
-    for element in gateway.rule_elements()? {
+    let elements = gateway.rule_elements()?;
+    let document = match gateway.rules()? {
+        Some(view) => with_live(book.document(), program, &live(book, &view, &elements)),
+        None => book.document().clone(),
+    };
+    for element in elements {
         state.apply(program, element, now);
     }
     let probe = &Probe { host_addresses: gateway.host_addresses(), ..probe.clone() };
@@ -67,12 +72,17 @@ pub(crate) fn explain_now(
         Some(_) => None,
     };
     let Some(found) = found else {
-        let mut explanation = book.explain_with(probe, probe, &mut state, now);
+        let is_left =
+            probe.state.is_none() && gateway.is_left_to_host(&probe.network, zones.original)?;
+        let mut explanation = book.explain_with(&document, probe, probe, &mut state, now);
+        if is_left {
+            explanation.leave_to_host();
+        }
         explanation.remarks.extend(missing);
         return Ok(explanation);
     };
     let told = Probe { state: Some(found.state()), ..probe.clone() };
-    let mut explanation = book.explain_with(&told, &found, &mut state, now);
+    let mut explanation = book.explain_with(&document, &told, &found, &mut state, now);
     let remark = "its connection is tracked, and is taken as it is now; sequence numbers are not \
                   looked at";
     explanation.remarks.push(remark.to_owned());

@@ -22,7 +22,7 @@ pub use rules::{
     ActiveRules, AskRules, ExplainedStage, ExplainedStep, Explanation, LoadedRules, RuleObject,
     RuleProblem, RulesReport, RulesSummary,
 };
-pub use status::{Bucket, Buckets, Counters, Port, Status, Worker, ZoneStatus};
+pub use status::{Bucket, Buckets, Counters, Port, RulesStatus, Status, Worker, ZoneStatus};
 pub use zones::{SetZones, TimeoutPolicy, Zone, Zones};
 
 /// An answer other than 200.

@@ -143,6 +143,19 @@ pub struct Explanation {
     pub remarks: Vec<String>,
 }
 
+impl Explanation {
+    /// The packet belongs to a flow that rules have led to the host, so none of them is asked but
+    /// those that choose its zone.
+    pub(crate) fn leave_to_host(&mut self) {
+        self.stages.retain(|stage| stage.changes.iter().any(|change| change.contains("zone ")));
+        self.verdict = "host".to_owned();
+        self.outcome =
+            "accepted: rules have led its flow to this host, and there it goes until it \
+                        ends, whatever they say now"
+                .to_owned();
+    }
+}
+
 /// What one stage says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExplainedStage {
@@ -178,6 +191,9 @@ pub struct LoadedRules {
     pub summary: Option<RulesSummary>,
     /// Interfaces that rules name and that the gateway does not have.
     pub missing_interfaces: Vec<String>,
+    /// What is not as it should be though they hold, in words for people.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// For how long it is tried, seconds; `null`: it stays.
     pub confirm_s: Option<u64>,
 }

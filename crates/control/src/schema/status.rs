@@ -1,9 +1,13 @@
 //! The gateway at one moment.
 
+use std::time::Duration;
+
+use engine::Mode;
 use flow::DropReason;
 use serde::{Deserialize, Serialize};
 
 use super::{Datagrams, Names};
+use crate::rules::RuleBook;
 
 /// The whole gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -14,6 +18,15 @@ pub struct Status {
     pub version: String,
     /// Nanoseconds since the start.
     pub uptime_ns: u64,
+    /// `bridge` or `routed`.
+    #[serde(default)]
+    pub mode: String,
+    /// The ruleset that it runs; `null`: none.
+    #[serde(default)]
+    pub rules: Option<RulesStatus>,
+    /// What is not as it should be, in words for people.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// Connections.
     pub connections: u64,
     /// Most connections allowed (`nf_conntrack_max`).
@@ -32,6 +45,23 @@ pub struct Status {
     /// Zones but 0 that the gateway has known since its start.
     #[serde(default)]
     pub zones: Vec<ZoneStatus>,
+}
+
+/// The ruleset that the gateway runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesStatus {
+    /// Where it came from: `configuration` or `load`.
+    pub source: String,
+    /// The file that the configuration names; `null` for one that was loaded.
+    pub file: Option<String>,
+    /// How often rules were loaded or taken away since the start.
+    pub revision: u32,
+    /// How long ago it was loaded, seconds.
+    pub age_s: u64,
+    /// For how much longer it is tried, seconds; `null`: it stays.
+    pub confirm_s: Option<u64>,
+    /// Rules in it.
+    pub rules: usize,
 }
 
 /// One worker.
@@ -140,12 +170,20 @@ pub struct Bucket {
 }
 
 impl Status {
-    /// The status of a gateway that may hold `connections_limit` connections.
+    /// The status of a gateway that may hold `connections_limit` connections, without its
+    /// ruleset and warnings.
     pub fn new(status: &engine::Status, connections_limit: u64) -> Self {
         Self {
             schema: crate::SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ns: status.uptime_ns,
+            mode: match status.mode {
+                Mode::Bridge => "bridge",
+                Mode::Routed => "routed",
+            }
+            .to_owned(),
+            rules: None,
+            warnings: Vec::new(),
             connections: status.workers.iter().map(|worker| worker.connections).sum(),
             connections_limit,
             moves: status.moves,
@@ -154,6 +192,25 @@ impl Status {
             workers: status.workers.iter().map(Worker::from).collect(),
             ports: status.ports.iter().map(Port::from).collect(),
             zones: status.zones.iter().map(ZoneStatus::from).collect(),
+        }
+    }
+}
+
+impl RulesStatus {
+    /// That of a ruleset which is tried for `left`.
+    pub(crate) fn new(
+        status: &engine::RulesStatus,
+        book: &RuleBook,
+        left: Option<Duration>,
+    ) -> Self {
+        let file = book.file().map(|file| file.display().to_string());
+        Self {
+            source: if file.is_some() { "configuration" } else { "load" }.to_owned(),
+            file,
+            revision: status.revision,
+            age_s: status.age.as_secs(),
+            confirm_s: left.map(|left| left.as_secs()),
+            rules: book.program().ruleset().rules().len(),
         }
     }
 }

@@ -222,6 +222,44 @@ fn a_dropped_packet_is_shown_with_the_check_that_decided() {
 }
 
 #[test]
+fn what_a_worker_has_dropped_is_shown_after_it_has_left() {
+    let mut running = Running::start();
+    let syn_ack = TcpFlags::SYN.with(TcpFlags::ACK);
+    let frames = (0..40).map(|port| {
+        let mut bytes = Vec::new();
+        let tcp = Tcp { source_port: 80, destination_port: port, flags: syn_ack, ..Tcp::default() };
+        PacketBuilder::v4([198, 18, 0, 1], [192, 0, 2, 1]).tcp(&tcp, b"", &mut bytes);
+        running.pool.copy_of(&bytes).unwrap()
+    });
+    let mut frames: Vec<_> = frames.collect();
+    running.lan.transmit(&mut frames, &mut running.pool).unwrap();
+    let recent = || running.client.get::<RecentDrops>("/v1/drops/recent").unwrap().packets;
+    let begin = Instant::now();
+    while recent().len() < 8 {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let told = || {
+        let mut told: Vec<_> = recent().into_iter().map(|it| (it.worker, it.packet)).collect();
+        told.sort();
+        told
+    };
+    let set = |workers| {
+        let _: Moves = running.client.put("/v1/workers", &SetWorkers { workers }).unwrap();
+    };
+    let before = told();
+    set(1);
+    assert_eq!(told(), before);
+    // Who comes under the same number has dropped nothing.
+    set(2);
+    assert_eq!(told(), before);
+    set(1);
+    assert_eq!(told(), before);
+    assert!(recent().is_sorted_by_key(|dropped| dropped.age_ms));
+    running.stop();
+}
+
+#[test]
 fn lists_are_filtered_and_come_in_both_forms() {
     let mut running = Running::start();
     running.open_flows(20);
@@ -309,7 +347,7 @@ fn connections_are_labelled_and_chosen_by_their_labels() {
         with("bulk,100", LineFormat::Conntrack(Extras { labels: true, extended: false })).unwrap();
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert!(line.contains("sport=7 ") && line.ends_with("use=1 labels=bulk"), "{line}");
-    let Err(ClientError::Refused(refused)) = with("voice", LineFormat::Json) else { panic!() };
+    let Err(ClientError::BadRequest(refused)) = with("voice", LineFormat::Json) else { panic!() };
     assert!(refused.what.ends_with("known are the numbers 0 to 127, bulk"), "{}", refused.what);
 
     let changes = UpdateConnections { drop_labels: vec!["bulk".into()], ..add(&["1"]) };

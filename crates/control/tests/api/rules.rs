@@ -129,6 +129,22 @@ fn wrong_requests_about_rules_change_nothing() {
 }
 
 #[test]
+fn the_status_tells_which_rules_run() {
+    let running = Running::start();
+    let status = || running.client.get::<Status>("/v1/status").unwrap();
+    assert_eq!((status().mode.as_str(), status().rules), ("bridge", None));
+    load(&running, "", dropping(53)).unwrap();
+    load(&running, "?confirm_s=600", dropping(54)).unwrap();
+    let rules = status().rules.unwrap();
+    assert_eq!((rules.source.as_str(), rules.file, rules.revision), ("load", None, 2));
+    assert!(rules.confirm_s.is_some_and(|left| left > 500) && rules.age_s < 60);
+    running.client.post::<Done>("/v1/rules/rollback", &()).unwrap();
+    let rules = status().rules.unwrap();
+    assert_eq!((rules.revision, rules.confirm_s), (3, None));
+    running.stop();
+}
+
+#[test]
 fn a_ruleset_on_trial_goes_by_itself() {
     let running = Running::start();
     load(&running, "?confirm_s=1", dropping(53)).unwrap();

@@ -86,7 +86,7 @@ fn zones_that_do_not_fit_are_refused_as_a_whole() {
         let mut zones = two_zones();
         change(&mut zones);
         match set_zones(&running, &zones).unwrap_err() {
-            ClientError::Refused(refused) => refused.what,
+            ClientError::BadRequest(refused) | ClientError::Refused(refused) => refused.what,
             other => panic!("{other}"),
         }
     };

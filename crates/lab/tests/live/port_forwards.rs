@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lab::{Gateway, Lab, Placement, StatewaySpec, Transport};
+use lab::{Gateway, Lab, Placement, Stateway, StatewaySpec, Transport};
 
 use crate::rulesets::ruleset_file;
 use crate::scenario::{alone, stateway_binary};
@@ -88,6 +88,13 @@ fn what_is_forwarded_gets_in_and_outlives_its_rule() {
         let load =
             |file: &str| lab.stateway().expect("it runs").command(&["rules", "load", file]).check();
         load(&forwards)?;
+        // From elsewhere nothing is said of a kernel that is not the gateway's.
+        let binary = stateway_binary()?;
+        let elsewhere = lab.gateway().program("unshare").args(["--net", &binary.to_string_lossy()]);
+        let load_there = ["rules", "load", &forwards, "--socket", Stateway::SOCKET];
+        let told = elsewhere.args(load_there).check()?;
+        assert!(told.contains("another network namespace"), "{told}");
+        assert!(!told.contains("THE KERNEL"), "{told}");
         let mut echo = lab.on_client("python3").args(["-c", ECHO]).spawn()?;
         echo.wait_for_port(Transport::Tcp, 7)?;
         let asks =

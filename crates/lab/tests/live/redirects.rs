@@ -3,9 +3,13 @@
 //! is forwarded and masqueraded.
 
 use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::Duration;
 
 use lab::{Background, Family, Gateway, Lab, Namespace, Placement, Result, StatewaySpec};
 
+use crate::mtu::soon;
+use crate::routed::nft_in;
 use crate::rulesets::ruleset_file;
 use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
@@ -394,5 +398,71 @@ fn a_kernel_without_the_rules_neither_forwards_nor_answers() {
         stop_cleanly(&mut all.lab)?;
         drop(all.programs);
         Ok(())
+    });
+}
+
+#[test]
+fn the_kernel_is_told_again_what_it_could_not_be_told_and_meanwhile_people_are_warned() {
+    alone(|| {
+        let all = Rig::new(1)?;
+        let lab = &all.lab;
+        let names = "        iifname \"lan0\" udp dport 53 counter redirect to :5353\n";
+        assert!(RULES.contains(names));
+        let fewer = ruleset_file(lab, "fewer.json", &RULES.replace(names, ""))?;
+        all.load(&fewer)?;
+        // Whoever owns the table takes the order and does nothing of it.
+        let network = lab.gateway().program("readlink").args(["/proc/self/ns/net"]).check()?;
+        let owner = nft_in(network.trim()).expect("the table has an owner");
+        lab.gateway().program("kill").args(["-STOP", &*owner]).check()?;
+        let stateway = lab.stateway().expect("it runs");
+        let (loaded, status) = thread::scope(|scope| {
+            let load = scope.spawn(|| stateway.command(&["rules", "load", &all.rules]).run());
+            // It is answered when the rules hold, and before anything is tried again.
+            thread::sleep(Duration::from_secs(2));
+            let status = stateway.query(&["status"]);
+            (load.join().expect("a command does not panic"), status)
+        });
+        let (loaded, status) = (loaded?, status?);
+        let warns = "the kernel does not do yet what the rules say: nft could not have the table";
+        assert_eq!(loaded.code, Some(0), "{loaded:?}");
+        assert!(loaded.stderr.contains(&format!("warning: {warns}")), "{loaded:?}");
+        assert!(status["warnings"][0].as_str().is_some_and(|it| it.starts_with(warns)), "{status}");
+        soon("no warning", || {
+            let status = stateway.query(&["status"])?;
+            Ok(status["warnings"].as_array().is_some_and(Vec::is_empty))
+        })?;
+        let mut client = Asker::new(lab.client())?;
+        assert_eq!(client.said("udp names 53 203.0.113.77")?, "host");
+        let mut all = all;
+        stop_cleanly(&mut all.lab)
+    });
+}
+
+#[test]
+fn a_flow_that_was_left_to_the_host_is_explained_as_one() {
+    alone(|| {
+        let mut all = Rig::new(2)?;
+        all.load(&all.rules)?;
+        let server = all.lab.server_address(Family::V4);
+        let mut client = Asker::new(all.lab.client())?;
+        assert_eq!(client.said(&format!("open web 80 {server}"))?, "host");
+        let sockets = all.lab.on_client("ss").args(["-Htn", "dport = :80"]).check()?;
+        let end = sockets.split_whitespace().nth(3).expect("its own end").to_owned();
+        let port: u16 = end.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let pages = "        iifname \"lan0\" tcp dport 80 counter redirect to :3128\n";
+        assert!(RULES.contains(pages));
+        let gone = ruleset_file(&all.lab, "gone.json", &RULES.replace(pages, ""))?;
+        all.load(&gone)?;
+        let explain = |port: u16| {
+            let question = format!("tcp 192.0.2.1:{port} {server}:80 in lan0 out wan0");
+            let stateway = all.lab.stateway().expect("it runs");
+            stateway.command(&["rules", "explain", &question]).check()
+        };
+        let told = explain(port)?;
+        assert!(told.contains("rules have led its flow to this host"), "{end}: {told}");
+        let told = explain(port ^ 1)?;
+        assert!(!told.contains("to this host"), "{told}");
+        assert_eq!(client.said("tcp web")?, "host");
+        stop_cleanly(&mut all.lab)
     });
 }

@@ -2,7 +2,7 @@
 //! would forward as well if it were let.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::{Family, Gateway, Lab, Placement, Result, StatewaySpec, ping};
 
@@ -218,7 +218,7 @@ fn the_kernel_forwards_again_when_the_router_is_gone() {
 
 /// The number of the nft that runs in a network namespace, in the innermost of its process
 /// namespaces.
-fn nft_in(network: &str) -> Option<String> {
+pub fn nft_in(network: &str) -> Option<String> {
     let find = |process: std::io::Result<std::fs::DirEntry>| {
         let process = process.ok()?.path();
         let status = std::fs::read_to_string(process.join("status")).ok()?;
@@ -247,5 +247,29 @@ fn a_table_that_is_lost_is_made_again() {
         let report = ping(lab.on_client("ping"), lab.server_address(Family::V4), 3)?;
         assert_eq!((report.received, report.duplicates), (3, 0));
         stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn a_router_without_the_rights_says_at_once_what_it_lacks() {
+    alone(|| {
+        let mut lab = routed_lab(1)?;
+        stop_cleanly(&mut lab)?;
+        let binary = stateway_binary()?;
+        let spec = StatewaySpec { routed: true, ..StatewaySpec::new(binary.clone(), 1) };
+        let config = spec.config(&["lan0", "wan0"]);
+        let config = lab.gateway().write_file("router.toml", config.as_bytes())?;
+        let without = ["--bounding-set", "-net_admin", "--inh-caps", "-net_admin"];
+        let binary = binary.to_string_lossy();
+        let begin = Instant::now();
+        let program = lab.gateway().program("setpriv").args(without);
+        let refused = program.args([&*binary, "run", "-c", &config]).run()?;
+        // Less than nft has for what it is told.
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        for part in ["CAP_NET_ADMIN", "AmbientCapabilities", "nft"] {
+            assert!(refused.stderr.contains(part), "no {part} in {}", refused.stderr);
+        }
+        Ok(())
     });
 }

@@ -254,6 +254,26 @@ fn a_wrong_ruleset_leaves_the_one_that_runs() {
     });
 }
 
+/// Tries others for a moment in place of those of the configuration.
+fn tells_where_rules_came_from(lab: &Lab, gateway: &Stateway) -> Result<()> {
+    let told = || gateway.command(&["status"]).check();
+    let of_configuration = "refusing.json of the configuration: 1 rule, revision 1, loaded ";
+    let text = told()?;
+    assert!(text.contains("mode        bridge\n") && text.contains(of_configuration), "{text}");
+    let counting = ruleset_file(lab, "counting.json", COUNTING)?;
+    gateway.command(&["rules", "load", &counting, "--confirm", "600"]).check()?;
+    let text = told()?;
+    assert!(text.contains("rules       from `rules load`: "), "{text}");
+    assert!(text.contains(", revision 2, loaded ") && text.contains(", tried for "), "{text}");
+    gateway.command(&["rules", "rollback"]).check()?;
+    let status = gateway.query(&["status"])?;
+    let rules = &status["rules"];
+    assert_eq!((&status["mode"], &rules["source"]), (&json!("bridge"), &json!("configuration")));
+    assert!(rules["file"].as_str().is_some_and(|file| file.ends_with("refusing.json")), "{rules}");
+    assert_eq!((&rules["revision"], &rules["confirm_s"]), (&json!(3), &Value::Null));
+    Ok(())
+}
+
 #[test]
 fn rules_of_the_configuration_hold_from_the_first_packet() {
     alone(|| {
@@ -272,6 +292,7 @@ fn rules_of_the_configuration_hold_from_the_first_packet() {
         assert!(!passes(&lab)?);
         let listed = gateway.command(&["rules", "list"]).check()?;
         assert!(listed.contains("icmp type echo-request counter packets 1 bytes 84 drop"));
+        tells_where_rules_came_from(&lab, &gateway)?;
         assert_eq!(gateway.stop()?.code, Some(0));
 
         let config = with_rules("cut.json").config(&["lan0", "wan0"]);
@@ -303,7 +324,8 @@ fn packets_are_explained_with_what_the_gateway_knows() {
         let question = question.replace("id 7", &format!("id {}", id.expect("a ping is tracked")));
         let told = ask(&question)?;
         assert!(told.contains("state established"), "{told}");
-        assert!(told.contains("icmp type echo-reply counter"), "{told}");
+        assert!(told.contains("icmp type echo-reply counter packets 4 bytes 336"), "{told}");
+        assert!(ask(&question)?.contains("packets 4 "), "a question counts nothing");
         let refused = ask(&format!("tcp {client} {server}:23 in lan0 out wan0"))?;
         assert!(refused.contains("verdict  dropped in forward by inet watch chain forward"));
         stop_cleanly(&mut lab)

@@ -16,7 +16,8 @@ use crate::print::{Output, things};
 Examples:
   stateway check -c gateway.toml && systemctl restart stateway
 
-Every problem is told with file, line and key; exit code 2 if there is one.")]
+Every problem is told in one go, with file, line and key, those of its ruleset and of this machine
+too; exit code 2 if there is one.")]
 pub struct Args {
     /// The configuration.
     #[arg(short, long, value_name = "FILE")]
@@ -24,10 +25,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
-    let config = Configuration::load(&args.config)?;
     let cpus = engine::system_cpus();
-    config.check_host(&cpus)?;
-    let rules = config.load_rules(config.mode, 0)?;
+    let (config, rules) = Configuration::load_to_run(&args.config, &cpus, 0)?;
     out.line(format_args!("{}: in order", config.file.display()))?;
     let workers = match config.workers {
         Some(workers) => workers.to_string(),

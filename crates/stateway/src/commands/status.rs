@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use control::schema::Status;
+use control::schema::{RulesStatus, Status};
 
 use super::remote::{Json, Remote, Watch};
 use super::workers;
-use crate::print::{Align, Output, Table, bytes, count, duration, percent};
+use crate::print::{Align, Output, Table, bytes, count, duration, percent, things};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -35,6 +35,12 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     let up = duration(Duration::from_nanos(status.uptime_ns));
     let workers = status.workers.len();
     out.line(format_args!("up {up}, {workers} workers, version {}", status.version))?;
+    out.line(format_args!("mode        {}", status.mode))?;
+    let rules = status.rules.as_ref().map_or("none".to_owned(), running);
+    out.line(format_args!("rules       {rules}"))?;
+    for warning in &status.warnings {
+        out.line(format_args!("warning     {warning}"))?;
+    }
     out.line(format_args!(
         "connections {} of {} ({})",
         status.connections,
@@ -55,6 +61,22 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     }
     out.line("")?;
     zones(status).print(out)
+}
+
+/// A ruleset, where it came from, and since when it runs.
+fn running(rules: &RulesStatus) -> String {
+    let RulesStatus { file, revision, age_s, confirm_s, rules, .. } = rules;
+    let source = match file {
+        Some(file) => format!("{file} of the configuration"),
+        None => "from `rules load`".to_owned(),
+    };
+    let age = duration(Duration::from_secs(*age_s));
+    let tried = match confirm_s {
+        Some(left) => format!(", tried for {} more", things(*left, "second")),
+        None => String::new(),
+    };
+    let rules = things(*rules as u64, "rule");
+    format!("{source}: {rules}, revision {revision}, loaded {age} ago{tried}")
 }
 
 fn zones(status: &Status) -> Table {

@@ -84,14 +84,20 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             let zones: Zones = remote.client()?.get("/v1/zones")?;
             if json.json { out.json(&zones) } else { table(&zones.zones).print(out) }
         }
-        Action::Set { change, remote } => edit(remote, |zones| {
-            let at = place(zones, change.zone)?;
-            change.apply(&mut zones[at])
-        }),
-        Action::Add { change, remote } => edit(remote, |zones| {
-            zones.push(Zone { zone: change.zone, ..Zone::default() });
-            zones.last_mut().map_or(Ok(()), |zone| change.apply(zone))
-        }),
+        Action::Set { change, remote } => {
+            change.check()?;
+            edit(remote, |zones| {
+                let at = place(zones, change.zone)?;
+                change.apply(&mut zones[at])
+            })
+        }
+        Action::Add { change, remote } => {
+            change.check()?;
+            edit(remote, |zones| {
+                zones.push(Zone { zone: change.zone, ..Zone::default() });
+                zones.last_mut().map_or(Ok(()), |zone| change.apply(zone))
+            })
+        }
         Action::Delete { zone, remote } => edit(remote, |zones| {
             let at = place(zones, *zone)?;
             zones.remove(at);
@@ -136,6 +142,11 @@ fn place(zones: &[Zone], number: u16) -> Result<usize, UsageError> {
 }
 
 impl Change {
+    /// What can be said of it before a gateway is asked.
+    fn check(&self) -> Result<(), UsageError> {
+        self.apply(&mut Zone::default())
+    }
+
     fn apply(&self, zone: &mut Zone) -> Result<(), UsageError> {
         self.settings.iter().try_for_each(|setting| {
             set(zone, setting).map_err(|what| UsageError(format!("{setting}: {what}")))

@@ -390,7 +390,10 @@ fn a_ruleset_that_can_not_be_loaded_is_told_with_its_place() {
             None => drop(std::fs::remove_file(&path)),
         }
         let rules = RulesFile { path, line: 7, allow_unsupported: false };
-        rules.load(&config, Mode::Bridge, 0).map(|_| ()).map_err(|problems| problems.to_string())
+        rules
+            .load(&config, Some(Mode::Bridge), 0)
+            .map(|_| ())
+            .map_err(|problems| problems.to_string())
     };
     assert_eq!(load(Some("{\"nftables\": []}")), Ok(()));
     let gone = load(None).unwrap_err();
@@ -496,19 +499,19 @@ fn files_that_are_no_text_are_refused_before_they_fill_the_memory() {
 fn the_machine_is_asked_for_interfaces() {
     let config =
         parse("[[interface]]\nname = \"no-such-if0\"\n[[interface]]\nname = \"no-such-if1\"\n");
-    let problems = config.unwrap().check_host(&[0, 1]).unwrap_err().0;
+    let problems = host::problems(&config.unwrap(), &[0, 1], true);
     let lines: Vec<usize> = problems.iter().map(|problem| problem.line).collect();
     assert_eq!(lines, [2, 4]);
     assert!(problems[0].what.starts_with("there is no interface \"no-such-if0\""));
 
     let one = parse("[[interface]]\nname = \"no-such-if0\"\n").unwrap();
-    insta::assert_snapshot!(one.check_host(&[0, 1]).unwrap_err().0[0], @"gateway.toml: interface: a bridge needs two [[interface]] tables or more, each with a name");
+    insta::assert_snapshot!(host::problems(&one, &[0, 1], true)[0], @"gateway.toml: interface: a bridge needs two [[interface]] tables or more, each with a name");
 }
 
 /// The problems of `rps_cpus` and of the control socket on a machine where the
 /// process may use CPUs 0 and 1.
 fn host_problems(text: &str) -> String {
-    let problems = parse(text).unwrap().check_host(&[0, 1]).unwrap_err().0;
+    let problems = host::problems(&parse(text).unwrap(), &[0, 1], true);
     let wanted = problems.iter().filter(|problem| problem.key != "interface.name");
     wanted.map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }

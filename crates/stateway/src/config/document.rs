@@ -51,6 +51,16 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
+impl Problems {
+    /// `value`, if there are no problems.
+    ///
+    /// # Errors
+    /// The problems, if there are any.
+    pub fn or_value<T>(problems: Vec<Problem>, value: T) -> Result<T, Self> {
+        if problems.is_empty() { Ok(value) } else { Err(Self(problems)) }
+    }
+}
+
 /// Collects problems while a document is read.
 #[derive(Debug)]
 pub struct Reader<'t> {
@@ -71,7 +81,8 @@ impl<'t> Reader<'t> {
             let offset = error.span().map_or(text.len(), |span| span.start);
             reader.note(offset, "", error.message());
         }
-        reader.finish(table).map(|table| (Self { file, text, problems: Vec::new() }, table))
+        let table = Problems::or_value(reader.finish(), table)?;
+        Ok((Self { file, text, problems: Vec::new() }, table))
     }
 
     /// The line of a byte offset, from 1.
@@ -96,13 +107,10 @@ impl<'t> Reader<'t> {
         !self.problems.is_empty()
     }
 
-    /// The problems in the order of their lines, or `value` if there is none.
-    pub fn finish<T>(mut self, value: T) -> Result<T, Problems> {
-        if self.problems.is_empty() {
-            return Ok(value);
-        }
+    /// The problems in the order of their lines.
+    pub fn finish(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|problem| problem.line);
-        Err(Problems(self.problems))
+        self.problems
     }
 }
 

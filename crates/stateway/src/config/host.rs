@@ -6,29 +6,41 @@ use engine::Mode;
 use netio::link_state;
 use steer::{InterfaceCpus, PlacementError};
 
-use super::{Configuration, Problem, Problems};
+use super::{Configuration, Problem};
 
-pub(super) fn check(config: &Configuration, cpus: &[usize]) -> Result<(), Problems> {
+/// What keeps this machine from running a configuration, by line. What several keys say together
+/// is looked at if they are right.
+pub(super) fn problems(
+    config: &Configuration,
+    cpus: &[usize],
+    are_keys_right: bool,
+) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let (needed, what) = match config.mode {
-        Mode::Bridge => (2, "a bridge needs two [[interface]] tables or more, each with a name"),
-        Mode::Routed => (1, "a router needs an [[interface]] table for each link, with a name"),
-    };
-    if config.interfaces.len() < needed {
-        problems.push(config.problem(0, "interface", what.to_owned()));
+    if are_keys_right {
+        problems.extend(too_few_interfaces(config));
+        problems.extend(placement(config, cpus));
     }
     problems.extend(config.interfaces.iter().filter_map(|interface| {
         let what = obstacle(&interface.name)?;
         Some(config.problem(interface.name_line, "interface.name", what))
     }));
-    problems.extend(placement(config, cpus));
     let directory = config.socket.as_deref().and_then(Path::parent);
     if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
         let what = format!("there is no directory {}", directory.display());
         problems.push(config.problem(config.socket_line, "control.socket", what));
     }
     problems.sort_by_key(|problem| problem.line);
-    if problems.is_empty() { Ok(()) } else { Err(Problems(problems)) }
+    problems
+}
+
+/// That there are fewer than the mode needs, if so.
+fn too_few_interfaces(config: &Configuration) -> Option<Problem> {
+    let (needed, what) = match config.mode {
+        Mode::Bridge => (2, "a bridge needs two [[interface]] tables or more, each with a name"),
+        Mode::Routed => (1, "a router needs an [[interface]] table for each link, with a name"),
+    };
+    let are_too_few = config.interfaces.len() < needed;
+    are_too_few.then(|| config.problem(0, "interface", what.to_owned()))
 }
 
 /// Why no worker may own what arrives, if so.

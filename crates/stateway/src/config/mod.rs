@@ -93,11 +93,40 @@ impl Configuration {
     /// # Errors
     /// All problems of the file, with their lines.
     pub fn load(file: &Path) -> Result<Self, Problems> {
+        let (config, problems) = Self::load_anyway(file)?;
+        Problems::or_value(problems, config)
+    }
+
+    /// Reads a file for a gateway that is to run on this machine, on `cpus`, with the ruleset that
+    /// it names: there have to be interfaces to connect, they have to exist, and the workers have
+    /// to be able to keep the promises of every `rps_cpus`. `seed` is a secret for hash tables.
+    ///
+    /// # Errors
+    /// All problems: those of the file by their lines, and behind them those of the ruleset. What
+    /// several keys say together is looked at when none of them is wrong.
+    pub fn load_to_run(
+        file: &Path,
+        cpus: &[usize],
+        seed: u64,
+    ) -> Result<(Self, Option<RuleBook>), Problems> {
+        let (config, mut problems) = Self::load_anyway(file)?;
+        let are_keys_right = problems.is_empty();
+        problems.extend(host::problems(&config, cpus, are_keys_right));
+        let mode = are_keys_right.then_some(config.mode);
+        let rules = config.load_rules(mode, seed).unwrap_or_else(|Problems(more)| {
+            problems.extend(more);
+            None
+        });
+        problems.sort_by_key(|problem| (problem.file != file, problem.line));
+        Problems::or_value(problems, (config, rules))
+    }
+
+    fn load_anyway(file: &Path) -> Result<(Self, Vec<Problem>), Problems> {
         let text = read(file).map_err(|(line, what)| {
             Problems(vec![Problem { file: file.into(), line, key: String::new(), what }])
         })?;
         let online = netio::cpu::online_cpus().unwrap_or_default();
-        Self::parse(file, &text, &online.into_iter().collect())
+        sections::read(file, &text, &online.into_iter().collect())
     }
 
     /// Reads a text; `file` is the name for messages, `cpus` are those of the
@@ -105,8 +134,10 @@ impl Configuration {
     ///
     /// # Errors
     /// All problems of the text, with their lines.
+    #[cfg(test)]
     pub fn parse(file: &Path, text: &str, cpus: &CpuSet) -> Result<Self, Problems> {
-        sections::read(file, text, cpus)
+        let (config, problems) = sections::read(file, text, cpus)?;
+        Problems::or_value(problems, config)
     }
 
     /// Where the control socket is to be.
@@ -145,22 +176,12 @@ impl Configuration {
         })
     }
 
-    /// Checks what can only be known on the machine where the gateway will run:
-    /// that there are interfaces to connect, that they exist, and that workers on
-    /// `cpus`, those that the process may use, can keep the promises of every
-    /// `rps_cpus`.
-    ///
-    /// # Errors
-    /// All problems, with their lines.
-    pub fn check_host(&self, cpus: &[usize]) -> Result<(), Problems> {
-        host::check(self, cpus)
-    }
-
-    /// The ruleset, for a gateway in this mode. `seed` is a secret for hash tables.
+    /// The ruleset, for a gateway in this mode if that is known. `seed` is a secret for hash
+    /// tables.
     ///
     /// # Errors
     /// All problems of it.
-    pub fn load_rules(&self, mode: Mode, seed: u64) -> Result<Option<RuleBook>, Problems> {
+    pub fn load_rules(&self, mode: Option<Mode>, seed: u64) -> Result<Option<RuleBook>, Problems> {
         let rules = self.rules.as_ref();
         rules.map(|rules| rules.load(&self.file, mode, seed)).transpose()
     }

@@ -49,12 +49,12 @@ pub(super) fn read(
 }
 
 impl RulesFile {
-    /// Reads it for a gateway in this mode. `config` is the configuration that names it,
+    /// Reads it for a gateway in this mode, if that is known. `config` is the configuration that names it,
     /// `seed` a secret for hash tables.
     ///
     /// # Errors
     /// All problems of the ruleset.
-    pub fn load(&self, config: &Path, mode: Mode, seed: u64) -> Result<RuleBook, Problems> {
+    pub fn load(&self, config: &Path, mode: Option<Mode>, seed: u64) -> Result<RuleBook, Problems> {
         let document = read_ruleset(&self.path).map_err(|what| {
             let what = format!("{}: {what}", self.path.display());
             let (file, key) = (config.to_owned(), "rules.file".to_owned());
@@ -83,8 +83,9 @@ impl RulesFile {
             }
             Problems(problems)
         })?;
-        let obstacles: Vec<Problem> = book.obstacles(mode).into_iter().map(with_rule).collect();
-        if obstacles.is_empty() { Ok(book) } else { Err(Problems(obstacles)) }
+        let obstacles = mode.map(|mode| book.obstacles(mode)).unwrap_or_default();
+        let obstacles = obstacles.into_iter().map(with_rule).collect();
+        Problems::or_value(obstacles, book.of_configuration(&self.path))
     }
 }
 

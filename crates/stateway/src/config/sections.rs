@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use wire::Tunnels;
 
 use super::document::{Reader, Section, choice, number, show, text};
-use super::{Configuration, Interface, Problems, rules, zones};
+use super::{Configuration, Interface, Problem, Problems, rules, zones};
 use crate::every::{ALLOWED, Every};
 
 /// Most receive queues of one interface.
@@ -21,7 +21,13 @@ const MAX_RX_QUEUES: u64 = 64;
 /// Longest name of an interface (IFNAMSIZ without the zero).
 const MAX_INTERFACE_NAME: usize = 15;
 
-pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configuration, Problems> {
+/// What the text says, and what is wrong with it otherwise than with its syntax. A key that is
+/// wrong is as if it was not there.
+pub(super) fn read(
+    file: &Path,
+    text: &str,
+    cpus: &CpuSet,
+) -> Result<(Configuration, Vec<Problem>), Problems> {
     let (mut reader, document) = Reader::open(file, text)?;
     let mut config = Configuration { file: file.to_owned(), ..Configuration::default() };
     let mut document = Section::new("", document);
@@ -60,7 +66,7 @@ pub(super) fn read(file: &Path, text: &str, cpus: &CpuSet) -> Result<Configurati
         reader.note(entry.offset, "sync", "not supported yet; take this table out");
     }
     document.finish(&mut reader);
-    reader.finish(config)
+    Ok((config, reader.finish()))
 }
 
 fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Configuration) {

@@ -7,6 +7,7 @@ mod rows;
 
 use control::ConnectionQuery;
 use control::schema::{Count, Counters, Done, Event, Names, Status, UpdateConnections};
+use flow::declared::LONGEST_TIMEOUT;
 
 use super::remote::{Json, Remote, Watch};
 use crate::outcome::UsageError;
@@ -161,7 +162,8 @@ Examples:
         #[command(flatten)]
         filter: FilterArgs,
         /// New time to live from now on, seconds.
-        #[arg(short, long, value_name = "SECONDS")]
+        #[arg(short, long, value_name = "SECONDS",
+              value_parser = clap::value_parser!(u32).range(..=LONGEST_TIMEOUT as i64))]
         timeout: Option<u32>,
         /// Labels to add, by name or number; several with commas.
         #[arg(long, value_name = "LABEL", value_delimiter = ',')]
@@ -231,7 +233,11 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
                 stats(&client.get("/v1/status")?, format, out)
             })
         }
-        Action::Count { table: ListedTable::Expect, json, remote, .. } => {
+        Action::Count { table: ListedTable::Expect, zone, json, remote, .. } => {
+            if zone.is_some() {
+                let what = "zones are for connections; `-C expect` counts all that is expected";
+                return Err(UsageError(what.to_owned()).into());
+            }
             expect::count(&remote, &json, out)
         }
         Action::Count { table: ListedTable::Conntrack, zone, json, watch, remote } => {

@@ -94,7 +94,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     let port = port(args.interface.as_deref(), &names)?;
     let asks_for_interfaces = asks_for_interfaces(&config);
-    let rules = config.load_rules(config.mode, 0)?;
+    let rules = config.load_rules(Some(config.mode), 0)?;
     if let Some(rule) = rules.iter().flat_map(|book| book.obstacles(Mode::Bridge)).next() {
         let rule = rule.rule.unwrap_or(rule.message);
         let what = format!(

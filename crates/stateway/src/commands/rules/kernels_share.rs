@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use control::{KernelsRule, RuleBook};
+use control::{Client, ClientError, KernelsRule, RuleBook};
 use serde_json::Value;
 
 /// Lines about the rules of a ruleset that lead packets to this host, which its kernel has to
@@ -24,6 +24,26 @@ pub fn rules(book: &RuleBook) -> Vec<KernelsRule> {
         return Vec::new();
     }
     book.kernels_share(&own, kernels_rules().as_ref())
+}
+
+/// The same for a gateway that runs already, which may be in another network namespace than this
+/// command: then this one's kernel can not be asked.
+pub fn lines_of(gateway: &Client, book: &RuleBook) -> Result<Vec<String>, ClientError> {
+    if !gateway.process()?.is_some_and(is_elsewhere) {
+        return Ok(lines(book));
+    }
+    let may_be_some = !book.program().ruleset().translations().ends.is_empty();
+    Ok(may_be_some.then(|| ELSEWHERE.to_owned()).into_iter().collect())
+}
+
+const ELSEWHERE: &str = "this command runs in another network namespace than the gateway: `stateway \
+                         rules check` tells there whether the kernel has to carry out a rule, and \
+                         whether it has it";
+
+/// True for a process that is known to be in another network namespace.
+fn is_elsewhere(process: i32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    namespace(&process.to_string()).zip(namespace("self")).is_some_and(|(its, own)| its != own)
 }
 
 fn told(rules: &[KernelsRule]) -> Vec<String> {

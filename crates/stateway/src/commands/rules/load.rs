@@ -67,13 +67,14 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
     let confirm_s = confirm.map(|seconds| format!("confirm_s={seconds}&")).unwrap_or_default();
     let path = format!("/v1/rules?{confirm_s}allow_unsupported={allow_unsupported}");
-    let loaded: LoadedRules = match remote.client()?.put_bytes(&path, document) {
+    let gateway = remote.client()?;
+    let loaded: LoadedRules = match gateway.put_bytes(&path, document) {
         Ok(loaded) => loaded,
         Err(error) => {
             // Only the gateway knows whether it is a bridge, and here are the rules.
             let obstacles = book.obstacles(Mode::Bridge);
             return match (&error, obstacles.first()) {
-                (ClientError::Refused(body), Some(first))
+                (ClientError::BadRequest(body), Some(first))
                     if body.what.starts_with(&first.message) =>
                 {
                     obstructed(&obstacles)
@@ -83,10 +84,13 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         }
     };
     list(&loaded.problems, out)?;
-    kernels_share::lines(&book).iter().try_for_each(|line| out.line(line))?;
+    kernels_share::lines_of(&gateway, &book)?.iter().try_for_each(|line| out.line(line))?;
     for name in &loaded.missing_interfaces {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
         out.line(format_args!("{name} {what}"))?;
+    }
+    for warning in &loaded.warnings {
+        tell!("warning: {warning}");
     }
     if let Some(summary) = &loaded.summary {
         warn_if_nothing_judges(summary, out)?;

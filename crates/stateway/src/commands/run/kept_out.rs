@@ -85,7 +85,7 @@ pub struct KeptOut {
 impl KeptOut {
     /// What is translated.
     pub fn new(from_host: &FromHost<'_>) -> Self {
-        let FromHost { translated, named_ports, forwarded, left } = *from_host;
+        let FromHost { translated, named_ports, forwarded, left, .. } = *from_host;
         let PortRange { min, max } = translated.ports();
         let address = |bytes: [u8; 16]| Ipv6Addr::from(bytes).to_canonical();
         let addresses =

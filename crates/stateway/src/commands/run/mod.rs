@@ -63,10 +63,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     start_log(&args.log)?;
     end_on_panic();
-    let config = Configuration::load(&args.config)?;
-    config.check_host(&engine::system_cpus())?;
     // For the hash tables of explanations, in which there is what senders have chosen.
-    let rules = config.load_rules(config.mode, RandomState::new().hash_one(0_u8))?;
+    let seed = RandomState::new().hash_one(0_u8);
+    let (config, rules) = Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
     // From here on a signal waits until everything runs, and then stops it.
     let mut signals = Signals::new().context("can not wait for signals")?;

@@ -1,0 +1,184 @@
+//! Workers that are hired, pinned to other CPUs, and dismissed.
+
+use steer::{BucketMove, WorkerId, WorkerSet};
+
+use super::{Coordinator, HOPS};
+use crate::Bucket;
+use crate::command::{Command, Question, WorkerReport};
+use crate::config::{StartError, SteerError, WorkerCount};
+use crate::crew::{Member, Unresponsive, introduce};
+use crate::runtime;
+use crate::worker::{Equipment, TimeSource, Worker};
+
+impl Coordinator {
+    /// Starts one more worker and connects it to the others. At the start it gets
+    /// its buckets at once, later they have to be moved to it.
+    pub(super) fn hire(&mut self) -> Result<(), StartError> {
+        let id = WorkerId(self.members.len() as u16);
+        let cpu = self.cpu_of(id);
+        let (mut member, inbox) = Member::new(id, cpu).map_err(StartError::Thread)?;
+        let mut worker = Worker::new(Equipment {
+            id,
+            hasher: self.hasher.clone(),
+            tunnels: self.config.tunnels,
+            routes: self.table.iter().map(|(_, owner)| owner).collect(),
+            refuses_new: self.ports.refuse_new(),
+            outputs: self.ports.len(),
+            settings: self.config.settings.clone(),
+            zones: self.zones.clone(),
+            limits: self.limit_pools.limits(self.config.secret),
+            expectations: self.expectations.clone(),
+            fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
+            time: TimeSource::Turn,
+            inbox,
+            notices: self.notify.clone(),
+            wakeup: member.wakeup.clone(),
+            resolver: self.resolver.clone(),
+        });
+        let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
+        for bucket in self.table.buckets_of(id) {
+            worker.install(bucket, Box::new(Bucket::new(now)));
+        }
+        let thread = runtime::spawn(worker).map_err(StartError::Thread)?;
+        member.set_thread(thread);
+        if let Some(cpu) = cpu {
+            member.tell(Command::Pin(cpu))?;
+        }
+        for other in &mut self.members {
+            introduce(other, &mut member, &self.config.settings.steer)?;
+        }
+        for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
+            member.tell(Command::Subscribe(sender))?;
+        }
+        for sender in self.expectation_subscriptions.iter().filter_map(|it| it.connect(id)) {
+            member.tell(Command::SubscribeExpectations(sender))?;
+        }
+        member.tell(Command::SetMtus(self.ports.mtus().to_vec()))?;
+        if let Some(routing) = &self.routing {
+            member.tell(Command::Routing(routing.clone()))?;
+        }
+        for (port, queue) in self.ports.transmit_queues(id) {
+            member.tell(Command::SetOutput(port, Some(queue)))?;
+        }
+        let index = self.members.len();
+        self.members.push(member);
+        self.give_rules(index)?;
+        self.share_limits()?;
+        Ok(self.give_elements(index)?)
+    }
+
+    fn cpu_of(&self, id: WorkerId) -> Option<usize> {
+        (!self.cpus.is_empty()).then(|| self.cpus[id.index() % self.cpus.len()])
+    }
+
+    /// Changes the number of workers while traffic runs.
+    pub fn set_workers(&mut self, count: usize) -> Result<Vec<BucketMove>, SteerError> {
+        let count = WorkerCount::fixed(count)?.resolve(&self.cpus);
+        let allowed = self.ports.place(count, &self.cpus, self.config.buckets)?.allowed;
+        self.resize(count, allowed)
+    }
+
+    /// Hires or dismisses until there are `count` workers, and gives the buckets to
+    /// those that are allowed to own them.
+    fn resize(&mut self, count: usize, allowed: WorkerSet) -> Result<Vec<BucketMove>, SteerError> {
+        while self.members.len() < count {
+            let id = WorkerId(self.members.len() as u16);
+            let hired = self.ports.open_transmit(id).map_err(StartError::from);
+            hired.and_then(|()| self.hire()).map_err(|error| SteerError::Start(Box::new(error)))?;
+        }
+        self.allowed = allowed;
+        let moves = self.table.moves_to(allowed)?;
+        self.carry_out(&moves)?;
+        if count < self.members.len() {
+            self.move_queues_below(count)?;
+            while self.members.len() > count {
+                self.dismiss_last()?;
+            }
+        } else {
+            self.spread_queues()?;
+        }
+        Ok(moves)
+    }
+
+    /// Takes up a changed set of CPUs: the number of workers follows it if it was
+    /// not fixed, every worker is pinned anew, and `rps_cpus` is applied anew. Where
+    /// the set no longer has a CPU that an interface asks for, traffic goes on with
+    /// all workers: better on another CPU than not at all.
+    pub fn set_cpus(&mut self, cpus: Vec<usize>) -> Result<(), SteerError> {
+        if !self.config.pin || cpus.is_empty() || cpus == self.cpus {
+            return Ok(());
+        }
+        tracing::info!("usable CPUs are now {cpus:?}, before {:?}", self.cpus);
+        self.cpus = cpus;
+        let count = self.config.workers.resolve(&self.cpus);
+        let allowed = match self.ports.place(count, &self.cpus, self.config.buckets) {
+            Ok(placement) => placement.allowed,
+            Err(error) => {
+                tracing::warn!("{error}; until that changes, every worker may own buckets");
+                WorkerSet::first(count)
+            }
+        };
+        self.resize(count, allowed)?;
+        for index in 0..self.members.len() {
+            let cpu = self.cpu_of(WorkerId(index as u16));
+            self.members[index].cpu = cpu;
+            if let Some(cpu) = cpu {
+                self.members[index].tell(Command::Pin(cpu))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the last worker, which owns nothing any more.
+    fn dismiss_last(&mut self) -> Result<(), SteerError> {
+        self.settle()?;
+        self.take_rules(self.members.len() - 1)?;
+        self.inherit_drops(WorkerId(self.members.len() as u16 - 1))?;
+        let Some(mut member) = self.members.pop() else { return Ok(()) };
+        for other in &mut self.members {
+            other.tell(Command::Disconnect(member.id))?;
+        }
+        let report = member.stop()?;
+        self.retire(&report);
+        Ok(self.share_limits()?)
+    }
+
+    /// Keeps what a worker has dropped last.
+    fn inherit_drops(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        let Some(dropped) = self.ask_worker(worker, Question::RecentDrops) else { return Ok(()) };
+        self.inherited_drops.add(worker, dropped?.into_iter().map(|(_, dropped)| dropped));
+        Ok(())
+    }
+
+    fn retire(&mut self, report: &WorkerReport) {
+        self.retired.add(&report.counters);
+        for (total, sent) in self.retired_sent.iter_mut().zip(&report.sent) {
+            total.add(sent);
+        }
+        for (port, totals) in &report.queues {
+            self.ports.add_received(*port, totals);
+        }
+    }
+
+    /// Stops polling, lets every packet that was received run to its end, and
+    /// stops the workers.
+    pub fn stop(&mut self) -> Result<(), SteerError> {
+        for id in self.ports.polled_by(|_| true) {
+            self.release_queue(id)?;
+        }
+        for _ in 0..HOPS {
+            self.settle()?;
+        }
+        self.dismiss_all();
+        Ok(())
+    }
+
+    pub(super) fn dismiss_all(&mut self) {
+        for mut member in std::mem::take(&mut self.members) {
+            match member.stop() {
+                Ok(report) => self.retire(&report),
+                Err(error) => tracing::error!("{error}"),
+            }
+        }
+    }
+}
