@@ -105,6 +105,11 @@ impl Namespace {
         self.program("ip").args(["-batch", "-"]).input(batch).check().map(drop)
     }
 
+    /// A process in this network namespace, by its number outside of the lab.
+    pub fn resident(&self) -> u32 {
+        self.0.holder.pid()
+    }
+
     /// Joins `self` and `other` by a veth pair, both ends up, offloads as the
     /// kernel sets them.
     ///

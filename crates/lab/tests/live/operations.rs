@@ -137,9 +137,9 @@ fn workers_follow_the_cpus_that_the_process_may_use() {
         }
         let (all, server) = (format!("0-{}", cpus - 1), lab.server_address(Family::V4));
         for (allowed, workers) in [(all.as_str(), cpus), ("0", 1), (&all, cpus)] {
-            // From outside: the lab's own process numbers are not those of /proc. The
-            // newest is the one that this test has just started.
-            let change = format!("taskset -pc {allowed} $(pgrep -xn stateway)");
+            // From outside: the lab's own process numbers are not those of /proc.
+            let here = format!("--ns {} --nslist net", lab.gateway().resident());
+            let change = format!("taskset -pc {allowed} $(pgrep -xn {here} stateway)");
             let changed = Command::new("sh").args(["-c", &change]).output().expect("sh runs");
             assert!(changed.status.success(), "{changed:?}");
             wait_for_workers(&lab, workers)?;
