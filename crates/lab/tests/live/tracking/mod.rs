@@ -8,6 +8,7 @@ mod compare;
 mod datagrams;
 mod dccp;
 mod dialogue;
+mod h323;
 mod icmp;
 mod irc;
 mod kernel;
@@ -69,6 +70,11 @@ fn streams_of_amanda_are_expected_as_by_the_kernel() {
 #[test]
 fn pictures_of_scanners_are_expected_as_by_the_kernel() {
     with_helpers(&[Kind::Sane], &sane::SANE);
+}
+
+#[test]
+fn calls_by_h323_are_announced_as_by_the_kernel() {
+    with_helpers(&[Kind::Q931], &h323::H323);
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl Talk {
         self.segment(from, ports, flags, numbers, payload);
     }
 
-    fn segment(
+    pub fn segment(
         &mut self,
         from: Side,
         (source_port, destination_port): (u16, u16),
