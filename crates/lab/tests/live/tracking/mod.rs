@@ -24,6 +24,7 @@ mod tcp;
 mod timeouts;
 mod transcript;
 mod translated;
+mod zoned;
 
 use conntrack::helper::Kind;
 
@@ -90,6 +91,11 @@ fn calls_by_pptp_are_announced_as_by_the_kernel() {
 #[test]
 fn datagrams_are_tracked_as_by_the_kernel() {
     alone(|| datagrams::DATAGRAMS.run());
+}
+
+#[test]
+fn zones_for_one_direction_are_the_kernels() {
+    alone(zoned::compare);
 }
 
 #[test]
