@@ -29,11 +29,13 @@ impl Inspect for Amanda {
         }
         ask(Request::Keep { seconds: KEEP_S });
         let line = Lines::of(packet.payload).find_map(|line| line.strip_prefix(b"CONNECT "));
-        let mut words = line.unwrap_or_default().split(|&byte| byte == b' ');
+        let words = line.unwrap_or_default().split(|&byte| byte == b' ');
+        let mut words = words.filter(|word| !word.is_empty());
         while let Some(name) = words.next() {
             let text = words.next().unwrap_or_default();
-            let Some((port, rest)) = number(text) else { break };
-            let Ok(port) = u16::try_from(port) else { break };
+            // Without an index there is no port for it, but those behind it count.
+            let Some((port, rest)) = number(text) else { continue };
+            let port = u16::try_from(port).unwrap_or(0);
             if port == 0 || !STREAMS.contains(&name) {
                 continue;
             }

@@ -20,10 +20,11 @@ fn the_reply_names_its_ports() {
     for (line, ports) in [
         ("CONNECT DATA 11078 MESG 11079 INDEX 11080\n", &[11078, 11079, 11080][..]),
         ("CONNECT DATA 11078 MESG 11079 INDEX 0\r\n", &[11078, 11079]),
-        ("CONNECT DATA 11078 MESG 11079 INDEX -1 STATE 5\n", &[11078, 11079]),
+        ("CONNECT DATA 11078 MESG 11079 INDEX -1 STATE 5\n", &[11078, 11079, 5]),
         ("CONNECT STATE 11081", &[11081]),
         ("CONNECT OTHER 11078 DATA 11079\n", &[11079]),
-        ("CONNECT DATA 65536 MESG 11079\n", &[]),
+        ("CONNECT DATA 65536 MESG 11079\n", &[11079]),
+        ("CONNECT  DATA  11078 MESG 11079\n", &[11078, 11079]),
         ("CONNECT DATA\n", &[]),
         ("CONNECT \n", &[]),
         ("CONNECTDATA 11078\n", &[]),

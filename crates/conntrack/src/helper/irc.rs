@@ -67,9 +67,11 @@ struct Offer {
 }
 
 /// `[:prefix] PRIVMSG target :^ADCC SEND file address port [size]^A`; the name of the file may
-/// be in quotes. An IPv4 address is one decimal number.
+/// be in quotes. An IPv4 address is one decimal number. Only behind a colon may a text have
+/// blanks (RFC 2812 section 2.3.1).
 fn offer(line: &[u8]) -> Option<Offer> {
-    let mut command = line;
+    // Servers pass over blanks in front.
+    let mut command = line.trim_ascii_start();
     if command.starts_with(b":") {
         command = after(command, b' ')?;
     }
@@ -77,7 +79,8 @@ fn offer(line: &[u8]) -> Option<Offer> {
     if !name.eq_ignore_ascii_case(b"PRIVMSG ") {
         return None;
     }
-    let text = after(rest, QUOTE)?.strip_prefix(b"DCC ")?;
+    let start = rest.windows(2).position(|pair| pair == b" :")?;
+    let text = after(&rest[start..], QUOTE)?.strip_prefix(b"DCC ")?;
     let kind = &text[..text.iter().position(|&byte| byte == b' ')?];
     if !OFFERS.iter().any(|offer| kind.eq_ignore_ascii_case(offer)) {
         return None;

@@ -32,6 +32,7 @@ fn offers_announce_where_the_client_listens() {
         "PRIVMSG bob :\x01DCC SEND  file  NUMBERS 1\x01\r\n",
         "PRIVMSG #a,bob :look \x01DCC SEND file NUMBERS\x01\r\n",
         ":alice!a@example.net PRIVMSG bob :\x01DCC SEND file NUMBERS 1\x01\r\n",
+        "  PRIVMSG bob :\x01DCC SEND file NUMBERS 1\x01\r\n",
         "NICK a\r\nPRIVMSG bob :\x01DCC SEND file NUMBERS 1\x01\r\nQUIT\r\n",
     ] {
         let offer = offer.replace("NUMBERS", &numbers);
@@ -55,6 +56,7 @@ fn what_is_no_offer_of_the_own_address_announces_nothing() {
         &format!("PRIVMSG bob :\x01DCCSEND file {OWN} 5000\x01\r\n"),
         &format!("PRIVMSG bob :\x01dcc SEND file {OWN} 5000\x01\r\n"),
         &format!("PRIVMSG bob :DCC SEND file {OWN} 5000\r\n"),
+        &format!("PRIVMSG bob \x01DCC SEND file {OWN} 5000\x01\r\n"),
         &format!("NOTICE bob :\x01DCC SEND file {OWN} 5000\x01\r\n"),
         &format!("TOPIC #a :PRIVMSG bob \x01DCC SEND file {OWN} 5000\x01\r\n"),
         "PRIVMSG bob :\x01DCC SEND file 4294967296 5000\x01\r\n",
@@ -102,8 +104,8 @@ proptest! {
     #[test]
     fn no_bytes_are_too_strange(
         start in prop::sample::select(vec![
-            "", ":", "PRIVMSG ", "PRIVMSG a \x01DCC SEND ", "PRIVMSG a \x01DCC SEND a 3221225985",
-            "PRIVMSG a \x01DCC CHAT \"",
+            "", ":", "PRIVMSG ", "PRIVMSG a :\x01DCC SEND ", "PRIVMSG a :\x01DCC SEND a 3221225985",
+            "PRIVMSG a :\x01DCC CHAT \"",
         ]),
         bytes in prop::collection::vec(any::<u8>(), 0..40),
     ) {

@@ -25,9 +25,9 @@ impl Table {
     }
 
     /// The zone in which a packet with a [zone for each
-    /// direction](crate::TrackedPacket::zones) belongs to a connection: it is looked for first
-    /// in the one, then among the replies of the other, as in the kernel, which however knows
-    /// originators' packets only in the one. Then a reply there would open a second connection
+    /// direction](crate::TrackedPacket::zones) belongs to a connection: it is looked for among
+    /// originators' packets in the one, then among the replies in the other, as in the kernel,
+    /// and last among the replies in the one. There the kernel would open a second connection
     /// with the same flow. `None` if it belongs to none that lives. `packet` and its hash may be
     /// in any zone.
     pub fn zone_of(
@@ -37,12 +37,18 @@ impl Table {
         hash: u64,
         now: Timestamp,
     ) -> Option<Zone> {
-        let lives = |slot: u32| !self.slab[slot].head.is_expired(now);
-        let belongs = |&zone: &Zone| {
+        let direction_in = |zone: Zone| {
             let (packet, hash) = packet.moved(hash, zone);
-            self.look_up_in(zones, &packet, hash).is_some_and(|met| lives(met.slot))
+            let met = self.look_up(&packet, hash)?;
+            (!self.slab[met.slot].head.is_expired(now)).then_some(met.direction)
         };
-        [zones.original, zones.reply].into_iter().find(belongs)
+        let in_first = direction_in(zones.original);
+        if in_first != Some(Direction::Original)
+            && direction_in(zones.reply) == Some(Direction::Reply)
+        {
+            return Some(zones.reply);
+        }
+        in_first.map(|_| zones.original)
     }
 
     /// The connection of a packet that is in one of two zones, if it is live. One whose time is over ends here and now.

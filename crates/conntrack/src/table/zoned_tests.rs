@@ -1,5 +1,6 @@
 //! Zones for one direction against a model that knows only what is promised: a packet belongs to
-//! a connection that is in the first of its zones, or else to one whose replies are in the second.
+//! a connection whose originator is in the first of its zones, or else to one whose replies are in
+//! the second, or else to one whose replies are in the first.
 
 use flow::{Class, DropReason, FlowKey};
 use proptest::prelude::*;
@@ -124,8 +125,8 @@ fn flows(lab: &Lab) -> Vec<(u32, [KeyedPacket; 2])> {
 fn model(lab: &Lab, packet: KeyedPacket, zones: ZonePair) -> Option<(u32, Direction)> {
     let ways = [
         (zones.original, Direction::Original),
-        (zones.original, Direction::Reply),
         (zones.reply, Direction::Reply),
+        (zones.original, Direction::Reply),
     ];
     ways.into_iter().find_map(|(zone, way)| {
         let wanted = packet.in_zone(zone);

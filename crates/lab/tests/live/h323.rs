@@ -14,6 +14,34 @@ use crate::stateway::stop_cleanly;
 #[path = "../../../conntrack/src/helper/h323/vectors.rs"]
 mod vectors;
 
+/// Messages of 192.0.2.1 or 2001:db8::1, as hexadecimal digits: of call signalling, and of H.245.
+pub const SIGNALLING: [&str; 7] = [
+    vectors::SETUP_V6,
+    vectors::SETUP_OTHER,
+    vectors::PROCEEDING,
+    vectors::PROGRESS,
+    vectors::FACILITY,
+    vectors::TUNNELLED,
+    vectors::RELEASE,
+];
+pub const CONTROL: [&str; 10] = [
+    vectors::OPEN_ACK,
+    vectors::OPEN_ACK_REVERSE,
+    vectors::T120,
+    vectors::T120_ACK,
+    vectors::NOT_T120,
+    vectors::OPEN_V6,
+    vectors::OPEN_OTHERS,
+    vectors::OPEN_IPX,
+    vectors::OPEN_SOURCE_ROUTE,
+    vectors::ROUND_TRIP,
+];
+/// Messages of call signalling that the kernel does not read to their ends.
+pub const ONLY_OURS: [&str; 4] =
+    [vectors::SETUP, vectors::SETUP_ROUTED, vectors::ALERTING, vectors::CONNECT];
+/// Those of both that we do not.
+pub const ONLY_KERNEL: [&str; 2] = [vectors::PROGRESS_TOKENS, vectors::OPEN_H222];
+
 const HELPERS: &str = "[[helper]]\nname = \"RAS\"\n\n";
 /// How long somebody waits for another, seconds.
 const LIMIT: &str = "3";

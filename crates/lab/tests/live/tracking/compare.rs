@@ -5,12 +5,12 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::time::Duration;
 
-use conntrack::{TimeoutPolicy, Why};
+use conntrack::Why;
 use lab::Result;
 
 use super::dialogue::{Dialogue, Side, Step};
 use super::kernel::{Answer, Kernel};
-use super::ours::Ours;
+use super::ours::{Given, Ours};
 use super::reason;
 use super::said::Said;
 use super::transcript::outline;
@@ -100,11 +100,11 @@ impl Comparison {
     }
 
     pub fn run_in(&self, kernel: &Kernel) -> Result<()> {
-        self.run_with(kernel, None)
+        self.run_with(kernel, Given::default())
     }
 
-    /// The same with timeouts that a rule of the kernel's side gives to connections.
-    pub fn run_with(&self, kernel: &Kernel, policy: Option<TimeoutPolicy>) -> Result<()> {
+    /// The same with what rules of the kernel's side give to connections.
+    pub fn run_with(&self, kernel: &Kernel, given: Given) -> Result<()> {
         let mut totals = Totals::default();
         let seeds = seeds(self.seeds);
         let mut seed = seeds.start;
@@ -115,7 +115,7 @@ impl Comparison {
             kernel.tune(&(self.tunables)(batch))?;
             let answers = kernel.play(&dialogues, (self.pause)(batch))?;
             self.compare(
-                Ours::new(&(self.tunables)(batch), policy),
+                Ours::new(&(self.tunables)(batch), given),
                 &(self.tunables)(batch),
                 &dialogues,
                 &answers,

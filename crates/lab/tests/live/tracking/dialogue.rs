@@ -61,6 +61,14 @@ impl Ends {
         if side == Client { self.client } else { self.server }
     }
 
+    /// The IPv4 address of a side as a number.
+    pub fn number(&self, side: Side) -> u64 {
+        match self.address(side) {
+            IpAddr::V4(address) => address.to_bits().into(),
+            IpAddr::V6(address) => panic!("{address} is of IPv6"),
+        }
+    }
+
     /// A packet from a side to the other.
     pub fn from(&self, side: Side) -> PacketBuilder {
         packet(self.address(side), self.address(side.other()))

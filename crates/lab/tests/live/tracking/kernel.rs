@@ -132,6 +132,21 @@ impl Kernel {
         self.namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
     }
 
+    /// Sets zones, in nft's words, for packets by their TTL or hop limit.
+    pub fn set_zones(&self, zones: &[(u8, &str)]) -> Result<()> {
+        let mut rules = String::new();
+        for (ttl, zone) in zones {
+            for field in ["ip ttl", "ip6 hoplimit"] {
+                writeln!(rules, "{field} {ttl} ct {zone}").unwrap();
+            }
+        }
+        let rules = format!(
+            "table inet zones {{\nchain raw {{\n\
+             type filter hook prerouting priority raw; policy accept;\n{rules}}}\n}}\n"
+        );
+        self.namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
+    }
+
     /// Sets tunables of connection tracking, which have the kernel's names.
     ///
     /// # Errors

@@ -1,18 +1,22 @@
 //! Our trackers beside the kernel's: the same packets at the same times, and what each says
 //! of every one of them.
 
+mod amanda;
 mod announced;
 mod calls;
 mod compare;
 mod datagrams;
 mod dccp;
 mod dialogue;
+mod h323;
 mod icmp;
+mod irc;
 mod kernel;
 mod ours;
 mod pptp;
 mod reason;
 mod said;
+mod sane;
 mod sctp;
 mod spoken;
 mod talk;
@@ -20,10 +24,19 @@ mod tcp;
 mod timeouts;
 mod transcript;
 mod translated;
+mod zoned;
 
 use conntrack::helper::Kind;
 
 use crate::scenario::alone;
+
+fn with_helpers(kinds: &[Kind], comparison: &compare::Comparison) {
+    alone(|| {
+        let kernel = kernel::Kernel::new()?;
+        kernel.attach_helpers(kinds)?;
+        comparison.run_in(&kernel)
+    });
+}
 
 #[test]
 fn tcp_is_tracked_as_by_the_kernel() {
@@ -37,20 +50,32 @@ fn sctp_is_tracked_as_by_the_kernel() {
 
 #[test]
 fn what_is_announced_is_expected_as_by_the_kernel() {
-    alone(|| {
-        let kernel = kernel::Kernel::new()?;
-        kernel.attach_helpers(&[Kind::Ftp, Kind::Tftp])?;
-        announced::ANNOUNCED.run_in(&kernel)
-    });
+    with_helpers(&[Kind::Ftp, Kind::Tftp], &announced::ANNOUNCED);
 }
 
 #[test]
 fn what_calls_announce_is_expected_as_by_the_kernel() {
-    alone(|| {
-        let kernel = kernel::Kernel::new()?;
-        kernel.attach_helpers(&[Kind::Sip])?;
-        calls::CALLS.run_in(&kernel)
-    });
+    with_helpers(&[Kind::Sip], &calls::CALLS);
+}
+
+#[test]
+fn what_irc_clients_offer_is_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Irc], &irc::IRC);
+}
+
+#[test]
+fn streams_of_amanda_are_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Amanda], &amanda::AMANDA);
+}
+
+#[test]
+fn pictures_of_scanners_are_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Sane], &sane::SANE);
+}
+
+#[test]
+fn calls_by_h323_are_announced_as_by_the_kernel() {
+    with_helpers(&[Kind::Q931], &h323::H323);
 }
 
 #[test]
@@ -60,16 +85,17 @@ fn what_calls_say_is_translated_as_by_the_kernel() {
 
 #[test]
 fn calls_by_pptp_are_announced_as_by_the_kernel() {
-    alone(|| {
-        let kernel = kernel::Kernel::new()?;
-        kernel.attach_helpers(&[Kind::Pptp])?;
-        pptp::PPTP.run_in(&kernel)
-    });
+    with_helpers(&[Kind::Pptp], &pptp::PPTP);
 }
 
 #[test]
 fn datagrams_are_tracked_as_by_the_kernel() {
     alone(|| datagrams::DATAGRAMS.run());
+}
+
+#[test]
+fn zones_for_one_direction_are_the_kernels() {
+    alone(zoned::compare);
 }
 
 #[test]

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use conntrack::helper::Kind;
+use conntrack::nat::{Block, Supply};
 use conntrack::{
     Changes, Checksum, Context, Direction, Expectations, Limits, Settings, Table, TimeoutPolicy,
     TrackedPacket, Why, class_without_flow, format,
 };
-use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
-use wire::{Transport, Tunnels, dissect};
+use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone, ZonePair};
+use wire::{Network, Transport, Tunnels, dissect};
 
 use super::kernel::Answer;
 use super::said::{Class, Entry, Said, Way};
@@ -17,14 +18,31 @@ const SECRET: HashKey = HashKey(0x6b, 0x65);
 /// More connections than dialogues have.
 const ROOM: u64 = 1 << 20;
 
+/// What rules give to connections.
+#[derive(Clone, Copy, Default)]
+pub struct Given {
+    policy: Option<TimeoutPolicy>,
+    /// Zones by the TTL or hop limit of a packet.
+    zones: Option<fn(u8) -> ZonePair>,
+}
+
+impl Given {
+    pub fn timeouts(policy: TimeoutPolicy) -> Self {
+        Self { policy: Some(policy), zones: None }
+    }
+
+    pub fn zones(of: fn(u8) -> ZonePair) -> Self {
+        Self { policy: None, zones: Some(of) }
+    }
+}
+
 pub struct Ours {
     table: Table,
     pub settings: Settings,
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
-    /// What a rule gives to connections.
-    policy: Option<TimeoutPolicy>,
+    given: Given,
     now: Timestamp,
 }
 
@@ -51,7 +69,7 @@ fn named(class: flow::Class) -> Class {
 }
 
 impl Ours {
-    pub fn new(tunables: &[(String, u64)], policy: Option<TimeoutPolicy>) -> Self {
+    pub fn new(tunables: &[(String, u64)], given: Given) -> Self {
         let mut settings = Settings::default();
         for (name, value) in tunables {
             settings.set(name, *value).expect("a tunable of ours");
@@ -66,7 +84,7 @@ impl Ours {
             limits: Limits::alone(ROOM, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
-            policy,
+            given,
             now,
         }
     }
@@ -98,6 +116,7 @@ impl Ours {
                 class => Judgement { class: named(class), way: None, why: None },
             };
         };
+        let (keyed, zones) = self.zoned(keyed, &network);
         let packet = TrackedPacket {
             network: &network,
             frame,
@@ -109,14 +128,19 @@ impl Ours {
             may_open: true,
             screened: false,
             map_epoch: 0,
-            zones: None,
+            zones,
         };
         self.end_calls();
-        let policy = self.policy;
+        let Given { policy, zones } = self.given;
         let (table, mut context) = self.parts();
         let tracked = table.track(&packet, &mut context);
         if let Some(policy) = &policy {
             table.set_policy(&tracked, policy, context.now);
+        }
+        if let (true, true, Some(id)) = (zones.is_some(), tracked.fresh, tracked.connection) {
+            let supply = Supply { block: Block::ALL, seed: 1, hash: &|key| key.hash(SECRET) };
+            table.settle(id, supply, &mut context).expect("there are ports");
+            table.confirm(id, &mut context);
         }
         let tracked = table.pass(tracked, &packet, &mut context);
         if tracked.verdict != Verdict::Accept {
@@ -127,6 +151,20 @@ impl Ours {
             Direction::Reply => Way::Reply,
         });
         Judgement { class: named(tracked.class), way, why: tracked.why }
+    }
+
+    /// A packet in the zone where rules have it looked for, and both if these are two.
+    fn zoned(&self, packet: KeyedPacket, network: &Network) -> (KeyedPacket, Option<ZonePair>) {
+        let Some(of) = self.given.zones else { return (packet, None) };
+        let zones = of(network.ttl);
+        let mut looked_up = packet;
+        if matches!(network.transport, Transport::IcmpError(_)) {
+            looked_up.sender = looked_up.sender.opposite();
+        }
+        let hash = packet.key.hash(SECRET);
+        let zones_of_two = Some(zones).filter(|zones| !zones.is_one());
+        let found = zones_of_two.and_then(|it| self.table.zone_of(it, &looked_up, hash, self.now));
+        (packet.in_zone(found.unwrap_or(zones.original)), zones_of_two)
     }
 
     /// As the owner of their bucket does.

@@ -1,15 +1,15 @@
 //! What the ends of a connection that announces others say to each other, and who comes then.
 
 use lab::{Family, Random};
-use wire::TcpFlags;
 use wire::build::Tcp;
+use wire::{TcpFlags, Transport, Tunnels, dissect};
 
 use super::compare::BATCH;
 use super::dialogue::{Client, Dialogue, Ends, Server, Side, Step};
 
 pub const CONTROL: u16 = 40000;
-/// The first of the ports that are announced, and how many there are.
-pub const PORTS: (u16, usize) = (20000, 4);
+/// How many ports are announced.
+const PORTS: usize = 4;
 
 /// Two ends of a control connection.
 pub struct Talk {
@@ -18,6 +18,8 @@ pub struct Talk {
     pub random: Random,
     /// Port of the server.
     port: u16,
+    /// The first of the ports that are announced.
+    pub first: u16,
     /// Next sequence numbers, by [`Side`].
     next: [u32; 2],
     /// Where connections that nobody announced come from.
@@ -35,7 +37,8 @@ impl Talk {
 
     pub fn of(seed: u64, family: Family, random: Random) -> Self {
         let ends = Ends::of(seed % BATCH, family);
-        Self { seed, ends, random, port: 0, next: [1, 1], other_port: 1024, steps: Vec::new() }
+        let (next, steps) = ([1, 1], Vec::new());
+        Self { seed, ends, random, port: 0, first: 20000, next, other_port: 1024, steps }
     }
 
     pub fn end(self) -> Dialogue {
@@ -71,7 +74,7 @@ impl Talk {
         self.segment(from, ports, flags, numbers, payload);
     }
 
-    fn segment(
+    pub fn segment(
         &mut self,
         from: Side,
         (source_port, destination_port): (u16, u16),
@@ -95,7 +98,7 @@ impl Talk {
 
     /// One of the ports that are announced.
     pub fn any_port(&mut self) -> u16 {
-        PORTS.0 + self.random.between(0, PORTS.1 - 1) as u16
+        self.first + self.random.between(0, PORTS - 1) as u16
     }
 
     /// Somebody opens a connection to a port that may have been announced.
@@ -120,5 +123,13 @@ impl Talk {
         let mut frame = Vec::new();
         self.ends.from(from).udp(ports.0, ports.1, payload, &mut frame);
         self.steps.push(Step::Send(from, frame));
+    }
+}
+
+/// The port that a segment opens a connection to.
+pub fn opens(frame: &[u8]) -> Option<u16> {
+    match dissect(frame, Tunnels::Outer).ok()?.network?.transport {
+        Transport::Tcp(tcp) if tcp.flags == TcpFlags::SYN => Some(tcp.destination_port),
+        _ => None,
     }
 }

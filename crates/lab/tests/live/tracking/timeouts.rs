@@ -6,6 +6,7 @@ use lab::Result;
 
 use super::compare::Comparison;
 use super::kernel::Kernel;
+use super::ours::Given;
 use super::{datagrams, tcp};
 
 /// Some are longer than the usual ones, some shorter, and all differ.
@@ -33,7 +34,7 @@ pub fn tcp() -> Result<()> {
     }
     let comparison =
         Comparison { name: "tcp, timeouts by a rule", seeds: 1000, rules: &[], ..tcp::TCP };
-    comparison.run_with(&kernel, Some(TimeoutPolicy::Tcp(timeouts)))
+    comparison.run_with(&kernel, Given::timeouts(TimeoutPolicy::Tcp(timeouts)))
 }
 
 /// What is left out is what the kernel has by default.
@@ -47,5 +48,5 @@ pub fn udp() -> Result<()> {
         rules: &[],
         ..datagrams::DATAGRAMS
     };
-    comparison.run_with(&kernel, Some(policy))
+    comparison.run_with(&kernel, Given::timeouts(policy))
 }

@@ -1,0 +1,160 @@
+//! Streams that a client of Amanda announces to its server, and then others that come.
+
+use std::time::Duration;
+
+use super::announced::payload;
+use super::compare::{Comparison, Told};
+use super::dialogue::{Client, Dialogue, Server, Side};
+use super::said::Class;
+use super::talk::{CONTROL, Talk, opens};
+
+pub const AMANDA: Comparison = Comparison {
+    name: "amanda",
+    seeds: 4000,
+    pause: |_| Duration::ZERO,
+    turns_after: None,
+    tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
+    generate,
+    rule,
+    rules: &[LINE, WORDS, NUMBERS, REST, END],
+    lists_alike: |_| true,
+};
+
+const PORT: u16 = 10080;
+const STREAMS: [&str; 4] = ["DATA", "MESG", "INDEX", "STATE"];
+
+/// The opener is the backup server, and the other end Amanda's client.
+fn generate(seed: u64) -> Dialogue {
+    let mut talk = Talk::new(seed);
+    send(&mut talk, Client, "Amanda 2.4 REQ HANDLE 000-0 SEQ 1\nSERVICE sendbackup\n");
+    for _ in 0..talk.random.between(1, 4) {
+        let from = talk.random.one_of(&[Server, Server, Server, Server, Client]);
+        // More than are expected at a time.
+        talk.first = talk.random.one_of(&[20000, 20000, 20002]);
+        let text = reply(&mut talk);
+        send(&mut talk, from, &text);
+        for _ in 0..talk.random.between(0, 4) {
+            talk.somebody_comes();
+        }
+    }
+    talk.end()
+}
+
+fn send(talk: &mut Talk, from: Side, text: &str) {
+    let ports = [CONTROL, PORT];
+    let ports = (ports[from as usize], ports[from.other() as usize]);
+    talk.datagram(from, ports, text.as_bytes());
+}
+
+fn reply(talk: &mut Talk) -> String {
+    const HEAD: &str = "Amanda 2.4 REP HANDLE 000-0 SEQ 1\n";
+    if talk.random.once_in(10) {
+        return HEAD.replace("REP", "ACK");
+    }
+    let mut names = STREAMS.to_vec();
+    if talk.random.once_in(10) {
+        talk.random.shuffle(&mut names);
+    }
+    names.truncate(talk.random.between(1, 4));
+    let mut line = if talk.random.once_in(20) {
+        talk.random.one_of(&["connect", "CONNECT ", "OPTIONS; CONNECT", "CONNECTED", " CONNECT"])
+    } else {
+        "CONNECT"
+    }
+    .to_owned();
+    for name in names {
+        let port = u64::from(talk.any_port());
+        let random = &mut talk.random;
+        let name = match random.between(0, 59) {
+            0 => random.one_of(&["data", "OTHER", "XDATA", "METADATA", "", "DATA DATA"]),
+            _ => name,
+        };
+        let port = match random.between(0, 39) {
+            0 => random.one_of(&["0", "-1", "65536", "x", "", "0x10", "655360"]).to_owned(),
+            1 => (port + 65536).to_string(),
+            2 => (10 * port).to_string(),
+            3 => format!(" {port}"),
+            4 => format!("{port}x"),
+            _ => port.to_string(),
+        };
+        line += &format!(" {name} {port}");
+    }
+    let end = match talk.random.between(0, 39) {
+        0 => "",
+        1 => " \n",
+        2 => " ",
+        3..6 => "\r\n",
+        _ => "\n",
+    };
+    let (before, behind) = match talk.random.between(0, 19) {
+        0 => ("OPTIONS a=DATA 20000;\n", ""),
+        1 => ("CONNECT OTHER 1\n", ""),
+        2 => ("", "CONNECT DATA 20000\n"),
+        _ => ("", "OPTIONS features=ff;\n"),
+    };
+    let mut text = format!("{HEAD}{before}{line}{end}{behind}").into_bytes();
+    if talk.random.once_in(30) {
+        let at = talk.random.between(0, text.len() - 1);
+        text[at] = talk.random.one_of(b" \nC0129xD");
+    }
+    String::from_utf8(text).expect("only ASCII is written")
+}
+
+/// The kernel looks for it anywhere.
+const LINE: &str = "the streams stand on a line of their own";
+/// The kernel finds names inside of words.
+const WORDS: &str = "the names of streams are words, with any number of blanks between";
+/// The kernel takes the first five digits and the low bits.
+const NUMBERS: &str = "ports have 16 bits";
+/// The kernel looks for the names in its own order, and ends at the first without a port.
+const REST: &str = "a stream without a port does not keep from those behind it";
+const END: &str = "the line of the streams may be the last, without an end";
+
+/// The kernel forgets them by the order of their names. Rare, so no seed that is always played
+/// shows it.
+const ORDER: &str = "of more than four streams the first in the line give way";
+
+fn rule(told: &[Told<'_>]) -> Option<&'static str> {
+    let Told { kernel, ours, frame, .. } = told.last()?;
+    let port = opens(frame)?;
+    let (port, long) = (port.to_string(), (u32::from(port) + 65536).to_string());
+    let of_server = told.iter().filter(|told| told.from == Server && opens(told.frame).is_none());
+    let said = of_server
+        .map(|told| String::from_utf8(payload(told.frame)).expect("only ASCII is said"))
+        .filter(|text| text.contains("CONNECT "));
+    let said: Vec<String> = said.collect();
+    let more = match (kernel.class, ours.class) {
+        (Class::New, Class::Related) => true,
+        (Class::Related, Class::New) => false,
+        _ => return None,
+    };
+    let mut about_it = said.iter().filter(|text| text.contains(&port) || text.contains(&long));
+    let mut ports: Vec<&str> = said.iter().flat_map(|text| text.split_ascii_whitespace()).collect();
+    ports.retain(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+    ports.sort_unstable();
+    ports.dedup();
+    about_it.find_map(|text| odd(text, Some(more))).or_else(|| {
+        // What only one of both expects may have taken its place.
+        said.iter().filter(|_| ports.len() > 4).find_map(|text| odd(text, None))
+    })
+}
+
+/// What there is to a reply for which we expect more than the kernel, or less.
+fn odd(text: &str, more: Option<bool>) -> Option<&'static str> {
+    let (before, line) = text.split_once("CONNECT ")?;
+    let line = line.split_inclusive('\n').next()?;
+    let words: Vec<&str> = line.trim_end().split(' ').collect();
+    let ports = words.iter().skip(1).step_by(2).map(|word| word.parse::<u32>().unwrap_or(0));
+    let names = words.iter().filter_map(|word| STREAMS.iter().position(|name| name == word));
+    let is_pair = |pair: &[&str]| pair.len() == 2 && STREAMS.contains(&pair[0]);
+    let reasons = [
+        (!before.ends_with('\n'), more, LINE),
+        (ports.clone().any(|port| port > 65535), Some(false), NUMBERS),
+        (!line.ends_with('\n'), Some(true), END),
+        (ports.clone().any(|port| port == 0), Some(true), REST),
+        (!words.chunks(2).all(is_pair), more, WORDS),
+        (!names.is_sorted(), None, ORDER),
+    ];
+    let fits = |&&(is, then, _): &&(bool, Option<bool>, _)| is && (more.is_none() || more == then);
+    reasons.iter().find(fits).map(|(.., reason)| *reason)
+}

@@ -1,0 +1,233 @@
+//! Calls by H.323: where the ends say that they wait for H.245 and for media, and then others
+//! that come.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lab::{Family, Random};
+use wire::{TcpFlags, Transport, Tunnels, dissect};
+
+use super::announced::payload;
+use super::compare::{Comparison, Told};
+use super::dialogue::{Dialogue, Server, Side};
+use super::said::Class;
+use super::talk::{Talk, opens};
+use crate::h323::{CONTROL, ONLY_KERNEL, ONLY_OURS, SIGNALLING};
+
+pub const H323: Comparison = Comparison {
+    name: "h323",
+    seeds: 2000,
+    pause: |_| Duration::ZERO,
+    turns_after: None,
+    tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
+    generate,
+    rule,
+    rules: &[ADDITIONS, OTHERS, PIECES],
+    lists_alike: |_| true,
+};
+
+/// Where the sender of the messages waits.
+const V4: [u8; 4] = [192, 0, 2, 1];
+const V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// The first of the ports that call signalling announces, and of those that H.245 does.
+const SIGNALLED: u16 = 20000;
+const CONTROLLED: u16 = 21000;
+/// In a dialogue of so many both announce the same: the kernel drops it, and it takes a while to
+/// see that.
+const DROPPED_IN: u64 = 500;
+/// Too short for a message.
+const SOUND: &[u8] = b"\x80\0sound";
+
+fn generate(seed: u64) -> Dialogue {
+    let mut random = Random::new(seed);
+    let family = if random.once_in(10) { Family::V6 } else { Family::V4 };
+    let mut talk = Talk::of(seed, family, random);
+    talk.connect(1720);
+    let mut control = None;
+    for _ in 0..talk.random.between(2, 6) {
+        let from = talk.random.one_of(&Side::BOTH);
+        talk.first = SIGNALLED;
+        if talk.random.once_in(3) {
+            let control = control.get_or_insert_with(|| Control::open(&mut talk));
+            talk.first = if seed.is_multiple_of(DROPPED_IN) { SIGNALLED } else { CONTROLLED };
+            control.say(&mut talk, from);
+        } else {
+            for piece in pieces(&mut talk, from, &SIGNALLING) {
+                talk.say(from, &piece);
+            }
+        }
+        for _ in 0..talk.random.between(0, 3) {
+            talk.first = talk.random.one_of(&[SIGNALLED, SIGNALLED, CONTROLLED]);
+            somebody(&mut talk);
+        }
+    }
+    talk.end()
+}
+
+fn somebody(talk: &mut Talk) {
+    if talk.random.once_in(3) {
+        return talk.somebody_comes();
+    }
+    let (from, port) = (talk.random.one_of(&Side::BOTH), talk.any_port());
+    talk.somebody_sends(from, port, SOUND);
+}
+
+/// H.245 on a connection of its own.
+struct Control {
+    /// By [`Side`].
+    ports: [u16; 2],
+    next: [u32; 2],
+}
+
+impl Control {
+    fn open(talk: &mut Talk) -> Self {
+        let (opener, port) = (talk.random.one_of(&Side::BOTH), talk.any_port());
+        let mut ports = [50000, port];
+        if opener == Server {
+            ports.reverse();
+        }
+        let mut control = Self { ports, next: [0, 0] };
+        control.segment(talk, opener, TcpFlags::SYN, b"");
+        control.next[opener as usize] = 1;
+        control.segment(talk, opener.other(), TcpFlags::SYN.with(TcpFlags::ACK), b"");
+        control.next = [1, 1];
+        control.segment(talk, opener, TcpFlags::ACK, b"");
+        control
+    }
+
+    fn say(&mut self, talk: &mut Talk, from: Side) {
+        for piece in pieces(talk, from, &CONTROL) {
+            self.segment(talk, from, TcpFlags::ACK, &piece);
+        }
+    }
+
+    fn segment(&mut self, talk: &mut Talk, from: Side, flags: TcpFlags, payload: &[u8]) {
+        let both = |numbers: [u16; 2]| (numbers[from as usize], numbers[from.other() as usize]);
+        let numbers = (self.next[from as usize], self.next[from.other() as usize]);
+        talk.segment(from, both(self.ports), flags, numbers, payload);
+        self.next[from as usize] += payload.len() as u32;
+    }
+}
+
+/// A message, rarely two or in two pieces, mostly as it should be.
+fn pieces(talk: &mut Talk, from: Side, usual: &[&str]) -> Vec<Vec<u8>> {
+    let only_one = [&ONLY_OURS[..], &ONLY_KERNEL].concat();
+    let messages = if talk.random.once_in(12) { &only_one } else { usual };
+    let mut bytes = message(talk, from, messages);
+    match talk.random.between(0, 59) {
+        0 => bytes.extend(message(talk, from, messages)),
+        1 => {
+            let rest = bytes.split_off(talk.random.between(1, bytes.len() - 1));
+            return vec![bytes, rest];
+        }
+        2 => {
+            let rest = bytes.split_off(4);
+            return vec![bytes, rest];
+        }
+        3 => {
+            let at = talk.random.between(0, 3);
+            bytes[at] ^= 1 << talk.random.between(0, 7);
+        }
+        _ => {}
+    }
+    vec![bytes]
+}
+
+/// One of the messages, with the address of its sender, seldom of the other end, and ports.
+fn message(talk: &mut Talk, from: Side, messages: &[&str]) -> Vec<u8> {
+    let whose = if talk.random.once_in(12) { from.other() } else { from };
+    let new = octets(talk.ends.address(whose));
+    let old = if new.len() == V4.len() { &V4[..] } else { &V6 };
+    let mut message = framed(talk.random.one_of(messages));
+    for at in 0..message.len().saturating_sub(old.len() + 1) {
+        let end = at + old.len();
+        if message[at..end] == *old {
+            // RTP keeps its even port, and RTCP its odd one.
+            let port = talk.any_port() & !1 | u16::from(message[end + 1] & 1);
+            let port = if talk.random.once_in(20) { 0 } else { port };
+            message[at..end].copy_from_slice(&new);
+            message[end..end + 2].copy_from_slice(&port.to_be_bytes());
+        }
+    }
+    message
+}
+
+/// A message with the header that it has on TCP.
+fn framed(message: &str) -> Vec<u8> {
+    let digits = message.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    let bytes = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap());
+    header(message.len() / 2 + 4).into_iter().chain(bytes).collect()
+}
+
+/// Version, and length of all.
+fn header(length: usize) -> [u8; 4] {
+    let [high, low] = (length as u16).to_be_bytes();
+    [3, 0, high, low]
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// The kernel does not get through those that it does not know, even absent ones.
+const ADDITIONS: &str = "additions of later versions are passed over";
+/// The kernel reads on.
+const OTHERS: &str = "what is behind tokens of H.235, or for networks other than IP, is not read";
+/// The kernel takes a segment for whole messages, or for the header of one.
+const PIECES: &str = "messages may begin and end anywhere in segments";
+
+/// The kernel drops the second. Rare, so no seed that is always played shows it.
+const AGAIN: &str = "one place may be announced on two connections";
+
+fn rule(told: &[Told<'_>]) -> Option<&'static str> {
+    let Told { kernel, ours, frame, log, .. } = told.last()?;
+    if kernel.class == Class::Lost && log.contains("cannot process") {
+        return Some(AGAIN);
+    }
+    let more = match (kernel.class, ours.class) {
+        (Class::New, Class::Related) => true,
+        (Class::Related, Class::New) => false,
+        _ => return None,
+    };
+    let port = visits(frame)?;
+    let heard = told.iter().map(|told| (told, payload(told.frame)));
+    let said: Vec<_> = heard.filter(|(_, bytes)| bytes.len() > SOUND.len()).collect();
+    let only_one: &[&str] = if more { &ONLY_OURS } else { &ONLY_KERNEL };
+    let mut announcing = said.iter().filter(|(told, bytes)| names(bytes, told.frame, port));
+    let is_whole = |bytes: &[u8]| bytes[..4] == header(bytes.len());
+    if announcing.any(|(_, bytes)| only_one.iter().any(|message| is(bytes, message))) {
+        Some(if more { ADDITIONS } else { OTHERS })
+    } else if said.iter().any(|(_, bytes)| !is_whole(bytes)) {
+        Some(PIECES)
+    } else {
+        None
+    }
+}
+
+/// True if the sender of the frame says that it waits at the port, or at the other of its pair.
+fn names(bytes: &[u8], frame: &[u8], port: u16) -> bool {
+    let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let address = octets(network.source_ip());
+    let is_named = |window: &[u8]| {
+        let (start, end) = window.split_at(address.len());
+        start == address && u16::from_be_bytes([end[0], end[1]]) | 1 == port | 1
+    };
+    bytes.windows(address.len() + 2).any(is_named)
+}
+
+/// True if a packet begins with the message, but for addresses and ports.
+fn is(bytes: &[u8], message: &str) -> bool {
+    let message = framed(message);
+    bytes.len() >= message.len() && bytes[..10] == message[..10]
+}
+
+/// The port that a packet opens a connection to.
+fn visits(frame: &[u8]) -> Option<u16> {
+    match dissect(frame, Tunnels::Outer).ok()?.network?.transport {
+        Transport::Udp { destination_port, .. } => Some(destination_port),
+        _ => opens(frame),
+    }
+}

@@ -1,0 +1,167 @@
+//! Direct connections that clients of IRC offer each other, and then others that come.
+
+use std::time::Duration;
+
+use lab::{Family, Random};
+
+use super::announced::payload;
+use super::compare::{Comparison, Told};
+use super::dialogue::{Client, Dialogue, Server, Side};
+use super::said::Class;
+use super::talk::{Talk, opens};
+
+/// The kernel's helper reads IPv4 only.
+pub const IRC: Comparison = Comparison {
+    name: "irc",
+    seeds: 3000,
+    pause: |_| Duration::ZERO,
+    turns_after: None,
+    tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
+    generate,
+    rule,
+    rules: &[LINES, PREFIX, TEXT, KIND, BLANKS, NUMBERS],
+    lists_alike: |_| true,
+};
+
+fn generate(seed: u64) -> Dialogue {
+    let mut talk = Talk::of(seed, Family::V4, Random::new(seed));
+    // Anybody may accept an offer, so clients of one address offer other ports.
+    talk.first += 1000 * u16::from(talk.ends.number(Server) as u8);
+    talk.connect(6667);
+    talk.say(Client, b"NICK a\r\n");
+    talk.say(Server, b":x 001 a :Welcome\r\n");
+    if talk.random.once_in(20) {
+        many(&mut talk);
+    }
+    for _ in 0..talk.random.between(2, 6) {
+        let from = talk.random.one_of(&[Client, Client, Client, Client, Client, Server]);
+        say(&mut talk, from);
+        for _ in 0..talk.random.between(0, 2) {
+            talk.somebody_comes();
+        }
+    }
+    talk.end()
+}
+
+/// More offers than are expected at a time.
+fn many(talk: &mut Talk) {
+    let ports = talk.first + 100..talk.first + 110;
+    for port in ports.clone() {
+        let address = talk.ends.number(Client);
+        let offer = format!("PRIVMSG b :\x01DCC SEND file {address} {port}\x01\r\n");
+        talk.say(Client, offer.as_bytes());
+    }
+    for port in ports {
+        talk.somebody_connects(Server, port);
+    }
+}
+
+/// A line, rarely two or in two pieces, mostly as it should be.
+fn say(talk: &mut Talk, from: Side) {
+    let mut text = offer(talk).into_bytes();
+    match talk.random.between(0, 49) {
+        0 | 1 => {
+            let at = talk.random.between(0, text.len() - 1);
+            text[at] = talk.random.one_of(b" :\x01\"0129\rxP\n");
+        }
+        2 => drop(text.splice(..0, *b"PING x\r\n")),
+        3 => drop(text.splice(..0, *b"\r\n")),
+        4 => text.extend(offer(talk).into_bytes()),
+        5..=7 => {
+            let at = talk.random.between(1, text.len() - 1);
+            talk.say(from, &text[..at]);
+            text.drain(..at);
+        }
+        _ => {}
+    }
+    talk.say(from, &text);
+}
+
+fn offer(talk: &mut Talk) -> String {
+    let listener = if talk.random.once_in(12) { Server } else { Client };
+    let address = talk.ends.number(listener);
+    let port = u64::from(talk.any_port());
+    let random = &mut talk.random;
+    let mut seldom = |usual: &[&str], unusual: &[&str]| {
+        let choices = if random.once_in(20) { unusual } else { usual };
+        random.one_of(choices).to_owned()
+    };
+    let command =
+        seldom(&["PRIVMSG"], &["privmsg", "NOTICE", ":a!b@c PRIVMSG", "TOPIC", " PRIVMSG"]);
+    let target = seldom(&["bob", "#c", "#c,bob"], &["#c:*.org", "", "b "]);
+    let start =
+        seldom(&[":\x01DCC"], &["\x01DCC", ":look \x01DCC", ":\x01dcc", ":DCC", ":\x01PING"]);
+    let kind = seldom(
+        &["SEND", "SEND", "CHAT", "MOVE", "TSEND", "SCHAT"],
+        &["send", "RESUME", "ACCEPT", "XMIT", "SENDS", "SEND "],
+    );
+    let name = seldom(&["chat", "file.txt", "\"a\""], &["\"a b\"", "a b", "", "\"a", "7"]);
+    let end = seldom(&["\x01\r\n", " 1234\x01\r\n", " 1234 7\x01\n"], &["\r\n", "x\r\n", "\x01"]);
+    let blank = seldom(&[" "], &["  ", "", "\t", "-"]);
+    let too_much = 1 << 32;
+    let address = seldom(
+        &[&address.to_string()],
+        &["0", "", "0x1", &format!("0{address}"), &(too_much + address).to_string()],
+    );
+    let port = seldom(
+        &[&port.to_string()],
+        &["0", "65535", "65536", "", "-1", &(port + 65536).to_string(), &format!("0{port}")],
+    );
+    format!("{command} {target} {start} {kind} {name} {address}{blank}{port}{end}")
+}
+
+/// The kernel takes a segment for a line.
+const LINES: &str = "a line may begin inside a segment, and end in another";
+const PREFIX: &str = "a line may begin with the name of its sender";
+/// The kernel looks for them where the text starts.
+const TEXT: &str = "requests of clients to each other may stand behind text";
+const KIND: &str = "the kind of an offer may be in lower case";
+/// To the kernel a name is what stands between the next two blanks.
+const BLANKS: &str = "several blanks are as one, and in quotes they belong to a name";
+/// The kernel takes the low bits.
+const NUMBERS: &str = "addresses have 32 bits and ports 16";
+
+/// The kernel drops the second offer. Rare, so no seed that is always played shows it.
+const AGAIN: &str = "a client may offer the same port by way of two servers";
+
+fn rule(told: &[Told<'_>]) -> Option<&'static str> {
+    let Told { kernel, ours, frame, log, .. } = told.last()?;
+    if kernel.class == Class::Lost && log.contains("cannot add expectation") {
+        return Some(AGAIN);
+    }
+    let port = opens(frame)?;
+    let mut said: Vec<String> = told
+        .iter()
+        .filter(|told| told.from == Client && opens(told.frame).is_none())
+        .map(|told| String::from_utf8(payload(told.frame)).expect("only ASCII is said"))
+        .filter(|text| !text.is_empty())
+        .collect();
+    // Without copies.
+    said.dedup();
+    let stream = said.concat();
+    let lines = stream.split_inclusive('\n').filter(|line| line.contains(&port.to_string()));
+    let in_lines = lines.clone().all(|line| said.iter().any(|text| text == line));
+    // A port plus 2^16, or the number of an address from 192.0.2.0 on plus 2^32.
+    let long = [(u32::from(port) + 65536).to_string(), "7516193".to_owned()];
+    let too_much = long.iter().any(|number| stream.contains(number));
+    let any = |mark: &str| lines.clone().any(|line| line.contains(mark));
+    let is_odd = |line: &str| {
+        let mut words = line.split_once("DCC ").map_or("", |(_, offer)| offer).split(' ');
+        let [name, address] = [words.nth(1), words.next()].map(Option::unwrap_or_default);
+        let is_open = name.starts_with('"') && (name.len() == 1 || !name.ends_with('"'));
+        is_open || name.is_empty() || address.is_empty()
+    };
+    match (kernel.class, ours.class) {
+        (Class::Related, Class::New) if too_much => Some(NUMBERS),
+        (Class::New, Class::Related) | (Class::Related, Class::New) if !in_lines => Some(LINES),
+        (Class::New, Class::Related) if any(":a!b@c ") => Some(PREFIX),
+        (Class::New, Class::Related) if any(":look ") => Some(TEXT),
+        (Class::New, Class::Related) if any(" send ") => Some(KIND),
+        (Class::New, Class::Related) | (Class::Related, Class::New)
+            if lines.clone().any(is_odd) =>
+        {
+            Some(BLANKS)
+        }
+        _ => None,
+    }
+}

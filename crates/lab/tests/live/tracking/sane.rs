@@ -1,0 +1,116 @@
+//! Pictures that a scanner's host announces, and then others that come.
+
+use std::time::Duration;
+
+use super::announced::payload;
+use super::compare::{Comparison, Told};
+use super::dialogue::{Client, Dialogue, Server, Side};
+use super::said::Class;
+use super::talk::{Talk, opens};
+
+pub const SANE: Comparison = Comparison {
+    name: "sane",
+    seeds: 3000,
+    pause: |_| Duration::ZERO,
+    turns_after: None,
+    tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
+    generate,
+    rule,
+    rules: &[TURNS, NOBODY],
+    lists_alike: |_| true,
+};
+
+/// Requests (SANE 1.05, section 5.2) by their numbers; their lengths as far as it matters.
+const START: u32 = 7;
+
+fn generate(seed: u64) -> Dialogue {
+    let mut talk = Talk::new(seed);
+    talk.connect(6566);
+    for _ in 0..talk.random.between(2, 6) {
+        let request = request(&mut talk);
+        say(&mut talk, Client, &request);
+        if !talk.random.once_in(20) {
+            let reply = reply(&mut talk);
+            say(&mut talk, Server, &reply);
+        }
+        for _ in 0..talk.random.between(0, 2) {
+            talk.somebody_comes();
+        }
+    }
+    talk.end()
+}
+
+/// Rarely in two pieces.
+fn say(talk: &mut Talk, from: Side, mut bytes: &[u8]) {
+    if talk.random.once_in(15) {
+        let (first, rest) = bytes.split_at(talk.random.between(1, bytes.len() - 1));
+        talk.say(from, first);
+        bytes = rest;
+    }
+    talk.say(from, bytes);
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+fn request(talk: &mut Talk) -> Vec<u8> {
+    let number = match talk.random.between(0, 9) {
+        0 | 1 => talk.random.between(0, 10) as u32,
+        2 => START << talk.random.between(0, 29),
+        _ => START,
+    };
+    // With a handle, by which it can be told from others.
+    let mut request = words(&[number, talk.random.bits() as u32]);
+    match talk.random.between(0, 19) {
+        0 => request.truncate(talk.random.between(4, 7)),
+        1 => request.push(0),
+        2 => request.extend(words(&[START, 5])),
+        _ => {}
+    }
+    request
+}
+
+fn reply(talk: &mut Talk) -> Vec<u8> {
+    let port = u32::from(talk.any_port());
+    let status = if talk.random.once_in(8) { talk.random.between(1, 11) as u32 } else { 0 };
+    let port = match talk.random.between(0, 29) {
+        0 => 0,
+        1 => port | 1 << talk.random.between(16, 31),
+        2 => port.swap_bytes(),
+        _ => port,
+    };
+    let mut reply = words(&[status, port, 0x1234, 0]);
+    match talk.random.between(0, 19) {
+        0 => reply.truncate(talk.random.between(4, 15)),
+        1 => reply.extend(words(&[0, port + 1])),
+        2 => drop(reply.splice(..0, words(&[0]))),
+        _ => {}
+    }
+    reply
+}
+
+/// The kernel takes any eight bytes in a segment for a request, and any segment for a reply.
+const TURNS: &str = "requests and replies take turns, and may come in pieces";
+/// To the kernel it takes the place of what was announced before.
+const NOBODY: &str = "nobody listens at port 0";
+
+fn rule(told: &[Told<'_>]) -> Option<&'static str> {
+    let Told { kernel, ours, frame, .. } = told.last()?;
+    opens(frame)?;
+    let mut said: Vec<(Side, Vec<u8>)> = told
+        .iter()
+        .map(|told| (told.from, payload(told.frame)))
+        .filter(|(_, bytes)| !bytes.is_empty())
+        .collect();
+    // Without copies.
+    said.dedup();
+    let in_turns = said.windows(2).all(|pair| pair[0].0 != pair[1].0);
+    let names_nobody =
+        |(from, bytes): &(Side, Vec<u8>)| *from == Server && bytes.starts_with(&[0; 8]);
+    match (kernel.class, ours.class) {
+        (Class::New, Class::Related) | (Class::Related, Class::New) if !in_turns => Some(TURNS),
+        (Class::New, Class::Related) if said.iter().any(names_nobody) => Some(NOBODY),
+        _ => None,
+    }
+}
