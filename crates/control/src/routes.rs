@@ -52,7 +52,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/datagrams", get(datagrams))
         .route("/v1/drops/recent", get(recent_drops))
         .route("/v1/events", get(events))
-        .route("/v1/expectations", get(expectations))
+        .route("/v1/expectations", get(expectations).delete(forget_expectations))
         .route("/v1/expectations/events", get(expectation_events))
         .route("/v1/tunables", get(tunables))
         .route("/v1/tunables/{name}", put(set_tunable))
@@ -278,6 +278,14 @@ async fn expectations(
         });
         let _ = lines.flush();
     })
+}
+
+async fn forget_expectations(State(shared): State<Shared>) -> Answer<Done> {
+    call(shared, |gateway| {
+        let affected = gateway.forget_expectations().map_err(unresponsive)?;
+        Ok(Done { schema: SCHEMA, affected })
+    })
+    .await
 }
 
 async fn datagrams(State(shared): State<Shared>) -> Result<Response, Refused> {
