@@ -457,8 +457,12 @@ fn changes_of(shared: &Shared, body: &UpdateConnections) -> Result<Changes, Refu
         read.collect::<Result<_, _>>().map_err(refused)
     };
     let dropped = labels("drop_labels", &body.drop_labels)?;
+    if body.mark.is_none() && body.mark_mask.is_some() {
+        let what = "a mask without a mark changes nothing";
+        return Err(Refused::bad_request("mark_mask", what, "give a mark too"));
+    }
     Ok(Changes {
-        mark: body.mark,
+        mark: body.mark.map(|mark| (mark, body.mark_mask.unwrap_or(u32::MAX))),
         timeout_s: body.timeout_s,
         drop_labels: if body.drop_all_labels { Labels::ALL } else { dropped },
         add_labels: labels("add_labels", &body.add_labels)?,
