@@ -178,7 +178,7 @@ impl Expectations {
         let mut last = None;
         let book = self.book();
         for (&number, expectation) in book.entries.range(from.0..).take(budget) {
-            if expectation.deadline > now && !expectation.announced.waits {
+            if expectation.is_listed(now) {
                 each(Expected::of(expectation, now));
             }
             last = Some(ExpectationCursor(number + 1));
@@ -380,6 +380,24 @@ impl Expectations {
         }
     }
 
+    /// Forgets up to `budget` expectations, the oldest first. Returns how many of them were
+    /// listed, and whether there may be more.
+    pub fn flush(
+        &self,
+        budget: usize,
+        now: Timestamp,
+        events: &mut Option<&mut dyn ExpectationSink>,
+    ) -> (usize, bool) {
+        let mut book = self.book();
+        let doomed: Vec<u64> = book.entries.keys().copied().take(budget).collect();
+        let mut listed = 0;
+        for &number in &doomed {
+            listed += usize::from(book.entries[&number].is_listed(now));
+            self.remove(&mut book, number, now, events);
+        }
+        (listed, doomed.len() == budget)
+    }
+
     /// Forgets a few of those whose time is over; true if there may be more. Nobody has to
     /// call it, but it returns memory that nobody comes across, and tells who listens.
     pub fn expire(&self, now: Timestamp, events: &mut Option<&mut dyn ExpectationSink>) -> bool {
@@ -488,6 +506,10 @@ impl Destination {
 }
 
 impl Expectation {
+    fn is_listed(&self, now: Timestamp) -> bool {
+        self.deadline > now && !self.announced.waits
+    }
+
     fn destination(&self) -> Destination {
         let Announced { protocol, destination, destination_port: port, .. } = self.announced;
         Destination {

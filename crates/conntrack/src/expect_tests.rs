@@ -192,6 +192,24 @@ fn what_a_connection_announced_ends_with_it() {
 }
 
 #[test]
+fn a_flush_forgets_the_oldest_first_and_counts_what_was_listed() {
+    let expectations = Expectations::new(HashKey(1, 2));
+    let waiting = Announced { waits: true, ..data(2001) };
+    let permanent = Announced { permanent: true, ..data(2002) };
+    for (port, announced) in (5000..).zip([data(2000), waiting, permanent, data(2003)]) {
+        expectations.add(port, announced).unwrap();
+    }
+    let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
+    let mut told: Vec<(u64, ExpectationEvent)> = Vec::new();
+    assert_eq!(expectations.flush(3, start(), &mut Some(&mut told)), (2, true));
+    assert_eq!(ports(&expectations, start()), [2003]);
+    assert_eq!(expectations.flush(3, start(), &mut Some(&mut told)), (1, false));
+    assert_eq!(told.len(), 3, "nobody was told of what waits");
+    expectations.release(&claim);
+    expectations.assert_nothing_is_left();
+}
+
+#[test]
 fn nobody_keeps_others_from_a_place_by_naming_it_first() {
     // The kernel refuses what the second connection announces for as long as the first,
     // which anybody fulfils, stands. Here both stand.

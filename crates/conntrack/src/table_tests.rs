@@ -327,7 +327,8 @@ fn a_shorter_timeout_brings_the_memory_back_earlier() {
     let keyed = keyed(&packet);
     let hash = keyed.key.hash(SECRET);
     for timeout_s in [400_000, 10] {
-        let changes = Changes { mark: Some(7), timeout_s: Some(timeout_s), ..Changes::default() };
+        let changes =
+            Changes { mark: Some((7, u32::MAX)), timeout_s: Some(timeout_s), ..Changes::default() };
         assert!(lab.run(|table, context| table.update(&keyed.key, hash, changes, context)));
     }
     assert_eq!(lab.track(&packet).mark, 7);

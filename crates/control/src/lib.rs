@@ -12,6 +12,7 @@
 //! | `GET /v1/drops/recent` | [`schema::RecentDrops`] |
 //! | `GET /v1/events?FILTER` | stream of [`schema::Event`], one per line |
 //! | `GET /v1/expectations` | stream of [`schema::Expectation`], one per line |
+//! | `DELETE /v1/expectations` | [`schema::Done`]; all are deleted |
 //! | `GET /v1/expectations/events` | stream of [`schema::ExpectationEvent`], one per line |
 //! | `GET /v1/rules` | [`schema::ActiveRules`] |
 //! | `PUT /v1/rules?confirm_s=SECONDS&allow_unsupported=BOOL` | [`schema::LoadedRules`]; body: what `nft -j list ruleset` prints |

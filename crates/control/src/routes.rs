@@ -52,7 +52,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/datagrams", get(datagrams))
         .route("/v1/drops/recent", get(recent_drops))
         .route("/v1/events", get(events))
-        .route("/v1/expectations", get(expectations))
+        .route("/v1/expectations", get(expectations).delete(forget_expectations))
         .route("/v1/expectations/events", get(expectation_events))
         .route("/v1/tunables", get(tunables))
         .route("/v1/tunables/{name}", put(set_tunable))
@@ -280,6 +280,14 @@ async fn expectations(
     })
 }
 
+async fn forget_expectations(State(shared): State<Shared>) -> Answer<Done> {
+    call(shared, |gateway| {
+        let affected = gateway.forget_expectations().map_err(unresponsive)?;
+        Ok(Done { schema: SCHEMA, affected })
+    })
+    .await
+}
+
 async fn datagrams(State(shared): State<Shared>) -> Result<Response, Refused> {
     stream(shared, move |shared, mut lines| {
         let result = shared.gateway.datagrams(&mut |view| match json_line(
@@ -449,8 +457,12 @@ fn changes_of(shared: &Shared, body: &UpdateConnections) -> Result<Changes, Refu
         read.collect::<Result<_, _>>().map_err(refused)
     };
     let dropped = labels("drop_labels", &body.drop_labels)?;
+    if body.mark.is_none() && body.mark_mask.is_some() {
+        let what = "a mask without a mark changes nothing";
+        return Err(Refused::bad_request("mark_mask", what, "give a mark too"));
+    }
     Ok(Changes {
-        mark: body.mark,
+        mark: body.mark.map(|mark| (mark, body.mark_mask.unwrap_or(u32::MAX))),
         timeout_s: body.timeout_s,
         drop_labels: if body.drop_all_labels { Labels::ALL } else { dropped },
         add_labels: labels("add_labels", &body.add_labels)?,

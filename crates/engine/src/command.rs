@@ -108,6 +108,9 @@ pub enum Question {
     Report(SyncSender<WorkerReport>),
     /// Do something to the connections of a bucket that match, in a piece of it.
     Select(BucketId, Selection, SyncSender<Selected>),
+    /// Forget so many expectations of the gateway, and tell those who listen to this worker. The
+    /// answer: how many were listed, and whether there may be more.
+    ForgetExpectations(usize, SyncSender<(usize, bool)>),
     /// Incomplete datagrams in a piece of the worker's table, and where the next
     /// piece begins.
     Datagrams(defrag::Cursor, SyncSender<(Vec<QueueView>, Option<defrag::Cursor>)>),

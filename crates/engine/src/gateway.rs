@@ -158,6 +158,27 @@ impl Gateway {
         }
     }
 
+    /// Forgets every connection that another one has announced; returns how many. What is
+    /// announced meanwhile may stay. The first worker does it, since workers tell the
+    /// subscribers.
+    ///
+    /// # Errors
+    /// [`Unresponsive`]; what was forgotten before stays forgotten.
+    pub fn forget_expectations(&self) -> Result<u64, Unresponsive> {
+        let mut forgotten = 0;
+        loop {
+            let question = |reply| Question::ForgetExpectations(EXPECTATIONS_AT_ONCE, reply);
+            let Some(answer) = self.shared.lock().ask_worker(WorkerId(0), question) else {
+                return Ok(forgotten);
+            };
+            let (found, has_more) = answer?;
+            forgotten += found as u64;
+            if !has_more {
+                return Ok(forgotten);
+            }
+        }
+    }
+
     /// Calls `each` for every incomplete datagram, until it breaks off. A piece of one
     /// worker's table is read at a time; datagrams that come, go or move meanwhile may
     /// or may not be seen.

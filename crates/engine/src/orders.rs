@@ -132,6 +132,12 @@ impl Worker {
             Question::Select(bucket, selection, reply) => {
                 let _ = reply.try_send(self.select(bucket, &selection, now));
             }
+            Question::ForgetExpectations(budget, reply) => {
+                let context = self.tracking.context(now, &mut self.counters);
+                let forgotten =
+                    context.expectations.flush(budget, now, &mut { context.expectation_events });
+                let _ = reply.try_send(forgotten);
+            }
             Question::Datagrams(from, reply) => {
                 let mut found = Vec::new();
                 let settings = &self.tracking.settings.defrag;

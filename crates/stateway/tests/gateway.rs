@@ -91,7 +91,7 @@ fn what_is_no_socket_of_a_gateway_is_named() {
 fn wrong_usage_is_told_before_a_gateway_is_asked() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("none.sock");
-    let commands: [&[&str]; 16] = [
+    let commands: [&[&str]; 28] = [
         &["conntrack", "-U", "-s", "192.0.2.7"],
         &["conntrack", "-U", "-m", "ten"],
         &["conntrack", "-L", "-s", "192.0.2"],
@@ -105,6 +105,18 @@ fn wrong_usage_is_told_before_a_gateway_is_asked() {
         &["status", "--watch", "0"],
         &["conntrack", "-U", "-s", "192.0.2.7", "-t", "2147484"],
         &["conntrack", "-C", "expect", "-w", "10"],
+        &["conntrack", "-U", "-m", "1/"],
+        &["conntrack", "-U", "-m", "1/0x100000000"],
+        &["conntrack", "-U", "conntrack", "-s", "192.0.2.7"],
+        &["conntrack", "-U", "expect", "-m", "1"],
+        &["conntrack", "-D", "conntrack"],
+        &["conntrack", "-D", "expect", "-s", "192.0.2.7"],
+        &["conntrack", "-F", "expect", "-s", "192.0.2.7"],
+        &["conntrack", "-F", "nosuch"],
+        &["conntrack", "-L", "expect", "-s", "192.0.2.7"],
+        &["conntrack", "-E", "expect", "-s", "192.0.2.7"],
+        &["conntrack", "-E", "expect", "-e", "BORN"],
+        &["conntrack", "-S", "expect"],
         &["zone", "set", "10", "vlans=x"],
         &["zone", "add", "10", "size=5"],
         &["nonsense"],
@@ -262,7 +274,7 @@ fn a_running_gateway_answers_every_question() {
 
 /// Values that mean nothing, as only the gateway can tell.
 fn wrong_values_are_wrong_usage(gateway: &Stateway) -> lab::Result<()> {
-    let wrong: [&[&str]; 12] = [
+    let wrong: [&[&str]; 14] = [
         &["conntrack", "-L", "-l", "nosuch"],
         &["conntrack", "-E", "-l", "128"],
         &["conntrack", "-D", "-l", "nosuch"],
@@ -275,6 +287,8 @@ fn wrong_values_are_wrong_usage(gateway: &Stateway) -> lab::Result<()> {
         &["zone", "add", "9", "timeout_policy=nosuch"],
         &["zone", "add", "9", "nf_conntrack_udp_timeout=2147484"],
         &["zone", "delete", "9"],
+        &["zone", "set", "9", "max_connections=5"],
+        &["zone", "add", "9", "max_connections=0"],
     ];
     for command in wrong {
         let output = gateway.command(command).run()?;

@@ -16,8 +16,9 @@ pub struct Cursor(pub(super) u32);
 /// What to change in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// New mark.
-    pub mark: Option<u32>,
+    /// New mark: a value and a mask. The bits of the mask become 0, then those of the value
+    /// are inverted, as with the kernel's tool.
+    pub mark: Option<(u32, u32)>,
     /// New time to live from now on, seconds.
     pub timeout_s: Option<u32>,
     /// Labels that it is to have no longer.
@@ -75,8 +76,8 @@ impl Table {
 
     fn change(&mut self, slot: u32, changes: Changes, context: &mut Context<'_>) {
         let head = &mut self.slab[slot].head;
-        if let Some(mark) = changes.mark {
-            head.mark = mark;
+        if let Some((value, mask)) = changes.mark {
+            head.mark = (head.mark & !mask) ^ value;
         }
         if let Some(timeout_s) = changes.timeout_s {
             head.deadline = deadline(context.now, timeout_s);

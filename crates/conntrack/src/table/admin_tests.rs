@@ -93,7 +93,7 @@ proptest! {
             prop_assert!(wanted.len() <= 1);
         }
         let whole = (Cursor::default(), u32::MAX);
-        let changes = Changes { mark: Some(9), timeout_s: Some(7), ..Changes::default() };
+        let changes = Changes { mark: Some((9, u32::MAX)), timeout_s: Some(7), ..Changes::default() };
         let changed = lab.run(|table, context| table.select(&filter, Action::Update(changes), whole, context).0);
         let marked: Vec<FlowKey> = lab.listed().iter().filter(|c| (c.mark, c.timeout_s) == (9, 7)).map(|c| c.key).collect();
         prop_assert_eq!(marked.len() as u64, changed);

@@ -176,7 +176,7 @@ fn an_announced_connection_is_related_and_has_the_mark() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
     lab.control(21);
     let key = lab.connections()[0].key;
-    let changes = Changes { mark: Some(5), ..Changes::default() };
+    let changes = Changes { mark: Some((5, u32::MAX)), ..Changes::default() };
     lab.run(|table, context| table.update(&key, key.hash(SECRET), changes, context));
     assert!(is_refused(lab.data_syn(2000)));
     assert_eq!(lab.command(3, b"PORT 192,0,2,1,7,208\n").verdict, Verdict::Accept);

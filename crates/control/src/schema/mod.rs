@@ -115,6 +115,10 @@ pub struct UpdateConnections {
     /// New mark.
     #[serde(default)]
     pub mark: Option<u32>,
+    /// The bits of the old mark that become 0; those of `mark` are inverted then, whether they
+    /// are among these or not. Without it all bits are new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark_mask: Option<u32>,
     /// New time to live from now on, seconds.
     #[serde(default)]
     pub timeout_s: Option<u32>,

@@ -274,11 +274,18 @@ fn lists_are_filtered_and_come_in_both_forms() {
     let lines = running.lines(&text.request("/v1/connections")).unwrap();
     assert!(lines[0].contains("src=198.18.0.0 dst=192.0.2.1 sport=7 dport=53 [UNREPLIED]"));
 
-    let changes = UpdateConnections { mark: Some(7), ..UpdateConnections::default() };
-    let done: Done = running.client.patch(&one.request("/v1/connections"), &changes).unwrap();
-    let marked = ConnectionQuery { mark: Some("7".to_owned()), ..ConnectionQuery::default() };
+    let changes = |mark| UpdateConnections { mark: Some(mark), ..UpdateConnections::default() };
+    let done: Done = running.client.patch(&one.request("/v1/connections"), &changes(7)).unwrap();
+    let mut marked = ConnectionQuery { mark: Some("7".to_owned()), ..ConnectionQuery::default() };
     let lines = running.lines(&marked.request("/v1/connections")).unwrap();
     assert_eq!((done.affected, lines.len()), (1, 1));
+    let changes = UpdateConnections { mark_mask: Some(3), ..changes(0x15) };
+    let _: Done = running.client.patch(&one.request("/v1/connections"), &changes).unwrap();
+    marked.mark = Some("0x11".to_owned());
+    assert_eq!(running.lines(&marked.request("/v1/connections")).unwrap().len(), 1);
+    let changes = UpdateConnections { mark: None, ..changes };
+    let refused = running.client.patch::<Done>(&one.request("/v1/connections"), &changes);
+    assert!(matches!(refused, Err(ClientError::BadRequest(_))), "a mask alone");
     // All of a flow: found through the index, and from the side that opened it only.
     let mut flow = ConnectionQuery {
         proto: Some("udp".to_owned()),

@@ -212,6 +212,89 @@ fn the_table_reads_like_the_kernels() {
     });
 }
 
+/// What is asked of one connection of ICMP, in turn: each word that names a table, what matches
+/// nothing, and marks by mask.
+const ASKED: [&str; 38] = [
+    "-U -f ipv4 -m 0x37",
+    "-U conntrack -f ipv4 -m 0x10/0xf0",
+    "-U -f ipv4 -m 0x123/0xf",
+    "-U -f ipv4 -m 0xff/0",
+    "-U -f ipv4 -p icmp -m 5/0x0f",
+    "-U -f ipv4 -m 12/0xffffffff",
+    "-U -f ipv4 -m 4294967295/16",
+    "-U -f ipv4 -m 9 -s 198.18.7.7",
+    "-U -f ipv4 -m 9 -p udp",
+    "-U expect -m 1",
+    "-L",
+    "-L conntrack",
+    "-L -f ipv4 -s 198.18.7.7",
+    "-L expect",
+    "-L nosuch",
+    "-C",
+    "-C conntrack",
+    "-C expect",
+    "-C nosuch",
+    "-S",
+    "-S conntrack",
+    "-S nosuch",
+    "-E nosuch",
+    "-D -f ipv4 -s 198.18.7.7",
+    "-D conntrack -f ipv4 -p udp",
+    "-D expect",
+    "-D expect -s 198.18.7.7",
+    "-D nosuch",
+    "-F expect",
+    "-F nosuch",
+    "-D conntrack -f ipv4 -p icmp",
+    "-D -f ipv4 -p icmp",
+    "-U -f ipv4 -m 9",
+    "-L",
+    "-C",
+    "-F",
+    "-F conntrack",
+    "-C",
+];
+
+#[test]
+fn commands_end_as_those_of_the_kernels_tool() {
+    alone(|| {
+        stateway_binary()?;
+        let kernel = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
+        let mut lab = stateway_lab(2)?;
+        for lab in [&kernel, &*lab] {
+            assert_eq!(ping(lab.on_client("ping"), lab.server_address(Family::V4), 1)?.received, 1);
+        }
+        let stateway = lab.stateway().expect("it runs");
+        let mut marks = Vec::new();
+        for asked in ASKED {
+            let words: Vec<&str> = asked.split(' ').collect();
+            let theirs = kernel.gateway().program("conntrack").args(&words).run()?;
+            let ours = stateway.command(&[&["conntrack"], &words[..]].concat()).run()?;
+            assert_eq!(ours.code, theirs.code, "{asked}: {ours:?} {theirs:?}");
+            if asked.starts_with("-C") {
+                assert_eq!(ours.stdout, theirs.stdout, "{asked}");
+            }
+            let listing = ["-L", "-f", "ipv4", "-p", "icmp"];
+            let theirs = mark(&kernel.gateway().program("conntrack").args(listing).check()?);
+            let listing = ["conntrack", "-L", "-p", "icmp", "-o", "conntrack"];
+            assert_eq!(mark(&stateway.command(&listing).check()?), theirs, "{asked}");
+            marks.extend(theirs);
+        }
+        marks.dedup();
+        assert_eq!(marks.len(), 7, "each mask made another mark: {marks:?}");
+        let nothing = ["conntrack", "-D", "-p", "icmp", "--json"];
+        let nothing = stateway.command(&nothing).run()?;
+        assert_eq!((nothing.code, nothing.stdout.contains("\"affected\":0")), (Some(1), true));
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// The mark of the one connection that is listed.
+fn mark(listed: &str) -> Option<String> {
+    let mut words = listed.split_whitespace();
+    words.find_map(|word| word.strip_prefix("mark=")).map(str::to_owned)
+}
+
 #[test]
 fn streams_in_progress_are_established_and_assured() {
     alone(|| {

@@ -8,7 +8,7 @@ use engine::ZoneBook;
 use super::remote::{Json, Remote};
 use crate::config::Configuration;
 use crate::outcome::UsageError;
-use crate::print::{Align, Output, Table, count};
+use crate::print::{Align, Output, Table, count, things};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -72,8 +72,8 @@ enum Action {
 struct Change {
     /// Its number.
     zone: u16,
-    /// Keys of a zone in the configuration with their values, timeouts too, lists with commas;
-    /// default: as if the key was not there.
+    /// Keys of a zone in the configuration with their values, timeouts too, lists with commas.
+    /// KEY=default takes a key out, as if it had never been there.
     #[arg(value_name = "KEY=VALUE", required = true)]
     settings: Vec<String>,
 }
@@ -82,27 +82,32 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     match &args.action {
         Action::List { remote, json } => {
             let zones: Zones = remote.client()?.get("/v1/zones")?;
-            if json.json { out.json(&zones) } else { table(&zones.zones).print(out) }
+            if json.json { out.json(&zones)? } else { table(&zones.zones).print(out)? }
         }
         Action::Set { change, remote } => {
             change.check()?;
             edit(remote, |zones| {
                 let at = place(zones, change.zone)?;
                 change.apply(&mut zones[at])
-            })
+            })?;
+            tell!("zone {} changed", change.zone);
         }
         Action::Add { change, remote } => {
             change.check()?;
             edit(remote, |zones| {
                 zones.push(Zone { zone: change.zone, ..Zone::default() });
                 zones.last_mut().map_or(Ok(()), |zone| change.apply(zone))
-            })
+            })?;
+            tell!("zone {} added", change.zone);
         }
-        Action::Delete { zone, remote } => edit(remote, |zones| {
-            let at = place(zones, *zone)?;
-            zones.remove(at);
-            Ok(())
-        }),
+        Action::Delete { zone, remote } => {
+            edit(remote, |zones| {
+                let at = place(zones, *zone)?;
+                zones.remove(at);
+                Ok(())
+            })?;
+            tell!("zone {zone} deleted");
+        }
         Action::Load { config, remote } => {
             let config = Configuration::load(config)?;
             let names: Vec<_> = config.interfaces.iter().map(|i| i.name.clone()).collect();
@@ -111,9 +116,11 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 timeout_policies: config.timeout_policies,
                 zones: config.zones,
             };
-            put(remote, &SetZones::new(&book, &names))
+            let Done { affected, .. } = put(remote, &SetZones::new(&book, &names))?;
+            tell!("{} now", things(affected, "zone"));
         }
     }
+    Ok(())
 }
 
 /// Changes the zones that there are, unless somebody else does meanwhile.
@@ -123,13 +130,12 @@ fn edit(
 ) -> anyhow::Result<()> {
     let Zones { revision, timeout_policies, mut zones, .. } = remote.client()?.get("/v1/zones")?;
     change(&mut zones)?;
-    put(remote, &SetZones { revision: Some(revision), timeout_policies, zones })
+    put(remote, &SetZones { revision: Some(revision), timeout_policies, zones })?;
+    Ok(())
 }
 
-fn put(remote: &Remote, zones: &SetZones) -> anyhow::Result<()> {
-    let Done { affected, .. } = remote.client()?.put("/v1/zones", zones)?;
-    tell!("there are {affected} zones now");
-    Ok(())
+fn put(remote: &Remote, zones: &SetZones) -> anyhow::Result<Done> {
+    Ok(remote.client()?.put("/v1/zones", zones)?)
 }
 
 fn place(zones: &[Zone], number: u16) -> Result<usize, UsageError> {

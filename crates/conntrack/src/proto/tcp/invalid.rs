@@ -68,7 +68,11 @@ impl Invalid {
 impl std::fmt::Display for Invalid {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match *self {
-            Self::Flags { flags } => write!(f, "control bits {flags:?} are never sent together"),
+            Self::Flags { flags } => match flags.0.count_ones() {
+                0 => f.write_str("no segment is sent without control bits"),
+                1 => write!(f, "control bit {flags:?} is never sent alone"),
+                _ => write!(f, "control bits {flags:?} are never sent together"),
+            },
             Self::NotOpening { class } => write!(f, "{class} does not open a connection"),
             Self::State { state, direction, class } => {
                 write!(f, "{class} in {direction} direction is not possible in {}", state.name())

@@ -181,8 +181,8 @@ impl Connections {
             Some(id) => table.withdraw(id, &mut context),
             None => {}
         }
-        if said.marked.is_some() {
-            let changes = Changes { mark: said.marked, ..Changes::default() };
+        if let Some(mark) = said.marked {
+            let changes = Changes { mark: Some((mark, u32::MAX)), ..Changes::default() };
             table.update(&keyed.key, hash, changes, &mut context);
         }
     }

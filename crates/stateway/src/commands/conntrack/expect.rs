@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use control::ConnectionQuery;
 use control::schema::{Expectation, ExpectationEvent};
+use control::{Client, ConnectionQuery};
 
 use super::{Format, Json, Remote};
 use crate::print::{Align, Output, Table, Widths, things};
@@ -51,9 +51,9 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
 }
 
 /// Prints how many there are.
-pub fn count(remote: &Remote, json: &Json, out: &mut Output) -> anyhow::Result<()> {
+pub fn count(client: &Client, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     let mut expected: u64 = 0;
-    remote.client()?.lines("/v1/expectations", &mut |_| {
+    client.lines("/v1/expectations", &mut |_| {
         expected += 1;
         anyhow::Ok(())
     })?;

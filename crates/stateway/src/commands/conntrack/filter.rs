@@ -1,5 +1,6 @@
 //! The filters of the kernel's conntrack tool.
 
+use ::conntrack::LabelNames;
 use control::ConnectionQuery;
 
 use crate::outcome::UsageError;
@@ -87,15 +88,19 @@ pub struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The mark for a command that sets it and does not choose by it.
-    pub fn take_mark(&mut self) -> Result<Option<u32>, UsageError> {
-        let Some(text) = self.mark.take() else { return Ok(None) };
-        let number = match text.strip_prefix("0x") {
-            Some(digits) => u32::from_str_radix(digits, 16),
-            None => text.parse(),
-        };
-        let what = |_| UsageError(format!("--mark: {text:?} is not a number such as 16 or 0x10"));
-        number.map(Some).map_err(what)
+    /// The mark and the mask for a command that sets them and does not choose by them.
+    pub fn take_mark(&mut self) -> anyhow::Result<Option<(u32, u32)>> {
+        let query = ConnectionQuery { mark: self.mark.take(), ..ConnectionQuery::default() };
+        let filter = query.filter(&LabelNames::default());
+        Ok(filter.map_err(|error| UsageError(error.to_string()))?.mark)
+    }
+
+    /// Refuses filters where none has a meaning; `all` says what happens without.
+    pub fn none(self, all: &str) -> anyhow::Result<()> {
+        if self.query()? == ConnectionQuery::default() {
+            return Ok(());
+        }
+        Err(UsageError(format!("filters are for connections; {all}")).into())
     }
 
     /// The filter for the gateway, checked here so that a mistake is one of usage.

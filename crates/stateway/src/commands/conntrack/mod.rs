@@ -4,10 +4,10 @@ mod expect;
 mod filter;
 mod output;
 mod rows;
+mod update;
 
 use control::ConnectionQuery;
-use control::schema::{Count, Counters, Done, Event, Names, Status, UpdateConnections};
-use flow::declared::LONGEST_TIMEOUT;
+use control::schema::{Count, Counters, Done, Event, Names, Status};
 
 use super::remote::{Json, Remote, Watch};
 use crate::outcome::UsageError;
@@ -29,7 +29,8 @@ The options of the kernel's conntrack tool work too:
   stateway conntrack -C                      how many
   stateway conntrack -D -s 192.0.2.7         forget what a host has opened
   stateway conntrack -U -s 192.0.2.7 -m 1    mark what a host has opened
-  stateway conntrack -F                      forget everything")]
+  stateway conntrack -F                      forget everything
+  stateway conntrack -F expect               forget everything that is expected")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -105,6 +106,9 @@ The names are the kernel's: those of `conntrack -S`, and for the SYN proxy, once
 something to do, those of /proc/net/stat/synproxy (whose `entries` is always 0 there)."
     )]
     Stats {
+        /// Of what; only of connections.
+        #[arg(value_name = "TABLE", default_value = "conntrack")]
+        table: ListedTable,
         /// table, conntrack (as the kernel's tool prints them) or json.
         #[command(flatten)]
         format: FormatArgs,
@@ -139,6 +143,9 @@ Examples:
   stateway conntrack delete -p udp --dport 5060"
     )]
     Delete {
+        /// Of what; only of connections.
+        #[arg(value_name = "TABLE", default_value = "conntrack")]
+        table: ListedTable,
         #[command(flatten)]
         filter: FilterArgs,
         #[command(flatten)]
@@ -151,34 +158,22 @@ Examples:
         short_flag = 'U',
         long_flag = "update",
         after_long_help = "\
-The mark is what is set here, as with the kernel's tool, and chooses nothing.
+The mark is what is set here, as with the kernel's tool, and chooses nothing. With a mask only
+the bits of the mask are set to 0 before MARK is put into the mark by exclusive or.
 
 Examples:
   stateway conntrack update -s 192.0.2.7 --mark 0x10
+  stateway conntrack update -s 192.0.2.7 --mark 0x10/0xf0    leave the other bits as they are
   stateway conntrack update -p tcp --dport 22 --timeout 86400
   stateway conntrack update -s 192.0.2.7 --label-add bulk --label-del voice"
     )]
-    Update {
-        #[command(flatten)]
-        filter: FilterArgs,
-        /// New time to live from now on, seconds.
-        #[arg(short, long, value_name = "SECONDS",
-              value_parser = clap::value_parser!(u32).range(..=LONGEST_TIMEOUT as i64))]
-        timeout: Option<u32>,
-        /// Labels to add, by name or number; several with commas.
-        #[arg(long, value_name = "LABEL", value_delimiter = ',')]
-        label_add: Vec<String>,
-        /// Labels to take away first, all of them if none is named.
-        #[arg(long, value_name = "LABEL", num_args = 0..=1, value_delimiter = ',')]
-        label_del: Option<Vec<String>>,
-        #[command(flatten)]
-        json: Json,
-        #[command(flatten)]
-        remote: Remote,
-    },
+    Update(update::Args),
     /// Forget all connections, or those that match a filter.
     #[command(short_flag = 'F', long_flag = "flush")]
     Flush {
+        /// What to forget.
+        #[arg(value_name = "TABLE", default_value = "conntrack")]
+        table: ListedTable,
         #[command(flatten)]
         filter: FilterArgs,
         #[command(flatten)]
@@ -201,46 +196,44 @@ enum ListedTable {
 const NOT_PRINTED: [&str; 3] = ["delete", "expect_new", "expect_create"];
 
 pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
+    use ListedTable::{Conntrack, Expect};
     match args.action {
-        Action::List { table, filter, format, remote } => {
-            let (query, format) = (filter.query()?, format.get());
-            if table == ListedTable::Conntrack {
-                return list(&query, format, &remote, out);
-            }
-            if query != ConnectionQuery::default() {
-                let what = "filters are for connections; `-L expect` lists all that is expected";
-                return Err(UsageError(what.to_owned()).into());
-            }
-            expect::list(format, &remote, out)
+        Action::List { table: Conntrack, filter, format, remote } => {
+            list(&filter.query()?, format.get(), &remote, out)
+        }
+        Action::List { table: Expect, filter, format, remote } => {
+            filter.none("`-L expect` lists all that is expected")?;
+            expect::list(format.get(), &remote, out)
         }
         Action::Expect { format, remote } => expect::list(format.get(), &remote, out),
-        Action::Events { table, event_mask, filter, format, remote } => {
-            let filter = filter.query()?;
-            if table == ListedTable::Expect && filter != ConnectionQuery::default() {
-                let what = "filters are for connections; `-E expect` tells of all that is expected";
-                return Err(UsageError(what.to_owned()).into());
-            }
-            let query = ConnectionQuery { events: event_mask, ..filter };
+        Action::Events { table: Expect, event_mask, filter, format, remote } => {
+            filter.none("`-E expect` tells of all that is expected")?;
+            let query = ConnectionQuery { events: event_mask, ..ConnectionQuery::default() };
             query.event_kinds().map_err(|error| UsageError(error.to_string()))?;
-            match table {
-                ListedTable::Conntrack => events(&query, format.get(), &remote, out),
-                ListedTable::Expect => expect::events(&query, format.get(), &remote, out),
-            }
+            expect::events(&query, format.get(), &remote, out)
         }
-        Action::Stats { format, watch, remote } => {
+        Action::Events { table: Conntrack, event_mask, filter, format, remote } => {
+            let query = ConnectionQuery { events: event_mask, ..filter.query()? };
+            query.event_kinds().map_err(|error| UsageError(error.to_string()))?;
+            events(&query, format.get(), &remote, out)
+        }
+        Action::Stats { table: Expect, .. } => {
+            refused("`-S` counts what is expected with the rest: see expect_new with --json")
+        }
+        Action::Stats { table: Conntrack, format, watch, remote } => {
             let (client, format) = (remote.client()?, format.get());
             watch.repeat(out, format == Format::Json, |out| {
                 stats(&client.get("/v1/status")?, format, out)
             })
         }
-        Action::Count { table: ListedTable::Expect, zone, json, remote, .. } => {
-            if zone.is_some() {
-                let what = "zones are for connections; `-C expect` counts all that is expected";
-                return Err(UsageError(what.to_owned()).into());
-            }
-            expect::count(&remote, &json, out)
+        Action::Count { table: Expect, zone: Some(_), .. } => {
+            refused("zones are for connections; `-C expect` counts all that is expected")
         }
-        Action::Count { table: ListedTable::Conntrack, zone, json, watch, remote } => {
+        Action::Count { table: Expect, zone: None, json, watch, remote } => {
+            let client = remote.client()?;
+            watch.repeat(out, json.json, |out| expect::count(&client, &json, out))
+        }
+        Action::Count { table: Conntrack, zone, json, watch, remote } => {
             let client = remote.client()?;
             let path = match zone {
                 Some(zone) => format!("/v1/connections/count?zone={zone}"),
@@ -251,32 +244,30 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
                 if json.json { out.json(&answer) } else { out.line(answer.connections) }
             })
         }
-        Action::Delete { filter, json, remote } => {
+        Action::Delete { table: Expect, .. } => refused(
+            "what is expected ends with the connection that announced it: delete that; \
+             `-F expect` forgets all that is expected",
+        ),
+        Action::Delete { table: Conntrack, filter, json, remote } => {
             let query = filter.query()?;
             if query == ConnectionQuery::default() {
-                let what = "delete needs a filter, for example -s 192.0.2.7; `stateway conntrack flush` forgets all";
-                return Err(UsageError(what.to_owned()).into());
+                return refused(
+                    "delete needs a filter, for example -s 192.0.2.7; \
+                     `stateway conntrack flush` forgets all",
+                );
             }
-            delete(&query, &remote, &json, out)
+            some_affected(&delete(&query, &remote)?, "deleted", &json, out)
         }
-        Action::Flush { filter, json, remote } => delete(&filter.query()?, &remote, &json, out),
-        Action::Update { mut filter, timeout, label_add, label_del, json, remote } => {
-            let mark = filter.take_mark()?;
-            if mark.is_none() && timeout.is_none() && label_add.is_empty() && label_del.is_none() {
-                let what = "update needs something to change: --mark MARK, --timeout SECONDS, \
-                            --label-add LABEL or --label-del [LABEL]";
-                return Err(UsageError(what.to_owned()).into());
-            }
-            let changes = UpdateConnections {
-                mark,
-                timeout_s: timeout,
-                drop_all_labels: label_del.as_ref().is_some_and(Vec::is_empty),
-                drop_labels: label_del.unwrap_or_default(),
-                add_labels: label_add,
-            };
-            let path = filter.query()?.request("/v1/connections");
-            affected(&remote.client()?.patch(&path, &changes)?, "changed", &json, out)
+        Action::Flush { table: Expect, filter, json, remote } => {
+            filter.none("`-F expect` forgets all that is expected")?;
+            let done: Done = remote.client()?.delete("/v1/expectations")?;
+            affected(&done, ("expectation", "deleted"), &json, out)
         }
+        Action::Flush { table: Conntrack, filter, json, remote } => {
+            let done = delete(&filter.query()?, &remote)?;
+            affected(&done, ("connection", "deleted"), &json, out)
+        }
+        Action::Update(args) => update::run(args, out),
     }
 }
 
@@ -360,22 +351,38 @@ fn say_lost(lost: u64) {
     }
 }
 
-fn delete(
-    query: &ConnectionQuery,
-    remote: &Remote,
+fn delete(query: &ConnectionQuery, remote: &Remote) -> anyhow::Result<Done> {
+    Ok(remote.client()?.delete(&query.request("/v1/connections"))?)
+}
+
+/// Says what was done to how many things.
+fn affected(
+    done: &Done,
+    (thing, what): (&str, &str),
     json: &Json,
     out: &mut Output,
 ) -> anyhow::Result<()> {
-    let done = remote.client()?.delete(&query.request("/v1/connections"))?;
-    affected(&done, "deleted", json, out)
-}
-
-fn affected(done: &Done, what: &str, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     if json.json {
         return out.json(done);
     }
-    tell!("{} {what}", things(done.affected, "connection"));
+    tell!("{} {what}", things(done.affected, thing));
     Ok(())
+}
+
+/// The same of connections; to have found none is a failure, as with the kernel's tool.
+fn some_affected(done: &Done, what: &str, json: &Json, out: &mut Output) -> anyhow::Result<()> {
+    if done.affected > 0 {
+        return affected(done, ("connection", what), json, out);
+    }
+    if json.json {
+        out.json(done)?;
+        out.flush()?;
+    }
+    anyhow::bail!("nothing is {what}: no connection matches")
+}
+
+fn refused(what: &str) -> anyhow::Result<()> {
+    Err(UsageError(what.to_owned()).into())
 }
 
 fn stats(status: &Status, format: Format, out: &mut Output) -> anyhow::Result<()> {
