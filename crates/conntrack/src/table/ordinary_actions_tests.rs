@@ -130,7 +130,7 @@ fn any_sent() -> impl Strategy<Value = Sent> {
 pub(super) fn any_action() -> impl Strategy<Value = Action> {
     let which = any::<usize>;
     let changes = (0u32..3, prop::option::of(0u32..500)).prop_map(|(mark, timeout_s)| Changes {
-        mark: Some(mark),
+        mark: Some((mark, u32::MAX)),
         timeout_s,
         ..Changes::default()
     });
