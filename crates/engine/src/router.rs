@@ -33,6 +33,9 @@ const PLACE_IS_SURE: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// How often the kernel is asked to look for a neighbour, or to make sure of it.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The same as long as packets wait, first; each pause is twice the one before. The kernel may have
+/// been told meanwhile to forget whom it looks for.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Neighbours that are remembered to have been asked for.
 const MAX_ASKED: usize = 1024;
 
@@ -105,6 +108,8 @@ struct Waiting {
     since_ns: u64,
     frames: VecDeque<Unsent>,
     bytes: usize,
+    /// Until the kernel is asked again.
+    pause: Duration,
     /// It had not answered before. The kernel does not tell that it has begun to ask again, so
     /// that it still has not answered says nothing.
     has_failed: bool,
@@ -342,13 +347,13 @@ impl Router {
         match known {
             Some(Neighbour::Known { station, is_fresh }) => {
                 if !is_fresh {
-                    self.ask(next, now_ns);
+                    self.ask(next, now_ns, ASK_EVERY);
                 }
                 self.send_on(port, station, unsent, now_ns, exits);
             }
             // It was asked for, and has not answered.
             Some(Neighbour::Failed)
-                if !self.waiting.contains_key(&next) && !self.ask(next, now_ns) =>
+                if !self.waiting.contains_key(&next) && !self.ask(next, now_ns, ASK_EVERY) =>
             {
                 self.refuse_unreachable(unsent.frame, now_ns, exits);
             }
@@ -384,11 +389,16 @@ impl Router {
         if !self.waiting.contains_key(&next) && !self.make_place(now_ns, exits) {
             return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
         }
-        self.ask(next, now_ns);
+        let last_pause = self.waiting.get(&next).map(|waiting| waiting.pause);
+        let mut pause = last_pause.unwrap_or(FIRST_PAUSE);
+        if self.ask(next, now_ns, pause) && last_pause.is_some() {
+            pause = (2 * pause).min(ASK_EVERY);
+        }
         let has_failed = self.routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed);
         let since_ns = unsent.since_ns;
         let fresh = || Waiting { since_ns, has_failed, ..Waiting::default() };
         let waiting = self.waiting.entry(next).or_insert_with(fresh);
+        waiting.pause = pause;
         let bytes = waiting.bytes + unsent.frame.len();
         if waiting.frames.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES {
             return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
@@ -415,10 +425,10 @@ impl Router {
         true
     }
 
-    /// Asks the kernel for a neighbour, unless that was done just now.
-    fn ask(&mut self, next: NextStation, now_ns: u64) -> bool {
+    /// Asks the kernel for a neighbour, unless that was done less than a pause ago.
+    fn ask(&mut self, next: NextStation, now_ns: u64, pause: Duration) -> bool {
         let asked = self.asked_ns.get(&next);
-        if asked.is_some_and(|asked| now_ns.saturating_sub(*asked) < nanos(ASK_EVERY))
+        if asked.is_some_and(|asked| now_ns.saturating_sub(*asked) < nanos(pause))
             || !self.resolver.ask(next.0, next.1)
         {
             return false;

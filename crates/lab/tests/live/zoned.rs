@@ -247,6 +247,20 @@ fn both_get_files(lab: &Lab, tenant: &Namespace) -> Result<()> {
 struct Running(Option<Stateway>);
 
 impl Running {
+    /// A router for the tenants, with more in its configuration.
+    fn with_tenants(lab: &Lab, more: &str) -> Result<Self> {
+        let file = ruleset_file(lab, "tenants.json", TENANTS)?;
+        let spec = StatewaySpec {
+            routed: true,
+            more: format!(
+                "[[interface]]\nname = \"lan1\"\nio = \"afpacket\"\n\n[[helper]]\nname = \"ftp\"\n\n\
+                 [rules]\nfile = \"{file}\"\n\n{more}"
+            ),
+            ..StatewaySpec::new(stateway_binary()?, 2)
+        };
+        Stateway::start(lab.gateway(), &spec, &Placement::free()).map(|it| Self(Some(it)))
+    }
+
     fn get(&self) -> &Stateway {
         self.0.as_ref().expect("it runs")
     }
@@ -277,16 +291,7 @@ fn tenants_with_the_same_addresses_leave_by_one_gateway() {
 
         let lab = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free())?;
         let tenant = second_tenant(&lab)?;
-        let file = ruleset_file(&lab, "tenants.json", TENANTS)?;
-        let spec = StatewaySpec {
-            routed: true,
-            more: format!(
-                "[[interface]]\nname = \"lan1\"\nio = \"afpacket\"\n\n[[helper]]\nname = \"ftp\"\n\n\
-                 [rules]\nfile = \"{file}\"\n"
-            ),
-            ..StatewaySpec::new(stateway_binary()?, 2)
-        };
-        let running = Running(Some(Stateway::start(lab.gateway(), &spec, &Placement::free())?));
+        let running = Running::with_tenants(&lab, "")?;
         let stateway = |args: &[&str]| running.get().command(args).check();
         both_are_served(&lab, &tenant, "1")?;
         let ours = stateway(&["conntrack", "-L", "-o", "conntrack"])?;
@@ -320,16 +325,8 @@ fn tenants_with_the_same_addresses_are_answered_for() {
     alone(|| {
         let lab = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free())?;
         let tenant = second_tenant(&lab)?;
-        let file = ruleset_file(&lab, "tenants.json", TENANTS)?;
-        let spec = StatewaySpec {
-            routed: true,
-            more: format!(
-                "[[interface]]\nname = \"lan1\"\nio = \"afpacket\"\n\n[[helper]]\nname = \"ftp\"\n\n\
-                 [tunables]\nstateway_syn_proxy_half_open = 1\n\n[rules]\nfile = \"{file}\"\n"
-            ),
-            ..StatewaySpec::new(stateway_binary()?, 2)
-        };
-        let running = Running(Some(Stateway::start(lab.gateway(), &spec, &Placement::free())?));
+        let running =
+            Running::with_tenants(&lab, "[tunables]\nstateway_syn_proxy_half_open = 1\n")?;
         both_are_served(&lab, &tenant, "1")?;
         both_get_files(&lab, &tenant)?;
         let totals = running.get().query(&["status"])?["totals"].clone();
