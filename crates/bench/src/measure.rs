@@ -204,7 +204,8 @@ impl Display for Noise {
              turns (less than {:.0} %), the rest went to other programs or other virtual machines. \
              Do not quote these figures, least of all ratios of two threads to one; end what else \
              runs and measure again",
-            self.cpu_share * 100.0,
+            // Down, so that what is just below the limit is not told as the limit.
+            (self.cpu_share * 100.0).floor(),
             QUIET * 100.0
         )
     }
