@@ -12,6 +12,18 @@ const FILE: &str = "payload.bin";
 /// How long a transfer that hangs is waited for, which is one that is refused.
 const LIMIT: Duration = Duration::from_secs(4);
 
+/// A thread for each client: where one serves several at once, pyftpdlib 1.5.7 leaves one of some
+/// hundred transfers where it is if the machine is busy, over loopback as well.
+const FTP_SERVER: &str = "
+import sys
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.servers import ThreadedFTPServer
+FTPHandler.authorizer = DummyAuthorizer()
+FTPHandler.authorizer.add_anonymous(sys.argv[2])
+ThreadedFTPServer((sys.argv[1], 21), FTPHandler).serve_forever()
+";
+
 /// Protocols that transfer files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileProtocol {
@@ -69,8 +81,7 @@ impl FileServer {
                     return Err(crate::Error::Unavailable { why });
                 }
                 let address = address.to_string();
-                let options = ["-m", "pyftpdlib", "-p", "21", "-d", directory, "-i", &address];
-                (python.args(options), Transport::Tcp, 21)
+                (python.args(["-c", FTP_SERVER, &address, directory]), Transport::Tcp, 21)
             }
             FileProtocol::Tftp => {
                 let root = format!("--tftp-root={directory}");

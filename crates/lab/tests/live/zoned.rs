@@ -128,7 +128,8 @@ threading.Thread(target=socketserver.UDPServer(('', 7), Datagram).serve_forever)
 Server(('', 7), Stream).serve_forever()
 ";
 
-/// Has both for two seconds, from ports that every tenant takes, and asks where nobody listens.
+/// Has both for three seconds, from ports that every tenant takes, and asks where nobody listens:
+/// the kernel calls datagrams to and fro a stream after two.
 const ASK: &str = "
 import socket, sys, time
 def opened(kind, port):
@@ -153,7 +154,7 @@ for number in range(20):
     said = f'{sys.argv[2]} {number}'.encode()
     answers += answer(stream, said, 1) == said
     answers += answer(datagrams, said, tries) == said
-    time.sleep(0.1)
+    time.sleep(0.15)
 datagrams.close()
 nobody = opened(socket.SOCK_DGRAM, 8)
 try:
