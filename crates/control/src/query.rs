@@ -230,7 +230,7 @@ impl ConnectionQuery {
             new_destination: read("dst_nat", &self.dst_nat, NEW, new)?,
             new_end: read("any_nat", &self.any_nat, NEW, new)?,
             state: self.checked_state(protocol)?,
-            mark: read("mark", &self.mark, "a number, or two with a slash between", mark)?,
+            mark: read("mark", &self.mark, MARK, mark)?,
             icmp_type: self.icmp_type,
             icmp_code: self.icmp_code,
             icmp_id: self.icmp_id,
@@ -381,14 +381,20 @@ fn status(text: &str) -> Option<Filter> {
     Some(filter)
 }
 
-const KEY: &str = "a number such as 16 or 0x10";
+const KEY: &str = "a number such as 16, 0x10 or, octal, 020";
+const MARK: &str = "a number such as 16, 0x10 or, octal, 020, or two with a slash between";
 
-/// Decimal or, with 0x, hexadecimal.
+/// As C writes numbers, and so the kernel's tool reads them: decimal, hexadecimal with 0x in
+/// front, octal with 0.
 fn number(text: &str) -> Option<u32> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
+    let (digits, radix) = match text.strip_prefix('0') {
+        Some(rest) if rest.starts_with(['x', 'X']) => (&rest[1..], 16),
+        Some(rest) if !rest.is_empty() => (rest, 8),
+        _ => (text, 10),
+    };
+    // More than one sign would do otherwise.
+    let is_number = digits.starts_with(|first: char| first.is_ascii_hexdigit());
+    u32::from_str_radix(digits, radix).ok().filter(|_| is_number)
 }
 
 /// A value and the bits that count, each as [`number`].

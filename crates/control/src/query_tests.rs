@@ -76,10 +76,10 @@ fn values_become_a_filter() {
         query("proto=132").unwrap().filter(&LabelNames::default()).unwrap().protocol,
         Some(132)
     );
-    assert_eq!(
-        query("mark=7").unwrap().filter(&LabelNames::default()).unwrap().mark,
-        Some((7, u32::MAX))
-    );
+    let mark = |text: &str| query(text).unwrap().filter(&LabelNames::default()).unwrap().mark;
+    assert_eq!(mark("mark=7"), Some((7, u32::MAX)));
+    assert_eq!(mark("mark=020/0X1f"), Some((16, 31)));
+    assert_eq!(mark("mark=0/00"), Some((0, 0)));
     let state =
         query("state=time_wait&proto=6").unwrap().filter(&LabelNames::default()).unwrap().state;
     assert_eq!(state.as_deref(), Some("time_wait"), "in any case");
@@ -101,6 +101,9 @@ fn values_that_mean_nothing_are_named() {
         "family=ipx",
         "mark=0x",
         "mark=1/",
+        "mark=08",
+        "mark=%2B1",
+        "mark=0%2B1",
         "reply_dst=x",
         "status=OFFLOAD",
         "state=NOPE",

@@ -177,7 +177,7 @@ impl Gateway {
         self.affect(filter, What::Delete)
     }
 
-    /// Changes every connection that matches; returns how many.
+    /// Changes every connection that matches; returns how many were not so already.
     ///
     /// # Errors
     /// [`Unresponsive`]; what was changed before stays changed.

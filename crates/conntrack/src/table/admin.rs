@@ -74,11 +74,14 @@ impl Table {
         true
     }
 
-    fn change(&mut self, slot: u32, changes: Changes, context: &mut Context<'_>) {
+    /// False if it is so already, of which nobody hears.
+    fn change(&mut self, slot: u32, changes: Changes, context: &mut Context<'_>) -> bool {
         let head = &mut self.slab[slot].head;
+        let before = head.mark;
         if let Some((value, mask)) = changes.mark {
-            head.mark = (head.mark & !mask) ^ value;
+            head.mark = (before & !mask) ^ value;
         }
+        let is_marked_anew = head.mark != before;
         if let Some(timeout_s) = changes.timeout_s {
             head.deadline = deadline(context.now, timeout_s);
             self.refile(slot);
@@ -88,7 +91,11 @@ impl Table {
         if wanted != labels {
             self.slab.set_labels(slot, wanted);
         }
-        report(&self.slab, slot, EventKind::Update, context);
+        let is_changed = is_marked_anew || changes.timeout_s.is_some() || wanted != labels;
+        if is_changed {
+            report(&self.slab, slot, EventKind::Update, context);
+        }
+        is_changed
     }
 
     /// Ends a connection; false if there is none.
@@ -99,7 +106,8 @@ impl Table {
     }
 
     /// Does `action` to the live connections that `filter` chooses, looking at no more than
-    /// `budget` places. Returns how many there were and where to go on, `None` at the end.
+    /// `budget` places. Returns to how many it was done, which leaves out those that are so
+    /// already, and where to go on, `None` at the end.
     ///
     /// What the filter says of the flow is asked of the first line of each entry alone, so
     /// a place that is not chosen costs one cache line; one that is costs as much of the
@@ -111,18 +119,18 @@ impl Table {
         (from, budget): (Cursor, u32),
         context: &mut Context<'_>,
     ) -> (u64, Option<Cursor>) {
-        let (mut chosen, mut cost) = (0, 0);
+        let (mut done, mut cost) = (0, 0);
         for slot in from.0..self.slab.slots() {
             if cost >= budget {
-                return (chosen, Some(Cursor(slot)));
+                return (done, Some(Cursor(slot)));
             }
             cost += 1;
-            if self.act(slot, filter, &mut action, context) {
-                chosen += 1;
+            if let Some(is_done) = self.act(slot, filter, &mut action, context) {
+                done += u64::from(is_done);
                 cost += CHOSEN_COST;
             }
         }
-        (chosen, None)
+        (done, None)
     }
 
     /// True if such packets belong to a connection whose time is not over. Of a call they may
@@ -144,7 +152,8 @@ impl Table {
         found.map(|filed| filed & !SECOND)
     }
 
-    /// Does `action` to the connection of a flow if `filter` chooses it; false if not.
+    /// Does `action` to the connection of a flow if `filter` chooses it; false if it does not, or
+    /// if the connection is so already.
     pub fn select_flow(
         &mut self,
         key: &FlowKey,
@@ -162,7 +171,7 @@ impl Table {
             is_it && rest.next().map(|place| *place = Some(filed)).is_none()
         });
         let act = |slot| self.act(slot, filter, &mut action, context);
-        slots.into_iter().flatten().map(act).fold(false, |any, one| any | one)
+        slots.into_iter().flatten().filter_map(act).fold(false, |any, one| any | one)
     }
 
     /// The connection with this key as its first, also if its time is over: of two the one
@@ -183,27 +192,28 @@ impl Table {
         Some(slot)
     }
 
+    /// Whether it was done; `None` if the filter does not choose what is there.
     fn act(
         &mut self,
         slot: u32,
         filter: &Filter,
         action: &mut Action<'_>,
         context: &mut Context<'_>,
-    ) -> bool {
-        let Some(Entry { head, .. }) = self.slab.live(slot) else { return false };
+    ) -> Option<bool> {
+        let Entry { head, .. } = self.slab.live(slot)?;
         if head.is_expired(context.now) || !filter.admits(&head.key, head.originator()) {
-            return false;
+            return None;
         }
         let connection = Connection::of(&self.slab, slot, context.now);
         if !filter.matches(&connection) {
-            return false;
+            return None;
         }
         match action {
             Action::Show(each) => each(connection),
             Action::Delete => self.close(slot, context),
-            Action::Update(changes) => self.change(slot, *changes, context),
+            Action::Update(changes) => return Some(self.change(slot, *changes, context)),
         }
-        true
+        Some(true)
     }
 
     /// Ends the connections that `doomed` picks, looking at no more than `budget`

@@ -97,6 +97,11 @@ proptest! {
         let changed = lab.run(|table, context| table.select(&filter, Action::Update(changes), whole, context).0);
         let marked: Vec<FlowKey> = lab.listed().iter().filter(|c| (c.mark, c.timeout_s) == (9, 7)).map(|c| c.key).collect();
         prop_assert_eq!(marked.len() as u64, changed);
+        // Of what is so already nobody hears.
+        let changes = Changes { timeout_s: None, ..changes };
+        lab.events.clear();
+        let again = lab.run(|table, context| table.select(&filter, Action::Update(changes), whole, context).0);
+        prop_assert_eq!((again, lab.events.len()), (0, 0));
         let ended = lab.run(|table, context| table.select(&filter, Action::Delete, whole, context).0);
         prop_assert_eq!(ended, changed);
         prop_assert!(lab.listed().iter().all(|connection| !filter.matches(connection)));

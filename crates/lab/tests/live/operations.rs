@@ -214,13 +214,18 @@ fn the_table_reads_like_the_kernels() {
 
 /// What is asked of one connection of ICMP, in turn: each word that names a table, what matches
 /// nothing, and marks by mask.
-const ASKED: [&str; 38] = [
+const ASKED: [&str; 43] = [
     "-U -f ipv4 -m 0x37",
+    "-U -f ipv4 -m 0x37",
+    "-U -f ipv4 -m 067",
+    "-U -f ipv4 -m 0X37 -t 25",
     "-U conntrack -f ipv4 -m 0x10/0xf0",
     "-U -f ipv4 -m 0x123/0xf",
     "-U -f ipv4 -m 0xff/0",
     "-U -f ipv4 -p icmp -m 5/0x0f",
     "-U -f ipv4 -m 12/0xffffffff",
+    "-U -f ipv4 -m 077/010",
+    "-U -f ipv4 -m 0/07",
     "-U -f ipv4 -m 4294967295/16",
     "-U -f ipv4 -m 9 -s 198.18.7.7",
     "-U -f ipv4 -m 9 -p udp",
@@ -281,7 +286,7 @@ fn commands_end_as_those_of_the_kernels_tool() {
             marks.extend(theirs);
         }
         marks.dedup();
-        assert_eq!(marks.len(), 7, "each mask made another mark: {marks:?}");
+        assert_eq!(marks.len(), 9, "each mask made another mark: {marks:?}");
         let nothing = ["conntrack", "-D", "-p", "icmp", "--json"];
         let nothing = stateway.command(&nothing).run()?;
         assert_eq!((nothing.code, nothing.stdout.contains("\"affected\":0")), (Some(1), true));
