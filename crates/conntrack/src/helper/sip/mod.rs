@@ -6,13 +6,16 @@
 //! - a malformed message, and one that names a port below 1024, announces nothing; the kernel
 //!   drops it;
 //! - a registration that is renewed stands until the answer; to the kernel it waits for its
-//!   confirmation anew, and one that is to end has ended at the request;
+//!   confirmation anew, and one that is to end has ended at the request, also if the request
+//!   leaves the time to the registrar (section 10.2.1.1);
 //! - a fax (T.38) has one port, not a pair;
 //! - a registrar that asks who it is (401, 407) ends nothing: the registration that is being
 //!   renewed still stands;
 //! - what is announced belongs to a call, and a connection may carry many (a trunk): an INVITE
 //!   or its failure withdraws what that call has announced, and the maxima are those of a
-//!   call. To the kernel all is one call, so the second takes the media of the first.
+//!   call. To the kernel all is one call, so the second takes the media of the first;
+//! - with a BYE the INVITE is forgotten, so what is refused later under its number withdraws
+//!   nothing.
 //!
 //! A CANCEL withdraws nothing: it may cross the answer, and then the call stands. The final
 //! response to the INVITE tells.

@@ -174,21 +174,34 @@ const FORM: &str = "a message is of version 2.0, and its lines end with CR and L
 /// The kernel drops it.
 const PORT: &str = "a port below 1024 announces nothing, and is for the receiver to refuse";
 
-/// The kernel has ended the registration at the request. Rare, so no seed that is always
-/// played shows it.
+/// The kernel has ended the registration at the request, or takes one that names no time for its
+/// end. Rare, so no seed that is always played shows it.
 const STANDS: &str = "how long a registration stands is for its confirmation to say";
+/// The kernel withdraws at once what was announced since. As rare.
+const ENDED: &str = "what is refused after a BYE belongs to no INVITE any more";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, log, .. } = told.last()?;
     let any = |is: &dyn Fn(&str) -> bool| {
         told.iter().any(|told| is(&String::from_utf8_lossy(&payload(told.frame))))
     };
-    let is_ended = |text: &str| text.starts_with("REGISTER") && text.contains(";expires=0");
+    let is_ended = |text: &str| {
+        text.starts_with("REGISTER")
+            && (text.contains(";expires=0") || !text.to_lowercase().contains("expires"))
+    };
+    let mut said_bye = false;
+    let refused_after_bye = told.iter().any(|told| {
+        let text = String::from_utf8_lossy(&payload(told.frame)).to_lowercase();
+        said_bye |= text.starts_with("bye");
+        let code = text.strip_prefix("sip/2.0 ");
+        said_bye && code.is_some_and(|code| code.starts_with(['4', '5', '6']))
+    });
     let odd = |text: &str| text.contains("SIP/3.0") || text.contains('\n') && !text.contains('\r');
     match (kernel.class, ours.class) {
         (Class::Lost, Class::New | Class::Established) if log.contains("wrong port") => Some(PORT),
         (Class::New, Class::Related) | (Class::Related, Class::New) if any(&odd) => Some(FORM),
         (Class::New, Class::Related) if any(&is_ended) => Some(STANDS),
+        (Class::New, Class::Related) if refused_after_bye => Some(ENDED),
         _ => None,
     }
 }

@@ -243,7 +243,7 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     };
     let pns = ids(&[OUTGOING, INCOMING_REPLY, CLEAR], 12);
     let pac = ids(&[INCOMING, OUTGOING_REPLY, DISCONNECT], 12);
-    if pns > 1 || pac > 1 {
+    if pns > 1 || pac > 1 || is_another_answered(messages.iter().map(|(_, bytes)| bytes[9])) {
         return Some(SEVERAL);
     }
     let mut asked = false;
@@ -257,6 +257,21 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         false
     };
     messages.iter().any(ends_unanswered).then_some(UNANSWERED)
+}
+
+/// True if a call was offered between the request for another and its answer, or the other way
+/// round.
+fn is_another_answered(mut kinds: impl Iterator<Item = u8>) -> bool {
+    let mut asked = None;
+    kinds.any(|kind| match kind {
+        OUTGOING | INCOMING => {
+            asked = Some(kind);
+            false
+        }
+        OUTGOING_REPLY => asked == Some(INCOMING),
+        INCOMING_REPLY => asked == Some(OUTGOING),
+        _ => false,
+    })
 }
 
 /// To the kernel an id that it has not heard yet is 0. When such a call ends, what nobody has
