@@ -18,6 +18,7 @@ pub const AMANDA: Comparison = Comparison {
     rule,
     rules: &[LINE, WORDS, NUMBERS, REST, END],
     lists_alike: |_| true,
+    expected: None,
 };
 
 const PORT: u16 = 10080;

@@ -20,6 +20,7 @@ pub const ANNOUNCED: Comparison = Comparison {
     rule,
     rules: &[INSIDE, REFUSED, REQUEST],
     lists_alike: |_| true,
+    expected: None,
 };
 
 /// A dialogue of so many has a segment that ends too early: the kernel drops it, and it takes

@@ -21,6 +21,7 @@ pub const IRC: Comparison = Comparison {
     rule,
     rules: &[LINES, PREFIX, TEXT, KIND, BLANKS, NUMBERS],
     lists_alike: |_| true,
+    expected: None,
 };
 
 fn generate(seed: u64) -> Dialogue {

@@ -14,6 +14,7 @@ mod irc;
 mod kernel;
 mod ours;
 mod pptp;
+mod ras;
 mod reason;
 mod said;
 mod sane;
@@ -76,6 +77,11 @@ fn pictures_of_scanners_are_expected_as_by_the_kernel() {
 #[test]
 fn calls_by_h323_are_announced_as_by_the_kernel() {
     with_helpers(&[Kind::Q931], &h323::H323);
+}
+
+#[test]
+fn what_gatekeepers_and_endpoints_say_is_announced_as_by_the_kernel() {
+    with_helpers(&[Kind::Ras], &ras::RAS);
 }
 
 #[test]
