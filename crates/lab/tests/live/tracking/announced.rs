@@ -1,4 +1,4 @@
-//! Connections that FTP and TFTP announce: what the ends say, and then others that come.
+//! Connections that FTP announces: what the ends say, and then others that come.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use wire::{Transport, Tunnels, dissect};
 use super::compare::{Comparison, Told};
 use super::dialogue::{Client, Dialogue, Server, Side};
 use super::said::Class;
-use super::talk::{CONTROL, Talk};
+use super::talk::Talk;
 
 pub const ANNOUNCED: Comparison = Comparison {
     name: "announced",
@@ -18,7 +18,7 @@ pub const ANNOUNCED: Comparison = Comparison {
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,
-    rules: &[INSIDE, REFUSED, REQUEST],
+    rules: &[INSIDE, REFUSED],
     lists_alike: |_| true,
     expected: None,
 };
@@ -29,11 +29,7 @@ const CUT_IN: u64 = 250;
 
 fn generate(seed: u64) -> Dialogue {
     let mut talk = Talk::new(seed);
-    if talk.random.once_in(6) {
-        tftp(&mut talk);
-    } else {
-        ftp(&mut talk, seed.is_multiple_of(CUT_IN));
-    }
+    ftp(&mut talk, seed.is_multiple_of(CUT_IN));
     talk.end()
 }
 
@@ -94,31 +90,11 @@ fn honest_line(talk: &mut Talk, from: Side) -> Vec<u8> {
     text.into_bytes()
 }
 
-fn tftp(talk: &mut Talk) {
-    for _ in 0..talk.random.between(1, 3) {
-        let request = talk.random.one_of(&[
-            b"\0\x01file\0octet\0".as_slice(),
-            b"\0\x02file\0netascii\0tsize\x000\0",
-            b"\0\x03\0\x01data",
-            b"\0\x01file",
-            b"\0\x05\0\x01no\0",
-        ]);
-        talk.datagram(Client, (CONTROL, 69), request);
-        for _ in 0..talk.random.between(0, 2) {
-            let from = talk.random.one_of(&[Server, Server, Client]);
-            let port = if talk.random.once_in(4) { CONTROL + 1 } else { CONTROL };
-            talk.somebody_sends(from, port, b"\0\x03\0\x01data");
-        }
-    }
-}
-
 /// Receive offload puts several lines into one segment, so lines inside count too; the kernel
 /// looks at its start only.
 const INSIDE: &str = "a line may start inside a segment";
 /// The kernel drops what it can not read; the server will refuse it.
 const REFUSED: &str = "a command with a mistake is for its receiver to refuse";
-/// Anything with the opcode of a request is one to the kernel.
-const REQUEST: &str = "a TFTP request has a file name and a mode";
 
 /// Rare, so no seed that is always played shows it.
 const BYTES: &str = "the numbers of PORT and 227 are bytes; the kernel takes larger ones";
@@ -135,7 +111,6 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     };
     match (kernel.class, ours.class) {
         (Class::Lost, Class::Established) => Some(REFUSED),
-        (Class::Related, Class::New) if any(|text| text == b"\0\x01file") => Some(REQUEST),
         // What only we have seen announced is expected in place of what came before.
         (Class::New, Class::Related) | (Class::Related, Class::New) if any(inside) => Some(INSIDE),
         (Class::Established, Class::Lost) if any(inside) => Some(INSIDE),

@@ -22,6 +22,7 @@ mod sctp;
 mod spoken;
 mod talk;
 mod tcp;
+mod tftp;
 mod timeouts;
 mod transcript;
 mod translated;
@@ -51,7 +52,12 @@ fn sctp_is_tracked_as_by_the_kernel() {
 
 #[test]
 fn what_is_announced_is_expected_as_by_the_kernel() {
-    with_helpers(&[Kind::Ftp, Kind::Tftp], &announced::ANNOUNCED);
+    with_helpers(&[Kind::Ftp], &announced::ANNOUNCED);
+}
+
+#[test]
+fn files_by_tftp_are_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Tftp], &tftp::TFTP);
 }
 
 #[test]
