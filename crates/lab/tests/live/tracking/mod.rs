@@ -14,6 +14,7 @@ mod irc;
 mod kernel;
 mod ours;
 mod pptp;
+mod questions;
 mod ras;
 mod reason;
 mod said;
@@ -83,6 +84,11 @@ fn pictures_of_scanners_are_expected_as_by_the_kernel() {
 #[test]
 fn calls_by_h323_are_announced_as_by_the_kernel() {
     with_helpers(&[Kind::Q931], &h323::H323);
+}
+
+#[test]
+fn answers_to_questions_of_everybody_are_expected_as_by_the_kernel() {
+    alone(questions::compare);
 }
 
 #[test]
