@@ -8,7 +8,7 @@ use lab::{Family, Random};
 use wire::{TcpFlags, Transport, Tunnels, dissect};
 
 use super::announced::payload;
-use super::compare::{Comparison, Told};
+use super::compare::{Comparison, Told, Unlike};
 use super::dialogue::{Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::{Talk, opens};
@@ -24,7 +24,7 @@ pub const H323: Comparison = Comparison {
     rule,
     rules: &[ADDITIONS, OTHERS, PIECES],
     lists_alike: |_| true,
-    expected: None,
+    expected: Some(expected),
 };
 
 /// Where the sender of the messages waits.
@@ -195,14 +195,27 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         (Class::Related, Class::New) => false,
         _ => return None,
     };
-    let port = visits(frame)?;
+    announced_by_one(told, more, visits(frame)?)
+}
+
+fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    let port = line.split(' ').find_map(|field| field.strip_prefix("dport=")?.parse().ok())?;
+    match unlike {
+        Unlike::OnlyOurs => announced_by_one(told, true, port),
+        Unlike::OnlyKernel => announced_by_one(told, false, port),
+        Unlike::Time => None,
+    }
+}
+
+/// Why only we expect somebody at a port, or only the kernel does.
+fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static str> {
     let heard = told.iter().map(|told| (told, payload(told.frame)));
     let said: Vec<_> = heard.filter(|(_, bytes)| bytes.len() > SOUND.len()).collect();
-    let only_one: &[&str] = if more { &ONLY_OURS } else { &ONLY_KERNEL };
+    let only_one: &[&str] = if ours { &ONLY_OURS } else { &ONLY_KERNEL };
     let mut announcing = said.iter().filter(|(told, bytes)| names(bytes, told.frame, port));
     let is_whole = |bytes: &[u8]| bytes[..4] == header(bytes.len());
     if announcing.any(|(_, bytes)| only_one.iter().any(|message| is(bytes, message))) {
-        Some(if more { ADDITIONS } else { OTHERS })
+        Some(if ours { ADDITIONS } else { OTHERS })
     } else if said.iter().any(|(_, bytes)| !is_whole(bytes)) {
         Some(PIECES)
     } else {
