@@ -5,7 +5,7 @@ use std::time::Duration;
 use lab::Family;
 use wire::{Transport, Tunnels, dissect};
 
-use super::compare::{Comparison, Told};
+use super::compare::{Comparison, Told, Unlike};
 use super::dialogue::{Client, Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::Talk;
@@ -20,7 +20,7 @@ pub const ANNOUNCED: Comparison = Comparison {
     rule,
     rules: &[INSIDE, REFUSED],
     lists_alike: |_| true,
-    expected: None,
+    expected: Some(expected),
 };
 
 /// A dialogue of so many has a segment that ends too early: the kernel drops it, and it takes
@@ -101,22 +101,37 @@ const BYTES: &str = "the numbers of PORT and 227 are bytes; the kernel takes lar
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, .. } = told.last()?;
-    let any = |is: fn(&[u8]) -> bool| told.iter().any(|told| is(&payload(told.frame)));
-    let inside = |text: &[u8]| {
-        text.iter().position(|&byte| byte == b'\n').is_some_and(|at| at + 1 < text.len())
-    };
-    let too_much = |text: &[u8]| {
-        let mut numbers = text.split(|byte| !byte.is_ascii_digit());
-        text.contains(&b',') && numbers.any(|number| number > b"255" && number.len() > 2)
-    };
     match (kernel.class, ours.class) {
         (Class::Lost, Class::Established) => Some(REFUSED),
-        // What only we have seen announced is expected in place of what came before.
-        (Class::New, Class::Related) | (Class::Related, Class::New) if any(inside) => Some(INSIDE),
-        (Class::Established, Class::Lost) if any(inside) => Some(INSIDE),
-        (Class::New, Class::Related) | (Class::Related, Class::New) if any(too_much) => Some(BYTES),
+        (Class::Established, Class::Lost) if any(told, inside) => Some(INSIDE),
+        (Class::New, Class::Related) => expected(told, Unlike::OnlyOurs, ""),
+        (Class::Related, Class::New) => expected(told, Unlike::OnlyKernel, ""),
         _ => None,
     }
+}
+
+/// What only we have seen announced is expected in place of what came before.
+fn expected(told: &[Told<'_>], unlike: Unlike, _: &str) -> Option<&'static str> {
+    match unlike {
+        Unlike::OnlyOurs | Unlike::OnlyKernel if any(told, inside) => Some(INSIDE),
+        Unlike::OnlyOurs | Unlike::OnlyKernel if any(told, too_much) => Some(BYTES),
+        _ => None,
+    }
+}
+
+fn any(told: &[Told<'_>], is: fn(&[u8]) -> bool) -> bool {
+    told.iter().any(|told| is(&payload(told.frame)))
+}
+
+/// True if a line starts inside a segment.
+fn inside(text: &[u8]) -> bool {
+    text.iter().position(|&byte| byte == b'\n').is_some_and(|at| at + 1 < text.len())
+}
+
+/// True if a number is no byte.
+fn too_much(text: &[u8]) -> bool {
+    let mut numbers = text.split(|byte| !byte.is_ascii_digit());
+    text.contains(&b',') && numbers.any(|number| number > b"255" && number.len() > 2)
 }
 
 pub fn payload(frame: &[u8]) -> Vec<u8> {

@@ -305,6 +305,12 @@ fn only_in_one(kernel: &[String], ours: &[String], differ: &HashSet<String>) -> 
         .collect()
 }
 
+/// The port where a line says that somebody is expected.
+pub fn expected_port(line: &str) -> u16 {
+    let mut ports = line.split(' ').filter_map(|field| field.strip_prefix("dport="));
+    ports.next().and_then(|port| port.parse().ok()).expect("a port")
+}
+
 /// What is not expected by both alike, with the ends of its master.
 fn expected_otherwise<'a>(
     kernel: &'a [String],

@@ -8,7 +8,7 @@ use lab::{Family, Random};
 use wire::{TcpFlags, Transport, Tunnels, dissect};
 
 use super::announced::payload;
-use super::compare::{Comparison, Told, Unlike};
+use super::compare::{Comparison, Told, Unlike, expected_port};
 use super::dialogue::{Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::{Talk, opens};
@@ -199,7 +199,7 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
 }
 
 fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
-    let port = line.split(' ').find_map(|field| field.strip_prefix("dport=")?.parse().ok())?;
+    let port = expected_port(line);
     match unlike {
         Unlike::OnlyOurs => announced_by_one(told, true, port),
         Unlike::OnlyKernel => announced_by_one(told, false, port),
