@@ -72,6 +72,7 @@ impl Sender {
             payload,
             sequence: Some(sequence),
             group: false,
+            is_expected: false,
             settings: &self.settings,
             memory: &Memory::default(),
             is_translated: false,

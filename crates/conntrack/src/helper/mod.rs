@@ -268,6 +268,8 @@ pub(crate) struct Watched<'a> {
     pub sequence: Option<u32>,
     /// The frame goes to many: broadcast or multicast.
     pub group: bool,
+    /// Another connection has announced this one.
+    pub is_expected: bool,
     pub settings: &'a Settings,
     /// For what has to wait for the next segment.
     pub memory: &'a Memory,

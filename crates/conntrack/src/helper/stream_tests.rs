@@ -35,6 +35,7 @@ impl Reader {
             payload,
             sequence: Some(sequence),
             group: false,
+            is_expected: false,
             settings: &Settings::default(),
             memory: &self.memory,
             is_translated: false,

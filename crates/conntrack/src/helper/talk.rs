@@ -35,6 +35,8 @@ pub(crate) struct Talk {
     master: FlowKey,
     /// The datagrams go to all.
     pub group: bool,
+    /// Another connection has announced this one.
+    pub is_expected: bool,
 }
 
 impl Talk {
@@ -52,6 +54,7 @@ impl Talk {
             expectations: nothing_told(),
             master: some_connection(),
             group: false,
+            is_expected: false,
         }
     }
 
@@ -72,6 +75,7 @@ impl Talk {
             payload,
             sequence: self.numbers.map(|numbers| numbers[from]),
             group: self.group,
+            is_expected: self.is_expected,
             settings: &self.settings,
             memory: &self.memory,
             told: Told { expectations: &self.expectations, master: &self.master },

@@ -19,6 +19,7 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
         payload,
         sequence: None,
         group: false,
+        is_expected: false,
         settings: &Settings::default(),
         memory: &Memory::default(),
         is_translated: false,

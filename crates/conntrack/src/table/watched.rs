@@ -69,7 +69,9 @@ impl Table {
         let interface = self.slab.translation(slot).and_then(|it| it.interface);
         let block = self.block;
         let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
-        let Some(watched) = Watched::of(packet, direction, &flow.key, &passage, context) else {
+        let status = head.status;
+        let Some(watched) = Watched::of(packet, direction, &flow.key, status, &passage, context)
+        else {
             return tracked;
         };
         let zone = match direction {
@@ -139,6 +141,7 @@ impl<'a> Watched<'a> {
         packet: &TrackedPacket<'a>,
         direction: Direction,
         master: &'a FlowKey,
+        status: Status,
         passage: &Passage,
         context: &Context<'b>,
     ) -> Option<Self> {
@@ -172,6 +175,7 @@ impl<'a> Watched<'a> {
             payload: frame.get(payload).filter(|payload| !payload.is_empty())?,
             sequence,
             group: frame.first().is_some_and(|first| first & GROUP != 0),
+            is_expected: status.has(Status::EXPECTED),
             is_translated: passage.changes(),
             settings: context.settings,
             memory: context.expectations.memory(),

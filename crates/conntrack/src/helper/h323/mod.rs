@@ -14,7 +14,7 @@
 //! | OpenLogicalChannel and its Ack (H.245 sections 7.3.1, 7.3.2) | `mediaChannel`, `mediaControlChannel`: RTP at the even port and RTCP at the odd one above; `separateStack`: T.120, any number |
 //! | RegistrationRequest | the first of `callSignalAddress` that is the sender's: calls, any number, for as long as RegistrationConfirm says |
 //! | AdmissionConfirm, LocationConfirm | `destCallSignalAddress`, `callSignalAddress`: calls, any number |
-//! | GatekeeperConfirm | `rasAddress`: RAS |
+//! | GatekeeperConfirm | `rasAddress`: RAS, unless it comes from where another one has led to |
 //! | UnregistrationRequest | nothing, and withdraws what is still expected |
 //!
 //! What an end says of itself counts for the address that its packet comes from, or anybody
@@ -26,9 +26,9 @@
 //! with parameters of H.222, H.223 or V.76; multicast.
 //!
 //! The kernel's helper announces the same where it reads a message to its end. It does not
-//! get through additions that it does not know and that are absent, and its
-//! RegistrationConfirm does not find what it should prolong unless calls from anybody are
-//! expected.
+//! get through additions that it does not know and that are absent, nor through a
+//! `timeToLive` near the end of a message, and its RegistrationConfirm does not find what it
+//! should prolong unless calls from anybody are expected.
 
 mod elements;
 mod h245;
@@ -157,6 +157,11 @@ impl Origin<'_> {
         target.address == self.packet.source && target.port != 0
     }
 
+    /// True if the receiver of the message could connect to the target.
+    fn may_lead_to(&self, target: &Target) -> bool {
+        target.address.is_ipv4() == self.packet.destination.is_ipv4() && target.port != 0
+    }
+
     /// A connection of the receiver of the message to the target.
     fn leads_to(&self, target: Target, protocol: u8) -> Announced {
         let Target { address, port, place } = target;
@@ -235,12 +240,14 @@ impl Ras {
             }
             // Who may answer a call is told its own address.
             Said::Admitted(target) if target.address == packet.destination => {}
-            Said::Admitted(target) | Said::Located(target) if target.port != 0 => {
+            Said::Admitted(target) | Said::Located(target) if origin.may_lead_to(&target) => {
                 ask(Request::Expect(origin.calls(target)));
             }
-            // As a rule the address that has been found already.
+            // As a rule the address that has been found already. Where one has led to, nobody
+            // asks for another: that could go on for ever.
             Said::Gatekeeper(target)
-                if target.port != 0
+                if !packet.is_expected
+                    && origin.may_lead_to(&target)
                     && (target.address, target.port) != (packet.source, packet.source_port) =>
             {
                 let helper = Some(Kind::Ras);

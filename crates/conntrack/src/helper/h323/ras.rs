@@ -37,7 +37,7 @@ pub(super) fn read(datagram: &[u8]) -> Read<Said> {
         1 => gatekeeper_confirm(&mut per),
         3 => registration_request(&mut per),
         4 => registration_confirm(&mut per),
-        6 => Ok(Said::Unregister),
+        6 => unregistration_request(&mut per),
         10 => admission_confirm(&mut per),
         19 => location_confirm(&mut per),
         _ => Ok(Said::Other),
@@ -113,6 +113,14 @@ fn registration_confirm(per: &mut Per<'_>) -> Read<Said> {
     Ok(Said::Registered { seconds: time_to_live(per, extended)? })
 }
 
+/// UnregistrationRequest, up to callSignalAddress.
+fn unregistration_request(per: &mut Per<'_>) -> Read<Said> {
+    let [_extended, _aliases, _parameter, _identifier] = per.flags()?;
+    sequence_number(per)?;
+    per.list(|per| transport_address(per).map(drop))?;
+    Ok(Said::Unregister)
+}
+
 /// The second addition to both registration messages.
 fn time_to_live(per: &mut Per<'_>, extended: bool) -> Read<Option<u32>> {
     let mut seconds = None;
@@ -134,9 +142,11 @@ fn admission_confirm(per: &mut Per<'_>) -> Read<Said> {
     target(per, Said::Admitted)
 }
 
-/// LocationConfirm, up to callSignalAddress.
+/// LocationConfirm, up to rasAddress.
 fn location_confirm(per: &mut Per<'_>) -> Read<Said> {
     let [_extended, _parameter] = per.flags()?;
     sequence_number(per)?;
-    target(per, Said::Located)
+    let located = target(per, Said::Located)?;
+    transport_address(per)?;
+    Ok(located)
 }

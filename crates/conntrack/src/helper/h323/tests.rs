@@ -210,6 +210,23 @@ fn a_gatekeeper_names_others() {
         gatekeeper.send(Direction::Reply, &bytes(message));
         assert_eq!(gatekeeper.heard(), expected);
     }
+    let ends = ["2001:db8::1", "2001:db8::2"].map(|end| (end.parse().unwrap(), 1719));
+    for message in [vectors::ADMITTED, vectors::LOCATED, vectors::GATEKEEPER] {
+        let mut gatekeeper = Call::new(Kind::Ras);
+        gatekeeper.talk.ends = ends;
+        gatekeeper.send(Direction::Reply, &bytes(message));
+        assert_eq!(gatekeeper.heard(), "", "IPv4 in IPv6");
+    }
+}
+
+#[test]
+fn a_gatekeeper_that_another_has_named_names_no_third() {
+    let mut gatekeeper = Call::new(Kind::Ras);
+    gatekeeper.talk.is_expected = true;
+    gatekeeper.send(Direction::Reply, &bytes(vectors::GATEKEEPER));
+    assert_eq!(gatekeeper.heard(), "");
+    gatekeeper.send(Direction::Reply, &bytes(vectors::ADMITTED));
+    assert_eq!(gatekeeper.heard(), "tcp 203.0.113.9 1725 Q.931 any number");
 }
 
 #[test]
@@ -283,6 +300,12 @@ fn a_message_that_is_cut_short_announces_nothing_less() {
             assert!(q931::read(&message[..length]).is_err());
         }
     }
+    for message in [vectors::UNREGISTER, vectors::LOCATED, vectors::GATEKEEPER_SAME] {
+        let message = bytes(message);
+        for length in 0..message.len() {
+            assert!(ras::read(&message[..length]).is_err());
+        }
+    }
 }
 
 /// Something like a message.
@@ -297,6 +320,10 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
         vectors::T120,
         vectors::REGISTER,
         vectors::CONFIRM,
+        vectors::UNREGISTER,
+        vectors::ADMITTED,
+        vectors::LOCATED,
+        vectors::GATEKEEPER,
     ];
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
     (prop::sample::select(MESSAGES), changes, any::<bool>()).prop_map(|(message, changes, tpkt)| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::announced::payload;
-use super::compare::{Comparison, Told};
+use super::compare::{Comparison, Told, Unlike, expected_port};
 use super::dialogue::{Client, Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::{CONTROL, Talk, opens};
@@ -18,6 +18,7 @@ pub const AMANDA: Comparison = Comparison {
     rule,
     rules: &[LINE, WORDS, NUMBERS, REST, END],
     lists_alike: |_| true,
+    expected: Some(expected),
 };
 
 const PORT: u16 = 10080;
@@ -117,17 +118,30 @@ const ORDER: &str = "of more than four streams the first in the line give way";
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, frame, .. } = told.last()?;
     let port = opens(frame)?;
+    match (kernel.class, ours.class) {
+        (Class::New, Class::Related) => announced_by_one(told, true, port),
+        (Class::Related, Class::New) => announced_by_one(told, false, port),
+        _ => None,
+    }
+}
+
+fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    let port = expected_port(line);
+    match unlike {
+        Unlike::OnlyOurs => announced_by_one(told, true, port),
+        Unlike::OnlyKernel => announced_by_one(told, false, port),
+        Unlike::Time => None,
+    }
+}
+
+/// Why only we expect somebody at a port, or only the kernel does.
+fn announced_by_one(told: &[Told<'_>], more: bool, port: u16) -> Option<&'static str> {
     let (port, long) = (port.to_string(), (u32::from(port) + 65536).to_string());
     let of_server = told.iter().filter(|told| told.from == Server && opens(told.frame).is_none());
     let said = of_server
         .map(|told| String::from_utf8(payload(told.frame)).expect("only ASCII is said"))
         .filter(|text| text.contains("CONNECT "));
     let said: Vec<String> = said.collect();
-    let more = match (kernel.class, ours.class) {
-        (Class::New, Class::Related) => true,
-        (Class::Related, Class::New) => false,
-        _ => return None,
-    };
     let mut about_it = said.iter().filter(|text| text.contains(&port) || text.contains(&long));
     let mut ports: Vec<&str> = said.iter().flat_map(|text| text.split_ascii_whitespace()).collect();
     ports.retain(|word| word.starts_with(|first: char| first.is_ascii_digit()));

@@ -1,14 +1,14 @@
-//! Connections that FTP and TFTP announce: what the ends say, and then others that come.
+//! Connections that FTP announces: what the ends say, and then others that come.
 
 use std::time::Duration;
 
 use lab::Family;
 use wire::{Transport, Tunnels, dissect};
 
-use super::compare::{Comparison, Told};
+use super::compare::{Comparison, Told, Unlike};
 use super::dialogue::{Client, Dialogue, Server, Side};
 use super::said::Class;
-use super::talk::{CONTROL, Talk};
+use super::talk::Talk;
 
 pub const ANNOUNCED: Comparison = Comparison {
     name: "announced",
@@ -18,8 +18,9 @@ pub const ANNOUNCED: Comparison = Comparison {
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,
-    rules: &[INSIDE, REFUSED, REQUEST],
+    rules: &[INSIDE, REFUSED],
     lists_alike: |_| true,
+    expected: Some(expected),
 };
 
 /// A dialogue of so many has a segment that ends too early: the kernel drops it, and it takes
@@ -28,11 +29,7 @@ const CUT_IN: u64 = 250;
 
 fn generate(seed: u64) -> Dialogue {
     let mut talk = Talk::new(seed);
-    if talk.random.once_in(6) {
-        tftp(&mut talk);
-    } else {
-        ftp(&mut talk, seed.is_multiple_of(CUT_IN));
-    }
+    ftp(&mut talk, seed.is_multiple_of(CUT_IN));
     talk.end()
 }
 
@@ -93,54 +90,48 @@ fn honest_line(talk: &mut Talk, from: Side) -> Vec<u8> {
     text.into_bytes()
 }
 
-fn tftp(talk: &mut Talk) {
-    for _ in 0..talk.random.between(1, 3) {
-        let request = talk.random.one_of(&[
-            b"\0\x01file\0octet\0".as_slice(),
-            b"\0\x02file\0netascii\0tsize\x000\0",
-            b"\0\x03\0\x01data",
-            b"\0\x01file",
-            b"\0\x05\0\x01no\0",
-        ]);
-        talk.datagram(Client, (CONTROL, 69), request);
-        for _ in 0..talk.random.between(0, 2) {
-            let from = talk.random.one_of(&[Server, Server, Client]);
-            let port = if talk.random.once_in(4) { CONTROL + 1 } else { CONTROL };
-            talk.somebody_sends(from, port, b"\0\x03\0\x01data");
-        }
-    }
-}
-
 /// Receive offload puts several lines into one segment, so lines inside count too; the kernel
 /// looks at its start only.
 const INSIDE: &str = "a line may start inside a segment";
 /// The kernel drops what it can not read; the server will refuse it.
 const REFUSED: &str = "a command with a mistake is for its receiver to refuse";
-/// Anything with the opcode of a request is one to the kernel.
-const REQUEST: &str = "a TFTP request has a file name and a mode";
 
 /// Rare, so no seed that is always played shows it.
 const BYTES: &str = "the numbers of PORT and 227 are bytes; the kernel takes larger ones";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, .. } = told.last()?;
-    let any = |is: fn(&[u8]) -> bool| told.iter().any(|told| is(&payload(told.frame)));
-    let inside = |text: &[u8]| {
-        text.iter().position(|&byte| byte == b'\n').is_some_and(|at| at + 1 < text.len())
-    };
-    let too_much = |text: &[u8]| {
-        let mut numbers = text.split(|byte| !byte.is_ascii_digit());
-        text.contains(&b',') && numbers.any(|number| number > b"255" && number.len() > 2)
-    };
     match (kernel.class, ours.class) {
         (Class::Lost, Class::Established) => Some(REFUSED),
-        (Class::Related, Class::New) if any(|text| text == b"\0\x01file") => Some(REQUEST),
-        // What only we have seen announced is expected in place of what came before.
-        (Class::New, Class::Related) | (Class::Related, Class::New) if any(inside) => Some(INSIDE),
-        (Class::Established, Class::Lost) if any(inside) => Some(INSIDE),
-        (Class::New, Class::Related) | (Class::Related, Class::New) if any(too_much) => Some(BYTES),
+        (Class::Established, Class::Lost) if any(told, inside) => Some(INSIDE),
+        (Class::New, Class::Related) => expected(told, Unlike::OnlyOurs, ""),
+        (Class::Related, Class::New) => expected(told, Unlike::OnlyKernel, ""),
         _ => None,
     }
+}
+
+/// What only we have seen announced is expected in place of what came before.
+fn expected(told: &[Told<'_>], unlike: Unlike, _: &str) -> Option<&'static str> {
+    match unlike {
+        Unlike::OnlyOurs | Unlike::OnlyKernel if any(told, inside) => Some(INSIDE),
+        Unlike::OnlyOurs | Unlike::OnlyKernel if any(told, too_much) => Some(BYTES),
+        _ => None,
+    }
+}
+
+fn any(told: &[Told<'_>], is: fn(&[u8]) -> bool) -> bool {
+    told.iter().any(|told| is(&payload(told.frame)))
+}
+
+/// True if a line starts inside a segment.
+fn inside(text: &[u8]) -> bool {
+    text.iter().position(|&byte| byte == b'\n').is_some_and(|at| at + 1 < text.len())
+}
+
+/// True if a number is no byte.
+fn too_much(text: &[u8]) -> bool {
+    let mut numbers = text.split(|byte| !byte.is_ascii_digit());
+    text.contains(&b',') && numbers.any(|number| number > b"255" && number.len() > 2)
 }
 
 pub fn payload(frame: &[u8]) -> Vec<u8> {

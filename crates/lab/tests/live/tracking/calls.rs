@@ -20,6 +20,7 @@ pub const CALLS: Comparison = Comparison {
     rule,
     rules: &[FORM, PORT],
     lists_alike: |_| true,
+    expected: None,
 };
 
 const SIP: u16 = 5060;

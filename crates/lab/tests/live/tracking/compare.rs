@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ pub const BATCH: u64 = 500;
 pub const A_SECOND_IS_OVER: Duration = Duration::from_millis(1200);
 /// Dialogues that a failure tells of.
 const TOLD: usize = 5;
+
+/// How much later the kernel lists what it expects, at most, seconds.
+const SLACK_S: u64 = 20;
 
 /// What is compared.
 pub struct Comparison {
@@ -42,6 +46,21 @@ pub struct Comparison {
     pub rules: &'static [&'static str],
     /// False for a dialogue whose entries may differ although nothing that was said did.
     pub lists_alike: fn(&[Told<'_>]) -> bool,
+    /// What is expected at the end is compared as well: the rule that explains why we differ.
+    pub expected: Option<Expected>,
+}
+
+/// The rule that explains a line of the list of what is expected, after all of a dialogue.
+pub type Expected = fn(&[Told<'_>], Unlike, &str) -> Option<&'static str>;
+
+/// How the kernel and we expect something at the end of a dialogue in which every packet was
+/// the same to both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unlike {
+    OnlyKernel,
+    OnlyOurs,
+    /// Both, but for another time.
+    Time,
 }
 
 /// A packet and what was said of it.
@@ -119,7 +138,7 @@ impl Comparison {
                 &(self.tunables)(batch),
                 &dialogues,
                 &answers,
-                &kernel.list()?,
+                &[kernel.list("conntrack")?, kernel.list("expect")?],
                 &mut totals,
             );
             seed = end;
@@ -145,7 +164,7 @@ impl Comparison {
         tunables: &[(String, u64)],
         dialogues: &[Dialogue],
         answers: &[Answer],
-        listed: &[String],
+        [listed, expected]: &[Vec<String>; 2],
         totals: &mut Totals,
     ) {
         let mut told = told(dialogues, answers, &mut ours);
@@ -153,7 +172,7 @@ impl Comparison {
         totals.packets += told.iter().map(Vec::len).sum::<usize>();
         let mut differ = HashSet::new();
         for (dialogue, told) in dialogues.iter().zip(&mut told) {
-            let ends = dialogue.ends.client.to_string() + &dialogue.ends.server.to_string();
+            let ends = together(dialogue);
             if !(self.lists_alike)(told) {
                 differ.insert(ends.clone());
             }
@@ -179,7 +198,32 @@ impl Comparison {
             }
         }
         totals.unexplained.extend(only_in_one(listed, &ours.list(), &differ));
+        let Some(rule) = self.expected else { return };
+        for (ends, unlike, line) in expected_otherwise(expected, &ours.list_expected()) {
+            let [one, other] = ends.map(|end| end.parse::<IpAddr>().expect("an address"));
+            let is_between = |it: &Dialogue| {
+                [[one, other], [other, one]].contains(&[it.ends.client, it.ends.server])
+            };
+            let number = dialogues.iter().position(is_between).expect("a dialogue");
+            if differ.contains(&together(&dialogues[number])) {
+                continue;
+            }
+            match rule(&told[number], unlike, line) {
+                Some(rule) => *totals.rules.entry(rule).or_default() += 1,
+                None => totals.unexplained.push(format!(
+                    "{} seed {}, {unlike:?}: {line}\n{}",
+                    self.name,
+                    dialogues[number].seed,
+                    transcript(&told[number])
+                )),
+            }
+        }
     }
+}
+
+/// The ends of a dialogue as the lists are searched for them.
+fn together(dialogue: &Dialogue) -> String {
+    dialogue.ends.client.to_string() + &dialogue.ends.server.to_string()
 }
 
 /// Plays what the kernel has answered to us as well, by dialogue.
@@ -259,4 +303,38 @@ fn only_in_one(kernel: &[String], ours: &[String], differ: &HashSet<String>) -> 
         .into_iter()
         .map(|(line, weight)| format!("only listed by {}: {line}", who(weight)))
         .collect()
+}
+
+/// The port where a line says that somebody is expected.
+pub fn expected_port(line: &str) -> u16 {
+    let mut ports = line.split(' ').filter_map(|field| field.strip_prefix("dport="));
+    ports.next().and_then(|port| port.parse().ok()).expect("a port")
+}
+
+/// What is not expected by both alike, with the ends of its master.
+fn expected_otherwise<'a>(
+    kernel: &'a [String],
+    ours: &'a [String],
+) -> Vec<([&'a str; 2], Unlike, &'a str)> {
+    let parts = |line: &'a String| {
+        let (time, rest) = line.split_once(' ').expect("a time");
+        (time.parse::<u64>().expect("seconds"), rest)
+    };
+    let mut left: HashMap<&str, u64> = HashMap::new();
+    left.extend(ours.iter().map(parts).map(|(time, rest)| (rest, time)));
+    let mut unlike = Vec::new();
+    for (time, rest) in kernel.iter().map(parts) {
+        match left.remove(rest) {
+            None => unlike.push((Unlike::OnlyKernel, rest)),
+            Some(other) if time.abs_diff(other) > SLACK_S => unlike.push((Unlike::Time, rest)),
+            Some(_) => {}
+        }
+    }
+    unlike.extend(left.into_keys().map(|rest| (Unlike::OnlyOurs, rest)));
+    let ends = |line: &'a str| {
+        ["master-src=", "master-dst="].map(|name| {
+            line.split(' ').find_map(|field| field.strip_prefix(name)).expect("an address")
+        })
+    };
+    unlike.into_iter().map(|(unlike, line)| (ends(line), unlike, line)).collect()
 }

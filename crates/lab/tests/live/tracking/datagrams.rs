@@ -24,6 +24,7 @@ pub const DATAGRAMS: Comparison = Comparison {
     rule,
     rules: &[LITE, UNVERIFIED, KEYS],
     lists_alike: |told| told.iter().all(|told| !is_gre(told.frame)),
+    expected: None,
 };
 
 fn tunables(batch: u64) -> Vec<(String, u64)> {

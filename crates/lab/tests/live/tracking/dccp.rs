@@ -18,6 +18,7 @@ pub const DCCP: Comparison = Comparison {
     rule: |_| None,
     rules: &[],
     lists_alike: |_| true,
+    expected: None,
 };
 
 fn tunables(_: u64) -> Vec<(String, u64)> {

@@ -8,7 +8,7 @@ use lab::{Family, Random};
 use wire::{TcpFlags, Transport, Tunnels, dissect};
 
 use super::announced::payload;
-use super::compare::{Comparison, Told};
+use super::compare::{Comparison, Told, Unlike, expected_port};
 use super::dialogue::{Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::{Talk, opens};
@@ -24,6 +24,7 @@ pub const H323: Comparison = Comparison {
     rule,
     rules: &[ADDITIONS, OTHERS, PIECES],
     lists_alike: |_| true,
+    expected: Some(expected),
 };
 
 /// Where the sender of the messages waits.
@@ -36,21 +37,26 @@ const CONTROLLED: u16 = 21000;
 /// see that.
 const DROPPED_IN: u64 = 500;
 /// Too short for a message.
-const SOUND: &[u8] = b"\x80\0sound";
+pub const SOUND: &[u8] = b"\x80\0sound";
 
 fn generate(seed: u64) -> Dialogue {
     let mut random = Random::new(seed);
     let family = if random.once_in(10) { Family::V6 } else { Family::V4 };
     let mut talk = Talk::of(seed, family, random);
     talk.connect(1720);
-    let mut control = None;
+    let mut control: Option<Connection> = None;
     for _ in 0..talk.random.between(2, 6) {
         let from = talk.random.one_of(&Side::BOTH);
         talk.first = SIGNALLED;
         if talk.random.once_in(3) {
-            let control = control.get_or_insert_with(|| Control::open(&mut talk));
+            let control = control.get_or_insert_with(|| {
+                let (opener, port) = (talk.random.one_of(&Side::BOTH), talk.any_port());
+                Connection::open(&mut talk, opener, port)
+            });
             talk.first = if seed.is_multiple_of(DROPPED_IN) { SIGNALLED } else { CONTROLLED };
-            control.say(&mut talk, from);
+            for piece in pieces(&mut talk, from, &CONTROL) {
+                control.say(&mut talk, from, &piece);
+            }
         } else {
             for piece in pieces(&mut talk, from, &SIGNALLING) {
                 talk.say(from, &piece);
@@ -72,33 +78,30 @@ fn somebody(talk: &mut Talk) {
     talk.somebody_sends(from, port, SOUND);
 }
 
-/// H.245 on a connection of its own.
-struct Control {
+/// A connection that may have been announced.
+pub struct Connection {
     /// By [`Side`].
     ports: [u16; 2],
     next: [u32; 2],
 }
 
-impl Control {
-    fn open(talk: &mut Talk) -> Self {
-        let (opener, port) = (talk.random.one_of(&Side::BOTH), talk.any_port());
+impl Connection {
+    pub fn open(talk: &mut Talk, opener: Side, port: u16) -> Self {
         let mut ports = [50000, port];
         if opener == Server {
             ports.reverse();
         }
-        let mut control = Self { ports, next: [0, 0] };
-        control.segment(talk, opener, TcpFlags::SYN, b"");
-        control.next[opener as usize] = 1;
-        control.segment(talk, opener.other(), TcpFlags::SYN.with(TcpFlags::ACK), b"");
-        control.next = [1, 1];
-        control.segment(talk, opener, TcpFlags::ACK, b"");
-        control
+        let mut it = Self { ports, next: [0, 0] };
+        it.segment(talk, opener, TcpFlags::SYN, b"");
+        it.next[opener as usize] = 1;
+        it.segment(talk, opener.other(), TcpFlags::SYN.with(TcpFlags::ACK), b"");
+        it.next = [1, 1];
+        it.segment(talk, opener, TcpFlags::ACK, b"");
+        it
     }
 
-    fn say(&mut self, talk: &mut Talk, from: Side) {
-        for piece in pieces(talk, from, &CONTROL) {
-            self.segment(talk, from, TcpFlags::ACK, &piece);
-        }
+    pub fn say(&mut self, talk: &mut Talk, from: Side, payload: &[u8]) {
+        self.segment(talk, from, TcpFlags::ACK, payload);
     }
 
     fn segment(&mut self, talk: &mut Talk, from: Side, flags: TcpFlags, payload: &[u8]) {
@@ -134,7 +137,7 @@ fn pieces(talk: &mut Talk, from: Side, usual: &[&str]) -> Vec<Vec<u8>> {
 }
 
 /// One of the messages, with the address of its sender, seldom of the other end, and ports.
-fn message(talk: &mut Talk, from: Side, messages: &[&str]) -> Vec<u8> {
+pub fn message(talk: &mut Talk, from: Side, messages: &[&str]) -> Vec<u8> {
     let whose = if talk.random.once_in(12) { from.other() } else { from };
     let new = octets(talk.ends.address(whose));
     let old = if new.len() == V4.len() { &V4[..] } else { &V6 };
@@ -165,7 +168,7 @@ fn header(length: usize) -> [u8; 4] {
     [3, 0, high, low]
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
+pub fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
@@ -192,14 +195,27 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         (Class::Related, Class::New) => false,
         _ => return None,
     };
-    let port = visits(frame)?;
+    announced_by_one(told, more, visits(frame)?)
+}
+
+fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    let port = expected_port(line);
+    match unlike {
+        Unlike::OnlyOurs => announced_by_one(told, true, port),
+        Unlike::OnlyKernel => announced_by_one(told, false, port),
+        Unlike::Time => None,
+    }
+}
+
+/// Why only we expect somebody at a port, or only the kernel does.
+fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static str> {
     let heard = told.iter().map(|told| (told, payload(told.frame)));
     let said: Vec<_> = heard.filter(|(_, bytes)| bytes.len() > SOUND.len()).collect();
-    let only_one: &[&str] = if more { &ONLY_OURS } else { &ONLY_KERNEL };
+    let only_one: &[&str] = if ours { &ONLY_OURS } else { &ONLY_KERNEL };
     let mut announcing = said.iter().filter(|(told, bytes)| names(bytes, told.frame, port));
     let is_whole = |bytes: &[u8]| bytes[..4] == header(bytes.len());
     if announcing.any(|(_, bytes)| only_one.iter().any(|message| is(bytes, message))) {
-        Some(if more { ADDITIONS } else { OTHERS })
+        Some(if ours { ADDITIONS } else { OTHERS })
     } else if said.iter().any(|(_, bytes)| !is_whole(bytes)) {
         Some(PIECES)
     } else {

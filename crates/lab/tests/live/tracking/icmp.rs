@@ -17,6 +17,7 @@ pub const ICMP: Comparison = Comparison {
     rule,
     rules: &[QUOTED, KEY, TERMINATION],
     lists_alike: |_| true,
+    expected: None,
 };
 
 fn tunables(batch: u64) -> Vec<(String, u64)> {

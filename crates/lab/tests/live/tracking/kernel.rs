@@ -185,11 +185,11 @@ impl Kernel {
         Ok(answers.collect())
     }
 
-    /// The table as `conntrack -L` prints it.
-    pub fn list(&self) -> Result<Vec<String>> {
+    /// A table as `conntrack -L` prints it: that of connections, or `expect`.
+    pub fn list(&self, table: &str) -> Result<Vec<String>> {
         let mut lines = Vec::new();
         for family in ["ipv4", "ipv6"] {
-            let program = self.namespace.program("conntrack").args(["-L", "-f", family]);
+            let program = self.namespace.program("conntrack").args(["-L", table, "-f", family]);
             lines.extend(program.check()?.lines().map(str::to_owned));
         }
         Ok(lines)

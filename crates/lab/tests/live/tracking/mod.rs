@@ -14,6 +14,8 @@ mod irc;
 mod kernel;
 mod ours;
 mod pptp;
+mod questions;
+mod ras;
 mod reason;
 mod said;
 mod sane;
@@ -21,6 +23,7 @@ mod sctp;
 mod spoken;
 mod talk;
 mod tcp;
+mod tftp;
 mod timeouts;
 mod transcript;
 mod translated;
@@ -50,7 +53,12 @@ fn sctp_is_tracked_as_by_the_kernel() {
 
 #[test]
 fn what_is_announced_is_expected_as_by_the_kernel() {
-    with_helpers(&[Kind::Ftp, Kind::Tftp], &announced::ANNOUNCED);
+    with_helpers(&[Kind::Ftp], &announced::ANNOUNCED);
+}
+
+#[test]
+fn files_by_tftp_are_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Tftp], &tftp::TFTP);
 }
 
 #[test]
@@ -76,6 +84,16 @@ fn pictures_of_scanners_are_expected_as_by_the_kernel() {
 #[test]
 fn calls_by_h323_are_announced_as_by_the_kernel() {
     with_helpers(&[Kind::Q931], &h323::H323);
+}
+
+#[test]
+fn answers_to_questions_of_everybody_are_expected_as_by_the_kernel() {
+    alone(questions::compare);
+}
+
+#[test]
+fn what_gatekeepers_and_endpoints_say_is_announced_as_by_the_kernel() {
+    with_helpers(&[Kind::Ras], &ras::RAS);
 }
 
 #[test]

@@ -193,6 +193,15 @@ impl Ours {
         lines
     }
 
+    /// What is expected, as `conntrack -L expect` prints it.
+    pub fn list_expected(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        self.expectations.list(Default::default(), usize::MAX, self.now, |expected| {
+            lines.push(format::ListedExpectation(&expected).to_string());
+        });
+        lines
+    }
+
     fn entry(&self, flow: &FlowKey) -> Option<Entry> {
         let connection = self.table.get(flow, flow.hash(SECRET), self.now)?;
         Some(Entry {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::announced::payload;
-use super::compare::{Comparison, Told};
+use super::compare::{Comparison, Told, Unlike};
 use super::dialogue::{Client, Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::{Talk, opens};
@@ -18,6 +18,7 @@ pub const SANE: Comparison = Comparison {
     rule,
     rules: &[TURNS, NOBODY],
     lists_alike: |_| true,
+    expected: Some(expected),
 };
 
 /// Requests (SANE 1.05, section 5.2) by their numbers; their lengths as far as it matters.
@@ -98,6 +99,14 @@ const NOBODY: &str = "nobody listens at port 0";
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, frame, .. } = told.last()?;
     opens(frame)?;
+    match (kernel.class, ours.class) {
+        (Class::New, Class::Related) => expected(told, Unlike::OnlyOurs, ""),
+        (Class::Related, Class::New) => expected(told, Unlike::OnlyKernel, ""),
+        _ => None,
+    }
+}
+
+fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
     let mut said: Vec<(Side, Vec<u8>)> = told
         .iter()
         .map(|told| (told.from, payload(told.frame)))
@@ -108,9 +117,10 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let in_turns = said.windows(2).all(|pair| pair[0].0 != pair[1].0);
     let names_nobody =
         |(from, bytes): &(Side, Vec<u8>)| *from == Server && bytes.starts_with(&[0; 8]);
-    match (kernel.class, ours.class) {
-        (Class::New, Class::Related) | (Class::Related, Class::New) if !in_turns => Some(TURNS),
-        (Class::New, Class::Related) if said.iter().any(names_nobody) => Some(NOBODY),
+    match unlike {
+        Unlike::OnlyKernel if line.contains(" dport=0 ") => Some(NOBODY),
+        Unlike::OnlyOurs | Unlike::OnlyKernel if !in_turns => Some(TURNS),
+        Unlike::OnlyOurs if said.iter().any(names_nobody) => Some(NOBODY),
         _ => None,
     }
 }

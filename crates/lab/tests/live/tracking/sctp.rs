@@ -19,6 +19,7 @@ pub const SCTP: Comparison = Comparison {
     rule,
     rules: &[ANEW, ZERO, SHUTDOWN_ACK, ANSWER, FORGED_INIT, HEARTBEATS, REFLECTED],
     lists_alike: |_| true,
+    expected: None,
 };
 
 fn tunables(_: u64) -> Vec<(String, u64)> {

@@ -22,6 +22,7 @@ const ZONED: Comparison = Comparison {
     rule,
     rules: &[REPLIES, PORTS],
     lists_alike: |told| !has_a_flow_twice(told),
+    expected: None,
 };
 
 /// By TTL or hop limit.

@@ -19,6 +19,7 @@ pub const TCP: Comparison = Comparison {
     rule,
     rules: &[CLOSING],
     lists_alike: |_| true,
+    expected: None,
 };
 
 /// Every switch both ways; timers that differ, so that each shows which rule has set it.
