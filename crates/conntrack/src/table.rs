@@ -487,7 +487,10 @@ fn retire(
     debug_assert!(removed, "a live entry is in the index");
     if let Some(translation) = slab.translation(slot) {
         index.remove(translation.hash, slot | SECOND);
-        if let Some(ended) = &mut context.ended {
+        // Of what is withdrawn nobody else knows yet, and its replies may be another's.
+        if let Some(ended) = &mut context.ended
+            && !was_fresh
+        {
             let head = &slab[slot].head;
             ended.push(Ended {
                 original: KeyedPacket { key: head.key, sender: head.originator() },

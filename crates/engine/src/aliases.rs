@@ -28,6 +28,8 @@ pub enum Filing {
     Taken,
     /// There are too many.
     Full,
+    /// Too many packets wait for theirs already, so it was not asked for.
+    Crowded,
 }
 
 /// What the owners of two buckets tell each other about an alias.

@@ -115,6 +115,10 @@ impl Worker {
         if self.ownership.get(home).is_some() {
             return Some(self.file_here(home, owner, alias, now));
         }
+        // Each message is followed by another when the connection ends, and none is refused.
+        if self.ownership.get(owner).is_none_or(|owner| !owner.openings.has_room()) {
+            return Some(Filing::Crowded);
+        }
         self.tell_bucket(owner, home, AliasMessage::File { alias, owner, connection }, now);
         None
     }
@@ -207,6 +211,7 @@ impl Worker {
             Some(Filing::Filed) => None,
             Some(Filing::Taken) => Some(taken),
             Some(Filing::Full) => Some(DropReason::AliasTableFull),
+            Some(Filing::Crowded) => Some(DropReason::AliasQueueFull),
         };
         if refusal.is_some() {
             let mut context = self.tracking.context(now, &mut self.counters);

@@ -124,7 +124,7 @@ impl Link {
     }
 
     /// The weight of what is staged or in the ring.
-    fn queued(&mut self) -> usize {
+    pub fn queued(&mut self) -> usize {
         let items = self.to.buffer().capacity() - self.to.slots() + self.staged.len();
         let taken = self.next - items as u64;
         while let Some((_, extra)) = self.heavy.pop_front_if(|(number, _)| *number < taken) {

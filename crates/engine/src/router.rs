@@ -389,16 +389,13 @@ impl Router {
         if !self.waiting.contains_key(&next) && !self.make_place(now_ns, exits) {
             return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
         }
-        let last_pause = self.waiting.get(&next).map(|waiting| waiting.pause);
-        let mut pause = last_pause.unwrap_or(FIRST_PAUSE);
-        if self.ask(next, now_ns, pause) && last_pause.is_some() {
-            pause = (2 * pause).min(ASK_EVERY);
+        if !self.waiting.contains_key(&next) {
+            self.ask(next, now_ns, FIRST_PAUSE);
         }
         let has_failed = self.routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed);
         let since_ns = unsent.since_ns;
-        let fresh = || Waiting { since_ns, has_failed, ..Waiting::default() };
+        let fresh = || Waiting { since_ns, has_failed, pause: FIRST_PAUSE, ..Waiting::default() };
         let waiting = self.waiting.entry(next).or_insert_with(fresh);
-        waiting.pause = pause;
         let bytes = waiting.bytes + unsent.frame.len();
         if waiting.frames.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES {
             return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
@@ -482,6 +479,13 @@ impl Router {
                 self.refuse_unreachable(frame, now_ns, exits);
             }
         }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for (&next, waiting) in &mut waiting {
+            if self.ask(next, now_ns, waiting.pause) {
+                waiting.pause = (2 * waiting.pause).min(ASK_EVERY);
+            }
+        }
+        self.waiting = waiting;
     }
 
     /// Takes out what waits of a bucket that leaves: what comes later must not overtake it.

@@ -343,7 +343,10 @@ impl Worker {
         match self.direct_replies(packet, tracked, now) {
             Ok(waits) => Ok(Passed { waits, ..passed }),
             Err(why) => {
+                let ended = self.tracking.ended.len();
                 self.end_connection(packet, now);
+                // It has no alias that somebody would have to remove.
+                self.tracking.ended.truncate(ended);
                 Err(why)
             }
         }
@@ -407,6 +410,7 @@ impl Worker {
             Some(Filing::Filed) => Ok(false),
             Some(Filing::Taken) => Err(search.refusal().into()),
             Some(Filing::Full) => Err(DropReason::AliasTableFull.into()),
+            Some(Filing::Crowded) => Err(DropReason::AliasQueueFull.into()),
         }
     }
 

@@ -566,3 +566,6 @@ mod following;
 
 #[path = "seeking_tests.rs"]
 mod seeking;
+
+#[path = "withdrawn_tests.rs"]
+mod withdrawn;
