@@ -192,8 +192,10 @@ fn leaving_out_says_what_it_does() {
         (json!({"return": null}), Effect::Unclear),
         (json!({"masquerade": null}), Effect::Untranslated),
         (json!({"counter": null}), Effect::SideEffect),
+        // Of a newer nft, or misspelt.
+        (json!({"discard": null}), Effect::Unclear),
     ] {
-        let statements = json!([{"fib": {}}, last]);
+        let statements = json!([{"ct count": {"val": 20}}, last]);
         let document = document(&[forward(), rule("f", &statements)]);
         let imported = import_value(&document, Options { allow_unsupported: true });
         let imported = imported.expect("it is allowed");

@@ -149,6 +149,27 @@ pub(crate) fn syn_proxy(value: &Value, path: &Path<'_>) -> Parsed<SynProxy> {
     })
 }
 
+/// Statements that neither decide about a packet nor change where it goes, and the comparisons
+/// in front of them.
+const SIDE_EFFECTS: [&str; 16] = [
+    "match",
+    "counter",
+    "quota",
+    "limit",
+    "ct count",
+    "ct helper",
+    "ct timeout",
+    "ct expectation",
+    "log",
+    "mangle",
+    "meter",
+    "set",
+    "map",
+    "flow",
+    "secmark",
+    "last",
+];
+
 /// What leaving out a rule of these statements does.
 pub(crate) fn effect(statements: &[Value]) -> Effect {
     let mut effect = Effect::SideEffect;
@@ -162,7 +183,9 @@ pub(crate) fn effect(statements: &[Value]) -> Effect {
                 | "notrack" | "xt",
             )
             | None => Effect::Unclear,
-            _ => continue,
+            Some(name) if SIDE_EFFECTS.contains(&name) => continue,
+            // A newer nft may have another verdict.
+            Some(_) => Effect::Unclear,
         };
         effect = match (effect, found) {
             (Effect::SideEffect, found) => found,
