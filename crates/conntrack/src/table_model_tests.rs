@@ -20,7 +20,7 @@ struct Known {
 }
 
 impl Known {
-    /// Unreplied, then unassured, then closing; the rest stays.
+    /// Unreplied, unassured, or closing; the rest stays.
     fn rank(&self) -> Option<u8> {
         match (self.assured, self.seen_reply) {
             (false, seen_reply) => Some(u8::from(seen_reply)),
@@ -103,7 +103,14 @@ impl Model {
         };
         if self.known.len() == self.room {
             let candidates = self.known.iter().filter(|(_, known)| known.place.is_some());
-            let victim = *candidates.min_by_key(|(_, known)| known.place)?.0;
+            // Of the unreplied and the unassured those first that are more.
+            let count = |rank| candidates.clone().filter(|(_, it)| it.rank() == Some(rank)).count();
+            let unassured_first = count(1) > count(0);
+            let order = |known: &Known| {
+                let (rank, since) = known.place?;
+                Some(([rank, [1, 0, 2][usize::from(rank)]][usize::from(unassured_first)], since))
+            };
+            let victim = *candidates.clone().min_by_key(|(_, known)| order(known))?.0;
             self.known.remove(&victim);
             self.evicted += 1;
         }

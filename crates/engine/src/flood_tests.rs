@@ -184,6 +184,30 @@ fn established_flows_lose_nothing_in_floods_and_the_memory_stays_bounded() {
     assert!(rig.commands.push(Command::Stop).is_ok());
 }
 
+/// The target of the flood answers at once, the servers of others take their time.
+#[test]
+fn handshakes_are_completed_while_a_flood_is_answered() {
+    const MAX: u32 = 4096;
+    let mut rig = Rig::new(&config(64, MAX.into()));
+    let mut spoofed = 100_000..;
+    let mut flood = |rig: &mut Rig, connections: u32| {
+        for client in spoofed.by_ref().take(connections as usize) {
+            assert_eq!(rig.pass([syn(client), syn_ack(client)]), 2);
+        }
+    };
+    flood(&mut rig, 2 * MAX);
+    for client in 0..50 {
+        for step in handshake(client) {
+            assert_eq!(rig.pass([step]), 1);
+            // A quarter of the table each round trip.
+            flood(&mut rig, MAX / 4);
+        }
+        assert_eq!(rig.pass([ack_back(client)]), 1);
+    }
+    let counters = &rig.worker.counters;
+    assert_eq!((counters.conntrack.invalid, counters.dropped(DropReason::TableFull)), (0, 0));
+}
+
 fn in_vlan(vlan: u16, frame: &[u8]) -> Vec<u8> {
     let [high, low] = vlan.to_be_bytes();
     [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat()

@@ -16,16 +16,17 @@ const NO_SLOT: u32 = u32::MAX;
 /// No list.
 const NO_LIST: u16 = u16::MAX;
 
-/// How much is lost when a connection is ended early, the least first: the order in
-/// which they give way.
+/// What is lost when a connection is ended early, the least first.
 ///
 /// The kernel ends whatever is not assured that it meets near a new connection, and what
-/// is closing once the table is nearly full. Here the order is fixed, because the three
-/// are not worth the same. What nobody has answered is what a flood is made of, and its
+/// is closing once the table is nearly full. Here there is an order, because the three
+/// are not worth the same. What nobody has answered is what most floods are made of, and its
 /// sender tries again. What was answered once has another end that remembers it: a
-/// handshake in progress, a query. What closes was a whole connection of a real user and
-/// may still carry data one way. Within a rank the oldest goes first: it has had most time
-/// to get its answer, so what is real passes through while a flood runs.
+/// handshake in progress, a query. A flood whose target answers is made of that. So of these
+/// two the one of which there is [more](Candidates::first_of) gives way, and what is real of
+/// the other stays. What closes was a whole connection of a real user and may still carry data
+/// one way: it gives way last. Within a rank the oldest goes first: it has had most time to get
+/// its answer, so what is real passes through while a flood runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
 pub(crate) enum Rank {
@@ -64,6 +65,12 @@ pub(crate) struct Candidates {
 struct Ends {
     oldest: u32,
     newest: u32,
+    /// How many slots there are.
+    count: u32,
+}
+
+impl Ends {
+    const NONE: Self = Self { oldest: NO_SLOT, newest: NO_SLOT, count: 0 };
 }
 
 #[derive(Debug)]
@@ -91,6 +98,20 @@ impl Candidates {
     pub fn oldest(&self, list: u16) -> Option<u32> {
         let ends = self.lists.get(usize::from(list))?;
         (ends.oldest != NO_SLOT).then_some(ends.oldest)
+    }
+
+    /// Who gives way first of the connections of a group, whose lists begin with `first`, one
+    /// for each [`Rank`].
+    #[inline]
+    pub fn first_of(&self, first: u16) -> Option<u32> {
+        let list = |rank: Rank| first + rank as u16;
+        let count = |rank| self.lists.get(usize::from(list(rank))).map_or(0, |ends| ends.count);
+        let more = if count(Rank::Unassured) > count(Rank::Unreplied) {
+            Rank::Unassured
+        } else {
+            Rank::Unreplied
+        };
+        self.oldest(list(more)).or_else(|| self.oldest(list(Rank::Closing)))
     }
 
     /// Asks for the links of a slot.
@@ -139,8 +160,9 @@ impl Candidates {
     fn append(&mut self, slot: u32, list: u16) -> bool {
         let list = usize::from(list);
         if self.lists.len() <= list {
-            self.lists.resize(list + 1, Ends { oldest: NO_SLOT, newest: NO_SLOT });
+            self.lists.resize(list + 1, Ends::NONE);
         }
+        self.lists[list].count += 1;
         let older = std::mem::replace(&mut self.lists[list].newest, slot);
         match older {
             NO_SLOT => self.lists[list].oldest = slot,
@@ -153,6 +175,7 @@ impl Candidates {
     /// True if it was the last.
     fn unlink(&mut self, Link { older, newer }: Link, list: u16) -> bool {
         let list = usize::from(list);
+        self.lists[list].count -= 1;
         match older {
             NO_SLOT => self.lists[list].oldest = newer,
             older => self.link(older).newer = newer,

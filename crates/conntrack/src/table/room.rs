@@ -116,21 +116,21 @@ impl Room {
         limits.note_giver(shortage, self.place, has);
     }
 
-    /// Who gives way, the oldest of the lowest rank.
+    /// Who gives way.
     fn victim(&self, shortage: Shortage, limits: &Limits) -> Option<u32> {
         let (candidates, group) = match shortage {
             Shortage::Table => (&self.payers, 0),
             Shortage::Reserve => (&self.payers, 1),
             Shortage::Zone(zone) => (&self.zones, limits.counted_zone(zone)? as u16),
         };
-        Rank::ALL.into_iter().find_map(|rank| candidates.oldest(group * RANKS + rank as u16))
+        candidates.first_of(group * RANKS)
     }
 
     /// Who gives way for the next connection of this table, most likely, with its links
     /// asked for.
     #[inline]
     pub fn prefetch_victim(&self, prefetch: impl Prefetch) -> Option<u32> {
-        let victim = self.is_full.then(|| self.payers.oldest(Rank::Unreplied as u16))??;
+        let victim = self.is_full.then(|| self.payers.first_of(0))??;
         self.payers.prefetch(victim, prefetch);
         Some(victim)
     }
