@@ -76,7 +76,7 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
             let status = gateway.status().map_err(unresponsive)?;
             let rules = status.rules.as_ref().zip(book);
             let rules = rules.map(|(rules, book)| RulesStatus::new(rules, book, left));
-            let warnings = gateway.host_trouble().into_iter().collect();
+            let warnings = gateway.rule_troubles();
             Ok(Status { rules, warnings, ..Status::new(&status, limit) })
         })
     })

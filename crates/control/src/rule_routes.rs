@@ -103,11 +103,14 @@ fn try_document(
         }
         TryError::Load(LoadRulesError::Compile(error)) => refused(error.to_string()),
         TryError::Load(LoadRulesError::TooManyZones(error)) => refused(error.to_string()),
+        TryError::Load(error @ LoadRulesError::Unresponsive(_)) => {
+            Refused::conflict("rules", error, "the rules before stay: try again when it does")
+        }
         TryError::Load(error) => Refused::conflict("rules", error, "see the log of the gateway"),
     })?;
     let (problems, summary) = (report.problems, report.summary);
     let confirm_s = confirm.map(|confirm| confirm.as_secs());
-    let warnings = shared.gateway.host_trouble().into_iter().collect();
+    let warnings = shared.gateway.rule_troubles();
     let schema = SCHEMA;
     let loaded = LoadedRules { schema, problems, summary, missing_interfaces, warnings, confirm_s };
     Ok((loaded, trial))
@@ -220,7 +223,7 @@ mod tests {
         let attempts = Arc::new(AtomicU32::new(0));
         let counted = attempts.clone();
         let roll_back = move || match counted.fetch_add(1, Ordering::Relaxed) {
-            0 | 1 => Err(LoadRulesError::Stuck),
+            0 | 1 => Err(LoadRulesError::HostGuard("it is deaf".to_owned())),
             _ => Ok(true),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -70,6 +70,11 @@ impl Member {
         Err(Unresponsive(self.id))
     }
 
+    /// True if it takes a command at once.
+    pub fn has_room(&self) -> bool {
+        !self.commands.is_full()
+    }
+
     /// Asks a question and waits for the answer.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::RuleBook;
 
 /// Who judges packets by rules.
 pub(crate) trait Judge {
-    /// Judges by these from now on; `None`: by none.
+    /// Judges by these from now on, `None`: by none; a worker that hangs does when it goes on.
     ///
     /// # Errors
     /// [`LoadRulesError`]: those before stay.
