@@ -182,3 +182,7 @@ impl Coordinator {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "staffing_tests.rs"]
+mod tests;
