@@ -91,3 +91,22 @@ fn what_the_gateway_refuses_changes_nothing() {
     assert!(keeper.roll_back(&judge, None).unwrap(), "it can be tried again");
     assert_eq!(active(&keeper), Some(5));
 }
+
+#[test]
+fn the_gateway_is_asked_again_if_another_was_loaded_meanwhile() {
+    let (keeper, judge, now) = (Keeper::new(Some(book(1))), Witness::default(), Instant::now());
+    let mut answers = 0;
+    let asked = keeper.active_and(|| {
+        answers += 1;
+        // Whoever loads does not wait for the answer.
+        let is_first = answers == 1;
+        if is_first {
+            keeper.load(&judge, book(2), MINUTE, now).map(|_| answers)
+        } else {
+            Ok(answers)
+        }
+    });
+    let (answer, (book, left)) = asked.unwrap();
+    assert_eq!((answer, book.unwrap().program().ruleset().rules().len()), (2, 2));
+    assert!(left.is_some());
+}

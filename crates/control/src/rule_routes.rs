@@ -10,7 +10,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use engine::LoadRulesError;
+use engine::{LoadRulesError, Unresponsive};
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 use ruleset::probe::Probe;
 use ruleset::{Options, listing};
@@ -173,13 +173,13 @@ async fn reset(State(shared): State<Shared>) -> Answer<Done> {
 
 async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
     on_thread(move || {
-        let (book, left) = shared.rules.active(Instant::now());
+        let ask = || Ok((shared.gateway.rules()?, shared.gateway.rule_elements()?));
+        let ((view, elements), (book, left)) =
+            shared.rules.active_and(ask).map_err(|error: Unresponsive| unresponsive(error))?;
         let confirm_s = left.map(|left| left.as_secs());
         let Some(book) = book else {
             return Ok(Json(ActiveRules { schema: SCHEMA, confirm_s, ..ActiveRules::default() }));
         };
-        let view = shared.gateway.rules().map_err(unresponsive)?;
-        let elements = shared.gateway.rule_elements().map_err(unresponsive)?;
         let live = view.as_ref().map(|view| live(&book, view, &elements)).unwrap_or_default();
         let document = listing::with_live(book.document(), book.program(), &live);
         Ok(Json(ActiveRules {
