@@ -8,13 +8,13 @@ use super::*;
 #[derive(Default)]
 struct Witness {
     seen: RefCell<Vec<Option<usize>>>,
-    hangs: Cell<bool>,
+    refuses: Cell<bool>,
 }
 
 impl Judge for Witness {
     fn judge_by(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError> {
-        if self.hangs.get() {
-            return Err(LoadRulesError::Stuck);
+        if self.refuses.get() {
+            return Err(LoadRulesError::HostGuard("it is deaf".to_owned()));
         }
         self.seen.borrow_mut().push(ruleset.map(|ruleset| ruleset.rules().len()));
         Ok(())
@@ -79,15 +79,34 @@ fn the_end_of_one_trial_does_not_end_the_next() {
 #[test]
 fn what_the_gateway_refuses_changes_nothing() {
     let (keeper, judge, now) = (Keeper::new(Some(book(5))), Witness::default(), Instant::now());
-    judge.hangs.set(true);
+    judge.refuses.set(true);
     assert!(matches!(keeper.load(&judge, book(1), MINUTE, now), Err(TryError::Load(_))));
     assert_eq!((active(&keeper), keeper.active(now).1), (Some(5), None));
-    judge.hangs.set(false);
+    judge.refuses.set(false);
     let number = keeper.load(&judge, book(1), MINUTE, now).unwrap();
-    judge.hangs.set(true);
+    judge.refuses.set(true);
     assert!(keeper.roll_back(&judge, number).is_err());
     assert_eq!(active(&keeper), Some(1));
-    judge.hangs.set(false);
+    judge.refuses.set(false);
     assert!(keeper.roll_back(&judge, None).unwrap(), "it can be tried again");
     assert_eq!(active(&keeper), Some(5));
+}
+
+#[test]
+fn the_gateway_is_asked_again_if_another_was_loaded_meanwhile() {
+    let (keeper, judge, now) = (Keeper::new(Some(book(1))), Witness::default(), Instant::now());
+    let mut answers = 0;
+    let asked = keeper.active_and(|| {
+        answers += 1;
+        // Whoever loads does not wait for the answer.
+        let is_first = answers == 1;
+        if is_first {
+            keeper.load(&judge, book(2), MINUTE, now).map(|_| answers)
+        } else {
+            Ok(answers)
+        }
+    });
+    let (answer, (book, left)) = asked.unwrap();
+    assert_eq!((answer, book.unwrap().program().ruleset().rules().len()), (2, 2));
+    assert!(left.is_some());
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -72,13 +72,12 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
         let mut tunables = gateway.tunables().into_iter();
         let limit = tunables.find(|(tunable, _)| tunable.name == "nf_conntrack_max");
         let limit = limit.map_or(0, |(_, value)| value);
-        keeper.while_active(Instant::now(), |book, left| {
-            let status = gateway.status().map_err(unresponsive)?;
-            let rules = status.rules.as_ref().zip(book);
-            let rules = rules.map(|(rules, book)| RulesStatus::new(rules, book, left));
-            let warnings = gateway.host_trouble().into_iter().collect();
-            Ok(Status { rules, warnings, ..Status::new(&status, limit) })
-        })
+        let (status, (book, left)) =
+            keeper.active_and(|| gateway.status()).map_err(unresponsive)?;
+        let rules = status.rules.as_ref().zip(book);
+        let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left));
+        let warnings = gateway.rule_troubles();
+        Ok(Status { rules, warnings, ..Status::new(&status, limit) })
     })
     .await
 }

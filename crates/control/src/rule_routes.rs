@@ -10,7 +10,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use engine::LoadRulesError;
+use engine::{LoadRulesError, Unresponsive};
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 use ruleset::probe::Probe;
 use ruleset::{Options, listing};
@@ -103,11 +103,14 @@ fn try_document(
         }
         TryError::Load(LoadRulesError::Compile(error)) => refused(error.to_string()),
         TryError::Load(LoadRulesError::TooManyZones(error)) => refused(error.to_string()),
+        TryError::Load(error @ LoadRulesError::Unresponsive(_)) => {
+            Refused::conflict("rules", error, "the rules before stay: try again when it does")
+        }
         TryError::Load(error) => Refused::conflict("rules", error, "see the log of the gateway"),
     })?;
     let (problems, summary) = (report.problems, report.summary);
     let confirm_s = confirm.map(|confirm| confirm.as_secs());
-    let warnings = shared.gateway.host_trouble().into_iter().collect();
+    let warnings = shared.gateway.rule_troubles();
     let schema = SCHEMA;
     let loaded = LoadedRules { schema, problems, summary, missing_interfaces, warnings, confirm_s };
     Ok((loaded, trial))
@@ -170,13 +173,13 @@ async fn reset(State(shared): State<Shared>) -> Answer<Done> {
 
 async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
     on_thread(move || {
-        let (book, left) = shared.rules.active(Instant::now());
+        let ask = || Ok((shared.gateway.rules()?, shared.gateway.rule_elements()?));
+        let ((view, elements), (book, left)) =
+            shared.rules.active_and(ask).map_err(|error: Unresponsive| unresponsive(error))?;
         let confirm_s = left.map(|left| left.as_secs());
         let Some(book) = book else {
             return Ok(Json(ActiveRules { schema: SCHEMA, confirm_s, ..ActiveRules::default() }));
         };
-        let view = shared.gateway.rules().map_err(unresponsive)?;
-        let elements = shared.gateway.rule_elements().map_err(unresponsive)?;
         let live = view.as_ref().map(|view| live(&book, view, &elements)).unwrap_or_default();
         let document = listing::with_live(book.document(), book.program(), &live);
         Ok(Json(ActiveRules {
@@ -220,7 +223,7 @@ mod tests {
         let attempts = Arc::new(AtomicU32::new(0));
         let counted = attempts.clone();
         let roll_back = move || match counted.fetch_add(1, Ordering::Relaxed) {
-            0 | 1 => Err(LoadRulesError::Stuck),
+            0 | 1 => Err(LoadRulesError::HostGuard("it is deaf".to_owned())),
             _ => Ok(true),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -157,8 +157,8 @@ pub enum Notice {
     Released(Queue),
     /// A lot of memory was freed since the last time.
     Freed,
-    /// The worker judges by the rules that it was sent; these were the ones before.
-    Rules(Option<Box<WorkerRules>>),
+    /// This worker judges by the rules that it was sent; these were the ones before.
+    Rules(WorkerId, Option<Box<WorkerRules>>),
     /// A packet that is to be logged, because of this log statement.
     Logged(LogId, Box<RecentDrop>),
     /// A queue that failed and is no longer polled.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use conntrack::{Event, ExpectationEvent, Expectations, LimitPools};
 use flow::{Counters, FlowKey};
+use ruleset::Forwarded;
 use steer::{
     BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, Translated, WorkerId,
     WorkerSet,
@@ -30,6 +31,7 @@ use crate::port_book::PortBook;
 use crate::recent_drops::Inherited;
 use crate::route_keeper::{Resolver, RouteKeeper};
 use crate::routing::Routing;
+use crate::rule_loading::RuleExchange;
 use crate::rules::{RuleCounts, Rules};
 use crate::zone_changes::Spread;
 use crate::zones::Zones;
@@ -85,6 +87,10 @@ pub struct Coordinator {
     /// What workers that are gone have counted for these rules; what all had at the reset.
     pub retired_rules: RuleCounts,
     pub rules_reset_at: Option<RuleCounts>,
+    /// Which workers may still judge by those before.
+    pub rule_exchange: RuleExchange,
+    /// What the host was last said to have.
+    pub host_has: Vec<Forwarded>,
     /// Why the host guard was not even told what these rules leave to the host.
     pub untold_guard: Option<String>,
     /// What not every worker knows of it.
@@ -126,6 +132,8 @@ impl Coordinator {
             rules_revision: 0,
             retired_rules: RuleCounts::default(),
             rules_reset_at: None,
+            rule_exchange: RuleExchange::default(),
+            host_has: Vec::new(),
             untold_guard: None,
             spread: Spread::default(),
             limit_pools: config.limit_pools()?,
@@ -235,6 +243,11 @@ impl Coordinator {
     /// Sends a command to one worker.
     pub fn tell_worker(&mut self, index: usize, command: Command) -> Result<(), Unresponsive> {
         self.members[index].tell(command)
+    }
+
+    /// True if a worker takes a command at once.
+    pub fn has_room(&self, worker: WorkerId) -> bool {
+        self.members.get(worker.index()).is_some_and(Member::has_room)
     }
 
     /// Sends a command to one worker.
@@ -386,6 +399,7 @@ impl Coordinator {
                 Notice::Failed(queue, error) => self.port_failed(queue, &error)?,
                 Notice::Freed => netio::return_free_memory(),
                 Notice::Logged(log, line) => self.write_log_line(log, &line),
+                Notice::Rules(worker, before) => self.rule_exchange.has_taken(worker, before),
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }
@@ -402,6 +416,7 @@ impl Coordinator {
                 }
             }
         }
+        self.tend_rules();
         self.tend_changes()?;
         Ok(self.hand_out_queues(self.members.len())?)
     }

@@ -45,6 +45,14 @@ impl Member {
         Ok((Self { id, cpu, wakeup, commands, thread: None }, inbox))
     }
 
+    /// Puts somebody between the coordinator and the worker: what the worker is told comes from
+    /// the one end and goes on by the other.
+    #[cfg(test)]
+    pub fn interpose(&mut self) -> (Consumer<Command>, Producer<Command>) {
+        let (commands, inbox) = RingBuffer::new(INBOX);
+        (inbox, std::mem::replace(&mut self.commands, commands))
+    }
+
     /// Sets the thread that runs the worker.
     pub fn set_thread(&mut self, thread: JoinHandle<WorkerReport>) {
         self.thread = Some(thread);
@@ -68,6 +76,11 @@ impl Member {
             std::thread::sleep(PAUSE);
         }
         Err(Unresponsive(self.id))
+    }
+
+    /// True if it takes a command at once.
+    pub fn has_room(&self) -> bool {
+        !self.commands.is_full()
     }
 
     /// Asks a question and waits for the answer.

@@ -57,7 +57,7 @@ impl Worker {
                 }
                 self.translator.wanted = None;
                 let before = std::mem::replace(&mut self.rules, rules);
-                self.notify(Notice::Rules(before));
+                self.notify(Notice::Rules(self.id, before));
             }
             Command::ResetQuotas => {
                 if let Some(rules) = &mut self.rules {

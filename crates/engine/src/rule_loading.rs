@@ -7,17 +7,16 @@ use conntrack::TooManyZones;
 use flow::{Timestamp, Zone};
 use netio::clock;
 use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetId, ValidRuleset};
-use steer::Steered;
+use steer::{Steered, WorkerId};
 use wire::{Network, Summary};
 
 use crate::Gateway;
 use crate::command::{Command, Notice, Question};
-use crate::config::SteerError;
 use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
 use crate::host_flows::Sign;
 use crate::recent_drops::RecentDrop;
-use crate::rules::{LoadRulesError, RuleCounts, Rules};
+use crate::rules::{LoadRulesError, RuleCounts, Rules, WorkerRules};
 use crate::views::RulesStatus;
 use crate::why::Why;
 use crate::worker::Worker;
@@ -69,9 +68,9 @@ impl RulesView {
 
 impl Gateway {
     /// Judges packets by a ruleset from now on. Each packet is judged by the rules before or
-    /// by these, never by both; connections stay. Returns the revision. If the host can not be
-    /// given then what they lead to it, the log and [`Gateway::host_trouble`] say so, and they
-    /// hold.
+    /// by these, never by both; connections stay. Returns the revision. If a worker hangs then,
+    /// or the host can not be given what they lead to it, the log and [`Gateway::rule_troubles`]
+    /// say so, and they hold: for such a worker when it goes on.
     ///
     /// # Errors
     /// [`LoadRulesError`]: the rules before stay.
@@ -89,10 +88,11 @@ impl Gateway {
         Ok(revision)
     }
 
-    /// Judges packets by no rules any more. Returns the revision.
+    /// Judges packets by no rules any more. Returns the revision. What it says of a worker that
+    /// hangs is as with [`Gateway::load_rules`].
     ///
     /// # Errors
-    /// [`LoadRulesError`] when a worker hangs.
+    /// [`LoadRulesError`]: the rules stay.
     pub fn unload_rules(&self) -> Result<u32, LoadRulesError> {
         let mut coordinator = self.shared.lock();
         let revision = coordinator.next_rules_revision();
@@ -100,14 +100,16 @@ impl Gateway {
         Ok(revision)
     }
 
-    /// Why the host does not get what the rules leave to it, or gets more, in words for people;
-    /// `None` if it is as they say.
-    pub fn host_trouble(&self) -> Option<String> {
-        let (untold, guard) = {
+    /// Why not all is as the rules say, in words for people: workers that judge by those before,
+    /// and a host that does not get what they leave to it, or gets more.
+    pub fn rule_troubles(&self) -> Vec<String> {
+        let (exchange, untold, guard) = {
             let coordinator = self.shared.lock();
-            (coordinator.untold_guard.clone(), coordinator.config.host_guard.clone())
+            let (exchange, guard) = (&coordinator.rule_exchange, &coordinator.config.host_guard);
+            (exchange.trouble(), coordinator.untold_guard.clone(), guard.clone())
         };
-        untold.or_else(|| guard?.trouble())
+        let of_host = untold.or_else(|| guard?.trouble());
+        exchange.into_iter().chain(of_host).collect()
     }
 
     /// The rules and what they have counted; `None` if there are none.
@@ -152,13 +154,46 @@ impl Gateway {
         let mut coordinator = self.shared.lock();
         let (mut all, mut next) = (Vec::new(), Some(0));
         while let Some(from) = next {
-            let question = |reply| Question::RuleElements(from, reply);
-            let Some(answer) = coordinator.ask_worker(steer::WorkerId(0), question) else { break };
-            let (elements, rest) = answer?;
+            let (elements, rest) = coordinator.elements_from(from)?;
             all.extend(elements);
             next = rest;
         }
         Ok(all)
+    }
+}
+
+/// What is not over yet of an exchange of rules, because a worker hangs.
+#[derive(Debug, Default)]
+pub struct RuleExchange {
+    /// Workers that were sent rules and have not said that they have them, once for each time.
+    awaited: Vec<WorkerId>,
+    /// Workers that could not even be sent them.
+    untold: Vec<WorkerId>,
+    /// People were told of such workers.
+    hangs: bool,
+    /// The host has not been told what the rules leave to it: it gets that when all workers
+    /// have them.
+    pub owes_host: bool,
+}
+
+impl RuleExchange {
+    /// A worker judges by rules that it was sent; those `before` are freed here, where no packet
+    /// waits for it.
+    pub fn has_taken(&mut self, worker: WorkerId, before: Option<Box<WorkerRules>>) {
+        drop(before);
+        if let Some(at) = self.awaited.iter().position(|awaited| *awaited == worker) {
+            self.awaited.swap_remove(at);
+        }
+    }
+
+    /// The first worker that may judge by other rules.
+    fn lags(&self) -> Option<WorkerId> {
+        self.untold.iter().chain(&self.awaited).min().copied()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let worker = self.lags()?;
+        Some(format!("{}; it judges by these rules when it does", Unresponsive(worker)))
     }
 }
 
@@ -184,7 +219,7 @@ impl Coordinator {
         self.prepare_translations(&rules)?;
         self.warn_of_settings(&rules);
         self.rules = Some(rules);
-        self.leave_to_host(None)
+        self.leave_to_host()
     }
 
     /// Says what of the settings keeps rules from doing what they mean.
@@ -197,8 +232,8 @@ impl Coordinator {
         }
     }
 
-    /// Has the connections of zones counted that rules put packets in, before any of these
-    /// comes. True if workers have to learn of some.
+    /// Has the connections of zones counted that rules put packets in. True if workers have to
+    /// learn of some.
     fn know_zones(&mut self, rules: &Rules) -> Result<bool, TooManyZones> {
         let mut zones: Vec<_> = self.limit_pools.zones().collect();
         let known = zones.len();
@@ -215,14 +250,15 @@ impl Coordinator {
         Ok(has_news)
     }
 
-    /// Has all workers judge by other rules; returns when all of them do.
+    /// Has all workers judge by other rules; returns when all of them do. What can fail comes
+    /// first: once one of them has been sent the rules, they hold, and a worker that hangs gets
+    /// them when it answers.
     fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
         if let Some(rules) = &rules {
             // Rules that are refused for their zones must not change what the host gets.
-            if self.know_zones(rules)? {
-                let pools = self.limit_pools.clone();
-                self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
-                self.change_limits()?;
+            let has_news = self.know_zones(rules)?;
+            if rules.sets_zones() {
+                self.learn_zones(has_news)?;
             }
             self.prepare_translations(rules)?;
             self.warn_of_settings(rules);
@@ -236,23 +272,83 @@ impl Coordinator {
         self.retired_rules = RuleCounts::default();
         self.rules_reset_at = None;
         self.untold_guard = None;
-        for (index, state) in states.into_iter().enumerate() {
-            self.tell_worker(index, Command::Rules(state))?;
-        }
-        for _ in 0..self.worker_count() {
-            self.await_rules_notice()?;
-        }
         let all = [before.as_ref(), self.rules.as_ref()];
-        if all.into_iter().flatten().any(|rules| rules.translates()) {
-            self.give_host_its_share(before.as_deref());
+        self.rule_exchange.owes_host |= all.into_iter().flatten().any(|rules| rules.translates());
+        self.rule_exchange.untold.clear();
+        for (worker, state) in (0..).map(WorkerId).zip(states) {
+            if self.send_rules(worker, state).is_err() {
+                self.rule_exchange.untold.push(worker);
+            }
+        }
+        while let Some(&worker) = self.rule_exchange.awaited.first() {
+            if self.await_rules(worker).is_err() {
+                break;
+            }
+        }
+        match self.rule_exchange.trouble() {
+            Some(trouble) => {
+                tracing::error!("{trouble}");
+                self.rule_exchange.hangs = true;
+            }
+            None => self.give_host_its_share(),
         }
         Ok(())
     }
 
+    fn send_rules(
+        &mut self,
+        worker: WorkerId,
+        state: Option<Box<WorkerRules>>,
+    ) -> Result<(), Unresponsive> {
+        self.tell_worker(worker.index(), Command::Rules(state))?;
+        self.rule_exchange.awaited.push(worker);
+        Ok(())
+    }
+
+    /// Waits until a worker judges by the rules that it was sent.
+    fn await_rules(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        while self.rule_exchange.awaited.contains(&worker) {
+            let notice = self.await_notice(|notice| matches!(notice, Notice::Rules(..)));
+            let Ok(Notice::Rules(taker, before)) = notice else {
+                return Err(Unresponsive(worker));
+            };
+            self.rule_exchange.has_taken(taker, before);
+        }
+        Ok(())
+    }
+
+    /// Sends the rules to workers that could not be sent them before. When this returns without
+    /// an error, whatever a worker is asked, it answers for these rules.
+    fn send_rules_again(&mut self) -> Result<(), Unresponsive> {
+        while let Some(&worker) = self.rule_exchange.untold.first() {
+            if !self.has_room(worker) {
+                return Err(Unresponsive(worker));
+            }
+            let state = self.rules.as_ref().map(Rules::for_worker);
+            self.send_rules(worker, state)?;
+            self.rule_exchange.untold.remove(0);
+        }
+        Ok(())
+    }
+
+    /// Ends an exchange during which a worker hung, if it has the rules now.
+    pub fn tend_rules(&mut self) {
+        if self.send_rules_again().is_ok()
+            && self.rule_exchange.lags().is_none()
+            && std::mem::take(&mut self.rule_exchange.hangs)
+        {
+            tracing::info!("every worker judges by the rules again");
+            self.give_host_its_share();
+        }
+    }
+
     /// Lets the host have what rules leave to it that all workers judge by. If that fails they
     /// hold all the same: there is no way back without losing what those before have counted.
-    fn give_host_its_share(&mut self, before: Option<&Rules>) {
-        let Err(error) = self.leave_to_host(before) else { return };
+    fn give_host_its_share(&mut self) {
+        if !std::mem::take(&mut self.rule_exchange.owes_host) {
+            return;
+        }
+        let Err(error) = self.leave_to_host() else { return };
         let what = format!(
             "the rules are exchanged, but the kernel still keeps from this host what they lead to \
              it, which gets no answer: {error}"
@@ -266,49 +362,42 @@ impl Coordinator {
         }
     }
 
-    fn await_rules_notice(&mut self) -> Result<Notice, LoadRulesError> {
-        self.await_notice(|notice| matches!(notice, Notice::Rules(_)))
-            .map_err(|_| LoadRulesError::Stuck)
-    }
-
     /// Gives a worker that has just been hired the rules, before it gets packets.
-    pub fn give_rules(&mut self, index: usize) -> Result<(), LoadRulesError> {
+    pub fn give_rules(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
         let Some(rules) = self.rules.clone() else { return Ok(()) };
-        self.tell_worker(index, Command::Rules(Some(rules.for_worker())))?;
-        self.await_rules_notice().map(drop)
+        self.send_rules(worker, Some(rules.for_worker()))?;
+        self.await_rules(worker)
     }
 
     /// Gives it what the others' rules have put into sets, when they tell it of changes.
-    pub fn give_elements(&mut self, index: usize) -> Result<(), Unresponsive> {
+    pub fn give_elements(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
         let Some(revision) = self.rules.as_ref().map(|rules| rules.revision) else {
             return Ok(());
         };
-        let mut next = (index > 0).then_some(0);
+        let mut next = (worker.index() > 0).then_some(0);
         while let Some(from) = next {
-            let question = |reply| Question::RuleElements(from, reply);
-            let Some(answer) = self.ask_worker(steer::WorkerId(0), question) else { break };
-            let (elements, rest) = answer?;
-            self.tell_worker(index, Command::Elements(revision, elements))?;
+            let (elements, rest) = self.elements_from(from)?;
+            self.tell_worker(worker.index(), Command::Elements(revision, elements))?;
             next = rest;
         }
         Ok(())
     }
 
-    /// Takes the rules from a worker that is to leave, and keeps what they have counted.
-    pub fn take_rules(&mut self, index: usize) -> Result<(), SteerError> {
-        if self.rules.is_none() {
-            return Ok(());
-        }
-        self.tell_worker(index, Command::Rules(None))?;
-        if let Notice::Rules(Some(rules)) =
-            self.await_notice(|notice| matches!(notice, Notice::Rules(_)))?
-        {
-            let mut counts = rules.all_counts(now());
-            // Those that stay have the sets.
-            counts.elements.clear();
-            self.retired_rules.add(&counts);
-        }
-        Ok(())
+    /// A piece of the elements that the first worker has, and where the next begins.
+    fn elements_from(
+        &mut self,
+        from: usize,
+    ) -> Result<(Vec<ElementUpdate>, Option<usize>), Unresponsive> {
+        self.send_rules_again()?;
+        let answer = self.ask_worker(WorkerId(0), |reply| Question::RuleElements(from, reply));
+        answer.unwrap_or_else(|| Ok(Default::default()))
+    }
+
+    /// What the rules of a worker have counted that is to leave and gets no packets any more.
+    pub fn counts_of_leaver(&mut self, worker: WorkerId) -> Result<RuleCounts, Unresponsive> {
+        self.send_rules_again()?;
+        // Those that stay have the sets.
+        Ok(RuleCounts { elements: Vec::new(), ..self.counts_of(worker)? })
     }
 
     /// The rules without what they have counted.
@@ -330,9 +419,10 @@ impl Coordinator {
 
     /// What all workers have counted since the rules were loaded.
     fn rule_totals(&mut self) -> Result<RuleCounts, Unresponsive> {
+        self.send_rules_again()?;
         let mut counts = self.retired_rules.clone();
-        for index in 0..self.worker_count() {
-            counts.add(&self.counts_of(index)?);
+        for worker in (0..self.worker_count() as u16).map(WorkerId) {
+            counts.add(&self.counts_of(worker)?);
         }
         Ok(counts)
     }
@@ -347,14 +437,12 @@ impl Coordinator {
         Ok(Some(count))
     }
 
-    fn counts_of(&mut self, index: usize) -> Result<RuleCounts, Unresponsive> {
+    fn counts_of(&mut self, worker: WorkerId) -> Result<RuleCounts, Unresponsive> {
         let mut all = RuleCounts::default();
         loop {
             let from = all.counters.len();
             let question = |reply| Question::Rules(from, reply);
-            let Some(answer) = self.ask_worker(steer::WorkerId(index as u16), question) else {
-                return Ok(all);
-            };
+            let Some(answer) = self.ask_worker(worker, question) else { return Ok(all) };
             let Some(piece) = answer? else { return Ok(all) };
             if from == 0 {
                 all = piece;

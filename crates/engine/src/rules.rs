@@ -48,12 +48,9 @@ pub enum LoadRulesError {
     /// The kernel would answer what is translated.
     #[error("what is translated can not be kept from the host: {0}")]
     HostGuard(String),
-    /// A worker hangs: some workers may have the new one.
+    /// A worker hangs, and has to know something before any other judges by them.
     #[error(transparent)]
     Unresponsive(#[from] Unresponsive),
-    /// A worker hangs: some workers may have the new one.
-    #[error("a worker has not taken the rules over in time; see the log")]
-    Stuck,
 }
 
 /// What of a ruleset a gateway in this mode does not do, each with its place. Empty for one
@@ -385,11 +382,6 @@ impl WorkerRules {
             untold_elements: self.state.untold_updates(),
             unwritten_lines: self.unwritten,
         }
-    }
-
-    /// All that was counted.
-    pub fn all_counts(&self, now: Timestamp) -> RuleCounts {
-        RuleCounts { counters: self.state.all_counted().to_vec(), ..self.counts(0, now) }
     }
 
     /// A piece of the elements of sets, and where the next begins.

@@ -33,13 +33,17 @@ impl Coordinator {
         if all.addresses().count() > MAX_RANGES {
             all = new;
         }
-        if all == before {
+        if all == before && !self.spread.translated {
             return Ok(());
         }
         self.hasher.set_translated(all.clone());
+        // Whoever asks again after a worker has hung must not find that all is said.
+        self.spread.translated = true;
         self.tell_all(|| Command::Translated(all.clone()))?;
         // Commands are obeyed in order, so who answers knows.
-        self.reports().map(drop)
+        self.reports()?;
+        self.spread.translated = false;
+        Ok(())
     }
 
     /// Gets ready for what rules translate: replies find their way, and are kept from the host.
@@ -64,31 +68,40 @@ impl Coordinator {
         }
         let addresses = addresses(translations, self.routing.as_deref());
         self.add_translation_addresses(addresses)?;
-        // The host gets what these rules leave to it when they hold, and no longer what only
-        // those before do: so no packet is carried by both.
-        let before = self.left_to_host(self.rules.as_deref());
+        // The host gets what these rules leave to it when they hold for all workers, and no longer
+        // what only those before do: so no packet is carried by both.
         let mut left = self.left_to_host(Some(rules));
-        left.retain(|packets| before.contains(packets));
-        self.guard_host(Some(rules), &left, is_in_force)
+        if !is_in_force || self.rule_exchange.owes_host {
+            left.retain(|packets| self.host_has.contains(packets));
+        }
+        let told = self.guard_host(Some(rules), &left, is_in_force);
+        if told.is_ok() || is_in_force {
+            self.host_has = left;
+        }
+        told
     }
 
     /// Lets the host have nothing any more that rules leave to it: they are to go.
-    pub fn withhold_from_host(&self) -> Result<(), LoadRulesError> {
-        let rules = self.rules.as_deref().filter(|rules| rules.translates());
-        if rules.is_none() { Ok(()) } else { self.guard_host(rules, &[], false) }
+    pub fn withhold_from_host(&mut self) -> Result<(), LoadRulesError> {
+        if let Some(rules) = self.rules.as_deref().filter(|rules| rules.translates()) {
+            self.guard_host(Some(rules), &[], false)?;
+            self.host_has.clear();
+        }
+        Ok(())
     }
 
-    /// Lets the host have what the rules leave to it that hold now, and what those `before` led
-    /// elsewhere.
-    pub fn leave_to_host(&mut self, before: Option<&Rules>) -> Result<(), LoadRulesError> {
-        let mut new = self.left_to_host(self.rules.as_deref());
-        let all = new.clone();
-        let known = self.left_to_host(before);
-        new.retain(|packets| !known.contains(packets));
+    /// Lets the host have what the rules leave to it that hold now, also what was led elsewhere
+    /// before.
+    pub fn leave_to_host(&mut self) -> Result<(), LoadRulesError> {
+        let all = self.left_to_host(self.rules.as_deref());
+        let is_new = |packets: &&Forwarded| !self.host_has.contains(packets);
+        let new: Vec<_> = all.iter().filter(is_new).cloned().collect();
         if !new.is_empty() {
             self.end_what_kernel_may_take(&new)?;
         }
-        self.guard_host(self.rules.as_deref(), &all, true)
+        let told = self.guard_host(self.rules.as_deref(), &all, true);
+        self.host_has = all;
+        told
     }
 
     /// Ends connections whose packets the kernel would take for its own from now on, so that

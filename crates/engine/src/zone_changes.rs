@@ -114,6 +114,15 @@ impl Coordinator {
         Ok(())
     }
 
+    /// Has all workers count the connections of zones that rules name, before any packet of these
+    /// comes; `has_news` if some of the zones have just become known.
+    pub(crate) fn learn_zones(&mut self, has_news: bool) -> Result<(), Unresponsive> {
+        if has_news && self.spread.map.is_none() {
+            self.spread.map = Some(self.zones.clone());
+        }
+        if self.spread.map.is_some() { self.spread_zones() } else { Ok(()) }
+    }
+
     /// Goes on with a change that not every worker has been told of, if all answer now.
     pub(crate) fn tend_changes(&mut self) -> Result<(), Unresponsive> {
         if self.spread.map.is_none() && !self.spread.settings {
@@ -148,6 +157,8 @@ pub struct Spread {
     map: Option<Zones>,
     /// Tunables.
     pub settings: bool,
+    /// Addresses that are translated to.
+    pub translated: bool,
     /// Whose answers are awaited before it is tried again.
     asked: Vec<Receiver<WorkerReport>>,
 }

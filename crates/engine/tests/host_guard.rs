@@ -2,32 +2,66 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "queues/door.rs"]
+mod door;
 mod queues;
 #[path = "queues/silent.rs"]
 mod silent;
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use engine::{Config, FromHost, Gateway, HostGuard, LoadRulesError, Mode, PortSetup, WorkerCount};
 use flow::HashKey;
-use netio::memory::Discard;
+use netio::memory::{Discard, channel};
+use netio::{PortId, RxQueue};
 use ruleset::{Options, ValidRuleset, import};
 
+use door::{Door, Queue};
 use queues::Queues;
 use silent::Silent;
 
 /// How many kinds of packets are kept from the host, how many are left to it, and whether that
-/// holds already, each time that this was said. What is left to it is refused.
+/// holds already, each time that this was said.
 #[derive(Debug, Default)]
-struct Deaf(Mutex<Vec<(usize, usize, bool)>>);
+struct Listener {
+    told: Mutex<Vec<(usize, usize, bool)>>,
+    /// It refuses what is left to the host.
+    is_deaf: bool,
+}
 
-impl HostGuard for Deaf {
+impl HostGuard for Listener {
     fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String> {
         let told = (from_host.forwarded.len(), from_host.left.len(), from_host.is_in_force);
-        self.0.lock().unwrap().push(told);
-        if told.1 == 0 { Ok(()) } else { Err("it is deaf".to_owned()) }
+        self.told.lock().unwrap().push(told);
+        if told.1 > 0 && self.is_deaf { Err("it is deaf".to_owned()) } else { Ok(()) }
     }
 }
+
+impl Listener {
+    /// What it was told since it was asked last.
+    fn told(&self) -> Vec<(usize, usize, bool)> {
+        std::mem::take(&mut *self.told.lock().unwrap())
+    }
+}
+
+/// A router of two workers that each get the packets of one of these queues.
+fn gateway<Q: RxQueue + 'static>(guard: Arc<Listener>, queues: [Q; 2]) -> Gateway {
+    let mut config = Config::new(HashKey(5, 6));
+    config.mode = Mode::Routed;
+    config.workers = WorkerCount::fixed(2).unwrap();
+    config.pin = false;
+    config.host_guard = Some(guard);
+    let mut queues = Vec::from(queues);
+    let lan =
+        Queues { receive: move |_| queues.split_off(0), transmit: Discard::default, mtu: None };
+    let wan = Queues { receive: |_| vec![Silent], transmit: Discard::default, mtu: None };
+    let ports = vec![PortSetup::new("lan0", lan), PortSetup::new("wan0", wan)];
+    Gateway::start(config, ports).unwrap()
+}
+
+const ELSEWHERE: &str = r#"{"dnat":{"addr":"192.0.2.10","port":80}}"#;
+const TO_HOST: &str = r#"{"redirect":{"port":80}}"#;
 
 /// Rules that do this to what is for some port, and put packets in so many zones.
 fn ruleset(translation: &str, zones: usize) -> ValidRuleset {
@@ -54,28 +88,45 @@ fn ruleset(translation: &str, zones: usize) -> ValidRuleset {
 
 #[test]
 fn the_host_hears_of_no_rules_that_are_refused_and_rules_hold_that_it_can_not_be_told_of() {
-    let guard = Arc::new(Deaf::default());
-    let mut config = Config::new(HashKey(5, 6));
-    config.mode = Mode::Routed;
-    config.workers = WorkerCount::fixed(2).unwrap();
-    config.pin = false;
-    config.host_guard = Some(guard.clone());
-    let port = |name: &str| {
-        let queues =
-            Queues { receive: |_: usize| vec![Silent], transmit: Discard::default, mtu: None };
-        PortSetup::new(name, queues)
-    };
-    let gateway = Gateway::start(config, vec![port("lan0"), port("wan0")]).unwrap();
-    let told = || std::mem::take(&mut *guard.0.lock().unwrap());
-    let elsewhere = r#"{"dnat":{"addr":"192.0.2.10","port":80}}"#;
-    let refused = gateway.load_rules(ruleset(elsewhere, conntrack::MOST_ZONES + 1));
+    let guard = Arc::new(Listener { is_deaf: true, ..Listener::default() });
+    let gateway = gateway(guard.clone(), [Silent, Silent]);
+    let told = || guard.told();
+    let refused = gateway.load_rules(ruleset(ELSEWHERE, conntrack::MOST_ZONES + 1));
     assert!(matches!(refused, Err(LoadRulesError::TooManyZones(_))), "{refused:?}");
     assert_eq!(told(), []);
-    let revision = gateway.load_rules(ruleset(elsewhere, 1)).unwrap();
+    let revision = gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
     assert_eq!(told(), [(1, 0, false), (1, 0, true)]);
-    let revision = gateway.load_rules(ruleset(r#"{"redirect":{"port":80}}"#, 1)).unwrap();
+    let revision = gateway.load_rules(ruleset(TO_HOST, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
     assert_eq!(told(), [(0, 0, false), (0, 1, true)]);
+    gateway.stop().unwrap();
+}
+
+#[test]
+fn the_host_gets_its_share_when_a_worker_that_hung_has_the_rules() {
+    let (guard, door) = (Arc::new(Listener::default()), Door::default());
+    let (_lan, packets) = channel(PortId(0), 1).unwrap();
+    let queues = [Queue(Some(packets), door.clone()), Queue(None, door.clone())];
+    let gateway = gateway(guard.clone(), queues);
+    gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
+    assert_eq!(guard.told(), [(1, 0, false), (1, 0, true)]);
+    let held = door.lock.lock().unwrap();
+    door.wait(&gateway);
+    let refused = gateway.load_rules(ruleset(TO_HOST, 2));
+    assert!(matches!(refused, Err(LoadRulesError::Unresponsive(_))), "zones: {refused:?}");
+    let refused = gateway.load_rules(ruleset(TO_HOST, 2));
+    assert!(matches!(refused, Err(LoadRulesError::Unresponsive(_))), "known only now: {refused:?}");
+    assert_eq!(guard.told(), []);
+    let revision = gateway.load_rules(ruleset(TO_HOST, 0)).unwrap();
+    assert_eq!(guard.told(), [(0, 0, false)], "those before may lead it elsewhere yet");
+    drop(held);
+    let begin = Instant::now();
+    while !gateway.rule_troubles().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", gateway.rule_troubles());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
+    assert_eq!(guard.told(), [(0, 1, true)]);
     gateway.stop().unwrap();
 }

@@ -1,57 +1,25 @@
-//! A change of zones or tunables reaches every worker, also one that hangs when it is made.
+//! A change of zones, rules or tunables reaches every worker, also one that hangs when it is made.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "queues/door.rs"]
+mod door;
 mod queues;
 
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use engine::{
     ChangeTunableError, ChangeZonesError, Config, Gateway, PortSetup, WorkerCount, ZoneBook,
     ZoneConfig,
 };
-use flow::{HashKey, Tunable, Zone};
+use flow::{DropReason, HashKey, Tunable, Zone};
 use netio::memory::{ChannelRx, ChannelTx, Discard, channel};
-use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue};
+use netio::{FramePool, PortId, TxQueue};
+use ruleset::{Options, ValidRuleset, import};
 use wire::build::PacketBuilder;
 
+use door::{Door, Queue};
 use queues::Queues;
-
-/// Holds up who comes while the lock is held.
-#[derive(Clone, Default)]
-struct Door {
-    lock: Arc<Mutex<()>>,
-    waits: Arc<AtomicBool>,
-}
-
-/// A queue that gives what a channel gives, or nothing to who gets through the door.
-struct Queue(Option<ChannelRx>, Door);
-
-impl RxQueue for Queue {
-    fn receive(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        max: usize,
-        pool: &mut FramePool,
-    ) -> Result<usize, PortError> {
-        match &mut self.0 {
-            Some(channel) => channel.receive(frames, max, pool),
-            None => {
-                self.1.waits.store(true, Ordering::Relaxed);
-                drop(self.1.lock.lock().unwrap());
-                self.1.waits.store(false, Ordering::Relaxed);
-                Ok(0)
-            }
-        }
-    }
-
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().and_then(ChannelRx::wait_handle)
-    }
-}
 
 const FLOWS: u16 = 100;
 
@@ -77,17 +45,6 @@ fn gateway() -> (Gateway, ChannelTx, Door) {
     let workers = WorkerCount::fixed(2).unwrap();
     let config = Config { workers, pin: false, ..Config::new(HashKey(7, 11)) };
     (Gateway::start(config, ports).unwrap(), lan, door)
-}
-
-impl Door {
-    /// Waits until somebody waits at it, who was closed out before.
-    fn wait(&self, gateway: &Gateway) {
-        // Whoever sleeps is woken, and comes to the door.
-        let _ = gateway.status();
-        while !self.waits.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-    }
 }
 
 #[test]
@@ -142,5 +99,77 @@ fn a_limit_that_was_lowered_while_a_worker_hung_holds_when_it_goes_on() {
         }
         assert!(begin.elapsed() < Duration::from_secs(20), "{count}");
     }
+    gateway.stop().unwrap();
+}
+
+/// Forwards everything, or nothing.
+fn ruleset(policy: &str) -> ValidRuleset {
+    let document = format!(
+        r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},
+            {{"chain":{{"family":"inet","table":"t","name":"c","handle":2,"type":"filter",
+                "hook":"forward","prio":0,"policy":"{policy}"}}}}]}}"#
+    );
+    import(document.as_bytes(), Options::default()).unwrap().ruleset
+}
+
+/// Waits until all workers judge by the rules.
+fn wait_for_rules(gateway: &Gateway) {
+    let begin = Instant::now();
+    while let Some(trouble) = gateway.rule_troubles().first() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{trouble}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// How many connections new packets open that are judged by all workers.
+fn opened(gateway: &Gateway, lan: &mut ChannelTx, round: u8) -> u64 {
+    let judged = || {
+        let workers = gateway.status().unwrap().workers;
+        let judged = workers
+            .iter()
+            .map(|it| it.connections + it.counters.dropped(DropReason::PolicyRefused));
+        judged.sum::<u64>()
+    };
+    let (before, so_far) = (gateway.connection_count().unwrap(), judged());
+    open_flows(lan, &mut FramePool::new(0, 0), round);
+    let begin = Instant::now();
+    while judged() < so_far + u64::from(FLOWS) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{} of {FLOWS}", judged() - so_far);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    gateway.connection_count().unwrap() - before
+}
+
+#[test]
+fn rules_that_are_loaded_while_a_worker_hangs_hold_for_it_when_it_goes_on() {
+    let (gateway, mut lan, door) = gateway();
+    gateway.load_rules(ruleset("accept")).unwrap();
+    assert_eq!(opened(&gateway, &mut lan, 1), u64::from(FLOWS));
+    let held = door.lock.lock().unwrap();
+    door.wait(&gateway);
+    assert_eq!(gateway.load_rules(ruleset("drop")).unwrap(), 2, "the others have them");
+    let [trouble] = &gateway.rule_troubles()[..] else { panic!("it is said nowhere") };
+    assert!(trouble.starts_with("worker 1 "), "{trouble}");
+    drop(held);
+    wait_for_rules(&gateway);
+    assert_eq!(opened(&gateway, &mut lan, 2), 0);
+    assert_eq!(gateway.rules().unwrap().unwrap().revision, 2);
+    gateway.stop().unwrap();
+}
+
+#[test]
+fn a_worker_that_hangs_and_has_no_room_for_rules_gets_them_when_it_goes_on() {
+    let (gateway, mut lan, door) = gateway();
+    gateway.load_rules(ruleset("accept")).unwrap();
+    let held = door.lock.lock().unwrap();
+    door.wait(&gateway);
+    while gateway.subscribe(1).is_ok() {}
+    assert_eq!(gateway.load_rules(ruleset("drop")).unwrap(), 2, "the others have them");
+    assert!(gateway.rules().is_err(), "what it has counted, it has by the rules before");
+    drop(held);
+    wait_for_rules(&gateway);
+    assert_eq!(opened(&gateway, &mut lan, 1), 0);
+    assert_eq!(gateway.load_rules(ruleset("accept")).unwrap(), 3);
+    assert_eq!(opened(&gateway, &mut lan, 2), u64::from(FLOWS));
     gateway.stop().unwrap();
 }

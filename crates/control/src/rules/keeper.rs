@@ -10,7 +10,7 @@ use super::RuleBook;
 
 /// Who judges packets by rules.
 pub(crate) trait Judge {
-    /// Judges by these from now on; `None`: by none.
+    /// Judges by these from now on, `None`: by none; a worker that hangs does when it goes on.
     ///
     /// # Errors
     /// [`LoadRulesError`]: those before stay.
@@ -38,6 +38,9 @@ struct Kept {
     /// Trials there have been.
     trials: u64,
 }
+
+/// What is loaded, and for how long it is still tried.
+pub(crate) type Active = (Option<Arc<RuleBook>>, Option<Duration>);
 
 /// Until it is confirmed.
 #[derive(Debug)]
@@ -68,20 +71,31 @@ impl Keeper {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is loaded, and for how long it is still tried.
-    pub fn active(&self, now: Instant) -> (Option<Arc<RuleBook>>, Option<Duration>) {
-        self.while_active(now, |active, left| (active.cloned(), left))
-    }
-
-    /// Looks at the same while nothing else is loaded.
-    pub fn while_active<T>(
-        &self,
-        now: Instant,
-        look: impl FnOnce(Option<&Arc<RuleBook>>, Option<Duration>) -> T,
-    ) -> T {
+    /// What is loaded now.
+    pub fn active(&self, now: Instant) -> Active {
         let kept = self.lock();
         let left = kept.trial.as_ref().map(|trial| trial.ends.saturating_duration_since(now));
-        look(kept.active.as_ref(), left)
+        (kept.active.clone(), left)
+    }
+
+    /// The same with what the gateway says of it. Nobody waits meanwhile to load, confirm or roll
+    /// back: if what is loaded has changed, the gateway is asked again.
+    ///
+    /// # Errors
+    /// That of `ask`.
+    pub fn active_and<T, E>(
+        &self,
+        mut ask: impl FnMut() -> Result<T, E>,
+    ) -> Result<(T, Active), E> {
+        let (mut before, _) = self.active(Instant::now());
+        loop {
+            let answer = ask()?;
+            let (active, left) = self.active(Instant::now());
+            if active.as_ref().map(Arc::as_ptr) == before.as_ref().map(Arc::as_ptr) {
+                return Ok((answer, (active, left)));
+            }
+            before = active;
+        }
     }
 
     /// Loads a ruleset, on trial for `confirm` if that is given. Returns the number of the

@@ -60,11 +60,10 @@ impl Coordinator {
         for (port, queue) in self.ports.transmit_queues(id) {
             member.tell(Command::SetOutput(port, Some(queue)))?;
         }
-        let index = self.members.len();
         self.members.push(member);
-        self.give_rules(index)?;
+        self.give_rules(id)?;
         self.share_limits()?;
-        Ok(self.give_elements(index)?)
+        Ok(self.give_elements(id)?)
     }
 
     fn cpu_of(&self, id: WorkerId) -> Option<usize> {
@@ -129,17 +128,18 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Stops the last worker, which owns nothing any more.
+    /// Stops the last worker, which owns nothing any more. If it hangs it stays as it is, and may
+    /// get buckets again.
     fn dismiss_last(&mut self) -> Result<(), SteerError> {
         self.settle()?;
-        self.take_rules(self.members.len() - 1)?;
-        self.inherit_drops(WorkerId(self.members.len() as u16 - 1))?;
+        let id = WorkerId(self.members.len() as u16 - 1);
+        let counts = self.counts_of_leaver(id)?;
+        self.inherit_drops(id)?;
         let Some(mut member) = self.members.pop() else { return Ok(()) };
-        for other in &mut self.members {
-            other.tell(Command::Disconnect(member.id))?;
-        }
-        let report = member.stop()?;
-        self.retire(&report);
+        self.retired_rules.add(&counts);
+        let told = self.tell_all(|| Command::Disconnect(id));
+        self.retire(&member.stop()?);
+        told?;
         Ok(self.share_limits()?)
     }
 
@@ -182,3 +182,7 @@ impl Coordinator {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "staffing_tests.rs"]
+mod tests;
