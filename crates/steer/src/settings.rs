@@ -66,7 +66,9 @@ pub const TUNABLES: &[Tunable] = &[
         // So each of the buckets that there may be has two ports, wherever the range begins.
         meaning: "Last port that source translation gives away, 16383 at least, so that each of \
                   4096 buckets has ports. Let it stay below the kernel's ip_local_port_range: \
-                  those ports are the host's own.",
+                  those ports are the host's own. What a rule forwards from one port of the range \
+                  is all of one bucket and so of one worker: a busy service (8080, 8443) wants a \
+                  port outside of the range, or a range that leaves it out.",
     },
 ];
 

@@ -208,7 +208,10 @@ fn both_are_served(lab: &Lab, tenant: &Namespace, tries: &str) -> Result<()> {
         for size in ["56", "4000"] {
             let program = namespace.program("ping").args(["-e", "77", "-s", size]);
             let report = ping(program, server, 5)?;
-            assert_eq!((report.received, report.duplicates), (5, 0), "{name}, {size} bytes");
+            // Where datagrams are tried again, the first of both may clash.
+            let wanted = if tries == "1" { 5..=5 } else { 4..=5 };
+            assert!(wanted.contains(&report.received), "{name}, {size} bytes: {report:?}");
+            assert_eq!(report.duplicates, 0, "{name}, {size} bytes");
         }
         let program =
             namespace.program("python3").args(["-c", ASK, &server.to_string(), name, tries]);
