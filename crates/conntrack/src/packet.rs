@@ -49,7 +49,7 @@ pub struct TrackedPacket<'a> {
     pub may_open: bool,
     /// The SYN proxy has a say before it opens a connection: what
     /// [`syn_proxy::screens`](crate::syn_proxy::screens) is refused as
-    /// [`DropReason::SynCookie`] instead, and nothing has changed.
+    /// [`Why::SynProxy`] instead, and nothing has changed.
     pub screened: bool,
     /// How often its zone has got packets that were in other zones before, modulo 2^16. A
     /// connection may have gone on elsewhere meanwhile.
@@ -215,14 +215,14 @@ impl Tracked {
         self.status.has(Status::EXPECTED)
     }
 
-    pub(crate) const fn refused(reason: DropReason) -> Self {
-        let why = Why::Reason(reason);
-        Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..Self::alone(Class::New) }
+    pub(crate) fn refused(why: impl Into<Why>) -> Self {
+        Self::alone(Class::New).dropped(why)
     }
 
     /// The same packet, but it ends here.
-    pub(crate) const fn dropped(self, reason: DropReason) -> Self {
-        Self { verdict: Verdict::Drop(reason), why: Some(Why::Reason(reason)), ..self }
+    pub(crate) fn dropped(self, why: impl Into<Why>) -> Self {
+        let why = why.into();
+        Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..self }
     }
 
     /// Of a packet that can not belong to a connection.

@@ -318,7 +318,7 @@ impl Table {
             && let Transport::Tcp(tcp) = packet.network.transport
             && syn_proxy::screens(tcp.flags)
         {
-            return Tracked::alone(Class::New).dropped(DropReason::SynCookie);
+            return Tracked::refused(Why::SynProxy { proxy: None });
         }
         if packet.keyed.key.is_of_calls() {
             return self.track_call(packet, context);
@@ -331,7 +331,7 @@ impl Table {
         let (expectations, mut listener) = context.expecting();
         let expected = expectations.claim(packet.keyed, now, &mut listener);
         if expected.is_none() && !packet.may_open {
-            return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
+            return Tracked::refused(DropReason::NewRefused);
         }
         self.enlist(packet, opened, expected, context)
     }

@@ -77,14 +77,13 @@ impl Worker {
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
             // What may return a cookie is not the host's before that was looked at.
-            let is_hosts = is_news && why.reason() != DropReason::SynCookie;
+            let is_hosts = is_news && !matches!(why, Why::SynProxy { .. });
             return if is_hosts { Ok(Passed::TO_HOST) } else { Err(why) };
         }
         let input = self.rules.as_ref().map_or(0, |it| it.shared.interface(packet.frame.port));
         let mut journey = Journey::new(packet, tracked, input);
         journey.is_hosts = is_news;
         let mut judged = self.take_stages(packet, &mut journey, now);
-        let by_rule = matches!(judged, Err(Why::SynProxy { .. }));
         if journey.is_hosts {
             self.withdraw(packet, &journey.tracked, now);
             return Ok(Passed::TO_HOST);
@@ -96,8 +95,9 @@ impl Worker {
             && self.screens(packet, now)
         {
             self.restore_addresses(packet);
-            judged = Err(DropReason::SynCookie.into());
-        } else if !by_rule {
+            judged = Err(Why::SynProxy { proxy: None });
+        }
+        if !matches!(judged, Err(Why::SynProxy { .. })) {
             self.counters.classify(journey.tracked.class);
         }
         match judged {

@@ -295,13 +295,13 @@ impl Worker {
         // A replay does without the SYN proxy: cookies can not be in a capture.
         let screened = self.time == TimeSource::Turn;
         match self.admit(packet, screened, now) {
-            Err(why) if why.reason() == DropReason::SynCookie => self.screen(packet, why, now),
+            Err(Why::SynProxy { proxy }) => self.screen(packet, proxy, now),
             judged => self.conclude(packet, judged, now),
         }
     }
 
     /// Judges a packet; if there is no room for its connection, another may give way. If it
-    /// is `screened`, the SYN proxy is to be asked about what is refused as `SynCookie`.
+    /// is `screened`, the SYN proxy is to be asked about what is refused as [`Why::SynProxy`].
     pub(crate) fn admit(
         &mut self,
         packet: &mut Packet,

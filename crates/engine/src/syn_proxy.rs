@@ -112,11 +112,11 @@ impl Worker {
         }
     }
 
-    /// Decides about a packet that would open a connection, or that a rule wants the proxy to
-    /// have.
+    /// Decides about a packet that would open a connection, or that a rule wants a `proxy` of the
+    /// ruleset to have.
     #[cold]
-    pub(crate) fn screen(&mut self, packet: &mut Packet, why: Why, now: Timestamp) {
-        if let Why::SynProxy { proxy } = why {
+    pub(crate) fn screen(&mut self, packet: &mut Packet, proxy: Option<u32>, now: Timestamp) {
+        if let Some(proxy) = proxy {
             let rules = self.rules.as_ref();
             return match rules.and_then(|rules| rules.shared.syn_proxy(proxy)).copied() {
                 Some(promise) => self.take_by_rule(packet, &promise, now),
@@ -154,7 +154,7 @@ impl Worker {
             return self.refuse(packet);
         }
         match self.admit(packet, false, now) {
-            Err(why @ Why::SynProxy { .. }) => self.screen(packet, why, now),
+            Err(Why::SynProxy { proxy }) => self.screen(packet, proxy, now),
             judged => self.conclude(packet, judged, now),
         }
     }
