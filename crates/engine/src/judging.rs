@@ -11,7 +11,7 @@ use ruleset::{CtState, Decision, NatKind, NatRequest, Outcome, PacketView, Stage
 use wire::{ETHERNET_LEN, TcpFlags, Transport};
 
 use crate::journey::{Asked, Journey};
-use crate::packet::{Packet, TrackedFlow};
+use crate::packet::Packet;
 use crate::router::Course;
 use crate::translating::Half;
 use crate::worker::{TimeSource, Worker};
@@ -68,11 +68,17 @@ impl Worker {
     ) -> Result<Passed, Why> {
         let is_syn = matches!(packet.network.transport, Transport::Tcp(tcp)
             if tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK));
-        let tracked = if packet.untracked {
+        let mut tracked = if packet.untracked {
             Tracked::alone(Class::Untracked)
         } else {
-            self.track(packet, screened && !is_syn, now)
+            self.track(packet, screened, now)
         };
+        let mut answers = false;
+        if is_syn && matches!(tracked.refusal(), Some(Why::SynProxy { .. })) {
+            // Before what it opens is half-open itself.
+            answers = self.answers(packet, now);
+            tracked = self.track(packet, false, now);
+        }
         self.stay_with(packet, &tracked);
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
@@ -88,12 +94,7 @@ impl Worker {
             self.withdraw(packet, &journey.tracked, now);
             return Ok(Passed::TO_HOST);
         }
-        if is_syn
-            && screened
-            && judged.is_ok()
-            && journey.tracked.fresh
-            && self.screens(packet, now)
-        {
+        if answers && judged.is_ok() && journey.tracked.fresh {
             self.restore_addresses(packet);
             judged = Err(Why::SynProxy { proxy: None });
         }
@@ -359,13 +360,6 @@ impl Worker {
             let mut context = self.tracking.context(now, &mut self.counters);
             bucket.connections.withdraw(id, &mut context);
         }
-    }
-
-    /// True if the SYN proxy answers a SYN.
-    fn screens(&mut self, packet: &Packet, now: Timestamp) -> bool {
-        let Some(TrackedFlow { keyed, .. }) = packet.flow else { return false };
-        let zone = keyed.key.zone;
-        self.tracking.settings_of(zone).syn_proxy.half_open != 0 && self.answers(zone, now)
     }
 }
 

@@ -128,7 +128,7 @@ impl Worker {
         else {
             return;
         };
-        let answers = self.answers(keyed.key.zone, now);
+        let answers = self.answers(packet, now);
         // What comes in fragments or from no host is nothing that opens a connection.
         let whole = packet.pieces.is_none();
         if tcp.flags.contains(TcpFlags::SYN) {
@@ -177,8 +177,9 @@ impl Worker {
             && bucket.is_some_and(|bucket| now.since(bucket.born) < PICK_UP)
     }
 
-    /// True while the gateway answers the SYNs of a zone.
-    pub(crate) fn answers(&mut self, zone: Zone, now: Timestamp) -> bool {
+    /// True while the gateway answers the SYNs of the zone in which a packet opens a connection.
+    pub(crate) fn answers(&mut self, packet: &Packet, now: Timestamp) -> bool {
+        let zone = packet.zones.map_or(packet.origin.zone, |zones| zones.original);
         let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
         if threshold == 0 {
             self.syn_proxy.pressure(zone).end();

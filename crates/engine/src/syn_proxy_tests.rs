@@ -3,13 +3,16 @@
 
 use flow::SynProxyCounters;
 use netio::{Frame, FramePool, Segmentation};
+use ruleset::{Options, import};
 use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::{TcpOption, TcpOptions, of_segment};
 use wire::{Network, checksum};
 
 use super::*;
 use crate::command::Command;
+use crate::config::Mode;
 use crate::rig::Rig;
+use crate::rules::Rules;
 use crate::{Config, REPLAY_SECRET};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -67,6 +70,25 @@ impl Scene {
         let mut config = Config::new(REPLAY_SECRET);
         config.settings.set("stateway_syn_proxy_half_open", half_open).unwrap();
         Self { rig: Rig::new(&config), v6, client: 1, received: 0 }
+    }
+
+    /// One without rules, and one with rules that accept everything.
+    fn both(half_open: u64) -> [Self; 2] {
+        let mut ruled = Self::new(false, half_open);
+        ruled.load(
+            r#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
+            {"chain":{"family":"inet","table":"t","name":"fwd","handle":2,"type":"filter",
+             "hook":"forward","prio":0,"policy":"accept"}}]}"#,
+        );
+        [Self::new(false, half_open), ruled]
+    }
+
+    fn load(&mut self, rules: &str) {
+        let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
+        let unloaded = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap();
+        let rules = unloaded.load(1, 1, self.rig.now).for_worker();
+        assert!(self.rig.commands.push(Command::Rules(Some(rules))).is_ok());
+        self.rig.exchange(0, []);
     }
 
     fn frame(&self, from: usize, tcp: &Tcp<'_>, payload: &[u8]) -> Vec<u8> {
