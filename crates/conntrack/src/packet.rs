@@ -5,6 +5,7 @@ use wire::{Family, IcmpError, Network, Transport};
 
 use crate::entry::{Head, Status};
 use crate::expect::Listener;
+use crate::syn_proxy::Screening;
 use crate::{Direction, EventSink, ExpectationSink, Expectations, Limits, Settings, Why};
 
 /// Whether somebody has verified the transport checksum already.
@@ -47,10 +48,8 @@ pub struct TrackedPacket<'a> {
     pub segments: u32,
     /// It may open a connection that nobody expects.
     pub may_open: bool,
-    /// The SYN proxy has a say before it opens a connection: what
-    /// [`syn_proxy::screens`](crate::syn_proxy::screens) is refused as
-    /// [`Why::SynProxy`] instead, and nothing has changed.
-    pub screened: bool,
+    /// What the SYN proxy has to do with it if it would open a connection.
+    pub screening: Screening,
     /// How often its zone has got packets that were in other zones before, modulo 2^16. A
     /// connection may have gone on elsewhere meanwhile.
     pub map_epoch: u16,

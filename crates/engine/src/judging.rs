@@ -4,6 +4,7 @@
 //! exchanged between two batches, so each packet is judged by one of them.
 
 use conntrack::nat::Halves;
+use conntrack::syn_proxy::Screening;
 use conntrack::{Tracked, Why};
 use flow::{Class, DropReason, Timestamp, ZonePair};
 use netio::Frame;
@@ -56,28 +57,27 @@ impl Worker {
     /// Tracks a packet and judges it by the rules. If it is refused, what it has opened is
     /// withdrawn.
     ///
-    /// Of what the SYN proxy is to be asked about, it is asked about SYNs when the rules have
-    /// accepted them, and about all else before, since an ACK that returns a cookie is not the
+    /// Of what the SYN proxy is to be asked about, it answers SYNs when the rules have accepted
+    /// them, and decides about all else before, since an ACK that returns a cookie is not the
     /// packet that opens the connection.
     #[inline(never)]
     pub(crate) fn admit_by_rules(
         &mut self,
         packet: &mut Packet,
-        screened: bool,
+        screening: Screening,
         now: Timestamp,
     ) -> Result<Passed, Why> {
-        let is_syn = matches!(packet.network.transport, Transport::Tcp(tcp)
-            if tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK));
         let mut tracked = if packet.untracked {
             Tracked::alone(Class::Untracked)
         } else {
-            self.track(packet, screened, now)
+            self.track(packet, screening, now)
         };
         let mut answers = false;
-        if is_syn && matches!(tracked.refusal(), Some(Why::SynProxy { .. })) {
-            // Before what it opens is half-open itself.
-            answers = self.answers(packet, now);
-            tracked = self.track(packet, false, now);
+        if let Some(Why::SynProxy { .. }) = tracked.refusal()
+            && let Transport::Tcp(tcp) = packet.network.transport
+            && tcp.flags.contains(TcpFlags::SYN)
+        {
+            (tracked, answers) = self.track_syn(packet, now);
         }
         self.stay_with(packet, &tracked);
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
@@ -111,6 +111,15 @@ impl Worker {
                 Err(why)
             }
         }
+    }
+
+    /// Tracks a SYN about which the SYN proxy was to be asked. True if that answers it, should the
+    /// rules accept it.
+    #[cold]
+    fn track_syn(&mut self, packet: &Packet, now: Timestamp) -> (Tracked, bool) {
+        let answers = self.answers(packet, now);
+        let screening = if answers { Screening::Answer } else { Screening::Off };
+        (self.track(packet, screening, now), answers)
     }
 
     /// The stages behind tracking.

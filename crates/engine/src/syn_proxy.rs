@@ -10,7 +10,7 @@ use std::time::Duration;
 use conntrack::Direction;
 use conntrack::Why;
 use conntrack::seqadj::Adjustment;
-use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received};
+use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received, Screening};
 use flow::{Class, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
 use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
@@ -153,7 +153,7 @@ impl Worker {
             self.counters.syn_proxy.cookie_invalid += 1;
             return self.refuse(packet);
         }
-        match self.admit(packet, false, now) {
+        match self.admit(packet, Screening::Off, now) {
             Err(Why::SynProxy { proxy }) => self.screen(packet, proxy, now),
             judged => self.conclude(packet, judged, now),
         }
@@ -224,7 +224,7 @@ impl Worker {
             (packet.flow, packet.network.transport)
         else {
             // An ICMP error about the SYN.
-            let judged = self.admit(packet, false, now);
+            let judged = self.admit(packet, Screening::Off, now);
             return self.conclude(packet, judged, now);
         };
         let has = |flags| tcp.flags.contains(flags);
@@ -266,7 +266,7 @@ impl Worker {
         now: Timestamp,
     ) {
         if tcp.flags.contains(TcpFlags::RST) {
-            let judged = self.admit(packet, false, now);
+            let judged = self.admit(packet, Screening::Off, now);
             self.edit(packet, |segment| segment.set_sequence(proxied.refusal_sequence()));
             return self.conclude(packet, judged, now);
         }
@@ -276,7 +276,7 @@ impl Worker {
         if self.join(packet, proxied, now) {
             return;
         }
-        match self.admit(packet, false, now) {
+        match self.admit(packet, Screening::Off, now) {
             Ok(_) => {
                 self.replace(packet, &proxied.reset(tcp), now);
             }
@@ -295,7 +295,7 @@ impl Worker {
     ) {
         let Transport::Tcp(tcp) = packet.network.transport else {
             adjustment.quoted(direction, packet.frame.bytes_mut(), &packet.network);
-            let judged = self.admit(packet, false, now);
+            let judged = self.admit(packet, Screening::Off, now);
             return self.conclude(packet, judged, now);
         };
         let is_syn_ack = tcp.flags.contains(TcpFlags::SYN.with(TcpFlags::ACK));
@@ -303,7 +303,7 @@ impl Worker {
             return;
         }
         self.edit(packet, |segment| adjustment.before_tracking(direction, segment));
-        let judged = self.admit(packet, false, now);
+        let judged = self.admit(packet, Screening::Off, now);
         self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
         if tcp.flags.contains(TcpFlags::SYN) && !is_syn_ack && !self.is_proxied(packet, now) {
             self.counters.syn_proxy.conn_reopened += 1;
@@ -324,7 +324,7 @@ impl Worker {
             self.refuse(packet);
             return true;
         }
-        let passed = match self.admit(packet, false, now) {
+        let passed = match self.admit(packet, Screening::Off, now) {
             Ok(passed) => passed,
             Err(why) => {
                 self.conclude(packet, Err(why), now);
@@ -415,10 +415,10 @@ impl Worker {
         self.pool.give_back(std::mem::take(&mut packet.frame));
         // What goes back is the gateway's own, and came in by no port.
         let judged = match segment.way {
-            Way::Along => self.admit(&mut made, false, now),
+            Way::Along => self.admit(&mut made, Screening::Off, now),
             Way::Back => {
                 made.flow = self.way_back(packet).or(made.flow);
-                self.admit_unruled(&mut made, false, now)
+                self.admit_unruled(&mut made, Screening::Off, now)
             }
         };
         match judged {

@@ -67,20 +67,28 @@ struct Scene {
 
 impl Scene {
     fn new(v6: bool, half_open: u64) -> Self {
+        let mut scene = Self::with(&[("stateway_syn_proxy_half_open", half_open)]);
+        scene.v6 = v6;
+        scene
+    }
+
+    fn with(tunables: &[(&str, u64)]) -> Self {
         let mut config = Config::new(REPLAY_SECRET);
-        config.settings.set("stateway_syn_proxy_half_open", half_open).unwrap();
-        Self { rig: Rig::new(&config), v6, client: 1, received: 0 }
+        for (tunable, value) in tunables {
+            config.settings.set(tunable, *value).unwrap();
+        }
+        Self { rig: Rig::new(&config), v6: false, client: 1, received: 0 }
     }
 
     /// One without rules, and one with rules that accept everything.
     fn both(half_open: u64) -> [Self; 2] {
-        let mut ruled = Self::new(false, half_open);
-        ruled.load(
-            r#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
-            {"chain":{"family":"inet","table":"t","name":"fwd","handle":2,"type":"filter",
-             "hook":"forward","prio":0,"policy":"accept"}}]}"#,
-        );
-        [Self::new(false, half_open), ruled]
+        Self::both_with(&[("stateway_syn_proxy_half_open", half_open)])
+    }
+
+    fn both_with(tunables: &[(&str, u64)]) -> [Self; 2] {
+        let mut ruled = Self::with(tunables);
+        ruled.load(&rules_of("accept"));
+        [Self::with(tunables), ruled]
     }
 
     fn load(&mut self, rules: &str) {
@@ -186,6 +194,15 @@ impl Drop for Scene {
             assert_eq!(self.received + made, counters.transmitted + counters.dropped_total());
         }
     }
+}
+
+/// Rules that do the same with everything.
+fn rules_of(policy: &str) -> String {
+    format!(
+        r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},
+            {{"chain":{{"family":"inet","table":"t","name":"fwd","handle":2,"type":"filter",
+             "hook":"forward","prio":0,"policy":"{policy}"}}}}]}}"#
+    )
 }
 
 fn stamped(value: u32, echo: u32) -> Vec<u8> {

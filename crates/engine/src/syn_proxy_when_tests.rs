@@ -166,3 +166,95 @@ fn what_was_promised_holds_when_the_proxy_is_switched_off() {
     let [_, on] = scene.come_back(&answer, &[]);
     assert_eq!(on[0].tcp.flags, ACK);
 }
+
+/// Connections that fill a table.
+const MOST: u8 = 40;
+const FULL_TABLE: [(&str, u64); 2] =
+    [("stateway_syn_proxy_half_open", 1), ("nf_conntrack_max", MOST as u64)];
+
+impl Scene {
+    /// Many hosts send a SYN each; how many of them came out of each port.
+    fn flood(&mut self) -> [usize; 2] {
+        let mut came = [0, 0];
+        for number in 0..500u32 {
+            let syn = Tcp { sequence: number, flags: SYN, window: 9, ..Tcp::default() };
+            let mut bytes = Vec::new();
+            let source = (0x0a00_0000 + number).to_be_bytes();
+            PacketBuilder::v4(source, SERVER).tcp(&syn, &[], &mut bytes);
+            for (came, frames) in came.iter_mut().zip(self.put(OUTSIDE, &bytes)) {
+                *came += frames.len();
+            }
+        }
+        came
+    }
+
+    /// All but one of the connections that there may be, and one whose server has not answered.
+    fn fill(&mut self) {
+        for client in 2..=MOST {
+            self.client = client;
+            self.open(700);
+        }
+        self.client = 1;
+        let answer = self.knock(&[]);
+        assert_eq!(self.come_back(&answer, &[])[INSIDE].len(), 1);
+        assert_eq!(self.rig.connections(), usize::from(MOST));
+    }
+
+    /// The server of that connection answers: it was not forgotten.
+    fn is_served(&mut self) {
+        let syn_ack =
+            Tcp { sequence: 900, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
+        let [update, ack] = self.send(INSIDE, &syn_ack);
+        assert_eq!((update.len(), ack.len()), (1, 1));
+    }
+}
+
+#[test]
+fn what_is_answered_takes_the_room_of_nobody_and_needs_none() {
+    for mut scene in Scene::both_with(&FULL_TABLE) {
+        scene.fill();
+        let before = scene.rig.worker.counters.conntrack;
+        assert_eq!(scene.flood(), [500, 0]);
+        assert_eq!(scene.rig.worker.counters.conntrack, before, "nothing has come or gone");
+        scene.is_served();
+        // Now nobody is left who would give way.
+        assert_eq!(scene.flood(), [500, 0]);
+        assert_eq!(scene.rig.worker.counters.conntrack.insert_failed, 0);
+        assert_eq!(scene.rig.connections(), usize::from(MOST));
+    }
+}
+
+#[test]
+fn what_is_answered_does_not_count_for_its_source() {
+    let tunables = [("stateway_syn_proxy_half_open", 1), ("stateway_half_open_per_source", 1)];
+    for mut scene in Scene::both_with(&tunables) {
+        let answer = scene.knock(&[]);
+        scene.come_back(&answer, &[]);
+        let syn = Tcp {
+            sequence: 9,
+            source_port: 50_000,
+            destination_port: 80,
+            flags: SYN,
+            window: 9,
+            ..Tcp::default()
+        };
+        let mut bytes = Vec::new();
+        PacketBuilder::v4([192, 0, 2, 1], SERVER).tcp(&syn, &[], &mut bytes);
+        let [back, on] = scene.put(OUTSIDE, &bytes);
+        assert_eq!((back.len(), on.len()), (1, 0));
+        scene.is_served();
+    }
+}
+
+#[test]
+fn what_rules_refuse_is_not_answered_and_takes_the_room_of_nobody() {
+    let mut scene = Scene::with(&FULL_TABLE);
+    scene.fill();
+    let before = scene.rig.worker.counters.conntrack;
+    scene.load(&rules_of("drop"));
+    assert_eq!(scene.flood(), [0, 0]);
+    assert_eq!(scene.rig.worker.counters.conntrack, before, "nothing has come or gone");
+    assert_eq!(scene.rig.worker.counters.dropped(DropReason::PolicyRefused), 500);
+    scene.load(&rules_of("accept"));
+    scene.is_served();
+}
