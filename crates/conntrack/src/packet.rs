@@ -5,6 +5,7 @@ use wire::{Family, IcmpError, Network, Transport};
 
 use crate::entry::{Head, Status};
 use crate::expect::Listener;
+use crate::syn_proxy::Screening;
 use crate::{Direction, EventSink, ExpectationSink, Expectations, Limits, Settings, Why};
 
 /// Whether somebody has verified the transport checksum already.
@@ -47,10 +48,8 @@ pub struct TrackedPacket<'a> {
     pub segments: u32,
     /// It may open a connection that nobody expects.
     pub may_open: bool,
-    /// The SYN proxy has a say before it opens a connection: what
-    /// [`syn_proxy::screens`](crate::syn_proxy::screens) is refused as
-    /// [`DropReason::SynCookie`] instead, and nothing has changed.
-    pub screened: bool,
+    /// What the SYN proxy has to do with it if it would open a connection.
+    pub screening: Screening,
     /// How often its zone has got packets that were in other zones before, modulo 2^16. A
     /// connection may have gone on elsewhere meanwhile.
     pub map_epoch: u16,
@@ -215,14 +214,14 @@ impl Tracked {
         self.status.has(Status::EXPECTED)
     }
 
-    pub(crate) const fn refused(reason: DropReason) -> Self {
-        let why = Why::Reason(reason);
-        Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..Self::alone(Class::New) }
+    pub(crate) fn refused(why: impl Into<Why>) -> Self {
+        Self::alone(Class::New).dropped(why)
     }
 
     /// The same packet, but it ends here.
-    pub(crate) const fn dropped(self, reason: DropReason) -> Self {
-        Self { verdict: Verdict::Drop(reason), why: Some(Why::Reason(reason)), ..self }
+    pub(crate) fn dropped(self, why: impl Into<Why>) -> Self {
+        let why = why.into();
+        Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..self }
     }
 
     /// Of a packet that can not belong to a connection.

@@ -25,6 +25,7 @@ use crate::nat::{Block, Edit, Halves};
 use crate::packet::{Guess, is_fragment};
 use crate::proto::{Before, Input, State, Step};
 use crate::slab::{SECOND, Slab};
+use crate::syn_proxy::Screening;
 use crate::{
     Checksum, Connection, Context, Direction, Ended, Event, EventKind, TimeoutPolicy, Tracked,
     TrackedPacket, Why, syn_proxy,
@@ -291,7 +292,7 @@ impl Table {
             Step::Reopen => {
                 self.close(slot, context);
                 // What it replaces was a connection, so it is no flood.
-                self.open(&TrackedPacket { screened: false, ..*packet }, context)
+                self.open(&TrackedPacket { screening: Screening::Off, ..*packet }, context)
             }
             Step::Invalid { why, cap } => {
                 if let Some(cap) = cap {
@@ -314,11 +315,11 @@ impl Table {
             let (keyed, hash) = packet.keyed.moved(packet.hash, zones.original);
             return self.track(&TrackedPacket { keyed: &keyed, hash, ..*packet }, context);
         }
-        if packet.screened
+        if packet.screening == Screening::Ask
             && let Transport::Tcp(tcp) = packet.network.transport
             && syn_proxy::screens(tcp.flags)
         {
-            return Tracked::alone(Class::New).dropped(DropReason::SynCookie);
+            return Tracked::refused(Why::SynProxy { proxy: None });
         }
         if packet.keyed.key.is_of_calls() {
             return self.track_call(packet, context);
@@ -331,7 +332,7 @@ impl Table {
         let (expectations, mut listener) = context.expecting();
         let expected = expectations.claim(packet.keyed, now, &mut listener);
         if expected.is_none() && !packet.may_open {
-            return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
+            return Tracked::refused(DropReason::NewRefused);
         }
         self.enlist(packet, opened, expected, context)
     }
@@ -345,7 +346,7 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Tracked {
         let hash = packet.hash as u32;
-        let admitted = match self.admit(packet.keyed, context) {
+        let admitted = match self.admit(packet, context) {
             Ok(admitted) => admitted,
             Err(reason) => {
                 release(expected.as_ref(), context);
@@ -362,7 +363,7 @@ impl Table {
         entry.head.status.set(Status::when(settings.timestamps, Status::STAMPED));
         let deadline = entry.head.deadline;
         let slot = self.slab.insert(entry);
-        self.enter(slot, context);
+        self.enter(slot, packet.screening, context);
         let slab = &self.slab;
         if self.index.insert(hash, slot, |filed| slab.hash_of(filed)).is_err() {
             self.room.leave(slot, &self.slab[slot].head, context.limits);

@@ -9,6 +9,7 @@ use wire::{
 };
 
 use super::*;
+use crate::syn_proxy::Screening;
 use crate::{Expectations, Limits, Settings, class_without_flow};
 
 pub(super) const SECRET: HashKey = HashKey(3, 4);
@@ -85,7 +86,7 @@ impl Lab {
             checksum: Checksum::Trust,
             segments: self.segments,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: self.map_epoch,
             zones: None,
         };
@@ -492,7 +493,7 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
     let class = |lab: &mut Lab, checksum| {
         let hash = keyed.key.hash(SECRET);
         let (network, keyed) = (&packet, &keyed);
-        let (segments, may_open, screened) = (1, true, false);
+        let (segments, may_open, screening) = (1, true, Screening::Off);
         let packet = TrackedPacket {
             network,
             frame: &frame,
@@ -502,7 +503,7 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
             checksum,
             segments,
             may_open,
-            screened,
+            screening,
             map_epoch: 0,
             zones: None,
         };

@@ -43,10 +43,10 @@ pub enum Why {
         /// Which ruleset: how many were loaded before and with it.
         revision: u32,
     },
-    /// A rule has the SYN proxy take the packet.
+    /// It is for the SYN proxy to say what becomes of the packet.
     SynProxy {
-        /// The number of the proxy in the ruleset.
-        proxy: u32,
+        /// The number of the proxy in the ruleset, if a rule has the packet go there.
+        proxy: Option<u32>,
     },
     /// No rule of a chain decided, and its policy refused the packet.
     Policy {

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use steer::BucketCount;
 use wire::build::PacketBuilder;
 
+use conntrack::syn_proxy::Screening;
+
 use super::*;
 use crate::crew_rig::Crew as Rig;
 use crate::packet::TrackedFlow;
@@ -81,7 +83,7 @@ impl Crew {
         };
         let owner = self.owners[away.index()].index();
         let worker = &mut self.rig.workers[owner];
-        let passed = worker.admit(&mut packet, false, NOW).unwrap();
+        let passed = worker.admit(&mut packet, Screening::Off, NOW).unwrap();
         match worker.file_alias(away, (key, hash), (key, hash), home, NOW) {
             Some(Filing::Filed) => worker.send(&mut packet, passed, NOW),
             Some(other) => panic!("{other:?}"),
@@ -223,7 +225,7 @@ fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { panic!("a flow") };
     let owner = crew.owners[other].index();
     let worker = &mut crew.workers[owner];
-    let passed = worker.admit(&mut packet, false, NOW).unwrap();
+    let passed = worker.admit(&mut packet, Screening::Off, NOW).unwrap();
     let alias = (keyed, hash);
     assert_eq!(worker.file_alias(away, alias, alias, home, NOW), None);
     let bucket = worker.ownership.get_mut(away).unwrap();

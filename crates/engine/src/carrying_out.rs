@@ -106,7 +106,7 @@ impl Worker {
         }
         let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
         if let Decision::SynProxy(proxy) = decision {
-            return Why::SynProxy { proxy: proxy.index() as u32 };
+            return Why::SynProxy { proxy: Some(proxy.index() as u32) };
         }
         match outcome.decided_by {
             Some(Decider::Rule(rule)) => Why::Rule { rule: rule.index() as u32, revision },

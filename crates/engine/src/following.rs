@@ -3,6 +3,7 @@
 
 use conntrack::Tracked;
 use conntrack::Why;
+use conntrack::syn_proxy::Screening;
 use flow::{DropReason, Timestamp};
 use netio::Frame;
 use wire::{ETHERNET_LEN, TcpFlags, Transport};
@@ -41,7 +42,7 @@ impl Worker {
     pub(crate) fn admit_adjusted(
         &mut self,
         packet: &mut Packet,
-        screened: bool,
+        screening: Screening,
         now: Timestamp,
     ) -> Result<Passed, Why> {
         let found = packet.looked_up().zip(self.ownership.get(packet.bucket));
@@ -49,16 +50,16 @@ impl Worker {
             .filter(|_| !packet.untracked)
             .and_then(|((keyed, hash), bucket)| bucket.connections.adjustment(&keyed, hash, now));
         let Some((direction, adjustment)) = found else {
-            return self.admit_as_it_is(packet, screened, now);
+            return self.admit_as_it_is(packet, screening, now);
         };
         match packet.network.transport {
             // It may open the next connection, whose numbers nobody has changed.
             Transport::Tcp(tcp) if tcp.flags.contains(TcpFlags::SYN) => {
-                self.admit_as_it_is(packet, screened, now)
+                self.admit_as_it_is(packet, screening, now)
             }
             Transport::Tcp(_) => {
                 self.edit(packet, |segment| adjustment.before_tracking(direction, segment));
-                let passed = self.admit_as_it_is(packet, screened, now)?;
+                let passed = self.admit_as_it_is(packet, screening, now)?;
                 self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
                 Ok(passed)
             }
@@ -66,7 +67,7 @@ impl Worker {
                 // What an error quotes has gone the other way.
                 let quoted = direction.reversed();
                 adjustment.quoted(quoted, packet.frame.bytes_mut(), &packet.network);
-                self.admit_as_it_is(packet, screened, now)
+                self.admit_as_it_is(packet, screening, now)
             }
         }
     }

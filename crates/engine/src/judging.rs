@@ -4,6 +4,7 @@
 //! exchanged between two batches, so each packet is judged by one of them.
 
 use conntrack::nat::Halves;
+use conntrack::syn_proxy::Screening;
 use conntrack::{Tracked, Why};
 use flow::{Class, DropReason, Timestamp, ZonePair};
 use netio::Frame;
@@ -11,7 +12,7 @@ use ruleset::{CtState, Decision, NatKind, NatRequest, Outcome, PacketView, Stage
 use wire::{ETHERNET_LEN, TcpFlags, Transport};
 
 use crate::journey::{Asked, Journey};
-use crate::packet::{Packet, TrackedFlow};
+use crate::packet::Packet;
 use crate::router::Course;
 use crate::translating::Half;
 use crate::worker::{TimeSource, Worker};
@@ -56,48 +57,48 @@ impl Worker {
     /// Tracks a packet and judges it by the rules. If it is refused, what it has opened is
     /// withdrawn.
     ///
-    /// Of what the SYN proxy is to be asked about, it is asked about SYNs when the rules have
-    /// accepted them, and about all else before, since an ACK that returns a cookie is not the
+    /// Of what the SYN proxy is to be asked about, it answers SYNs when the rules have accepted
+    /// them, and decides about all else before, since an ACK that returns a cookie is not the
     /// packet that opens the connection.
     #[inline(never)]
     pub(crate) fn admit_by_rules(
         &mut self,
         packet: &mut Packet,
-        screened: bool,
+        screening: Screening,
         now: Timestamp,
     ) -> Result<Passed, Why> {
-        let is_syn = matches!(packet.network.transport, Transport::Tcp(tcp)
-            if tcp.flags.contains(TcpFlags::SYN) && !tcp.flags.contains(TcpFlags::ACK));
-        let tracked = if packet.untracked {
+        let mut tracked = if packet.untracked {
             Tracked::alone(Class::Untracked)
         } else {
-            self.track(packet, screened && !is_syn, now)
+            self.track(packet, screening, now)
         };
+        let mut answers = false;
+        if let Some(Why::SynProxy { .. }) = tracked.refusal()
+            && let Transport::Tcp(tcp) = packet.network.transport
+            && tcp.flags.contains(TcpFlags::SYN)
+        {
+            (tracked, answers) = self.track_syn(packet, now);
+        }
         self.stay_with(packet, &tracked);
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
             // What may return a cookie is not the host's before that was looked at.
-            let is_hosts = is_news && why.reason() != DropReason::SynCookie;
+            let is_hosts = is_news && !matches!(why, Why::SynProxy { .. });
             return if is_hosts { Ok(Passed::TO_HOST) } else { Err(why) };
         }
         let input = self.rules.as_ref().map_or(0, |it| it.shared.interface(packet.frame.port));
         let mut journey = Journey::new(packet, tracked, input);
         journey.is_hosts = is_news;
         let mut judged = self.take_stages(packet, &mut journey, now);
-        let by_rule = matches!(judged, Err(Why::SynProxy { .. }));
         if journey.is_hosts {
             self.withdraw(packet, &journey.tracked, now);
             return Ok(Passed::TO_HOST);
         }
-        if is_syn
-            && screened
-            && judged.is_ok()
-            && journey.tracked.fresh
-            && self.screens(packet, now)
-        {
+        if answers && judged.is_ok() && journey.tracked.fresh {
             self.restore_addresses(packet);
-            judged = Err(DropReason::SynCookie.into());
-        } else if !by_rule {
+            judged = Err(Why::SynProxy { proxy: None });
+        }
+        if !matches!(judged, Err(Why::SynProxy { .. })) {
             self.counters.classify(journey.tracked.class);
         }
         match judged {
@@ -110,6 +111,15 @@ impl Worker {
                 Err(why)
             }
         }
+    }
+
+    /// Tracks a SYN about which the SYN proxy was to be asked. True if that answers it, should the
+    /// rules accept it.
+    #[cold]
+    fn track_syn(&mut self, packet: &Packet, now: Timestamp) -> (Tracked, bool) {
+        let answers = self.answers(packet, now);
+        let screening = if answers { Screening::Answer } else { Screening::Off };
+        (self.track(packet, screening, now), answers)
     }
 
     /// The stages behind tracking.
@@ -359,13 +369,6 @@ impl Worker {
             let mut context = self.tracking.context(now, &mut self.counters);
             bucket.connections.withdraw(id, &mut context);
         }
-    }
-
-    /// True if the SYN proxy answers a SYN.
-    fn screens(&mut self, packet: &Packet, now: Timestamp) -> bool {
-        let Some(TrackedFlow { keyed, .. }) = packet.flow else { return false };
-        let zone = keyed.key.zone;
-        self.tracking.settings_of(zone).syn_proxy.half_open != 0 && self.answers(zone, now)
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::num::NonZeroU32;
 
+use conntrack::syn_proxy::Screening;
 use conntrack::{Guess, Shortage, Tracked, Why};
 use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
@@ -293,40 +294,43 @@ impl Worker {
             return;
         }
         // A replay does without the SYN proxy: cookies can not be in a capture.
-        let screened = self.time == TimeSource::Turn;
-        match self.admit(packet, screened, now) {
-            Err(why) if why.reason() == DropReason::SynCookie => self.screen(packet, why, now),
+        let screening = match self.time {
+            TimeSource::Turn => Screening::Ask,
+            TimeSource::Frame => Screening::Off,
+        };
+        match self.admit(packet, screening, now) {
+            Err(Why::SynProxy { proxy }) => self.screen(packet, proxy, now),
             judged => self.conclude(packet, judged, now),
         }
     }
 
-    /// Judges a packet; if there is no room for its connection, another may give way. If it
-    /// is `screened`, the SYN proxy is to be asked about what is refused as `SynCookie`.
+    /// Judges a packet; if there is no room for its connection, another may give way. The SYN
+    /// proxy is to be asked about what is refused as [`Why::SynProxy`].
     pub(crate) fn admit(
         &mut self,
         packet: &mut Packet,
-        screened: bool,
+        screening: Screening,
         now: Timestamp,
     ) -> Result<Passed, Why> {
         let bucket = self.ownership.get(packet.bucket);
         if bucket.is_some_and(|bucket| bucket.connections.has_adjustments()) {
-            return self.admit_adjusted(packet, screened, now);
+            return self.admit_adjusted(packet, screening, now);
         }
-        self.admit_as_it_is(packet, screened, now)
+        self.admit_as_it_is(packet, screening, now)
     }
 
     #[inline]
     pub(crate) fn admit_as_it_is(
         &mut self,
         packet: &mut Packet,
-        screened: bool,
+        screening: Screening,
         now: Timestamp,
     ) -> Result<Passed, Why> {
         // What is for an address of the host may be the host's, rules or not.
         if self.rules.is_some() || packet.is_own {
-            return self.admit_by_rules(packet, screened, now);
+            return self.admit_by_rules(packet, screening, now);
         }
-        self.admit_unruled(packet, screened, now)
+        self.admit_unruled(packet, screening, now)
     }
 
     /// Judges a packet that no rules are asked about: all passes that is not INVALID.
@@ -334,10 +338,10 @@ impl Worker {
     pub(crate) fn admit_unruled(
         &mut self,
         packet: &mut Packet,
-        screened: bool,
+        screening: Screening,
         now: Timestamp,
     ) -> Result<Passed, Why> {
-        let mut tracked = self.track(packet, screened, now);
+        let mut tracked = self.track(packet, screening, now);
         let fresh = tracked;
         if tracked.fresh && tracked.why.is_none() {
             self.follow(packet, &tracked, now)
@@ -420,12 +424,17 @@ impl Worker {
 
     /// Tracks a packet; if there is no room for its connection, another may give way.
     #[inline]
-    pub(crate) fn track(&mut self, packet: &Packet, screened: bool, now: Timestamp) -> Tracked {
+    pub(crate) fn track(
+        &mut self,
+        packet: &Packet,
+        screening: Screening,
+        now: Timestamp,
+    ) -> Tracked {
         let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
             debug_assert!(false, "only the owner of a bucket judges its packets");
             return Tracked::alone(Class::Untracked);
         };
-        let tracked = self.tracking.track(bucket, packet, screened, now, &mut self.counters);
+        let tracked = self.tracking.track(bucket, packet, screening, now, &mut self.counters);
         match tracked.refusal() {
             Some(why) if LIMITS.contains(&why.reason()) => {
                 self.make_room_for(packet, tracked, why, now)
@@ -474,7 +483,7 @@ impl Worker {
             && self.evict_somewhere(shortage, now)
             && let Some(bucket) = self.ownership.get_mut(packet.bucket)
         {
-            tracked = self.tracking.track(bucket, packet, false, now, &mut self.counters);
+            tracked = self.tracking.track(bucket, packet, Screening::Off, now, &mut self.counters);
         }
         // The second look may find another limit in the way than the first.
         if tracked.refusal().is_some_and(|why| LIMITS.contains(&why.reason())) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use conntrack::Direction;
 use conntrack::Why;
 use conntrack::seqadj::Adjustment;
-use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received};
+use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received, Screening};
 use flow::{Class, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
 use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
@@ -112,11 +112,11 @@ impl Worker {
         }
     }
 
-    /// Decides about a packet that would open a connection, or that a rule wants the proxy to
-    /// have.
+    /// Decides about a packet that would open a connection, or that a rule wants a `proxy` of the
+    /// ruleset to have.
     #[cold]
-    pub(crate) fn screen(&mut self, packet: &mut Packet, why: Why, now: Timestamp) {
-        if let Why::SynProxy { proxy } = why {
+    pub(crate) fn screen(&mut self, packet: &mut Packet, proxy: Option<u32>, now: Timestamp) {
+        if let Some(proxy) = proxy {
             let rules = self.rules.as_ref();
             return match rules.and_then(|rules| rules.shared.syn_proxy(proxy)).copied() {
                 Some(promise) => self.take_by_rule(packet, &promise, now),
@@ -128,7 +128,7 @@ impl Worker {
         else {
             return;
         };
-        let answers = self.answers(keyed.key.zone, now);
+        let answers = self.answers(packet, now);
         // What comes in fragments or from no host is nothing that opens a connection.
         let whole = packet.pieces.is_none();
         if tcp.flags.contains(TcpFlags::SYN) {
@@ -153,8 +153,8 @@ impl Worker {
             self.counters.syn_proxy.cookie_invalid += 1;
             return self.refuse(packet);
         }
-        match self.admit(packet, false, now) {
-            Err(why @ Why::SynProxy { .. }) => self.screen(packet, why, now),
+        match self.admit(packet, Screening::Off, now) {
+            Err(Why::SynProxy { proxy }) => self.screen(packet, proxy, now),
             judged => self.conclude(packet, judged, now),
         }
     }
@@ -177,8 +177,9 @@ impl Worker {
             && bucket.is_some_and(|bucket| now.since(bucket.born) < PICK_UP)
     }
 
-    /// True while the gateway answers the SYNs of a zone.
-    pub(crate) fn answers(&mut self, zone: Zone, now: Timestamp) -> bool {
+    /// True while the gateway answers the SYNs of the zone in which a packet opens a connection.
+    pub(crate) fn answers(&mut self, packet: &Packet, now: Timestamp) -> bool {
+        let zone = packet.zones.map_or(packet.origin.zone, |zones| zones.original);
         let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
         if threshold == 0 {
             self.syn_proxy.pressure(zone).end();
@@ -223,7 +224,7 @@ impl Worker {
             (packet.flow, packet.network.transport)
         else {
             // An ICMP error about the SYN.
-            let judged = self.admit(packet, false, now);
+            let judged = self.admit(packet, Screening::Off, now);
             return self.conclude(packet, judged, now);
         };
         let has = |flags| tcp.flags.contains(flags);
@@ -265,7 +266,7 @@ impl Worker {
         now: Timestamp,
     ) {
         if tcp.flags.contains(TcpFlags::RST) {
-            let judged = self.admit(packet, false, now);
+            let judged = self.admit(packet, Screening::Off, now);
             self.edit(packet, |segment| segment.set_sequence(proxied.refusal_sequence()));
             return self.conclude(packet, judged, now);
         }
@@ -275,7 +276,7 @@ impl Worker {
         if self.join(packet, proxied, now) {
             return;
         }
-        match self.admit(packet, false, now) {
+        match self.admit(packet, Screening::Off, now) {
             Ok(_) => {
                 self.replace(packet, &proxied.reset(tcp), now);
             }
@@ -294,7 +295,7 @@ impl Worker {
     ) {
         let Transport::Tcp(tcp) = packet.network.transport else {
             adjustment.quoted(direction, packet.frame.bytes_mut(), &packet.network);
-            let judged = self.admit(packet, false, now);
+            let judged = self.admit(packet, Screening::Off, now);
             return self.conclude(packet, judged, now);
         };
         let is_syn_ack = tcp.flags.contains(TcpFlags::SYN.with(TcpFlags::ACK));
@@ -302,7 +303,7 @@ impl Worker {
             return;
         }
         self.edit(packet, |segment| adjustment.before_tracking(direction, segment));
-        let judged = self.admit(packet, false, now);
+        let judged = self.admit(packet, Screening::Off, now);
         self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
         if tcp.flags.contains(TcpFlags::SYN) && !is_syn_ack && !self.is_proxied(packet, now) {
             self.counters.syn_proxy.conn_reopened += 1;
@@ -323,7 +324,7 @@ impl Worker {
             self.refuse(packet);
             return true;
         }
-        let passed = match self.admit(packet, false, now) {
+        let passed = match self.admit(packet, Screening::Off, now) {
             Ok(passed) => passed,
             Err(why) => {
                 self.conclude(packet, Err(why), now);
@@ -414,10 +415,10 @@ impl Worker {
         self.pool.give_back(std::mem::take(&mut packet.frame));
         // What goes back is the gateway's own, and came in by no port.
         let judged = match segment.way {
-            Way::Along => self.admit(&mut made, false, now),
+            Way::Along => self.admit(&mut made, Screening::Off, now),
             Way::Back => {
                 made.flow = self.way_back(packet).or(made.flow);
-                self.admit_unruled(&mut made, false, now)
+                self.admit_unruled(&mut made, Screening::Off, now)
             }
         };
         match judged {

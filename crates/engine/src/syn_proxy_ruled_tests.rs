@@ -1,10 +1,6 @@
 //! SYN proxies that rules ask for.
 
-use ruleset::{Options, import};
-
 use super::*;
-use crate::config::Mode;
-use crate::rules::Rules;
 
 /// Untracked SYNs to port 80 and what tracking calls invalid get the proxy, which says so much;
 /// beside it only replies may pass.
@@ -48,16 +44,8 @@ impl Scene {
     fn ruled(v6: bool, half_open: u64, proxy: &str) -> Self {
         let mut scene = Self::new(v6, half_open);
         scene.set("nf_conntrack_tcp_loose", 0);
-        scene.load(proxy);
+        scene.load(&rules(proxy));
         scene
-    }
-
-    fn load(&mut self, proxy: &str) {
-        let ruleset = import(rules(proxy).as_bytes(), Options::default()).unwrap().ruleset;
-        let unloaded = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap();
-        let rules = unloaded.load(1, 1, self.rig.now).for_worker();
-        assert!(self.rig.commands.push(Command::Rules(Some(rules))).is_ok());
-        self.rig.exchange(0, []);
     }
 }
 
@@ -121,9 +109,9 @@ fn only_what_the_rule_has_promised_opens_a_connection() {
     assert!(scene.come_back(&forged, &[]).iter().all(Vec::is_empty));
     assert_eq!((scene.counts().cookie_invalid, scene.dropped()), (1, 1));
     // Another promise by now: what was promised before can not be kept.
-    scene.load(NAMED);
+    scene.load(&rules(NAMED));
     assert!(scene.come_back(&answer, &[]).iter().all(Vec::is_empty));
-    scene.load(FULL);
+    scene.load(&rules(FULL));
     assert_eq!(scene.come_back(&answer, &[])[1].len(), 1);
     assert_eq!((scene.counts().cookie_valid, scene.rig.connections()), (1, 1));
     // Where the zone's proxy answers, its cookies are none of the rule's.

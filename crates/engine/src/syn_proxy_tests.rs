@@ -3,13 +3,16 @@
 
 use flow::SynProxyCounters;
 use netio::{Frame, FramePool, Segmentation};
+use ruleset::{Options, import};
 use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::{TcpOption, TcpOptions, of_segment};
 use wire::{Network, checksum};
 
 use super::*;
 use crate::command::Command;
+use crate::config::Mode;
 use crate::rig::Rig;
+use crate::rules::Rules;
 use crate::{Config, REPLAY_SECRET};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -64,9 +67,36 @@ struct Scene {
 
 impl Scene {
     fn new(v6: bool, half_open: u64) -> Self {
+        let mut scene = Self::with(&[("stateway_syn_proxy_half_open", half_open)]);
+        scene.v6 = v6;
+        scene
+    }
+
+    fn with(tunables: &[(&str, u64)]) -> Self {
         let mut config = Config::new(REPLAY_SECRET);
-        config.settings.set("stateway_syn_proxy_half_open", half_open).unwrap();
-        Self { rig: Rig::new(&config), v6, client: 1, received: 0 }
+        for (tunable, value) in tunables {
+            config.settings.set(tunable, *value).unwrap();
+        }
+        Self { rig: Rig::new(&config), v6: false, client: 1, received: 0 }
+    }
+
+    /// One without rules, and one with rules that accept everything.
+    fn both(half_open: u64) -> [Self; 2] {
+        Self::both_with(&[("stateway_syn_proxy_half_open", half_open)])
+    }
+
+    fn both_with(tunables: &[(&str, u64)]) -> [Self; 2] {
+        let mut ruled = Self::with(tunables);
+        ruled.load(&rules_of("accept"));
+        [Self::with(tunables), ruled]
+    }
+
+    fn load(&mut self, rules: &str) {
+        let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
+        let unloaded = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap();
+        let rules = unloaded.load(1, 1, self.rig.now).for_worker();
+        assert!(self.rig.commands.push(Command::Rules(Some(rules))).is_ok());
+        self.rig.exchange(0, []);
     }
 
     fn frame(&self, from: usize, tcp: &Tcp<'_>, payload: &[u8]) -> Vec<u8> {
@@ -164,6 +194,15 @@ impl Drop for Scene {
             assert_eq!(self.received + made, counters.transmitted + counters.dropped_total());
         }
     }
+}
+
+/// Rules that do the same with everything.
+fn rules_of(policy: &str) -> String {
+    format!(
+        r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},
+            {{"chain":{{"family":"inet","table":"t","name":"fwd","handle":2,"type":"filter",
+             "hook":"forward","prio":0,"policy":"{policy}"}}}}]}}"#
+    )
 }
 
 fn stamped(value: u32, echo: u32) -> Vec<u8> {

@@ -29,118 +29,132 @@ fn connections_that_are_older_than_the_gateway_go_on() {
         (1, 301, OUTSIDE, false),
         (0, 0, OUTSIDE, false),
     ] {
-        let mut scene = Scene::new(false, 1);
-        scene.set("nf_conntrack_tcp_loose", loose);
-        scene.rig.wait(Duration::from_secs(age));
-        assert!(scene.send(from, &numbers).iter().all(Vec::is_empty), "it may be an attack");
-        let data = scene.frame(from, &numbers, b"GET");
-        let came = scene.put(from, &data)[1 - from].len();
-        assert_eq!(came == 1, passes, "{loose} {age}");
-        let back = Tcp { sequence: 5, acknowledgment: 12, ..numbers };
-        assert_eq!(scene.send(1 - from, &back)[from].len() == 1, passes, "and so on");
+        for mut scene in Scene::both(1) {
+            scene.set("nf_conntrack_tcp_loose", loose);
+            scene.rig.wait(Duration::from_secs(age));
+            assert!(scene.send(from, &numbers).iter().all(Vec::is_empty), "it may be an attack");
+            let data = scene.frame(from, &numbers, b"GET");
+            let came = scene.put(from, &data)[1 - from].len();
+            assert_eq!(came == 1, passes, "{loose} {age}");
+            let back = Tcp { sequence: 5, acknowledgment: 12, ..numbers };
+            assert_eq!(scene.send(1 - from, &back)[from].len() == 1, passes, "and so on");
+        }
     }
 }
 
 #[test]
 fn a_proxy_that_is_switched_on_in_a_flood_knows_how_much_it_has_opened() {
-    let mut scene = Scene::new(false, 0);
-    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-    for client in 1..=9 {
-        scene.client = client;
-        assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
+    for mut scene in Scene::both(0) {
+        let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+        for client in 1..=9 {
+            scene.client = client;
+            assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
+        }
+        scene.set("stateway_syn_proxy_half_open", 10);
+        scene.client = 10;
+        assert_eq!(scene.send(OUTSIDE, &syn)[OUTSIDE].len(), 1, "the tenth is answered");
     }
-    scene.set("stateway_syn_proxy_half_open", 10);
-    scene.client = 10;
-    assert_eq!(scene.send(OUTSIDE, &syn)[OUTSIDE].len(), 1, "the tenth is answered");
 }
 
 #[test]
 fn in_a_flood_servers_see_only_who_comes_back() {
     const THRESHOLD: u64 = 50;
-    let mut scene = Scene::new(false, THRESHOLD);
-    let (mut reached, mut opened) = (0, 0);
-    for round in 0..10u32 {
-        for number in 0..500 {
-            let syn = Tcp { sequence: number, flags: SYN, window: 9, ..Tcp::default() };
-            let mut bytes = Vec::new();
-            let source = (0x0a00_0000 + round * 500 + number).to_be_bytes();
-            PacketBuilder::v4(source, SERVER).tcp(&syn, &[], &mut bytes);
-            reached += scene.put(OUTSIDE, &bytes)[INSIDE].len();
+    for mut scene in Scene::both(THRESHOLD) {
+        let (mut reached, mut opened) = (0, 0);
+        for round in 0..10u32 {
+            for number in 0..500 {
+                let syn = Tcp { sequence: number, flags: SYN, window: 9, ..Tcp::default() };
+                let mut bytes = Vec::new();
+                let source = (0x0a00_0000 + round * 500 + number).to_be_bytes();
+                PacketBuilder::v4(source, SERVER).tcp(&syn, &[], &mut bytes);
+                reached += scene.put(OUTSIDE, &bytes)[INSIDE].len();
+            }
+            scene.client = round as u8;
+            scene.open(1000 * round);
+            opened += 1;
+            let half_open = scene.rig.worker.tracking.limits.half_open.get(Zone::default());
+            assert!(half_open < THRESHOLD, "{half_open}");
+            scene.rig.now = scene.rig.now.after(Duration::from_secs(1));
         }
-        scene.client = round as u8;
-        scene.open(1000 * round);
-        opened += 1;
-        let half_open = scene.rig.worker.tracking.limits.half_open.get(Zone::default());
-        assert!(half_open < THRESHOLD, "{half_open}");
-        scene.rig.now = scene.rig.now.after(Duration::from_secs(1));
+        assert_eq!(reached, THRESHOLD as usize - 1);
+        assert_eq!(scene.rig.connections(), reached + opened);
+        // The flood is over: when it would fit, servers are asked at once again.
+        scene.rig.wait(Duration::from_secs(300));
+        scene.client = 100;
+        let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+        let [back, on] = scene.send(OUTSIDE, &syn);
+        assert_eq!((back.len(), on.len()), (0, 1));
     }
-    assert_eq!(reached, THRESHOLD as usize - 1);
-    assert_eq!(scene.rig.connections(), reached + opened);
-    // The flood is over: when it would fit, servers are asked at once again.
-    scene.rig.wait(Duration::from_secs(300));
-    scene.client = 100;
-    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-    let [back, on] = scene.send(OUTSIDE, &syn);
-    assert_eq!((back.len(), on.len()), (0, 1));
 }
 
 #[test]
 fn only_a_threshold_of_one_means_always_however_many_workers_share_it() {
     for (threshold, answered) in [(1, 1), (2, 0), (64, 0)] {
-        let mut scene = Scene::new(false, threshold);
-        scene.rig.worker.syn_proxy.set_workers(64);
-        let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-        let [back, on] = scene.send(OUTSIDE, &syn);
-        assert_eq!((back.len(), on.len()), (answered, 1 - answered), "{threshold}");
+        for mut scene in Scene::both(threshold) {
+            scene.rig.worker.syn_proxy.set_workers(64);
+            let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+            let [back, on] = scene.send(OUTSIDE, &syn);
+            assert_eq!((back.len(), on.len()), (answered, 1 - answered), "{threshold}");
+        }
     }
 }
 
 #[test]
 fn a_connection_that_nobody_proxied_stays_as_it_is() {
-    let mut scene = Scene::new(false, 3);
-    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-    let syn_ack =
-        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
-    for client in 1..=2 {
-        scene.client = client;
-        assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
+    for mut scene in Scene::both(3) {
+        let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+        let syn_ack =
+            Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
+        for client in 1..=2 {
+            scene.client = client;
+            assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
+        }
+        scene.client = 3;
+        assert_eq!(scene.send(OUTSIDE, &syn)[OUTSIDE].len(), 1, "from the third on");
+        scene.client = 1;
+        assert_eq!(scene.send(INSIDE, &syn_ack)[OUTSIDE][0].tcp.sequence, 7);
+        let ack = Tcp { sequence: 101, acknowledgment: 8, flags: ACK, window: 9, ..Tcp::default() };
+        assert_eq!(scene.send(OUTSIDE, &ack)[INSIDE][0].tcp.acknowledgment, 8);
+        assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1, "a late repetition");
+        let reset = Tcp { flags: RST, acknowledgment: 0, ..ack };
+        assert_eq!(scene.send(OUTSIDE, &reset)[INSIDE].len(), 1);
+        assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1, "who opens it anew is no flood");
     }
-    scene.client = 3;
-    assert_eq!(scene.send(OUTSIDE, &syn)[OUTSIDE].len(), 1, "from the third on");
-    scene.client = 1;
-    assert_eq!(scene.send(INSIDE, &syn_ack)[OUTSIDE][0].tcp.sequence, 7);
-    let ack = Tcp { sequence: 101, acknowledgment: 8, flags: ACK, window: 9, ..Tcp::default() };
-    assert_eq!(scene.send(OUTSIDE, &ack)[INSIDE][0].tcp.acknowledgment, 8);
-    assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1, "a late repetition");
 }
 
 #[test]
 fn what_was_promised_holds_when_the_proxy_is_switched_off() {
     for (from, to) in [(1, 0), (2, 0), (1, 1000)] {
-        let mut scene = Scene::new(false, from);
-        if from > 1 {
-            let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-            scene.client = 99;
-            assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
-        }
-        for (client, wait) in [(1, 0), (2, 62)] {
-            scene.client = client;
-            scene.set("stateway_syn_proxy_half_open", from);
-            let answer = scene.knock(&[]);
-            scene.set("stateway_syn_proxy_half_open", to);
-            scene.rig.wait(Duration::from_secs(wait));
-            let [_, on] = scene.come_back(&answer, &[]);
-            assert_eq!((on[0].tcp.flags, on[0].tcp.sequence), (SYN, 100), "{from} {to} {client}");
-            let numbers = Tcp { sequence: 7, acknowledgment: 101, ..Tcp::default() };
-            let [update, ack] = scene.send(INSIDE, &Tcp { flags: SYN_ACK, window: 9, ..numbers });
-            assert_eq!((update.len(), ack.len()), (1, 1));
-            assert_eq!(scene.counts().cookie_valid, u64::from(client));
-            if to == 0 {
-                // Nobody is answered any more.
-                scene.client = 100 + client;
+        for mut scene in Scene::both(from) {
+            if from > 1 {
                 let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
-                let [back, on] = scene.send(OUTSIDE, &syn);
-                assert_eq!((back.len(), on.len()), (0, 1));
+                scene.client = 99;
+                assert_eq!(scene.send(OUTSIDE, &syn)[INSIDE].len(), 1);
+            }
+            for (client, wait) in [(1, 0), (2, 62)] {
+                scene.client = client;
+                scene.set("stateway_syn_proxy_half_open", from);
+                let answer = scene.knock(&[]);
+                scene.set("stateway_syn_proxy_half_open", to);
+                scene.rig.wait(Duration::from_secs(wait));
+                let [_, on] = scene.come_back(&answer, &[]);
+                assert_eq!(
+                    (on[0].tcp.flags, on[0].tcp.sequence),
+                    (SYN, 100),
+                    "{from} {to} {client}"
+                );
+                let numbers = Tcp { sequence: 7, acknowledgment: 101, ..Tcp::default() };
+                let [update, ack] =
+                    scene.send(INSIDE, &Tcp { flags: SYN_ACK, window: 9, ..numbers });
+                assert_eq!((update.len(), ack.len()), (1, 1));
+                assert_eq!(scene.counts().cookie_valid, u64::from(client));
+                if to == 0 {
+                    // Nobody is answered any more.
+                    scene.client = 100 + client;
+                    let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
+                    let [back, on] = scene.send(OUTSIDE, &syn);
+                    assert_eq!((back.len(), on.len()), (0, 1));
+                }
             }
         }
     }
@@ -151,4 +165,96 @@ fn what_was_promised_holds_when_the_proxy_is_switched_off() {
     scene.rig.wait(Duration::from_secs(65));
     let [_, on] = scene.come_back(&answer, &[]);
     assert_eq!(on[0].tcp.flags, ACK);
+}
+
+/// Connections that fill a table.
+const MOST: u8 = 40;
+const FULL_TABLE: [(&str, u64); 2] =
+    [("stateway_syn_proxy_half_open", 1), ("nf_conntrack_max", MOST as u64)];
+
+impl Scene {
+    /// Many hosts send a SYN each; how many of them came out of each port.
+    fn flood(&mut self) -> [usize; 2] {
+        let mut came = [0, 0];
+        for number in 0..500u32 {
+            let syn = Tcp { sequence: number, flags: SYN, window: 9, ..Tcp::default() };
+            let mut bytes = Vec::new();
+            let source = (0x0a00_0000 + number).to_be_bytes();
+            PacketBuilder::v4(source, SERVER).tcp(&syn, &[], &mut bytes);
+            for (came, frames) in came.iter_mut().zip(self.put(OUTSIDE, &bytes)) {
+                *came += frames.len();
+            }
+        }
+        came
+    }
+
+    /// All but one of the connections that there may be, and one whose server has not answered.
+    fn fill(&mut self) {
+        for client in 2..=MOST {
+            self.client = client;
+            self.open(700);
+        }
+        self.client = 1;
+        let answer = self.knock(&[]);
+        assert_eq!(self.come_back(&answer, &[])[INSIDE].len(), 1);
+        assert_eq!(self.rig.connections(), usize::from(MOST));
+    }
+
+    /// The server of that connection answers: it was not forgotten.
+    fn is_served(&mut self) {
+        let syn_ack =
+            Tcp { sequence: 900, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
+        let [update, ack] = self.send(INSIDE, &syn_ack);
+        assert_eq!((update.len(), ack.len()), (1, 1));
+    }
+}
+
+#[test]
+fn what_is_answered_takes_the_room_of_nobody_and_needs_none() {
+    for mut scene in Scene::both_with(&FULL_TABLE) {
+        scene.fill();
+        let before = scene.rig.worker.counters.conntrack;
+        assert_eq!(scene.flood(), [500, 0]);
+        assert_eq!(scene.rig.worker.counters.conntrack, before, "nothing has come or gone");
+        scene.is_served();
+        // Now nobody is left who would give way.
+        assert_eq!(scene.flood(), [500, 0]);
+        assert_eq!(scene.rig.worker.counters.conntrack.insert_failed, 0);
+        assert_eq!(scene.rig.connections(), usize::from(MOST));
+    }
+}
+
+#[test]
+fn what_is_answered_does_not_count_for_its_source() {
+    let tunables = [("stateway_syn_proxy_half_open", 1), ("stateway_half_open_per_source", 1)];
+    for mut scene in Scene::both_with(&tunables) {
+        let answer = scene.knock(&[]);
+        scene.come_back(&answer, &[]);
+        let syn = Tcp {
+            sequence: 9,
+            source_port: 50_000,
+            destination_port: 80,
+            flags: SYN,
+            window: 9,
+            ..Tcp::default()
+        };
+        let mut bytes = Vec::new();
+        PacketBuilder::v4([192, 0, 2, 1], SERVER).tcp(&syn, &[], &mut bytes);
+        let [back, on] = scene.put(OUTSIDE, &bytes);
+        assert_eq!((back.len(), on.len()), (1, 0));
+        scene.is_served();
+    }
+}
+
+#[test]
+fn what_rules_refuse_is_not_answered_and_takes_the_room_of_nobody() {
+    let mut scene = Scene::with(&FULL_TABLE);
+    scene.fill();
+    let before = scene.rig.worker.counters.conntrack;
+    scene.load(&rules_of("drop"));
+    assert_eq!(scene.flood(), [0, 0]);
+    assert_eq!(scene.rig.worker.counters.conntrack, before, "nothing has come or gone");
+    assert_eq!(scene.rig.worker.counters.dropped(DropReason::PolicyRefused), 500);
+    scene.load(&rules_of("accept"));
+    scene.is_served();
 }

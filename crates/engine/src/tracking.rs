@@ -1,6 +1,6 @@
 //! The tracking stage: how a packet relates to the connections of its bucket.
 
-use conntrack::syn_proxy::Pressure;
+use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
     Context, Ended, Event, ExpectationEvent, Expectations, Limits, Tracked, TrackedPacket,
 };
@@ -87,14 +87,13 @@ impl Tracking {
     }
 
     /// Says how a packet relates to the connections of its bucket; what it has opened is not
-    /// confirmed. If it is `screened`, the SYN proxy is to be asked before it opens a
-    /// connection.
+    /// confirmed. `screening` is what the SYN proxy has to do with it if it is on.
     #[inline]
     pub fn track(
         &mut self,
         bucket: &mut Bucket,
         packet: &Packet,
-        screened: bool,
+        screening: Screening,
         now: Timestamp,
         counters: &mut Counters,
     ) -> Tracked {
@@ -113,8 +112,8 @@ impl Tracking {
         };
         let mut context = self.context_of(Some(zone), now, counters);
         let may_screen = has_promised || context.settings.syn_proxy.half_open != 0;
-        let screened = screened && may_open && may_screen;
-        let offered = TrackedPacket { may_open, screened, ..offered(packet, keyed, *hash) };
+        let screening = if may_open && may_screen { screening } else { Screening::Off };
+        let offered = TrackedPacket { may_open, screening, ..offered(packet, keyed, *hash) };
         bucket.connections.track(&offered, &mut context)
     }
 
@@ -148,7 +147,7 @@ fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> Tracked
         },
         segments: packet.frame.segments(),
         may_open: true,
-        screened: false,
+        screening: Screening::Off,
         map_epoch: packet.origin.map_epoch,
         zones: packet.zones,
     }

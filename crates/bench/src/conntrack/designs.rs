@@ -5,6 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
+use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
     Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Guess, Limits, Settings,
     Table, TrackedPacket,
@@ -111,7 +112,7 @@ impl Desk {
             checksum: Checksum::Trust,
             segments: 1,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones: None,
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use wire::{Network, Tunnels, build::PacketBuilder, dissect};
 
+use crate::syn_proxy::Screening;
 use crate::{
     Checksum, Connection, Context, Direction, Expectations, Limits, Settings, Table, Tracked,
     TrackedPacket, Why,
@@ -104,7 +105,7 @@ impl Dialogue {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: self.map_epoch,
             zones: None,
         };

@@ -97,6 +97,20 @@ pub struct Joined {
     pub to_client: ControlSegment,
 }
 
+/// What the proxy has to do with a packet that would open a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Screening {
+    /// Nothing.
+    Off,
+    /// It has a say: a segment that it [screens] is refused as
+    /// [`Why::SynProxy`](crate::Why::SynProxy), and nothing has changed.
+    Ask,
+    /// It answers the packet if rules accept it. For them to judge, the packet opens a
+    /// connection that takes no room, so nobody gives way for it and no limit refuses it. It is
+    /// to be [withdrawn](crate::Table::withdraw) whatever they say.
+    Answer,
+}
+
 /// True for a segment that the proxy has a say in if it belongs to no connection: a SYN,
 /// or what may return a cookie.
 pub const fn screens(flags: TcpFlags) -> bool {

@@ -58,7 +58,7 @@ impl Table {
             return self.advance(self.met(filed, name.sender), packet, context);
         }
         if expected.is_none() && !packet.may_open {
-            return Tracked::alone(Class::New).dropped(DropReason::NewRefused);
+            return Tracked::refused(DropReason::NewRefused);
         }
         if !self.has_room_for_call(packet.keyed, packet.hash, context) {
             release(expected.as_ref(), context);

@@ -8,6 +8,7 @@ use super::*;
 use crate::format::Listed;
 use crate::helper::Kind;
 use crate::helper::pptp::tests::Says;
+use crate::syn_proxy::Screening;
 use crate::{Checksum, Connection, Direction, Expectations, Limits, Settings};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -107,7 +108,7 @@ impl Lab {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: from == There || self.server_may_open,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones: None,
         };

@@ -10,6 +10,7 @@ use wire::{TcpFlags, Tunnels, dissect};
 use super::*;
 use crate::helper::Kind;
 use crate::nat::Ends;
+use crate::syn_proxy::Screening;
 use crate::{Checksum, Connection, Limits, Settings, Tracked, TrackedPacket};
 
 #[path = "followed_sip_tests.rs"]
@@ -130,7 +131,7 @@ impl Lab {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones: None,
         };

@@ -56,6 +56,7 @@ impl Table {
         if !self.is_fresh(slot) {
             return;
         }
+        debug_assert!(!self.room.is_guest(slot), "it has no room to stay");
         self.slab[slot].head.status.clear(Status::FRESH);
         if let Some(claim) = self.slab.take_claim(slot) {
             let now = context.now;

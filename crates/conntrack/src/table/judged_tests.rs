@@ -7,6 +7,7 @@ use wire::{Family, Network};
 use super::super::tests::{Lab, SECRET, keyed, tcp, udp};
 use super::*;
 use crate::Checksum;
+use crate::syn_proxy::Screening;
 
 const SYN: u8 = 2;
 const ACK: u8 = 16;
@@ -14,6 +15,16 @@ const ACK: u8 = 16;
 /// Tracks a packet that may open a connection, which is confirmed only if the packet `passes`;
 /// true if it was withdrawn.
 fn judge(lab: &mut Lab, network: &Network, may_open: bool, passes: bool) -> bool {
+    judge_screened(lab, network, Screening::Off, may_open, passes)
+}
+
+fn judge_screened(
+    lab: &mut Lab,
+    network: &Network,
+    screening: Screening,
+    may_open: bool,
+    passes: bool,
+) -> bool {
     let keyed = keyed(network);
     let packet = TrackedPacket {
         network,
@@ -24,7 +35,7 @@ fn judge(lab: &mut Lab, network: &Network, may_open: bool, passes: bool) -> bool
         checksum: Checksum::Trust,
         segments: 1,
         may_open,
-        screened: false,
+        screening,
         map_epoch: 0,
         zones: None,
     };
@@ -88,6 +99,31 @@ proptest! {
         prop_assert_eq!(books(&mut ours), books(&mut model));
         prop_assert_eq!((ours.table.len(), ours.limits.used()), (0, 0));
     }
+
+    /// Beside a table that never sees them, where there is hardly room.
+    #[test]
+    fn what_the_proxy_answers_takes_no_room(
+        steps in prop::collection::vec((0u8..5, 1u8..5, 0u16..4, any::<bool>(), 0u64..40), 1..150),
+    ) {
+        let (mut ours, mut model) = (Lab::with_room_for(3), Lab::with_room_for(3));
+        for lab in [&mut ours, &mut model] {
+            lab.settings.half_open_per_source = 2;
+            lab.settings.set("nf_conntrack_acct", 1).unwrap();
+        }
+        for (kind, client, port, answers, seconds) in steps {
+            let network = packet((kind, client, port));
+            let screening = if answers && kind == 2 { Screening::Answer } else { Screening::Off };
+            let passes = screening == Screening::Off;
+            let withdrawn = judge_screened(&mut ours, &network, screening, true, passes);
+            judge(&mut model, &network, !withdrawn, true);
+            prop_assert_eq!(books(&mut ours), books(&mut model));
+            prop_assert_eq!(&ours.counters, &model.counters);
+            for lab in [&mut ours, &mut model] {
+                lab.wait(Duration::from_secs(seconds));
+            }
+        }
+        prop_assert_eq!(ours.kinds(), model.kinds());
+    }
 }
 
 #[test]
@@ -104,7 +140,7 @@ fn nobody_is_told_before_it_is_confirmed() {
         checksum: Checksum::Trust,
         segments: 1,
         may_open: true,
-        screened: false,
+        screening: Screening::Off,
         map_epoch: 0,
         zones: None,
     };

@@ -4,11 +4,12 @@ use flow::{DropReason, KeyedPacket, Prefetch, Zone};
 
 use super::Table;
 use super::candidates::{Candidates, Rank};
-use crate::Context;
 use crate::entry::{Entry, Head, Status};
 use crate::limits::{Held, Limits};
 use crate::proto::State;
 use crate::slab::Slab;
+use crate::syn_proxy::Screening;
+use crate::{Context, TrackedPacket};
 
 /// Which limit leaves no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub(super) struct Room {
     is_full: bool,
     /// Its number among the tables of the worker.
     place: u16,
+    /// The connection that is being judged, if it takes no room.
+    guest: Option<u32>,
 }
 
 const RANKS: u16 = Rank::ALL.len() as u16;
@@ -66,8 +69,16 @@ impl Room {
         }
     }
 
+    /// True for a connection that takes no room.
+    pub fn is_guest(&self, slot: u32) -> bool {
+        self.guest == Some(slot)
+    }
+
     /// Takes a connection out that ends, and gives back what it holds.
     pub fn leave(&mut self, slot: u32, head: &Head, limits: &mut Limits) {
+        if self.guest.take_if(|guest| *guest == slot).is_some() {
+            return;
+        }
         if self.payers.file(slot, None) {
             self.tell(paid_by(head), limits);
         }
@@ -165,13 +176,17 @@ impl Table {
         true
     }
 
-    /// Takes what a new connection needs of every limit; all or nothing. The status tells
-    /// what it has to give back.
+    /// Takes what a new connection needs of every limit, all or nothing; nothing for a packet that
+    /// the SYN proxy answers. The status tells what the connection has to give back.
     pub(super) fn admit(
         &mut self,
-        packet: &KeyedPacket,
+        packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Result<Status, DropReason> {
+        if packet.screening == Screening::Answer {
+            return Ok(Status::NONE);
+        }
+        let packet = packet.keyed;
         let key = &packet.key;
         let limit = context.settings.half_open_per_source;
         if limit == 0 {
@@ -220,8 +235,13 @@ impl Table {
         Err(DropReason::TableFull)
     }
 
-    /// Enters a connection that was admitted into the books.
-    pub(super) fn enter(&mut self, slot: u32, context: &mut Context<'_>) {
+    /// Enters a connection that was admitted into the books, unless it takes no room.
+    pub(super) fn enter(&mut self, slot: u32, screening: Screening, context: &mut Context<'_>) {
+        if screening == Screening::Answer {
+            debug_assert_eq!(self.room.guest, None, "one packet is judged at a time");
+            self.room.guest = Some(slot);
+            return;
+        }
         let entry = &mut self.slab[slot];
         if is_tcp_opening(entry) {
             entry.head.status.set(Status::HALF_OPEN);

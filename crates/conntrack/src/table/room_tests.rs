@@ -6,6 +6,7 @@ use wire::{Family, Network};
 
 use super::super::tests::{Lab, SECRET, tcp, udp};
 use super::Entry;
+use crate::syn_proxy::Screening;
 use crate::{Checksum, LimitPools, Reserve, Settings, Tracked, TrackedPacket};
 
 fn limits_of(max: u64, reserve: Reserve, zones: &[(u16, u64)]) -> LimitPools {
@@ -35,7 +36,7 @@ fn track(lab: &mut Lab, zone: u16, network: &Network) -> Tracked {
         checksum,
         segments: 1,
         may_open: true,
-        screened: false,
+        screening: Screening::Off,
         map_epoch: 0,
         zones: None,
     };

@@ -12,6 +12,7 @@ use wire::{
 
 use super::*;
 use crate::nat::{Addresses, Block, Ports};
+use crate::syn_proxy::Screening;
 use crate::table::tests::{Lab, SECRET};
 use crate::{Checksum, Tracked, TrackedPacket};
 
@@ -108,7 +109,7 @@ fn track(lab: &mut Lab, frame: &[u8]) -> Tracked {
         checksum: Checksum::Verify,
         segments: 1,
         may_open: true,
-        screened: false,
+        screening: Screening::Off,
         map_epoch: 0,
         zones: None,
     };

@@ -6,6 +6,7 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, Tunnels, dissect, protocol};
 
 use crate::helper::Kind;
+use crate::syn_proxy::Screening;
 use crate::{
     Changes, Checksum, Connection, Context, Expectations, Limits, Settings, Table, Tracked,
     TrackedPacket,
@@ -113,7 +114,7 @@ impl Lab {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: from_client && self.from_client_may_open,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones: None,
         };

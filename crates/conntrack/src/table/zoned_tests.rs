@@ -8,6 +8,7 @@ use wire::{Family, IcmpError, Network, Quoted, QuotedTransport, Transport, proto
 
 use super::*;
 use crate::nat::{Block, End, Ports, Request, Supply};
+use crate::syn_proxy::Screening;
 use crate::table::tests::{Lab, SECRET, keyed, network, udp};
 use crate::{Checksum, Tracked, TrackedPacket};
 
@@ -46,7 +47,7 @@ fn offer(lab: &mut Lab, network: &Network, zones: ZonePair, steered: Direction) 
         checksum: Checksum::Trust,
         segments: 1,
         may_open: true,
-        screened: false,
+        screening: Screening::Off,
         map_epoch: 0,
         zones: Some(zones).filter(|zones| !zones.is_one()),
     };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::conntrack::nat::{Addresses, Block, End, Ports, Request, Supply};
+use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{Checksum, Context, Expectations, Guess, Limits, Settings, Table, TrackedPacket};
 use engine::Hardware;
 use flow::{ConntrackCounters, Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone};
@@ -321,7 +322,7 @@ impl Translates for Buckets {
             checksum: Checksum::Trust,
             segments: 1,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones: None,
         };

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use conntrack::syn_proxy::Screening;
 use conntrack::{
     Changes, Checksum, Connection as Entry, ConnectionId, Context, Direction, Expectations, Limits,
     Settings, Table, TrackedPacket, TupleTransport, class_without_flow,
@@ -228,7 +229,7 @@ impl Tracking {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones: None,
         };

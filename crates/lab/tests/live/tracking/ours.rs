@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use conntrack::helper::Kind;
 use conntrack::nat::{Block, Supply};
+use conntrack::syn_proxy::Screening;
 use conntrack::{
     Changes, Checksum, Context, Direction, Expectations, Limits, Settings, Table, TimeoutPolicy,
     TrackedPacket, Why, class_without_flow, format,
@@ -126,7 +127,7 @@ impl Ours {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones,
         };

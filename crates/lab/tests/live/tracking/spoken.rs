@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use conntrack::helper::Kind;
 use conntrack::nat::{Addresses, Block, End, Request, Supply};
+use conntrack::syn_proxy::Screening;
 use conntrack::{Checksum, Context, Expectations, Limits, Settings, Table, TrackedPacket};
 use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use lab::{Error, Random, Result};
@@ -315,7 +316,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones: None,
         };

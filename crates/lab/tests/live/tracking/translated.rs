@@ -10,6 +10,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use conntrack::nat::{Addresses, Block, End, Ports, Request, Supply};
+use conntrack::syn_proxy::Screening;
 use conntrack::{
     Checksum, Connection, Context, Expectations, Limits, Settings, Table, TrackedPacket,
     TupleTransport,
@@ -224,7 +225,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
             checksum: Checksum::Verify,
             segments: 1,
             may_open: true,
-            screened: false,
+            screening: Screening::Off,
             map_epoch: 0,
             zones: None,
         };
