@@ -44,23 +44,29 @@ impl Coordinator {
 
     /// Gets ready for what rules translate: replies find their way, and are kept from the host.
     pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
-        self.ready_translations(rules, false)
+        let Some(left) = self.ready_translations(rules)? else { return Ok(()) };
+        self.keep_from_host(Some(rules), &left)
     }
 
     /// The same for rules that hold, after addresses have changed.
-    pub fn follow_addresses(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
-        self.ready_translations(rules, true)
+    pub fn follow_addresses(&mut self, rules: &Rules) -> Result<(), Unresponsive> {
+        if let Some(left) = self.ready_translations(rules)?
+            && let Some(guard) = &self.config.host_guard
+        {
+            guard.follow(&self.share_of_host(Some(rules), &left));
+        }
+        Ok(())
     }
 
+    /// Has replies find their way. Returns what the host gets; `None` where nothing is translated.
     fn ready_translations(
         &mut self,
         rules: &Rules,
-        is_in_force: bool,
-    ) -> Result<(), LoadRulesError> {
+    ) -> Result<Option<Vec<Forwarded>>, Unresponsive> {
         let translations = rules.translations();
         let translates = self.rules.as_ref().is_some_and(|before| before.translates());
         if translations.is_empty() && !translates && self.hasher.translated().is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let addresses = addresses(translations, self.routing.as_deref());
         self.add_translation_addresses(addresses)?;
@@ -69,18 +75,18 @@ impl Coordinator {
         let before = self.left_to_host(self.rules.as_deref());
         let mut left = self.left_to_host(Some(rules));
         left.retain(|packets| before.contains(packets));
-        self.guard_host(Some(rules), &left, is_in_force)
+        Ok(Some(left))
     }
 
     /// Lets the host have nothing any more that rules leave to it: they are to go.
     pub fn withhold_from_host(&self) -> Result<(), LoadRulesError> {
         let rules = self.rules.as_deref().filter(|rules| rules.translates());
-        if rules.is_none() { Ok(()) } else { self.guard_host(rules, &[], false) }
+        if rules.is_none() { Ok(()) } else { self.keep_from_host(rules, &[]) }
     }
 
     /// Lets the host have what the rules leave to it that hold now, and what those `before` led
     /// elsewhere.
-    pub fn leave_to_host(&mut self, before: Option<&Rules>) -> Result<(), LoadRulesError> {
+    pub fn leave_to_host(&mut self, before: Option<&Rules>) -> Result<(), Unresponsive> {
         let mut new = self.left_to_host(self.rules.as_deref());
         let all = new.clone();
         let known = self.left_to_host(before);
@@ -88,7 +94,10 @@ impl Coordinator {
         if !new.is_empty() {
             self.end_what_kernel_may_take(&new)?;
         }
-        self.guard_host(self.rules.as_deref(), &all, true)
+        if let Some(guard) = &self.config.host_guard {
+            guard.follow(&self.share_of_host(self.rules.as_deref(), &all));
+        }
+        Ok(())
     }
 
     /// Ends connections whose packets the kernel would take for its own from now on, so that
@@ -96,28 +105,34 @@ impl Coordinator {
     fn end_what_kernel_may_take(&mut self, left: &[Forwarded]) -> Result<(), Unresponsive> {
         let protocols: BTreeSet<_> = left.iter().map(|packets| packets.protocol).collect();
         let one = protocols.first().copied().flatten().filter(|_| protocols.len() == 1);
-        if self.worker_count() == 0 || one == Some(protocol::TCP) {
+        if one == Some(protocol::TCP) {
             return Ok(());
         }
         self.end_led(Filter { protocol: one, ..Filter::default() }, left)
     }
 
-    fn guard_host(
+    /// Waits until the host gets no more than that.
+    fn keep_from_host(
         &self,
         rules: Option<&Rules>,
         left: &[Forwarded],
-        is_in_force: bool,
     ) -> Result<(), LoadRulesError> {
         let Some(guard) = &self.config.host_guard else { return Ok(()) };
+        guard.keep_out(&self.share_of_host(rules, left)).map_err(LoadRulesError::HostGuard)
+    }
+
+    fn share_of_host<'a>(
+        &'a self,
+        rules: Option<&'a Rules>,
+        left: &'a [Forwarded],
+    ) -> FromHost<'a> {
         let translations = rules.map(Rules::translations);
-        let from_host = FromHost {
+        FromHost {
             translated: self.hasher.translated(),
             named_ports: translations.map_or(&[], |it| &it.source_ports),
             forwarded: translations.map_or(&[], |it| &it.destinations),
             left,
-            is_in_force,
-        };
-        guard.keep_out(&from_host).map_err(LoadRulesError::HostGuard)
+        }
     }
 
     /// Packets that rules may lead to the host.

@@ -17,15 +17,39 @@ use queues::Queues;
 use silent::Silent;
 
 /// How many kinds of packets are kept from the host, how many are left to it, and whether that
-/// holds already, each time that this was said. What is left to it is refused.
+/// holds already, each time that this was said.
 #[derive(Debug, Default)]
-struct Deaf(Mutex<Vec<(usize, usize, bool)>>);
+struct Told {
+    all: Mutex<Vec<(usize, usize, bool)>>,
+    /// Does nothing while somebody has this.
+    works: Mutex<()>,
+    waits: Mutex<bool>,
+}
 
-impl HostGuard for Deaf {
+impl Told {
+    fn tell(&self, from_host: &FromHost<'_>, is_in_force: bool) {
+        let told = (from_host.forwarded.len(), from_host.left.len(), is_in_force);
+        self.all.lock().unwrap().push(told);
+    }
+}
+
+impl HostGuard for Told {
     fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String> {
-        let told = (from_host.forwarded.len(), from_host.left.len(), from_host.is_in_force);
-        self.0.lock().unwrap().push(told);
-        if told.1 == 0 { Ok(()) } else { Err("it is deaf".to_owned()) }
+        self.tell(from_host, false);
+        Ok(())
+    }
+
+    fn follow(&self, from_host: &FromHost<'_>) {
+        self.tell(from_host, true);
+    }
+
+    fn settle(&self) {
+        *self.waits.lock().unwrap() = true;
+        drop(self.works.lock().unwrap());
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.works.try_lock().is_err().then(|| "it hangs".to_owned())
     }
 }
 
@@ -52,9 +76,7 @@ fn ruleset(translation: &str, zones: usize) -> ValidRuleset {
     import(document.as_bytes(), Options::default()).unwrap().ruleset
 }
 
-#[test]
-fn the_host_hears_of_no_rules_that_are_refused_and_rules_hold_that_it_can_not_be_told_of() {
-    let guard = Arc::new(Deaf::default());
+fn gateway(guard: &Arc<Told>) -> Gateway {
     let mut config = Config::new(HashKey(5, 6));
     config.mode = Mode::Routed;
     config.workers = WorkerCount::fixed(2).unwrap();
@@ -65,17 +87,45 @@ fn the_host_hears_of_no_rules_that_are_refused_and_rules_hold_that_it_can_not_be
             Queues { receive: |_: usize| vec![Silent], transmit: Discard::default, mtu: None };
         PortSetup::new(name, queues)
     };
-    let gateway = Gateway::start(config, vec![port("lan0"), port("wan0")]).unwrap();
-    let told = || std::mem::take(&mut *guard.0.lock().unwrap());
-    let elsewhere = r#"{"dnat":{"addr":"192.0.2.10","port":80}}"#;
-    let refused = gateway.load_rules(ruleset(elsewhere, conntrack::MOST_ZONES + 1));
+    Gateway::start(config, vec![port("lan0"), port("wan0")]).unwrap()
+}
+
+const ELSEWHERE: &str = r#"{"dnat":{"addr":"192.0.2.10","port":80}}"#;
+const TO_HOST: &str = r#"{"redirect":{"port":80}}"#;
+
+#[test]
+fn the_host_hears_of_no_rules_that_are_refused_and_gets_its_share_when_rules_hold() {
+    let guard = Arc::new(Told::default());
+    let gateway = gateway(&guard);
+    let told = || std::mem::take(&mut *guard.all.lock().unwrap());
+    let refused = gateway.load_rules(ruleset(ELSEWHERE, conntrack::MOST_ZONES + 1));
     assert!(matches!(refused, Err(LoadRulesError::TooManyZones(_))), "{refused:?}");
     assert_eq!(told(), []);
-    let revision = gateway.load_rules(ruleset(elsewhere, 1)).unwrap();
+    let revision = gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
     assert_eq!(told(), [(1, 0, false), (1, 0, true)]);
-    let revision = gateway.load_rules(ruleset(r#"{"redirect":{"port":80}}"#, 1)).unwrap();
+    let revision = gateway.load_rules(ruleset(TO_HOST, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
     assert_eq!(told(), [(0, 0, false), (0, 1, true)]);
+    gateway.stop().unwrap();
+}
+
+#[test]
+fn only_who_has_loaded_rules_waits_for_what_the_host_is_to_get() {
+    let guard = Arc::new(Told::default());
+    let gateway = gateway(&guard);
+    let hangs = guard.works.lock().unwrap();
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(|| gateway.load_rules(ruleset(TO_HOST, 1)));
+        while !*guard.waits.lock().unwrap() {
+            std::thread::yield_now();
+        }
+        // Others that need the lock get it.
+        assert_eq!(gateway.status().unwrap().workers.len(), 2);
+        assert_eq!(gateway.host_trouble().as_deref(), Some("it hangs"));
+        assert!(!loads.is_finished());
+        drop(hangs);
+        loads.join().unwrap().unwrap();
+    });
     gateway.stop().unwrap();
 }
