@@ -4,13 +4,21 @@ use ruleset::Forwarded;
 use steer::Translated;
 
 /// The kernel has its own copy of each frame, and takes what is for one of its addresses for its
-/// own. Somebody has to keep from it what is somebody else's.
+/// own. Somebody has to keep from it what is somebody else's. Who is told last is right.
 pub trait HostGuard: std::fmt::Debug + Send + Sync {
-    /// Keeps from the host what is not for it. When it returns, that is so.
+    /// Keeps from the host what is not for it by rules that are to hold. When it returns, that is
+    /// so.
     ///
     /// # Errors
-    /// What people are told: then nothing is to be translated so.
+    /// What people are told: then nothing is to be translated so, and the host gets what it did.
     fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String>;
+
+    /// The same for what holds already: it is noted, and done soon. What fails is tried again.
+    /// Never waits.
+    fn follow(&self, from_host: &FromHost<'_>);
+
+    /// Waits until what was noted is done, or has failed for now.
+    fn settle(&self) {}
 
     /// Why the host gets something else than it was last said to, in words for people; `None` if
     /// it does not. Never waits.
@@ -31,6 +39,4 @@ pub struct FromHost<'a> {
     /// Packets that the host gets: the kernel redirects some of them, and nothing else of them
     /// is its affair.
     pub left: &'a [Forwarded],
-    /// Workers judge so already: what fails is not to stay as it was, but to be tried again.
-    pub is_in_force: bool,
 }

@@ -82,9 +82,15 @@ impl Gateway {
         // Without the lock: long chains take a while.
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &interfaces)?;
         let mut coordinator = self.shared.lock();
+        let guard = coordinator.config.host_guard.clone();
         let (workers, revision) = (coordinator.worker_count(), coordinator.next_rules_revision());
         let rules = unloaded.load(revision, workers, now());
         coordinator.exchange_rules(Some(rules))?;
+        drop(coordinator);
+        // Without the lock: the kernel may take a while.
+        if let Some(guard) = guard {
+            guard.settle();
+        }
         Ok(revision)
     }
 
@@ -216,10 +222,11 @@ impl Coordinator {
         let revision = self.next_rules_revision();
         let rules = unloaded.load(revision, workers, now());
         self.know_zones(&rules)?;
-        self.prepare_translations(&rules)?;
         self.warn_of_settings(&rules);
-        self.rules = Some(rules);
-        self.leave_to_host()
+        // There are none before: the host gets at once what these leave to it.
+        self.rules = Some(rules.clone());
+        self.host_has = self.left_to_host(Some(&rules));
+        self.prepare_translations(&rules)
     }
 
     /// Says what of the settings keeps rules from doing what they mean.
@@ -351,15 +358,10 @@ impl Coordinator {
         let Err(error) = self.leave_to_host() else { return };
         let what = format!(
             "the rules are exchanged, but the kernel still keeps from this host what they lead to \
-             it, which gets no answer: {error}"
+             it, which gets no answer: {error}; load them again"
         );
-        // The guard tries again what it was told.
-        if matches!(error, LoadRulesError::HostGuard(_)) {
-            tracing::error!("{what}");
-        } else {
-            tracing::error!("{what}; load them again");
-            self.untold_guard = Some(format!("{what}; load them again"));
-        }
+        tracing::error!("{what}");
+        self.untold_guard = Some(what);
     }
 
     /// Gives a worker that has just been hired the rules, before it gets packets.

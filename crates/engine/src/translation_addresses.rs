@@ -47,44 +47,49 @@ impl Coordinator {
     }
 
     /// Gets ready for what rules translate: replies find their way, and are kept from the host.
+    /// The host gets what these rules leave to it when they hold for all workers, and no longer
+    /// what only those before do: so no packet is carried by both.
     pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
-        self.ready_translations(rules, false)
+        let Some(mut left) = self.ready_translations(rules)? else { return Ok(()) };
+        left.retain(|packets| self.host_has.contains(packets));
+        self.keep_from_host(Some(rules), &left)?;
+        self.host_has = left;
+        Ok(())
     }
 
     /// The same for rules that hold, after addresses have changed.
-    pub fn follow_addresses(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
-        self.ready_translations(rules, true)
+    pub fn follow_addresses(&mut self, rules: &Rules) -> Result<(), Unresponsive> {
+        let Some(mut left) = self.ready_translations(rules)? else { return Ok(()) };
+        if self.rule_exchange.owes_host {
+            left.retain(|packets| self.host_has.contains(packets));
+        }
+        if let Some(guard) = &self.config.host_guard {
+            guard.follow(&self.share_of_host(Some(rules), &left));
+        }
+        self.host_has = left;
+        Ok(())
     }
 
+    /// Has replies find their way. Returns what rules leave to the host; `None` where nothing is
+    /// translated.
     fn ready_translations(
         &mut self,
         rules: &Rules,
-        is_in_force: bool,
-    ) -> Result<(), LoadRulesError> {
+    ) -> Result<Option<Vec<Forwarded>>, Unresponsive> {
         let translations = rules.translations();
         let translates = self.rules.as_ref().is_some_and(|before| before.translates());
         if translations.is_empty() && !translates && self.hasher.translated().is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let addresses = addresses(translations, self.routing.as_deref());
         self.add_translation_addresses(addresses)?;
-        // The host gets what these rules leave to it when they hold for all workers, and no longer
-        // what only those before do: so no packet is carried by both.
-        let mut left = self.left_to_host(Some(rules));
-        if !is_in_force || self.rule_exchange.owes_host {
-            left.retain(|packets| self.host_has.contains(packets));
-        }
-        let told = self.guard_host(Some(rules), &left, is_in_force);
-        if told.is_ok() || is_in_force {
-            self.host_has = left;
-        }
-        told
+        Ok(Some(self.left_to_host(Some(rules))))
     }
 
     /// Lets the host have nothing any more that rules leave to it: they are to go.
     pub fn withhold_from_host(&mut self) -> Result<(), LoadRulesError> {
         if let Some(rules) = self.rules.as_deref().filter(|rules| rules.translates()) {
-            self.guard_host(Some(rules), &[], false)?;
+            self.keep_from_host(Some(rules), &[])?;
             self.host_has.clear();
         }
         Ok(())
@@ -92,16 +97,18 @@ impl Coordinator {
 
     /// Lets the host have what the rules leave to it that hold now, also what was led elsewhere
     /// before.
-    pub fn leave_to_host(&mut self) -> Result<(), LoadRulesError> {
+    pub fn leave_to_host(&mut self) -> Result<(), Unresponsive> {
         let all = self.left_to_host(self.rules.as_deref());
         let is_new = |packets: &&Forwarded| !self.host_has.contains(packets);
         let new: Vec<_> = all.iter().filter(is_new).cloned().collect();
         if !new.is_empty() {
             self.end_what_kernel_may_take(&new)?;
         }
-        let told = self.guard_host(self.rules.as_deref(), &all, true);
+        if let Some(guard) = &self.config.host_guard {
+            guard.follow(&self.share_of_host(self.rules.as_deref(), &all));
+        }
         self.host_has = all;
-        told
+        Ok(())
     }
 
     /// Ends connections whose packets the kernel would take for its own from now on, so that
@@ -109,32 +116,38 @@ impl Coordinator {
     fn end_what_kernel_may_take(&mut self, left: &[Forwarded]) -> Result<(), Unresponsive> {
         let protocols: BTreeSet<_> = left.iter().map(|packets| packets.protocol).collect();
         let one = protocols.first().copied().flatten().filter(|_| protocols.len() == 1);
-        if self.worker_count() == 0 || one == Some(protocol::TCP) {
+        if one == Some(protocol::TCP) {
             return Ok(());
         }
         self.end_led(Filter { protocol: one, ..Filter::default() }, left)
     }
 
-    fn guard_host(
+    /// Waits until the host gets no more than that.
+    fn keep_from_host(
         &self,
         rules: Option<&Rules>,
         left: &[Forwarded],
-        is_in_force: bool,
     ) -> Result<(), LoadRulesError> {
         let Some(guard) = &self.config.host_guard else { return Ok(()) };
+        guard.keep_out(&self.share_of_host(rules, left)).map_err(LoadRulesError::HostGuard)
+    }
+
+    fn share_of_host<'a>(
+        &'a self,
+        rules: Option<&'a Rules>,
+        left: &'a [Forwarded],
+    ) -> FromHost<'a> {
         let translations = rules.map(Rules::translations);
-        let from_host = FromHost {
+        FromHost {
             translated: self.hasher.translated(),
             named_ports: translations.map_or(&[], |it| &it.source_ports),
             forwarded: translations.map_or(&[], |it| &it.destinations),
             left,
-            is_in_force,
-        };
-        guard.keep_out(&from_host).map_err(LoadRulesError::HostGuard)
+        }
     }
 
     /// Packets that rules may lead to the host.
-    fn left_to_host(&self, rules: Option<&Rules>) -> Vec<Forwarded> {
+    pub fn left_to_host(&self, rules: Option<&Rules>) -> Vec<Forwarded> {
         let Some(rules) = rules else { return Vec::new() };
         rules.translations().left_to_host(|family, interval| {
             let number = |address: IpAddr| match (address, family) {

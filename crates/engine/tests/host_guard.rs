@@ -26,19 +26,37 @@ use silent::Silent;
 #[derive(Debug, Default)]
 struct Listener {
     told: Mutex<Vec<(usize, usize, bool)>>,
-    /// It refuses what is left to the host.
-    is_deaf: bool,
+    /// Does nothing while somebody has this.
+    works: Mutex<()>,
+    waits: Mutex<bool>,
 }
 
 impl HostGuard for Listener {
     fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String> {
-        let told = (from_host.forwarded.len(), from_host.left.len(), from_host.is_in_force);
-        self.told.lock().unwrap().push(told);
-        if told.1 > 0 && self.is_deaf { Err("it is deaf".to_owned()) } else { Ok(()) }
+        self.tell(from_host, false);
+        Ok(())
+    }
+
+    fn follow(&self, from_host: &FromHost<'_>) {
+        self.tell(from_host, true);
+    }
+
+    fn settle(&self) {
+        *self.waits.lock().unwrap() = true;
+        drop(self.works.lock().unwrap());
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.works.try_lock().is_err().then(|| "it hangs".to_owned())
     }
 }
 
 impl Listener {
+    fn tell(&self, from_host: &FromHost<'_>, is_in_force: bool) {
+        let told = (from_host.forwarded.len(), from_host.left.len(), is_in_force);
+        self.told.lock().unwrap().push(told);
+    }
+
     /// What it was told since it was asked last.
     fn told(&self) -> Vec<(usize, usize, bool)> {
         std::mem::take(&mut *self.told.lock().unwrap())
@@ -87,19 +105,18 @@ fn ruleset(translation: &str, zones: usize) -> ValidRuleset {
 }
 
 #[test]
-fn the_host_hears_of_no_rules_that_are_refused_and_rules_hold_that_it_can_not_be_told_of() {
-    let guard = Arc::new(Listener { is_deaf: true, ..Listener::default() });
+fn the_host_hears_of_no_rules_that_are_refused_and_gets_its_share_when_rules_hold() {
+    let guard = Arc::new(Listener::default());
     let gateway = gateway(guard.clone(), [Silent, Silent]);
-    let told = || guard.told();
     let refused = gateway.load_rules(ruleset(ELSEWHERE, conntrack::MOST_ZONES + 1));
     assert!(matches!(refused, Err(LoadRulesError::TooManyZones(_))), "{refused:?}");
-    assert_eq!(told(), []);
+    assert_eq!(guard.told(), []);
     let revision = gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(told(), [(1, 0, false), (1, 0, true)]);
+    assert_eq!(guard.told(), [(1, 0, false), (1, 0, true)]);
     let revision = gateway.load_rules(ruleset(TO_HOST, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(told(), [(0, 0, false), (0, 1, true)]);
+    assert_eq!(guard.told(), [(0, 0, false), (0, 1, true)]);
     gateway.stop().unwrap();
 }
 
@@ -128,5 +145,25 @@ fn the_host_gets_its_share_when_a_worker_that_hung_has_the_rules() {
     }
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
     assert_eq!(guard.told(), [(0, 1, true)]);
+    gateway.stop().unwrap();
+}
+
+#[test]
+fn only_who_has_loaded_rules_waits_for_what_the_host_is_to_get() {
+    let guard = Arc::new(Listener::default());
+    let gateway = gateway(guard.clone(), [Silent, Silent]);
+    let hangs = guard.works.lock().unwrap();
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(|| gateway.load_rules(ruleset(TO_HOST, 1)));
+        while !*guard.waits.lock().unwrap() {
+            std::thread::yield_now();
+        }
+        // Others that need the lock get it.
+        assert_eq!(gateway.status().unwrap().workers.len(), 2);
+        assert_eq!(gateway.rule_troubles(), ["it hangs"]);
+        assert!(!loads.is_finished());
+        drop(hangs);
+        loads.join().unwrap().unwrap();
+    });
     gateway.stop().unwrap();
 }

@@ -174,13 +174,19 @@ fn the_table_of_a_running_gateway_is_none_of_the_operators() {
                     "left": {"socket": {"key": "wildcard"}}}}, {"drop": null}]}}),
         ])
     };
-    let imported = import_value(&of("stateway_4711"), Options::default()).unwrap();
-    assert_eq!(imported.ruleset.chains().len(), 1);
-    let noted = "inet stateway_4711 handle 9: note: a running gateway has made this table, for \
-                 itself: left out\n";
-    assert_eq!(imported.problems.to_string(), noted);
+    for name in ["stateway_4711", "stateway_4711_2"] {
+        let imported = import_value(&of(name), Options::default()).unwrap();
+        assert_eq!(imported.ruleset.chains().len(), 1);
+        let noted = format!(
+            "inet {name} handle 9: note: a running gateway has made this table, for itself: left \
+             out\n"
+        );
+        assert_eq!(imported.problems.to_string(), noted);
+    }
     // Somebody may well have a table of such a name.
-    assert!(import_value(&of("stateway_rules"), Options::default()).is_err());
+    for name in ["stateway_rules", "stateway_4711_rules", "stateway_", "stateway_4711_"] {
+        assert!(import_value(&of(name), Options::default()).is_err(), "{name}");
+    }
 }
 
 #[test]

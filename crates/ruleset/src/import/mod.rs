@@ -30,7 +30,7 @@ use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
 use crate::stage::{Stage, TableFamily};
 
 /// How the names of the tables begin that a running gateway makes in the kernel, with its
-/// process number behind it. They are no rules of the operator's.
+/// process number and the table's behind it. They are no rules of the operator's.
 pub const OWN_TABLE_PREFIX: &str = "stateway_";
 
 /// How a ruleset is loaded.
@@ -69,8 +69,9 @@ type TableKey = (String, String);
 
 /// True for the table of a running gateway.
 fn is_own(table: &str) -> bool {
-    let process = table.strip_prefix(OWN_TABLE_PREFIX);
-    process.is_some_and(|number| !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit()))
+    let numbers = table.strip_prefix(OWN_TABLE_PREFIX).map(|numbers| numbers.split('_'));
+    let is_number = |it: &str| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit());
+    numbers.is_some_and(|mut numbers| numbers.all(is_number))
 }
 
 fn table_key(place: &Place) -> TableKey {

@@ -108,36 +108,30 @@ impl KeptOut {
         self
     }
 
-    /// Has a table drop this, for packets that come in by these interfaces. The mark stands in
-    /// what nft lists of it.
-    pub fn order(&self, table: &str, interfaces: &[String], mark: &str) -> String {
+    /// Has a new table with a chain `left` drop this, for packets that come in by these
+    /// interfaces.
+    pub fn order(&self, table: &str, interfaces: &[String]) -> String {
         let mut order = String::new();
-        // All on one line: nft carries out a line as a whole.
         let mut add = |command: String| {
             // Writing to a text can not fail.
             let _ = write!(order, "{command}; ");
         };
-        for chain in ["translated", "sources", "former", "left"] {
+        for chain in ["translated", "sources", "former"] {
             add(format!("add chain inet {table} {chain}"));
-            add(format!("flush chain inet {table} {chain}"));
         }
         add(format!(
             "add chain inet {table} host {{ type filter hook prerouting priority -299; policy \
              accept; }}"
         ));
-        add(format!("flush chain inet {table} host"));
         let names = interfaces.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
         add(format!("add rule inet {table} host iifname {{ {names} }} jump left"));
-        add(format!(
-            "add rule inet {table} host iifname {{ {names} }} jump translated comment \"{mark}\""
-        ));
+        add(format!("add rule inet {table} host iifname {{ {names} }} jump translated"));
         self.order_left(table, interfaces, &names, &mut add);
         if !self.addresses.is_empty() || !self.forwarded.is_empty() {
             add(format!(
                 "add chain inet {table} answers {{ type filter hook output priority 0; policy \
                  accept; }}"
             ));
-            add(format!("flush chain inet {table} answers"));
             add(format!(
                 "add rule inet {table} answers oifname {{ {names} }} {ANSWERS_CALLS} drop"
             ));
@@ -179,7 +173,7 @@ impl KeptOut {
         ] {
             add(format!("add rule inet {table} sources {rule}"));
         }
-        finish(order)
+        order
     }
 
     /// Has a table let through what the kernel may redirect, and behind the kernel's destination
@@ -207,10 +201,7 @@ impl KeptOut {
              accept; }}",
             DSTNAT + 1
         ));
-        for chain in ["behind", "led"] {
-            add(format!("add chain inet {table} {chain}"));
-            add(format!("flush chain inet {table} {chain}"));
-        }
+        add(format!("add chain inet {table} led"));
         for rule in [&format!("{NOT_FOR_HOST} drop"), "ct status dnat goto led", "jump translated"]
         {
             add(format!("add rule inet {table} behind iifname {{ {names} }} {rule}"));
@@ -251,11 +242,6 @@ fn apart(ranges: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
         }
     }
     apart
-}
-
-fn finish(mut order: String) -> String {
-    order.push('\n');
-    order
 }
 
 /// Which destination of a packet is asked for.
@@ -363,7 +349,7 @@ mod tests {
         assert_eq!(third.former, [port(80), port(443)]);
         let fourth = kept_out([80]).after(&third);
         assert_eq!(fourth.former, [port(443)]);
-        let order = third.order("t", &["wan0".to_owned()], "mark");
+        let order = third.order("t", &["wan0".to_owned()]);
         for port in [80, 443] {
             let rule = format!("add rule inet t translated meta l4proto 6 th dport {port}-{port}");
             assert!(order.contains(&format!("{rule} jump former; ")), "{order}");
@@ -388,13 +374,13 @@ mod tests {
             ..KeptOut::default()
         };
         let after = ports(&[(1024, 2047)]).after(&ports(&[(1024, 2047), (40_000, 40_000)]));
-        let order = after.order("t", &["wan0".to_owned()], "mark");
+        let order = after.order("t", &["wan0".to_owned()]);
         assert!(order.contains("th dport { 1024-2047, 40000-40000 } jump sources; "), "{order}");
     }
 
     #[test]
     fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translation() {
-        let order = |kept_out: &KeptOut| kept_out.order("t", &["lan0".to_owned()], "mark");
+        let order = |kept_out: &KeptOut| kept_out.order("t", &["lan0".to_owned()]);
         let is_ordered = |order: &str, rule: &str| order.contains(&format!("{rule}; "));
         assert!(!order(&kept_out([80])).contains("behind"));
         let address = Interval::one(u32::from_be_bytes([198, 51, 100, 1]).into());
