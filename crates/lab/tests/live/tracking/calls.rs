@@ -180,6 +180,8 @@ const PORT: &str = "a port below 1024 announces nothing, and is for the receiver
 const STANDS: &str = "how long a registration stands is for its confirmation to say";
 /// The kernel withdraws at once what was announced since. As rare.
 const ENDED: &str = "what is refused after a BYE belongs to no INVITE any more";
+/// To the kernel whoever says its number. As rare.
+const REGISTRAR: &str = "only who was asked answers a registration";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, log, .. } = told.last()?;
@@ -190,6 +192,14 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         text.starts_with("REGISTER")
             && (text.contains(";expires=0") || !text.to_lowercase().contains("expires"))
     };
+    let mut registers = None;
+    let answers_itself = told.iter().any(|told| {
+        let text = String::from_utf8_lossy(&payload(told.frame)).to_lowercase();
+        if text.starts_with("register") {
+            registers = Some(told.from);
+        }
+        registers == Some(told.from) && text.starts_with("sip/2.0") && text.contains(" register\r")
+    });
     let mut said_bye = false;
     let refused_after_bye = told.iter().any(|told| {
         let text = String::from_utf8_lossy(&payload(told.frame)).to_lowercase();
@@ -203,6 +213,7 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         (Class::New, Class::Related) | (Class::Related, Class::New) if any(&odd) => Some(FORM),
         (Class::New, Class::Related) if any(&is_ended) => Some(STANDS),
         (Class::New, Class::Related) if refused_after_bye => Some(ENDED),
+        (Class::New, Class::Related) if answers_itself => Some(REGISTRAR),
         _ => None,
     }
 }
