@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::announced::payload;
 use super::compare::{Comparison, Told, Unlike, expected_port};
 use super::dialogue::{Client, Dialogue, Server, Side};
-use super::said::Class;
 use super::talk::{CONTROL, Talk, opens};
 
 pub const AMANDA: Comparison = Comparison {
@@ -116,22 +115,12 @@ const END: &str = "the line of the streams may be the last, without an end";
 const ORDER: &str = "of more than four streams the first in the line give way";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
-    let Told { kernel, ours, frame, .. } = told.last()?;
-    let port = opens(frame)?;
-    match (kernel.class, ours.class) {
-        (Class::New, Class::Related) => announced_by_one(told, true, port),
-        (Class::Related, Class::New) => announced_by_one(told, false, port),
-        _ => None,
-    }
+    let last = told.last()?;
+    announced_by_one(told, last.is_announced_only_to_us()?, opens(last.frame)?)
 }
 
 fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
-    let port = expected_port(line);
-    match unlike {
-        Unlike::OnlyOurs => announced_by_one(told, true, port),
-        Unlike::OnlyKernel => announced_by_one(told, false, port),
-        Unlike::Time => None,
-    }
+    announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
 }
 
 /// Why only we expect somebody at a port, or only the kernel does.

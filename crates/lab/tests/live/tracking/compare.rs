@@ -13,7 +13,7 @@ use super::dialogue::{Dialogue, Side, Step};
 use super::kernel::{Answer, Kernel};
 use super::ours::{Given, Ours};
 use super::reason;
-use super::said::Said;
+use super::said::{Class, Said};
 use super::transcript::outline;
 
 /// Dialogues that are in the table together; they share its tunables.
@@ -63,6 +63,17 @@ pub enum Unlike {
     Time,
 }
 
+impl Unlike {
+    /// False where only the kernel expects it.
+    pub fn is_only_ours(self) -> Option<bool> {
+        match self {
+            Self::OnlyOurs => Some(true),
+            Self::OnlyKernel => Some(false),
+            Self::Time => None,
+        }
+    }
+}
+
 /// A packet and what was said of it.
 pub struct Told<'a> {
     pub from: Side,
@@ -79,6 +90,15 @@ pub struct Told<'a> {
 }
 
 impl Told<'_> {
+    /// False for what was announced only to the kernel, `None` for what both class otherwise.
+    pub fn is_announced_only_to_us(&self) -> Option<bool> {
+        match (self.kernel.class, self.ours.class) {
+            (Class::New, Class::Related) => Some(true),
+            (Class::Related, Class::New) => Some(false),
+            _ => None,
+        }
+    }
+
     /// Whether `time` after the packet `before` came between what was true for us and what
     /// may have been true for the kernel.
     fn straddles(&self, before: &Told<'_>, time: Duration) -> bool {

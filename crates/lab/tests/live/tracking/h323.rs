@@ -186,25 +186,15 @@ const PIECES: &str = "messages may begin and end anywhere in segments";
 const AGAIN: &str = "one place may be announced on two connections";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
-    let Told { kernel, ours, frame, log, .. } = told.last()?;
-    if kernel.class == Class::Lost && log.contains("cannot process") {
+    let last = told.last()?;
+    if last.kernel.class == Class::Lost && last.log.contains("cannot process") {
         return Some(AGAIN);
     }
-    let more = match (kernel.class, ours.class) {
-        (Class::New, Class::Related) => true,
-        (Class::Related, Class::New) => false,
-        _ => return None,
-    };
-    announced_by_one(told, more, visits(frame)?)
+    announced_by_one(told, last.is_announced_only_to_us()?, visits(last.frame)?)
 }
 
 fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
-    let port = expected_port(line);
-    match unlike {
-        Unlike::OnlyOurs => announced_by_one(told, true, port),
-        Unlike::OnlyKernel => announced_by_one(told, false, port),
-        Unlike::Time => None,
-    }
+    announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
 }
 
 /// Why only we expect somebody at a port, or only the kernel does.

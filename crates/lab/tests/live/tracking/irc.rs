@@ -128,25 +128,15 @@ const AGAIN: &str = "a client may offer the same port by way of two servers";
 const ONE: &str = "a line has one offer";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
-    let Told { kernel, ours, frame, log, .. } = told.last()?;
-    if kernel.class == Class::Lost && log.contains("cannot add expectation") {
+    let last = told.last()?;
+    if last.kernel.class == Class::Lost && last.log.contains("cannot add expectation") {
         return Some(AGAIN);
     }
-    let port = opens(frame)?;
-    match (kernel.class, ours.class) {
-        (Class::New, Class::Related) => announced_by_one(told, true, port),
-        (Class::Related, Class::New) => announced_by_one(told, false, port),
-        _ => None,
-    }
+    announced_by_one(told, last.is_announced_only_to_us()?, opens(last.frame)?)
 }
 
 fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
-    let port = expected_port(line);
-    match unlike {
-        Unlike::OnlyOurs => announced_by_one(told, true, port),
-        Unlike::OnlyKernel => announced_by_one(told, false, port),
-        Unlike::Time => None,
-    }
+    announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
 }
 
 /// Why only we expect somebody at a port, or only the kernel does.
