@@ -386,10 +386,10 @@ impl Router {
 
     /// Keeps a frame until the station of its next hop is known.
     fn keep(&mut self, next: NextStation, unsent: Unsent, now_ns: u64, exits: &mut Exits<'_>) {
-        if !self.waiting.contains_key(&next) && !self.make_place(now_ns, exits) {
-            return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
-        }
         if !self.waiting.contains_key(&next) {
+            if !self.make_place(now_ns, exits) {
+                return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
+            }
             self.ask(next, now_ns, FIRST_PAUSE);
         }
         let has_failed = self.routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed);
@@ -469,7 +469,7 @@ impl Router {
         }
     }
 
-    /// Gives up what has waited for too long.
+    /// Gives up what has waited for too long, and has the kernel asked again for the rest.
     pub fn expire(&mut self, now_ns: u64, exits: &mut Exits<'_>) {
         while let Some(next) = self.waiting.iter().find_map(|(next, waiting)| {
             let waited = now_ns.saturating_sub(waiting.since_ns);

@@ -63,10 +63,7 @@ impl Coordinator {
         if self.rule_exchange.owes_host {
             left.retain(|packets| self.host_has.contains(packets));
         }
-        if let Some(guard) = &self.config.host_guard {
-            guard.follow(&self.share_of_host(Some(rules), &left));
-        }
-        self.host_has = left;
+        self.give_host(left);
         Ok(())
     }
 
@@ -104,11 +101,16 @@ impl Coordinator {
         if !new.is_empty() {
             self.end_what_kernel_may_take(&new)?;
         }
-        if let Some(guard) = &self.config.host_guard {
-            guard.follow(&self.share_of_host(self.rules.as_deref(), &all));
-        }
-        self.host_has = all;
+        self.give_host(all);
         Ok(())
+    }
+
+    /// Has the host get this soon, by the rules that hold.
+    fn give_host(&mut self, left: Vec<Forwarded>) {
+        if let Some(guard) = &self.config.host_guard {
+            guard.follow(&self.share_of_host(self.rules.as_deref(), &left));
+        }
+        self.host_has = left;
     }
 
     /// Ends connections whose packets the kernel would take for its own from now on, so that
