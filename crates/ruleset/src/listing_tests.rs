@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -50,4 +51,54 @@ fn a_set_that_no_rule_asks_is_listed_as_it_was_loaded() {
     let options = crate::CompileOptions { index: true, seed: 1 };
     let program = crate::Program::compile(imported.ruleset, options).expect("it is small");
     assert_eq!(with_live(&document, &program, &Live::default()), document);
+}
+
+/// Every kind of object and of text that a listing has, each with `text` in it.
+fn with_text(text: &str) -> Value {
+    let rule = json!([
+        {"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": text}},
+        {"match": {"op": "in", "left": {"ct": {"key": text}}, "right": {"set": [text, text]}}},
+        {"match": {"op": text, "left": {"payload": {"protocol": text, "field": text}},
+            "right": {"prefix": {"addr": text, "len": 8}}}},
+        {"log": {"prefix": text, "level": text, "flags": [text, "tcp options"]}},
+        {"set": {"op": text, "elem": {"elem": {"val": text, "comment": text}}, "set": text}},
+        {"vmap": {"key": text, "data": {"set": [[text, {"jump": {"target": text}}]]}}},
+        {"jump": {"target": text}}, {"ct helper": text}, {"counter": text}, {text: text}, text
+    ]);
+    let of = |more: Value| {
+        let mut object = json!({"family": "inet", "table": text, "name": text, "handle": 7});
+        let fields = object.as_object_mut().expect("an object");
+        fields.extend(more.as_object().expect("an object").clone());
+        object
+    };
+    json!({"nftables": [
+        {"table": {"family": "inet", "name": text, "handle": 1, "flags": text}},
+        {"chain": of(json!({"type": text, "hook": text, "dev": text, "policy": text, "prio": 0}))},
+        {"rule": of(json!({"chain": text, "expr": rule, "comment": text}))},
+        {"set": of(json!({"type": text, "flags": [text], "comment": text, "elem": [text, text]}))},
+        {"map": of(json!({"type": [text], "map": text, "elem": [[text, text]]}))},
+        {"ct helper": of(json!({"type": text, "protocol": text, "l3proto": text}))},
+        {"ct timeout": of(json!({"protocol": text, "policy": {text: 3}}))},
+        {"flowtable": of(json!({"dev": text, text: text}))},
+    ]})
+}
+
+proptest! {
+    /// What a listing shows of hostile texts has the lines of one of harmless texts, with the
+    /// escaped texts in them.
+    #[test]
+    fn no_text_of_a_ruleset_forges_a_line(
+        characters in proptest::collection::vec(prop_oneof![
+            Just('\n'), Just('\r'), Just('\u{1b}'), Just('\u{9b}'), Just('\u{202e}'), Just('{'), Just('x'),
+        ], 0..6)
+    ) {
+        let hostile = format!("text{}", String::from_iter(characters));
+        let shown = flow::Shown(&hostile).to_string();
+        let listed = text(&with_text(&hostile), true);
+        prop_assert_eq!(&listed, &text(&with_text(&shown), true));
+        prop_assert_eq!(listed.lines().count(), text(&with_text("text"), true).lines().count());
+        prop_assert!(listed.lines().all(flow::is_harmless), "{}", listed);
+        let rule = rule_text(&with_text(&hostile)["nftables"][2]["rule"]);
+        prop_assert!(flow::is_harmless(&rule), "{}", rule);
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use flow::Shown;
+
 use crate::limits::MAX_PROBLEMS;
 
 /// How bad it is.
@@ -65,7 +67,8 @@ pub struct Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { family, table, object, name, handle } = self;
-        if family.is_empty() && table.is_empty() {
+        let (family, table, name) = (Shown(family), Shown(table), Shown(name));
+        if self.family.is_empty() && self.table.is_empty() {
             return f.write_str("document");
         }
         write!(f, "{family} {table}")?;
@@ -107,9 +110,9 @@ impl fmt::Display for Problem {
         };
         write!(f, "{place}")?;
         if !path.is_empty() {
-            write!(f, ", {path}")?;
+            write!(f, ", {}", Shown(path))?;
         }
-        write!(f, ": {severity}: {what}")?;
+        write!(f, ": {severity}: {}", Shown(what))?;
         match effect {
             Some(effect) => write!(f, "; {}", effect.meaning()),
             None => Ok(()),

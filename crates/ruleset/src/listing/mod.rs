@@ -13,6 +13,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use self::expression::{Style, element, quoted, time};
+use self::value::shown;
 use crate::stage::TableFamily;
 
 pub use self::live::{Live, LiveElement, with_live};
@@ -21,8 +22,12 @@ pub use self::live::{Live, LiveElement, with_live};
 const ELEMENTS_A_LINE: usize = 2;
 
 /// The text of a rule: its statements and its comment. `rule` is the object that the
-/// document has under `rule`.
+/// document has under `rule`. Names and texts of the document are escaped, see [`flow::Shown`].
 pub fn rule_text(rule: &Value) -> String {
+    text_of_rule(&shown(rule))
+}
+
+fn text_of_rule(rule: &Value) -> String {
     let statements = rule.get("expr").and_then(Value::as_array);
     let mut words: Vec<String> = statements.into_iter().flatten().map(statement::written).collect();
     if let Some(comment) = rule.get("comment").and_then(Value::as_str) {
@@ -31,8 +36,10 @@ pub fn rule_text(rule: &Value) -> String {
     words.join(" ")
 }
 
-/// A whole ruleset, table by table. With handles, each object says its own.
+/// A whole ruleset, table by table. With handles, each object says its own. Names and texts of
+/// the document are escaped, see [`flow::Shown`], so all lines are those that are made here.
 pub fn text(document: &Value, handles: bool) -> String {
+    let document = shown(document);
     let mut out = String::new();
     let objects: Vec<(&str, &Value)> = document
         .get("nftables")
@@ -138,7 +145,7 @@ fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: 
         line(out, 2, &text);
     }
     for rule in rules.into_iter().flatten() {
-        line(out, 2, &format!("{}{}", rule_text(rule), handle(rule, handles)));
+        line(out, 2, &format!("{}{}", text_of_rule(rule), handle(rule, handles)));
     }
 }
 

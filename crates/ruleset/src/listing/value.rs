@@ -1,10 +1,41 @@
 //! Values as nft's JSON has them.
 
+use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use flow::{Shown, is_harmless};
 use serde_json::{Value, json};
 
 use crate::kind::Kind;
+
+/// A value whose texts are as people are shown them.
+pub(super) fn shown(value: &Value) -> Cow<'_, Value> {
+    // Rulesets have up to millions of texts, and next to none that has to be changed.
+    if is_shown(value) { Cow::Borrowed(value) } else { Cow::Owned(escaped(value)) }
+}
+
+fn is_shown(value: &Value) -> bool {
+    match value {
+        Value::String(text) => is_harmless(text),
+        Value::Array(values) => values.iter().all(is_shown),
+        Value::Object(fields) => {
+            fields.iter().all(|(name, value)| is_harmless(name) && is_shown(value))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => true,
+    }
+}
+
+fn escaped(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(Shown(text).to_string()),
+        Value::Array(values) => values.iter().map(escaped).collect(),
+        Value::Object(fields) => {
+            let escape = |(name, value)| (Shown(name).to_string(), escaped(value));
+            Value::Object(fields.iter().map(escape).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
 
 /// A value of a type.
 pub(super) fn json_of(kind: Kind, value: u128) -> Value {
