@@ -10,6 +10,7 @@ mod buffer;
 pub mod capture;
 pub mod clock;
 pub mod cpu;
+mod descriptors;
 mod frame;
 mod heap;
 mod interface;
@@ -20,6 +21,7 @@ mod prefetch;
 mod wake;
 
 pub use buffer::enlarge_receive_buffer;
+pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use frame::{Checksum, Frame, Offload, Segmentation};
 pub use heap::{Heap, return_free_memory};
 pub use interface::{LinkState, link_state};
