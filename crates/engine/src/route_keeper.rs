@@ -173,7 +173,10 @@ impl RouteKeeper {
 
     fn resolve(&mut self) {
         while let Ok((link, address)) = self.wanted.try_recv() {
-            if let Err(error) = self.mirror.resolve(link, address) {
+            // Once for each cause: senders choose how many addresses there are.
+            if let Err(error) = self.mirror.resolve(link, address)
+                && self.said.insert(error.to_string())
+            {
                 tracing::error!("{address} can not be looked for: {error}");
             }
         }
