@@ -11,6 +11,7 @@ mod balancing;
 mod bridge;
 mod bucket;
 mod calls;
+mod capture_clock;
 mod carrying_out;
 mod command;
 mod config;

@@ -19,6 +19,7 @@ use steer::{
 use wire::{Summary, Tunnels};
 
 use crate::Bucket;
+use crate::capture_clock::CaptureClock;
 use crate::command::{Command, Queue};
 use crate::config::{Config, Mode, StartError};
 use crate::crew::{Member, introduce};
@@ -153,7 +154,8 @@ pub fn replay(
             trust_checksums(&mut frame);
         }
         lockstep.play(frame);
-        report.span_ns = lockstep.now_ns - *first.get_or_insert(lockstep.now_ns);
+        let now_ns = lockstep.clock.now();
+        report.span_ns = now_ns - *first.get_or_insert(now_ns);
         for frame in lockstep.take_passed() {
             report.passed += 1;
             if let Some(writer) = &mut output
@@ -225,7 +227,7 @@ pub(crate) struct Lockstep {
     passed: Slot,
     pool: FramePool,
     events: EventStream,
-    now_ns: u64,
+    clock: CaptureClock,
     tick: u64,
     /// Rules that the first packet starts.
     unloaded: Option<Unloaded>,
@@ -340,8 +342,8 @@ impl Lockstep {
             members[0].tell(Command::AddQueue(queue))?;
         }
         let pool = FramePool::new(64, 16);
-        let (now_ns, tick, unloaded, rules) = (0, 0, None, None);
-        Ok(Self { workers, members, input, passed, pool, events, now_ns, tick, unloaded, rules }
+        let (clock, tick, unloaded, rules) = (CaptureClock::default(), 0, None, None);
+        Ok(Self { workers, members, input, passed, pool, events, clock, tick, unloaded, rules }
             .with_buckets(&table))
     }
 
@@ -378,12 +380,12 @@ impl Lockstep {
     /// Plays one frame to its end. Time never runs backwards, whatever the
     /// capture says.
     pub(crate) fn play(&mut self, mut frame: Frame) {
-        self.now_ns = self.now_ns.max(frame.timestamp);
-        let captured = std::mem::replace(&mut frame.timestamp, self.now_ns);
-        let now = Timestamp::from_nanos(self.now_ns);
+        let now_ns = self.clock.tick(frame.timestamp);
+        let captured = std::mem::replace(&mut frame.timestamp, now_ns);
+        let now = Timestamp::from_nanos(now_ns);
         self.start_rules(now);
-        if self.now_ns >> 30 != self.tick {
-            self.tick = self.now_ns >> 30;
+        if now_ns >> 30 != self.tick {
+            self.tick = now_ns >> 30;
             self.workers.iter_mut().for_each(|worker| worker.expire_all(now));
         }
         let port = usize::from(frame.port.0).min(self.input.len() - 1);
@@ -434,7 +436,7 @@ impl Lockstep {
     pub(crate) fn finish(&mut self, report: &mut ReplayReport) -> Counters {
         let mut totals = Counters::default();
         for index in 0..self.workers.len() {
-            let now = Timestamp::from_nanos(self.now_ns);
+            let now = Timestamp::from_nanos(self.clock.now());
             while self.workers[index].expire_datagrams(now) > 0 {}
             self.workers[index].end_datagrams();
             totals.add(&self.workers[index].counters);
@@ -452,6 +454,10 @@ impl Lockstep {
 #[cfg(test)]
 #[path = "replay_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "replay_clock_tests.rs"]
+mod clock_tests;
 
 #[cfg(test)]
 #[path = "replay_calls_tests.rs"]
