@@ -31,9 +31,12 @@
 //! Streams of connections, expectations and events take `format=conntrack` for lines as the
 //! kernel's tool prints them, and `format=conntrack,labels` for those of its option `-o labels`. Every object carries `"schema": 1`. An answer other than 200 carries a
 //! [`schema::Refusal`]. All calls into the gateway happen on threads of their own,
-//! so a slow reader holds up nobody else.
+//! so a slow reader holds up nobody else. A connection carries one request; there are 64 at the
+//! same time at most, and 16 of streams. Who keeps the gateway waiting longest gives way to
+//! others.
 
 mod client;
+mod connections;
 mod query;
 mod refusal;
 mod routes;

@@ -16,6 +16,7 @@ use engine::{
     ChangeTunableError, ChangeZonesError, EventStream, Gateway, NumberedEvent, Reported, SteerError,
 };
 use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::SCHEMA;
 use crate::query::{ConnectionQuery, CountQuery, EventQuery, FormatQuery, LineFormat};
@@ -33,6 +34,9 @@ const EVENTS_AHEAD: usize = 16 * 1024;
 
 /// How long an event stream waits before it looks whether anybody still reads.
 const EVENT_WAIT: Duration = Duration::from_millis(100);
+
+/// How long the thread of a reader that gives way may take to notice.
+const TO_LEAVE: Duration = Duration::from_secs(1);
 
 /// Shortest time between two rounds of the balancer, milliseconds.
 const MIN_BALANCE_INTERVAL_MS: u64 = 10;
@@ -192,6 +196,7 @@ async fn list(
         }
         let _ = lines.flush();
     })
+    .await
 }
 
 async fn events(
@@ -214,6 +219,7 @@ async fn events(
             event_line(lines, query.format, numbered, &names)
         });
     })
+    .await
 }
 
 /// Tells of events until nobody reads any more or the gateway stops.
@@ -258,6 +264,7 @@ async fn expectation_events(
             }
         });
     })
+    .await
 }
 
 async fn expectations(
@@ -277,6 +284,7 @@ async fn expectations(
         });
         let _ = lines.flush();
     })
+    .await
 }
 
 async fn forget_expectations(State(shared): State<Shared>) -> Answer<Done> {
@@ -301,6 +309,7 @@ async fn datagrams(State(shared): State<Shared>) -> Result<Response, Refused> {
         }
         let _ = lines.flush();
     })
+    .await
 }
 
 async fn tunables(State(shared): State<Shared>) -> Answer<Tunables> {
@@ -377,20 +386,34 @@ async fn call<T: Send + 'static>(
 }
 
 /// Answers with lines that `work` produces on a thread of its own.
-fn stream(
+async fn stream(
     shared: Shared,
     work: impl FnOnce(Shared, LineSender) + Send + 'static,
 ) -> Result<Response, Refused> {
-    let Ok(permit) = shared.streams.clone().try_acquire_owned() else {
-        let what = format!("{MAX_STREAMS} lists and event streams are being read already");
-        return Err(Refused::busy(what, "end one of them or try again later"));
-    };
+    let permit = permit_for_stream(&shared).await?;
     let (sender, body) = lines();
     tokio::task::spawn_blocking(move || {
         work(shared, sender);
         drop(permit);
     });
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
+}
+
+/// A place among the streams. Readers that have stalled give way if there is none.
+async fn permit_for_stream(shared: &Shared) -> Result<OwnedSemaphorePermit, Refused> {
+    let permit = || shared.streams.clone().acquire_owned();
+    // At once, or not before somebody has left.
+    let mut patience = Duration::ZERO;
+    loop {
+        if let Ok(Ok(permit)) = tokio::time::timeout(patience, permit()).await {
+            return Ok(permit);
+        }
+        if !shared.connections.end_stalled_reader() {
+            let what = format!("{MAX_STREAMS} lists and event streams are being read already");
+            return Err(Refused::busy(what, "end one of them or try again later"));
+        }
+        patience = TO_LEAVE;
+    }
 }
 
 /// A remark on events that were lost before the next.

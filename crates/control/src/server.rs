@@ -5,11 +5,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
 use engine::Gateway;
-use tokio::net::UnixListener;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 
+use crate::connections::{Admitted, Arriving, Connections, Watched};
 use crate::routes;
 use crate::rules::{Keeper, RuleBook};
 use crate::socket::ControlSocket;
@@ -19,6 +29,12 @@ pub(crate) const MAX_STREAMS: usize = 16;
 
 /// Threads for calls into the gateway beside those of the streams.
 const CALL_THREADS: usize = 4;
+
+/// How long the header of a request may take, from the beginning of its connection.
+const HEADER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pause before a connection is taken again, where the system refused one.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
 /// How long answers may take to come to their end when the gateway stops. A reader
 /// that is slower is cut off.
@@ -64,6 +80,7 @@ pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
     pub rules: Arc<Keeper>,
     pub streams: Arc<Semaphore>,
+    pub connections: Connections,
     pub stop: Arc<Stop>,
 }
 
@@ -91,11 +108,13 @@ impl Server {
         let stop = Arc::new(Stop::default());
         let streams = Arc::new(Semaphore::new(MAX_STREAMS));
         let rules = Arc::new(Keeper::new(rules));
-        let shared = Shared { gateway, rules, streams, stop: stop.clone() };
+        let connections = Connections::new(netio::descriptor_limit()?);
+        let stopping = stop.clone();
+        let shared = Shared { gateway, rules, streams, connections, stop };
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(runtime, listener, shared))?;
-        Ok(Self { stop, thread: Some(thread), _socket: socket })
+        Ok(Self { stop: stopping, thread: Some(thread), _socket: socket })
     }
 }
 
@@ -112,23 +131,80 @@ impl Drop for Server {
 
 fn serve(runtime: Runtime, listener: UnixListener, shared: Shared) {
     let stop = shared.stop.clone();
-    let service =
-        axum::serve(listener, routes::router(shared)).with_graceful_shutdown(stop.clone().begun());
     let patience = async {
-        stop.begun().await;
+        stop.clone().begun().await;
         tokio::time::sleep(GRACE).await;
     };
     runtime.block_on(async {
         tokio::select! {
-            result = service.into_future() => {
-                if let Err(error) = result {
-                    tracing::error!("the control socket fails: {error}");
-                }
-            }
+            () = answer_all(listener, shared) => {}
             () = patience => {}
         }
     });
     // Closes what connections are left, and waits for the calls in progress:
     // afterwards nobody holds the gateway any more.
     drop(runtime);
+}
+
+/// Answers everybody who connects until the gateway stops, and then those who have asked.
+async fn answer_all(listener: UnixListener, shared: Shared) {
+    let (stop, connections) = (shared.stop.clone(), shared.connections.clone());
+    let router = routes::router(shared);
+    let mut tasks = JoinSet::new();
+    let accept_all = async {
+        let mut fails = false;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    fails = false;
+                    let admitted = connections.admit().await;
+                    tasks.spawn(answer(stream, admitted, router.clone(), stop.clone()));
+                }
+                Err(error) => {
+                    // Once, not as often as it is tried.
+                    if !std::mem::replace(&mut fails, true) {
+                        tracing::error!(
+                            "the control socket takes nobody: {error}; it is tried again"
+                        );
+                    }
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+            while tasks.try_join_next().is_some() {}
+        }
+    };
+    tokio::select! {
+        () = accept_all => {}
+        () = stop.clone().begun() => {}
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Answers the request of a connection.
+async fn answer(stream: UnixStream, admitted: Admitted, router: Router, stop: Arc<Stop>) {
+    let connection = &admitted.connection;
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request: Request<Incoming>| {
+        connection.has_asked();
+        let connection = connection.clone();
+        router.call(request.map(|body| Body::new(Arriving { body, connection })))
+    });
+    let io = TokioIo::new(Watched { stream, connection: connection.clone() });
+    let answered = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_PATIENCE)
+        .keep_alive(false)
+        .serve_connection(io, service);
+    let nobody_asks = async {
+        stop.begun().await;
+        if !connection.is_asking() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        // What fails is of interest to the other end alone, which has caused it.
+        _ = answered => {}
+        () = connection.gives_way() => {}
+        () = nobody_asks => {}
+    }
 }
