@@ -71,7 +71,7 @@ pub(crate) fn router(shared: Shared) -> Router {
 }
 
 async fn status(State(shared): State<Shared>) -> Answer<Status> {
-    let keeper = shared.rules.clone();
+    let (keeper, log_lines_lost) = (shared.rules.clone(), shared.log_lines_lost);
     call(shared, move |gateway| {
         let mut tunables = gateway.tunables().into_iter();
         let limit = tunables.find(|(tunable, _)| tunable.name == "nf_conntrack_max");
@@ -80,10 +80,21 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
             keeper.active_and(|| gateway.status()).map_err(unresponsive)?;
         let rules = status.rules.as_ref().zip(book);
         let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left));
-        let warnings = gateway.rule_troubles();
-        Ok(Status { rules, warnings, ..Status::new(&status, limit) })
+        let log_lines_lost = log_lines_lost();
+        let of_log = (log_lines_lost > 0).then(|| lost_lines(log_lines_lost));
+        let warnings = gateway.rule_troubles().into_iter().chain(of_log).collect();
+        Ok(Status { rules, warnings, log_lines_lost, ..Status::new(&status, limit) })
     })
     .await
+}
+
+/// What people are told of lines that are missing in the log.
+fn lost_lines(lost: u64) -> String {
+    let lines = if lost == 1 { "line" } else { "lines" };
+    format!(
+        "{lost} {lines} of the log lost since the start, because standard error was not read in \
+         time or could not be written; the log says where"
+    )
 }
 
 async fn buckets(State(shared): State<Shared>) -> Answer<Buckets> {

@@ -82,10 +82,13 @@ pub(crate) struct Shared {
     pub streams: Arc<Semaphore>,
     pub connections: Connections,
     pub stop: Arc<Stop>,
+    /// How many lines of the log were lost.
+    pub log_lines_lost: fn() -> u64,
 }
 
 impl Server {
-    /// Starts to answer. `rules` is the ruleset that the gateway was started with.
+    /// Starts to answer. `rules` is the ruleset that the gateway was started with;
+    /// `log_lines_lost` tells how many lines of its log were lost.
     ///
     /// # Errors
     /// [`ServerError`] when the system gives no thread or descriptor; the socket
@@ -94,6 +97,7 @@ impl Server {
         socket: ControlSocket,
         gateway: Arc<Gateway>,
         rules: Option<RuleBook>,
+        log_lines_lost: fn() -> u64,
     ) -> Result<Self, ServerError> {
         let runtime = Builder::new_current_thread()
             .enable_io()
@@ -110,7 +114,7 @@ impl Server {
         let rules = Arc::new(Keeper::new(rules));
         let connections = Connections::new(netio::descriptor_limit()?);
         let stopping = stop.clone();
-        let shared = Shared { gateway, rules, streams, connections, stop };
+        let shared = Shared { gateway, rules, streams, connections, stop, log_lines_lost };
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(runtime, listener, shared))?;

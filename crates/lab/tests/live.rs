@@ -17,6 +17,8 @@ mod floods;
 mod fragments;
 #[path = "live/h323.rs"]
 mod h323;
+#[path = "live/hostile_text.rs"]
+mod hostile_text;
 #[path = "live/kernel.rs"]
 mod kernel;
 #[path = "live/lifetime.rs"]
@@ -47,6 +49,8 @@ mod rulesets;
 mod scenario;
 #[path = "live/services.rs"]
 mod services;
+#[path = "live/stallers.rs"]
+mod stallers;
 #[path = "live/stateway.rs"]
 mod stateway;
 #[path = "live/syn_proxy.rs"]

@@ -7,6 +7,7 @@ mod print;
 mod commands;
 mod config;
 mod every;
+mod log;
 mod outcome;
 
 use std::process::ExitCode;
@@ -46,7 +47,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = Output::stdout();
     let result = cli.command.run(&mut out).and_then(|()| out.finish());
-    outcome::exit_code(result)
+    let code = outcome::exit_code(result);
+    log::end();
+    code
 }
 
 #[cfg(test)]

@@ -26,8 +26,9 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(problems) = error.downcast_ref::<Problems>() {
-        // One per line, each beginning with file and line, as editors like it.
-        tell!("{problems}");
+        // One per line, each beginning with file and line, as editors like it; below it the rule
+        // that it is about.
+        problems.to_string().lines().for_each(|line| tell!("{line}"));
         return ExitCode::from(2);
     }
     tell!("stateway: {}", told_once(&error));

@@ -439,6 +439,35 @@ fn a_full_disk_is_told() {
     assert!(stderr(&output).contains("can not write to standard output"), "{}", stderr(&output));
 }
 
+/// A file system that has room for some of the packets.
+#[test]
+fn a_disk_that_fills_up_keeps_what_was_written() {
+    let disk = match lab::Namespace::new("disk") {
+        Ok(disk) => disk,
+        Err(lab::Error::Unavailable { why }) => return println!("SKIPPED: {why}"),
+        Err(error) => panic!("{error}"),
+    };
+    let input = disk.write_file("long.pcap", &pcap(&traffic(1000))).unwrap();
+    let (mount, output) = ("/dev/shm/disk", "/dev/shm/disk/out.pcap");
+    let make = format!("mkdir {mount} && mount -t tmpfs -o size=400k disk {mount}");
+    disk.program("sh").args(["-c", &make]).check().unwrap();
+    let replay = |args: &[&str]| {
+        let program = disk.program(env!("CARGO_BIN_EXE_stateway")).args(["replay", "--json"]);
+        let output = program.args(args).run().unwrap();
+        let report: Value = serde_json::from_str(&output.stdout).unwrap();
+        (output.code, output.stderr, report)
+    };
+    let (code, said, report) = replay(&[&input, "-w", output]);
+    assert_eq!(code, Some(1));
+    let written = report["written"].as_u64().unwrap();
+    assert!(written > 1000 && written < report["passed"].as_u64().unwrap(), "{report}");
+    let place = format!("{output}: packet {}: can not be written: No space left", written + 1);
+    assert!(said.contains(&place), "{said}");
+    // All of them are there, and what broke off behind them is no packet.
+    let (_, _, kept) = replay(&[output]);
+    assert!(kept["packets"].as_u64().unwrap() >= written, "{kept}");
+}
+
 #[test]
 fn the_input_is_not_overwritten() {
     let directory = TempDir::new().unwrap();

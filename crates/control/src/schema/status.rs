@@ -27,6 +27,9 @@ pub struct Status {
     /// What is not as it should be, in words for people.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Lines of the log that were lost since the start.
+    #[serde(default)]
+    pub log_lines_lost: u64,
     /// Connections.
     pub connections: u64,
     /// Most connections allowed (`nf_conntrack_max`).
@@ -171,7 +174,7 @@ pub struct Bucket {
 
 impl Status {
     /// The status of a gateway that may hold `connections_limit` connections, without its
-    /// ruleset and warnings.
+    /// ruleset, its warnings and what its log has lost.
     pub fn new(status: &engine::Status, connections_limit: u64) -> Self {
         Self {
             schema: crate::SCHEMA,
@@ -184,6 +187,7 @@ impl Status {
             .to_owned(),
             rules: None,
             warnings: Vec::new(),
+            log_lines_lost: 0,
             connections: status.workers.iter().map(|worker| worker.connections).sum(),
             connections_limit,
             moves: status.moves,

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use flow::Shown;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -18,18 +19,25 @@ pub struct Problem {
     pub key: String,
     /// What is wrong and what is allowed.
     pub what: String,
+    /// The rule of a ruleset that it is about.
+    pub rule: Option<String>,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
-        if self.line > 0 {
-            write!(f, "{}:", self.line)?;
+        let Self { file, line, key, what, rule } = self;
+        write!(f, "{}:", Shown(file.display()))?;
+        if *line > 0 {
+            write!(f, "{line}:")?;
         }
-        if !self.key.is_empty() {
-            write!(f, " {}:", self.key)?;
+        if !key.is_empty() {
+            write!(f, " {}:", Shown(key))?;
         }
-        write!(f, " {}", self.what)
+        write!(f, " {}", Shown(what))?;
+        match rule {
+            Some(rule) => write!(f, "\n    {}", Shown(rule)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -99,7 +107,7 @@ impl<'t> Reader<'t> {
     /// Notes a problem at a line.
     pub fn note_line(&mut self, line: usize, key: &str, what: impl fmt::Display) {
         let (file, key, what) = (self.file.into(), key.into(), what.to_string());
-        self.problems.push(Problem { file, line, key, what });
+        self.problems.push(Problem { file, line, key, what, rule: None });
     }
 
     /// True if a problem was noted.

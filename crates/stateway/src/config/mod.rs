@@ -123,7 +123,8 @@ impl Configuration {
 
     fn load_anyway(file: &Path) -> Result<(Self, Vec<Problem>), Problems> {
         let text = read(file).map_err(|(line, what)| {
-            Problems(vec![Problem { file: file.into(), line, key: String::new(), what }])
+            let key = String::new();
+            Problems(vec![Problem { file: file.into(), line, key, what, rule: None }])
         })?;
         let online = netio::cpu::online_cpus().unwrap_or_default();
         sections::read(file, &text, &online.into_iter().collect())
@@ -188,7 +189,7 @@ impl Configuration {
 
     /// A problem of this file; `line` 0 means all of it.
     pub fn problem(&self, line: usize, key: &str, what: String) -> Problem {
-        Problem { file: self.file.clone(), line, key: key.to_owned(), what }
+        Problem { file: self.file.clone(), line, key: key.to_owned(), what, rule: None }
     }
 }
 

@@ -58,17 +58,14 @@ impl RulesFile {
         let document = read_ruleset(&self.path).map_err(|what| {
             let what = format!("{}: {what}", self.path.display());
             let (file, key) = (config.to_owned(), "rules.file".to_owned());
-            Problems(vec![Problem { file, line: self.line, key, what }])
+            Problems(vec![Problem { file, line: self.line, key, what, rule: None }])
         })?;
         let options = Options { allow_unsupported: self.allow_unsupported };
-        let problem = |what: String| {
+        let problem = |what: String, rule: Option<String>| {
             let (file, line, key) = (self.path.clone(), 0, String::new());
-            Problem { file, line, key, what }
+            Problem { file, line, key, what, rule }
         };
-        let with_rule = |reason: RuleProblem| {
-            let rule = reason.rule.map(|rule| format!("\n    {rule}"));
-            problem(format!("{}{}", reason.message, rule.unwrap_or_default()))
-        };
+        let with_rule = |reason: RuleProblem| problem(reason.message, reason.rule);
         let read = RuleBook::read(&document, options, seed);
         let book = read.map_err(|RulesRefused { report }| {
             let severities = ["invalid", "unsupported"];
@@ -79,6 +76,7 @@ impl RulesFile {
                 problems.push(problem(
                     "it is refused; `allow_unsupported = true` in [rules] leaves these out"
                         .to_owned(),
+                    None,
                 ));
             }
             Problems(problems)

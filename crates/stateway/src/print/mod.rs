@@ -1,5 +1,8 @@
 //! What goes to standard output: data, as a table or as JSON. Prose goes to
 //! standard error.
+//!
+//! Names, comments and texts come from outside. They are escaped here, on their way out
+//! ([`Shown`]), so that none of them forges a line or commands the terminal.
 
 mod table;
 mod units;
@@ -7,6 +10,7 @@ mod units;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
+use flow::Shown;
 use serde::Serialize;
 
 use crate::outcome::OutputError;
@@ -14,29 +18,9 @@ use crate::outcome::OutputError;
 pub use table::{Align, Table, Widths};
 pub use units::{bytes, count, duration, percent, things};
 
-/// Writes a line to standard error, as `eprintln!` does, but goes on where that can not be
-/// written: nobody who fills a disk or stops reading may end a gateway.
+/// Writes a line to standard error, see [`crate::log::tell`].
 macro_rules! tell {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($text)*);
-    }};
-}
-
-/// Standard error, as a place for lines that may be lost.
-#[derive(Debug)]
-pub struct Log(pub io::Stderr);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Whoever logs would say that it failed, on standard error.
-        Ok(self.0.write(bytes).unwrap_or(bytes.len()))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let _ = self.0.flush();
-        Ok(())
-    }
+    ($($text:tt)*) => { $crate::log::tell(format_args!($($text)*)) };
 }
 
 /// Where a packet was beside its interface; nothing where that does not tell it from others.
@@ -86,22 +70,21 @@ impl Output {
 
     /// Writes a line.
     pub fn line(&mut self, text: impl fmt::Display) -> anyhow::Result<()> {
-        writeln!(self.writer, "{text}").map_err(OutputError)?;
+        writeln!(self.writer, "{}", Shown(text)).map_err(OutputError)?;
         Ok(())
     }
 
-    /// Writes a line of bytes.
-    pub fn raw_line(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        self.writer.write_all(bytes).map_err(OutputError)?;
-        self.writer.write_all(b"\n").map_err(OutputError)?;
-        Ok(())
+    /// Writes a line as a gateway sent it. JSON stays the same JSON.
+    pub fn sent_line(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.line(String::from_utf8_lossy(bytes))
     }
 
     /// Writes a line with titles.
     pub fn title(&mut self, text: &str) -> anyhow::Result<()> {
         let text = text.trim_end();
         if self.bold_titles {
-            self.line(format_args!("\x1b[1m{text}\x1b[0m"))
+            writeln!(self.writer, "\x1b[1m{}\x1b[0m", Shown(text)).map_err(OutputError)?;
+            Ok(())
         } else {
             self.line(text)
         }
@@ -109,7 +92,7 @@ impl Output {
 
     /// Writes an object as one line of JSON.
     pub fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
-        self.raw_line(&serde_json::to_vec(value)?)
+        self.line(serde_json::to_string(value)?)
     }
 
     /// Clears the screen if there is one, or else separates with an empty line.

@@ -1,5 +1,7 @@
 //! Aligned columns.
 
+use flow::Shown;
+
 use super::Output;
 
 /// On which side the text of a column stands.
@@ -75,7 +77,7 @@ impl Table {
 
     /// Adds a row.
     pub fn row(&mut self, row: impl IntoIterator<Item = String>) {
-        let row: Vec<String> = row.into_iter().collect();
+        let row: Vec<String> = row.into_iter().map(|cell| Shown(cell).to_string()).collect();
         self.widths.fit(&row);
         self.rows.push(row);
     }

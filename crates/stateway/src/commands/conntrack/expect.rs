@@ -33,7 +33,7 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
                 table.row(cells(&serde_json::from_slice(line)?));
                 Ok(())
             }
-            Format::Conntrack { .. } | Format::Json => out.raw_line(line),
+            Format::Conntrack { .. } | Format::Json => out.sent_line(line),
         }
     })?;
     if format == Format::Table && listed > 0 {

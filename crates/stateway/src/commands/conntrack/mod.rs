@@ -285,7 +285,7 @@ fn list(
         listed += 1;
         match format {
             Format::Table => rows.add(&serde_json::from_slice(line)?, out),
-            Format::Conntrack { .. } | Format::Json => out.raw_line(line),
+            Format::Conntrack { .. } | Format::Json => out.sent_line(line),
         }
     })?;
     rows.finish(out)?;
@@ -335,9 +335,9 @@ fn told(
                 tell!("{}", String::from_utf8_lossy(&line[2..]));
             }
             Format::Conntrack { timestamp: true, .. } => {
-                out.raw_line(&[&output::now(), line].concat())?;
+                out.sent_line(&[&output::now(), line].concat())?;
             }
-            Format::Conntrack { .. } | Format::Json => out.raw_line(line)?,
+            Format::Conntrack { .. } | Format::Json => out.sent_line(line)?,
         }
         out.flush()
     })?;

@@ -74,7 +74,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     } else {
         match live::run(phase) {
             Err(error) if live::is_unavailable(&error) => {
-                tell!("No lab here: {error:#}.\nThe same pipeline in memory instead:");
+                tell!("No lab here: {error:#}.");
+                tell!("The same pipeline in memory instead:");
                 memory::run(phase)?
             }
             result => result?,

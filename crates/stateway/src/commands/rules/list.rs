@@ -45,6 +45,5 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     } else if let Some(age) = age_s {
         tell!("loaded {} ago", duration(Duration::from_secs(age)));
     }
-    // Its last line has its end.
-    out.line(listing::text(&document, *handles).trim_end())
+    listing::text(&document, *handles).lines().try_for_each(|line| out.line(line))
 }

@@ -6,6 +6,7 @@ mod kept_out;
 mod notify;
 
 use std::collections::hash_map::RandomState;
+use std::fmt::{self, Debug};
 use std::hash::BuildHasher;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -15,15 +16,19 @@ use std::time::Duration;
 use anyhow::Context;
 use control::{ControlSocket, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
+use flow::Shown;
 use netio::{PortError, PortId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::commands::rules::kernels_share;
 use crate::config::Configuration;
+use crate::log;
 use crate::outcome::UsageError;
-use crate::print::{Log, count, duration, things};
+use crate::print::{count, duration, things};
 use claim::Claims;
 use guard::{Guard, Keeper};
 use notify::Supervisor;
@@ -63,6 +68,9 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     start_log(&args.log)?;
     end_on_panic();
+    if let Err(error) = netio::raise_descriptor_limit() {
+        tracing::warn!("the limit of descriptors can not be raised: {error}");
+    }
     // For the hash tables of explanations, in which there is what senders have chosen.
     let seed = RandomState::new().hash_one(0_u8);
     let (config, rules) = Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
@@ -82,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for line in rules.as_ref().map(kernels_share::lines).unwrap_or_default() {
         tracing::info!("{line}");
     }
-    let server = Server::start(socket, gateway.clone(), rules)?;
+    let server = Server::start(socket, gateway.clone(), rules, log::lost)?;
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
     let workers = gateway.status()?.workers.len();
@@ -110,23 +118,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// A worker that panics would leave its flows without an owner: the whole process ends,
 /// so that a supervisor starts it again.
 fn end_on_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        tell!("stateway: internal error; the gateway ends so that it can be started again");
-        std::process::abort();
-    }));
+    std::panic::set_hook(Box::new(|panic| log::abort(panic)));
 }
 
 fn start_log(filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|error| UsageError(format!("--log {filter:?} is no filter: {error}")))?;
+    log::start().context("can not start the thread that writes the log")?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| Log(std::io::stderr()))
+        .with_writer(|| log::Log)
+        .fmt_fields(debug_fn(shown))
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         .try_init()
         .map_err(anyhow::Error::from_boxed)
+}
+
+/// Writes a part of a log line.
+fn shown(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    if field.name() != "message" {
+        write!(writer, " {field}=")?;
+    }
+    write!(writer, "{}", Shown(format_args!("{value:?}")))
 }
 
 fn start(

@@ -3,6 +3,10 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// How long a supervisor may take to make room for a message.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whoever started the gateway, if it wants to be told.
 #[derive(Debug)]
@@ -34,8 +38,10 @@ impl Supervisor {
 
     fn tell(&self, state: &str) {
         let Some(address) = &self.address else { return };
-        let sent = UnixDatagram::unbound()
-            .and_then(|socket| socket.send_to_addr(state.as_bytes(), address));
+        let sent = UnixDatagram::unbound().and_then(|socket| {
+            socket.set_write_timeout(Some(PATIENCE))?;
+            socket.send_to_addr(state.as_bytes(), address)
+        });
         if let Err(error) = sent {
             tracing::warn!("can not tell the supervisor {state}: {error}");
         }
