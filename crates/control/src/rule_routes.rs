@@ -99,7 +99,7 @@ fn try_document(
         ),
         TryError::Load(LoadRulesError::Unsupported(problems)) => {
             let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            refused(told.join("\n"))
+            refused(told.join("; "))
         }
         TryError::Load(LoadRulesError::Compile(error)) => refused(error.to_string()),
         TryError::Load(LoadRulesError::TooManyZones(error)) => refused(error.to_string()),

@@ -78,7 +78,8 @@ fn rulesets_are_shown_escaped_whichever_text_is_hostile() {
     let whole: Value = serde_json::from_str(HOME_ROUTER).unwrap();
     let packet = ["tcp", "192.0.2.1:1", "198.51.100.2:443", "in", "lan0", "out", "wan0"];
     let mut seen = 0;
-    for first in 0.. {
+    // Rules and sets repeat themselves, so not all of the 849 are asked for.
+    for first in (0..).step_by(3) {
         let (mut document, mut number) = (whole.clone(), first);
         if !spoil(&mut document, &mut number) {
             break;
@@ -88,12 +89,12 @@ fn rulesets_are_shown_escaped_whichever_text_is_hostile() {
         let checked = looked_at(&["rules", "check", "--allow-unsupported", path]);
         seen += usize::from(checked.contains("FORGED"));
         // The same text is shown by others.
-        if first % 4 == 0 {
+        if first % 12 == 0 {
             looked_at(&[&["rules", "explain", "--file", path][..], &packet].concat());
             looked_at(&["rules", "check", "--json", path]);
         }
     }
-    assert!(seen > 50, "shown {seen} times");
+    assert!(seen > 20, "shown {seen} times");
 }
 
 #[test]

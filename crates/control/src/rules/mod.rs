@@ -39,24 +39,22 @@ pub struct RuleBook {
     problems: Problems,
 }
 
-/// Why a ruleset may not be loaded. Its text has one problem in each line.
+/// Why a ruleset may not be loaded, in one line.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{}", lines(&self.report))]
+#[error("{}", line(&self.report))]
 pub struct RulesRefused {
     /// All of it.
     pub report: Box<RulesReport>,
 }
 
-fn lines(report: &RulesReport) -> String {
+fn line(report: &RulesReport) -> String {
     let RulesReport { invalid, unsupported, problems, .. } = report;
-    let mut text = String::new();
-    for problem in problems {
-        text = text + &problem.message + "\n";
-        if let Some(rule) = &problem.rule {
-            text = text + "    " + rule + "\n";
-        }
-    }
-    format!("{text}the ruleset is refused: {invalid} invalid and {unsupported} unsupported")
+    let problems = problems.iter().map(|problem| match &problem.rule {
+        Some(rule) => format!("{}: {rule}; ", problem.message),
+        None => format!("{}; ", problem.message),
+    });
+    let problems: String = problems.collect();
+    format!("{problems}the ruleset is refused: {invalid} invalid and {unsupported} unsupported")
 }
 
 impl RuleBook {

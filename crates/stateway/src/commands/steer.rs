@@ -73,7 +73,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 }
                 worker_table(&status).print(out)?;
                 let every = Every::from_millis(status.balance_interval_ms);
-                out.line(format_args!("\nbalancer {every}"))?;
+                out.line("")?;
+                out.line(format_args!("balancer {every}"))?;
                 if *verbose {
                     out.line("")?;
                     bucket_table(&buckets).print(out)?;
@@ -162,5 +163,8 @@ fn bucket_table(buckets: &Buckets) -> Table {
 }
 
 fn report(moves: &Moves, json: &Json, out: &mut Output) -> anyhow::Result<()> {
-    if json.json { out.json(moves) } else { out.line(&moves.report) }
+    if json.json {
+        return out.json(moves);
+    }
+    moves.report.lines().try_for_each(|line| out.line(line))
 }
