@@ -6,6 +6,7 @@
 //! look for a neighbour.
 
 mod mirror;
+pub mod nf_tables;
 mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};
