@@ -19,6 +19,8 @@ mod fragments;
 mod h323;
 #[path = "live/kernel.rs"]
 mod kernel;
+#[path = "live/kills.rs"]
+mod kills;
 #[path = "live/lifetime.rs"]
 mod lifetime;
 #[path = "live/mtu.rs"]

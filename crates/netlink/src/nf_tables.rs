@@ -96,6 +96,7 @@ struct Step {
 }
 
 /// Owns tables, which are there as long as this.
+#[derive(Debug)]
 pub struct Owner {
     socket: Socket,
     /// Number of the last message.

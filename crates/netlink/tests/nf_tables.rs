@@ -29,17 +29,24 @@ fn table(name: &str, chains: Vec<Chain>) -> Table {
     Table { name: name.to_owned(), chains }
 }
 
-/// Rules, and how nft shows them.
-fn rules() -> Vec<(Rule, &'static str)> {
+/// What a rule asks, its verdict, and how nft shows it.
+type Shown = (Vec<Match>, Verdict, &'static str);
+
+const TCP: u128 = 6;
+const UDP: u128 = 17;
+const IPV4: u128 = 2;
+const IPV6: u128 = 10;
+/// 2001:db8::
+const NETWORK: u128 = 0x2001_0db8 << 96;
+
+/// Rules that ask for interfaces, addresses and ports.
+fn places() -> Vec<Shown> {
     let is = Match::is;
-    let (tcp, udp, icmp) = (6, 17, 1);
-    let type_of_icmp = Field::Transport { offset: 0, length: 1 };
-    let v4 = || is(Field::Family, 2);
+    let v4 = || is(Field::Family, IPV4);
     let (to_v4, to_v6) =
         (Field::Network { offset: 16, length: 4 }, Field::Network { offset: 24, length: 16 });
     let (lan, wan) = (Field::name("lan0"), Field::name("wan0"));
-    let v6 = 0x2001_0db8 << 96;
-    let pairs = vec![
+    vec![
         (vec![is(Field::InputName, lan)], Verdict::Drop, r#"iifname "lan0" drop"#),
         (
             vec![Match::one_of(Field::OutputName, [wan, lan])],
@@ -52,13 +59,13 @@ fn rules() -> Vec<(Rule, &'static str)> {
             "fib daddr type != local fib daddr type != broadcast drop",
         ),
         (
-            vec![is(Field::Protocol, tcp), is(Field::DESTINATION_PORT, 80)],
+            vec![is(Field::Protocol, TCP), is(Field::DESTINATION_PORT, 80)],
             Verdict::Accept,
             "tcp dport 80 accept",
         ),
         (
             vec![
-                Match::one_of(Field::Protocol, [tcp, udp]),
+                Match::one_of(Field::Protocol, [TCP, UDP]),
                 Match::ranges(Field::DESTINATION_PORT, [(9, 12), (1, 4), (3, 5), (6, 6)]),
             ],
             Verdict::Drop,
@@ -66,7 +73,7 @@ fn rules() -> Vec<(Rule, &'static str)> {
         ),
         (
             vec![
-                Match::one_of(Field::Protocol, [tcp, udp]),
+                Match::one_of(Field::Protocol, [TCP, UDP]),
                 Match::ranges(Field::DESTINATION_PORT, [(65_000, 65_535), (80, 80)]),
             ],
             Verdict::Drop,
@@ -92,13 +99,22 @@ fn rules() -> Vec<(Rule, &'static str)> {
             "ip saddr 192.0.2.1-192.0.2.5 drop",
         ),
         (
-            vec![is(Field::Family, 10), Match::ranges(to_v6, [(v6 | 1, v6 | 5)])],
+            vec![is(Field::Family, IPV6), Match::ranges(to_v6, [(NETWORK | 1, NETWORK | 5)])],
             Verdict::Drop,
             "ip6 daddr 2001:db8::1-2001:db8::5 drop",
         ),
+    ]
+}
+
+/// Rules that ask for flags, messages, sockets and connections.
+fn states() -> Vec<Shown> {
+    let is = Match::is;
+    let (v4, icmp) = (|| is(Field::Family, IPV4), 1);
+    let type_of_icmp = Field::Transport { offset: 0, length: 1 };
+    vec![
         (
             vec![
-                is(Field::Protocol, tcp),
+                is(Field::Protocol, TCP),
                 Match::bits(Field::Transport { offset: 13, length: 1 }, 0x12, 0x02),
                 Match::ranges(Field::IsSocketWildcard, [(0, 1)]),
                 is(Field::IsSocketTransparent, 1),
@@ -127,18 +143,19 @@ fn rules() -> Vec<(Rule, &'static str)> {
              accept",
         ),
         (
-            vec![is(Field::OpenedFromV6, v6 | 1), is(Field::OpenedToV6, v6 | 2)],
+            vec![is(Field::OpenedFromV6, NETWORK | 1), is(Field::OpenedToV6, NETWORK | 2)],
             Verdict::Accept,
             "ct original ip6 saddr 2001:db8::1 ct original ip6 daddr 2001:db8::2 accept",
         ),
-    ];
-    pairs.into_iter().map(|(matches, verdict, text)| (Rule::new(matches, verdict), text)).collect()
+    ]
 }
 
 #[test]
 fn rules_are_what_nft_shows() {
     isolated("rules_are_what_nft_shows", || {
-        let (rules, texts): (Vec<_>, Vec<_>) = rules().into_iter().unzip();
+        let all = places().into_iter().chain(states());
+        let all = all.map(|(matches, verdict, text)| (Rule::new(matches, verdict), text));
+        let (rules, texts): (Vec<_>, Vec<_>) = all.unzip();
         let mut owner = Owner::new().unwrap();
         let other = Chain { name: "other", hook: None, rules: Vec::new() };
         owner.make(&table("t", vec![prerouting(rules), other])).unwrap();

@@ -190,10 +190,8 @@ enum Condition {
     In(Vec<(u128, u128)>),
     /// None of these.
     NotIn(Vec<u128>),
-    /// Of the bits of the first these.
-    Bits(u128, u128),
-    /// Some of these bits.
-    SomeOf(u128),
+    /// Of the bits of the first these and no others, or not so.
+    Bits { of: u128, are: u128, is_so: bool },
 }
 
 /// One thing that a rule asks of a packet.
@@ -237,12 +235,17 @@ impl Match {
 
     /// Of these bits it has these and no others.
     pub fn bits(field: Field, of: u128, bits: u128) -> Self {
-        Self { field, condition: Condition::Bits(of, bits) }
+        Self { field, condition: Condition::Bits { of, are: bits, is_so: true } }
+    }
+
+    /// Of these bits it has others than just these.
+    pub fn other_bits(field: Field, of: u128, bits: u128) -> Self {
+        Self { field, condition: Condition::Bits { of, are: bits, is_so: false } }
     }
 
     /// It has one of these bits at least.
     pub fn some_of(field: Field, bits: u128) -> Self {
-        Self { field, condition: Condition::SomeOf(bits) }
+        Self::other_bits(field, bits, 0)
     }
 }
 
@@ -272,6 +275,12 @@ impl Rule {
         Self { matches: matches.into_iter().collect(), verdict }
     }
 
+    /// The same for packets that fit these before all others.
+    #[must_use]
+    pub fn only_for(self, matches: impl IntoIterator<Item = Match>) -> Self {
+        Self { matches: matches.into_iter().chain(self.matches).collect(), ..self }
+    }
+
     /// What makes it in the kernel, behind all that is in its chain: its sets, and itself.
     /// `sets` counts those of the transaction.
     pub(super) fn messages(&self, table: &str, chain: &str, sets: &mut u32) -> Vec<Message> {
@@ -295,13 +304,9 @@ impl Rule {
                     Condition::NotIn(values) => {
                         values.iter().for_each(|value| compare(rule, *field, false, *value));
                     }
-                    Condition::Bits(of, bits) => {
+                    Condition::Bits { of, are, is_so } => {
                         mask(rule, *field, *of);
-                        compare(rule, *field, true, *bits);
-                    }
-                    Condition::SomeOf(bits) => {
-                        mask(rule, *field, *bits);
-                        compare(rule, *field, false, 0);
+                        compare(rule, *field, *is_so, *are);
                     }
                 }
             }
