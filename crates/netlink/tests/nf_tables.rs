@@ -47,6 +47,12 @@ fn places() -> Vec<Shown> {
         (Field::Network { offset: 16, length: 4 }, Field::Network { offset: 24, length: 16 });
     let (lan, wan) = (Field::name("lan0"), Field::name("wan0"));
     vec![
+        (vec![is(Field::InputIndex, 1)], Verdict::Drop, r#"iif "lo" drop"#),
+        (
+            vec![Match::one_of(Field::OutputIndex, [8, 7, 300])],
+            Verdict::Drop,
+            "oif { 7, 8, 300 } drop",
+        ),
         (vec![is(Field::InputName, lan)], Verdict::Drop, r#"iifname "lan0" drop"#),
         (
             vec![Match::one_of(Field::OutputName, [wan, lan])],

@@ -141,6 +141,8 @@ pub mod bitwise {
 pub mod meta {
     pub const INTO: u16 = 1;
     pub const KEY: u16 = 2;
+    pub const INPUT_INDEX: u32 = 4;
+    pub const OUTPUT_INDEX: u32 = 5;
     pub const INPUT_NAME: u32 = 6;
     pub const OUTPUT_NAME: u32 = 7;
     pub const FAMILY: u32 = 15;
@@ -196,6 +198,7 @@ pub mod shown {
     pub const ADDRESS_V6: u32 = 8;
     pub const PROTOCOL: u32 = 12;
     pub const PORT: u32 = 13;
+    pub const INTERFACE_INDEX: u32 = 20;
     pub const INTERFACE: u32 = 41;
     /// Item: the order of bytes.
     pub const ORDER: u8 = 0;

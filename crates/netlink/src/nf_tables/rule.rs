@@ -14,6 +14,10 @@ pub const MAX_RANGES: usize = 512;
 /// What is asked of a packet. One that does not have it fits nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
+    /// Number of the interface that it came in by.
+    InputIndex,
+    /// Number of the interface that it goes out by.
+    OutputIndex,
     /// Name of the interface that it came in by, see [`Field::name`].
     InputName,
     /// Name of the interface that it goes out by, see [`Field::name`].
@@ -76,7 +80,8 @@ impl Field {
         match self {
             Self::InputName | Self::OutputName | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
             Self::Network { length, .. } | Self::Transport { length, .. } => length.into(),
-            Self::DestinationType | Self::TrackStatus | Self::OpenedFromV4 | Self::OpenedToV4 => 4,
+            Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => 4,
+            Self::OpenedFromV4 | Self::OpenedToV4 => 4,
             Self::OpenedToPort => 2,
             Self::Family | Self::Protocol | Self::IsSocketWildcard | Self::IsSocketTransparent => 1,
         }
@@ -85,8 +90,10 @@ impl Field {
     /// A value as the kernel has it.
     fn bytes(self, value: u128) -> Vec<u8> {
         match self {
-            // These are numbers of the kernel's, and those of packets.
-            Self::DestinationType | Self::TrackStatus => (value as u32).to_ne_bytes().to_vec(),
+            // The others are of packets, or are compared byte by byte.
+            Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => {
+                (value as u32).to_ne_bytes().to_vec()
+            }
             _ => value.to_be_bytes()[16 - self.length()..].to_vec(),
         }
     }
@@ -99,6 +106,7 @@ impl Field {
     /// As what nft(8) shows its values.
     fn shown_as(self) -> u32 {
         match self {
+            Self::InputIndex | Self::OutputIndex => number::shown::INTERFACE_INDEX,
             Self::InputName | Self::OutputName => number::shown::INTERFACE,
             Self::Protocol => number::shown::PROTOCOL,
             Self::DESTINATION_PORT | Self::OpenedToPort => number::shown::PORT,
@@ -111,7 +119,9 @@ impl Field {
     /// In which order nft(8) takes the bytes of its values to be.
     fn order(self) -> u32 {
         match self {
-            Self::InputName | Self::OutputName => number::shown::NATIVE,
+            Self::InputIndex | Self::OutputIndex | Self::InputName | Self::OutputName => {
+                number::shown::NATIVE
+            }
             _ => number::shown::MOST_SIGNIFICANT_FIRST,
         }
     }
@@ -119,6 +129,8 @@ impl Field {
     /// Adds the expression that reads it.
     fn read(self, rule: &mut Message) {
         match self {
+            Self::InputIndex => read_meta(rule, number::meta::INPUT_INDEX),
+            Self::OutputIndex => read_meta(rule, number::meta::OUTPUT_INDEX),
             Self::InputName => read_meta(rule, number::meta::INPUT_NAME),
             Self::OutputName => read_meta(rule, number::meta::OUTPUT_NAME),
             Self::Family => read_meta(rule, number::meta::FAMILY),
@@ -204,17 +216,20 @@ pub struct Match {
 impl Match {
     /// It is this.
     pub fn is(field: Field, value: u128) -> Self {
-        Self::ranges(field, [(value, value)])
+        Self::one_of(field, [value])
     }
 
     /// It is one of these.
     pub fn one_of(field: Field, values: impl IntoIterator<Item = u128>) -> Self {
-        Self::ranges(field, values.into_iter().map(|value| (value, value)))
+        let mut each: Vec<_> = values.into_iter().map(|value| (value, value)).collect();
+        each.sort_unstable();
+        each.dedup();
+        Self { field, condition: Condition::In(each) }
     }
 
     /// It is in one of these ranges, [`MAX_RANGES`] at most, which may overlap; both ends count. Not
-    /// for fields that are numbers of the kernel's ([`Field::DestinationType`],
-    /// [`Field::TrackStatus`]), which have no order.
+    /// for fields that are numbers of the kernel's ([`Field::InputIndex`], [`Field::OutputIndex`],
+    /// [`Field::DestinationType`], [`Field::TrackStatus`]), whose bytes have another order.
     pub fn ranges(field: Field, ranges: impl IntoIterator<Item = (u128, u128)>) -> Self {
         let mut ranges: Vec<_> = ranges.into_iter().collect();
         ranges.sort_unstable();
