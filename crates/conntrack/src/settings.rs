@@ -132,7 +132,7 @@ const MOST_HALF_OPEN: u64 = 1 << 20;
 declare_tunables! {
     Settings;
     "nf_conntrack_max", Entries, 1_048_576, 1..=MOST_ENTRIES,
-        "Most connections of the whole gateway.",
+        "Most connections of the whole gateway. Where a process may use less than 536 MiB of memory, by default as many as fit.",
         [max_entries];
     "stateway_half_open_per_source", Entries, 0, 0..=MOST_HALF_OPEN,
         "Most connections of one source (IPv4 address or IPv6 /64) that nobody has answered or that are in their handshake; 0: any number.",

@@ -11,6 +11,8 @@
 mod announced;
 #[path = "live/calls.rs"]
 mod calls;
+#[path = "live/control_groups.rs"]
+mod control_groups;
 #[path = "live/floods.rs"]
 mod floods;
 #[path = "live/fragments/mod.rs"]
@@ -21,6 +23,8 @@ mod h323;
 mod hostile_text;
 #[path = "live/kernel.rs"]
 mod kernel;
+#[path = "live/kills.rs"]
+mod kills;
 #[path = "live/lifetime.rs"]
 mod lifetime;
 #[path = "live/mtu.rs"]

@@ -18,6 +18,7 @@ pub mod memory;
 mod pool;
 mod port;
 mod prefetch;
+mod usable_memory;
 mod wake;
 
 pub use buffer::enlarge_receive_buffer;
@@ -28,4 +29,5 @@ pub use interface::{LinkState, link_state};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};
 pub use prefetch::prefetch_line;
+pub use usable_memory::usable_memory;
 pub use wake::{Ready, Waiter, Waker};

@@ -1,11 +1,13 @@
-//! Routes, rules, neighbours and links as the kernel has them, followed live.
+//! Routes, rules, neighbours and links as the kernel has them, followed live, and tables of
+//! nf_tables that this process owns.
 //!
 //! [`Mirror`] holds a [`Picture`] of what the kernel says over rtnetlink(7), and brings it up
 //! to date when it is told to. Whoever changes routes goes on as before: `ip route`, a routing
 //! daemon, a DHCP client. Nothing is changed in the kernel, but that [`Mirror::resolve`] has it
-//! look for a neighbour.
+//! look for a neighbour, and what [`nf_tables`] makes, which goes with the process.
 
 mod mirror;
+pub mod nf_tables;
 mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -68,7 +68,7 @@ impl Drop for RulesFile {
     }
 }
 
-fn translating_lab(workers: u32) -> Result<Live> {
+pub fn translating_lab(workers: u32) -> Result<Live> {
     lab_with(workers, &rules(None))
 }
 

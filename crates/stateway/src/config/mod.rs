@@ -58,6 +58,8 @@ pub struct Configuration {
     pub reserve: Reserve,
     /// All tunables, the changed ones among them, and the helpers.
     pub settings: Settings,
+    /// True if the file says how many connections there may be (`nf_conntrack_max`).
+    pub is_limit_given: bool,
     /// What the labels of connections are called.
     pub labels: Arc<LabelNames>,
     /// The ruleset.

@@ -44,7 +44,7 @@ pub(super) fn read(
     config.zones =
         zones::read(&mut reader, &mut document, &config.interfaces, &config.timeout_policies);
     if let Some(section) = table(&mut reader, &mut document, "tunables") {
-        tunables(&mut reader, section, &mut config.settings);
+        config.is_limit_given = tunables(&mut reader, section, &mut config.settings);
     }
     if let Some(section) = table(&mut reader, &mut document, "conntrack") {
         let max_entries = config.settings.conntrack.max_entries;
@@ -233,7 +233,8 @@ fn labels(reader: &mut Reader<'_>, mut section: Section<'_>) -> LabelNames {
     names
 }
 
-fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Settings) {
+/// Returns whether the limit of connections is among them.
+fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Settings) -> bool {
     let entries = section.rest();
     let mut given: Vec<(&str, usize, u64)> = Vec::new();
     for entry in &entries {
@@ -252,6 +253,7 @@ fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Se
             Err(what) => reader.note(entry.offset, &entry.key, what),
         }
     }
+    given.iter().any(|(name, ..)| *name == "nf_conntrack_max")
 }
 
 /// Some settings have two names. That two lines say different things of one is found by

@@ -1,65 +1,64 @@
-//! What the kernel keeps from the host because the gateway translates it, as rules of nft.
+//! What the kernel keeps from the host because the gateway translates it, as rules of nf_tables.
 
-use std::fmt::Write;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 use engine::FromHost;
+use netlink::nf_tables::{Chain, Field, Hook, MAX_RANGES, Match, Rule, Stage, Table, Verdict};
 use ruleset::{Forwarded, Interval, name_bits};
 use steer::PortRange;
 use wire::Family;
 
-/// Priority of chains that translate destinations.
-const DSTNAT: i32 = -100;
+/// Priorities of chains: before tracking, right behind that, and behind the translation of
+/// destinations. That of a chain of output is the usual one.
+const RAW: i32 = -300;
+const BEHIND_RAW: i32 = -299;
+const BEHIND_DSTNAT: i32 = -99;
+const FILTER: i32 = 0;
 
-/// Matches what is not for the host.
-pub const NOT_FOR_HOST: &str = "fib daddr type != { local, broadcast, anycast, multicast }";
+/// Address families (linux/netfilter.h).
+const IPV4: u128 = 2;
+const IPV6: u128 = 10;
 
-/// Protocols with ports.
-const WITH_PORTS: &str = "meta l4proto { tcp, udp, udplite, sctp, dccp }";
+/// Protocols.
+const ICMP: u128 = 1;
+const TCP: u128 = 6;
+const UDP: u128 = 17;
+const GRE: u128 = 47;
+const ICMPV6: u128 = 58;
+/// Those with ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
+const WITH_PORTS: [u128; 5] = [TCP, UDP, 33, 132, 136];
 
-/// Drops what no connection of the host has, only a socket that waits for anybody.
-const WAITS_FOR_ANYBODY: &str = "socket wildcard 1 drop";
-/// Lets through what belongs to a socket. Whether one is transparent is asked because that can
-/// be told, either way, of connections that are being opened and of those that are over too.
-const BELONGS_TO_HOST: &str = "socket transparent { 0, 1 } accept";
+/// Types of ICMP and ICMPv6 messages.
+const ICMP_UNREACHABLE: u128 = 3;
+const ECHO_REQUESTS: [(u128, u128); 2] = [(ICMP, 8), (ICMPV6, 128)];
+/// Errors: destination unreachable, time exceeded, parameter problem; ICMPv6 has packet too big
+/// as well.
+const ICMP_ERRORS: [u128; 3] = [ICMP_UNREACHABLE, 11, 12];
+const ICMPV6_ERRORS: [u128; 4] = [1, 2, 3, 4];
+/// Code: protocol unreachable.
+const PROTOCOL_UNREACHABLE: u128 = 2;
 
-/// Lets through what may open a connection of the host, or belongs to a socket of it.
-const OPENS_OR_BELONGS_TO_HOST: [&str; 6] = [
-    // There is no telling of others, and the host does not refuse what it has no part in.
-    "meta l4proto != { tcp, udp } accept",
-    "tcp flags & (syn | ack) == syn accept",
-    "meta l4proto udp socket wildcard { 0, 1 } accept",
-    WAITS_FOR_ANYBODY,
-    BELONGS_TO_HOST,
-    "drop",
-];
+/// Type and code of an ICMP message.
+const ICMP_TYPE: Field = Field::Transport { offset: 0, length: 1 };
+const ICMP_CODE: Field = Field::Transport { offset: 1, length: 1 };
+/// Flags of TCP: of SYN and ACK, and SYN alone.
+const TCP_FLAGS: Field = Field::Transport { offset: 13, length: 1 };
+const SYN_ACK: u128 = 0x12;
+const SYN: u128 = 0x02;
+
+/// What an address can be to the host (`RTN_` of linux/rtnetlink.h) that makes what is for it the
+/// host's affair: local, broadcast, anycast, multicast.
+const FOR_HOST: [u128; 4] = [2, 3, 4, 5];
+
+/// Bits of the kernel's connections (`IPS_`): expected, confirmed, destination translated.
+const EXPECTED: u128 = 1;
+const CONFIRMED: u128 = 1 << 3;
+const DESTINATION_TRANSLATED: u128 = 1 << 5;
 
 /// Packets whose destination rules translated that are gone, which are remembered because
 /// connections may live that were: the latest.
 const MAX_FORMER: usize = 256;
-
-/// Errors about what the host has answered, which go to whom its receiver takes for the sender.
-const ERRORS: [&str; 2] = [
-    "icmp type { destination-unreachable, time-exceeded, parameter-problem } accept",
-    "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } \
-     accept",
-];
-
-/// What the kernel's own rules have led to the host is the host's if it belongs to a connection
-/// that the kernel knows, or to one that it expects. Nothing that goes on may be taken for the
-/// beginning of another: the gateway has its connection.
-const LED_TO_HOST: [&str; 2] = [
-    "ct status & (confirmed | expected) != 0 accept",
-    "meta l4proto tcp tcp flags & (syn | ack) != syn drop",
-];
-
-/// What the host says of packets of calls (GRE version 1, RFC 2637 section 4.1) that it has no part
-/// in: protocol unreachable. It can not be told before whose they are, and the host may have calls
-/// of its own, so they come to it and only its answer is dropped. What is quoted stands behind the
-/// eight bytes of ICMP and has no options.
-const ANSWERS_CALLS: &str =
-    "icmp type destination-unreachable icmp code 2 @th,136,8 47 @th,237,3 1";
 
 /// Packets for the host's addresses that are not the host's affair, and packets for others' that
 /// may be.
@@ -108,113 +107,224 @@ impl KeptOut {
         self
     }
 
-    /// Has a new table with a chain `left` drop this, for packets that come in by these
-    /// interfaces.
-    pub fn order(&self, table: &str, interfaces: &[String]) -> String {
-        let mut order = String::new();
-        let mut add = |command: String| {
-            // Writing to a text can not fail.
-            let _ = write!(order, "{command}; ");
-        };
-        for chain in ["translated", "sources", "former"] {
-            add(format!("add chain inet {table} {chain}"));
+    /// The table of this name that does so for packets that come in by these interfaces.
+    pub fn table(&self, name: String, interfaces: &[String]) -> Table {
+        let names = || interfaces.iter().map(|name| Field::name(name));
+        let came_in = Match::one_of(Field::InputName, names());
+        let to_left = Rule::new([came_in.clone()], Verdict::Jump("left"));
+        let not_for_host = Rule::new([came_in.clone(), not_for_host()], Verdict::Drop);
+        let mut chains = vec![
+            base("prerouting", Stage::Prerouting, RAW, vec![to_left.clone(), not_for_host.clone()]),
+            chain("left", self.left_rules(interfaces)),
+        ];
+        // Not every kernel has what it takes, which nobody needs without translation.
+        if *self == Self::default() {
+            return Table { name, chains };
         }
-        add(format!(
-            "add chain inet {table} host {{ type filter hook prerouting priority -299; policy \
-             accept; }}"
-        ));
-        let names = interfaces.iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-        add(format!("add rule inet {table} host iifname {{ {names} }} jump left"));
-        add(format!("add rule inet {table} host iifname {{ {names} }} jump translated"));
-        self.order_left(table, interfaces, &names, &mut add);
+        let to_translated = Rule::new([came_in.clone()], Verdict::Jump("translated"));
+        let host = vec![to_left, to_translated.clone()];
+        chains.extend([
+            base("host", Stage::Prerouting, BEHIND_RAW, host),
+            chain("translated", self.translated_rules(interfaces)),
+            chain("sources", sources_rules()),
+            chain("former", opens_or_belongs_to_host()),
+        ]);
+        if self.leaves_any() {
+            let translated = Match::some_of(Field::TrackStatus, DESTINATION_TRANSLATED);
+            let to_led = Rule::new([came_in, translated], Verdict::Goto("led"));
+            let behind = vec![not_for_host, to_led, to_translated];
+            chains.push(base("behind", Stage::Prerouting, BEHIND_DSTNAT, behind));
+            chains.push(chain("led", self.led_rules(interfaces)));
+        }
         if !self.addresses.is_empty() || !self.forwarded.is_empty() {
-            add(format!(
-                "add chain inet {table} answers {{ type filter hook output priority 0; policy \
-                 accept; }}"
-            ));
-            add(format!(
-                "add rule inet {table} answers oifname {{ {names} }} {ANSWERS_CALLS} drop"
-            ));
+            let goes_out = Match::one_of(Field::OutputName, names());
+            let answers = answers_calls(goes_out);
+            chains.push(base("answers", Stage::Output, FILTER, vec![answers]));
         }
-        for rule in self.forwarded.iter().flat_map(|packets| rules_of(packets, interfaces)) {
-            add(format!("add rule inet {table} translated {rule}"));
-        }
-        for packets in &self.former {
-            if let Some((matches, _)) = matches_of(packets, interfaces, Seen::Now) {
-                add(format!("add rule inet {table} translated {matches}jump former"));
-            }
-        }
-        for rule in OPENS_OR_BELONGS_TO_HOST {
-            add(format!("add rule inet {table} former {rule}"));
-        }
-        let ports: Vec<_> = self.ports.iter().map(|(min, max)| format!("{min}-{max}")).collect();
-        for (family, is_v4) in [("ip", true), ("ip6", false)] {
-            let texts: Vec<String> = self
-                .addresses
-                .iter()
-                .filter(|range| range.start().is_ipv4() == is_v4)
-                .map(|range| interval(*range.start(), *range.end()))
-                .collect();
-            if !texts.is_empty() {
-                add(format!(
-                    "add rule inet {table} translated {family} daddr {{ {} }} {WITH_PORTS} th \
-                     dport {{ {} }} jump sources",
-                    texts.join(", "),
-                    ports.join(", ")
-                ));
-            }
-        }
-        for rule in [
-            "tcp flags & (syn | ack) == syn socket wildcard { 0, 1 } accept",
-            "meta l4proto udp socket wildcard { 0, 1 } accept",
-            WAITS_FOR_ANYBODY,
-            BELONGS_TO_HOST,
-            "drop",
-        ] {
-            add(format!("add rule inet {table} sources {rule}"));
-        }
-        order
+        Table { name, chains }
     }
 
-    /// Has a table let through what the kernel may redirect, and behind the kernel's destination
-    /// translation nothing of it that is not the host's.
-    fn order_left(
-        &self,
-        table: &str,
-        interfaces: &[String],
-        names: &str,
-        add: &mut impl FnMut(String),
-    ) {
-        if self.left.is_empty() && self.formerly_left.is_empty() {
-            return;
+    /// True if the kernel gets, or got, anything that is not for the host.
+    fn leaves_any(&self) -> bool {
+        !self.left.is_empty() || !self.formerly_left.is_empty()
+    }
+
+    /// Accepts what the kernel may redirect.
+    fn left_rules(&self, interfaces: &[String]) -> Vec<Rule> {
+        if !self.leaves_any() {
+            return Vec::new();
         }
-        for packets in self.left.iter().chain(&self.formerly_left) {
-            if let Some((matches, _)) = matches_of(packets, interfaces, Seen::Now) {
-                add(format!("add rule inet {table} left {matches}accept"));
+        let left = self.left.iter().chain(&self.formerly_left);
+        let left = left.filter_map(|packets| matches_of(packets, interfaces, Seen::Now));
+        let mut rules: Vec<_> = left.map(|matches| Rule::new(matches, Verdict::Accept)).collect();
+        // Errors about what the host has answered go to whom their receiver takes for the sender.
+        rules.extend([
+            icmp(ICMP, Match::one_of(ICMP_TYPE, ICMP_ERRORS), Verdict::Accept),
+            icmp(ICMPV6, Match::one_of(ICMP_TYPE, ICMPV6_ERRORS), Verdict::Accept),
+        ]);
+        rules
+    }
+
+    /// Drops what the gateway translates.
+    fn translated_rules(&self, interfaces: &[String]) -> Vec<Rule> {
+        let mut rules: Vec<Rule> = self
+            .forwarded
+            .iter()
+            .flat_map(|packets| forwarded_rules(packets, interfaces))
+            .collect();
+        let former = self.former.iter();
+        let former = former.filter_map(|packets| matches_of(packets, interfaces, Seen::Now));
+        rules.extend(former.map(|matches| Rule::new(matches, Verdict::Jump("former"))));
+        for is_v4 in [true, false] {
+            let of_family = |range: &&RangeInclusive<IpAddr>| range.start().is_ipv4() == is_v4;
+            let bits = |range: &RangeInclusive<IpAddr>| (bits(*range.start()), bits(*range.end()));
+            let ranges: Vec<_> = self.addresses.iter().filter(of_family).map(bits).collect();
+            let family = if is_v4 { Family::V4 } else { Family::V6 };
+            for addresses in ranges.chunks(MAX_RANGES) {
+                for ports in self.ports.chunks(MAX_RANGES) {
+                    let address = Match::ranges(destination(family), addresses.iter().copied());
+                    let ports = ports.iter().map(|(low, high)| ((*low).into(), (*high).into()));
+                    let matches = [
+                        is_of(family),
+                        address,
+                        Match::one_of(Field::Protocol, WITH_PORTS),
+                        Match::ranges(Field::DESTINATION_PORT, ports),
+                    ];
+                    rules.push(Rule::new(matches, Verdict::Jump("sources")));
+                }
             }
         }
-        for rule in ERRORS {
-            add(format!("add rule inet {table} left {rule}"));
-        }
-        add(format!(
-            "add chain inet {table} behind {{ type filter hook prerouting priority {}; policy \
-             accept; }}",
-            DSTNAT + 1
-        ));
-        add(format!("add chain inet {table} led"));
-        for rule in [&format!("{NOT_FOR_HOST} drop"), "ct status dnat goto led", "jump translated"]
-        {
-            add(format!("add rule inet {table} behind iifname {{ {names} }} {rule}"));
-        }
-        for rule in LED_TO_HOST {
-            add(format!("add rule inet {table} led {rule}"));
-        }
-        for packets in &self.left {
-            if let Some((matches, _)) = matches_of(packets, interfaces, Seen::Before) {
-                add(format!("add rule inet {table} led {matches}accept"));
-            }
-        }
-        add(format!("add rule inet {table} led drop"));
+        rules
+    }
+
+    /// What the kernel's own rules have led to the host is the host's if it belongs to a connection
+    /// that the kernel knows, or to one that it expects, or if rules here leave it too. Nothing
+    /// that goes on may be taken for the beginning of another: the gateway has its connection.
+    fn led_rules(&self, interfaces: &[String]) -> Vec<Rule> {
+        let known = Match::some_of(Field::TrackStatus, CONFIRMED | EXPECTED);
+        let goes_on = [Match::is(Field::Protocol, TCP), Match::other_bits(TCP_FLAGS, SYN_ACK, SYN)];
+        let mut rules =
+            vec![Rule::new([known], Verdict::Accept), Rule::new(goes_on, Verdict::Drop)];
+        let left = self.left.iter();
+        let left = left.filter_map(|packets| matches_of(packets, interfaces, Seen::Before));
+        rules.extend(left.map(|matches| Rule::new(matches, Verdict::Accept)));
+        rules.push(Rule::new([], Verdict::Drop));
+        rules
+    }
+}
+
+fn base(name: &'static str, stage: Stage, priority: i32, rules: Vec<Rule>) -> Chain {
+    Chain { name, hook: Some(Hook { stage, priority }), rules }
+}
+
+fn chain(name: &'static str, rules: Vec<Rule>) -> Chain {
+    Chain { name, hook: None, rules }
+}
+
+/// What is not for the host.
+fn not_for_host() -> Match {
+    Match::none_of(Field::DestinationType, FOR_HOST)
+}
+
+/// What opens a connection of TCP.
+fn opens_tcp() -> [Match; 2] {
+    [Match::is(Field::Protocol, TCP), Match::bits(TCP_FLAGS, SYN_ACK, SYN)]
+}
+
+/// What comes to any socket of the host.
+fn comes_to_socket() -> Match {
+    Match::ranges(Field::IsSocketWildcard, [(0, 1)])
+}
+
+/// Drops what no connection of the host has, only a socket that waits for anybody.
+fn waits_for_anybody() -> Rule {
+    Rule::new([Match::is(Field::IsSocketWildcard, 1)], Verdict::Drop)
+}
+
+/// What belongs to a socket. Whether one is transparent is asked because that can be told, either
+/// way, of connections that are being opened and of those that are over too.
+fn belongs_to_socket() -> Match {
+    Match::ranges(Field::IsSocketTransparent, [(0, 1)])
+}
+
+/// Accepts what may open a connection of the host, or belongs to a socket of it.
+fn opens_or_belongs_to_host() -> Vec<Rule> {
+    vec![
+        // There is no telling of others, and the host does not refuse what it has no part in.
+        Rule::new([Match::none_of(Field::Protocol, [TCP, UDP])], Verdict::Accept),
+        Rule::new(opens_tcp(), Verdict::Accept),
+        Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
+        waits_for_anybody(),
+        Rule::new([belongs_to_socket()], Verdict::Accept),
+        Rule::new([], Verdict::Drop),
+    ]
+}
+
+/// Accepts of what is for a translation address and a port of the range what the host has a socket
+/// for.
+fn sources_rules() -> Vec<Rule> {
+    vec![
+        Rule::new(opens_tcp().into_iter().chain([comes_to_socket()]), Verdict::Accept),
+        Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
+        waits_for_anybody(),
+        Rule::new([belongs_to_socket()], Verdict::Accept),
+        Rule::new([], Verdict::Drop),
+    ]
+}
+
+/// Drops what the host says of packets of calls (GRE version 1, RFC 2637 section 4.1) that it has
+/// no part in: protocol unreachable. It can not be told before whose they are, and the host may
+/// have calls of its own, so they come to it and only its answer is dropped. What is quoted stands
+/// behind the eight bytes of ICMP and has no options.
+fn answers_calls(goes_out: Match) -> Rule {
+    let protocol = Field::Transport { offset: 8 + 9, length: 1 };
+    let version = Field::Transport { offset: 8 + 20 + 1, length: 1 };
+    let matches = [
+        goes_out,
+        is_of(Family::V4),
+        Match::is(Field::Protocol, ICMP),
+        Match::is(ICMP_TYPE, ICMP_UNREACHABLE),
+        Match::is(ICMP_CODE, PROTOCOL_UNREACHABLE),
+        Match::is(protocol, GRE),
+        Match::bits(version, 7, 1),
+    ];
+    Rule::new(matches, Verdict::Drop)
+}
+
+/// For messages of ICMP or ICMPv6 that are so.
+fn icmp(protocol: u128, message: Match, verdict: Verdict) -> Rule {
+    let family = if protocol == ICMP { Family::V4 } else { Family::V6 };
+    Rule::new([is_of(family), Match::is(Field::Protocol, protocol), message], verdict)
+}
+
+fn is_of(family: Family) -> Match {
+    Match::is(
+        Field::Family,
+        match family {
+            Family::V4 => IPV4,
+            Family::V6 => IPV6,
+        },
+    )
+}
+
+fn source(family: Family) -> Field {
+    match family {
+        Family::V4 => Field::Network { offset: 12, length: 4 },
+        Family::V6 => Field::Network { offset: 8, length: 16 },
+    }
+}
+
+fn destination(family: Family) -> Field {
+    match family {
+        Family::V4 => Field::Network { offset: 16, length: 4 },
+        Family::V6 => Field::Network { offset: 24, length: 16 },
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
     }
 }
 
@@ -253,76 +363,67 @@ enum Seen {
     Before,
 }
 
-/// What packets of one kind match, and whether that includes a port; `None` if none of the
-/// interfaces is meant.
-fn matches_of(packets: &Forwarded, interfaces: &[String], seen: Seen) -> Option<(String, bool)> {
-    let mut matches = String::new();
+/// What packets of one kind match; `None` if none of the interfaces is meant.
+fn matches_of(packets: &Forwarded, interfaces: &[String], seen: Seen) -> Option<Vec<Match>> {
+    let mut matches = Vec::new();
     if let Some(named) = packets.interfaces {
         let is_named = |name: &&String| name_bits(name).is_some_and(|bits| named.holds(bits));
-        let names: Vec<_> = interfaces.iter().filter(is_named).map(|it| quoted(it)).collect();
+        let names: Vec<_> = interfaces.iter().filter(is_named).collect();
         if names.is_empty() {
             return None;
         }
-        matches = format!("iifname {{ {} }} ", names.join(", "));
+        let names = names.into_iter().map(|name| Field::name(name));
+        matches.push(Match::one_of(Field::InputName, names));
     }
-    for (field, addresses) in [("saddr", packets.sources), ("daddr", packets.addresses)] {
-        if let Some((family, Interval { low, high })) = addresses {
-            matches += if seen == Seen::Before { "ct original " } else { "" };
-            let text = match family {
-                Family::V4 => {
-                    let address = |number: u128| IpAddr::V4(Ipv4Addr::from_bits(number as u32));
-                    format!("ip {field} {} ", interval(address(low), address(high)))
-                }
-                Family::V6 => {
-                    let address = |number: u128| IpAddr::V6(Ipv6Addr::from_bits(number));
-                    format!("ip6 {field} {} ", interval(address(low), address(high)))
-                }
-            };
-            matches += &text;
-        }
-    }
-    if let (Some(family), None, None) = (packets.family, packets.sources, packets.addresses) {
-        matches += match family {
-            Family::V4 => "meta nfproto ipv4 ",
-            Family::V6 => "meta nfproto ipv6 ",
+    let families = [packets.sources, packets.addresses].map(|it| it.map(|(family, _)| family));
+    let family = packets.family.into_iter().chain(families.into_iter().flatten()).next();
+    matches.extend(family.map(is_of));
+    if let Some((family, Interval { low, high })) = packets.sources {
+        let field = match (seen, family) {
+            (Seen::Now, _) => source(family),
+            (Seen::Before, Family::V4) => Field::OpenedFromV4,
+            (Seen::Before, Family::V6) => Field::OpenedFromV6,
         };
+        matches.push(Match::ranges(field, [(low, high)]));
+    }
+    if let Some((family, Interval { low, high })) = packets.addresses {
+        let field = match (seen, family) {
+            (Seen::Now, _) => destination(family),
+            (Seen::Before, Family::V4) => Field::OpenedToV4,
+            (Seen::Before, Family::V6) => Field::OpenedToV6,
+        };
+        matches.push(Match::ranges(field, [(low, high)]));
     }
     match (packets.protocol, packets.ports) {
-        (Some(protocol), _) => matches += &format!("meta l4proto {protocol} "),
-        (None, Some(_)) => matches += &format!("{WITH_PORTS} "),
+        (Some(protocol), _) => matches.push(Match::is(Field::Protocol, protocol.into())),
+        (None, Some(_)) => matches.push(Match::one_of(Field::Protocol, WITH_PORTS)),
         (None, None) => {}
     }
     if let Some((low, high)) = packets.ports {
-        let field = if seen == Seen::Before { "ct original proto-dst" } else { "th dport" };
-        matches += &format!("{field} {low}-{high} ");
+        let field = match seen {
+            Seen::Now => Field::DESTINATION_PORT,
+            Seen::Before => Field::OpenedToPort,
+        };
+        matches.push(Match::ranges(field, [(low.into(), high.into())]));
     }
-    Some((matches, packets.ports.is_some()))
+    Some(matches)
 }
 
-/// The rules for one kind of packets, behind what they match.
-fn rules_of(packets: &Forwarded, interfaces: &[String]) -> Vec<String> {
-    match matches_of(packets, interfaces, Seen::Now) {
-        None => Vec::new(),
-        Some((matches, true)) => vec![format!("{matches}drop")],
-        // What the host itself has opened is not translated, nor is talk on the link.
-        Some((matches, false)) => [
-            WAITS_FOR_ANYBODY,
-            BELONGS_TO_HOST,
-            "icmp type != echo-request accept",
-            "icmpv6 type != echo-request accept",
-            "drop",
-        ]
-        .map(|rule| format!("{matches}{rule}"))
-        .to_vec(),
+/// The rules for one kind of packets whose destination is translated.
+fn forwarded_rules(packets: &Forwarded, interfaces: &[String]) -> Vec<Rule> {
+    let Some(matches) = matches_of(packets, interfaces, Seen::Now) else { return Vec::new() };
+    if packets.ports.is_some() {
+        return vec![Rule::new(matches, Verdict::Drop)];
     }
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{name}\"")
-}
-
-fn interval(low: IpAddr, high: IpAddr) -> String {
-    if low == high { low.to_string() } else { format!("{low}-{high}") }
+    // What the host itself has opened is not translated, nor is talk on the link.
+    let talk = ECHO_REQUESTS
+        .map(|(protocol, echo)| icmp(protocol, Match::none_of(ICMP_TYPE, [echo]), Verdict::Accept));
+    let [talk_v4, talk_v6] = talk;
+    let belongs = Rule::new([belongs_to_socket()], Verdict::Accept);
+    let rest = Rule::new([], Verdict::Drop);
+    [waits_for_anybody(), belongs, talk_v4, talk_v6, rest]
+        .map(|rule| rule.only_for(matches.iter().cloned()))
+        .to_vec()
 }
 
 #[cfg(test)]
@@ -337,6 +438,17 @@ mod tests {
         KeptOut { forwarded: ports.into_iter().map(port).collect(), ..KeptOut::default() }
     }
 
+    /// The rules of a chain of the table, which has it.
+    fn rules(kept_out: &KeptOut, interface: &str, chain: &str) -> Vec<Rule> {
+        let table = kept_out.table("t".to_owned(), &[interface.to_owned()]);
+        let chain = table.chains.into_iter().find(|it| it.name == chain);
+        chain.expect("there is such a chain").rules
+    }
+
+    fn for_port(port: u128) -> Vec<Match> {
+        vec![Match::is(Field::Protocol, TCP), Match::is(Field::DESTINATION_PORT, port)]
+    }
+
     #[test]
     fn what_was_forwarded_is_remembered_until_it_is_again_and_no_longer_than_there_is_room() {
         let first = kept_out([80, 443]);
@@ -349,15 +461,12 @@ mod tests {
         assert_eq!(third.former, [port(80), port(443)]);
         let fourth = kept_out([80]).after(&third);
         assert_eq!(fourth.former, [port(443)]);
-        let order = third.order("t", &["wan0".to_owned()]);
-        for port in [80, 443] {
-            let rule = format!("add rule inet t translated meta l4proto 6 th dport {port}-{port}");
-            assert!(order.contains(&format!("{rule} jump former; ")), "{order}");
-        }
+        let former = [80, 443].map(|port| Rule::new(for_port(port), Verdict::Jump("former")));
+        assert_eq!(rules(&third, "wan0", "translated"), former);
         let many = kept_out([]).after(&kept_out(1..=1000));
         let latest: Vec<_> = (1001 - MAX_FORMER as u16..=1000).map(port).collect();
         assert_eq!(many.former, latest);
-        // The same again changes nothing, so nft is not bothered.
+        // The same again changes nothing, so the kernel is not bothered.
         assert_eq!(kept_out([443]).after(&second), second);
     }
 
@@ -374,31 +483,50 @@ mod tests {
             ..KeptOut::default()
         };
         let after = ports(&[(1024, 2047)]).after(&ports(&[(1024, 2047), (40_000, 40_000)]));
-        let order = after.order("t", &["wan0".to_owned()]);
-        assert!(order.contains("th dport { 1024-2047, 40000-40000 } jump sources; "), "{order}");
+        let sources = Rule::new(
+            [
+                is_of(Family::V4),
+                Match::is(destination(Family::V4), 0xc633_6401),
+                Match::one_of(Field::Protocol, WITH_PORTS),
+                Match::ranges(Field::DESTINATION_PORT, [(1024, 2047), (40_000, 40_000)]),
+            ],
+            Verdict::Jump("sources"),
+        );
+        assert_eq!(rules(&after, "wan0", "translated"), [sources]);
     }
 
     #[test]
     fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translation() {
-        let order = |kept_out: &KeptOut| kept_out.order("t", &["lan0".to_owned()]);
-        let is_ordered = |order: &str, rule: &str| order.contains(&format!("{rule}; "));
-        assert!(!order(&kept_out([80])).contains("behind"));
-        let address = Interval::one(u32::from_be_bytes([198, 51, 100, 1]).into());
-        let web = Forwarded { addresses: Some((Family::V4, address)), ..port(80) };
+        let has_chain = |kept_out: &KeptOut, name: &str| {
+            kept_out.table("t".to_owned(), &[]).chains.iter().any(|chain| chain.name == name)
+        };
+        assert!(!has_chain(&kept_out([80]), "behind"));
+        let address: u128 = 0xc633_6401;
+        let web = Forwarded { addresses: Some((Family::V4, Interval::one(address))), ..port(80) };
         let before = KeptOut { left: vec![web], ..kept_out([]) };
-        let through =
-            "add rule inet t left ip daddr 198.51.100.1 meta l4proto 6 th dport 80-80 accept";
-        let led = "add rule inet t led ct original ip daddr 198.51.100.1 meta l4proto 6 ct \
-                   original proto-dst 80-80 accept";
-        let text = order(&before);
-        assert!(is_ordered(&text, through) && is_ordered(&text, led), "{text}");
+        assert!(has_chain(&before, "behind"));
+        let is_v4 = is_of(Family::V4);
+        let mut matches = vec![is_v4.clone(), Match::is(destination(Family::V4), address)];
+        matches.extend(for_port(80));
+        let through = Rule::new(matches, Verdict::Accept);
+        let opened = [
+            is_v4,
+            Match::is(Field::OpenedToV4, address),
+            Match::is(Field::Protocol, TCP),
+            Match::is(Field::OpenedToPort, 80),
+        ];
+        let led = Rule::new(opened, Verdict::Accept);
+        let drop = Rule::new([], Verdict::Drop);
+        assert!(rules(&before, "lan0", "left").contains(&through));
+        assert!(rules(&before, "lan0", "led").ends_with(&[led.clone(), drop.clone()]));
         // What is gone opens nothing there any more.
         let after = kept_out([]).after(&before);
         assert_eq!(after.formerly_left, [web]);
-        let text = order(&after);
-        assert!(is_ordered(&text, through) && !is_ordered(&text, led), "{text}");
-        assert!(is_ordered(&text, "add rule inet t led drop"), "{text}");
+        assert!(rules(&after, "lan0", "left").contains(&through));
+        let led_after = rules(&after, "lan0", "led");
+        assert!(!led_after.contains(&led) && led_after.ends_with(&[drop]));
         let again = KeptOut { left: vec![web], ..kept_out([]) }.after(&after);
-        assert_eq!(order(&again), order(&before));
+        let table = |kept_out: &KeptOut| kept_out.table("t".to_owned(), &["lan0".to_owned()]);
+        assert_eq!(table(&again), table(&before));
     }
 }

@@ -4,6 +4,7 @@ mod claim;
 mod guard;
 mod kept_out;
 mod notify;
+mod room;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Debug};
@@ -73,7 +74,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     // For the hash tables of explanations, in which there is what senders have chosen.
     let seed = RandomState::new().hash_one(0_u8);
-    let (config, rules) = Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
+    let (mut config, rules) =
+        Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
+    let memory = netio::usable_memory().context("can not tell how much memory there is")?;
+    if let Some(line) = room::fit(&mut config.settings, config.is_limit_given, memory) {
+        tracing::warn!("{line}");
+    }
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
     // From here on a signal waits until everything runs, and then stops it.
     let mut signals = Signals::new().context("can not wait for signals")?;

@@ -1,0 +1,173 @@
+//! What becomes of translated connections, and of the host, when processes are killed and
+//! descriptors run out.
+
+use std::thread;
+use std::time::Duration;
+
+use lab::{Family, Lab, Result, ping};
+
+use crate::mtu::soon;
+use crate::routed::{own_table, routed_lab};
+use crate::scenario::{FAMILIES, alone};
+use crate::stateway::stop_cleanly;
+use crate::translated::{answers_of_host, translating_lab};
+
+/// Connections that carry data meanwhile, half of each family.
+const CONNECTIONS: usize = 50;
+
+/// Sends back what comes.
+const ECHOES: &str = "
+import socketserver
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        while data := self.request.recv(65536):
+            self.request.sendall(data)
+class Server(socketserver.ThreadingTCPServer):
+    address_family, allow_reuse_address, daemon_threads, request_queue_size = 10, True, True, 100
+server = Server(('::', 7000), Echo)
+print('ready', flush=True)
+server.serve_forever()
+";
+
+/// Talks over so many connections to each address until there is the file. Prints over how many
+/// everything has come back, also what was said when the file was there.
+const TALKS: &str = "
+import os, socket, sys, threading, time
+end, count, *servers = sys.argv[1:]
+well = []
+def talk(s):
+    said, is_last = 0, False
+    while not is_last:
+        is_last = os.path.exists(end)
+        text, heard = b'%500d' % said, b''
+        s.sendall(text)
+        while len(heard) < len(text):
+            data = s.recv(1000)
+            if not data: return
+            heard += data
+        if heard != text: return
+        said += 1
+        time.sleep(0.01)
+    well.append(said)
+def run(s):
+    try: talk(s)
+    except OSError as error: print(error, flush=True)
+sockets = [socket.create_connection((it, 7000), timeout=8) for it in servers * int(count)]
+threads = [threading.Thread(target=run, args=(s,)) for s in sockets]
+for thread in threads: thread.start()
+print('talking', flush=True)
+for thread in threads: thread.join()
+print('well:', len(well), flush=True)
+";
+
+/// The gateway, and the processes that it has started, by their numbers outside of the lab.
+fn gateway_and_children(lab: &Lab) -> Result<(u32, Vec<u32>)> {
+    let inside = own_table(lab)?.0.to_string();
+    let network = |process: u32| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let own = network(lab.gateway().resident());
+    let (mut gateway, mut parents) = (None, Vec::new());
+    let entries = std::fs::read_dir("/proc").expect("processes are listed").flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for process in numbers.filter(|process| network(*process) == own) {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+        let status = status.unwrap_or_default();
+        let field = |name: &str| {
+            let mut values = status.lines().find_map(|line| line.strip_prefix(name))?.split('\t');
+            values.next_back()
+        };
+        if field("NSpid:") == Some(&inside) {
+            gateway = Some(process);
+        }
+        parents.push((process, field("PPid:").and_then(|parent| parent.parse().ok())));
+    }
+    let gateway = gateway.expect("the gateway runs");
+    let children = parents.iter().filter(|(_, parent)| *parent == Some(gateway));
+    Ok((gateway, children.map(|(process, _)| *process).collect()))
+}
+
+fn kill(process: u32) {
+    let mut kill = std::process::Command::new("kill");
+    // It may have ended by itself.
+    let _ = kill.args(["-KILL", &process.to_string()]).output();
+}
+
+#[test]
+fn translated_connections_outlive_every_process_but_the_gateway() {
+    alone(|| {
+        let mut lab = translating_lab(2)?;
+        let mut server = lab.on_server("python3").args(["-c", ECHOES]).spawn()?;
+        server.wait_for_text("ready")?;
+        let [v4, v6] = FAMILIES.map(|family| lab.server_address(family).to_string());
+        let end = format!("{}/end", lab::Namespace::SCRATCH);
+        let half = (CONNECTIONS / 2).to_string();
+        let talks = lab.on_client("python3").args(["-c", TALKS, &end, &half, &v4, &v6]);
+        let mut talks = talks.spawn()?;
+        talks.wait_for_text("talking")?;
+        let mut killed = 0;
+        for _ in 0..5 {
+            for process in gateway_and_children(&lab)?.1 {
+                kill(process);
+                killed += 1;
+                thread::sleep(Duration::from_millis(500));
+            }
+        }
+        thread::sleep(Duration::from_secs(1));
+        lab.client().write_file("end", b"")?;
+        let said = talks.finish()?.stdout;
+        let well = format!("well: {CONNECTIONS}");
+        assert_eq!(said.lines().last(), Some(&*well), "{killed} were killed: {said}");
+        assert_eq!(answers_of_host(&lab)?, [0, 0], "the host has refused what is not its own");
+        assert_eq!(killed, 0, "nothing depends on another process");
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn a_gateway_that_is_killed_leaves_the_host_as_it_was() {
+    alone(|| {
+        let mut lab = routed_lab(2)?;
+        let (gateway, _) = gateway_and_children(&lab)?;
+        kill(gateway);
+        let stateway = lab.take_stateway().expect("the lab has a Stateway");
+        assert_ne!(stateway.stop()?.code, Some(0), "it was killed");
+        let listed = lab.gateway().program("nft").args(["list", "ruleset"]);
+        soon("no table", || Ok(listed.clone().check()?.is_empty()))?;
+        let report = ping(lab.on_client("ping"), lab.server_address(Family::V4), 3)?;
+        assert_eq!((report.received, report.duplicates), (3, 0), "the kernel routes as before");
+        Ok(())
+    });
+}
+
+/// Lets a process have no more descriptors than it has, or as many as this.
+fn limit_descriptors(process: u32, limit: Option<u64>) {
+    let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").flatten();
+    let open: Vec<u64> = open.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect();
+    let limit = limit.or_else(|| (0..).find(|number| !open.contains(number)));
+    let limit = format!("--nofile={}:", limit.expect("one is free"));
+    let mut prlimit = std::process::Command::new("prlimit");
+    let set = prlimit.args(["--pid", &process.to_string(), &limit]).status();
+    assert!(set.expect("there is prlimit(1)").success(), "{limit}");
+}
+
+#[test]
+fn the_host_is_kept_from_a_new_address_with_all_descriptors_in_use() {
+    alone(|| {
+        let mut lab = translating_lab(2)?;
+        let mut server = lab.on_server("python3").args(["-c", ECHOES]).spawn()?;
+        server.wait_for_text("ready")?;
+        let (gateway, _) = gateway_and_children(&lab)?;
+        limit_descriptors(gateway, None);
+        let change = ["addr del 198.51.100.254/24 dev wan0", "addr add 198.51.100.77/24 dev wan0"];
+        lab.gateway().ip(&change)?;
+        let list = lab.gateway().program("nft").args(["list", "ruleset"]);
+        soon("the table has it", || Ok(list.clone().check()?.contains("198.51.100.77")))?;
+        let server_address = lab.server_address(Family::V4).to_string();
+        let end = lab.client().write_file("end", b"")?;
+        let talks = lab.on_client("python3").args(["-c", TALKS, &end, "10", &server_address]);
+        let said = talks.check()?;
+        assert_eq!(said.lines().last(), Some("well: 10"), "{said}");
+        assert_eq!(answers_of_host(&lab)?, [0, 0], "the host has refused what is not its own");
+        limit_descriptors(gateway, Some(1024));
+        stop_cleanly(&mut lab)
+    });
+}

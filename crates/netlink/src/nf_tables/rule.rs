@@ -1,0 +1,446 @@
+//! Rules: what they ask of a packet, and what becomes of one that fits.
+
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
+
+use super::message::Message;
+use super::number;
+
+/// The kernel puts a number in place of the sign.
+const SET_NAME: &str = "__set%d";
+
+/// Ranges that a match may have at most: its set fits into one attribute, which has 64 KiB.
+pub const MAX_RANGES: usize = 512;
+
+/// What is asked of a packet. One that does not have it fits nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// Number of the interface that it came in by.
+    InputIndex,
+    /// Number of the interface that it goes out by.
+    OutputIndex,
+    /// Name of the interface that it came in by, see [`Field::name`].
+    InputName,
+    /// Name of the interface that it goes out by, see [`Field::name`].
+    OutputName,
+    /// Address family: 2 is IPv4, 10 is IPv6.
+    Family,
+    /// Protocol behind the IP header, as of IANA.
+    Protocol,
+    /// Bytes of the IP header.
+    Network {
+        /// Where they begin.
+        offset: u8,
+        /// How many, 16 at most.
+        length: u8,
+    },
+    /// Bytes behind the IP header. Later fragments have none.
+    Transport {
+        /// Where they begin.
+        offset: u8,
+        /// How many, 16 at most.
+        length: u8,
+    },
+    /// What its destination is to the host: an `RTN_` of linux/rtnetlink.h.
+    DestinationType,
+    /// Whether the socket of the host that it would come to is bound to no address: 1 or 0.
+    IsSocketWildcard,
+    /// Whether the socket of the host that it would come to is transparent (`IP_TRANSPARENT` of
+    /// ip(7)): 1 or 0.
+    IsSocketTransparent,
+    /// Bits of the kernel's connection: `IPS_` of linux/netfilter/nf_conntrack_common.h.
+    TrackStatus,
+    /// Who has opened the kernel's connection, if that is of IPv4.
+    OpenedFromV4,
+    /// The same of IPv6.
+    OpenedFromV6,
+    /// To which address the kernel's connection was opened, before translation, if that is of
+    /// IPv4.
+    OpenedToV4,
+    /// The same of IPv6.
+    OpenedToV6,
+    /// To which port.
+    OpenedToPort,
+}
+
+impl Field {
+    /// Destination port of TCP, UDP and others that have it there.
+    pub const DESTINATION_PORT: Self = Self::Transport { offset: 2, length: 2 };
+
+    /// The number that a name of an interface is.
+    pub fn name(name: &str) -> u128 {
+        let mut bytes = [0; 16];
+        // The kernel has no longer ones.
+        let length = name.len().min(bytes.len());
+        bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+        u128::from_be_bytes(bytes)
+    }
+
+    /// Length, bytes.
+    fn length(self) -> usize {
+        match self {
+            Self::InputName | Self::OutputName | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
+            Self::Network { length, .. } | Self::Transport { length, .. } => length.into(),
+            Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => 4,
+            Self::OpenedFromV4 | Self::OpenedToV4 => 4,
+            Self::OpenedToPort => 2,
+            Self::Family | Self::Protocol | Self::IsSocketWildcard | Self::IsSocketTransparent => 1,
+        }
+    }
+
+    /// A value as the kernel has it.
+    fn bytes(self, value: u128) -> Vec<u8> {
+        match self {
+            // The others are of packets, or are compared byte by byte.
+            Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => {
+                (value as u32).to_ne_bytes().to_vec()
+            }
+            _ => value.to_be_bytes()[16 - self.length()..].to_vec(),
+        }
+    }
+
+    /// The highest value.
+    fn highest(self) -> u128 {
+        u128::MAX >> (128 - 8 * self.length())
+    }
+
+    /// As what nft(8) shows its values.
+    fn shown_as(self) -> u32 {
+        match self {
+            Self::InputIndex | Self::OutputIndex => number::shown::INTERFACE_INDEX,
+            Self::InputName | Self::OutputName => number::shown::INTERFACE,
+            Self::Protocol => number::shown::PROTOCOL,
+            Self::DESTINATION_PORT | Self::OpenedToPort => number::shown::PORT,
+            Self::Network { length: 4, .. } => number::shown::ADDRESS_V4,
+            Self::Network { length: 16, .. } => number::shown::ADDRESS_V6,
+            _ => number::shown::INTEGER,
+        }
+    }
+
+    /// In which order nft(8) takes the bytes of its values to be.
+    fn order(self) -> u32 {
+        match self {
+            Self::InputIndex | Self::OutputIndex | Self::InputName | Self::OutputName => {
+                number::shown::NATIVE
+            }
+            _ => number::shown::MOST_SIGNIFICANT_FIRST,
+        }
+    }
+
+    /// Adds the expression that reads it.
+    fn read(self, rule: &mut Message) {
+        match self {
+            Self::InputIndex => read_meta(rule, number::meta::INPUT_INDEX),
+            Self::OutputIndex => read_meta(rule, number::meta::OUTPUT_INDEX),
+            Self::InputName => read_meta(rule, number::meta::INPUT_NAME),
+            Self::OutputName => read_meta(rule, number::meta::OUTPUT_NAME),
+            Self::Family => read_meta(rule, number::meta::FAMILY),
+            Self::Protocol => read_meta(rule, number::meta::PROTOCOL),
+            Self::Network { offset, length } => {
+                read_payload(rule, number::payload::NETWORK, offset, length);
+            }
+            Self::Transport { offset, length } => {
+                read_payload(rule, number::payload::TRANSPORT, offset, length);
+            }
+            Self::DestinationType => expression(rule, "fib", |fib| {
+                fib.number(number::fib::INTO, number::register::FIRST);
+                fib.number(number::fib::RESULT, number::fib::ADDRESS_TYPE);
+                fib.number(number::fib::FLAGS, number::fib::DESTINATION);
+            }),
+            Self::IsSocketWildcard => read_socket(rule, number::socket::WILDCARD),
+            Self::IsSocketTransparent => read_socket(rule, number::socket::TRANSPARENT),
+            Self::TrackStatus => read_tracking(rule, number::ct::STATUS, None),
+            Self::OpenedFromV4 => read_opened(rule, number::ct::SOURCE_V4),
+            Self::OpenedFromV6 => read_opened(rule, number::ct::SOURCE_V6),
+            Self::OpenedToV4 => read_opened(rule, number::ct::DESTINATION_V4),
+            Self::OpenedToV6 => read_opened(rule, number::ct::DESTINATION_V6),
+            Self::OpenedToPort => read_opened(rule, number::ct::DESTINATION_PORT),
+        }
+    }
+}
+
+fn read_meta(rule: &mut Message, key: u32) {
+    expression(rule, "meta", |meta| {
+        meta.number(number::meta::INTO, number::register::FIRST);
+        meta.number(number::meta::KEY, key);
+    });
+}
+
+fn read_payload(rule: &mut Message, base: u32, offset: u8, length: u8) {
+    expression(rule, "payload", |payload| {
+        payload.number(number::payload::INTO, number::register::FIRST);
+        payload.number(number::payload::BASE, base);
+        payload.number(number::payload::OFFSET, offset.into());
+        payload.number(number::payload::LENGTH, length.into());
+    });
+}
+
+fn read_socket(rule: &mut Message, key: u32) {
+    expression(rule, "socket", |socket| {
+        socket.number(number::socket::KEY, key);
+        socket.number(number::socket::INTO, number::register::FIRST);
+    });
+}
+
+fn read_opened(rule: &mut Message, key: u32) {
+    read_tracking(rule, key, Some(number::ct::ORIGINAL));
+}
+
+fn read_tracking(rule: &mut Message, key: u32, direction: Option<u8>) {
+    expression(rule, "ct", |ct| {
+        ct.number(number::ct::INTO, number::register::FIRST);
+        ct.number(number::ct::KEY, key);
+        if let Some(direction) = direction {
+            ct.bytes(number::ct::DIRECTION, &[direction]);
+        }
+    });
+}
+
+/// What a field has to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Condition {
+    /// In one of these ranges, of which both ends count.
+    In(Vec<(u128, u128)>),
+    /// None of these.
+    NotIn(Vec<u128>),
+    /// Of the bits of the first these and no others, or not so.
+    Bits { of: u128, are: u128, is_so: bool },
+}
+
+/// One thing that a rule asks of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    field: Field,
+    condition: Condition,
+}
+
+impl Match {
+    /// It is this.
+    pub fn is(field: Field, value: u128) -> Self {
+        Self::one_of(field, [value])
+    }
+
+    /// It is one of these.
+    pub fn one_of(field: Field, values: impl IntoIterator<Item = u128>) -> Self {
+        let mut each: Vec<_> = values.into_iter().map(|value| (value, value)).collect();
+        each.sort_unstable();
+        each.dedup();
+        Self { field, condition: Condition::In(each) }
+    }
+
+    /// It is in one of these ranges, [`MAX_RANGES`] at most, which may overlap; both ends count. Not
+    /// for fields that are numbers of the kernel's ([`Field::InputIndex`], [`Field::OutputIndex`],
+    /// [`Field::DestinationType`], [`Field::TrackStatus`]), whose bytes have another order.
+    pub fn ranges(field: Field, ranges: impl IntoIterator<Item = (u128, u128)>) -> Self {
+        let mut ranges: Vec<_> = ranges.into_iter().collect();
+        ranges.sort_unstable();
+        let mut apart: Vec<(u128, u128)> = Vec::new();
+        for (low, high) in ranges {
+            match apart.last_mut() {
+                Some(last) if low <= last.1.saturating_add(1) => last.1 = last.1.max(high),
+                _ => apart.push((low, high)),
+            }
+        }
+        Self { field, condition: Condition::In(apart) }
+    }
+
+    /// It is none of these.
+    pub fn none_of(field: Field, values: impl IntoIterator<Item = u128>) -> Self {
+        Self { field, condition: Condition::NotIn(values.into_iter().collect()) }
+    }
+
+    /// Of these bits it has these and no others.
+    pub fn bits(field: Field, of: u128, bits: u128) -> Self {
+        Self { field, condition: Condition::Bits { of, are: bits, is_so: true } }
+    }
+
+    /// Of these bits it has others than just these.
+    pub fn other_bits(field: Field, of: u128, bits: u128) -> Self {
+        Self { field, condition: Condition::Bits { of, are: bits, is_so: false } }
+    }
+
+    /// It has one of these bits at least.
+    pub fn some_of(field: Field, bits: u128) -> Self {
+        Self::other_bits(field, bits, 0)
+    }
+}
+
+/// What becomes of a packet that fits a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No chain of the hook with a lower number, nor this, has anything against it.
+    Accept,
+    /// It is gone.
+    Drop,
+    /// The chain of this name decides, or else the next rule.
+    Jump(&'static str),
+    /// The chain of this name decides, or else who has sent it to this chain.
+    Goto(&'static str),
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    matches: Vec<Match>,
+    verdict: Verdict,
+}
+
+impl Rule {
+    /// For packets that fit all of these.
+    pub fn new(matches: impl IntoIterator<Item = Match>, verdict: Verdict) -> Self {
+        Self { matches: matches.into_iter().collect(), verdict }
+    }
+
+    /// The same for packets that fit these before all others.
+    #[must_use]
+    pub fn only_for(self, matches: impl IntoIterator<Item = Match>) -> Self {
+        Self { matches: matches.into_iter().chain(self.matches).collect(), ..self }
+    }
+
+    /// What makes it in the kernel, behind all that is in its chain: its sets, and itself.
+    /// `sets` counts those of the transaction.
+    pub(super) fn messages(&self, table: &str, chain: &str, sets: &mut u32) -> Vec<Message> {
+        let mut messages = Vec::new();
+        let mut rule = Message::new(number::message::NEW_RULE, NLM_F_CREATE | NLM_F_APPEND);
+        rule.text(number::rule::TABLE, table);
+        rule.text(number::rule::CHAIN, chain);
+        rule.nest(number::rule::EXPRESSIONS, |rule| {
+            for Match { field, condition } in &self.matches {
+                field.read(rule);
+                match condition {
+                    Condition::In(ranges) => match ranges[..] {
+                        [(low, high)] if low == high => compare(rule, *field, true, low),
+                        [(low, high)] => in_range(rule, *field, low, high),
+                        _ => {
+                            *sets += 1;
+                            messages.extend(set(table, *field, *sets, ranges));
+                            look_up(rule, *sets);
+                        }
+                    },
+                    Condition::NotIn(values) => {
+                        values.iter().for_each(|value| compare(rule, *field, false, *value));
+                    }
+                    Condition::Bits { of, are, is_so } => {
+                        mask(rule, *field, *of);
+                        compare(rule, *field, *is_so, *are);
+                    }
+                }
+            }
+            decide(rule, self.verdict);
+        });
+        messages.push(rule);
+        messages
+    }
+}
+
+fn expression(rule: &mut Message, name: &str, fill: impl FnOnce(&mut Message)) {
+    rule.nest(number::LIST_ELEMENT, |element| {
+        element.text(number::expression::NAME, name);
+        element.nest(number::expression::DATA, fill);
+    });
+}
+
+fn value(message: &mut Message, kind: u16, bytes: &[u8]) {
+    message.nest(kind, |data| data.bytes(number::data::VALUE, bytes));
+}
+
+fn compare(rule: &mut Message, field: Field, is_equal: bool, to: u128) {
+    expression(rule, "cmp", |cmp| {
+        cmp.number(number::cmp::REGISTER, number::register::FIRST);
+        let operation = if is_equal { number::cmp::EQUAL } else { number::cmp::NOT_EQUAL };
+        cmp.number(number::cmp::OPERATION, operation);
+        value(cmp, number::cmp::DATA, &field.bytes(to));
+    });
+}
+
+fn in_range(rule: &mut Message, field: Field, low: u128, high: u128) {
+    expression(rule, "range", |range| {
+        range.number(number::range::REGISTER, number::register::FIRST);
+        range.number(number::range::OPERATION, number::cmp::EQUAL);
+        value(range, number::range::FROM, &field.bytes(low));
+        value(range, number::range::TO, &field.bytes(high));
+    });
+}
+
+fn mask(rule: &mut Message, field: Field, bits: u128) {
+    expression(rule, "bitwise", |bitwise| {
+        bitwise.number(number::bitwise::REGISTER, number::register::FIRST);
+        bitwise.number(number::bitwise::INTO, number::register::FIRST);
+        bitwise.number(number::bitwise::LENGTH, field.length() as u32);
+        value(bitwise, number::bitwise::MASK, &field.bytes(bits));
+        value(bitwise, number::bitwise::XOR, &field.bytes(0));
+    });
+}
+
+fn look_up(rule: &mut Message, set: u32) {
+    expression(rule, "lookup", |lookup| {
+        lookup.text(number::lookup::SET, SET_NAME);
+        lookup.number(number::lookup::REGISTER, number::register::FIRST);
+        lookup.number(number::lookup::SET_ID, set);
+    });
+}
+
+fn decide(rule: &mut Message, verdict: Verdict) {
+    let (code, chain) = match verdict {
+        Verdict::Accept => (number::verdict::ACCEPT, None),
+        Verdict::Drop => (number::verdict::DROP, None),
+        Verdict::Jump(chain) => (number::verdict::JUMP, Some(chain)),
+        Verdict::Goto(chain) => (number::verdict::GOTO, Some(chain)),
+    };
+    expression(rule, "immediate", |immediate| {
+        immediate.number(number::immediate::REGISTER, number::register::VERDICT);
+        immediate.nest(number::immediate::DATA, |data| {
+            data.nest(number::data::VERDICT, |verdict| {
+                verdict.number(number::data::VERDICT_CODE, code);
+                if let Some(chain) = chain {
+                    verdict.text(number::data::VERDICT_CHAIN, chain);
+                }
+            });
+        });
+    });
+}
+
+/// What says to nft(8) in which order the bytes of a set's values are.
+fn shown_in(order: u32) -> Vec<u8> {
+    let order = order.to_ne_bytes();
+    [&[number::shown::ORDER, order.len() as u8][..], &order].concat()
+}
+
+/// What makes the set of this number, of ranges that are apart and in their order.
+fn set(table: &str, field: Field, id: u32, ranges: &[(u128, u128)]) -> [Message; 2] {
+    let has_ranges = ranges.iter().any(|(low, high)| low != high);
+    // Where a range begins, and behind it.
+    let mut elements: Vec<(u128, bool)> = Vec::new();
+    for (low, high) in ranges {
+        elements.push((*low, false));
+        if has_ranges && *high < field.highest() {
+            elements.push((high + 1, true));
+        }
+    }
+    let mut set = Message::new(number::message::NEW_SET, NLM_F_CREATE);
+    set.text(number::set::TABLE, table);
+    set.text(number::set::NAME, SET_NAME);
+    let flags = number::set::ANONYMOUS | number::set::CONSTANT;
+    set.number(number::set::FLAGS, flags | if has_ranges { number::set::INTERVAL } else { 0 });
+    set.number(number::set::KEY_TYPE, field.shown_as());
+    set.number(number::set::KEY_LENGTH, field.length() as u32);
+    set.number(number::set::ID, id);
+    set.nest(number::set::DESCRIPTION, |description| {
+        description.number(number::set::DESCRIPTION_SIZE, elements.len() as u32);
+    });
+    set.bytes(number::set::USER_DATA, &shown_in(field.order()));
+    let mut filled = Message::new(number::message::NEW_ELEMENTS, NLM_F_CREATE);
+    filled.text(number::element::TABLE, table);
+    filled.text(number::element::SET, SET_NAME);
+    filled.number(number::element::SET_ID, id);
+    filled.nest(number::element::LIST, |list| {
+        for (key, is_end) in elements {
+            list.nest(number::LIST_ELEMENT, |element| {
+                if is_end {
+                    element.number(number::element::FLAGS, number::element::INTERVAL_END);
+                }
+                value(element, number::element::KEY, &field.bytes(key));
+            });
+        }
+    });
+    [set, filled]
+}

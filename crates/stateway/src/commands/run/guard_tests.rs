@@ -1,0 +1,128 @@
+use ruleset::Forwarded;
+use steer::{PortRange, Translated};
+
+use super::*;
+
+/// What a kernel was told that does what it is told, unless that has this port.
+#[derive(Clone, Debug, Default)]
+struct Kernel(Arc<Mutex<(Vec<KeptOut>, Option<u16>)>>);
+
+impl Barrier for Kernel {
+    fn change(&mut self, kept_out: &KeptOut) -> anyhow::Result<()> {
+        let (told, refused) = &mut *lock(&self.0);
+        let refuses = refused.is_some_and(|number| kept_out.forwarded.contains(&port(number)));
+        anyhow::ensure!(!refuses, "refused");
+        told.push(kept_out.clone());
+        Ok(())
+    }
+}
+
+impl Kernel {
+    fn refuse(&self, port: Option<u16>) {
+        lock(&self.0).1 = port;
+    }
+
+    /// True if that is what it does.
+    fn drops(&self, number: u16) -> bool {
+        lock(&self.0).0.last().is_some_and(|told| told.forwarded == [port(number)])
+    }
+
+    fn changes(&self) -> usize {
+        lock(&self.0).0.len()
+    }
+}
+
+fn port(port: u16) -> Forwarded {
+    Forwarded { ports: Some((port, port)), ..Forwarded::default() }
+}
+
+fn kept_out(number: u16) -> Arc<KeptOut> {
+    Arc::new(KeptOut { forwarded: vec![port(number)], ..KeptOut::default() })
+}
+
+/// Says of a port that what is for it is translated.
+fn from_host<T>(number: u16, say: impl FnOnce(&FromHost<'_>) -> T) -> T {
+    let range = PortRange { min: 1024, max: 2047 };
+    let (translated, forwarded) = (Translated::new([], range), [port(number)]);
+    say(&FromHost { translated: &translated, named_ports: &[], forwarded: &forwarded, left: &[] })
+}
+
+#[test]
+fn what_has_failed_leaves_all_as_it_was_and_is_tried_again_in_time() {
+    let kernel = Kernel::default();
+    let mut state = State::new(Box::new(kernel.clone())).unwrap();
+    state.tend(&kept_out(80), Instant::now());
+    assert!(kernel.drops(80) && state.trouble().is_none());
+    kernel.refuse(Some(443));
+    assert!(state.change(&kept_out(443)).is_err());
+    state.tend(&kept_out(443), Instant::now());
+    assert!(kernel.drops(80));
+    assert!(state.trouble().is_some_and(|told| told.ends_with("refused; it is tried again")));
+    kernel.refuse(None);
+    state.tend(&kept_out(443), Instant::now());
+    assert!(kernel.drops(80), "it is not time yet");
+    state.tend(&kept_out(443), Instant::now() + FIRST_PAUSE);
+    assert!(kernel.drops(443) && state.trouble().is_none());
+    // What is there already is not made again.
+    let before = kernel.changes();
+    state.tend(&kept_out(443), Instant::now());
+    assert_eq!(kernel.changes(), before);
+}
+
+#[test]
+fn pauses_double_and_have_an_end() {
+    let busy = anyhow::anyhow!("busy");
+    let mut failed: Option<Failed> = None;
+    let pauses = [(); 8].map(|()| {
+        let next = Failed::new(&kept_out(80), &busy, failed.as_ref());
+        failed.insert(next).pause.as_secs()
+    });
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+    let other = Failed::new(&kept_out(443), &busy, failed.as_ref());
+    assert_eq!(other.pause, FIRST_PAUSE);
+}
+
+#[test]
+fn nobody_waits_for_what_holds_already() {
+    let kernel = Kernel::default();
+    let guard = Guard::with(kernel.clone()).unwrap();
+    let keeper = guard.keeper();
+    from_host(80, |it| keeper.keep_out(it)).unwrap();
+    assert!(kernel.drops(80));
+    let hangs = lock(&kernel.0);
+    for _ in 0..3 {
+        from_host(443, |it| keeper.follow(it));
+    }
+    assert!(keeper.trouble().is_none());
+    drop(hangs);
+    keeper.settle();
+    assert!(kernel.drops(443) && keeper.trouble().is_none());
+    // What is said again changes nothing.
+    let before = kernel.changes();
+    from_host(443, |it| keeper.follow(it));
+    keeper.settle();
+    assert_eq!(kernel.changes(), before);
+    drop(guard);
+}
+
+#[test]
+fn what_is_refused_changes_nothing_and_what_holds_and_fails_is_said() {
+    let kernel = Kernel::default();
+    let guard = Guard::with(kernel.clone()).unwrap();
+    let keeper = guard.keeper();
+    from_host(80, |it| keeper.keep_out(it)).unwrap();
+    kernel.refuse(Some(443));
+    from_host(443, |it| keeper.keep_out(it)).unwrap_err();
+    assert!(kernel.drops(80) && keeper.trouble().is_none());
+    from_host(443, |it| keeper.follow(it));
+    keeper.settle();
+    assert!(kernel.drops(80));
+    assert!(keeper.trouble().is_some_and(|told| told.contains("refused; it is tried again")));
+    // Rules that can hold are told what was to be before them.
+    kernel.refuse(None);
+    from_host(22, |it| keeper.keep_out(it)).unwrap();
+    assert!(kernel.drops(22) && keeper.trouble().is_none());
+    let former = lock(&kernel.0).0.last().map(|told| told.former.clone());
+    assert!(former.is_some_and(|former| former.contains(&port(443))));
+    drop(guard);
+}
