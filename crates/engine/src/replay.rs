@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use conntrack::{EventKind, Expectations};
+use conntrack::{EventKind, Expectations, KnownTunnels};
 use flow::{Counters, HashKey, Timestamp, Zone};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
@@ -289,6 +289,7 @@ impl Lockstep {
         let pools = config.limit_pools()?;
         let zones = Zones::new(&config.zones, refuses_new.len())?;
         let expectations = Expectations::new(config.secret);
+        let tunnels = KnownTunnels::new(config.secret);
         // All fragments meet at one worker, and it has all the memory: which are given
         // up when that runs short must not depend on how many workers there are.
         let steering =
@@ -303,7 +304,6 @@ impl Lockstep {
             workers.push(Worker::new(Equipment {
                 id,
                 hasher: SteeringHasher::new(steering),
-                tunnels: config.tunnels,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 refuses_new: refuses_new.clone(),
                 outputs: OUTPUTS,
@@ -311,6 +311,7 @@ impl Lockstep {
                 zones: zones.clone(),
                 limits: pools.limits_of_replay(config.secret),
                 expectations: expectations.clone(),
+                tunnels: tunnels.clone(),
                 fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
                 time: TimeSource::Frame,
                 inbox,
@@ -412,8 +413,7 @@ impl Lockstep {
                     length: dropped.length,
                     why: dropped.why,
                     refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
-                    summary: Summary { frame: &dropped.bytes(), tunnels: worker.tunnels }
-                        .to_string(),
+                    summary: Summary { frame: &dropped.bytes() }.to_string(),
                 });
             }
         }

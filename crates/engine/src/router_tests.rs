@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use netio::memory::Sink;
 use netlink::{Link, Picture};
 use wire::build::PacketBuilder;
-use wire::{IcmpError, Transport};
+use wire::{IcmpError, Transport, Tunnels};
 
 use super::*;
 
@@ -350,7 +350,7 @@ fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
         match bench.router.arrival(&frame) {
             Arrival::Forward => {
                 let network = wire::dissect(&bytes, Tunnels::Inner).unwrap().network;
-                bench.router.packet_arrival(&frame, network.as_ref())
+                bench.router.packet_arrival(network.as_ref())
             }
             arrival => arrival,
         }

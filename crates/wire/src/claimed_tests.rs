@@ -62,12 +62,12 @@ fn a_fragment_that_can_not_be_is_shown_in_words() {
     builder(false).id(7).fragment(17, 65_528, false, &[0; 16], &mut frame);
     assert!(dissect(&frame, Tunnels::Inner).is_err());
     assert_eq!(
-        Summary { frame: &frame, tunnels: Tunnels::Inner }.to_string(),
+        Summary { frame: &frame }.to_string(),
         "192.0.2.1 > 192.0.2.2 UDP fragment 0x7 at 65528 length 16"
     );
     frame.clear();
     builder(true).id(7).fragment(17, 8, true, &[0; 15], &mut frame);
     assert!(dissect(&frame, Tunnels::Inner).is_err());
-    let shown = Summary { frame: &frame, tunnels: Tunnels::Inner }.to_string();
+    let shown = Summary { frame: &frame }.to_string();
     assert!(shown.ends_with(" UDP fragment 0x7 at 8+ length 15"), "{shown}");
 }

@@ -34,7 +34,7 @@ mod whole;
 
 pub use came_in::{CameIn, TooBig};
 pub use claimed::ClaimedFragment;
-pub use dissect::dissect;
+pub use dissect::{dissect, inside};
 pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, mapped, protocol,

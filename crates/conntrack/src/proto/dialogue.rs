@@ -7,8 +7,8 @@ use wire::{Network, Tunnels, build::PacketBuilder, dissect};
 
 use crate::syn_proxy::Screening;
 use crate::{
-    Checksum, Connection, Context, Direction, Expectations, Limits, Settings, Table, Tracked,
-    TrackedPacket, Why,
+    Checksum, Connection, Context, Direction, Expectations, KnownTunnels, Limits, Settings, Table,
+    Tracked, TrackedPacket, Why,
 };
 
 const SECRET: HashKey = HashKey(5, 6);
@@ -25,6 +25,7 @@ pub struct Dialogue {
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: KnownTunnels,
     last: Option<FlowKey>,
     /// Of the packets that come.
     pub map_epoch: u16,
@@ -47,6 +48,7 @@ impl Dialogue {
             limits: Limits::alone(connections, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
             last: None,
             map_epoch: 0,
             why: None,
@@ -115,6 +117,7 @@ impl Dialogue {
             limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
+            tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
             ended: None,

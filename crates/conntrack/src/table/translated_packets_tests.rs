@@ -238,7 +238,7 @@ proptest! {
 
         // There.
         let forth = lab.table.translation(&opened);
-        lab.run(|table, context| table.confirm(id, context));
+        lab.run(|table, context| table.confirm(id, context).unwrap());
         let sent = readdressed(&there, &forth.whole());
         let leaves = lab.table.leaves_as(id.0);
         prop_assert_eq!(keyed_of(&network_of(&sent)), leaves);
@@ -315,7 +315,7 @@ fn the_packet_that_ends_a_connection_is_translated_too() {
     let request = Request { addresses: one(false, 100), ..Request::of(End::Source) };
     let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
     lab.run(|table, context| table.translate(id, &request, supply, context)).unwrap();
-    lab.run(|table, context| table.confirm(id, context));
+    lab.run(|table, context| table.confirm(id, context).unwrap());
     let reply = lab.table.reply(id);
     let ends = Ends::of(&reply.key, reply.sender);
     let mut reset = Vec::new();

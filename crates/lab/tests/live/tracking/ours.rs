@@ -43,6 +43,7 @@ pub struct Ours {
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: conntrack::KnownTunnels,
     given: Given,
     now: Timestamp,
 }
@@ -85,6 +86,7 @@ impl Ours {
             limits: Limits::alone(ROOM, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: conntrack::KnownTunnels::new(SECRET),
             given,
             now,
         }
@@ -141,7 +143,7 @@ impl Ours {
         if let (true, true, Some(id)) = (zones.is_some(), tracked.fresh, tracked.connection) {
             let supply = Supply { block: Block::ALL, seed: 1, hash: &|key| key.hash(SECRET) };
             table.settle(id, supply, &mut context).expect("there are ports");
-            table.confirm(id, &mut context);
+            table.confirm(id, &mut context).unwrap();
         }
         let tracked = table.pass(tracked, &packet, &mut context);
         if tracked.verdict != Verdict::Accept {
@@ -215,7 +217,7 @@ impl Ours {
     }
 
     fn parts(&mut self) -> (&mut Table, Context<'_>) {
-        let Self { table, settings, limits, counters, expectations, now, .. } = self;
+        let Self { table, settings, limits, counters, expectations, tunnels, now, .. } = self;
         let now = *now;
         (
             table,
@@ -225,6 +227,7 @@ impl Ours {
                 limits,
                 counters,
                 expectations,
+                tunnels,
                 events: None,
                 expectation_events: None,
                 ended: None,

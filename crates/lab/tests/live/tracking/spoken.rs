@@ -291,6 +291,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
     let mut limits = Limits::alone(1 << 20, SECRET);
     let mut counters = ConntrackCounters::default();
     let expectations = Expectations::new(SECRET);
+    let tunnels = conntrack::KnownTunnels::new(SECRET);
     let hash = |key: &FlowKey| key.hash(SECRET);
     let mut context = Context {
         now,
@@ -298,6 +299,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
         limits: &mut limits,
         counters: &mut counters,
         expectations: &expectations,
+        tunnels: &tunnels,
         events: None,
         expectation_events: None,
         ended: None,

@@ -202,6 +202,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
     let mut limits = Limits::alone(1 << 20, SECRET);
     let mut counters = ConntrackCounters::default();
     let expectations = Expectations::new(SECRET);
+    let tunnels = conntrack::KnownTunnels::new(SECRET);
     let hash = |key: &FlowKey| key.hash(SECRET);
     let mut context = Context {
         now,
@@ -209,6 +210,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
         limits: &mut limits,
         counters: &mut counters,
         expectations: &expectations,
+        tunnels: &tunnels,
         events: None,
         expectation_events: None,
         ended: None,
@@ -242,7 +244,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
             judged = judged.and_then(|()| table.translate(id, &request, supply, &mut context));
         }
         match judged.and_then(|()| table.settle(id, supply, &mut context)) {
-            Ok(()) => table.confirm(id, &mut context),
+            Ok(()) => table.confirm(id, &mut context).unwrap(),
             Err(DropReason::PortPoolFull) => table.withdraw(id, &mut context),
             Err(reason) => panic!("{reason}"),
         }
