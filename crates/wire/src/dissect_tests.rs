@@ -189,3 +189,78 @@ fn packets_of_a_pptp_call_share_a_key_whatever_their_length() {
         assert_eq!(key(length), Transport::Gre { version: 1, key: 7 });
     }
 }
+
+/// IPv4 in IPv4, `depth` times, around a UDP packet.
+fn nested(depth: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    v4().udp(1, 2, b"inside", &mut frame);
+    for level in 0..depth {
+        let inner = std::mem::take(&mut frame);
+        let tunnel = PacketBuilder::v4([203, 0, 113, level as u8], [203, 0, 113, 9]);
+        tunnel.raw(4, &inner[14..], &mut frame);
+    }
+    frame
+}
+
+fn inside_of(frame: &[u8]) -> Option<Network> {
+    let outer = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    inside(frame, &outer)
+}
+
+#[test]
+fn what_comes_back_is_the_outermost_packet_and_inside_is_as_deep_as_it_goes() {
+    assert_eq!(inside_of(&nested(0)), None);
+    for depth in 1..=6 {
+        let frame = nested(depth);
+        let outer = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        assert_eq!((outer.protocol, outer.offset, outer.transport), (4, 14, Transport::Other));
+        let inner = inside(&frame, &outer).unwrap();
+        assert_eq!(usize::from(inner.offset), 14 + 20 * depth.min(Dissected::MAX_TUNNELS));
+        assert_eq!(inner.protocol == protocol::UDP, depth <= Dissected::MAX_TUNNELS);
+    }
+}
+
+#[test]
+fn what_is_wrong_inside_is_no_fault_of_the_tunnel() {
+    let frame = nested(1);
+    // Cut short inside the UDP header, where only the addresses are known, and before.
+    let carried = |length: usize| {
+        let mut inner = frame[34..].to_vec();
+        inner.truncate(length);
+        inner[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+        checksum::fill_ipv4_header(&mut inner[..20]);
+        let mut frame = Vec::new();
+        v6().raw(4, &inner, &mut frame);
+        inside_of(&frame)
+    };
+    let cut = carried(24).unwrap();
+    assert_eq!(
+        (cut.transport, cut.source_ip().to_string()),
+        (Transport::Other, "192.0.2.1".into())
+    );
+    assert_eq!(carried(28).unwrap().transport.ports(), None, "its length is beyond its end");
+    let mut broken = frame.clone();
+    broken[34 + 10] ^= 1;
+    assert_eq!(inside_of(&broken), None);
+}
+
+#[test]
+fn a_tunnel_that_wants_order_is_not_looked_into() {
+    let inner = nested(0).split_off(14);
+    let gre = |flags: u8, words: usize| {
+        let mut frame = Vec::new();
+        let header = [&[flags, 0, 8, 0][..], &vec![0; 4 * words], &inner].concat();
+        v4().raw(protocol::GRE, &header, &mut frame);
+        inside_of(&frame).is_some()
+    };
+    let (checksum, key, sequence) = (0x80, 0x20, 0x10);
+    assert_eq!([gre(0, 0), gre(checksum, 1), gre(key, 1), gre(checksum | key, 2)], [true; 4]);
+    assert_eq!([gre(sequence, 1), gre(checksum | key | sequence, 3)], [false; 2]);
+}
+
+#[test]
+fn a_piece_of_a_tunnel_packet_is_not_looked_into() {
+    let mut frame = Vec::new();
+    v4().fragment(4, 0, true, &[&nested(0)[14..], &[0; 6]].concat(), &mut frame);
+    assert_eq!(inside_of(&frame), None);
+}

@@ -148,17 +148,18 @@ impl State {
             Self::Sctp(sctp) => sctp.advance(input, before.direction),
             Self::Dccp(dccp) => dccp.advance(input, before),
             Self::Icmp => Step::refresh(icmp::timeout(input)),
-            Self::Call => {
+            Self::Tunnel(_) if input.network.protocol == protocol::GRE => {
+                Self::Gre.advance(input, before)
+            }
+            Self::Tunnel(_) => Self::Generic.advance(input, before),
+            Self::Gre | Self::Call => {
                 let timeouts = &input.settings.timeouts;
-                gre::advance((timeouts.call, timeouts.call_stream), before)
+                let of_calls = (timeouts.call, timeouts.call_stream);
+                let announced = matches!(self, Self::Call);
+                let own = if announced { of_calls } else { (timeouts.gre, timeouts.gre_stream) };
+                gre::advance(own, before)
             }
-            Self::Gre | Self::Tunnel(_) if input.network.protocol == protocol::GRE => {
-                let timeouts = &input.settings.timeouts;
-                gre::advance((timeouts.gre, timeouts.gre_stream), before)
-            }
-            Self::Gre | Self::Tunnel(_) | Self::Generic => {
-                Step::refresh(input.settings.timeouts.generic)
-            }
+            Self::Generic => Step::refresh(input.settings.timeouts.generic),
         }
     }
 
