@@ -9,7 +9,7 @@ use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
 use netio::Frame;
 use steer::{BucketId, Steered};
-use wire::{Network, Transport, Tunnels};
+use wire::{Network, Transport};
 
 use crate::aliases::{Filing, Waiting};
 use crate::judging::Passed;
@@ -32,7 +32,7 @@ impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner.
     pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
         let Some(frame) = self.arrive(frame, |router, frame| router.arrival(frame)) else { return };
-        let (network, vlan) = match wire::dissect(frame.bytes(), Tunnels::Outer) {
+        let (network, vlan) = match wire::dissect(frame.bytes()) {
             Ok(dissected) => (dissected.network, dissected.vlan),
             Err(malformed) => return self.drop_frame(frame, malformed.into()),
         };

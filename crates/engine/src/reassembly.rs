@@ -8,7 +8,7 @@ use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
-use wire::{Dissected, Family, Network, Transport, Tunnels};
+use wire::{Dissected, Family, Network, Transport};
 
 use crate::judging::Passed;
 use crate::packet::Packet;
@@ -71,7 +71,7 @@ impl Pieces {
         let header = whole.get(from..from + usize::from(tcp.header_len));
         if let Some(first) = self.fragments.first_mut()
             && let Ok(Dissected { network: Some(described), .. }) =
-                wire::dissect(first.frame.bytes(), Tunnels::Outer)
+                wire::dissect(first.frame.bytes())
             && let Some(header) = header
             && let Some(place) = first
                 .frame
@@ -209,7 +209,7 @@ impl Worker {
             Err(reason) => return self.drop_frames(Frame::default(), Some(pieces), reason),
         };
         frame.timestamp = timestamp;
-        let network = match wire::dissect(frame.bytes(), Tunnels::Outer) {
+        let network = match wire::dissect(frame.bytes()) {
             Ok(Dissected { network: Some(network), .. }) => network,
             Ok(_) => return self.drop_frames(frame, Some(pieces), DropReason::FragHeaderChain),
             Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed),
@@ -232,7 +232,7 @@ impl Worker {
     /// The whole datagram in a buffer of its own.
     fn put_together(&mut self, pieces: &Pieces, summary: &Summary) -> Result<Frame, DropReason> {
         let first = &pieces.fragments.first().ok_or(DropReason::FragHeaderChain)?.frame;
-        let network = wire::dissect(first.bytes(), Tunnels::Outer)?.network;
+        let network = wire::dissect(first.bytes())?.network;
         let network = network.ok_or(DropReason::FragHeaderChain)?;
         let length = wire::whole_header_len(&network).ok_or(DropReason::FragHeaderChain)?;
         let (payload, ecn) = (summary.payload as usize, summary.ecn as u8);

@@ -2,7 +2,7 @@ use flow::{Counters, DropReason};
 use netio::FramePool;
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels, protocol};
+use wire::{TcpFlags, protocol};
 
 use crate::replay::{Lockstep, ReplayReport};
 use crate::{Config, REPLAY_SECRET};
@@ -18,7 +18,7 @@ fn v6() -> PacketBuilder {
 /// The packet of a frame in fragments of at most `piece` bytes, by `builder`, which
 /// made it.
 fn cut(builder: &PacketBuilder, id: u32, frame: &[u8], piece: usize) -> Vec<Vec<u8>> {
-    let network = wire::dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = wire::dissect(frame).unwrap().network.unwrap();
     let body = &frame[network.transport_offset.into()..network.end as usize];
     builder.clone().id(id).fragments(network.protocol, body, piece)
 }

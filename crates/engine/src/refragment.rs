@@ -2,7 +2,7 @@
 
 use netio::{Checksum, Frame, FramePool};
 use wire::fragment::Fragments;
-use wire::{CameIn, Dissected, Tunnels, checksum};
+use wire::{CameIn, Dissected, checksum};
 
 use crate::icmp_answers::IcmpAnswers;
 use crate::path_mtu::{Refused, TOO_LONG, come_from, refuse};
@@ -51,7 +51,7 @@ pub fn refragment(
 /// one of them is none.
 fn fragments_of(pieces: &Pieces) -> Option<(&Frame, &[u8], CameIn)> {
     let first = pieces.frames().next()?;
-    let described = |frame: &Frame| match wire::dissect(frame.bytes(), Tunnels::Outer) {
+    let described = |frame: &Frame| match wire::dissect(frame.bytes()) {
         Ok(Dissected { network: Some(network), .. }) => Some((CameIn::of(&network)?, network)),
         _ => None,
     };

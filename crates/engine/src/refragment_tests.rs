@@ -56,7 +56,7 @@ impl Bench {
 }
 
 fn network(frame: &Frame) -> Network {
-    wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap()
+    wire::dissect(frame.bytes()).unwrap().network.unwrap()
 }
 
 fn shapes(frames: &[Frame]) -> Vec<Shape> {

@@ -16,7 +16,7 @@ use ruleset::ValidRuleset;
 use steer::{
     FragmentSteering, IndirectionTable, SteeringConfig, SteeringHasher, WorkerId, WorkerSet,
 };
-use wire::{Summary, Tunnels};
+use wire::Summary;
 
 use crate::Bucket;
 use crate::command::{Command, Queue};
@@ -197,7 +197,7 @@ impl ReplayReport {
 /// checksum taken for verified.
 fn trust_checksums(frame: &mut Frame) {
     frame.offload.checksum = Checksum::Verified;
-    if wire::dissect(frame.bytes(), Tunnels::Outer) != Err(wire::Malformed::Ipv4Header) {
+    if wire::dissect(frame.bytes()) != Err(wire::Malformed::Ipv4Header) {
         return;
     }
     let bytes = frame.bytes_mut();

@@ -13,8 +13,8 @@ use flow::{DropReason, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use steer::BucketId;
+use wire::Transport;
 use wire::{Dissected, Family, Network, Place, Readdress};
-use wire::{Transport, Tunnels};
 
 use crate::aliases::Filing;
 use crate::host_flows::Sign;
@@ -309,7 +309,7 @@ impl Worker {
         if let Some(pieces) = pieces {
             for piece in pieces.frames_mut() {
                 if let Ok(Dissected { network: Some(mut network), .. }) =
-                    wire::dissect(piece.bytes(), Tunnels::Outer)
+                    wire::dissect(piece.bytes())
                 {
                     apply(piece, &mut network);
                 }

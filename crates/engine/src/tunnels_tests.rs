@@ -134,12 +134,12 @@ fn a_masquerade_changes_the_tunnel_and_nothing_inside() {
         for flow in 2000..2060 {
             let bytes = wrap(kind, &from_inside(CLIENT, PEER), &inner(kind, flow, false));
             let sent = crew.offer(0, &bytes).expect("it leaves");
-            let network = dissect(&sent, Tunnels::Outer).unwrap().network.unwrap();
+            let network = dissect(&sent).unwrap().network.unwrap();
             assert_eq!(network.source_ip(), IpAddr::from(OWN));
             assert_eq!(sent[34..], bytes[34..], "{kind:?}: the inside is as it was");
             let bytes = wrap(kind, &from_outside(PEER, OWN), &inner(kind, flow, true));
             let back = crew.offer(1, &bytes).expect("it comes back");
-            let network = dissect(&back, Tunnels::Outer).unwrap().network.unwrap();
+            let network = dissect(&back).unwrap().network.unwrap();
             assert_eq!(network.destination_ip(), IpAddr::from(CLIENT));
             assert_eq!(back[34..], bytes[34..]);
         }

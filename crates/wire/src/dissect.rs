@@ -1,7 +1,7 @@
 //! The one pass over a frame.
 
 use crate::{
-    Dissected, Family, Malformed, Network, Transport, Tunnels,
+    Dissected, Family, Malformed, Network, Transport,
     ip::{self, Header},
     link::{self, IpPlace, Link},
     transport,
@@ -27,7 +27,7 @@ use crate::{
 /// # Errors
 ///
 /// The first header that is cut short or contradicts itself, see [`Malformed`].
-pub fn dissect(frame: &[u8], _: Tunnels) -> Result<Dissected, Malformed> {
+pub fn dissect(frame: &[u8]) -> Result<Dissected, Malformed> {
     let link = link::read(frame, 0)?;
     above_link(frame, &link)
 }

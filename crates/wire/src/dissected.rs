@@ -36,20 +36,6 @@ pub enum Family {
     V6 = 6,
 }
 
-/// Whether the dissector looks through IP tunnels (plain GRE, IPIP, 6in4, 4in6).
-///
-/// Both the steering hash and the tracked flow come from the same headers, so
-/// this chooses between one tracked flow per tunnel (`Outer`, as the kernel does)
-/// and one per flow inside it, which spreads a tunnel over the workers (`Inner`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Tunnels {
-    /// Stop at the first IP header.
-    Outer,
-    /// Descend, at most [`Dissected::MAX_TUNNELS`] deep.
-    #[default]
-    Inner,
-}
-
 /// One frame, dissected.
 ///
 /// Offsets count bytes from the start of the frame. Of a tunnel it is the outermost

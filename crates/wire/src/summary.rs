@@ -4,8 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::{
-    ClaimedFragment, Network, QuotedTransport, TcpInfo, Transport, Tunnels, dissect, inside,
-    protocol,
+    ClaimedFragment, Network, QuotedTransport, TcpInfo, Transport, dissect, inside, protocol,
 };
 
 /// Bytes that are shown of a frame in which nothing can be read.
@@ -22,7 +21,7 @@ pub struct Summary<'a> {
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match dissect(self.frame, Tunnels::Outer) {
+        match dissect(self.frame) {
             Ok(dissected) => match &dissected.network {
                 Some(network) => {
                     packet(network, f)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
-use wire::{Network, Tunnels, build::PacketBuilder, dissect};
+use wire::{Network, build::PacketBuilder, dissect};
 
 use crate::syn_proxy::Screening;
 use crate::{
@@ -80,7 +80,7 @@ impl Dialogue {
     }
 
     pub fn sees(&mut self, frame: &[u8]) -> String {
-        let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let tracked = self.track(frame, &network, &keyed);
         self.why = tracked.why;

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Transport, Tunnels, dissect, protocol};
+use wire::{TcpFlags, Transport, dissect, protocol};
 
 use super::*;
 use crate::format::Listed;
@@ -95,7 +95,7 @@ impl Lab {
     }
 
     fn track(&mut self, from: Direction, frame: &[u8]) -> Tracked {
-        let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(frame).unwrap().network.unwrap();
         let keyed = match network.transport {
             Transport::IcmpError(error) => {
                 FlowKey::of_quoted(&error.quoted.unwrap(), network.family, Zone(0))

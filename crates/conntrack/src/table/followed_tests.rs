@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use flow::{Class, ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels, dissect};
+use wire::{TcpFlags, dissect};
 
 use super::*;
 use crate::helper::Kind;
@@ -118,7 +118,7 @@ impl Lab {
                 builder.tcp(&tcp, payload, &mut frame);
             }
         }
-        let mut network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let mut network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let before = self.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000));
         if let Some((direction, adjustment)) = before {

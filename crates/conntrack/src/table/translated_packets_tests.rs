@@ -6,8 +6,7 @@ use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp, sctp};
 use wire::checksum::verify_transport;
 use wire::{
-    ChecksumCovers, IcmpError, Network, Place, Readdress, TcpFlags, Transport, Tunnels, dissect,
-    protocol,
+    ChecksumCovers, IcmpError, Network, Place, Readdress, TcpFlags, Transport, dissect, protocol,
 };
 
 use super::*;
@@ -85,7 +84,7 @@ impl Flow {
 }
 
 fn network_of(frame: &[u8]) -> Network {
-    dissect(frame, Tunnels::Outer).unwrap().network.unwrap()
+    dissect(frame).unwrap().network.unwrap()
 }
 
 fn keyed_of(network: &Network) -> KeyedPacket {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use flow::{Class, ConntrackCounters, DropReason, FlowKey, HashKey, Timestamp};
 use flow::{Verdict, Zone};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels, dissect, protocol};
+use wire::{TcpFlags, dissect, protocol};
 
 use crate::helper::Kind;
 use crate::syn_proxy::Screening;
@@ -106,7 +106,7 @@ impl Lab {
             }
         }
         frame[0] |= u8::from(self.group);
-        let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let packet = TrackedPacket {
             network: &network,

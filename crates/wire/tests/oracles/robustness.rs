@@ -1,11 +1,11 @@
 use proptest::prelude::*;
-use wire::{Dissected, IcmpError, Network, Transport, Tunnels, checksum, dissect, inside};
+use wire::{Dissected, IcmpError, Network, Transport, checksum, dissect, inside};
 
 use crate::packets;
 
 /// What has to hold for the offsets whatever the frame is.
 fn check(frame: &[u8]) {
-    let Ok(Dissected { network: Some(outer), .. }) = dissect(frame, Tunnels::Outer) else { return };
+    let Ok(Dissected { network: Some(outer), .. }) = dissect(frame) else { return };
     check_packet(frame, &outer);
     checksum::verify_transport(frame, &outer);
     let mut filled = frame.to_vec();
@@ -106,11 +106,11 @@ proptest! {
 
     #[test]
     fn a_tunnel_shows_what_it_carries(frame in packets::frame(0), kind in 0usize..4) {
-        let bare = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let bare = dissect(&frame).unwrap().network.unwrap();
         // Ethernet padding is no part of what IP in IP carries.
         let frame = &frame[..bare.end as usize];
         let outer = tunnelled(frame, kind);
-        let tunnel = dissect(&outer, Tunnels::Outer).unwrap().network.unwrap();
+        let tunnel = dissect(&outer).unwrap().network.unwrap();
         let inner = inside(&outer, &tunnel).unwrap();
         prop_assert_eq!(bare.source_ip(), inner.source_ip());
         prop_assert_eq!(bare.destination_ip(), inner.destination_ip());

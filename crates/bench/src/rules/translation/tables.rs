@@ -19,7 +19,7 @@ use steer::{
     SteeringHasher, Translated, TunnelSteering,
 };
 use wire::checksum::verify_transport;
-use wire::{ChecksumCovers, Network, Place, Readdress, TcpFlags, Transport, Tunnels, dissect};
+use wire::{ChecksumCovers, Network, Place, Readdress, TcpFlags, Transport, dissect};
 
 use super::frames::{self, Flow};
 use super::{LAG, wrong};
@@ -197,7 +197,7 @@ impl Lane {
             let frame = self.pool.copy_of(&self.frames[self.at]);
             self.at = (self.at + 1) % self.frames.len();
             let packet = frame.and_then(|frame| {
-                let network = dissect(frame.bytes(), Tunnels::Outer).ok()?.network?;
+                let network = dissect(frame.bytes()).ok()?.network?;
                 let (keyed, hash, bucket) = flow_of(&self.hasher, &network)?;
                 Some(Packet { frame, network, keyed, hash, bucket, guess: Guess::NONE })
             });

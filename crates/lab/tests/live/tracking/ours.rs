@@ -10,7 +10,7 @@ use conntrack::{
     TrackedPacket, Why, class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone, ZonePair};
-use wire::{Network, Transport, Tunnels, dissect};
+use wire::{Network, Transport, dissect};
 
 use super::kernel::Answer;
 use super::said::{Class, Entry, Said, Way};
@@ -102,7 +102,7 @@ impl Ours {
 
     /// The same steps as in the engine.
     fn judge(&mut self, frame: &[u8]) -> Judgement {
-        let network = match dissect(frame, Tunnels::Outer) {
+        let network = match dissect(frame) {
             Ok(dissected) => dissected.network.expect("a packet of IP"),
             Err(malformed) => return Judgement::invalid(malformed.into()),
         };

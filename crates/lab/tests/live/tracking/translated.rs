@@ -18,7 +18,7 @@ use conntrack::{
 use flow::{ConntrackCounters, DropReason, FlowKey, HashKey, Timestamp, Zone};
 use lab::{Random, Result};
 use wire::build::Tcp;
-use wire::{TcpFlags, Tunnels, dissect};
+use wire::{TcpFlags, dissect};
 
 use super::dialogue::packet;
 use crate::scenario::forwarding_namespace;
@@ -216,7 +216,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
         ended: None,
     };
     for (number, first) in firsts.iter().enumerate() {
-        let network = dissect(&first.frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&first.frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let packet = TrackedPacket {
             network: &network,
