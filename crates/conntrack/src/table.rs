@@ -239,12 +239,8 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
-        if let State::Tunnel(_) = &self.slab[slot].body.state
-            && !self.learn(slot, context)
-        {
-            // It has ended in another bucket.
-            self.close(slot, context);
-            return self.open(packet, context);
+        if !self.learn(slot, context) {
+            return self.open_in_place_of(slot, packet, context);
         }
         let policy = self.slab.policy(slot).copied();
         let Entry { head, body } = &mut self.slab[slot];
@@ -302,11 +298,7 @@ impl Table {
                 self.close(slot, context);
                 tracked
             }
-            Step::Reopen => {
-                self.close(slot, context);
-                // What it replaces was a connection, so it is no flood.
-                self.open(&TrackedPacket { screening: Screening::Off, ..*packet }, context)
-            }
+            Step::Reopen => self.open_in_place_of(slot, packet, context),
             Step::Invalid { why, cap } => {
                 if let Some(cap) = cap {
                     head.deadline = head.deadline.min(deadline(context.now, cap));
@@ -315,6 +307,18 @@ impl Table {
                 invalid(why, context)
             }
         }
+    }
+
+    /// The first packet of a connection that takes the place of one which has ended.
+    fn open_in_place_of(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        context: &mut Context<'_>,
+    ) -> Tracked {
+        self.close(slot, context);
+        // What it replaces was a connection, so it is no flood.
+        self.open(&TrackedPacket { screening: Screening::Off, ..*packet }, context)
     }
 
     /// The first packet of a connection.

@@ -91,6 +91,11 @@ impl KnownTunnels {
         Self { book: Arc::new(Mutex::new(HashMap::with_hasher(Secret(secret)))) }
     }
 
+    /// True if no bucket knows a tunnel.
+    pub fn is_empty(&self) -> bool {
+        self.book().is_empty()
+    }
+
     /// True if such packets belong to a tunnel that some bucket knows.
     pub fn has(&self, packet: &KeyedPacket, now: Timestamp) -> bool {
         packet.key.is_tunnel() && self.find(packet, now).is_some()
@@ -311,7 +316,3 @@ impl Part {
         (head.status.with(self.tunnel.status()), self.tunnel.mark())
     }
 }
-
-#[cfg(test)]
-#[path = "tunnels_tests.rs"]
-mod tests;

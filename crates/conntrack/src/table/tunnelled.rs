@@ -27,6 +27,7 @@ impl Table {
             context.tunnels.leave(&part);
             return Some(self.pass_by(&part.tunnel, direction, packet));
         };
+        context.counters.insert += 1;
         Some(self.advance(Met { slot, direction }, packet, context))
     }
 
@@ -101,6 +102,7 @@ impl Table {
 
     /// Takes over what other parts have learned. False if the tunnel has ended in another bucket.
     /// Nothing to do for what is no part.
+    #[inline]
     pub(super) fn learn(&mut self, slot: u32, context: &mut Context<'_>) -> bool {
         let Some(part) = self.slab.part(slot) else { return true };
         if part.tunnel.is_over() {
@@ -161,3 +163,7 @@ pub(super) fn leave(slab: &mut Slab, slot: u32, context: &Context<'_>) -> bool {
     slab[slot].body.state = State::Generic;
     context.tunnels.leave(&part)
 }
+
+#[cfg(test)]
+#[path = "tunnelled_tests.rs"]
+mod tests;

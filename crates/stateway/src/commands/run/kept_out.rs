@@ -54,12 +54,14 @@ const LED_TO_HOST: [&str; 2] = [
     "meta l4proto tcp tcp flags & (syn | ack) != syn drop",
 ];
 
-/// What the host says of packets of calls (GRE version 1, RFC 2637 section 4.1) that it has no part
-/// in: protocol unreachable. It can not be told before whose they are, and the host may have calls
-/// of its own, so they come to it and only its answer is dropped. What is quoted stands behind the
-/// eight bytes of ICMP and has no options.
-const ANSWERS_CALLS: &str =
-    "icmp type destination-unreachable icmp code 2 @th,136,8 47 @th,237,3 1";
+/// What the host says of packets of calls and tunnels (GRE, IP in IP) that it has no part in: that
+/// it does not know the protocol. It can not be told before whose they are, and the host may have
+/// calls and tunnels of its own, so they come to it and only its answer is dropped. What is quoted
+/// stands behind the eight bytes of ICMP and has no options.
+const ANSWERS_TUNNELS: [&str; 2] = [
+    "icmp type destination-unreachable icmp code 2 @th,136,8 { 4, 41, 47 }",
+    "icmpv6 type parameter-problem icmpv6 code 1 @th,112,8 { 4, 41, 47 }",
+];
 
 /// Packets for the host's addresses that are not the host's affair, and packets for others' that
 /// may be.
@@ -132,9 +134,9 @@ impl KeptOut {
                 "add chain inet {table} answers {{ type filter hook output priority 0; policy \
                  accept; }}"
             ));
-            add(format!(
-                "add rule inet {table} answers oifname {{ {names} }} {ANSWERS_CALLS} drop"
-            ));
+            for answer in ANSWERS_TUNNELS {
+                add(format!("add rule inet {table} answers oifname {{ {names} }} {answer} drop"));
+            }
         }
         for rule in self.forwarded.iter().flat_map(|packets| rules_of(packets, interfaces)) {
             add(format!("add rule inet {table} translated {rule}"));
