@@ -2,7 +2,7 @@
 //! what a flow says is a function of its number and of how often it has spoken.
 
 use wire::build::{PacketBuilder, Tcp};
-use wire::{Network, TcpFlags, Transport, Tunnels, checksum};
+use wire::{Network, TcpFlags, Transport, checksum};
 
 /// Bytes that a client sends at a time, and a server.
 pub type Payload = [u32; 2];
@@ -204,8 +204,7 @@ fn template(kind: Kind, sender: Sender, payload: Payload) -> Template {
     let tcp = Tcp { flags, options, window: WINDOW, ..Tcp::default() };
     let mut frame = Vec::new();
     PacketBuilder::v4(ANY, ANY).dont_fragment().tcp(&tcp, &vec![0; payload], &mut frame);
-    let network =
-        wire::dissect(&frame, Tunnels::Inner).ok().and_then(|dissected| dissected.network);
+    let network = wire::dissect(&frame).ok().and_then(|dissected| dissected.network);
     #[expect(clippy::expect_used, reason = "the builder's frames are whole IPv4 packets")]
     let network = network.expect("an IPv4 packet");
     Template { frame, network }

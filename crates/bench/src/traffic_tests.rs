@@ -11,7 +11,7 @@ fn a_frame_says_what_the_headers_say() {
         let talk = (0..4).map(|step| Segment::talk(flow, step, PAYLOAD));
         for segment in [open, answer, ack, Segment::reset(flow)].into_iter().chain(talk) {
             let headers = pen.headers(&segment);
-            let dissected = wire::dissect(pen.frame(&segment), Tunnels::Inner).unwrap();
+            let dissected = wire::dissect(pen.frame(&segment)).unwrap();
             assert_eq!(dissected.network, Some(headers), "{segment:?}");
         }
     }

@@ -13,6 +13,9 @@ use crate::{
 
 /// A connection as a line of `conntrack -L`, without the line end.
 ///
+/// `[PART]` is ours: the entry is one of several of one tunnel, whose packets come to several
+/// buckets.
+///
 /// `use` is always 1. In the kernel it is one more for each live connection that this one
 /// has announced, which holds on to it. Here such a connection may be anywhere, and neither
 /// knows of the other once it is open: to count them would take something that all workers
@@ -167,7 +170,8 @@ impl Display for Middle<'_> {
         }
         let zone = ("zone-reply", connection.reply_zone);
         write_tuple(f, &connection.reply, zone, counters.map(|counts| counts[1]))?;
-        f.write_str(if connection.assured { "[ASSURED] " } else { "" })
+        f.write_str(if connection.assured { "[ASSURED] " } else { "" })?;
+        f.write_str(if connection.part { "[PART] " } else { "" })
     }
 }
 

@@ -24,6 +24,7 @@ fn connection() -> Connection {
         seen_reply: true,
         assured: true,
         expected: false,
+        part: false,
         helper: None,
         mark: 0,
         labels: Labels::NONE,

@@ -27,6 +27,7 @@ mod settings;
 mod slab;
 pub mod syn_proxy;
 mod table;
+mod tunnels;
 mod view;
 mod why;
 
@@ -44,5 +45,6 @@ pub use packet::{
 pub use policy::TimeoutPolicy;
 pub use settings::{Settings, Timeouts};
 pub use table::{Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Cursor, Shortage, Table};
+pub use tunnels::KnownTunnels;
 pub use view::{Connection, Counts, Expected, Tuple, TupleTransport};
 pub use why::Why;

@@ -6,7 +6,9 @@ use wire::{Family, IcmpError, Network, Transport};
 use crate::entry::{Head, Status};
 use crate::expect::Listener;
 use crate::syn_proxy::Screening;
-use crate::{Direction, EventSink, ExpectationSink, Expectations, Limits, Settings, Why};
+use crate::{
+    Direction, EventSink, ExpectationSink, Expectations, KnownTunnels, Limits, Settings, Why,
+};
 
 /// Whether somebody has verified the transport checksum already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub struct Context<'a> {
     pub counters: &'a mut ConntrackCounters,
     /// Connections that others have announced.
     pub expectations: &'a Expectations,
+    /// Tunnels whose packets come to many buckets.
+    pub tunnels: &'a KnownTunnels,
     /// Who wants to know of new, changed and ended connections. `None` costs nothing.
     pub events: Option<&'a mut dyn EventSink>,
     /// Who wants to know of what is expected.

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
-use wire::{Transport, Tunnels, checksum, dissect};
+use wire::{Transport, checksum, dissect};
 
 use super::*;
 
@@ -58,7 +58,7 @@ proptest! {
         };
         let mut frame = Vec::new();
         PacketBuilder::v6([0x20; 16], [0x21; 16]).tcp(&tcp, b"odd", &mut frame);
-        let mut network = dissect(&frame, Tunnels::Inner).unwrap().network.unwrap();
+        let mut network = dissect(&frame).unwrap().network.unwrap();
         let start = usize::from(network.transport_offset);
 
         let mut segment = TcpEditor::new(&mut frame, &mut network, true).unwrap();
@@ -69,7 +69,7 @@ proptest! {
         prop_assert_eq!(segment.tcp().sequence, sequence.wrapping_add(by[own]));
 
         prop_assert!(checksum::verify_transport(&frame, &network));
-        let Transport::Tcp(read) = dissect(&frame, Tunnels::Inner).unwrap().network.unwrap().transport
+        let Transport::Tcp(read) = dissect(&frame).unwrap().network.unwrap().transport
         else { panic!("no TCP") };
         prop_assert_eq!(Transport::Tcp(read), network.transport);
         let mut expected = vec![1, 8, 10];

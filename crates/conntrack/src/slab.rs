@@ -10,8 +10,10 @@ use self::by_slot::BySlot;
 use crate::entry::{Entry, Head, Status};
 use crate::expect::Claim;
 use crate::helper::Watcher;
+use crate::proto::State;
 use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
+use crate::tunnels::Part;
 use crate::{Counts, Labels, TimeoutPolicy};
 
 /// Entries of a chunk: 16 KiB are added at a time.
@@ -271,14 +273,44 @@ impl Slab {
         self.proxied.get(slot).map(Box::as_ref)
     }
 
+    /// The part that an entry is of a tunnel, if it is one.
+    pub fn part(&self, slot: u32) -> Option<&Part> {
+        let Entry { head, body } = &self[slot];
+        match &body.state {
+            // The first line tells most that they are none.
+            _ if !head.key.is_tunnel() => None,
+            State::Tunnel(part) => Some(part),
+            _ => None,
+        }
+    }
+
+    /// The mark of a connection.
+    pub fn mark(&self, slot: u32) -> u32 {
+        self.part(slot).map_or(self[slot].head.mark, |part| part.tunnel.mark())
+    }
+
+    /// Gives a connection a mark.
+    pub fn set_mark(&mut self, slot: u32, mark: u32) {
+        self[slot].head.mark = mark;
+        if let Some(part) = self.part(slot) {
+            part.tunnel.set_mark(mark);
+        }
+    }
+
     /// The labels of a connection.
     pub fn labels(&self, slot: u32) -> Labels {
+        if let Some(part) = self.part(slot) {
+            return part.tunnel.labels();
+        }
         let is_labelled = self[slot].head.status.has(Status::LABELLED);
         is_labelled.then(|| self.labels.get(slot)).flatten().copied().unwrap_or(Labels::NONE)
     }
 
     /// Gives a connection these labels and no others.
     pub fn set_labels(&mut self, slot: u32, labels: Labels) {
+        if let Some(part) = self.part(slot) {
+            return part.tunnel.set_labels(labels);
+        }
         let status = &mut self[slot].head.status;
         if labels.is_empty() {
             status.clear(Status::LABELLED);

@@ -10,6 +10,7 @@ mod proxied;
 mod room;
 mod ruled;
 mod translated;
+mod tunnelled;
 mod watched;
 mod zoned;
 
@@ -18,6 +19,7 @@ use wire::Transport;
 use wire::checksum::verify_transport;
 
 use self::room::Room;
+use self::tunnelled::leave;
 use self::watched::release;
 use crate::entry::{Body, Entry, Status};
 use crate::expect::Claim;
@@ -27,14 +29,15 @@ use crate::proto::{Before, Input, State, Step};
 use crate::slab::{SECOND, Slab};
 use crate::syn_proxy::Screening;
 use crate::{
-    Checksum, Connection, Context, Direction, Ended, Event, EventKind, TimeoutPolicy, Tracked,
-    TrackedPacket, Why, syn_proxy,
+    Checksum, Connection, Context, Direction, Ended, Event, EventKind, Settings, TimeoutPolicy,
+    Tracked, TrackedPacket, Why, syn_proxy,
 };
 
 pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use calls::CALLS_OF_A_PAIR;
 pub use room::Shortage;
 pub use translated::Again;
+pub(crate) use zoned::zone_of;
 
 /// The connections of one bucket. It belongs to one worker at a time and can be
 /// given to another as a whole.
@@ -236,6 +239,9 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
+        if !self.learn(slot, context) {
+            return self.open_in_place_of(slot, packet, context);
+        }
         let policy = self.slab.policy(slot).copied();
         let Entry { head, body } = &mut self.slab[slot];
         let before = Before {
@@ -262,6 +268,9 @@ impl Table {
                 head.status.set(Status::when(assure, Status::ASSURED));
                 let news = changed || head.status != old;
                 head.deadline = deadline(context.now, timeout);
+                if let State::Tunnel(part) = &body.state {
+                    part.tell(head);
+                }
                 self.refile(slot);
                 if old.has(Status::ACCOUNTED) {
                     self.account(slot, packet, before.direction);
@@ -289,11 +298,7 @@ impl Table {
                 self.close(slot, context);
                 tracked
             }
-            Step::Reopen => {
-                self.close(slot, context);
-                // What it replaces was a connection, so it is no flood.
-                self.open(&TrackedPacket { screening: Screening::Off, ..*packet }, context)
-            }
+            Step::Reopen => self.open_in_place_of(slot, packet, context),
             Step::Invalid { why, cap } => {
                 if let Some(cap) = cap {
                     head.deadline = head.deadline.min(deadline(context.now, cap));
@@ -304,10 +309,27 @@ impl Table {
         }
     }
 
+    /// The first packet of a connection that takes the place of one which has ended.
+    fn open_in_place_of(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        context: &mut Context<'_>,
+    ) -> Tracked {
+        self.close(slot, context);
+        // What it replaces was a connection, so it is no flood.
+        self.open(&TrackedPacket { screening: Screening::Off, ..*packet }, context)
+    }
+
     /// The first packet of a connection.
     #[cold]
     #[inline(never)]
     fn open(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
+        if packet.keyed.key.is_tunnel()
+            && let Some(tracked) = self.join(packet, context)
+        {
+            return tracked;
+        }
         if let Some(zones) = packet.zones
             && zones.original != packet.keyed.key.zone
         {
@@ -357,32 +379,43 @@ impl Table {
         entry.body.map_epoch = packet.map_epoch;
         entry.head.deadline = deadline(context.now, timeout);
         entry.head.note_filed(entry.head.deadline);
-        let settings = context.settings;
-        entry.head.status.set(admitted.with(Status::FRESH));
-        entry.head.status.set(Status::when(settings.accounting, Status::ACCOUNTED));
-        entry.head.status.set(Status::when(settings.timestamps, Status::STAMPED));
-        let deadline = entry.head.deadline;
-        let slot = self.slab.insert(entry);
-        self.enter(slot, packet.screening, context);
-        let slab = &self.slab;
-        if self.index.insert(hash, slot, |filed| slab.hash_of(filed)).is_err() {
-            self.room.leave(slot, &self.slab[slot].head, context.limits);
-            self.slab.remove(slot);
-            context.counters.chaintoolong += 1;
+        let keeps = keeps(context);
+        entry.head.status.set(admitted.with(Status::FRESH).with(keeps));
+        let Some(slot) = self.put(entry, packet.screening, context) else {
             release(expected.as_ref(), context);
             return Tracked::refused(DropReason::TableFull);
-        }
-        self.wheel.insert(slot, deadline);
+        };
         if let Some(zones) = packet.zones {
             self.part(slot, zones, packet.hash);
         }
-        if settings.accounting || settings.timestamps {
+        if keeps != Status::NONE {
             self.slab.begin_side(slot, context.now);
             self.account(slot, packet, Direction::Original);
         }
         let class = self.welcome(slot, packet, expected, context);
         let head = &self.slab[slot].head;
         Tracked::of_connection(class, Direction::Original, head).at(slot, head)
+    }
+
+    /// Puts an entry that was admitted into its place; `None` if the index has none for it.
+    fn put(
+        &mut self,
+        entry: Entry,
+        screening: Screening,
+        context: &mut Context<'_>,
+    ) -> Option<u32> {
+        let (hash, deadline) = (entry.head.hash, entry.head.deadline);
+        let slot = self.slab.insert(entry);
+        self.enter(slot, screening, context);
+        let slab = &self.slab;
+        if self.index.insert(hash, slot, |filed| slab.hash_of(filed)).is_err() {
+            self.room.leave(slot, &self.slab[slot].head, context.limits);
+            self.slab.remove(slot);
+            context.counters.chaintoolong += 1;
+            return None;
+        }
+        self.wheel.insert(slot, deadline);
+        Some(slot)
     }
 
     /// An ICMP error: it belongs to the flow that it quotes, and goes to the
@@ -395,7 +428,17 @@ impl Table {
             None => self.find(&answer, packet.hash, context),
             Some(zones) => self.find_in(zones, &answer, packet.hash, context),
         };
-        let Some(met) = found.or_else(|| self.quoted_call(packet, &answer, context)) else {
+        let found = found.filter(|met| self.learn(met.slot, context));
+        let found = found.or_else(|| self.quoted_call(packet, &answer, context));
+        let related = match found {
+            Some(met) => {
+                let head = &self.slab[met.slot].head;
+                let related = Tracked::of_connection(Class::Related, met.direction, head);
+                Some(related.at(met.slot, head))
+            }
+            None => self.relate_to_tunnel(&answer, context),
+        };
+        let Some(related) = related else {
             context.counters.error += 1;
             return invalid(DropReason::IcmpErrorUnknown.into(), context);
         };
@@ -403,8 +446,7 @@ impl Table {
             context.counters.error += 1;
             return invalid(DropReason::IcmpErrorDirection.into(), context);
         }
-        let head = &self.slab[met.slot].head;
-        Tracked::of_connection(Class::Related, met.direction, head).at(met.slot, head)
+        related
     }
 
     fn account(&mut self, slot: u32, packet: &TrackedPacket<'_>, direction: Direction) {
@@ -470,7 +512,9 @@ fn retire(
     slot: u32,
     context: &mut Context<'_>,
 ) {
-    report(slab, slot, EventKind::Destroy, context);
+    if leave(slab, slot, context) {
+        report(slab, slot, EventKind::Destroy, context);
+    }
     if slab[slot].head.status.has(Status::FRESH) {
         release(slab.take_claim(slot).as_ref(), context);
     }
@@ -488,9 +532,11 @@ fn retire(
     debug_assert!(removed, "a live entry is in the index");
     if let Some(translation) = slab.translation(slot) {
         index.remove(translation.hash, slot | SECOND);
-        // Of what is withdrawn nobody else knows yet, and its replies may be another's.
+        // Of what is withdrawn nobody else knows yet, and its replies may be another's. Replies to
+        // a tunnel find it without an alias.
         if let Some(ended) = &mut context.ended
             && !was_fresh
+            && !slab[slot].head.key.is_tunnel()
         {
             let head = &slab[slot].head;
             ended.push(Ended {
@@ -514,6 +560,13 @@ fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
         let connection = Connection::of(slab, slot, context.now);
         events.event(Event { kind, connection });
     }
+}
+
+/// What a new connection keeps in the side array.
+fn keeps(context: &Context<'_>) -> Status {
+    let Settings { accounting, timestamps, .. } = *context.settings;
+    let counts = Status::when(accounting, Status::ACCOUNTED);
+    counts.with(Status::when(timestamps, Status::STAMPED))
 }
 
 fn invalid(why: Why, context: &mut Context<'_>) -> Tracked {

@@ -10,7 +10,7 @@ use wire::{
 
 use super::*;
 use crate::syn_proxy::Screening;
-use crate::{Expectations, Limits, Settings, class_without_flow};
+use crate::{Expectations, KnownTunnels, Limits, Settings, class_without_flow};
 
 pub(super) const SECRET: HashKey = HashKey(3, 4);
 
@@ -22,6 +22,7 @@ pub(super) struct Lab {
     pub limits: Limits,
     pub counters: ConntrackCounters,
     pub expectations: Expectations,
+    pub tunnels: KnownTunnels,
     pub map_epoch: u16,
     /// Packets on the wire that each that is offered stands for.
     pub segments: u32,
@@ -40,6 +41,7 @@ impl Lab {
             limits: Limits::alone(entries, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
             map_epoch: 0,
             segments: 1,
             events: Vec::new(),
@@ -58,6 +60,7 @@ impl Lab {
             limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
+            tunnels: &self.tunnels,
             events: Some(&mut self.events),
             expectation_events: None,
             ended: None,

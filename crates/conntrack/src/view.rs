@@ -42,6 +42,8 @@ pub struct Connection {
     pub assured: bool,
     /// Another connection has announced it.
     pub expected: bool,
+    /// It is one of several parts of a tunnel, each of which has its own time and counts.
+    pub part: bool,
     /// Name of the helper that watches it.
     pub helper: Option<&'static str>,
     /// Mark.
@@ -194,7 +196,9 @@ impl Connection {
         let key = &head.key;
         let untranslated = KeyedPacket { key: *key, sender: head.originator() };
         let leaves_as = slab.translation(slot).map_or(untranslated, |it| it.leaves_as);
-        let has = |bit| head.status.has(bit);
+        let part = slab.part(slot);
+        let (status, mark) = part.map_or((head.status, head.mark), |part| part.facts(head));
+        let has = |bit| status.has(bit);
         let (zone, reply_zone) = (zone_number(key.zone), zone_number(leaves_as.key.zone));
         let (zone, original_zone, reply_zone) =
             if zone == reply_zone { (zone, 0, 0) } else { (0, zone, reply_zone) };
@@ -212,8 +216,9 @@ impl Connection {
             seen_reply: has(Status::SEEN_REPLY),
             assured: has(Status::ASSURED),
             expected: has(Status::EXPECTED),
+            part: part.is_some_and(|part| part.tunnel.is_shared()),
             helper: slab.watcher(slot).map(|watcher| watcher.kind.name()),
-            mark: head.mark,
+            mark,
             labels: slab.labels(slot),
             counters: side.filter(|_| has(Status::ACCOUNTED)).map(|side| side.counts),
             age_s: side

@@ -22,7 +22,7 @@ fn packet(timestamp: u64) -> Packet {
     PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).udp(1, 2, &[], &mut bytes);
     let mut frame = FramePool::new(0, 0).copy_of(&bytes).unwrap();
     frame.timestamp = timestamp;
-    let network = wire::dissect(&bytes, wire::Tunnels::Outer).unwrap().network.unwrap();
+    let network = wire::dissect(&bytes).unwrap().network.unwrap();
     Packet {
         frame,
         network,

@@ -63,7 +63,7 @@ impl Crew {
     }
 
     fn packet(&self, frame: Frame) -> Packet {
-        let network = wire::dissect(frame.bytes(), wire::Tunnels::Inner).unwrap().network.unwrap();
+        let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
         let mut packet =
             self.workers[0].packet(frame, network, crate::zones::Origin::default(), None);
         packet.flow.as_mut().unwrap().table_hash(&self.hasher);

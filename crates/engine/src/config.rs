@@ -8,9 +8,9 @@ use flow::HashKey;
 use netio::PortError;
 use ruleset::ValidRuleset;
 use steer::{
-    BucketCount, FragmentSteering, HashKind, MAX_WORKERS, NoWorkers, PlacementError, SteeringConfig,
+    BucketCount, FragmentSteering, HashKind, MAX_WORKERS, NoWorkers, PlacementError,
+    SteeringConfig, TunnelSteering,
 };
-use wire::Tunnels;
 
 use crate::crew::Unresponsive;
 use crate::host_guard::HostGuard;
@@ -38,8 +38,8 @@ pub struct Config {
     pub workers: WorkerCount,
     /// How many buckets.
     pub buckets: BucketCount,
-    /// Whether tunnels are looked into.
-    pub tunnels: Tunnels,
+    /// What chooses the bucket of a tunnel's packet.
+    pub tunnels: TunnelSteering,
     /// Which hash chooses the bucket.
     pub hash: HashKind,
     /// What keeps fragments together.
@@ -73,7 +73,7 @@ impl Config {
             mode: Mode::default(),
             workers: WorkerCount::PerCpu,
             buckets: BucketCount::DEFAULT,
-            tunnels: Tunnels::default(),
+            tunnels: TunnelSteering::default(),
             hash: HashKind::default(),
             fragments: FragmentSteering::default(),
             secret,
@@ -95,6 +95,7 @@ impl Config {
             key: self.secret,
             buckets: self.buckets,
             fragments: self.fragments,
+            tunnels: self.tunnels,
         }
     }
 

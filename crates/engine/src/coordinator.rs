@@ -11,14 +11,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use conntrack::{Event, ExpectationEvent, Expectations, LimitPools};
+use conntrack::{Event, ExpectationEvent, Expectations, KnownTunnels, LimitPools};
 use flow::{Counters, FlowKey};
 use ruleset::Forwarded;
 use steer::{
     BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, Translated, WorkerId,
     WorkerSet,
 };
-use wire::Dissected;
 
 use crate::balancing::BalanceState;
 use crate::command::{Command, Notice, Question, WorkerReport};
@@ -40,10 +39,9 @@ use crate::zones::Zones;
 /// to the old owner, which must fit beside the packets.
 const MOVES_AT_ONCE: usize = 64;
 
-/// Rings that a packet goes through at most: to its owner, once more for each
-/// header that it was fragmented under, in tunnels that were too, and with an alias to the
-/// owner of its connection and back.
-const HOPS: usize = 3 + Dissected::MAX_TUNNELS;
+/// Rings that a packet goes through at most: to its owner, once more when it was put together
+/// from fragments, and with an alias to the owner of its connection and back.
+const HOPS: usize = 4;
 
 /// Everything about the gateway that is not on the packet path.
 pub struct Coordinator {
@@ -55,6 +53,8 @@ pub struct Coordinator {
     pub limit_pools: LimitPools,
     /// Connections that others have announced.
     pub expectations: Expectations,
+    /// Tunnels whose packets come to many buckets.
+    pub tunnels: KnownTunnels,
     /// The memory of fragments.
     pub fragment_pools: defrag::Pools,
     /// Who owns which bucket.
@@ -138,6 +138,7 @@ impl Coordinator {
             spread: Spread::default(),
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
+            tunnels: KnownTunnels::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
             resolver: routes.as_deref().map(RouteKeeper::resolver),
             routing: routes.map(RouteKeeper::routing),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 
-use conntrack::Expectations;
+use conntrack::{Expectations, KnownTunnels};
 use flow::Timestamp;
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use steer::{BucketId, SteeringHasher, WorkerId};
@@ -78,6 +78,7 @@ impl Crew {
         let owners: Vec<WorkerId> = (0..buckets).map(|bucket| WorkerId(bucket % count)).collect();
         let pools = config.limit_pools().unwrap();
         let expectations = Expectations::new(config.secret);
+        let tunnels = KnownTunnels::new(config.secret);
         let (notify, notices) = mpsc::channel();
         let (inputs, outputs): ([Line; 2], [Line; 2]) = Default::default();
         let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
@@ -88,6 +89,7 @@ impl Crew {
                 routes: owners.clone(),
                 limits: pools.limits(config.secret),
                 expectations: expectations.clone(),
+                tunnels: tunnels.clone(),
                 wakeup: member.wakeup.clone(),
                 resolver: routed.then(|| Resolver::for_test().0),
                 ..equipment(config, inbox, notify.clone())

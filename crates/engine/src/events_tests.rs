@@ -37,6 +37,7 @@ fn event(connection: u16, number: u32) -> Event {
         seen_reply: false,
         assured: false,
         expected: false,
+        part: false,
         helper: None,
         mark: number,
         labels: conntrack::Labels::NONE,

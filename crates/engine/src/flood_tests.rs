@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use flow::{DropReason, FlowKey, Zone};
+use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels};
 
 use steer::BucketCount;
 
@@ -20,7 +20,7 @@ impl Rig {
     }
 
     fn bucket_of(&self, frame: &[u8]) -> BucketId {
-        let network = wire::dissect(frame, Tunnels::Inner).unwrap().network.unwrap();
+        let network = wire::dissect(frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone::default()).unwrap();
         self.worker.hasher.bucket_of_key(&keyed.key)
     }

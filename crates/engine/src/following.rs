@@ -6,7 +6,7 @@ use conntrack::Why;
 use conntrack::syn_proxy::Screening;
 use flow::{DropReason, Timestamp};
 use netio::Frame;
-use wire::{ETHERNET_LEN, TcpFlags, Transport};
+use wire::{TcpFlags, Transport};
 
 use crate::judging::Passed;
 use crate::packet::Packet;
@@ -27,8 +27,7 @@ impl Worker {
         tracked: &Tracked,
         now: Timestamp,
     ) -> Result<bool, Why> {
-        // Nothing inside a tunnel is translated.
-        if !(tracked.fresh && tracked.is_expected()) || packet.network.offset != ETHERNET_LEN {
+        if !(tracked.fresh && tracked.is_expected()) {
             return Ok(false);
         }
         self.choose(packet, tracked, now, |table, id, supply, context| {

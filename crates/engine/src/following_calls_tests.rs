@@ -195,7 +195,7 @@ fn a_super_packet_is_edited_whole() {
         let numbers = (control.said[0], control.heard[0]);
         let bytes = net.segment(0, control.speaks[0], PSH_ACK, numbers, text.as_bytes());
         let mut frame = netio::FramePool::new(0, 0).copy_of(&bytes).unwrap();
-        let network = dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(frame.bytes()).unwrap().network.unwrap();
         // As a kernel leaves it.
         let sum = pseudo_header(frame.bytes(), &network);
         frame.bytes_mut()[50..52].copy_from_slice(&sum);
@@ -208,7 +208,7 @@ fn a_super_packet_is_edited_whole() {
         let sent = net.crew.sent(1);
         assert_eq!(sent.len(), 1, "dropped: {:?}", net.crew.reasons());
         let (from, to) = control.speaks[1];
-        let network = dissect(sent[0].bytes(), Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(sent[0].bytes()).unwrap().network.unwrap();
         assert_eq!(ends(&network), [to, from]);
         let heard = &sent[0].bytes()[54..network.end as usize];
         let heard = String::from_utf8(heard.to_vec()).unwrap();

@@ -346,7 +346,7 @@ fn a_message_that_came_in_fragments_leaves_in_others() {
         let mut payload = Vec::new();
         let mut ids = HashSet::new();
         for frame in &sent {
-            let network = dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+            let network = dissect(frame.bytes()).unwrap().network.unwrap();
             let fragment = network.fragment.unwrap();
             assert_eq!(usize::from(fragment.offset), payload.len());
             assert_eq!(network.source_ip(), net.own);
@@ -358,7 +358,7 @@ fn a_message_that_came_in_fragments_leaves_in_others() {
         let (to, from) = control.speaks[1];
         let mut joined = Vec::new();
         builder(from.0, to.0).raw(protocol::TCP, &payload, &mut joined);
-        let network = dissect(&joined, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&joined).unwrap().network.unwrap();
         assert!(wire::checksum::verify_transport(&joined, &network));
         let Transport::Tcp(tcp) = network.transport else { panic!("TCP") };
         assert_eq!((tcp.sequence, tcp.acknowledgment), (control.heard[1], control.said[1]));

@@ -410,7 +410,7 @@ impl Coordinator {
             found.extend(answer?.into_iter().map(|(age, dropped)| (worker, age, dropped)));
         }
         found.sort_by_key(|(_, age, _)| *age);
-        let (ports, tunnels) = (self.ports.statuses(), self.config.tunnels);
+        let ports = self.ports.statuses();
         let told = |(worker, age, dropped): (WorkerId, Duration, RecentDrop)| DroppedPacket {
             worker,
             interface: ports[usize::from(dropped.port.0)].name.clone(),
@@ -420,7 +420,7 @@ impl Coordinator {
             length: dropped.length,
             why: dropped.why,
             refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
-            summary: Summary { frame: &dropped.bytes(), tunnels }.to_string(),
+            summary: Summary { frame: &dropped.bytes() }.to_string(),
         };
         Ok(found.into_iter().map(told).collect())
     }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use flow::{FlowKey, Zone};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{Tunnels, dissect};
+use wire::dissect;
 
 use super::*;
 
@@ -45,7 +45,7 @@ impl Rig {
 }
 
 fn seen(bytes: &[u8]) -> (KeyedPacket, Sign) {
-    let network = dissect(bytes, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(bytes).unwrap().network.unwrap();
     let packet = FlowKey::of_packet(&network, Zone(0)).unwrap();
     (packet, Sign::of(&network.transport))
 }

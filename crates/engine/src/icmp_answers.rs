@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netio::{Frame, FramePool, PortId};
 use wire::icmp_error::{self, Message};
-use wire::{Dissected, Family, Readdress, Tunnels};
+use wire::{Dissected, Family, Readdress};
 
 use crate::allowance::Allowance;
 
@@ -59,7 +59,7 @@ impl IcmpAnswers {
             pool.give_back(sent);
             return answer;
         }
-        let dissected = wire::dissect(frame.bytes(), Tunnels::Outer).ok()?;
+        let dissected = wire::dissect(frame.bytes()).ok()?;
         let Dissected { network: Some(network), .. } = dissected else { return None };
         let from = match &self.names {
             None => network.destination_ip(),
@@ -80,7 +80,7 @@ impl IcmpAnswers {
 fn as_sent(frame: &Frame, before: &Readdress, pool: &mut FramePool) -> Option<Frame> {
     let mut sent = pool.copy_of(frame.bytes())?;
     (sent.port, sent.offload) = (frame.port, frame.offload);
-    let dissected = wire::dissect(sent.bytes(), Tunnels::Outer).ok()?;
+    let dissected = wire::dissect(sent.bytes()).ok()?;
     let mut network = dissected.network?;
     let length = (network.end as usize).saturating_sub(network.transport_offset.into());
     let covers = sent.offload.checksum.covers();

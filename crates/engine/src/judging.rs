@@ -245,10 +245,6 @@ impl Worker {
             return Ok(Led::Onward);
         };
         if request.kind == NatKind::Redirect {
-            if packet.network.offset != ETHERNET_LEN {
-                // The kernel does not look into it.
-                return Err(DropReason::NatInTunnel.into());
-            }
             self.redirect_to_host(&request, packet);
             journey.set_redirected();
             return Ok(Led::Redirected);

@@ -3,7 +3,7 @@ use flow::HashKey;
 use ruleset::{Options, ValidRuleset, import};
 use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::TcpOptions;
-use wire::{Tunnels, dissect, protocol};
+use wire::{dissect, protocol};
 
 use super::*;
 use crate::Config;
@@ -116,7 +116,7 @@ impl Rig {
 }
 
 fn tcp_of(frame: &Frame) -> wire::TcpInfo {
-    let network = dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(frame.bytes()).unwrap().network.unwrap();
     assert!(wire::checksum::verify_transport(frame.bytes(), &network));
     let Transport::Tcp(tcp) = network.transport else { panic!("no TCP") };
     tcp
@@ -168,7 +168,7 @@ fn icmp_is_sent_for_its_family_and_code() {
     let rule = format!(r#"{PORT_22},{{"reject":{{"type":"icmpx","expr":"admin-prohibited"}}}}"#);
     let mut rig = rig(ruleset("forward", 0, "accept", &[&rule]));
     let [back, _] = rig.say(false, 22, SYN, (100, 0));
-    let network = dissect(back[0].bytes(), Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(back[0].bytes()).unwrap().network.unwrap();
     let Transport::IcmpError(error) = network.transport else { panic!("no error") };
     assert_eq!((error.kind, error.code), (3, 13));
     assert_eq!(rig.listed(), []);
@@ -301,7 +301,7 @@ fn segment_sizes_are_lowered_and_never_raised() {
         let frame = segment(false, port, SYN, (5, 0), &[1, 2, 4, high, low, 1, 1, 1]);
         let [_, on] = rig.exchange(0, [frame]);
         tcp_of(&on[0]);
-        let network = dissect(on[0].bytes(), Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(on[0].bytes()).unwrap().network.unwrap();
         assert_eq!(network.protocol, protocol::TCP);
         let options = &on[0].bytes()[usize::from(network.transport_offset) + 20..];
         let size = TcpOptions::new(options).find(|option| option.kind == 2).unwrap();

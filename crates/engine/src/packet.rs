@@ -67,7 +67,7 @@ impl Packet {
     /// How many packets it counts as where a limit bounds what may wait: 1, or one for
     /// each fragment of a datagram, because all of them wait.
     pub fn weight(&self) -> usize {
-        self.pieces.as_ref().map_or(1, |pieces| pieces.frames())
+        self.pieces.as_ref().map_or(1, |pieces| pieces.frames().len())
     }
 }
 

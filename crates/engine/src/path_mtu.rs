@@ -5,7 +5,7 @@ use flow::DropReason;
 use netio::{Checksum, Frame, FramePool, Segmentation};
 use wire::fragment::{Cut, Fragments};
 use wire::icmp_error::Message;
-use wire::{Dissected, Family, Readdress, Tunnels, checksum};
+use wire::{Dissected, Family, Readdress, checksum};
 
 use crate::icmp_answers::IcmpAnswers;
 
@@ -59,7 +59,7 @@ pub fn shorten(
     pieces: &mut Vec<Frame>,
 ) -> Result<(), Refused> {
     let longest = longest(mtu, frame.bytes());
-    let result = match wire::dissect(frame.bytes(), Tunnels::Outer) {
+    let result = match wire::dissect(frame.bytes()) {
         Ok(Dissected { network: Some(network), .. }) => {
             let mtu = longest.saturating_sub(network.offset.into()) as u32;
             let may_be_cut = network.family == Family::V4 && !network.dont_fragment;

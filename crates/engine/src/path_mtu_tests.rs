@@ -49,7 +49,7 @@ impl Bench {
 
 /// Type, code and MTU of an ICMP error.
 fn error(frame: &Frame) -> (u8, u8, u32) {
-    let network = wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+    let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let Transport::IcmpError(IcmpError { kind, code, .. }) = network.transport else {
         panic!("{network:?}");
     };
@@ -90,7 +90,7 @@ fn a_datagram_is_cut_with_a_complete_checksum() {
     frame.sequence = 9;
     let complete = frame.bytes().to_vec();
     // As a local sender leaves it: the pseudo header's sum, not complemented.
-    let network = wire::dissect(&complete, Tunnels::Outer).unwrap().network.unwrap();
+    let network = wire::dissect(&complete).unwrap().network.unwrap();
     let sum = !checksum::Sum::ZERO.pseudo_header(&network, network.transport_len()).finish();
     frame.bytes_mut()[40..42].copy_from_slice(&sum.to_be_bytes());
     frame.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
@@ -175,7 +175,7 @@ fn segments_of_tcp_are_made_shorter_or_the_sender_is_told() {
 fn datagrams(pieces: &[Frame]) -> Vec<Vec<u8>> {
     let mut whole: Vec<(u32, Vec<u8>)> = Vec::new();
     for piece in pieces {
-        let network = wire::dissect(piece.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+        let network = wire::dissect(piece.bytes()).unwrap().network.unwrap();
         let id = u32::from(u16::from_be_bytes(piece.bytes()[18..20].try_into().unwrap()));
         let offset = network.fragment.map_or(0, |it| it.offset);
         if offset == 0 {
@@ -202,7 +202,7 @@ fn a_super_packet_of_datagrams_is_cut_into_these_and_their_fragments() {
             frame.offload.segmentation =
                 Some(Segmentation { kind: 5, segment_size: SEGMENT as u16, header_length: 42 });
             if partial {
-                let network = wire::dissect(&packet, Tunnels::Outer).unwrap().network.unwrap();
+                let network = wire::dissect(&packet).unwrap().network.unwrap();
                 let sum = checksum::Sum::ZERO.pseudo_header(&network, network.transport_len());
                 frame.bytes_mut()[40..42].copy_from_slice(&(!sum.finish()).to_be_bytes());
                 frame.offload.checksum = Checksum::Partial { start: 34, offset: 6 };

@@ -174,7 +174,7 @@ impl Link {
         if let Item::Packet(packet) = &item {
             self.owe(&packet.frame);
             if let Some(pieces) = &packet.pieces {
-                pieces.each_frame(&mut |frame| self.owe(frame));
+                pieces.frames().for_each(|frame| self.owe(frame));
             }
         }
         Some(item)

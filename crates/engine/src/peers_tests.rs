@@ -1,4 +1,3 @@
-use wire::Tunnels;
 use wire::build::PacketBuilder;
 
 use super::*;
@@ -71,7 +70,7 @@ fn datagram(fragments: usize) -> Packet {
     let (mut pool, mut bytes) = (FramePool::new(0, 0), Vec::new());
     PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).udp(7, 9, &[0; 100], &mut bytes);
     let frame = pool.copy_of(&bytes).unwrap();
-    let network = wire::dissect(frame.bytes(), Tunnels::Inner).unwrap().network.unwrap();
+    let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let piece = |_| pool.copy_of(&[0; 60]).unwrap();
     let pieces = (fragments > 0).then(|| Pieces::of((0..fragments).map(piece)));
     Packet {

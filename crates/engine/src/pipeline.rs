@@ -9,7 +9,7 @@ use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
 use netio::Frame;
 use steer::{BucketId, Steered};
-use wire::{IcmpError, Network, QuotedTransport, Transport, Tunnels, protocol};
+use wire::{Network, Transport};
 
 use crate::aliases::{Filing, Waiting};
 use crate::judging::Passed;
@@ -32,12 +32,11 @@ impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner.
     pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
         let Some(frame) = self.arrive(frame, |router, frame| router.arrival(frame)) else { return };
-        let (network, vlan) = match wire::dissect(frame.bytes(), self.tunnels) {
+        let (network, vlan) = match wire::dissect(frame.bytes()) {
             Ok(dissected) => (dissected.network, dissected.vlan),
             Err(malformed) => return self.drop_frame(frame, malformed.into()),
         };
-        let arrival =
-            |router: &Router, frame: &Frame| router.packet_arrival(frame, network.as_ref());
+        let arrival = |router: &Router, _: &Frame| router.packet_arrival(network.as_ref());
         let Some(frame) = self.arrive(frame, arrival) else { return };
         let Some(network) = network else {
             // What is not IP has no flow; it stays in the order of its queue.
@@ -109,8 +108,8 @@ impl Worker {
         pieces: Option<Box<Pieces>>,
     ) -> Packet {
         let supplied = NonZeroU32::new(frame.supplied_hash);
-        let (flow, bucket) = match self.hasher.steer(&network, origin.zone, supplied) {
-            Steered::Quoted { bucket, .. } if self.quotes_a_tunnel(&network) => (None, bucket),
+        let steered = self.hasher.steer_frame(frame.bytes(), &network, origin.zone, supplied);
+        let (flow, bucket) = match steered {
             Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
                 (Some(TrackedFlow { keyed, hash }), bucket)
             }
@@ -170,29 +169,16 @@ impl Worker {
         packet.flow.as_mut()?.table_hash(&self.hasher);
         let (keyed, hash) = packet.looked_up()?;
         let bucket = self.ownership.get(packet.bucket)?;
-        bucket.connections.zone_of(zones, &keyed, hash, now).or_else(|| {
+        let found = bucket.connections.zone_of(zones, &keyed, hash, now).or_else(|| {
             let (reply, hash) = keyed.moved(hash, zones.reply);
             bucket.aliases.owner(&reply, hash).map(|_| zones.reply)
-        })
+        });
+        found.or_else(|| self.tracking.tunnels.zone_of(zones, &keyed, now))
     }
 
     /// True for a packet that is the host's whatever rules say of it.
     fn is_hosts(&self, packet: &Packet, now: Timestamp) -> bool {
         packet.is_own && !self.may_be_translated(packet, now)
-    }
-
-    /// True for an ICMP error about a tunnel that is looked into: the tunnel itself
-    /// is no tracked flow, and path MTU discovery needs its errors.
-    fn quotes_a_tunnel(&self, network: &Network) -> bool {
-        let Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) = &network.transport
-        else {
-            return false;
-        };
-        let descended = match quoted.transport {
-            QuotedTransport::Gre { version, .. } => version == 0,
-            _ => matches!(quoted.protocol, protocol::IPIP | protocol::IPV6),
-        };
-        self.tunnels == Tunnels::Inner && descended
     }
 
     /// Hands a packet to the owner of its bucket, another worker.
@@ -202,10 +188,12 @@ impl Worker {
         let Some(Some(link)) = self.links.get_mut(owner.index()) else {
             return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
         };
+        // What names no flow counts as one flow for each bucket, and so does a tunnel, whose packets
+        // are not all of one flow.
+        let bucket = u64::from(packet.bucket.0);
         let flow_hash = || match &mut packet.flow {
-            Some(flow) => flow.table_hash(&self.hasher),
-            // What names no flow counts as one flow for each bucket.
-            None => u64::from(packet.bucket.0),
+            Some(flow) => flow.table_hash(&self.hasher) ^ bucket,
+            None => bucket,
         };
         match link.admit(flow_hash) {
             Ok(()) => link.stage(packet),
@@ -398,6 +386,7 @@ impl Worker {
             })
         };
         bucket.connections.has(&keyed, hash, now)
+            || self.tracking.tunnels.has(&keyed, now)
             || self.tracking.expectations.may_expect(&keyed)
             || is_asked()
     }

@@ -1,6 +1,6 @@
 use std::sync::mpsc;
 
-use conntrack::Expectations;
+use conntrack::{Expectations, KnownTunnels};
 use netio::memory::Source;
 use netio::{PortId, Waker};
 use rtrb::RingBuffer;
@@ -28,7 +28,6 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
     let mut worker = Worker::new(Equipment {
         id: WorkerId(0),
         hasher: steer::SteeringHasher::new(config.steering()),
-        tunnels: config.tunnels,
         routes: vec![WorkerId(1); config.buckets.get()],
         refuses_new: vec![false; 2],
         outputs: 2,
@@ -36,6 +35,7 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
         zones: Zones::default(),
         limits: config.limit_pools().unwrap().limits(config.secret),
         expectations: Expectations::new(config.secret),
+        tunnels: KnownTunnels::new(config.secret),
         fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
         time: TimeSource::Turn,
         inbox,

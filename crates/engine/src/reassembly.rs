@@ -8,7 +8,7 @@ use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
-use wire::{Dissected, Family, Network, Transport, Tunnels};
+use wire::{Dissected, Family, Network, Transport};
 
 use crate::judging::Passed;
 use crate::packet::Packet;
@@ -33,9 +33,6 @@ pub struct Fragment {
     frame: Frame,
     /// First byte of its payload in the frame, and one past the last.
     payload: (u16, u32),
-    /// Set when the frame is itself a datagram that came in fragments: a fragment
-    /// in a tunnel whose packets were fragmented too.
-    pieces: Option<Box<Pieces>>,
 }
 
 impl Fragment {
@@ -48,10 +45,7 @@ impl Fragment {
 
 impl Buffer for Fragment {
     fn footprint(&self) -> usize {
-        let Some(pieces) = &self.pieces else { return self.frame.footprint() };
-        let list = size_of::<Pieces>() + pieces.fragments.capacity() * size_of::<Self>();
-        let inner = pieces.fragments.iter().map(Buffer::footprint).sum::<usize>();
-        self.frame.footprint() + list + inner
+        self.frame.footprint()
     }
 }
 
@@ -59,40 +53,25 @@ impl Buffer for Fragment {
 #[derive(Debug, Default)]
 pub struct Pieces {
     fragments: Vec<Fragment>,
-    /// How often what is inside was put together: 1 unless tunnels are involved.
-    depth: usize,
 }
 
 impl Pieces {
     #[cfg(test)]
     pub fn of(frames: impl IntoIterator<Item = Frame>) -> Box<Self> {
-        let fragment = |frame| Fragment { frame, payload: (0, 0), pieces: None };
-        Box::new(Self { fragments: frames.into_iter().map(fragment).collect(), depth: 1 })
-    }
-
-    /// Moves the frames to `frames` as they came from outside.
-    fn take_into(&mut self, frames: &mut Vec<Frame>, pool: &mut FramePool) {
-        for fragment in self.fragments.drain(..) {
-            match fragment.pieces {
-                None => frames.push(fragment.frame),
-                Some(mut inner) => {
-                    pool.give_back(fragment.frame);
-                    inner.take_into(frames, pool);
-                }
-            }
-        }
+        let fragment = |frame| Fragment { frame, payload: (0, 0) };
+        Box::new(Self { fragments: frames.into_iter().map(fragment).collect() })
     }
 
     /// Takes over the transport header of `whole`, described by `network`, which has
     /// changed since the datagram was put together. It lies in the first fragment (RFC
-    /// 7112 section 5); one that came in fragments itself is left as it is.
+    /// 7112 section 5).
     pub fn copy_header(&mut self, whole: &[u8], network: &Network) {
         let Transport::Tcp(tcp) = network.transport else { return };
         let from = usize::from(network.transport_offset);
         let header = whole.get(from..from + usize::from(tcp.header_len));
-        if let Some(first) = self.fragments.first_mut().filter(|first| first.pieces.is_none())
+        if let Some(first) = self.fragments.first_mut()
             && let Ok(Dissected { network: Some(described), .. }) =
-                wire::dissect(first.frame.bytes(), Tunnels::Outer)
+                wire::dissect(first.frame.bytes())
             && let Some(header) = header
             && let Some(place) = first
                 .frame
@@ -104,45 +83,22 @@ impl Pieces {
         }
     }
 
-    /// The first fragment, as it came from outside; `None` if one of them came in fragments
-    /// itself.
-    pub fn first_of_plain(&self) -> Option<&Frame> {
-        let is_plain = self.fragments.iter().all(|fragment| fragment.pieces.is_none());
-        self.fragments.first().filter(|_| is_plain).map(|first| &first.frame)
+    /// The frames as they came from outside.
+    pub fn frames(&self) -> impl ExactSizeIterator<Item = &Frame> {
+        self.fragments.iter().map(|fragment| &fragment.frame)
+    }
+
+    /// The same, to be changed.
+    pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut Frame> {
+        self.fragments.iter_mut().map(|fragment| &mut fragment.frame)
     }
 
     /// Takes these frames as what the datagram came in.
     pub fn replace(&mut self, frames: Vec<Frame>, pool: &mut FramePool) {
-        let mut before = Vec::new();
-        self.take_into(&mut before, pool);
-        before.into_iter().for_each(|frame| pool.give_back(frame));
+        self.fragments.drain(..).for_each(|fragment| pool.give_back(fragment.frame));
         // Where the payload lies is asked only of what is to be put together.
-        let fragment = |frame| Fragment { frame, payload: (0, 0), pieces: None };
+        let fragment = |frame| Fragment { frame, payload: (0, 0) };
         self.fragments.extend(frames.into_iter().map(fragment));
-    }
-
-    /// How many frames came from outside.
-    pub fn frames(&self) -> usize {
-        let mut frames = 0;
-        self.each_frame(&mut |_| frames += 1);
-        frames
-    }
-
-    /// Has the frames changed as they came from outside. What came in fragments within
-    /// fragments stays as it is.
-    pub fn each_frame_mut(&mut self, each: &mut dyn FnMut(&mut Frame)) {
-        let fragments = self.fragments.iter_mut().filter(|fragment| fragment.pieces.is_none());
-        fragments.for_each(|fragment| each(&mut fragment.frame));
-    }
-
-    /// Shows the frames as they came from outside.
-    pub fn each_frame(&self, each: &mut impl FnMut(&Frame)) {
-        for fragment in &self.fragments {
-            match &fragment.pieces {
-                None => each(&fragment.frame),
-                Some(inner) => inner.each_frame(each),
-            }
-        }
     }
 }
 
@@ -216,7 +172,7 @@ impl Worker {
         let settings = &self.tracking.settings.defrag;
         let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
         while let Some((fragment, why)) = self.reassembly.discarded.pop() {
-            self.drop_frames(fragment.frame, fragment.pieces, why);
+            self.drop_frame(fragment.frame, why.into());
         }
         result
     }
@@ -224,17 +180,11 @@ impl Worker {
     /// Takes in a fragment, and sends its datagram on its way if that is complete.
     pub(crate) fn reassemble(&mut self, piece: &Piece, packet: &mut Packet, now: Timestamp) {
         let Packet { network, bucket, origin, .. } = *packet;
-        let depth = packet.pieces.as_ref().map_or(0, |pieces| pieces.depth);
-        if depth > Dissected::MAX_TUNNELS {
-            let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-            return self.drop_frames(frame, pieces, DropReason::TunnelDepth);
-        }
         let start = network.fragment.map_or(network.transport_offset, |info| info.payload_offset);
         self.pool.compact(&mut packet.frame);
         let frame = std::mem::take(&mut packet.frame);
         let timestamp = frame.timestamp;
-        let fragment =
-            Fragment { frame, payload: (start, network.end), pieces: packet.pieces.take() };
+        let fragment = Fragment { frame, payload: (start, network.end) };
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
         let outcome = self.with_datagrams(now, |queues, context| {
             queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)
@@ -248,20 +198,18 @@ impl Worker {
     /// Steers a complete datagram once more, now by its flow.
     fn complete(
         &mut self,
-        mut pieces: Box<Pieces>,
+        pieces: Box<Pieces>,
         summary: &Summary,
         origin: Origin,
         timestamp: u64,
         now: Timestamp,
     ) {
-        let inner = pieces.fragments.iter().filter_map(|fragment| fragment.pieces.as_ref());
-        pieces.depth = 1 + inner.map(|pieces| pieces.depth).max().unwrap_or(0);
         let mut frame = match self.put_together(&pieces, summary) {
             Ok(frame) => frame,
             Err(reason) => return self.drop_frames(Frame::default(), Some(pieces), reason),
         };
         frame.timestamp = timestamp;
-        let network = match wire::dissect(frame.bytes(), self.tunnels) {
+        let network = match wire::dissect(frame.bytes()) {
             Ok(Dissected { network: Some(network), .. }) => network,
             Ok(_) => return self.drop_frames(frame, Some(pieces), DropReason::FragHeaderChain),
             Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed),
@@ -284,7 +232,7 @@ impl Worker {
     /// The whole datagram in a buffer of its own.
     fn put_together(&mut self, pieces: &Pieces, summary: &Summary) -> Result<Frame, DropReason> {
         let first = &pieces.fragments.first().ok_or(DropReason::FragHeaderChain)?.frame;
-        let network = wire::dissect(first.bytes(), self.tunnels)?.network;
+        let network = wire::dissect(first.bytes())?.network;
         let network = network.ok_or(DropReason::FragHeaderChain)?;
         let length = wire::whole_header_len(&network).ok_or(DropReason::FragHeaderChain)?;
         let (payload, ecn) = (summary.payload as usize, summary.ecn as u8);
@@ -351,7 +299,7 @@ impl Worker {
     fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
         self.pool.give_back(whole);
         let mut frames = std::mem::take(&mut self.reassembly.loose);
-        pieces.take_into(&mut frames, &mut self.pool);
+        frames.extend(pieces.fragments.drain(..).map(|fragment| fragment.frame));
         self.reassembly.keep(pieces);
         frames
     }
@@ -375,7 +323,7 @@ impl Worker {
             let expired = self.reassembly.call(Timestamp::NEVER, settings, counters, expire);
             // A few at a time: together they may be more than memory has room for twice.
             for (fragment, why) in std::mem::take(&mut self.reassembly.discarded) {
-                self.drop_frames(fragment.frame, fragment.pieces, why.at_the_end());
+                self.drop_frame(fragment.frame, why.at_the_end().into());
             }
             if expired == 0 {
                 break;

@@ -2,7 +2,7 @@ use flow::{Counters, DropReason};
 use netio::FramePool;
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels, protocol};
+use wire::{TcpFlags, protocol};
 
 use crate::replay::{Lockstep, ReplayReport};
 use crate::{Config, REPLAY_SECRET};
@@ -18,7 +18,7 @@ fn v6() -> PacketBuilder {
 /// The packet of a frame in fragments of at most `piece` bytes, by `builder`, which
 /// made it.
 fn cut(builder: &PacketBuilder, id: u32, frame: &[u8], piece: usize) -> Vec<Vec<u8>> {
-    let network = wire::dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = wire::dissect(frame).unwrap().network.unwrap();
     let body = &frame[network.transport_offset.into()..network.end as usize];
     builder.clone().id(id).fragments(network.protocol, body, piece)
 }
@@ -134,7 +134,7 @@ fn tcp_in_fragments_keeps_its_connection() {
 }
 
 #[test]
-fn flows_in_tunnels_are_tracked_whatever_was_fragmented() {
+fn a_tunnel_is_one_flow_whatever_was_fragmented() {
     let tunnel = PacketBuilder::v4([203, 0, 113, 1], [203, 0, 113, 2]);
     let carried = |inner: &[u8]| {
         let mut outer = Vec::new();
@@ -152,7 +152,7 @@ fn flows_in_tunnels_are_tracked_whatever_was_fragmented() {
             let (passed, report) = play(&frames, &config(), workers);
             assert_eq!(passed, frames);
             let flows: Vec<_> = report.flows.iter().collect();
-            assert_eq!(flows, [(&(protocol::UDP, ""), &1)], "the inner flow, and nothing else");
+            assert_eq!(flows, [(&(protocol::IPIP, ""), &1)], "the tunnel, and nothing inside");
         }
     }
 }
@@ -202,36 +202,6 @@ fn fragments_of_different_vlans_are_never_put_together() {
         assert_eq!(passed, [&twenty[..], &ten[..]].concat());
         assert_eq!(report.counters.defrag.reasm_oks, 2);
     }
-}
-
-/// A datagram that holds a fragment of another, which holds a fragment of a third, and so
-/// on: each becomes complete with the one around it.
-#[test]
-fn nesting_without_end_is_cut_off() {
-    const LEVELS: u32 = 3000;
-    let ends = |level: u32| {
-        let [_, a, b, c] = level.to_be_bytes();
-        PacketBuilder::v4([10 + a, b, c, 1], [198, 51, 100, 2]).id(level)
-    };
-    let mut frames = Vec::new();
-    let mut inner = vec![0; 8];
-    for level in (1..=LEVELS).rev() {
-        let (mut first, mut last) = (Vec::new(), Vec::new());
-        inner.resize(inner.len().next_multiple_of(8), 0);
-        ends(level).fragment(protocol::IPIP, 0, true, &inner, &mut first);
-        ends(level).fragment(protocol::IPIP, inner.len() as u16, false, &[0; 8], &mut last);
-        frames.push(last);
-        inner = first[14..].to_vec();
-        if inner.len() > 60_000 {
-            break;
-        }
-    }
-    let mut whole = Vec::new();
-    PacketBuilder::v4([203, 0, 113, 1], [203, 0, 113, 2]).raw(protocol::IPIP, &inner, &mut whole);
-    frames.push(whole);
-    let (passed, report) = play(&frames, &config(), 1);
-    assert!(passed.is_empty());
-    assert!(report.counters.dropped(DropReason::TunnelDepth) > 0, "{:?}", drops(&report.counters));
 }
 
 /// Hop-by-hop options in front of the fragment header that are longer than the frames

@@ -2,7 +2,7 @@
 
 use netio::{Checksum, Frame, FramePool};
 use wire::fragment::Fragments;
-use wire::{CameIn, Dissected, Tunnels, checksum};
+use wire::{CameIn, Dissected, checksum};
 
 use crate::icmp_answers::IcmpAnswers;
 use crate::path_mtu::{Refused, TOO_LONG, come_from, refuse};
@@ -18,8 +18,7 @@ use crate::reassembly::Pieces;
 ///
 /// # Errors
 /// [`Refused`] where the link takes less than the largest that came and no router may cut it,
-/// with an answer to its sender if there are `answers`, at this time in nanoseconds; and where
-/// the datagram came through a tunnel, whose packets would have to be written anew. The
+/// with an answer to its sender if there are `answers`, at this time in nanoseconds. The
 /// datagram stays in `whole` then.
 pub fn refragment(
     whole: &mut Frame,
@@ -48,20 +47,19 @@ pub fn refragment(
     Ok(())
 }
 
-/// The first fragment, the link header that it has, and what all of them are like; `None` if
-/// the datagram came through a tunnel.
+/// The first fragment, the link header that it has, and what all of them are like; `None` where
+/// one of them is none.
 fn fragments_of(pieces: &Pieces) -> Option<(&Frame, &[u8], CameIn)> {
-    let first = pieces.first_of_plain()?;
-    let described = |frame: &Frame| match wire::dissect(frame.bytes(), Tunnels::Outer) {
+    let first = pieces.frames().next()?;
+    let described = |frame: &Frame| match wire::dissect(frame.bytes()) {
         Ok(Dissected { network: Some(network), .. }) => Some((CameIn::of(&network)?, network)),
         _ => None,
     };
     let (of_first, network) = described(first)?;
-    let mut all = Some(of_first);
-    pieces.each_frame(&mut |frame| {
-        all = all.zip(described(frame)).map(|(all, (one, _))| all.and(one));
-    });
-    Some((first, first.bytes().get(..network.offset.into())?, all?))
+    let all = pieces
+        .frames()
+        .try_fold(of_first, |all, frame| described(frame).map(|(one, _)| all.and(one)))?;
+    Some((first, first.bytes().get(..network.offset.into())?, all))
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ impl Bench {
 }
 
 fn network(frame: &Frame) -> Network {
-    wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap()
+    wire::dissect(frame.bytes()).unwrap().network.unwrap()
 }
 
 fn shapes(frames: &[Frame]) -> Vec<Shape> {
@@ -161,20 +161,4 @@ fn what_fits_now_leaves_whole_with_the_tags_that_came() {
         assert_eq!(network(&out[0]).fragment, None);
         assert_eq!(payload(&out), counted(300));
     }
-}
-
-#[test]
-fn what_came_through_a_tunnel_is_refused() {
-    let mut bench = Bench::new();
-    let inner = bench.pieces(&v4(), 2000, 800);
-    let mut frames = Vec::new();
-    inner.each_frame(&mut |frame: &Frame| {
-        let mut outer = Vec::new();
-        v6().raw(4, &frame.bytes()[14..], &mut outer);
-        frames.push(outer);
-    });
-    let frames: Vec<Frame> = frames.iter().map(|bytes| bench.frame(bytes)).collect();
-    let mut whole = bench.whole(&v4(), 2000);
-    let refused = bench.refragment(&mut whole, &Pieces::of(frames), 1500).unwrap_err();
-    assert_eq!(refused.reason, DropReason::OutputTooLong);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use conntrack::{EventKind, Expectations};
+use conntrack::{EventKind, Expectations, KnownTunnels};
 use flow::{Counters, HashKey, Timestamp, Zone};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
@@ -16,7 +16,7 @@ use ruleset::ValidRuleset;
 use steer::{
     FragmentSteering, IndirectionTable, SteeringConfig, SteeringHasher, WorkerId, WorkerSet,
 };
-use wire::{Summary, Tunnels};
+use wire::Summary;
 
 use crate::Bucket;
 use crate::capture_clock::CaptureClock;
@@ -199,7 +199,7 @@ impl ReplayReport {
 /// checksum taken for verified.
 fn trust_checksums(frame: &mut Frame) {
     frame.offload.checksum = Checksum::Verified;
-    if wire::dissect(frame.bytes(), Tunnels::Outer) != Err(wire::Malformed::Ipv4Header) {
+    if wire::dissect(frame.bytes()) != Err(wire::Malformed::Ipv4Header) {
         return;
     }
     let bytes = frame.bytes_mut();
@@ -291,6 +291,7 @@ impl Lockstep {
         let pools = config.limit_pools()?;
         let zones = Zones::new(&config.zones, refuses_new.len())?;
         let expectations = Expectations::new(config.secret);
+        let tunnels = KnownTunnels::new(config.secret);
         // All fragments meet at one worker, and it has all the memory: which are given
         // up when that runs short must not depend on how many workers there are.
         let steering =
@@ -305,7 +306,6 @@ impl Lockstep {
             workers.push(Worker::new(Equipment {
                 id,
                 hasher: SteeringHasher::new(steering),
-                tunnels: config.tunnels,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 refuses_new: refuses_new.clone(),
                 outputs: OUTPUTS,
@@ -313,6 +313,7 @@ impl Lockstep {
                 zones: zones.clone(),
                 limits: pools.limits_of_replay(config.secret),
                 expectations: expectations.clone(),
+                tunnels: tunnels.clone(),
                 fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
                 time: TimeSource::Frame,
                 inbox,
@@ -414,8 +415,7 @@ impl Lockstep {
                     length: dropped.length,
                     why: dropped.why,
                     refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
-                    summary: Summary { frame: &dropped.bytes(), tunnels: worker.tunnels }
-                        .to_string(),
+                    summary: Summary { frame: &dropped.bytes() }.to_string(),
                 });
             }
         }

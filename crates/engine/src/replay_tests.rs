@@ -1,8 +1,9 @@
 use super::*;
 use proptest::prelude::*;
 use std::path::Path;
-use wire::TcpFlags;
+use steer::TunnelSteering;
 use wire::build::{PacketBuilder, Tcp};
+use wire::{TcpFlags, protocol};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
@@ -100,7 +101,7 @@ fn flows_verdicts_and_drops_are_reported() {
 }
 
 #[test]
-fn errors_about_a_tunnel_that_is_looked_into_pass() {
+fn errors_about_a_tunnel_are_related_to_it() {
     let directory = tempfile::tempdir().unwrap();
     let (mut inner, mut tunnel, mut error) = (Vec::new(), Vec::new(), Vec::new());
     PacketBuilder::v4(CLIENT, SERVER).udp(1, 2, b"inside", &mut inner);
@@ -113,13 +114,14 @@ fn errors_about_a_tunnel_that_is_looked_into_pass() {
         &mut error,
     );
     let path = capture(directory.path(), &[tunnel, error]);
-    let (report, _) = play(&path, &config(), with_workers(1));
-    assert_eq!((report.passed, report.flows.get(&(17, ""))), (2, Some(&1)));
-    let mut outer = config();
-    outer.tunnels = Tunnels::Outer;
-    let (report, _) = play(&path, &outer, with_workers(1));
-    assert_eq!((report.passed, report.flows.get(&(4, ""))), (2, Some(&1)));
-    assert_eq!(report.counters.classes[2], 1, "the error is related to the tunnel's flow");
+    for tunnels in [TunnelSteering::Inner, TunnelSteering::Outer] {
+        let config = Config { tunnels, ..config() };
+        for workers in [1, 3] {
+            let (report, _) = play(&path, &config, with_workers(workers));
+            assert_eq!((report.passed, report.flows.get(&(4, ""))), (2, Some(&1)));
+            assert_eq!(report.counters.classes, [1, 0, 1, 0, 0], "new, and related");
+        }
+    }
 }
 
 #[test]
@@ -181,6 +183,15 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
             let mut frame = Vec::new();
             let (from, to) = if reply { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
             PacketBuilder::v4(from, to).echo(reply, id, 1, b"ping", &mut frame);
+            frame
+        }),
+        (any::<bool>(), any::<bool>(), 1u8..30).prop_map(|(reply, gre, flow)| {
+            let inner = udp(flow, 5000, reply);
+            let (from, to) = if reply { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
+            let header: &[u8] = if gre { &[0, 0, 8, 0] } else { &[] };
+            let number = if gre { protocol::GRE } else { protocol::IPIP };
+            let mut frame = Vec::new();
+            PacketBuilder::v4(from, to).raw(number, &[header, &inner[14..]].concat(), &mut frame);
             frame
         }),
         prop::collection::vec(any::<u8>(), 0..80),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use conntrack::Expectations;
+use conntrack::{Expectations, KnownTunnels};
 use flow::Timestamp;
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -59,7 +59,6 @@ pub fn equipment(
     Equipment {
         id: WorkerId(0),
         hasher: SteeringHasher::new(config.steering()),
-        tunnels: config.tunnels,
         routes: vec![WorkerId(0); config.buckets.get()],
         refuses_new: vec![false; 2],
         outputs: 2,
@@ -67,6 +66,7 @@ pub fn equipment(
         zones: Zones::new(&config.zones, 2).unwrap(),
         limits: config.limit_pools().unwrap().limits(config.secret),
         expectations: Expectations::new(config.secret),
+        tunnels: KnownTunnels::new(config.secret),
         fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
         time: TimeSource::Turn,
         inbox,

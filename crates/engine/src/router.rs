@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use netio::{Frame, FramePool, PortId};
 use steer::BucketId;
 use wire::icmp_error::Message;
-use wire::{Dissected, ETHERNET_LEN, Family, Network, Tunnels};
+use wire::{ETHERNET_LEN, Family, Network};
 
 use crate::output::{Manner, Onward, Outputs};
 use crate::packet::Packet;
@@ -159,17 +159,11 @@ impl Router {
     }
 
     /// Where the packet in a frame goes, which is for this router's station. `network`
-    /// describes the innermost packet, `None` for what is not IP.
+    /// describes it, `None` for what is not IP.
     #[inline]
-    pub fn packet_arrival(&self, frame: &Frame, network: Option<&Network>) -> Arrival {
-        let Some(network) = network else { return Arrival::Host };
-        if network.offset == ETHERNET_LEN {
-            return self.judge(network);
-        }
-        match wire::dissect(frame.bytes(), Tunnels::Outer) {
-            Ok(Dissected { network: Some(outer), .. }) if outer.offset == ETHERNET_LEN => {
-                self.judge(&outer)
-            }
+    pub fn packet_arrival(&self, network: Option<&Network>) -> Arrival {
+        match network {
+            Some(network) if network.offset == ETHERNET_LEN => self.judge(network),
             // Tagged: for an interface of the kernel on top of this one.
             _ => Arrival::Host,
         }
@@ -237,20 +231,12 @@ impl Router {
         self.routing.lost_addresses(now)
     }
 
-    /// Where a packet goes: by its outermost addresses, whatever it is tracked by.
+    /// Where a packet goes.
     pub fn course_of(&mut self, packet: &Packet, mark: u32) -> Course {
-        let (port, whole) = (packet.frame.port, packet.pieces.is_none());
-        if packet.network.offset == ETHERNET_LEN {
-            return self.course(&packet.network, port, mark, whole);
-        }
-        match wire::dissect(packet.frame.bytes(), Tunnels::Outer) {
-            Ok(Dissected { network: Some(outer), .. }) => self.course(&outer, port, mark, whole),
-            _ => Course::Refuse { reason: DropReason::MalformedLink, told: None },
-        }
+        self.course(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
     }
 
-    /// Where the packet of a frame that came in by `port` goes; `network` describes the
-    /// outermost packet. One that is `whole` did not come in fragments.
+    /// Where the packet of a frame that came in by `port` goes, which `network` describes. One that is `whole` did not come in fragments.
     pub fn course(&mut self, network: &Network, port: PortId, mark: u32, whole: bool) -> Course {
         let Some(link) = self.routing.port(port).map(|port| port.link) else {
             return Course::Refuse { reason: DropReason::NoOutputPort, told: None };

@@ -56,7 +56,7 @@ pub fn picture() -> Picture {
 
 /// Sends a frame on as a worker does.
 fn forward(router: &mut Router, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
-    let network = wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+    let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let course = router.course(&network, frame.port, 0, true);
     router.forward(BUCKET, frame, course, now_ns, exits);
 }
@@ -127,7 +127,7 @@ impl Bench {
     fn sent(&mut self, port: usize) -> Vec<(HardwareAddress, HardwareAddress, u8, u8)> {
         let said = |frame: Frame| {
             let bytes = frame.bytes();
-            let network = wire::dissect(bytes, Tunnels::Outer).unwrap().network.unwrap();
+            let network = wire::dissect(bytes).unwrap().network.unwrap();
             assert!(wire::checksum::verify_transport(bytes, &network));
             let (to, from) = (bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap());
             (from, to, network.ttl, bytes[bytes.len() - 1])
@@ -143,7 +143,7 @@ impl Bench {
     fn errors(&mut self) -> Vec<(u8, u8)> {
         let said = |frame: Frame| {
             assert_eq!(frame.bytes()[..12], [CLIENT, ROUTER[0]].concat());
-            let network = wire::dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+            let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
             assert_eq!(network.source_ip(), ip("192.0.2.254"));
             match network.transport {
                 Transport::IcmpError(IcmpError { kind, code, .. }) => (kind, code),
@@ -349,8 +349,8 @@ fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
         let frame = bench.pool.copy_of(&bytes).unwrap();
         match bench.router.arrival(&frame) {
             Arrival::Forward => {
-                let network = wire::dissect(&bytes, Tunnels::Inner).unwrap().network;
-                bench.router.packet_arrival(&frame, network.as_ref())
+                let network = wire::dissect(&bytes).unwrap().network;
+                bench.router.packet_arrival(network.as_ref())
             }
             arrival => arrival,
         }

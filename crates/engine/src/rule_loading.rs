@@ -474,8 +474,8 @@ impl Coordinator {
         }
         let interface = self.ports.statuses().into_iter().nth(usize::from(line.port.0));
         let interface = interface.map(|port| port.name).unwrap_or_default();
-        let (frame, tunnels) = (line.bytes(), self.config.tunnels);
-        let summary = Summary { frame: &frame, tunnels };
+        let frame = line.bytes();
+        let summary = Summary { frame: &frame };
         tracing::info!(target: "rules", "{}in={interface} {summary} ({place})", log.prefix);
     }
 }

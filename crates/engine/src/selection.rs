@@ -227,13 +227,20 @@ impl Gateway {
     /// Where connections that match can be.
     fn places(&self, filter: &Filter) -> Vec<(BucketId, Place)> {
         let coordinator = self.shared.lock();
-        if filter.flows(filter.zone.map_or(Zone(0), Zone)).is_none() {
-            let buckets = coordinator.config.buckets.iter();
-            return buckets.map(|bucket| (bucket, Place::Piece(Cursor::default()))).collect();
-        }
         // Also those that are gone, whose connections live on.
         let zones = coordinator.limit_pools.zones().map(|(zone, _)| zone);
-        let keys = zones.chain([Zone(0)]).flat_map(|zone| filter.flows(zone).unwrap_or_default());
-        keys.map(|key| (coordinator.bucket_of(&key), Place::Flow(key))).collect()
+        let keys: Option<Vec<_>> = zones.chain([Zone(0)]).map(|zone| filter.flows(zone)).collect();
+        let keys = keys.map(|keys| keys.into_iter().flatten().collect::<Vec<_>>());
+        match keys {
+            // Any bucket may have a part of a tunnel.
+            Some(keys) if !keys.iter().any(FlowKey::is_tunnel) => {
+                let place = |key| (coordinator.bucket_of(&key), Place::Flow(key));
+                keys.into_iter().map(place).collect()
+            }
+            _ => {
+                let buckets = coordinator.config.buckets.iter();
+                buckets.map(|bucket| (bucket, Place::Piece(Cursor::default()))).collect()
+            }
+        }
     }
 }

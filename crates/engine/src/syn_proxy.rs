@@ -14,7 +14,7 @@ use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received, 
 use flow::{Class, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
 use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
-use wire::{TcpEditor, TcpFlags, TcpInfo, Transport, Tunnels};
+use wire::{TcpEditor, TcpFlags, TcpInfo, Transport};
 
 use crate::judging::Passed;
 use crate::output::Manner;
@@ -461,7 +461,7 @@ impl Worker {
     fn make(&mut self, packet: &Packet, segment: &ControlSegment) -> Option<Packet> {
         let mut bytes = [0; MAX_FRAME];
         let length = segment.write(packet.frame.bytes(), &mut bytes)?;
-        let network = wire::dissect(&bytes[..length], Tunnels::Outer).ok()?.network?;
+        let network = wire::dissect(&bytes[..length]).ok()?.network?;
         let mut flow = packet.flow?;
         if segment.way == Way::Back {
             flow.keyed.sender = flow.keyed.sender.opposite();

@@ -49,7 +49,7 @@ impl Seen {
 }
 
 fn seen(frame: &Frame) -> Seen {
-    let network = wire::dissect(frame.bytes(), Tunnels::Inner).unwrap().network.unwrap();
+    let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let Transport::Tcp(tcp) = network.transport else { panic!("no TCP: {network:?}") };
     assert!(checksum::verify_transport(frame.bytes(), &network), "checksum");
     let options = TcpOptions::new(of_segment(frame.bytes(), &network, &tcp));
@@ -469,7 +469,7 @@ fn errors_quote_what_their_receiver_has_sent() {
     );
     let [_, on] = scene.put(OUTSIDE, &error);
     let bytes = on[0].bytes();
-    let network = wire::dissect(bytes, Tunnels::Inner).unwrap().network.unwrap();
+    let network = wire::dissect(bytes).unwrap().network.unwrap();
     assert!(checksum::verify_transport(bytes, &network));
     let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = network.transport
     else {
@@ -519,7 +519,7 @@ fn a_segment_in_fragments_is_shifted_where_its_header_lies() {
     let mut joined = whole[..34].to_vec();
     joined.extend(sent.iter().flat_map(|piece| piece.bytes()[34..].to_vec()));
     assert_eq!(joined[38..42], cookie.wrapping_add(1).to_be_bytes());
-    let network = wire::dissect(&joined, Tunnels::Inner).unwrap().network.unwrap();
+    let network = wire::dissect(&joined).unwrap().network.unwrap();
     assert!(checksum::verify_transport(&joined, &network));
 }
 

@@ -2,7 +2,8 @@
 
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
-    Context, Ended, Event, ExpectationEvent, Expectations, Limits, Tracked, TrackedPacket,
+    Context, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits, Tracked,
+    TrackedPacket,
 };
 use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
@@ -23,6 +24,8 @@ pub struct Tracking {
     pub limits: Limits,
     /// Connections that others have announced; shared by all workers.
     pub expectations: Expectations,
+    /// Tunnels whose packets come to many buckets; shared by all workers.
+    pub tunnels: KnownTunnels,
     /// Which ports accept no new connections.
     pub refuses_new: Vec<bool>,
     /// Until when somebody may come back for what the SYN proxy has promised in any zone,
@@ -70,6 +73,7 @@ impl Tracking {
             limits: &mut self.limits,
             counters: &mut counters.conntrack,
             expectations: &self.expectations,
+            tunnels: &self.tunnels,
             events: self.subscribers.sink(),
             expectation_events: self.expectation_subscribers.sink(),
             ended: Some(&mut self.ended),

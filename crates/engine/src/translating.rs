@@ -13,8 +13,8 @@ use flow::{DropReason, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use steer::BucketId;
-use wire::{Dissected, ETHERNET_LEN, Family, Network, Place, Readdress};
-use wire::{Transport, Tunnels};
+use wire::Transport;
+use wire::{Dissected, Family, Network, Place, Readdress};
 
 use crate::aliases::Filing;
 use crate::host_flows::Sign;
@@ -114,9 +114,6 @@ impl Worker {
         course: Option<Course>,
         now: Timestamp,
     ) -> Result<(), Why> {
-        if packet.network.offset != ETHERNET_LEN {
-            return Err(DropReason::NatInTunnel.into());
-        }
         let request = self.request(wanted, packet, course)?;
         self.choose(packet, tracked, now, |table, id, supply, context| {
             table.translate(id, &request, supply, context)
@@ -310,13 +307,13 @@ impl Worker {
             pool.keep_before(frame, &Readdress { source, destination });
         };
         if let Some(pieces) = pieces {
-            pieces.each_frame_mut(&mut |piece| {
+            for piece in pieces.frames_mut() {
                 if let Ok(Dissected { network: Some(mut network), .. }) =
-                    wire::dissect(piece.bytes(), Tunnels::Outer)
+                    wire::dissect(piece.bytes())
                 {
                     apply(piece, &mut network);
                 }
-            });
+            }
         }
         apply(frame, network);
     }
@@ -386,8 +383,9 @@ impl Worker {
             return Ok(false);
         }
         let reply = bucket.connections.reply(id);
-        if reply.key.is_call() && !tracked.is_expected() {
-            // Of what nobody has announced each direction is a connection of its own.
+        // Of calls that nobody has announced each direction is a connection of its own. Replies
+        // to a tunnel find it in any bucket.
+        if reply.key.is_call() && !tracked.is_expected() || reply.key.is_tunnel() {
             return Ok(false);
         }
         let Some((name, hash)) = packet.looked_up() else { return Ok(false) };

@@ -148,7 +148,7 @@ fn tcp(builder: &PacketBuilder, ports: (u16, u16), flags: u8, numbers: (u32, u32
 
 /// A frame as it left, with every checksum right.
 fn seen(frame: &Frame) -> Network {
-    let network = dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(frame.bytes()).unwrap().network.unwrap();
     assert!(wire::checksum::verify_transport(frame.bytes(), &network), "{network:?}");
     network
 }
@@ -402,10 +402,8 @@ fn fragments_are_translated_one_by_one_and_have_an_identification_of_their_own()
         }
         let sent = crew.sent(1);
         assert_eq!(sent.len(), 2);
-        let pieces: Vec<_> = sent
-            .iter()
-            .map(|frame| dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap())
-            .collect();
+        let pieces: Vec<_> =
+            sent.iter().map(|frame| dissect(frame.bytes()).unwrap().network.unwrap()).collect();
         assert!(pieces.iter().all(|it| it.source_ip() == IpAddr::from(OWN)));
         let [first, second] = [0, 1].map(|at: usize| pieces[at].fragment.unwrap());
         assert_eq!(first.id, second.id);
@@ -569,3 +567,6 @@ mod seeking;
 
 #[path = "withdrawn_tests.rs"]
 mod withdrawn;
+
+#[path = "tunnels_tests.rs"]
+mod tunnels;

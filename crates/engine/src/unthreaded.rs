@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use conntrack::Expectations;
+use conntrack::{Expectations, KnownTunnels};
 use flow::{Counters, Timestamp};
 use netlink::Picture;
 use steer::{Placement, Steered, SteeringHasher, Translated, WorkerId};
@@ -61,6 +61,7 @@ impl Unthreaded {
         hasher.set_translated(Translated::new(translated, config.settings.steer.nat_ports()));
         let pools = config.limit_pools()?;
         let expectations = Expectations::new(config.secret);
+        let tunnels = KnownTunnels::new(config.secret);
         let fragments = defrag::Pools::new(&config.settings.defrag);
         let (notices, _) = channel();
         let mut crew = Vec::<Self>::new();
@@ -69,7 +70,6 @@ impl Unthreaded {
             let mut worker = Worker::new(Equipment {
                 id,
                 hasher: hasher.clone(),
-                tunnels: config.tunnels,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 refuses_new: ports.refuse_new(),
                 outputs: ports.len(),
@@ -77,6 +77,7 @@ impl Unthreaded {
                 zones: Zones::new(&config.zones, ports.len())?,
                 limits: pools.limits(config.secret),
                 expectations: expectations.clone(),
+                tunnels: tunnels.clone(),
                 fragment_memory: fragments.memory(count as u32),
                 time: TimeSource::Turn,
                 inbox,

@@ -76,6 +76,6 @@ fn as_many_wait_for_aliases_as_there_is_room_for_and_nobody_hears_of_the_rest() 
 }
 
 fn keyed_of(bytes: &[u8]) -> flow::FlowKey {
-    let network = dissect(bytes, wire::Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(bytes).unwrap().network.unwrap();
     flow::FlowKey::of_packet(&network, flow::Zone::default()).unwrap().key
 }

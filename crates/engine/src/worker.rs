@@ -7,12 +7,11 @@
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use conntrack::{Cursor, Expectations, Limits};
+use conntrack::{Cursor, Expectations, KnownTunnels, Limits};
 use flow::{Counters, Timestamp};
 use netio::{Frame, FramePool, PortError};
 use rtrb::Consumer;
 use steer::{BucketId, SteeringHasher, WorkerId};
-use wire::Tunnels;
 
 use crate::aliasing::Flushing;
 use crate::command::{Command, Notice, Queue};
@@ -68,8 +67,6 @@ pub struct Equipment {
     pub id: WorkerId,
     /// How packets find their bucket.
     pub hasher: SteeringHasher,
-    /// Whether tunnels are looked into.
-    pub tunnels: Tunnels,
     /// Owner of each bucket.
     pub routes: Vec<WorkerId>,
     /// Which ports accept no new connections; as many as there are ports.
@@ -84,6 +81,8 @@ pub struct Equipment {
     pub limits: Limits,
     /// Connections that others have announced.
     pub expectations: Expectations,
+    /// Tunnels whose packets come to many buckets.
+    pub tunnels: KnownTunnels,
     /// Bytes of fragments that the worker may hold.
     pub fragment_memory: defrag::Memory,
     /// Whose time counts.
@@ -113,7 +112,6 @@ pub enum Turn {
 pub struct Worker {
     pub(crate) id: WorkerId,
     pub(crate) hasher: SteeringHasher,
-    pub(crate) tunnels: Tunnels,
     pub(crate) time: TimeSource,
     pub(crate) reassembly: Reassembly,
     pub(crate) tracking: Tracking,
@@ -159,17 +157,15 @@ pub struct Worker {
 impl Worker {
     /// A worker that owns no bucket and no queue yet.
     pub fn new(equipment: Equipment) -> Self {
-        let Equipment { id, hasher, tunnels, routes, settings, mut zones, limits, time, .. } =
-            equipment;
+        let Equipment { id, hasher, routes, settings, mut zones, limits, time, .. } = equipment;
         let key = hasher.config().key;
-        let Equipment { expectations, refuses_new, .. } = equipment;
+        let Equipment { expectations, tunnels, refuses_new, .. } = equipment;
         let outputs = Outputs::new(equipment.outputs);
         let keep_limit = settings.steer.netdev_max_backlog();
         zones.apply(&settings.conntrack);
         Self {
             id,
             hasher,
-            tunnels,
             time,
             reassembly: Reassembly::new(key, equipment.fragment_memory),
             tracking: Tracking {
@@ -177,6 +173,7 @@ impl Worker {
                 zones,
                 limits,
                 expectations,
+                tunnels,
                 refuses_new,
                 promised_until: Timestamp::ZERO,
                 subscribers: Subscribers::default(),

@@ -113,7 +113,7 @@ impl Scene {
         let mut bytes = Vec::new();
         let ports = (FIRST_PORT + flow, 53);
         PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]).udp(ports.0, ports.1, b"", &mut bytes);
-        let network = wire::dissect(&bytes, wire::Tunnels::Inner).unwrap().network.unwrap();
+        let network = wire::dissect(&bytes).unwrap().network.unwrap();
         match self.crew.hasher.steer(&network, zones_of(flow).original, None) {
             Steered::Flow { keyed, bucket, .. } => (keyed.key, bucket),
             _ => panic!("a flow"),

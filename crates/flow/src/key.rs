@@ -116,7 +116,7 @@ pub struct FlowKey {
 }
 
 /// A flow key and which end sent the packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyedPacket {
     /// The flow.
     pub key: FlowKey,
@@ -139,7 +139,9 @@ impl KeyedPacket {
     }
 }
 
-/// [`FlowKey::kind`] of GRE version 1: of its packets, and of a call between two ends.
+/// [`FlowKey::kind`] of GRE: of version 0, and of version 1 that of its packets and that of a call
+/// between two ends.
+const TUNNEL: u8 = 0;
 const CALLS: u8 = 1;
 const CALL: u8 = 2;
 
@@ -218,7 +220,7 @@ impl FlowKey {
         destination: [u8; 16],
         key: u32,
     ) -> Self {
-        Builder { source, destination, family, protocol: protocol::GRE, zone }.gre(0, key).key
+        Builder { source, destination, family, protocol: protocol::GRE, zone }.gre(TUNNEL, key).key
     }
 
     /// A call of GRE version 1 between two ends, each with its own call id as port; 0 where
@@ -263,6 +265,17 @@ impl FlowKey {
     #[inline]
     pub const fn is_of_calls(&self) -> bool {
         self.protocol == protocol::GRE && self.kind == CALLS
+    }
+
+    /// True for a tunnel whose inside steering may look at: IP in IP (RFC 2003, RFC 2473, RFC
+    /// 4213) and GRE version 0 (RFC 2784).
+    #[inline]
+    pub const fn is_tunnel(&self) -> bool {
+        match self.protocol {
+            protocol::IPIP | protocol::IPV6 => true,
+            protocol::GRE => self.kind == TUNNEL,
+            _ => false,
+        }
     }
 
     /// The same flow between other ends, and which of them `sender` has become.

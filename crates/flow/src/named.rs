@@ -64,7 +64,7 @@ impl KeyedPacket {
 mod tests {
     use proptest::prelude::*;
     use wire::build::PacketBuilder;
-    use wire::{Tunnels, dissect, protocol};
+    use wire::{dissect, protocol};
 
     use super::*;
     use crate::{Endpoint, FlowKey, Side, Zone};
@@ -78,7 +78,7 @@ mod tests {
         let mut frame = Vec::new();
         let builder = PacketBuilder::v4(HOSTS[from], HOSTS[1 - from]);
         builder.transport(protocol::GRE, &gre, &mut frame);
-        let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         (FlowKey::of_packet(&network, Zone(0)).unwrap(), network)
     }
 
@@ -143,6 +143,6 @@ mod tests {
         let mut frame = Vec::new();
         let builder = PacketBuilder::v4(HOSTS[1], HOSTS[0]);
         builder.transport(protocol::ICMP, &message, &mut frame);
-        dissect(&frame, Tunnels::Outer).unwrap().network.unwrap()
+        dissect(&frame).unwrap().network.unwrap()
     }
 }

@@ -67,7 +67,6 @@ drop_reasons! {
     MalformedSctp = "malformed_sctp", "SCTP common header or chunk cut short.";
     MalformedDccp = "malformed_dccp", "DCCP header cut short, with a wrong data offset or of a reserved type.";
     MalformedGre = "malformed_gre", "GRE header cut short or with source routing.";
-    TunnelDepth = "tunnel_depth", "More tunnels inside one another than the limit.";
     FragLength = "frag_length", "Fragment before the last whose length is no multiple of 8.";
     FragOversize = "frag_oversize", "Fragment whose end makes a datagram of more than 65535 bytes.";
     FragEmpty = "frag_empty", "Fragment without payload.";
@@ -111,7 +110,6 @@ drop_reasons! {
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";
     MoveBufferFull = "move_buffer_full", "Packets that waited for a moving bucket exceeded the backlog limit.";
-    NatInTunnel = "nat_in_tunnel", "Packet inside a tunnel whose connection a rule wants translated; only the outermost packet can be.";
     NatNoAddress = "nat_no_address", "Packet to be masqueraded that leaves by an interface without an address of its family.";
     NatToHost = "nat_to_host", "Packet whose destination a rule has made an address of the host, as one of several: the kernel, which alone can deliver it, may have chosen another.";
     AliasTaken = "alias_taken", "Packet that opens a translated connection whose replies would be those of another connection.";
@@ -153,7 +151,6 @@ impl From<wire::Malformed> for DropReason {
             Malformed::Sctp => Self::MalformedSctp,
             Malformed::Dccp => Self::MalformedDccp,
             Malformed::Gre => Self::MalformedGre,
-            Malformed::TunnelDepth => Self::TunnelDepth,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A frame and where its bytes lie.
 
 use wire::segment::{Segments, SuperPacket};
-use wire::{ChecksumCovers, Place, Readdress, Tunnels, dissect};
+use wire::{ChecksumCovers, Place, Readdress, dissect};
 
 use crate::PortId;
 
@@ -175,7 +175,7 @@ impl Frame {
         }
         let (transport_offset, partial_checksum) = match self.offload.checksum {
             Checksum::Partial { start, .. } => (start, true),
-            _ => (dissect(self.bytes(), Tunnels::Outer).ok()?.network?.transport_offset, false),
+            _ => (dissect(self.bytes()).ok()?.network?.transport_offset, false),
         };
         let segment_size = segmentation.segment_size;
         let packet = SuperPacket { transport_offset, segment_size, partial_checksum };

@@ -3,7 +3,7 @@ use std::time::Duration;
 use flow::ZonePair;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use wire::{Tunnels, dissect};
+use wire::dissect;
 
 use super::*;
 use crate::compile::Dimension;
@@ -59,7 +59,7 @@ impl Sample {
         state: &mut RuleState,
         now: Timestamp,
     ) -> (Outcome, Vec<Step>) {
-        let dissected = dissect(&self.frame, Tunnels::Outer).expect("the frame is right");
+        let dissected = dissect(&self.frame).expect("the frame is right");
         let network = dissected.network.expect("it is IP");
         let known =
             Known { reply: false, status: 8, mark: 3, zones: ZonePair::default(), details: None };

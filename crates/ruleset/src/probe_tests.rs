@@ -4,7 +4,7 @@ use super::*;
 
 fn shown(question: &str) -> String {
     match Probe::parse(question) {
-        Ok(probe) => wire::Summary { frame: &probe.frame, tunnels: Tunnels::Outer }.to_string(),
+        Ok(probe) => wire::Summary { frame: &probe.frame }.to_string(),
         Err(error) => error.to_string(),
     }
 }

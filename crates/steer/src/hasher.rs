@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | of or to a translation address (see [`crate::Translated`]) | its port |
 //! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
+//! | of a tunnel that is looked into ([`TunnelSteering`]) | hash of the key of the innermost packet; of its addresses if that is a fragment or names no flow |
 //! | ICMP error with a quote | hash of the quoted flow's key |
 //! | fragment, first or later | SipHash of (addresses, identification, protocol) |
 //! | anything else | SipHash of (sorted addresses) |
@@ -14,6 +15,10 @@
 //! bucket, and look for it in several. Equal flows of different zones share a bucket, where the
 //! table tells them apart.
 //!
+//! A packet of a tunnel belongs to the flow that its outermost header names, and to no other: its
+//! inside, which nobody has judged, chooses the bucket and nothing else. So one flow, the tunnel,
+//! has packets in many buckets.
+//!
 //! The first fragment carries ports and could name its flow, but the others can
 //! not: all of them take the fragment's way, and the whole datagram is steered
 //! again after reassembly. For IPv6 the protocol is left out: RFC 8200 section
@@ -21,7 +26,8 @@
 //! the fragment header the pieces may name different next headers. An atomic
 //! fragment (RFC 6946) is a whole datagram and is steered as one.
 //!
-//! With [`FragmentSteering::Ordered`] every packet takes the last row's way: what
+//! With [`FragmentSteering::Ordered`] every packet takes the last row's way, of tunnels by the
+//! outermost addresses: what
 //! comes in pieces and what comes whole meet at one worker, in the order in which
 //! it arrived. Replies to translation addresses are the exception: they have to come to the
 //! bucket of their port.
@@ -55,7 +61,7 @@ use std::num::NonZeroU32;
 
 use flow::{FlowKey, HashKey, KeyedPacket, Side, Zone};
 use siphasher::sip::SipHasher13;
-use wire::{Family, FragmentInfo, Network, Transport, protocol};
+use wire::{Family, FragmentInfo, Network, Transport, inside, protocol};
 
 use crate::{BucketCount, BucketId, Translated, symmetric_toeplitz};
 
@@ -86,6 +92,16 @@ pub enum FragmentSteering {
     OneBucket,
 }
 
+/// What chooses the bucket of a packet of a tunnel: IP in IP, or GRE version 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TunnelSteering {
+    /// The tunnel, which so has one worker for each direction at most.
+    Outer,
+    /// The flow inside, so that one tunnel spreads over the workers.
+    #[default]
+    Inner,
+}
+
 /// How packets are mapped to buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteeringConfig {
@@ -97,12 +113,14 @@ pub struct SteeringConfig {
     pub buckets: BucketCount,
     /// What keeps fragments together.
     pub fragments: FragmentSteering,
+    /// What chooses the bucket of a tunnel's packet.
+    pub tunnels: TunnelSteering,
 }
 
 /// What steering found out about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steered {
-    /// The packet belongs to the flow that its headers name.
+    /// The packet belongs to the flow that its outermost headers name.
     Flow {
         /// The flow and which end sent the packet.
         keyed: KeyedPacket,
@@ -175,7 +193,13 @@ impl SteeringHasher {
         self.translated = translated;
     }
 
-    /// The bucket of a packet.
+    /// The bucket of a packet, of a tunnel as [`TunnelSteering::Outer`] says.
+    #[inline(always)]
+    pub fn steer(&self, network: &Network, zone: Zone, supplied: Option<NonZeroU32>) -> Steered {
+        self.steer_frame(&[], network, zone, supplied)
+    }
+
+    /// The bucket of the packet in `frame` that `network` describes.
     ///
     /// `supplied` is the hash that the interface delivered with the packet, to be
     /// passed only if the interface is declared to hash with the symmetric
@@ -183,13 +207,19 @@ impl SteeringHasher {
     /// [`HashKind::ToeplitzSymmetric`] and only for packets that every such
     /// interface hashes alike; see the description of this module.
     #[inline(always)]
-    pub fn steer(&self, network: &Network, zone: Zone, supplied: Option<NonZeroU32>) -> Steered {
+    pub fn steer_frame(
+        &self,
+        frame: &[u8],
+        network: &Network,
+        zone: Zone,
+        supplied: Option<NonZeroU32>,
+    ) -> Steered {
         if let Some(fragment) = network.fragment.filter(|fragment| !fragment.is_atomic()) {
             return Steered::Fragment { bucket: self.fragment_bucket(network, fragment) };
         }
         match FlowKey::of_ported(network, zone) {
             Some(keyed) => self.steer_flow(network, keyed, supplied),
-            None => self.steer_portless(network, zone, supplied),
+            None => self.steer_portless(frame, network, zone, supplied),
         }
     }
 
@@ -210,11 +240,17 @@ impl SteeringHasher {
     #[inline(never)]
     fn steer_portless(
         &self,
+        frame: &[u8],
         network: &Network,
         zone: Zone,
         supplied: Option<NonZeroU32>,
     ) -> Steered {
         if let Some(keyed) = FlowKey::of_packet(network, zone) {
+            if keyed.key.is_tunnel()
+                && let Some(bucket) = self.bucket_inside(frame, network)
+            {
+                return Steered::Flow { keyed, hash: None, bucket };
+            }
             return self.steer_flow(network, keyed, supplied);
         }
         if let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) =
@@ -226,6 +262,21 @@ impl SteeringHasher {
             return Steered::Quoted { keyed, hash, bucket };
         }
         Steered::Keyless { bucket: self.keyless_bucket(network) }
+    }
+
+    /// The bucket of a packet of a tunnel by what is inside; `None` if that has no say.
+    fn bucket_inside(&self, frame: &[u8], outer: &Network) -> Option<BucketId> {
+        let SteeringConfig { fragments, tunnels, .. } = self.config;
+        if tunnels == TunnelSteering::Outer || fragments == FragmentSteering::Ordered {
+            return None;
+        }
+        let inner = inside(frame, outer)?;
+        let is_whole = inner.fragment.is_none_or(|fragment| fragment.is_atomic());
+        let keyed = FlowKey::of_packet(&inner, Zone(0)).filter(|_| is_whole);
+        Some(match keyed {
+            Some(keyed) => self.hashed_bucket(&keyed.key, None).1,
+            None => self.keyless_bucket(&inner),
+        })
     }
 
     /// The bucket of a flow named by an operator or a helper, without a packet.
@@ -263,6 +314,16 @@ impl SteeringHasher {
         if self.config.fragments == FragmentSteering::Ordered {
             return (None, self.address_bucket(key.low.address, key.high.address));
         }
+        self.hashed_bucket(key, supplied)
+    }
+
+    /// The bucket of a flow by its hash.
+    #[inline(always)]
+    fn hashed_bucket(
+        &self,
+        key: &FlowKey,
+        supplied: Option<NonZeroU32>,
+    ) -> (Option<u64>, BucketId) {
         match self.config.kind {
             HashKind::Sip => {
                 let hash = self.packet_hash(key);

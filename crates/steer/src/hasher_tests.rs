@@ -8,6 +8,7 @@ const ZONE: Zone = Zone(0);
 
 fn hasher(kind: HashKind) -> SteeringHasher {
     SteeringHasher::new(SteeringConfig {
+        tunnels: TunnelSteering::Inner,
         kind,
         key: HashKey(1, 2),
         buckets: BucketCount::new(4096).unwrap(),

@@ -28,7 +28,9 @@ pub use backlog::{Backlog, BacklogCounters, BacklogLimits};
 pub use balance::{BalanceSettings, Balancer, Move, MoveReason, Plan, Sample, Spread};
 pub use bucket::{BucketCount, BucketCountError, BucketId};
 pub use cpuset::{CpuSet, CpuSetError, CpuSetForm, MAX_CPUS};
-pub use hasher::{FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher};
+pub use hasher::{
+    FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher, TunnelSteering,
+};
 pub use placement::{InterfaceCpus, Placement, PlacementError, WorkerCpu, place};
 pub use settings::{SteerSettings, TUNABLES};
 pub use table::{BucketMove, IndirectionTable, NoWorkers};

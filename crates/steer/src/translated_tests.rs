@@ -6,7 +6,7 @@ use wire::{
 };
 
 use super::*;
-use crate::{FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher};
+use crate::{FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher, TunnelSteering};
 
 const ZONE: Zone = Zone(3);
 const PORTS: PortRange = PortRange { min: 1024, max: 32767 };
@@ -28,8 +28,13 @@ fn translated() -> Translated {
 
 fn hasher(kind: HashKind, fragments: FragmentSteering, buckets: u64) -> SteeringHasher {
     let buckets = BucketCount::new(buckets).unwrap();
-    let mut hasher =
-        SteeringHasher::new(SteeringConfig { kind, key: HashKey(1, 2), buckets, fragments });
+    let mut hasher = SteeringHasher::new(SteeringConfig {
+        kind,
+        key: HashKey(1, 2),
+        buckets,
+        fragments,
+        tunnels: TunnelSteering::Inner,
+    });
     hasher.set_translated(translated());
     hasher
 }

@@ -5,13 +5,13 @@
 //! appends one frame with right lengths and checksums to a buffer.
 //!
 //! ```
-//! use wire::{Tunnels, build::PacketBuilder, dissect};
+//! use wire::{build::PacketBuilder, dissect};
 //!
 //! let mut frame = Vec::new();
 //! PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2])
 //!     .vlan(7)
 //!     .udp(5353, 53, b"question", &mut frame);
-//! assert_eq!(dissect(&frame, Tunnels::Inner)?.vlan, 7);
+//! assert_eq!(dissect(&frame)?.vlan, 7);
 //! # Ok::<(), wire::Malformed>(())
 //! ```
 
@@ -20,7 +20,7 @@ pub mod sctp;
 use std::net::IpAddr;
 
 use crate::{
-    Family, TcpFlags, Tunnels, checksum, dissect, extension,
+    Family, TcpFlags, checksum, dissect, extension,
     link::{ETHERNET_LEN, ethertype},
     mapped, protocol,
 };
@@ -226,7 +226,7 @@ impl PacketBuilder {
         let start = out.len();
         self.raw(protocol, payload, out);
         let frame = &mut out[start..];
-        if let Ok(dissected) = dissect(frame, Tunnels::Outer)
+        if let Ok(dissected) = dissect(frame)
             && let Some(network) = dissected.network
         {
             checksum::fill_transport(frame, &network);

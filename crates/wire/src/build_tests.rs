@@ -12,7 +12,7 @@ fn fragments_join_to_the_datagram() {
         assert_eq!(frames.len(), 5);
         let mut joined: Vec<u8> = Vec::new();
         for frame in &frames {
-            let network = dissect(frame, Tunnels::Inner).unwrap().network.unwrap();
+            let network = dissect(frame).unwrap().network.unwrap();
             let fragment = network.fragment.unwrap();
             assert_eq!(usize::from(fragment.offset), joined.len());
             assert_eq!((fragment.id, fragment.more), (77, joined.len() < 96));
@@ -35,7 +35,7 @@ fn an_icmp_error_quotes_as_much_as_it_may() {
         &mut frame,
     );
     assert_eq!(frame.len(), 14 + MAX_ICMP_ERROR);
-    let network = dissect(&frame, Tunnels::Inner).unwrap().network.unwrap();
+    let network = dissect(&frame).unwrap().network.unwrap();
     assert!(checksum::verify_transport(&frame, &network));
     let Transport::IcmpError(IcmpError { kind: 3, code: 4, quoted: Some(quoted) }) =
         network.transport
@@ -62,7 +62,7 @@ fn what_is_too_long_is_cut() {
         for write in writers {
             let mut frame = Vec::new();
             write(&builder, &long, &mut frame);
-            let network = dissect(&frame, Tunnels::Inner).unwrap().network.unwrap();
+            let network = dissect(&frame).unwrap().network.unwrap();
             assert_eq!(network.end as usize, frame.len());
             assert!(checksum::verify_transport(&frame, &network));
         }

@@ -3,10 +3,10 @@ use proptest::{collection::vec, prelude::*};
 use super::*;
 use crate::build::PacketBuilder;
 use crate::fragment::Fragments;
-use crate::{Dissected, Tunnels, dissect};
+use crate::{Dissected, dissect};
 
 fn network(frame: &[u8]) -> Network {
-    let Ok(Dissected { network: Some(network), .. }) = dissect(frame, Tunnels::Outer) else {
+    let Ok(Dissected { network: Some(network), .. }) = dissect(frame) else {
         panic!("{frame:02x?}");
     };
     network

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Tunnels, build::PacketBuilder, dissect};
+use crate::{build::PacketBuilder, dissect};
 
 /// RFC 1071 word by word.
 fn slow(bytes: &[u8]) -> u16 {
@@ -32,7 +32,7 @@ fn udp_may_do_without_a_checksum() {
     ] {
         let mut frame = Vec::new();
         builder.udp(1, 2, b"abc", &mut frame);
-        let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         assert!(verify_transport(&frame, &network));
         let field = usize::from(network.transport_offset) + 6;
         frame[field..field + 2].fill(0);
@@ -49,7 +49,7 @@ fn a_routing_header_with_segments_left_can_not_be_verified() {
         payload.extend([0, 1, 0, 2, 0, 8, 0xba, 0xad]);
         let mut frame = Vec::new();
         PacketBuilder::v6([0x20; 16], [0x21; 16]).raw(43, &payload, &mut frame);
-        let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         assert_eq!(verify_transport(&frame, &network), segments_left == 1);
     }
 }
@@ -102,7 +102,7 @@ proptest! {
         };
         let mut frame = Vec::new();
         builder.transport(protocol, &body, &mut frame);
-        let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         prop_assert!(verify_transport(&frame, &network));
         let known = protocol != if v6 { 1 } else { 58 };
         // Fields that say what is covered are not flipped.

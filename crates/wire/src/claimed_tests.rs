@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::build::PacketBuilder;
-use crate::{Network, Summary, Tunnels, dissect};
+use crate::{Network, Summary, dissect};
 
 fn builder(v6: bool) -> PacketBuilder {
     if v6 {
@@ -28,7 +28,7 @@ proptest! {
         let builder = tags.iter().fold(builder, |builder, tag| builder.vlan(*tag));
         builder.fragment(200, offset / 8 * 8, more, &vec![0; units * 8], &mut frame);
         let claimed = ClaimedFragment::of(&frame);
-        let Ok(Dissected { network: Some(network), .. }) = dissect(&frame, Tunnels::Outer) else {
+        let Ok(Dissected { network: Some(network), .. }) = dissect(&frame) else {
             return Ok(());
         };
         let Network { fragment, protocol, end, .. } = network;
@@ -60,14 +60,14 @@ proptest! {
 fn a_fragment_that_can_not_be_is_shown_in_words() {
     let mut frame = Vec::new();
     builder(false).id(7).fragment(17, 65_528, false, &[0; 16], &mut frame);
-    assert!(dissect(&frame, Tunnels::Inner).is_err());
+    assert!(dissect(&frame).is_err());
     assert_eq!(
-        Summary { frame: &frame, tunnels: Tunnels::Inner }.to_string(),
+        Summary { frame: &frame }.to_string(),
         "192.0.2.1 > 192.0.2.2 UDP fragment 0x7 at 65528 length 16"
     );
     frame.clear();
     builder(true).id(7).fragment(17, 8, true, &[0; 15], &mut frame);
-    assert!(dissect(&frame, Tunnels::Inner).is_err());
-    let shown = Summary { frame: &frame, tunnels: Tunnels::Inner }.to_string();
+    assert!(dissect(&frame).is_err());
+    let shown = Summary { frame: &frame }.to_string();
     assert!(shown.ends_with(" UDP fragment 0x7 at 8+ length 15"), "{shown}");
 }

@@ -2,7 +2,7 @@
 //! connection: answers to its sender, and segments in its sender's name.
 
 use crate::{
-    Dissected, Network, TcpFlags, TcpInfo, Transport, Tunnels, checksum, dissect,
+    Dissected, Network, TcpFlags, TcpInfo, Transport, checksum, dissect,
     icmp_error::is_single_host,
     ip_writer::{IpHeader, TTL},
     link,
@@ -72,9 +72,7 @@ impl ControlSegment {
     /// along MPLS labels, which lead one way only, or has an address that is not that of
     /// a single host.
     pub fn write(&self, frame: &[u8], out: &mut [u8]) -> Option<usize> {
-        let Ok(Dissected { network: Some(network), ethertype, .. }) =
-            dissect(frame, Tunnels::Outer)
-        else {
+        let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame) else {
             return None;
         };
         let Transport::Tcp(tcp) = network.transport else { return None };
@@ -112,7 +110,7 @@ impl ControlSegment {
         segment[14..16].copy_from_slice(&self.window.to_be_bytes());
         segment[16..20].fill(0);
         segment[20..].copy_from_slice(self.options.bytes());
-        let made = dissect(out, Tunnels::Outer).ok()?.network?;
+        let made = dissect(out).ok()?.network?;
         checksum::fill_transport(out, &made);
         Some(length)
     }

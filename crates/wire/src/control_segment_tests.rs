@@ -32,7 +32,7 @@ fn made(way: Way, about: &[u8]) -> Option<(Vec<u8>, Dissected)> {
     let mut out = [0; MAX_FRAME];
     let length = segment(way).write(about, &mut out)?;
     let frame = out[..length].to_vec();
-    let dissected = dissect(&frame, Tunnels::Inner).unwrap();
+    let dissected = dissect(&frame).unwrap();
     assert!(checksum::verify_transport(&frame, &dissected.network.unwrap()));
     Some((frame, dissected))
 }
@@ -49,7 +49,7 @@ fn an_answer_goes_back_on_its_link_and_a_copy_goes_on() {
         {
             let mut about = Vec::new();
             builder.macs(a, b).ttl(33).traffic_class(0xb9).tcp(&SYN, b"early", &mut about);
-            let syn = dissect(&about, Tunnels::Inner).unwrap();
+            let syn = dissect(&about).unwrap();
             let asked = syn.network.unwrap();
             for way in [Way::Back, Way::Along] {
                 let (frame, dissected) = made(way, &about).unwrap();

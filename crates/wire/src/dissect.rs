@@ -1,7 +1,7 @@
 //! The one pass over a frame.
 
 use crate::{
-    Dissected, Family, Malformed, Network, Transport, Tunnels,
+    Dissected, Family, Malformed, Network, Transport,
     ip::{self, Header},
     link::{self, IpPlace, Link},
     transport,
@@ -10,9 +10,8 @@ use crate::{
 /// Dissects an Ethernet frame, without the frame check sequence.
 ///
 /// Descends through VLAN tags (802.1Q, 802.1ad, 0x9100), PPPoE sessions and MPLS
-/// to IPv4 or IPv6, through the extension headers to the transport, and with
-/// [`Tunnels::Inner`] through tunnels. What is not IP is `Ok` without a network:
-/// other EtherTypes, PPP control packets (their [`Dissected::ethertype`] stays
+/// to IPv4 or IPv6 and through the extension headers to the transport. What is not IP
+/// is `Ok` without a network: other EtherTypes, PPP control packets (their [`Dissected::ethertype`] stays
 /// 0x8864), more tags or labels than the limits. MPLS carries no protocol
 /// number, so what lies below the labels is IP only if its header is valid; the
 /// EtherType stays that of MPLS.
@@ -22,55 +21,44 @@ use crate::{
 ///
 /// # Tunnels
 ///
-/// The innermost packet decides, also where it is malformed: the tunnel's end
-/// would hand it to a host that throws it away, and one that could not be read
-/// can not be tracked or filtered either, so letting it pass under the name of
-/// the tunnel would be a way around both. An operator who wants tunnels carried
-/// unseen chooses [`Tunnels::Outer`]. A tunnel packet that is a fragment, GRE
-/// version 1, and GRE with a payload that is not IP are not descended into: they
-/// are packets of the tunnel. A quote in an ICMP error is never descended into.
+/// What comes back is always the outermost packet, which is the one that the next host reads:
+/// whatever a packet is judged by has to be that. What lies inside is for [`inside`] to say.
 ///
 /// # Errors
 ///
 /// The first header that is cut short or contradicts itself, see [`Malformed`].
-pub fn dissect(frame: &[u8], tunnels: Tunnels) -> Result<Dissected, Malformed> {
+pub fn dissect(frame: &[u8]) -> Result<Dissected, Malformed> {
     let link = link::read(frame, 0)?;
-    above_link(frame, &link, tunnels)
+    above_link(frame, &link)
 }
 
 /// What is above the link layer. The only value returned is `result`, so that it
 /// is built where the caller wants it and not copied there.
-fn above_link(frame: &[u8], link: &Link, tunnels: Tunnels) -> Result<Dissected, Malformed> {
+fn above_link(frame: &[u8], link: &Link) -> Result<Dissected, Malformed> {
     let mut result = Ok(Dissected { network: None, ethertype: link.ethertype, vlan: link.vlan });
     if let (Ok(dissected), Some(place)) = (&mut result, &link.ip)
-        && let Err(malformed) = network(frame, place, tunnels, 0, &mut dissected.network)
+        && let Err(malformed) = network(frame, place, &mut dissected.network)
     {
         result = Err(malformed);
     }
     result
 }
 
-/// Puts the innermost packet from `place` on, which lies in `depth` tunnels, into
-/// `found`; leaves that as it is if `place` was guessed and is no IP packet.
+/// Puts the packet at `place` into `found`; leaves that as it is if `place` was guessed
+/// and is no IP packet. Where the transport header is malformed the rest is there.
 ///
 /// Results go into place, here and in the transport parsers: handed up through
 /// nested `Result`s, copying would cost more than reading the packet.
 #[inline(always)]
-fn network(
-    frame: &[u8],
-    place: &IpPlace,
-    tunnels: Tunnels,
-    depth: usize,
-    found: &mut Option<Network>,
-) -> Result<(), Malformed> {
+fn network(frame: &[u8], place: &IpPlace, found: &mut Option<Network>) -> Result<(), Malformed> {
     let bytes = &frame[..place.end];
     let read = match place.family {
         Family::V4 => match ip::ipv4(bytes, place.offset) {
-            Ok(header) => return above(frame, &header, tunnels, depth, found),
+            Ok(header) => return above(frame, &header, found),
             Err(malformed) => malformed,
         },
         Family::V6 => match ip::ipv6(bytes, place.offset) {
-            Ok(header) => return above(frame, &header, tunnels, depth, found),
+            Ok(header) => return above(frame, &header, found),
             Err(malformed) => malformed,
         },
     };
@@ -83,41 +71,42 @@ fn network(
 /// What is above an IP header. Called once for each family, so that the compiler
 /// makes a straight path for each.
 #[inline(always)]
-fn above(
-    frame: &[u8],
-    header: &Header<'_>,
-    tunnels: Tunnels,
-    depth: usize,
-    found: &mut Option<Network>,
-) -> Result<(), Malformed> {
+fn above(frame: &[u8], header: &Header<'_>, found: &mut Option<Network>) -> Result<(), Malformed> {
     let packet = &frame[..header.end as usize];
     let network = found.insert(header.with_transport(Transport::Other));
     if header.is_later_fragment() {
         network.transport = Transport::LaterFragment;
         return Ok(());
     }
-    transport::read(packet, header, &mut network.transport)?;
-    if tunnels == Tunnels::Inner && transport::is_tunnel(header) {
-        descend(packet, header, depth, found)?;
-    }
-    Ok(())
+    transport::read(packet, header, &mut network.transport)
 }
 
-/// Replaces the tunnel packet that was found by the innermost packet inside it,
-/// if there is one.
+/// The innermost packet that can be read inside `outer`, a packet of a tunnel in `frame`: IP in
+/// IP (RFC 2003, RFC 2473, RFC 4213) and GRE version 0 (RFC 2784), up to
+/// [`Dissected::MAX_TUNNELS`] inside one another. `None` if it is of no such tunnel, a fragment,
+/// or nothing can be read inside.
+///
+/// Nobody has judged it and it may be anything, so it tells whom to give the packet to, and
+/// nothing else. Where its transport header is malformed that is [`Transport::Other`].
+///
+/// GRE with sequence numbers (RFC 2890 section 2.2) is not looked into: its receiver wants all
+/// packets in order.
 #[cold]
 #[inline(never)]
-fn descend(
-    packet: &[u8],
-    outer: &Header<'_>,
-    depth: usize,
-    found: &mut Option<Network>,
-) -> Result<(), Malformed> {
-    match transport::tunnel(packet, outer)? {
-        None => Ok(()),
-        Some(_) if depth == Dissected::MAX_TUNNELS => Err(Malformed::TunnelDepth),
-        Some(place) => network(packet, &place, Tunnels::Inner, depth + 1, found),
+pub fn inside(frame: &[u8], outer: &Network) -> Option<Network> {
+    let mut innermost = None;
+    for _ in 0..Dissected::MAX_TUNNELS {
+        let outer = innermost.as_ref().unwrap_or(outer);
+        let Some(place) = transport::tunnel(frame, outer) else { break };
+        let mut found = None;
+        // What is malformed has addresses all the same.
+        let _ = network(frame, &place, &mut found);
+        if found.is_none() {
+            break;
+        }
+        innermost = found;
     }
+    innermost
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ fn reads_a_udp_packet() {
     let sum = checksum::checksum(&frame[14..34]);
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
     frame.resize(60, 0);
-    let dissected = dissect(&frame, Tunnels::Inner).unwrap();
+    let dissected = dissect(&frame).unwrap();
     let network = dissected.network.unwrap();
     assert_eq!(
         network.transport,
@@ -22,7 +22,7 @@ fn reads_a_udp_packet() {
     assert_eq!(network.source_ip().to_string(), "192.0.2.1");
     assert_eq!((network.offset, network.transport_offset, network.end), (14, 34, 42));
     frame[24] ^= 1;
-    assert_eq!(dissect(&frame, Tunnels::Inner), Err(Malformed::Ipv4Header));
+    assert_eq!(dissect(&frame), Err(Malformed::Ipv4Header));
 }
 
 fn v4() -> PacketBuilder {
@@ -43,7 +43,7 @@ fn fault(
 ) -> Option<Malformed> {
     let mut frame = Vec::new();
     builder.fragment(protocol, offset, more, piece, &mut frame);
-    dissect(&frame, Tunnels::Inner).err()
+    dissect(&frame).err()
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_header_tells_an_impossible_end_also_without_its_piece() {
         let mut frame = Vec::new();
         v4().fragment(200, offset, false, &[0; 1000], &mut frame);
         frame.truncate(14 + 20);
-        dissect(&frame, Tunnels::Inner).err()
+        dissect(&frame).err()
     };
     assert_eq!(cut(65_000), Some(Malformed::FragmentOversize));
     assert_eq!(cut(8), Some(Malformed::Ipv4Header), "the frame is too short for it");
@@ -153,7 +153,7 @@ fn a_quote_of_something_without_a_flow_names_none() {
     let names_one = |packet: &[u8]| {
         let mut frame = Vec::new();
         v4().icmp_error(3, 1, [0; 4], packet, &mut frame);
-        let transport = dissect(&frame, Tunnels::Inner).unwrap().network.unwrap().transport;
+        let transport = dissect(&frame).unwrap().network.unwrap().transport;
         let Transport::IcmpError(error) = transport else { panic!("{transport:?}") };
         error.quoted.is_some()
     };
@@ -183,9 +183,84 @@ fn packets_of_a_pptp_call_share_a_key_whatever_their_length() {
         gre.extend(vec![0; length.into()]);
         let mut frame = Vec::new();
         v4().raw(protocol::GRE, &gre, &mut frame);
-        dissect(&frame, Tunnels::Inner).unwrap().network.unwrap().transport
+        dissect(&frame).unwrap().network.unwrap().transport
     };
     for length in [0, 1, 1400] {
         assert_eq!(key(length), Transport::Gre { version: 1, key: 7 });
     }
+}
+
+/// IPv4 in IPv4, `depth` times, around a UDP packet.
+fn nested(depth: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    v4().udp(1, 2, b"inside", &mut frame);
+    for level in 0..depth {
+        let inner = std::mem::take(&mut frame);
+        let tunnel = PacketBuilder::v4([203, 0, 113, level as u8], [203, 0, 113, 9]);
+        tunnel.raw(4, &inner[14..], &mut frame);
+    }
+    frame
+}
+
+fn inside_of(frame: &[u8]) -> Option<Network> {
+    let outer = dissect(frame).unwrap().network.unwrap();
+    inside(frame, &outer)
+}
+
+#[test]
+fn what_comes_back_is_the_outermost_packet_and_inside_is_as_deep_as_it_goes() {
+    assert_eq!(inside_of(&nested(0)), None);
+    for depth in 1..=6 {
+        let frame = nested(depth);
+        let outer = dissect(&frame).unwrap().network.unwrap();
+        assert_eq!((outer.protocol, outer.offset, outer.transport), (4, 14, Transport::Other));
+        let inner = inside(&frame, &outer).unwrap();
+        assert_eq!(usize::from(inner.offset), 14 + 20 * depth.min(Dissected::MAX_TUNNELS));
+        assert_eq!(inner.protocol == protocol::UDP, depth <= Dissected::MAX_TUNNELS);
+    }
+}
+
+#[test]
+fn what_is_wrong_inside_is_no_fault_of_the_tunnel() {
+    let frame = nested(1);
+    // Cut short inside the UDP header, where only the addresses are known, and before.
+    let carried = |length: usize| {
+        let mut inner = frame[34..].to_vec();
+        inner.truncate(length);
+        inner[2..4].copy_from_slice(&(length as u16).to_be_bytes());
+        checksum::fill_ipv4_header(&mut inner[..20]);
+        let mut frame = Vec::new();
+        v6().raw(4, &inner, &mut frame);
+        inside_of(&frame)
+    };
+    let cut = carried(24).unwrap();
+    assert_eq!(
+        (cut.transport, cut.source_ip().to_string()),
+        (Transport::Other, "192.0.2.1".into())
+    );
+    assert_eq!(carried(28).unwrap().transport.ports(), None, "its length is beyond its end");
+    let mut broken = frame.clone();
+    broken[34 + 10] ^= 1;
+    assert_eq!(inside_of(&broken), None);
+}
+
+#[test]
+fn a_tunnel_that_wants_order_is_not_looked_into() {
+    let inner = nested(0).split_off(14);
+    let gre = |flags: u8, words: usize| {
+        let mut frame = Vec::new();
+        let header = [&[flags, 0, 8, 0][..], &vec![0; 4 * words], &inner].concat();
+        v4().raw(protocol::GRE, &header, &mut frame);
+        inside_of(&frame).is_some()
+    };
+    let (checksum, key, sequence) = (0x80, 0x20, 0x10);
+    assert_eq!([gre(0, 0), gre(checksum, 1), gre(key, 1), gre(checksum | key, 2)], [true; 4]);
+    assert_eq!([gre(sequence, 1), gre(checksum | key | sequence, 3)], [false; 2]);
+}
+
+#[test]
+fn a_piece_of_a_tunnel_packet_is_not_looked_into() {
+    let mut frame = Vec::new();
+    v4().fragment(4, 0, true, &[&nested(0)[14..], &[0; 6]].concat(), &mut frame);
+    assert_eq!(inside_of(&frame), None);
 }

@@ -36,25 +36,10 @@ pub enum Family {
     V6 = 6,
 }
 
-/// Whether the dissector looks through IP tunnels (plain GRE, IPIP, 6in4, 4in6).
-///
-/// Both the steering hash and the tracked flow come from the same headers, so
-/// this chooses between one tracked flow per tunnel (`Outer`, as the kernel does)
-/// and one per flow inside it, which spreads a tunnel over the workers (`Inner`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Tunnels {
-    /// Stop at the first IP header.
-    Outer,
-    /// Descend, at most [`Dissected::MAX_TUNNELS`] deep.
-    #[default]
-    Inner,
-}
-
 /// One frame, dissected.
 ///
-/// Offsets count bytes from the start of the frame. The addresses and the
-/// transport are those of the innermost header that was descended into
-/// (see [`Tunnels`]).
+/// Offsets count bytes from the start of the frame. Of a tunnel it is the outermost
+/// packet, see [`inside`](crate::inside).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dissected {
     /// Network layer and what lies above it; `None` for frames that are not IP.
@@ -67,7 +52,7 @@ pub struct Dissected {
 }
 
 impl Dissected {
-    /// How many tunnel headers are descended into at most.
+    /// How many tunnel headers [`inside`](crate::inside) descends into at most.
     pub const MAX_TUNNELS: usize = 4;
     /// How many VLAN tags are read at most.
     pub const MAX_VLAN_TAGS: usize = 4;
@@ -207,7 +192,7 @@ pub enum Transport {
         /// Packet type, 0 (Request) to 15.
         kind: u8,
     },
-    /// GRE that was not descended into.
+    /// GRE.
     Gre {
         /// Version 0 (RFC 2784) or 1 (RFC 2637, PPTP).
         version: u8,
@@ -456,6 +441,4 @@ pub enum Malformed {
     Dccp,
     /// GRE header cut short or with reserved routing.
     Gre,
-    /// More tunnels inside one another than [`Dissected::MAX_TUNNELS`].
-    TunnelDepth,
 }

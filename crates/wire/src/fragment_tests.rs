@@ -2,7 +2,7 @@ use etherparse::{NetSlice, SlicedPacket};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::{Dissected, Network, Tunnels, build::PacketBuilder, dissect};
+use crate::{Dissected, Network, build::PacketBuilder, dissect};
 
 fn cut(frame: &[u8], cut: &Cut) -> Result<Vec<Vec<u8>>, Uncut> {
     let mut fragments = Fragments::new(frame, cut)?;
@@ -18,7 +18,7 @@ fn cut(frame: &[u8], cut: &Cut) -> Result<Vec<Vec<u8>>, Uncut> {
 }
 
 fn network(frame: &[u8]) -> Network {
-    let Ok(Dissected { network: Some(network), .. }) = dissect(frame, Tunnels::Outer) else {
+    let Ok(Dissected { network: Some(network), .. }) = dissect(frame) else {
         panic!("{frame:02x?}");
     };
     network

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
-    Dissected, Family, Network, Transport, Tunnels,
+    Dissected, Family, Network, Transport,
     build::{MAX_ICMP_ERROR, MAX_ICMPV6_ERROR},
     checksum, dissect,
     ip_writer::{IpHeader, TTL},
@@ -70,8 +70,7 @@ impl Message {
 /// would allow "packet too big" for groups; but then one packet is answered by every link
 /// that it was copied to. MPLS labels lead one way only, so nothing goes back along them.
 pub fn write(frame: &[u8], message: Message, from: IpAddr, out: &mut [u8]) -> Option<usize> {
-    let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame, Tunnels::Outer)
-    else {
+    let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame) else {
         return None;
     };
     let is_labelled = matches!(ethertype, ethertype::MPLS | ethertype::MPLS_UPSTREAM);
@@ -100,7 +99,7 @@ pub fn write(frame: &[u8], message: Message, from: IpAddr, out: &mut [u8]) -> Op
     let (kind, code, rest) = message.header(network.family);
     body[..4].copy_from_slice(&[kind, code, 0, 0]);
     body[4..ICMP_HEADER].copy_from_slice(&rest.to_be_bytes());
-    let error = dissect(out, Tunnels::Outer).ok()?.network?;
+    let error = dissect(out).ok()?.network?;
     checksum::fill_transport(out, &error);
     Some(length)
 }

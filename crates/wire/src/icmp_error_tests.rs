@@ -29,7 +29,7 @@ fn udp(builder: &PacketBuilder, payload: usize) -> Vec<u8> {
 
 /// The error about a frame, in the name of its destination.
 fn answer(frame: &[u8], mtu: u32) -> Option<Vec<u8>> {
-    let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(frame).unwrap().network.unwrap();
     let mut out = vec![0; MAX_FRAME];
     let length = write(frame, Message::TooBig { mtu }, network.destination_ip(), &mut out)?;
     out.truncate(length);
@@ -44,8 +44,8 @@ fn an_error_names_the_mtu_and_quotes_what_it_may() {
             let error = answer(&frame, 1400).unwrap();
             assert_eq!((&error[..6], &error[6..12]), (&frame[6..12], &frame[..6]));
             assert_eq!(error[12..22], frame[12..22], "the tags");
-            let asked = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
-            let network = dissect(&error, Tunnels::Outer).unwrap().network.unwrap();
+            let asked = dissect(&frame).unwrap().network.unwrap();
+            let network = dissect(&error).unwrap().network.unwrap();
             assert_eq!(network.source, asked.destination);
             assert_eq!(network.destination, asked.source);
             assert!(checksum::verify_transport(&error, &network));
@@ -97,7 +97,7 @@ fn etherparse_reads_the_errors() {
     for (message, in_v4, in_v6) in cases {
         for builder in [v4(), v6()] {
             let frame = udp(&builder, 3000);
-            let asked = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+            let asked = dissect(&frame).unwrap().network.unwrap();
             let mut error = [0; MAX_FRAME];
             let length = write(&frame, message, asked.destination_ip(), &mut error).unwrap();
             let read = etherparse::SlicedPacket::from_ethernet(&error[..length]).unwrap();
@@ -114,7 +114,7 @@ fn etherparse_reads_the_errors() {
 fn an_mtu_is_never_below_what_the_protocol_promises_nor_beyond_the_field() {
     let mtu = |builder: &PacketBuilder, mtu| {
         let error = answer(&udp(builder, 3000), mtu).unwrap();
-        let network = dissect(&error, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&error).unwrap().network.unwrap();
         let field = &error[usize::from(network.transport_offset) + 4..][..4];
         u32::from_be_bytes(field.try_into().unwrap())
     };
@@ -128,7 +128,7 @@ fn a_pppoe_session_is_answered_inside() {
     let error = answer(&udp(&v4().pppoe(9), 3000), 1492).unwrap();
     assert_eq!(error.len(), 14 + 8 + 576);
     assert_eq!(error[18..22], [0x02, 0x42, 0x00, 0x21], "PPPoE length of 578");
-    assert!(dissect(&error, Tunnels::Outer).unwrap().network.is_some());
+    assert!(dissect(&error).unwrap().network.is_some());
 }
 
 #[test]

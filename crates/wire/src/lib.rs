@@ -34,10 +34,10 @@ mod whole;
 
 pub use came_in::{CameIn, TooBig};
 pub use claimed::ClaimedFragment;
-pub use dissect::dissect;
+pub use dissect::{dissect, inside};
 pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
-    QuotedTransport, TcpFlags, TcpInfo, Transport, Tunnels, mapped, protocol,
+    QuotedTransport, TcpFlags, TcpInfo, Transport, mapped, protocol,
 };
 pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::build::{PacketBuilder, Tcp};
 use crate::checksum::complete;
-use crate::{TcpFlags, Tunnels, dissect, protocol};
+use crate::{TcpFlags, dissect, protocol};
 
 /// A packet whose payload is to be chosen.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ impl Model {
 }
 
 fn network_of(frame: &[u8]) -> Network {
-    dissect(frame, Tunnels::Outer).unwrap().network.unwrap()
+    dissect(frame).unwrap().network.unwrap()
 }
 
 type Texts = Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>;

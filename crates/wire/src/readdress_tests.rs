@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::build::{PacketBuilder, Tcp};
 use crate::fragment::{Cut, Fragments};
-use crate::{Dissected, TcpFlags, Tunnels, checksum, dissect};
+use crate::{Dissected, TcpFlags, checksum, dissect};
 
 /// What a packet carries, with ends to be chosen.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ fn mapped(address: [u8; 16]) -> [u8; 16] {
 }
 
 fn network(frame: &[u8]) -> Network {
-    let Ok(Dissected { network: Some(network), .. }) = dissect(frame, Tunnels::Outer) else {
+    let Ok(Dissected { network: Some(network), .. }) = dissect(frame) else {
         panic!("no packet in {frame:02x?}");
     };
     network
@@ -256,7 +256,7 @@ proptest! {
         if let Some(first) = bytes.get_mut(14) {
             *first = if v6 { 0x60 } else { 0x45 };
         }
-        if let Ok(Dissected { network: Some(mut network), .. }) = dissect(&bytes, Tunnels::Inner) {
+        if let Ok(Dissected { network: Some(mut network), .. }) = dissect(&bytes) {
             let place = |port| Some(Place { address: [9; 16], port });
             let to = Readdress { source: place(to[0]), destination: place(to[1]) };
             to.apply(&mut bytes, &mut network, 100, ChecksumCovers::All);

@@ -1,12 +1,11 @@
 use super::*;
 use crate::{
-    Tunnels,
     build::{PacketBuilder, Tcp},
     dissect,
 };
 
 fn outermost(frame: &[u8], segment_size: u16) -> SuperPacket {
-    let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(frame).unwrap().network.unwrap();
     let transport_offset = network.transport_offset;
     SuperPacket { transport_offset, segment_size, partial_checksum: false }
 }
@@ -34,7 +33,7 @@ fn datagrams_without_partial_checksum() {
         let lengths: Vec<_> = segments.iter().map(Vec::len).collect();
         assert_eq!(lengths, [1042, 1042, 542]);
         for segment in &segments {
-            let network = dissect(segment, Tunnels::Outer).unwrap().network.unwrap();
+            let network = dissect(segment).unwrap().network.unwrap();
             assert!(checksum::verify_transport(segment, &network));
             assert_eq!(segment[40..42] == [0, 0], without);
         }

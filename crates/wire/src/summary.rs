@@ -4,27 +4,35 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::{
-    ClaimedFragment, Network, QuotedTransport, TcpInfo, Transport, Tunnels, dissect, protocol,
+    ClaimedFragment, Network, QuotedTransport, TcpInfo, Transport, dissect, inside, protocol,
 };
 
 /// Bytes that are shown of a frame in which nothing can be read.
 const BYTES_SHOWN: usize = 32;
 
-/// A frame in one line: who to whom, the transport and its numbers; what a fragment claims
+/// A frame in one line: who to whom, the transport and its numbers, and the same of the
+/// innermost packet of a tunnel; what a fragment claims
 /// that can not be; the first bytes of what can not be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary<'a> {
     /// The frame, link header first.
     pub frame: &'a [u8],
-    /// Whether the packet inside a tunnel is shown.
-    pub tunnels: Tunnels,
 }
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match dissect(self.frame, self.tunnels) {
+        match dissect(self.frame) {
             Ok(dissected) => match &dissected.network {
-                Some(network) => packet(network, f),
+                Some(network) => {
+                    packet(network, f)?;
+                    match inside(self.frame, network) {
+                        Some(inner) => {
+                            f.write_str(" carrying ")?;
+                            packet(&inner, f)
+                        }
+                        None => Ok(()),
+                    }
+                }
                 None => write!(f, "EtherType {:#06x}", dissected.ethertype),
             },
             Err(_) => {

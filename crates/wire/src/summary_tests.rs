@@ -9,7 +9,7 @@ const V6: [[u8; 16]; 2] = [
 ];
 
 fn summary(frame: &[u8]) -> String {
-    Summary { frame, tunnels: Tunnels::Inner }.to_string()
+    Summary { frame }.to_string()
 }
 
 /// The summary of a frame that `build` makes.

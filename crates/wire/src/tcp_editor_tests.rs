@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::build::{PacketBuilder, Tcp};
-use crate::{Tunnels, checksum, dissect};
+use crate::{checksum, dissect};
 
 /// The sum of RFC 1071 as it is written there, over pseudo header and transport. What the
 /// mapped form of IPv4 adds, 0xffff twice, is nothing in one's complement.
@@ -23,7 +23,7 @@ fn is_right(frame: &[u8], network: &Network) -> bool {
 }
 
 fn network(frame: &[u8]) -> Network {
-    dissect(frame, Tunnels::Inner).unwrap().network.unwrap()
+    dissect(frame).unwrap().network.unwrap()
 }
 
 /// Lists of options that are well formed, at any alignment, or any bytes at all.

@@ -1,7 +1,7 @@
 //! TCP, UDP, SCTP, DCCP and GRE headers.
 
 use crate::{
-    Family, Malformed, TcpFlags, TcpInfo, Transport, icmp,
+    Family, Malformed, Network, TcpFlags, TcpInfo, Transport, icmp,
     ip::Header,
     link::{self, IpPlace, ethertype},
     protocol, tail,
@@ -160,6 +160,8 @@ pub(crate) struct Gre {
     pub(crate) ethertype: u16,
     /// Header length, bytes: 4 to 16.
     pub(crate) header_len: u16,
+    /// It has a sequence number.
+    is_numbered: bool,
 }
 
 /// Reads a GRE header: RFC 2784 and RFC 2890, version 1 RFC 2637 section 4.1.
@@ -193,6 +195,7 @@ pub(crate) fn gre(bytes: &[u8]) -> Result<Gre, Malformed> {
         key,
         ethertype: u16::from_be_bytes([t0, t1]),
         header_len: key_offset + 4 * (has(KEY) + has(SEQUENCE) + acknowledged),
+        is_numbered: flags & SEQUENCE != 0,
     })
 }
 
@@ -210,29 +213,27 @@ fn gre_transport(bytes: &[u8]) -> Result<Transport, Malformed> {
     Ok(if version > 1 { Transport::Other } else { Transport::Gre { version, key } })
 }
 
-/// True for what [`tunnel`] may find a packet in: not a piece of a datagram.
-#[inline]
-pub(crate) fn is_tunnel(header: &Header<'_>) -> bool {
-    matches!(header.protocol, protocol::IPIP | protocol::IPV6 | protocol::GRE) && !header.more()
-}
-
-/// Where the packet is that a tunnel packet carries: IPIP (RFC 2003), 6in4
-/// (RFC 4213), 4in6 and 6in6 (RFC 2473), GRE version 0 with IP or Ethernet inside.
-pub(crate) fn tunnel(packet: &[u8], header: &Header<'_>) -> Result<Option<IpPlace>, Malformed> {
-    let start = header.transport_offset;
+/// Where the packet is that a tunnel packet carries: IPIP (RFC 2003), 6in4 (RFC 4213), 4in6
+/// and 6in6 (RFC 2473), GRE version 0 with IP or Ethernet inside.
+pub(crate) fn tunnel(frame: &[u8], outer: &Network) -> Option<IpPlace> {
+    let is_whole = outer.fragment.is_none_or(|fragment| fragment.is_atomic());
+    let packet = frame.get(..outer.end as usize).filter(|_| is_whole)?;
+    let start = outer.transport_offset;
     let ip = |family, offset| Some(IpPlace { family, offset, end: packet.len(), guessed: false });
-    match header.protocol {
-        protocol::IPIP => Ok(ip(Family::V4, start)),
-        protocol::IPV6 => Ok(ip(Family::V6, start)),
-        _ => {
-            let gre = whole_gre(tail(packet, start))?;
-            let inner = start.checked_add(gre.header_len).ok_or(Malformed::Gre)?;
+    match outer.protocol {
+        protocol::IPIP => ip(Family::V4, start),
+        protocol::IPV6 => ip(Family::V6, start),
+        protocol::GRE => {
+            let gre = whole_gre(tail(packet, start)).ok()?;
+            let inner = start.checked_add(gre.header_len)?;
             match (gre.version, gre.ethertype) {
-                (0, ethertype::IPV4) => Ok(ip(Family::V4, inner)),
-                (0, ethertype::IPV6) => Ok(ip(Family::V6, inner)),
-                (0, ethertype::BRIDGING) => Ok(link::read(packet, inner)?.ip),
-                _ => Ok(None),
+                _ if gre.is_numbered => None,
+                (0, ethertype::IPV4) => ip(Family::V4, inner),
+                (0, ethertype::IPV6) => ip(Family::V6, inner),
+                (0, ethertype::BRIDGING) => link::read(packet, inner).ok()?.ip,
+                _ => None,
             }
         }
+        _ => None,
     }
 }

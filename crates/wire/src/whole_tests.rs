@@ -2,15 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::build::PacketBuilder;
-use crate::{Tunnels, dissect, protocol};
+use crate::{dissect, protocol};
 
 /// For experiments (RFC 3692); nothing is known about what lies behind it.
 const EXPERIMENT: u8 = 253;
 
 /// Puts the fragments of a datagram together, by their offsets.
 fn together(fragments: &[Vec<u8>], ecn: u8) -> Vec<u8> {
-    let networks: Vec<_> =
-        fragments.iter().map(|f| dissect(f, Tunnels::Inner).unwrap().network.unwrap()).collect();
+    let networks: Vec<_> = fragments.iter().map(|f| dissect(f).unwrap().network.unwrap()).collect();
     let payload = |(frame, network): (&Vec<u8>, &Network)| {
         frame[network.fragment.unwrap().payload_offset.into()..network.end as usize].to_vec()
     };
@@ -42,7 +41,7 @@ proptest! {
         }
         let mut datagram = Vec::new();
         builder.clone().id(7).traffic_class(0xb8).udp(1, 2, &payload, &mut datagram);
-        let network = dissect(&datagram, Tunnels::Inner).unwrap().network.unwrap();
+        let network = dissect(&datagram).unwrap().network.unwrap();
         let transport = &datagram[network.transport_offset.into()..];
 
         let tagged = builder.vlan(9).id(7).traffic_class(0xb9);
@@ -51,7 +50,7 @@ proptest! {
         // All but the two bits of congestion notification is the first fragment's.
         prop_assert_eq!(together(&fragments, 0), datagram);
         let marked = together(&fragments, 3);
-        let network = dissect(&marked, Tunnels::Inner).unwrap().network.unwrap();
+        let network = dissect(&marked).unwrap().network.unwrap();
         prop_assert_eq!(network.traffic_class, 0xbb);
         prop_assert!(checksum::verify_transport(&marked, &network));
     }
@@ -63,7 +62,7 @@ proptest! {
         room in 0..100_usize,
     ) {
         let fragment = PacketBuilder::v6([1; 16], [2; 16]).fragments(EXPERIMENT, &[0; 64], 32);
-        let mut network = dissect(&fragment[0], Tunnels::Inner).unwrap().network.unwrap();
+        let mut network = dissect(&fragment[0]).unwrap().network.unwrap();
         let _ = whole_header(&bytes, &network, payload, 0, &mut vec![0; room]);
         network.offset = room as u16;
         let _ = whole_header_len(&network);
@@ -80,7 +79,7 @@ fn extension_headers_before_the_fragment_header_stay() {
     let mut body = vec![44, 0, 1, 4, 0, 0, 0, 0, protocol::UDP, 0, 0, 1, 0, 0, 0, 7];
     body.extend([0, 1, 0, 2, 0, 24, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
     datagram.raw(0, &body, &mut first);
-    let network = dissect(&first, Tunnels::Inner).unwrap().network.unwrap();
+    let network = dissect(&first).unwrap().network.unwrap();
     assert_eq!(network.fragment.unwrap().payload_offset, 14 + 40 + 16);
     let mut whole = [0; 128];
     let header = whole_header(&first, &network, 24, 0, &mut whole).unwrap();
@@ -93,10 +92,10 @@ fn extension_headers_before_the_fragment_header_stay() {
 fn a_datagram_that_no_length_field_can_tell_is_refused() {
     let fragments =
         PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).fragments(EXPERIMENT, &[0; 64], 32);
-    let network = dissect(&fragments[0], Tunnels::Inner).unwrap().network.unwrap();
+    let network = dissect(&fragments[0]).unwrap().network.unwrap();
     let mut whole = [0; 64];
     assert_eq!(whole_header(&fragments[0], &network, 65_515, 0, &mut whole), Some(34));
     assert_eq!(whole_header(&fragments[0], &network, 65_516, 0, &mut whole), None);
-    let later = dissect(&fragments[1], Tunnels::Inner).unwrap().network.unwrap();
+    let later = dissect(&fragments[1]).unwrap().network.unwrap();
     assert_eq!(whole_header(&fragments[1], &later, 64, 0, &mut whole), None);
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
 use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
-    Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Guess, Limits, Settings,
-    Table, TrackedPacket,
+    Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Guess, KnownTunnels,
+    Limits, Settings, Table, TrackedPacket,
 };
 use engine::Hardware;
 use flow::{
@@ -16,6 +16,7 @@ use flow::{
 };
 use steer::{
     BucketCount, BucketId, FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher,
+    TunnelSteering,
 };
 use wire::{Network, Transport};
 
@@ -60,6 +61,7 @@ pub fn steering() -> SteeringHasher {
         key: SECRET,
         buckets: BucketCount::DEFAULT,
         fragments: FragmentSteering::default(),
+        tunnels: TunnelSteering::default(),
     })
 }
 
@@ -68,6 +70,7 @@ struct Desk {
     settings: Settings,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: KnownTunnels,
     refused: u64,
 }
 
@@ -77,6 +80,7 @@ impl Desk {
             settings: Settings::default(),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
             refused: 0,
         }
     }
@@ -88,6 +92,7 @@ impl Desk {
             limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
+            tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
             ended: None,

@@ -22,7 +22,6 @@ mod resize;
 
 use flow::Timestamp;
 use netio::clock;
-use wire::Tunnels;
 
 use self::bound::Bound;
 use self::designs::{Buckets, Lane, Locked, Map, Nothing, Packet, steering};
@@ -122,8 +121,8 @@ fn track(
 ) {
     batch.clear();
     batch.extend(segments.map(|segment| {
-        let written = (mode == Mode::Frames)
-            .then(|| wire::dissect(pen.frame(&segment), Tunnels::Inner).ok()?.network);
+        let written =
+            (mode == Mode::Frames).then(|| wire::dissect(pen.frame(&segment)).ok()?.network);
         // What is written is a whole packet, so the headers are made only if asked for.
         let network = written.flatten().unwrap_or_else(|| pen.headers(&segment));
         Packet { network, template: segment.template() }

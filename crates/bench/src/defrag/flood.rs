@@ -12,7 +12,7 @@
 
 use flow::Timestamp;
 use serde::Serialize;
-use wire::{Tunnels, dissect};
+use wire::dissect;
 
 use ::defrag::{Piece, Pools, Realm};
 
@@ -262,7 +262,7 @@ impl Model {
 
     /// One frame arrives.
     fn take(&mut self, bytes: &[u8], at: u64) {
-        let found = dissect(bytes, Tunnels::Inner).ok().and_then(|found| found.network);
+        let found = dissect(bytes).ok().and_then(|found| found.network);
         let piece = found.and_then(|network| Piece::of(&network, Realm::default()));
         let Some(piece) = piece else { return };
         let Self { owned, senders, audit } = self;

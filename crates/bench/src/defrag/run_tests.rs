@@ -51,7 +51,7 @@ fn a_fragment_is_read_as_it_is_dissected() {
         // A first piece is dissected down to the length in its UDP header.
         frame[38..40].copy_from_slice(&65_515_u16.to_be_bytes());
         wire::checksum::fill_ipv4_header(&mut frame[14..]);
-        let network = wire::dissect(&frame, wire::Tunnels::Inner).unwrap().network.unwrap();
+        let network = wire::dissect(&frame).unwrap().network.unwrap();
         let piece = ::defrag::Piece::of(&network, ::defrag::Realm::default()).unwrap();
         assert_eq!(read(&frame), piece);
         assert_eq!(shape.piece(index, source, id), piece);
@@ -78,7 +78,7 @@ fn attacks_are_packets_that_a_dissector_reads_or_refuses() {
         let packet = |_| {
             let mut frame = Vec::new();
             flood.write(&mut frame);
-            let network = wire::dissect(&frame, wire::Tunnels::Inner).ok()?.network?;
+            let network = wire::dissect(&frame).ok()?.network?;
             network.fragment.map(|_| ())
         };
         let fragments = (0..3000).filter_map(packet).count();

@@ -2,7 +2,7 @@
 
 use ::defrag::{DatagramKey, Ecn, Piece, Realm};
 use wire::build::PacketBuilder;
-use wire::{Tunnels, dissect, protocol};
+use wire::{dissect, protocol};
 
 /// Payload of a piece: what a 1500-byte link leaves behind the IPv4 header.
 pub const PIECE: usize = 1480;
@@ -36,7 +36,7 @@ impl Shape {
         builder.udp(5353, 5353, &vec![0; payload], &mut whole);
         let frames = builder.fragments(protocol::UDP, &whole[HEADERS..], piece);
         let templates = frames.iter().map(|frame| {
-            let network = dissect(frame, Tunnels::Inner).ok().and_then(|found| found.network);
+            let network = dissect(frame).ok().and_then(|found| found.network);
             let piece = network.and_then(|network| Piece::of(&network, Realm::default()));
             #[expect(clippy::expect_used, reason = "the builder makes fragments of IPv4")]
             let piece = piece.expect("a fragment");

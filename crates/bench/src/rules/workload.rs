@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{Network, TcpFlags, Tunnels, dissect};
+use wire::{Network, TcpFlags, dissect};
 
 use crate::Error;
 use crate::traffic::Random;
@@ -79,7 +79,7 @@ fn sample(source: u32, destination: u32, port: u16) -> Result<Sample, Error> {
         Tcp { source_port: 40_000, destination_port: port, flags: TcpFlags::SYN, ..Tcp::default() };
     let builder = PacketBuilder::v4(source.to_be_bytes(), destination.to_be_bytes());
     builder.tcp(&tcp, &[], &mut frame);
-    let network = dissect(&frame, Tunnels::Outer).ok().and_then(|found| found.network);
+    let network = dissect(&frame).ok().and_then(|found| found.network);
     let network = network.ok_or_else(|| Error::Wrong {
         benchmark: "rules",
         problem: "a packet of the benchmark is malformed".into(),

@@ -128,6 +128,7 @@ fn turn(
         key: config.secret,
         buckets: config.buckets,
         fragments: config.fragments,
+        tunnels: config.tunnels,
     });
     let usable = cpus.to_vec();
     let gateway = Gateway::start_on(config, ports, Box::new(move || usable.clone()))?;

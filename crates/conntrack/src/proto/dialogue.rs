@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
-use wire::{Network, Tunnels, build::PacketBuilder, dissect};
+use wire::{Network, build::PacketBuilder, dissect};
 
 use crate::syn_proxy::Screening;
 use crate::{
-    Checksum, Connection, Context, Direction, Expectations, Limits, Settings, Table, Tracked,
-    TrackedPacket, Why,
+    Checksum, Connection, Context, Direction, Expectations, KnownTunnels, Limits, Settings, Table,
+    Tracked, TrackedPacket, Why,
 };
 
 const SECRET: HashKey = HashKey(5, 6);
@@ -25,6 +25,7 @@ pub struct Dialogue {
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: KnownTunnels,
     last: Option<FlowKey>,
     /// Of the packets that come.
     pub map_epoch: u16,
@@ -47,6 +48,7 @@ impl Dialogue {
             limits: Limits::alone(connections, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
             last: None,
             map_epoch: 0,
             why: None,
@@ -78,7 +80,7 @@ impl Dialogue {
     }
 
     pub fn sees(&mut self, frame: &[u8]) -> String {
-        let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let tracked = self.track(frame, &network, &keyed);
         self.why = tracked.why;
@@ -115,6 +117,7 @@ impl Dialogue {
             limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
+            tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
             ended: None,

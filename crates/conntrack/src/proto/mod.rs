@@ -16,6 +16,7 @@ use wire::{Network, Transport, protocol};
 use self::dccp::{Dccp, DccpState};
 use self::sctp::{Sctp, SctpState};
 use self::tcp::{Segment, TcpState, TcpTracker};
+use crate::tunnels::Part;
 use crate::{Context, Direction, Settings, TimeoutPolicy, TrackedPacket, Why};
 
 /// What a protocol keeps of a connection.
@@ -28,6 +29,9 @@ pub(crate) enum State {
     Dccp(Dccp),
     Icmp,
     Gre,
+    /// One part of a tunnel, by any protocol that [`flow::FlowKey::is_tunnel`] knows. What such a
+    /// packet opens is of the kind above or below until it is confirmed.
+    Tunnel(Part),
     /// GRE that another connection has announced: a call of PPTP.
     Call,
     /// Every other protocol: by addresses alone.
@@ -144,6 +148,10 @@ impl State {
             Self::Sctp(sctp) => sctp.advance(input, before.direction),
             Self::Dccp(dccp) => dccp.advance(input, before),
             Self::Icmp => Step::refresh(icmp::timeout(input)),
+            Self::Tunnel(_) if input.network.protocol == protocol::GRE => {
+                Self::Gre.advance(input, before)
+            }
+            Self::Tunnel(_) => Self::Generic.advance(input, before),
             Self::Gre | Self::Call => {
                 let timeouts = &input.settings.timeouts;
                 let of_calls = (timeouts.call, timeouts.call_stream);
@@ -205,9 +213,13 @@ impl State {
             Self::Tcp(tcp) => tcp.state().is_closing(),
             Self::Sctp(sctp) => sctp.state().is_closing(),
             Self::Dccp(dccp) => dccp.state().is_closing(),
-            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Call | Self::Generic => {
-                false
-            }
+            Self::Udp(_)
+            | Self::UdpLite
+            | Self::Icmp
+            | Self::Gre
+            | Self::Tunnel(_)
+            | Self::Call
+            | Self::Generic => false,
         }
     }
 
@@ -217,9 +229,13 @@ impl State {
             Self::Tcp(tcp) => tcp.state().is_opening(),
             Self::Sctp(sctp) => sctp.state().is_opening(),
             Self::Dccp(dccp) => dccp.state().is_opening(),
-            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Call | Self::Generic => {
-                false
-            }
+            Self::Udp(_)
+            | Self::UdpLite
+            | Self::Icmp
+            | Self::Gre
+            | Self::Tunnel(_)
+            | Self::Call
+            | Self::Generic => false,
         }
     }
 
@@ -229,9 +245,13 @@ impl State {
             Self::Tcp(tcp) => Some(tcp.state().name()),
             Self::Sctp(sctp) => Some(sctp.state().name()),
             Self::Dccp(dccp) => Some(dccp.state().name()),
-            Self::Udp(_) | Self::UdpLite | Self::Icmp | Self::Gre | Self::Call | Self::Generic => {
-                None
-            }
+            Self::Udp(_)
+            | Self::UdpLite
+            | Self::Icmp
+            | Self::Gre
+            | Self::Tunnel(_)
+            | Self::Call
+            | Self::Generic => None,
         }
     }
 }

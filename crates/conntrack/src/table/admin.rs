@@ -76,14 +76,17 @@ impl Table {
 
     /// False if it is so already, of which nobody hears.
     fn change(&mut self, slot: u32, changes: Changes, context: &mut Context<'_>) -> bool {
-        let head = &mut self.slab[slot].head;
-        let before = head.mark;
-        if let Some((value, mask)) = changes.mark {
-            head.mark = (before & !mask) ^ value;
+        let before = self.slab.mark(slot);
+        let mark = changes.mark.map_or(before, |(value, mask)| (before & !mask) ^ value);
+        let is_marked_anew = mark != before;
+        if is_marked_anew {
+            self.slab.set_mark(slot, mark);
         }
-        let is_marked_anew = head.mark != before;
         if let Some(timeout_s) = changes.timeout_s {
-            head.deadline = deadline(context.now, timeout_s);
+            self.slab[slot].head.deadline = deadline(context.now, timeout_s);
+            if let Some(part) = self.slab.part(slot) {
+                part.tell(&self.slab[slot].head);
+            }
             self.refile(slot);
         }
         let labels = self.slab.labels(slot);
@@ -101,7 +104,7 @@ impl Table {
     /// Ends a connection; false if there is none.
     pub fn delete(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> bool {
         let Some(slot) = self.live_slot_of(key, hash, context) else { return false };
-        self.close(slot, context);
+        self.end_whole(slot, context);
         true
     }
 
@@ -142,7 +145,7 @@ impl Table {
     /// Ends the connection that such packets belong to, if there is one.
     pub fn end(&mut self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) {
         if let Some(slot) = self.slot_of_packet(packet, hash) {
-            self.close(slot, context);
+            self.end_whole(slot, context);
         }
     }
 
@@ -210,7 +213,7 @@ impl Table {
         }
         match action {
             Action::Show(each) => each(connection),
-            Action::Delete => self.close(slot, context),
+            Action::Delete => self.end_whole(slot, context),
             Action::Update(changes) => return Some(self.change(slot, *changes, context)),
         }
         Some(true)
@@ -230,7 +233,7 @@ impl Table {
         for slot in from.0..end {
             let live = self.slab.live(slot).is_some();
             if live && doomed(&Connection::of(&self.slab, slot, context.now)) {
-                self.close(slot, context);
+                self.end_whole(slot, context);
             }
         }
         (before - self.len(), (end < self.slab.slots()).then_some(Cursor(end)))

@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Transport, Tunnels, dissect, protocol};
+use wire::{TcpFlags, Transport, dissect, protocol};
 
 use super::*;
 use crate::format::Listed;
 use crate::helper::Kind;
 use crate::helper::pptp::tests::Says;
 use crate::syn_proxy::Screening;
-use crate::{Checksum, Connection, Direction, Expectations, Limits, Settings};
+use crate::{Checksum, Connection, Direction, Expectations, KnownTunnels, Limits, Settings};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
@@ -24,6 +24,7 @@ struct Lab {
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: KnownTunnels,
     /// Next sequence numbers of the control connection.
     next: [u32; 2],
     /// The client's port of it.
@@ -45,6 +46,7 @@ impl Lab {
             limits: Limits::alone(1000, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
             next: [0; 2],
             port: CONTROL,
             server_may_open: true,
@@ -76,6 +78,7 @@ impl Lab {
             limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
+            tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
             ended: None,
@@ -92,7 +95,7 @@ impl Lab {
     }
 
     fn track(&mut self, from: Direction, frame: &[u8]) -> Tracked {
-        let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(frame).unwrap().network.unwrap();
         let keyed = match network.transport {
             Transport::IcmpError(error) => {
                 FlowKey::of_quoted(&error.quoted.unwrap(), network.family, Zone(0))

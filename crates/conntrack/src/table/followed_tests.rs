@@ -5,13 +5,13 @@ use std::net::Ipv4Addr;
 use flow::{Class, ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels, dissect};
+use wire::{TcpFlags, dissect};
 
 use super::*;
 use crate::helper::Kind;
 use crate::nat::Ends;
 use crate::syn_proxy::Screening;
-use crate::{Checksum, Connection, Limits, Settings, Tracked, TrackedPacket};
+use crate::{Checksum, Connection, KnownTunnels, Limits, Settings, Tracked, TrackedPacket};
 
 #[path = "followed_sip_tests.rs"]
 mod sip;
@@ -49,6 +49,7 @@ struct Lab {
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: KnownTunnels,
 }
 
 /// What has become of a packet.
@@ -71,6 +72,7 @@ impl Lab {
             limits: Limits::alone(100, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
         }
     }
 
@@ -81,6 +83,7 @@ impl Lab {
             limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
+            tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
             ended: None,
@@ -115,7 +118,7 @@ impl Lab {
                 builder.tcp(&tcp, payload, &mut frame);
             }
         }
-        let mut network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let mut network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let before = self.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000));
         if let Some((direction, adjustment)) = before {

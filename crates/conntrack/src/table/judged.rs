@@ -1,6 +1,6 @@
 //! What becomes of a connection when its first packet has been judged.
 
-use flow::Verdict;
+use flow::{DropReason, Verdict};
 
 use super::{Table, report};
 use crate::entry::Status;
@@ -43,20 +43,32 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
-        if let (Some(id), true) = (tracked.connection, tracked.fresh) {
-            self.confirm(id, context);
+        if let (Some(id), true) = (tracked.connection, tracked.fresh)
+            && let Err(reason) = self.confirm(id, context)
+        {
+            return tracked.dropped(reason);
         }
         if tracked.is_watched() { self.inspect(tracked, packet, context) } else { tracked }
     }
 
     /// The packet that has opened a connection goes on: the connection is there for all to
     /// see, and what it was expected as is expected no longer.
-    pub fn confirm(&mut self, id: ConnectionId, context: &mut Context<'_>) {
+    ///
+    /// # Errors
+    /// [`DropReason::NatClash`] if another bucket has opened a tunnel meanwhile with the packets of
+    /// one direction of this one. The connection is withdrawn, and the packet is to be dropped, as
+    /// in the kernel.
+    pub fn confirm(
+        &mut self,
+        id: ConnectionId,
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
         let ConnectionId(slot) = id;
         if !self.is_fresh(slot) {
-            return;
+            return Ok(());
         }
         debug_assert!(!self.room.is_guest(slot), "it has no room to stay");
+        let is_news = self.make_known(slot, context).inspect_err(|_| self.close(slot, context))?;
         self.slab[slot].head.status.clear(Status::FRESH);
         if let Some(claim) = self.slab.take_claim(slot) {
             let now = context.now;
@@ -65,7 +77,10 @@ impl Table {
             context.counters.expect_new += 1;
         }
         context.counters.insert += 1;
-        report(&self.slab, slot, EventKind::New, context);
+        if is_news {
+            report(&self.slab, slot, EventKind::New, context);
+        }
+        Ok(())
     }
 
     /// The packet that has opened a connection does not go on: there was none. What it took of

@@ -147,7 +147,7 @@ fn nobody_is_told_before_it_is_confirmed() {
     let tracked = lab.run(|table, context| table.track(&packet, context));
     assert!(tracked.fresh && lab.kinds().is_empty() && lab.counters.insert == 0);
     let id = tracked.connection.expect("it is of a connection");
-    lab.run(|table, context| table.confirm(id, context));
+    lab.run(|table, context| table.confirm(id, context).unwrap());
     assert_eq!((lab.kinds().as_slice(), lab.counters.insert), (&[EventKind::New][..], 1));
     lab.run(|table, context| table.withdraw(id, context));
     assert_eq!(lab.table.len(), 1, "what is confirmed stays");

@@ -67,7 +67,7 @@ fn timeouts_of_its_own_stay_with_what_is_settled() {
     let opened = lab.offer(&tcp(Family::V4, (1, 1000), (9, 80), SYN, (100, 0)), Table::track);
     lab.run(|table, context| {
         table.set_policy(&opened, &TimeoutPolicy::Tcp(timeouts), context.now);
-        table.confirm(opened.connection.unwrap(), context);
+        table.confirm(opened.connection.unwrap(), context).unwrap();
     });
     shake_hands(&mut lab);
     for segment in segments() {

@@ -206,7 +206,8 @@ impl Table {
         }
     }
 
-    fn pay(
+    /// The same, but for the limit of half-open connections of a source.
+    pub(super) fn pay(
         &mut self,
         packet: &KeyedPacket,
         context: &mut Context<'_>,

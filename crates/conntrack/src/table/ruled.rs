@@ -19,10 +19,9 @@ impl Table {
     /// Gives the connection of a packet a mark.
     pub fn set_mark(&mut self, tracked: &mut Tracked, mark: u32, context: &mut Context<'_>) {
         let Some(ConnectionId(slot)) = tracked.connection else { return };
-        let head = &mut self.slab[slot].head;
         tracked.mark = mark;
-        if head.mark != mark {
-            head.mark = mark;
+        if self.slab.mark(slot) != mark {
+            self.slab.set_mark(slot, mark);
             report(&self.slab, slot, EventKind::Update, context);
         }
     }

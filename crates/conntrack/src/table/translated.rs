@@ -200,7 +200,7 @@ impl Table {
                 it.interface == Some(interface) && address.is_none_or(is_it)
             });
             if is_doomed {
-                self.close(slot, context);
+                self.end_whole(slot, context);
             }
         }
         (before - self.len(), (end < self.slab.slots()).then_some(Cursor(end)))
@@ -265,7 +265,9 @@ impl Table {
         if reply == self.original(slot) {
             return None;
         }
-        if reply.key.is_call() && self.is_crowded(&reply, hash as u32) {
+        if reply.key.is_call() && self.is_crowded(&reply, hash as u32)
+            || context.tunnels.has(&reply, context.now)
+        {
             return None;
         }
         while let Some(other) = self.owner(&reply, hash as u32, slot) {

@@ -6,8 +6,7 @@ use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp, sctp};
 use wire::checksum::verify_transport;
 use wire::{
-    ChecksumCovers, IcmpError, Network, Place, Readdress, TcpFlags, Transport, Tunnels, dissect,
-    protocol,
+    ChecksumCovers, IcmpError, Network, Place, Readdress, TcpFlags, Transport, dissect, protocol,
 };
 
 use super::*;
@@ -85,7 +84,7 @@ impl Flow {
 }
 
 fn network_of(frame: &[u8]) -> Network {
-    dissect(frame, Tunnels::Outer).unwrap().network.unwrap()
+    dissect(frame).unwrap().network.unwrap()
 }
 
 fn keyed_of(network: &Network) -> KeyedPacket {
@@ -238,7 +237,7 @@ proptest! {
 
         // There.
         let forth = lab.table.translation(&opened);
-        lab.run(|table, context| table.confirm(id, context));
+        lab.run(|table, context| table.confirm(id, context).unwrap());
         let sent = readdressed(&there, &forth.whole());
         let leaves = lab.table.leaves_as(id.0);
         prop_assert_eq!(keyed_of(&network_of(&sent)), leaves);
@@ -315,7 +314,7 @@ fn the_packet_that_ends_a_connection_is_translated_too() {
     let request = Request { addresses: one(false, 100), ..Request::of(End::Source) };
     let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
     lab.run(|table, context| table.translate(id, &request, supply, context)).unwrap();
-    lab.run(|table, context| table.confirm(id, context));
+    lab.run(|table, context| table.confirm(id, context).unwrap());
     let reply = lab.table.reply(id);
     let ends = Ends::of(&reply.key, reply.sender);
     let mut reset = Vec::new();

@@ -140,7 +140,7 @@ fn open(
         }
     });
     lab.run(|table, context| match judged {
-        Ok(()) => table.confirm(id, context),
+        Ok(()) => table.confirm(id, context).unwrap(),
         Err(_) => table.withdraw(id, context),
     });
     Some(judged.map(|()| id.0))

@@ -3,13 +3,13 @@ use std::time::Duration;
 use flow::{Class, ConntrackCounters, DropReason, FlowKey, HashKey, Timestamp};
 use flow::{Verdict, Zone};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels, dissect, protocol};
+use wire::{TcpFlags, dissect, protocol};
 
 use crate::helper::Kind;
 use crate::syn_proxy::Screening;
 use crate::{
-    Changes, Checksum, Connection, Context, Expectations, Limits, Settings, Table, Tracked,
-    TrackedPacket,
+    Changes, Checksum, Connection, Context, Expectations, KnownTunnels, Limits, Settings, Table,
+    Tracked, TrackedPacket,
 };
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -25,6 +25,7 @@ struct Lab {
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: KnownTunnels,
     from_client_may_open: bool,
     /// What opens a connection is refused by somebody else.
     refuses: bool,
@@ -60,6 +61,7 @@ impl Lab {
             limits: Limits::alone(100, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
             from_client_may_open: true,
             refuses: false,
             server: SERVER,
@@ -74,6 +76,7 @@ impl Lab {
             limits: &mut self.limits,
             counters: &mut self.counters,
             expectations: &self.expectations,
+            tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
             ended: None,
@@ -103,7 +106,7 @@ impl Lab {
             }
         }
         frame[0] |= u8::from(self.group);
-        let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let packet = TrackedPacket {
             network: &network,

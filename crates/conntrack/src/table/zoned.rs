@@ -42,13 +42,7 @@ impl Table {
             let met = self.look_up(&packet, hash)?;
             (!self.slab[met.slot].head.is_expired(now)).then_some(met.direction)
         };
-        let in_first = direction_in(zones.original);
-        if in_first != Some(Direction::Original)
-            && direction_in(zones.reply) == Some(Direction::Reply)
-        {
-            return Some(zones.reply);
-        }
-        in_first.map(|_| zones.original)
+        zone_of(zones, direction_in)
     }
 
     /// The connection of a packet that is in one of two zones, if it is live. One whose time is over ends here and now.
@@ -93,6 +87,19 @@ impl Table {
         let reply = self.slab.translation(slot).map_or(original, |it| it.leaves_as.key.zone);
         ZonePair { original, reply }
     }
+}
+
+/// The same of what says which way a packet goes that was in a zone.
+pub(crate) fn zone_of(
+    zones: ZonePair,
+    direction_in: impl Fn(Zone) -> Option<Direction>,
+) -> Option<Zone> {
+    let in_first = direction_in(zones.original);
+    if in_first != Some(Direction::Original) && direction_in(zones.reply) == Some(Direction::Reply)
+    {
+        return Some(zones.reply);
+    }
+    in_first.map(|_| zones.original)
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ fn offer_and_judge(
             None => table.settle(id, supply(seed), context),
         };
         match judged {
-            Ok(()) => table.confirm(id, context),
+            Ok(()) => table.confirm(id, context).unwrap(),
             Err(_) => table.withdraw(id, context),
         }
         judged

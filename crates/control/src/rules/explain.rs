@@ -9,7 +9,7 @@ use ruleset::{
     Stage, StageWalk, Step, Tracked, Walk, listing, walk,
 };
 use serde_json::Value;
-use wire::{Family, Summary, Tunnels};
+use wire::{Family, Summary};
 
 use super::{RuleBook, object_of};
 use crate::SCHEMA;
@@ -38,7 +38,7 @@ impl RuleBook {
         let family = probe.network.family;
         Explanation {
             schema: SCHEMA,
-            packet: Summary { frame: &probe.frame, tunnels: Tunnels::Outer }.to_string(),
+            packet: Summary { frame: &probe.frame }.to_string(),
             input: probe.input.clone(),
             output: probe.output.clone(),
             state: CtState::name(tracked.state()).to_owned(),

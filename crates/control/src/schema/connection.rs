@@ -31,6 +31,9 @@ pub struct Connection {
     pub assured: bool,
     /// Another connection has announced it.
     pub expected: bool,
+    /// It is one of several parts of a tunnel, each with a time and counts of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub part: bool,
     /// The helper that reads its packets; `null` without.
     pub helper: Option<String>,
     /// Mark.
@@ -135,6 +138,7 @@ impl Connection {
             seen_reply: connection.seen_reply,
             assured: connection.assured,
             expected: connection.expected,
+            part: connection.part,
             helper: connection.helper.map(str::to_owned),
             mark: connection.mark,
             labels: names.tell(connection.labels),

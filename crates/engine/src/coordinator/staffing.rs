@@ -20,7 +20,6 @@ impl Coordinator {
         let mut worker = Worker::new(Equipment {
             id,
             hasher: self.hasher.clone(),
-            tunnels: self.config.tunnels,
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
             refuses_new: self.ports.refuse_new(),
             outputs: self.ports.len(),
@@ -28,6 +27,7 @@ impl Coordinator {
             zones: self.zones.clone(),
             limits: self.limit_pools.limits(self.config.secret),
             expectations: self.expectations.clone(),
+            tunnels: self.tunnels.clone(),
             fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
             time: TimeSource::Turn,
             inbox,

@@ -11,7 +11,7 @@ use lab::{
 use serde_json::Value;
 use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::{TcpOptions, of_segment};
-use wire::{TcpFlags, TcpInfo, Transport, Tunnels, dissect};
+use wire::{TcpFlags, TcpInfo, Transport, dissect};
 
 use crate::rulesets::ruleset_file;
 use crate::scenario::{FAMILIES, SHORT, alone, every_client, stateway_binary};
@@ -319,7 +319,7 @@ impl Promise {
     fn read(line: &str) -> Self {
         let byte = |at: usize| u8::from_str_radix(&line[at..at + 2], 16).expect("hex digits");
         let frame: Vec<u8> = (0..line.len()).step_by(2).map(byte).collect();
-        let network = dissect(&frame, Tunnels::Outer).unwrap().network.expect("a packet");
+        let network = dissect(&frame).unwrap().network.expect("a packet");
         let Transport::Tcp(tcp) = network.transport else { panic!("no TCP") };
         let options = TcpOptions::new(of_segment(&frame, &network, &tcp));
         let mut options: Vec<_> =

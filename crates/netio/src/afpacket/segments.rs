@@ -2,7 +2,7 @@
 //! checksum starts and how long segments are, and not that this is inside a tunnel.
 //! Of a super-packet, the kernel then cuts up the outermost packet or refuses.
 
-use wire::{Tunnels, checksum, dissect};
+use wire::{checksum, dissect};
 
 use crate::{Checksum, Frame};
 
@@ -30,6 +30,6 @@ pub(super) fn make_ready(frame: &mut Frame, offload: bool) -> bool {
 /// What the kernel can make sense of, or at least decide upon: the checksum is that of
 /// the outermost transport.
 fn is_outermost(bytes: &[u8], start: u16) -> bool {
-    let outer = dissect(bytes, Tunnels::Outer).ok().and_then(|outer| outer.network);
+    let outer = dissect(bytes).ok().and_then(|outer| outer.network);
     outer.is_none_or(|network| network.transport_offset == start)
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use netio::afpacket::AfPacketOptions;
 use netio::{Checksum, Frame, FramePool, Offload, RxQueue, Segmentation, TxQueue, Waiter};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, Tunnels, dissect};
+use wire::{TcpFlags, dissect};
 
 use crate::forwarder::{Forwarder, Seen};
 use crate::machine::{Machine, ip};
@@ -33,7 +33,7 @@ fn in_a_tunnel(segment_size: Option<u16>, pool: &mut FramePool) -> Frame {
     // TCP over zeros sums up to the complement of the pseudo header's sum.
     let mut zeros = inner.clone();
     zeros[34..].fill(0);
-    let network = dissect(&inner, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(&inner).unwrap().network.unwrap();
     wire::checksum::fill_transport(&mut zeros, &network);
     let pseudo = !u16::from_be_bytes([zeros[50], zeros[51]]);
     let content = [&[8, 0, 0, 0, 0, 0, 7, 0], &inner[..]].concat();
@@ -53,10 +53,10 @@ fn in_a_tunnel(segment_size: Option<u16>, pool: &mut FramePool) -> Frame {
 }
 
 fn sequence_and_length(frame: &Frame) -> (u32, usize) {
-    let outer = dissect(frame.bytes(), Tunnels::Outer).unwrap().network.unwrap();
+    let outer = dissect(frame.bytes()).unwrap().network.unwrap();
     assert!(wire::checksum::verify_transport(frame.bytes(), &outer), "outer checksum");
     let inner = &frame.bytes()[OUTER..];
-    let network = dissect(inner, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(inner).unwrap().network.unwrap();
     assert!(wire::checksum::verify_transport(inner, &network), "inner checksum");
     let wire::Transport::Tcp(tcp) = network.transport else { panic!("{network:?}") };
     (tcp.sequence, frame.len() - INNER_TCP - 20)

@@ -2,7 +2,7 @@ use flow::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use wire::build::PacketBuilder;
-use wire::{Tunnels, dissect};
+use wire::dissect;
 
 use super::*;
 use crate::{
@@ -41,7 +41,7 @@ fn state(operator: &str, states: &Value, behind: &[Value]) -> Value {
 fn outcome(program: &Program, state: CtState) -> Outcome {
     let mut frame = Vec::new();
     PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 1]).udp(1024, 53, &[0; 8], &mut frame);
-    let network = dissect(&frame, Tunnels::Outer).expect("it is whole").network.expect("it is IP");
+    let network = dissect(&frame).expect("it is whole").network.expect("it is IP");
     let view = PacketView {
         frame: &frame,
         network: &network,

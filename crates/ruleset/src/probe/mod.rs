@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 use flow::DropReason;
 use wire::build::{PacketBuilder, Tcp};
-use wire::{Network, TcpFlags, Transport, Tunnels, dissect, protocol};
+use wire::{Network, TcpFlags, Transport, dissect, protocol};
 
 use self::words::Words;
 use crate::evaluate::{CtState, Details, Tuple};
@@ -121,7 +121,7 @@ impl Probe {
         if frame.len() > MAX_FRAME {
             return Err(ProbeError(format!("more than {MAX_FRAME} bytes of a frame")));
         }
-        let dissected = dissect(&frame, Tunnels::Outer);
+        let dissected = dissect(&frame);
         let dissected = dissected.map_err(|malformed| {
             let what = DropReason::from(malformed).meaning().trim_end_matches('.');
             ProbeError(format!("rules do not see this frame: {what}"))
@@ -221,7 +221,7 @@ fn hexadecimal(word: &str) -> Option<Result<Vec<u8>, ProbeError>> {
 
 /// An IP packet gets the link header that it came without.
 fn with_link(bytes: Vec<u8>) -> Vec<u8> {
-    let is_frame = dissect(&bytes, Tunnels::Outer).is_ok_and(|frame| frame.network.is_some());
+    let is_frame = dissect(&bytes).is_ok_and(|frame| frame.network.is_some());
     let ethertype: [u8; 2] = match bytes.first().map(|byte| byte >> 4) {
         Some(4) if !is_frame => [0x08, 0x00],
         Some(6) if !is_frame => [0x86, 0xdd],

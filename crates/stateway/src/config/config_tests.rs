@@ -58,7 +58,7 @@ fn everything_that_can_be_said_is_understood() {
     .unwrap();
     assert_eq!(config.workers, Some(3));
     assert_eq!(config.buckets.get(), 1024);
-    assert_eq!((config.tunnels, config.hash), (Tunnels::Outer, HashKind::ToeplitzSymmetric));
+    assert_eq!((config.tunnels, config.hash), (TunnelSteering::Outer, HashKind::ToeplitzSymmetric));
     assert_eq!(config.fragments, FragmentSteering::Ordered);
     assert_eq!(config.engine().unwrap().balance, Some(Duration::from_millis(500)));
     assert_eq!(config.secret, Some(HashKey(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f)));
@@ -295,7 +295,7 @@ late = "4"
 fn an_empty_file_has_the_defaults() {
     let config = parse("").unwrap();
     assert_eq!((config.workers, config.buckets.get()), (None, 256));
-    assert_eq!((config.tunnels, config.hash), (Tunnels::Inner, HashKind::Sip));
+    assert_eq!((config.tunnels, config.hash), (TunnelSteering::Inner, HashKind::Sip));
     assert_eq!(config.fragments, FragmentSteering::Spread);
     assert_eq!(config.balance, Every::Off);
     assert!(config.interfaces.is_empty());

@@ -16,8 +16,7 @@ use conntrack::{LabelNames, Reserve};
 use control::RuleBook;
 use engine::{Mode, Settings, TimeoutPolicy, WorkerCount, ZoneConfig};
 use flow::HashKey;
-use steer::{BucketCount, CpuSet, FragmentSteering, HashKind};
-use wire::Tunnels;
+use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, TunnelSteering};
 
 use crate::every::Every;
 
@@ -38,8 +37,8 @@ pub struct Configuration {
     pub workers: Option<u16>,
     /// Buckets.
     pub buckets: BucketCount,
-    /// Whether flows inside tunnels are tracked.
-    pub tunnels: Tunnels,
+    /// What chooses the bucket of a tunnel's packet.
+    pub tunnels: TunnelSteering,
     /// Which hash chooses the bucket.
     pub hash: HashKind,
     /// Whether datagrams in fragments are spread or kept in order.

@@ -6,10 +6,9 @@ use conntrack::helper::{Helpers, Kind};
 use conntrack::{Label, LabelNames};
 use engine::{Mode, Settings};
 use flow::HashKey;
-use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS};
+use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS, TunnelSteering};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use wire::Tunnels;
 
 use super::document::{Reader, Section, choice, number, show, text};
 use super::{Configuration, Interface, Problem, Problems, rules, zones};
@@ -83,7 +82,7 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
     }) {
         config.buckets = buckets;
     }
-    let tunnels = [("inner", Some(Tunnels::Inner)), ("outer", Some(Tunnels::Outer))];
+    let tunnels = [("inner", Some(TunnelSteering::Inner)), ("outer", Some(TunnelSteering::Outer))];
     if let Some(tunnels) = section.read(reader, "tunnels", |value| choice(value, &tunnels)) {
         config.tunnels = tunnels;
     }

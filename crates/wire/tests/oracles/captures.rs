@@ -1,6 +1,6 @@
 use std::{fs, path::Path};
 
-use wire::{Malformed, Tunnels, checksum, dissect};
+use wire::{Malformed, checksum, dissect};
 
 use crate::etherparse_view;
 
@@ -64,7 +64,7 @@ fn real_captures_are_understood() {
         let mut compared = 0;
         for frame in &mut frames {
             complete(frame);
-            if let Err(reason) = dissect(frame, Tunnels::Inner) {
+            if let Err(reason) = dissect(frame) {
                 malformed.push(reason);
             }
             compared += usize::from(etherparse_view::compare(frame));

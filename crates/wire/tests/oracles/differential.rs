@@ -1,8 +1,7 @@
 use proptest::prelude::*;
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 use wire::{
-    Family, IcmpError, Network, QuotedTransport, Transport, Tunnels, build::PacketBuilder,
-    checksum, dissect,
+    Family, IcmpError, Network, QuotedTransport, Transport, build::PacketBuilder, checksum, dissect,
 };
 
 use crate::{etherparse_view, packets};
@@ -55,9 +54,9 @@ proptest! {
 
     #[test]
     fn agrees_with_the_oracles_on_valid_packets(frame in packets::frame(2)) {
-        prop_assert!(dissect(&frame, Tunnels::Inner).is_ok());
+        prop_assert!(dissect(&frame).is_ok());
         prop_assert!(etherparse_view::compare(&frame));
-        let network = dissect(&frame, Tunnels::Inner).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         // Routing headers with segments left make smoltcp see a wrong checksum.
         if network.family == Family::V4 || network.transport_offset == network.offset + 40 {
             compare_with_smoltcp(&frame, &network).unwrap();
@@ -92,8 +91,8 @@ proptest! {
         builder.udp(ports.0, ports.1, b"payload", &mut plain);
         builder.clone().pppoe(9).udp(ports.0, ports.1, b"payload", &mut session);
         session.resize(session.len() + padding, 0);
-        let plain = dissect(&plain, Tunnels::Inner).unwrap();
-        let mut session = dissect(&session, Tunnels::Inner).unwrap();
+        let plain = dissect(&plain).unwrap();
+        let mut session = dissect(&session).unwrap();
         let network = session.network.as_mut().unwrap();
         network.offset -= 8;
         network.transport_offset -= 8;
@@ -113,7 +112,7 @@ proptest! {
         let (mut quoted, mut frame) = (Vec::new(), Vec::new());
         about.udp(ports.0, ports.1, &[0; 40], &mut quoted);
         outer.icmp_error(if v6 { 1 } else { 3 }, 0, [0; 4], &quoted[14..14 + cut], &mut frame);
-        let network = dissect(&frame, Tunnels::Inner).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         let Transport::IcmpError(IcmpError { quoted, .. }) = network.transport else { panic!() };
         prop_assert_eq!(
             quoted.map(|quoted| quoted.transport),

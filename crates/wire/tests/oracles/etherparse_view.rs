@@ -14,14 +14,12 @@
 //! - etherparse reads MACsec headers; to the dissector they are not IP.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use wire::{Dissected, Family, Network, TcpFlags, Transport, Tunnels, dissect, protocol};
+use wire::{Dissected, Family, Network, TcpFlags, Transport, dissect, protocol};
 
 /// Dissects `frame` and compares; panics where the two contradict each other.
 /// Returns whether both understood the frame.
 pub fn compare(frame: &[u8]) -> bool {
-    let (Ok(ours), Ok(theirs)) =
-        (dissect(frame, Tunnels::Outer), SlicedPacket::from_ethernet(frame))
-    else {
+    let (Ok(ours), Ok(theirs)) = (dissect(frame), SlicedPacket::from_ethernet(frame)) else {
         return false;
     };
     let Some(network) = ours.network else {

@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net};
 use netlink::{Link, Picture};
 use serde_json::{Value, json};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{Network, TcpFlags, Transport, Tunnels, checksum, dissect};
+use wire::{Network, TcpFlags, Transport, checksum, dissect};
 
 use super::wrong;
 use crate::Error;
@@ -94,7 +94,7 @@ impl Flow {
 
 /// The headers of a frame.
 pub fn headers(frame: &[u8]) -> Result<Network, Error> {
-    let dissected = dissect(frame, Tunnels::Outer).ok().and_then(|found| found.network);
+    let dissected = dissect(frame).ok().and_then(|found| found.network);
     dissected.ok_or_else(|| wrong("a frame holds no whole packet".to_owned()))
 }
 

@@ -8,16 +8,18 @@ use std::time::Duration;
 
 use ::conntrack::nat::{Addresses, Block, End, Ports, Request, Supply};
 use ::conntrack::syn_proxy::Screening;
-use ::conntrack::{Checksum, Context, Expectations, Guess, Limits, Settings, Table, TrackedPacket};
+use ::conntrack::{
+    Checksum, Context, Expectations, Guess, KnownTunnels, Limits, Settings, Table, TrackedPacket,
+};
 use engine::Hardware;
 use flow::{ConntrackCounters, Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone};
 use netio::{Frame, FramePool, clock};
 use steer::{
     BucketCount, BucketId, FragmentSteering, HashKind, SteerSettings, Steered, SteeringConfig,
-    SteeringHasher, Translated,
+    SteeringHasher, Translated, TunnelSteering,
 };
 use wire::checksum::verify_transport;
-use wire::{ChecksumCovers, Network, Place, Readdress, TcpFlags, Transport, Tunnels, dissect};
+use wire::{ChecksumCovers, Network, Place, Readdress, TcpFlags, Transport, dissect};
 
 use super::frames::{self, Flow};
 use super::{LAG, wrong};
@@ -195,7 +197,7 @@ impl Lane {
             let frame = self.pool.copy_of(&self.frames[self.at]);
             self.at = (self.at + 1) % self.frames.len();
             let packet = frame.and_then(|frame| {
-                let network = dissect(frame.bytes(), Tunnels::Outer).ok()?.network?;
+                let network = dissect(frame.bytes()).ok()?.network?;
                 let (keyed, hash, bucket) = flow_of(&self.hasher, &network)?;
                 Some(Packet { frame, network, keyed, hash, bucket, guess: Guess::NONE })
             });
@@ -238,6 +240,7 @@ fn hasher() -> SteeringHasher {
         key: SECRET,
         buckets: BucketCount::DEFAULT,
         fragments: FragmentSteering::default(),
+        tunnels: TunnelSteering::default(),
     });
     let address = frames::MASQUERADE.to_ipv6_mapped().octets();
     hasher
@@ -278,6 +281,7 @@ struct Buckets {
     settings: Settings,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: KnownTunnels,
     request: Request,
     expire_at: usize,
 }
@@ -292,6 +296,7 @@ impl Buckets {
             settings: Settings::default(),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
             request: Request { addresses: source, ..Request::of(End::Source) },
             expire_at: 0,
         }
@@ -310,9 +315,11 @@ impl Translates for Buckets {
     }
 
     fn translate(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
-        let Self { hasher, tables, limits, settings, counters, expectations, request, .. } = self;
+        let Self {
+            hasher, tables, limits, settings, counters, expectations, tunnels, request, ..
+        } = self;
         let table = &mut tables[packet.bucket.index()];
-        let mut context = context(now, settings, limits, counters, expectations);
+        let mut context = context(now, settings, limits, counters, (expectations, tunnels));
         let offered = TrackedPacket {
             network: &packet.network,
             frame: packet.frame.bytes(),
@@ -350,10 +357,11 @@ impl Translates for Buckets {
         /// As a worker does.
         const BUCKETS: usize = 4;
         const BUDGET: usize = 64;
-        let Self { tables, limits, settings, counters, expectations, expire_at, .. } = self;
+        let Self { tables, limits, settings, counters, expectations, tunnels, expire_at, .. } =
+            self;
         for _ in 0..BUCKETS {
             *expire_at = (*expire_at + 1) % tables.len();
-            let mut context = context(now, settings, limits, counters, expectations);
+            let mut context = context(now, settings, limits, counters, (expectations, tunnels));
             tables[*expire_at].expire(BUDGET, &mut context);
         }
     }
@@ -364,7 +372,7 @@ fn context<'a>(
     settings: &'a Settings,
     limits: &'a mut Limits,
     counters: &'a mut ConntrackCounters,
-    expectations: &'a Expectations,
+    (expectations, tunnels): (&'a Expectations, &'a KnownTunnels),
 ) -> Context<'a> {
     Context {
         now,
@@ -372,6 +380,7 @@ fn context<'a>(
         limits,
         counters,
         expectations,
+        tunnels,
         events: None,
         expectation_events: None,
         ended: None,

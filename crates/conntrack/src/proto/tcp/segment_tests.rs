@@ -1,4 +1,4 @@
-use wire::{Dissected, Transport, Tunnels, dissect};
+use wire::{Dissected, Transport, dissect};
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn frame(spec: &FrameSpec<'_>) -> Vec<u8> {
 
 fn parsed(spec: &FrameSpec<'_>) -> (Vec<u8>, TcpInfo, Network) {
     let bytes = frame(spec);
-    let Ok(Dissected { network: Some(network), .. }) = dissect(&bytes, Tunnels::Outer) else {
+    let Ok(Dissected { network: Some(network), .. }) = dissect(&bytes) else {
         panic!("not a frame with an IP packet");
     };
     let Transport::Tcp(tcp) = network.transport else { panic!("not TCP") };
@@ -88,7 +88,7 @@ fn syn_and_fin_count_one_and_payload_its_length() {
 fn padding_behind_the_packet_is_no_payload() {
     let (mut bytes, ..) = parsed(&FrameSpec::ack());
     bytes.resize(60, 0);
-    let network = dissect(&bytes, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(&bytes).unwrap().network.unwrap();
     let Transport::Tcp(tcp) = network.transport else { panic!("not TCP") };
     let segment = Segment::parse(&tcp, &network, &bytes).unwrap();
     assert_eq!(segment.end, segment.sequence);

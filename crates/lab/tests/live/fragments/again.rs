@@ -11,7 +11,7 @@ use lab::{
 };
 use wire::build::PacketBuilder;
 use wire::fragment::Fragments;
-use wire::{CameIn, Dissected, Network, Tunnels, dissect};
+use wire::{CameIn, Dissected, Network, dissect};
 
 use super::sequence::PORT;
 use crate::scenario::{FAMILIES, alone, stateway_binary};
@@ -38,7 +38,7 @@ fn source(family: Family, host: u16) -> IpAddr {
 }
 
 fn network(frame: &[u8]) -> Network {
-    let Ok(Dissected { network: Some(network), .. }) = dissect(frame, Tunnels::Outer) else {
+    let Ok(Dissected { network: Some(network), .. }) = dissect(frame) else {
         panic!("{frame:02x?}");
     };
     network
@@ -209,7 +209,7 @@ while True:
 type Shape = (u16, u32, bool, bool);
 
 fn shape(frame: &[u8]) -> Option<(IpAddr, Shape)> {
-    let Ok(Dissected { network: Some(network), .. }) = dissect(frame, Tunnels::Outer) else {
+    let Ok(Dissected { network: Some(network), .. }) = dissect(frame) else {
         return None;
     };
     let fragment = network.fragment?;

@@ -37,6 +37,7 @@ pub struct Tracking {
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: conntrack::KnownTunnels,
 }
 
 /// What tracking said of a packet.
@@ -152,6 +153,7 @@ impl Connections {
                 limits: Limits::alone(1 << 20, SECRET),
                 counters: ConntrackCounters::default(),
                 expectations: Expectations::new(SECRET),
+                tunnels: conntrack::KnownTunnels::new(SECRET),
             })),
         }
     }
@@ -178,7 +180,7 @@ impl Connections {
         let hash = keyed.key.hash(SECRET);
         let (table, mut context) = tracking.context(now);
         match said.opened {
-            Some(id) if passes => table.confirm(id, &mut context),
+            Some(id) if passes => table.confirm(id, &mut context).unwrap(),
             Some(id) => table.withdraw(id, &mut context),
             None => {}
         }
@@ -191,7 +193,7 @@ impl Connections {
 
 impl Tracking {
     fn context(&mut self, now: Timestamp) -> (&mut Table, Context<'_>) {
-        let Self { table, settings, limits, counters, expectations } = self;
+        let Self { table, settings, limits, counters, expectations, tunnels } = self;
         let (events, expectation_events) = (None, None);
         let context = Context {
             now,
@@ -199,6 +201,7 @@ impl Tracking {
             limits,
             counters,
             expectations,
+            tunnels,
             events,
             expectation_events,
             ended: None,

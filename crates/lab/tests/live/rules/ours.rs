@@ -9,7 +9,7 @@ use ruleset::{
     name_bits,
 };
 use serde_json::Value;
-use wire::{Family, Network, TcpFlags, Transport, Tunnels, dissect};
+use wire::{Family, Network, TcpFlags, Transport, dissect};
 
 use super::connections::{Connections, Said};
 use super::generate::{NUMBERLESS, Packet, Traffic, other};
@@ -53,8 +53,7 @@ pub fn imported(listed: &str) -> Result<ValidRuleset, String> {
 }
 
 pub fn read(frame: &[u8]) -> Network {
-    let dissected =
-        dissect(frame, Tunnels::Outer).unwrap_or_else(|error| panic!("{error:?}: {frame:x?}"));
+    let dissected = dissect(frame).unwrap_or_else(|error| panic!("{error:?}: {frame:x?}"));
     dissected.network.expect("packets are IP")
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lab::Family;
-use wire::{Transport, Tunnels, dissect};
+use wire::{Transport, dissect};
 
 use super::compare::{Comparison, Told, Unlike};
 use super::dialogue::{Client, Dialogue, Server, Side};
@@ -135,7 +135,7 @@ fn too_much(text: &[u8]) -> bool {
 }
 
 pub fn payload(frame: &[u8]) -> Vec<u8> {
-    let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(frame).unwrap().network.unwrap();
     let header = match network.transport {
         Transport::Tcp(tcp) => usize::from(tcp.header_len),
         _ => 8,

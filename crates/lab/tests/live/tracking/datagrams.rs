@@ -40,8 +40,8 @@ fn tunables(batch: u64) -> Vec<(String, u64)> {
     all.map(|(name, value)| (format!("nf_conntrack_{name}"), value)).collect()
 }
 
-/// Protocols without a tracker: ESP, OSPF, VRRP, and two for experiments (RFC 3692).
-const GENERIC: [u8; 5] = [50, 89, 112, 253, 254];
+/// Protocols without a tracker: IP in IP, ESP, OSPF, VRRP, and two for experiments (RFC 3692).
+const GENERIC: [u8; 7] = [protocol::IPIP, protocol::IPV6, 50, 89, 112, 253, 254];
 
 fn generate(seed: u64) -> Dialogue {
     let mut random = Random::new(seed);

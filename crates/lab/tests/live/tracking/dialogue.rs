@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use flow::{FlowKey, Zone};
 use lab::{Family, Random};
 use wire::build::PacketBuilder;
-use wire::{Network, Tunnels, dissect};
+use wire::{Network, dissect};
 
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub struct Dialogue {
 impl Dialogue {
     /// The key of the flow, and the packet as it was read.
     pub fn key(&self) -> (FlowKey, Network) {
-        let network = dissect(&self.flow, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&self.flow).unwrap().network.unwrap();
         (FlowKey::of_packet(&network, Zone(0)).unwrap().key, network)
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use lab::{Family, Random};
-use wire::{TcpFlags, Transport, Tunnels, dissect};
+use wire::{TcpFlags, Transport, dissect};
 
 use super::announced::payload;
 use super::compare::{Comparison, Told, Unlike, expected_port};
@@ -215,7 +215,7 @@ fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static
 
 /// True if the sender of the frame says that it waits at the port, or at the other of its pair.
 fn names(bytes: &[u8], frame: &[u8], port: u16) -> bool {
-    let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(frame).unwrap().network.unwrap();
     let address = octets(network.source_ip());
     let is_named = |window: &[u8]| {
         let (start, end) = window.split_at(address.len());
@@ -232,7 +232,7 @@ fn is(bytes: &[u8], message: &str) -> bool {
 
 /// The port that a packet opens a connection to.
 fn visits(frame: &[u8]) -> Option<u16> {
-    match dissect(frame, Tunnels::Outer).ok()?.network?.transport {
+    match dissect(frame).ok()?.network?.transport {
         Transport::Udp { destination_port, .. } => Some(destination_port),
         _ => opens(frame),
     }

@@ -1,4 +1,4 @@
-//! Our side: the same packets at the same times through a table.
+//! Our side: the same packets at the same times through a table, those of tunnels through several.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use conntrack::helper::Kind;
 use conntrack::nat::{Block, Supply};
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Changes, Checksum, Context, Direction, Expectations, Limits, Settings, Table, TimeoutPolicy,
-    TrackedPacket, Why, class_without_flow, format,
+    Changes, Checksum, Connection, Context, Direction, Expectations, Limits, Settings, Table,
+    TimeoutPolicy, TrackedPacket, Why, class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone, ZonePair};
-use wire::{Network, Transport, Tunnels, dissect};
+use wire::{Network, Transport, dissect};
 
 use super::kernel::Answer;
 use super::said::{Class, Entry, Said, Way};
@@ -37,12 +37,18 @@ impl Given {
     }
 }
 
+/// Buckets that packets of a tunnel come to, by what they carry. All others come to the first.
+const BUCKETS: usize = 3;
+
 pub struct Ours {
-    table: Table,
+    tables: [Table; BUCKETS],
+    /// Where the last packet came to.
+    last: usize,
     pub settings: Settings,
     limits: Limits,
     counters: ConntrackCounters,
     expectations: Expectations,
+    tunnels: conntrack::KnownTunnels,
     given: Given,
     now: Timestamp,
 }
@@ -80,11 +86,13 @@ impl Ours {
         }
         let now = Timestamp::ZERO;
         Self {
-            table: Table::new(now),
+            tables: std::array::from_fn(|_| Table::new(now)),
+            last: 0,
             settings,
             limits: Limits::alone(ROOM, SECRET),
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
+            tunnels: conntrack::KnownTunnels::new(SECRET),
             given,
             now,
         }
@@ -100,7 +108,7 @@ impl Ours {
 
     /// The same steps as in the engine.
     fn judge(&mut self, frame: &[u8]) -> Judgement {
-        let network = match dissect(frame, Tunnels::Outer) {
+        let network = match dissect(frame) {
             Ok(dissected) => dissected.network.expect("a packet of IP"),
             Err(malformed) => return Judgement::invalid(malformed.into()),
         };
@@ -133,7 +141,10 @@ impl Ours {
         };
         self.end_calls();
         let Given { policy, zones } = self.given;
-        let (table, mut context) = self.parts();
+        self.last = bucket_of(frame, &keyed, &network);
+        let last = self.last;
+        let (tables, mut context) = self.parts();
+        let table = &mut tables[last];
         let tracked = table.track(&packet, &mut context);
         if let Some(policy) = &policy {
             table.set_policy(&tracked, policy, context.now);
@@ -141,7 +152,7 @@ impl Ours {
         if let (true, true, Some(id)) = (zones.is_some(), tracked.fresh, tracked.connection) {
             let supply = Supply { block: Block::ALL, seed: 1, hash: &|key| key.hash(SECRET) };
             table.settle(id, supply, &mut context).expect("there are ports");
-            table.confirm(id, &mut context);
+            table.confirm(id, &mut context).unwrap();
         }
         let tracked = table.pass(tracked, &packet, &mut context);
         if tracked.verdict != Verdict::Accept {
@@ -164,33 +175,45 @@ impl Ours {
         }
         let hash = packet.key.hash(SECRET);
         let zones_of_two = Some(zones).filter(|zones| !zones.is_one());
-        let found = zones_of_two.and_then(|it| self.table.zone_of(it, &looked_up, hash, self.now));
+        let found = zones_of_two.and_then(|zones| {
+            let known = self.tables[0].zone_of(zones, &looked_up, hash, self.now);
+            known.or_else(|| self.tunnels.zone_of(zones, &looked_up, self.now))
+        });
         (packet.in_zone(found.unwrap_or(zones.original)), zones_of_two)
     }
 
     /// As the owner of their bucket does.
     fn end_calls(&mut self) {
         for call in self.expectations.calls_over() {
-            let (table, mut context) = self.parts();
-            table.end_call(&call, call.hash(SECRET), &mut context);
+            let (tables, mut context) = self.parts();
+            tables[0].end_call(&call, call.hash(SECRET), &mut context);
         }
     }
 
     pub fn age(&mut self, flow: &FlowKey, seconds: u32, at: Duration) {
         self.now = Timestamp::ZERO.after(at);
-        let (table, mut context) = self.parts();
+        let (tables, mut context) = self.parts();
         let changes = Changes { timeout_s: Some(seconds), ..Changes::default() };
-        table.update(flow, flow.hash(SECRET), changes, &mut context);
+        for table in tables {
+            table.update(flow, flow.hash(SECRET), changes, &mut context);
+        }
     }
 
-    /// The table as `conntrack -L` prints it.
+    /// The tables as `conntrack -L` prints them, tunnels once and without the time that each part
+    /// has of its own.
     pub fn list(&mut self) -> Vec<String> {
         self.end_calls();
-        let mut lines = Vec::new();
-        let rest = self.table.list(Default::default(), u32::MAX, self.now, |connection| {
-            lines.push(format::Listed(&connection).to_string());
-        });
-        assert_eq!(rest, None);
+        let (mut lines, mut listed) = (Vec::new(), Vec::new());
+        for table in &self.tables {
+            let rest = table.list(Default::default(), u32::MAX, self.now, |connection| {
+                let whole = Connection { part: false, ..connection };
+                if !listed.contains(&(whole.key, whole.original)) {
+                    lines.push(format::Listed(&whole).to_string());
+                }
+                listed.push((whole.key, whole.original));
+            });
+            assert_eq!(rest, None);
+        }
         lines
     }
 
@@ -204,7 +227,11 @@ impl Ours {
     }
 
     fn entry(&self, flow: &FlowKey) -> Option<Entry> {
-        let connection = self.table.get(flow, flow.hash(SECRET), self.now)?;
+        let get = |table: &Table| table.get(flow, flow.hash(SECRET), self.now);
+        // A tunnel lives as long as one of its parts, which is that of its last packet unless
+        // somebody has set their times.
+        let connection = get(&self.tables[self.last])
+            .or_else(|| self.tables.iter().filter_map(get).max_by_key(|part| part.timeout_s))?;
         Some(Entry {
             source: connection.original.source,
             state: connection.state,
@@ -214,21 +241,32 @@ impl Ours {
         })
     }
 
-    fn parts(&mut self) -> (&mut Table, Context<'_>) {
-        let Self { table, settings, limits, counters, expectations, now, .. } = self;
+    fn parts(&mut self) -> (&mut [Table], Context<'_>) {
+        let Self { tables, settings, limits, counters, expectations, tunnels, now, .. } = self;
         let now = *now;
         (
-            table,
+            tables,
             Context {
                 now,
                 settings,
                 limits,
                 counters,
                 expectations,
+                tunnels,
                 events: None,
                 expectation_events: None,
                 ended: None,
             },
         )
+    }
+}
+
+/// What is inside chooses the bucket of a tunnel's packet, and here any bits of it are as good.
+fn bucket_of(frame: &[u8], packet: &KeyedPacket, network: &Network) -> usize {
+    let is_error = matches!(network.transport, Transport::IcmpError(_));
+    let inside = frame.iter().skip(network.transport_offset.into());
+    match packet.key.is_tunnel() && !is_error {
+        true => inside.map(|&byte| usize::from(byte)).sum::<usize>() % BUCKETS,
+        false => 0,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lab::{Family, Random};
 use wire::build::Tcp;
-use wire::{TcpFlags, Transport, Tunnels, dissect, protocol};
+use wire::{TcpFlags, Transport, dissect, protocol};
 
 use super::compare::{BATCH, Comparison, Told};
 use super::dialogue::{Client, Dialogue, Ends, Server, Side, Step};
@@ -299,7 +299,7 @@ fn ends_what_it_has_heard_of(told: &[Told<'_>]) -> bool {
 
 /// What a segment carries; none for GRE.
 fn payload(frame: &[u8]) -> Option<Vec<u8>> {
-    let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(frame).unwrap().network.unwrap();
     let Transport::Tcp(tcp) = network.transport else { return None };
     Some(frame[usize::from(network.transport_offset) + usize::from(tcp.header_len)..].to_vec())
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use flow::{FlowKey, Zone};
 use lab::{Error, Random, Result};
-use wire::{Tunnels, dissect};
+use wire::dissect;
 
 use super::dialogue::packet;
 use super::kernel::Answer;
@@ -118,7 +118,7 @@ fn ours(questions: &[Question]) -> Expected {
     let mut ours = Ours::new(&[], Given::default());
     for question in questions {
         let frame = question.frame();
-        let network = dissect(&frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&frame).unwrap().network.unwrap();
         let key = FlowKey::of_packet(&network, Zone(0)).unwrap().key;
         let (at, until) = (Duration::from_secs(1), Duration::from_secs(1));
         let now = Answer { dialogue: 0, step: 0, at, until, said: None, log: String::new() };

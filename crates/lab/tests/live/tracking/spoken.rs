@@ -11,7 +11,7 @@ use conntrack::syn_proxy::Screening;
 use conntrack::{Checksum, Context, Expectations, Limits, Settings, Table, TrackedPacket};
 use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
 use lab::{Error, Random, Result};
-use wire::{Tunnels, dissect};
+use wire::dissect;
 
 use super::announced::payload;
 use super::compare::seeds;
@@ -291,6 +291,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
     let mut limits = Limits::alone(1 << 20, SECRET);
     let mut counters = ConntrackCounters::default();
     let expectations = Expectations::new(SECRET);
+    let tunnels = conntrack::KnownTunnels::new(SECRET);
     let hash = |key: &FlowKey| key.hash(SECRET);
     let mut context = Context {
         now,
@@ -298,6 +299,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
         limits: &mut limits,
         counters: &mut counters,
         expectations: &expectations,
+        tunnels: &tunnels,
         events: None,
         expectation_events: None,
         ended: None,
@@ -305,7 +307,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
     let outside = Addresses::one(OUTSIDE.parse().unwrap());
     let masquerade = Request { addresses: Some(outside), ..Request::of(End::Source) };
     let each = call.messages.iter().map(|Message { frame, .. }| {
-        let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let packet = TrackedPacket {
             network: &network,

@@ -2,7 +2,7 @@
 
 use lab::{Family, Random};
 use wire::build::Tcp;
-use wire::{TcpFlags, Transport, Tunnels, dissect};
+use wire::{TcpFlags, Transport, dissect};
 
 use super::compare::BATCH;
 use super::dialogue::{Client, Dialogue, Ends, Server, Side, Step};
@@ -128,7 +128,7 @@ impl Talk {
 
 /// The port that a segment opens a connection to.
 pub fn opens(frame: &[u8]) -> Option<u16> {
-    match dissect(frame, Tunnels::Outer).ok()?.network?.transport {
+    match dissect(frame).ok()?.network?.transport {
         Transport::Tcp(tcp) if tcp.flags == TcpFlags::SYN => Some(tcp.destination_port),
         _ => None,
     }

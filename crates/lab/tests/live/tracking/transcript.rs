@@ -1,14 +1,14 @@
 //! Packets for people.
 
 use wire::sctp::chunks;
-use wire::{Network, TcpFlags, Transport, Tunnels, dissect};
+use wire::{Network, TcpFlags, Transport, dissect};
 
 use super::dialogue::Side;
 
 /// A packet on one line.
 pub fn outline(side: Side, frame: &[u8]) -> String {
     let arrow = if side == Side::Client { "client ->" } else { "server <-" };
-    let network = match dissect(frame, Tunnels::Outer) {
+    let network = match dissect(frame) {
         Ok(dissected) => dissected.network.expect("a packet of IP"),
         Err(malformed) => return format!("{arrow} {malformed:?}"),
     };

@@ -18,7 +18,7 @@ use conntrack::{
 use flow::{ConntrackCounters, DropReason, FlowKey, HashKey, Timestamp, Zone};
 use lab::{Random, Result};
 use wire::build::Tcp;
-use wire::{TcpFlags, Tunnels, dissect};
+use wire::{TcpFlags, dissect};
 
 use super::dialogue::packet;
 use crate::scenario::forwarding_namespace;
@@ -202,6 +202,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
     let mut limits = Limits::alone(1 << 20, SECRET);
     let mut counters = ConntrackCounters::default();
     let expectations = Expectations::new(SECRET);
+    let tunnels = conntrack::KnownTunnels::new(SECRET);
     let hash = |key: &FlowKey| key.hash(SECRET);
     let mut context = Context {
         now,
@@ -209,12 +210,13 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
         limits: &mut limits,
         counters: &mut counters,
         expectations: &expectations,
+        tunnels: &tunnels,
         events: None,
         expectation_events: None,
         ended: None,
     };
     for (number, first) in firsts.iter().enumerate() {
-        let network = dissect(&first.frame, Tunnels::Outer).unwrap().network.unwrap();
+        let network = dissect(&first.frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let packet = TrackedPacket {
             network: &network,
@@ -242,7 +244,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
             judged = judged.and_then(|()| table.translate(id, &request, supply, &mut context));
         }
         match judged.and_then(|()| table.settle(id, supply, &mut context)) {
-            Ok(()) => table.confirm(id, &mut context),
+            Ok(()) => table.confirm(id, &mut context).unwrap(),
             Err(DropReason::PortPoolFull) => table.withdraw(id, &mut context),
             Err(reason) => panic!("{reason}"),
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flow::{Zone, ZonePair};
 use lab::{Family, Random, Result};
-use wire::{Tunnels, dissect};
+use wire::dissect;
 
 use super::compare::{BATCH, Comparison, Told};
 use super::dialogue::{Client, Dialogue, Ends, Side, Step};
@@ -129,6 +129,6 @@ fn datagrams(told: &[Told<'_>]) -> Vec<(Side, ZonePair)> {
 }
 
 fn zones_of(told: &Told<'_>) -> ZonePair {
-    let network = dissect(told.frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(told.frame).unwrap().network.unwrap();
     zones(network.ttl)
 }

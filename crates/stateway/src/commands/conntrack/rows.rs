@@ -157,6 +157,9 @@ fn status(connection: &Connection) -> String {
     if connection.expected {
         words.push("expected".to_owned());
     }
+    if connection.part {
+        words.push("part".to_owned());
+    }
     words.extend(translations(connection));
     if let Some(helper) = &connection.helper {
         words.push(format!("helper={helper}"));

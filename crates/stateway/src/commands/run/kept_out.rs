@@ -24,7 +24,8 @@ const IPV6: u128 = 10;
 const ICMP: u128 = 1;
 const TCP: u128 = 6;
 const UDP: u128 = 17;
-const GRE: u128 = 47;
+/// IP in IP and GRE.
+const TUNNELS: [u128; 3] = [4, 41, 47];
 const ICMPV6: u128 = 58;
 /// Those with ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const WITH_PORTS: [u128; 5] = [TCP, UDP, 33, 132, 136];
@@ -38,6 +39,9 @@ const ICMP_ERRORS: [u128; 3] = [ICMP_UNREACHABLE, 11, 12];
 const ICMPV6_ERRORS: [u128; 4] = [1, 2, 3, 4];
 /// Code: protocol unreachable.
 const PROTOCOL_UNREACHABLE: u128 = 2;
+/// The same in ICMPv6: a type and a code.
+const PARAMETER_PROBLEM: u128 = 4;
+const UNKNOWN_NEXT_HEADER: u128 = 1;
 
 /// Type and code of an ICMP message.
 const ICMP_TYPE: Field = Field::Transport { offset: 0, length: 1 };
@@ -138,8 +142,8 @@ impl KeptOut {
         }
         if !self.addresses.is_empty() || !self.forwarded.is_empty() {
             let goes_out = Match::one_of(Field::OutputName, names());
-            let answers = answers_calls(goes_out);
-            chains.push(base("answers", Stage::Output, FILTER, vec![answers]));
+            let answers = answers_tunnels(&goes_out).to_vec();
+            chains.push(base("answers", Stage::Output, FILTER, answers));
         }
         Table { name, chains }
     }
@@ -272,26 +276,29 @@ fn sources_rules() -> Vec<Rule> {
     ]
 }
 
-/// Drops what the host says of packets of calls (GRE version 1, RFC 2637 section 4.1) that it has
-/// no part in: protocol unreachable. It can not be told before whose they are, and the host may
-/// have calls of its own, so they come to it and only its answer is dropped. What is quoted stands
-/// behind the eight bytes of ICMP and has no options.
-fn answers_calls(goes_out: Match) -> Rule {
-    let protocol = Field::Transport { offset: 8 + 9, length: 1 };
-    let version = Field::Transport { offset: 8 + 20 + 1, length: 1 };
-    let matches = [
-        goes_out,
-        is_of(Family::V4),
-        Match::is(Field::Protocol, ICMP),
-        Match::is(ICMP_TYPE, ICMP_UNREACHABLE),
-        Match::is(ICMP_CODE, PROTOCOL_UNREACHABLE),
-        Match::is(protocol, GRE),
-        Match::bits(version, 7, 1),
+/// Drops what the host says of packets of calls and tunnels (GRE, IP in IP) that it has no part
+/// in: that it does not know the protocol. It can not be told before whose they are, and the host
+/// may have calls and tunnels of its own, so they come to it and only its answer is dropped. What
+/// is quoted stands behind the eight bytes of ICMP and has no options.
+fn answers_tunnels(goes_out: &Match) -> [Rule; 2] {
+    let unknown = [
+        (Family::V4, ICMP, ICMP_UNREACHABLE, PROTOCOL_UNREACHABLE, 8 + 9),
+        (Family::V6, ICMPV6, PARAMETER_PROBLEM, UNKNOWN_NEXT_HEADER, 8 + 6),
     ];
-    Rule::new(matches, Verdict::Drop)
+    unknown.map(|(family, protocol, kind, code, offset)| {
+        let quoted = Field::Transport { offset, length: 1 };
+        let matches = [
+            goes_out.clone(),
+            is_of(family),
+            Match::is(Field::Protocol, protocol),
+            Match::is(ICMP_TYPE, kind),
+            Match::is(ICMP_CODE, code),
+            Match::one_of(quoted, TUNNELS),
+        ];
+        Rule::new(matches, Verdict::Drop)
+    })
 }
 
-/// For messages of ICMP or ICMPv6 that are so.
 fn icmp(protocol: u128, message: Match, verdict: Verdict) -> Rule {
     let family = if protocol == ICMP { Family::V4 } else { Family::V6 };
     Rule::new([is_of(family), Match::is(Field::Protocol, protocol), message], verdict)

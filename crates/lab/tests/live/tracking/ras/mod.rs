@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use lab::{Family, Random};
-use wire::{Transport, Tunnels, dissect};
+use wire::{Transport, dissect};
 
 use self::message::{
     ADMISSION_CONFIRM, ADMISSION_REQUEST, Additions, Address, GATEKEEPER_CONFIRM,
@@ -308,7 +308,7 @@ fn says_where(bytes: &[u8], host: IpAddr) -> bool {
 
 /// The two ends of a packet.
 fn ends(frame: &[u8]) -> ((IpAddr, u16), (IpAddr, u16)) {
-    let network = dissect(frame, Tunnels::Outer).unwrap().network.unwrap();
+    let network = dissect(frame).unwrap().network.unwrap();
     let (source_port, destination_port) = match network.transport {
         Transport::Udp { source_port, destination_port, .. } => (source_port, destination_port),
         _ => (0, 0),

@@ -1,0 +1,169 @@
+//! Entries that are parts of tunnels: see [`crate::tunnels`].
+
+use flow::{Class, DropReason, KeyedPacket};
+
+use super::translated::refused;
+use super::{Met, Table, keeps};
+use crate::entry::{Entry, Status};
+use crate::proto::State;
+use crate::slab::Slab;
+use crate::syn_proxy::Screening;
+use crate::tunnels::{Clash, Part, Tunnel};
+use crate::{Context, Direction, Labels, Tracked, TrackedPacket};
+
+impl Table {
+    /// Tracks a packet of a tunnel that other buckets know: this bucket gets a part of it. `None`
+    /// if no bucket knows it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn join(
+        &mut self,
+        packet: &TrackedPacket<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<Tracked> {
+        let (part, direction) = context.tunnels.join(packet.keyed, context.now)?;
+        context.counters.found += 1;
+        let Some(slot) = self.put_part(&part, packet, context) else {
+            context.tunnels.leave(&part);
+            return Some(self.pass_by(&part.tunnel, direction, packet));
+        };
+        context.counters.insert += 1;
+        Some(self.advance(Met { slot, direction }, packet, context))
+    }
+
+    /// `None` if there is no room. The packet that is tracked next says how long the part lives.
+    fn put_part(
+        &mut self,
+        part: &Part,
+        packet: &TrackedPacket<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<u32> {
+        let Tunnel { original, hash, translation, .. } = *part.tunnel;
+        // Nobody counts it as half-open once more.
+        let paid = self.pay(&original, context).ok()?;
+        let state = State::Tunnel(part.clone());
+        let mut entry = Entry::open(original.key, hash, original.sender, state);
+        entry.body.map_epoch = packet.map_epoch;
+        entry.head.deadline = context.now;
+        entry.head.note_filed(context.now);
+        let keeps = keeps(context);
+        entry.head.status.set(paid.with(part.tunnel.status()).with(keeps));
+        let slot = self.put(entry, Screening::Off, context)?;
+        if keeps != Status::NONE {
+            self.slab.begin_side(slot, context.now);
+        }
+        if let Some(it) = translation
+            && self.file(slot, (it.leaves_as, it.hash), it.interface, context).is_err()
+        {
+            self.close(slot, context);
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// A packet for whose part there is no room: its tunnel goes on all the same.
+    fn pass_by(
+        &mut self,
+        tunnel: &Tunnel,
+        direction: Direction,
+        packet: &TrackedPacket<'_>,
+    ) -> Tracked {
+        tunnel.note(Status::when(direction == Direction::Reply, Status::SEEN_REPLY));
+        let is_open = tunnel.status().has(Status::SEEN_REPLY);
+        let class = if is_open { Class::Established } else { Class::New };
+        let tracked = self.aside(tunnel, class, direction);
+        match class {
+            Class::New if !packet.may_open => tracked.dropped(DropReason::NewRefused),
+            _ => tracked,
+        }
+    }
+
+    /// An ICMP error about a tunnel of which this bucket has no part. `answer` is an answer to
+    /// what it quotes.
+    pub(super) fn relate_to_tunnel(
+        &mut self,
+        answer: &KeyedPacket,
+        context: &Context<'_>,
+    ) -> Option<Tracked> {
+        if !answer.key.is_tunnel() {
+            return None;
+        }
+        let (tunnel, direction) = context.tunnels.find(answer, context.now)?;
+        Some(self.aside(&tunnel, Class::Related, direction))
+    }
+
+    /// A packet of a tunnel, or an error about it, without a part.
+    fn aside(&mut self, tunnel: &Tunnel, class: Class, direction: Direction) -> Tracked {
+        self.parting = tunnel.halves(direction);
+        self.parting_zones = tunnel.zones();
+        let (mark, status) = (tunnel.mark(), tunnel.status());
+        Tracked { direction: Some(direction), mark, status, ..Tracked::alone(class) }
+    }
+
+    /// Takes over what other parts have learned. False if the tunnel has ended in another bucket.
+    /// Nothing to do for what is no part.
+    #[inline]
+    pub(super) fn learn(&mut self, slot: u32, context: &mut Context<'_>) -> bool {
+        let Some(part) = self.slab.part(slot) else { return true };
+        if part.tunnel.is_over() {
+            return false;
+        }
+        let head = &self.slab[slot].head;
+        let before = head.status;
+        let (status, mark) = part.facts(head);
+        let head = &mut self.slab[slot].head;
+        (head.status, head.mark) = (status, mark);
+        if status != before {
+            self.rank(slot, context);
+        }
+        true
+    }
+
+    /// Tells other buckets of a connection that is confirmed, if it is a tunnel. False if they
+    /// knew it already: another part was opened at the same time.
+    ///
+    /// # Errors
+    /// [`DropReason::NatClash`] if packets of one direction are another tunnel's by now.
+    pub(super) fn make_known(
+        &mut self,
+        slot: u32,
+        context: &mut Context<'_>,
+    ) -> Result<bool, DropReason> {
+        let original = self.original(slot);
+        if !original.key.is_tunnel() {
+            return Ok(true);
+        }
+        let head = &self.slab[slot].head;
+        let deadline = head.deadline;
+        let (translation, labels) = (self.slab.translation(slot).copied(), self.slab.labels(slot));
+        let tunnel = Tunnel::new(original, head, translation, labels);
+        let (part, is_first) = context
+            .tunnels
+            .enter(tunnel, deadline, context.now)
+            .map_err(|Clash| refused(DropReason::NatClash, context))?;
+        self.slab.set_labels(slot, Labels::NONE);
+        self.slab[slot].body.state = State::Tunnel(part);
+        Ok(is_first)
+    }
+
+    /// Ends a connection, of a tunnel all parts.
+    pub(super) fn end_whole(&mut self, slot: u32, context: &mut Context<'_>) {
+        if let Some(part) = self.slab.part(slot) {
+            part.tunnel.end();
+        }
+        self.close(slot, context);
+    }
+}
+
+/// An entry ends. False if it is a part whose tunnel goes on, or of whose end listeners were told.
+pub(super) fn leave(slab: &mut Slab, slot: u32, context: &Context<'_>) -> bool {
+    let Some(part) = slab.part(slot).cloned() else { return true };
+    let head = &mut slab[slot].head;
+    (head.status, head.mark) = part.facts(head);
+    slab[slot].body.state = State::Generic;
+    context.tunnels.leave(&part)
+}
+
+#[cfg(test)]
+#[path = "tunnelled_tests.rs"]
+mod tests;
