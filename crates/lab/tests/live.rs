@@ -9,6 +9,8 @@
 
 #[path = "live/announced.rs"]
 mod announced;
+#[path = "live/bypass/mod.rs"]
+mod bypass;
 #[path = "live/calls.rs"]
 mod calls;
 #[path = "live/control_groups.rs"]

@@ -264,3 +264,32 @@ fn a_piece_of_a_tunnel_packet_is_not_looked_into() {
     v4().fragment(4, 0, true, &[&nested(0)[14..], &[0; 6]].concat(), &mut frame);
     assert_eq!(inside_of(&frame), None);
 }
+
+/// A UDP datagram behind `chain`, whose first header has the number `first`.
+fn behind(first: u8, chain: &[u8]) -> Result<Dissected, Malformed> {
+    let (mut bytes, mut frame) = (chain.to_vec(), Vec::new());
+    bytes.extend([0x0f, 0xa0, 0, 9, 0, 8, 0, 0]);
+    PacketBuilder::v6([0x20; 16], [0x21; 16]).transport(first, &bytes, &mut frame);
+    dissect(&frame)
+}
+
+#[test]
+fn ports_behind_an_authentication_or_mobility_header_are_not_read() {
+    let authentication = [17, 4, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mobility = [17, 0, 0, 0, 0, 0, 0, 0];
+    for (number, header) in [(51, &authentication[..]), (135, &mobility)] {
+        let network = behind(number, header).unwrap().network.unwrap();
+        assert_eq!((network.protocol, network.transport), (number, Transport::Other));
+    }
+}
+
+#[test]
+fn a_hop_by_hop_header_is_the_first_or_is_refused() {
+    let hop_by_hop = |next| [next, 0, 1, 4, 0, 0, 0, 0];
+    let network = behind(0, &hop_by_hop(17)).unwrap().network.unwrap();
+    assert_eq!(network.protocol, 17);
+    for first in [0, 60] {
+        let chain = [hop_by_hop(0), hop_by_hop(17)].concat();
+        assert_eq!(behind(first, &chain), Err(Malformed::ExtensionHeaders), "behind {first}");
+    }
+}

@@ -5,9 +5,7 @@ use crate::{Dissected, FragmentInfo, Malformed, tail};
 pub(crate) const HOP_BY_HOP: u8 = 0;
 pub(crate) const ROUTING: u8 = 43;
 pub(crate) const FRAGMENT: u8 = 44;
-pub(crate) const AUTHENTICATION: u8 = 51;
 pub(crate) const DESTINATION_OPTIONS: u8 = 60;
-pub(crate) const MOBILITY: u8 = 135;
 
 /// Where the chain ends.
 pub(crate) struct Chain {
@@ -21,9 +19,12 @@ pub(crate) struct Chain {
 
 /// Follows the chain that starts at `offset` with a header numbered `protocol`.
 ///
-/// ESP and "no next header" end the chain like any transport. A second fragment
-/// header is refused: no sender makes one (RFC 8200 section 4.1), and only one
-/// can be described.
+/// ESP and "no next header" end the chain like any transport, and so do an authentication
+/// and a mobility header: packet filters of the kernel stop there too, and who reads on
+/// would find ports that the receiver may never look at. A second fragment header is
+/// refused: no sender makes one (RFC 8200 section 4.1), and only one can be described. So is
+/// a hop-by-hop header behind another header, which every receiver has to refuse (section
+/// 4.1).
 #[inline]
 pub(crate) fn walk(packet: &[u8], offset: u16, protocol: u8) -> Result<Chain, Malformed> {
     if is_extension(protocol) {
@@ -38,7 +39,8 @@ fn follow(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<Chain, Mal
     let mut headers = 0;
     while is_extension(protocol) {
         headers += 1;
-        if headers > Dissected::MAX_EXTENSION_HEADERS {
+        let is_misplaced = protocol == HOP_BY_HOP && headers > 1;
+        if is_misplaced || headers > Dissected::MAX_EXTENSION_HEADERS {
             return Err(Malformed::ExtensionHeaders);
         }
         // In a first fragment the rest of the chain may have been left for the next.
@@ -49,10 +51,6 @@ fn follow(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<Chain, Mal
         let rest = tail(packet, offset);
         let header: &[u8; 8] = rest.first_chunk().ok_or(cut_short)?;
         let length = length(protocol, header[1]);
-        // The fixed fields of an authentication header alone take 12 bytes.
-        if protocol == AUTHENTICATION && length < 12 {
-            return Err(Malformed::ExtensionHeaders);
-        }
         if rest.len() < usize::from(length) {
             return Err(cut_short);
         }
@@ -75,20 +73,12 @@ fn follow(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<Chain, Mal
 
 #[inline]
 pub(crate) fn is_extension(protocol: u8) -> bool {
-    matches!(
-        protocol,
-        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS | MOBILITY
-    )
+    matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS)
 }
 
 /// Bytes of an extension header whose second octet is `field`.
 pub(crate) fn length(protocol: u8, field: u8) -> u16 {
-    match protocol {
-        FRAGMENT => 8,
-        // RFC 4302 section 2.2: in 4-byte units, minus 2.
-        AUTHENTICATION => (u16::from(field) + 2) * 4,
-        _ => (u16::from(field) + 1) * 8,
-    }
+    if protocol == FRAGMENT { 8 } else { (u16::from(field) + 1) * 8 }
 }
 
 /// RFC 8200 section 4.5.

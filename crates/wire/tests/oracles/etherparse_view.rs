@@ -3,12 +3,9 @@
 //! Where the two differ by design:
 //!
 //! - etherparse does not look at the IPv4 header checksum.
-//! - etherparse reads through an authentication header in IPv4; to the tracker
-//!   protocol 51 is a protocol of its own, as it is to the kernel.
+//! - etherparse reads through an authentication header; to the dissector protocol 51
+//!   is a protocol of its own, as it is to the kernel's packet filter.
 //! - etherparse does not know PPPoE, MPLS and tunnels, nor more than three tags.
-//! - etherparse does not know mobility headers, and refuses a hop-by-hop header
-//!   behind another header, which the dissector reads like the others: whether
-//!   the order is right is the destination's to say.
 //! - etherparse takes no transport from a first fragment.
 //! - etherparse reads ICMPv6 in IPv4 and ICMP in IPv6, which nobody speaks.
 //! - etherparse reads MACsec headers; to the dissector they are not IP.
@@ -29,9 +26,8 @@ pub fn compare(frame: &[u8]) -> bool {
         );
         return true;
     };
-    let is_unknown_to_them = matches!(ours.ethertype, 0x8847 | 0x8848)
-        || theirs.net.is_none()
-        || theirs.net.as_ref().is_some_and(NetSlice::is_ipv4) && network.protocol == 51;
+    let is_unknown_to_them =
+        matches!(ours.ethertype, 0x8847 | 0x8848) || theirs.net.is_none() || network.protocol == 51;
     if is_unknown_to_them {
         return true;
     }
@@ -92,7 +88,7 @@ fn fields(frame: &[u8], ours: &Network, theirs: &SlicedPacket<'_>) {
         other => panic!("IP to us, to etherparse {other:?}"),
     };
     let is_later = matches!(ours.transport, Transport::LaterFragment);
-    if ours.protocol == 135 || (is_later && is_extension(ours.protocol)) {
+    if is_later && is_extension(ours.protocol) {
         return;
     }
     assert_eq!(ours.protocol, payload.ip_number.0);
@@ -102,7 +98,7 @@ fn fields(frame: &[u8], ours: &Network, theirs: &SlicedPacket<'_>) {
 }
 
 fn is_extension(protocol: u8) -> bool {
-    matches!(protocol, 0 | 43 | 44 | 51 | 60 | 135)
+    matches!(protocol, 0 | 43 | 44 | 51 | 60)
 }
 
 fn transport(ours: &Network, theirs: &SlicedPacket<'_>) {

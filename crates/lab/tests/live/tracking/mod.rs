@@ -4,7 +4,7 @@
 mod amanda;
 mod announced;
 mod calls;
-mod compare;
+pub(crate) mod compare;
 mod datagrams;
 mod dccp;
 mod dialogue;
