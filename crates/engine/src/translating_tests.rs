@@ -569,3 +569,6 @@ mod seeking;
 
 #[path = "withdrawn_tests.rs"]
 mod withdrawn;
+
+#[path = "identified_tests.rs"]
+mod identified;

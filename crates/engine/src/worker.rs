@@ -184,7 +184,7 @@ impl Worker {
                 ended: Vec::new(),
             },
             syn_proxy: SynProxy::new(key),
-            translator: Translator::new(id.0, key.1),
+            translator: Translator::new(id.0, key),
             ownership: Ownership::new(id, routes, keep_limit),
             outputs,
             rules: None,
