@@ -4,6 +4,7 @@ mod admin;
 mod calls;
 mod candidates;
 mod followed;
+mod giving_way;
 mod judged;
 mod ordinary;
 mod proxied;
@@ -21,6 +22,7 @@ use self::room::Room;
 use self::watched::release;
 use crate::entry::{Body, Entry, Status};
 use crate::expect::Claim;
+use crate::limits::Stake;
 use crate::nat::{Block, Edit, Halves};
 use crate::packet::{Guess, is_fragment};
 use crate::proto::{Before, Input, State, Step};
@@ -33,8 +35,9 @@ use crate::{
 
 pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use calls::CALLS_OF_A_PAIR;
+pub use giving_way::Claimant;
 pub use room::Shortage;
-pub use translated::Again;
+pub use translated::{Again, Reached};
 
 /// The connections of one bucket. It belongs to one worker at a time and can be
 /// given to another as a whole.
@@ -488,16 +491,17 @@ fn retire(
     debug_assert!(removed, "a live entry is in the index");
     if let Some(translation) = slab.translation(slot) {
         index.remove(translation.hash, slot | SECOND);
+        let head = &slab[slot].head;
+        let original = KeyedPacket { key: head.key, sender: head.originator() };
+        if let Some(pool) = translation.pool {
+            context.limits.holdings.leave(&Stake::of(pool, original));
+        }
         // Of what is withdrawn nobody else knows yet, and its replies may be another's.
         if let Some(ended) = &mut context.ended
             && !was_fresh
         {
-            let head = &slab[slot].head;
-            ended.push(Ended {
-                original: KeyedPacket { key: head.key, sender: head.originator() },
-                reply: translation.reply(),
-                reply_hash: translation.hash,
-            });
+            let (reply, reply_hash) = (translation.reply(), translation.hash);
+            ended.push(Ended { original, reply, reply_hash });
         }
     }
     room.leave(slot, &slab[slot].head, context.limits);

@@ -13,7 +13,10 @@ fn crew_with(workers: u16, ports: u16) -> Crew {
     let range = format!(r#"{{"port":{{"range":[{FIRST},{}]}}}}"#, FIRST + ports - 1);
     let rules =
         RULES.replace(r#"{"masquerade":null}"#, &format!(r#"{protocol}{{"masquerade":{range}}}"#));
-    crew_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)))
+    let mut config = Config::new(HashKey(3, 4));
+    // One client has all of them.
+    config.settings.set("stateway_nat_source_share", 100).unwrap();
+    crew_of(workers, &rules, routing(), OWN.into(), config)
 }
 
 /// The sources of flows that get through to a server, by that of their sender.

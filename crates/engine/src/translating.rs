@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
-use conntrack::{Tracked, Why};
+use conntrack::{Claimant, Tracked, Why};
 use flow::{DropReason, HashKey, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
@@ -368,7 +368,7 @@ impl Worker {
             return Ok(false);
         }
         let Some((name, hash)) = packet.looked_up() else { return Ok(false) };
-        let mut filing = self.direct(packet.bucket, (name, hash), reply, now);
+        let mut filing = self.direct(packet.bucket, (name, hash), reply, None, now);
         if filing == Some(Filing::Filed) {
             return Ok(false);
         }
@@ -392,18 +392,20 @@ impl Worker {
     }
 
     /// Has packets like `reply` find the connection whose originator's are like `connection`, in
-    /// a bucket that is here. `None` if the answer will come later.
+    /// a bucket that is here. The connection that has them may have to give way for a claimant.
+    /// `None` if the answer will come later.
     pub(crate) fn direct(
         &mut self,
         bucket: BucketId,
         connection: (flow::KeyedPacket, u64),
         reply: flow::KeyedPacket,
+        claimant: Option<Claimant>,
         now: Timestamp,
     ) -> Option<Filing> {
         let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
         let alias = (reply, self.hasher.table_hash(&reply.key));
         if home != bucket {
-            return self.file_alias(bucket, connection, alias, home, now);
+            return self.file_alias(bucket, connection, (alias, claimant), home, now);
         }
         // What comes back would follow an alias to another connection.
         let owner = self.ownership.get(bucket)?.aliases.owner(&alias.0, alias.1);

@@ -159,8 +159,10 @@ pub struct Worker {
 impl Worker {
     /// A worker that owns no bucket and no queue yet.
     pub fn new(equipment: Equipment) -> Self {
-        let Equipment { id, hasher, tunnels, routes, settings, mut zones, limits, time, .. } =
-            equipment;
+        let Equipment {
+            id, hasher, tunnels, routes, settings, mut zones, mut limits, time, ..
+        } = equipment;
+        limits.set_all_tables(routes.len() as u32);
         let key = hasher.config().key;
         let Equipment { expectations, refuses_new, .. } = equipment;
         let outputs = Outputs::new(equipment.outputs);
