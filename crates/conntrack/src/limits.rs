@@ -12,6 +12,7 @@
 
 mod givers;
 mod half_open;
+mod holdings;
 mod sources;
 
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ use self::givers::Givers;
 use crate::{Prefix, Settings, Shortage};
 
 pub use half_open::HalfOpen;
+pub(crate) use holdings::{Holdings, NatSource, Pool, Stake};
 pub use sources::Sources;
 
 /// The reserve is at most 1 / `RESERVE_SHARE` of all connections.
@@ -89,6 +91,8 @@ pub struct Limits {
     pub half_open: HalfOpen,
     /// Which of the worker's tables have connections that give way.
     givers: Givers,
+    /// Ports towards each destination, by source.
+    pub(crate) holdings: Holdings,
 }
 
 /// What the connections of a table hold of the limits: it moves with them.
@@ -194,6 +198,7 @@ impl LimitPools {
             sources: Sources::new(secret),
             half_open: HalfOpen::default(),
             givers: Givers::default(),
+            holdings: Holdings::default(),
         };
         limits.learn_in_quanta(self, quantum);
         limits
@@ -238,6 +243,12 @@ impl Limits {
             lease.set_quantum(quantum(lease.pool()));
         }
         self.settle();
+    }
+
+    /// Says how many tables the gateway has: ports towards a destination belong to a worker in
+    /// proportion to those that it has [adopted](crate::Table::adopt).
+    pub fn set_all_tables(&mut self, tables: u32) {
+        self.holdings.set_all_tables(tables);
     }
 
     /// True if others lack what this worker holds: connections should give way.

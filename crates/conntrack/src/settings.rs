@@ -18,6 +18,9 @@ pub struct Settings {
     /// Most half-open connections of one source, 0 for any number; see
     /// [`Sources`](crate::Sources).
     pub half_open_per_source: u32,
+    /// Most ports towards one destination that a source may have, percent of what it has and what
+    /// is free; see [`Table::translate`](crate::Table::translate).
+    pub nat_source_share: u32,
     /// Count packets and bytes of connections opened from now on.
     pub accounting: bool,
     /// Remember the start of connections opened from now on.
@@ -103,6 +106,7 @@ impl Default for Settings {
         let mut settings = Self {
             max_entries: 0,
             half_open_per_source: 0,
+            nat_source_share: 0,
             accounting: false,
             timestamps: false,
             verify_checksums: false,
@@ -137,6 +141,9 @@ declare_tunables! {
     "stateway_half_open_per_source", Entries, 0, 0..=MOST_HALF_OPEN,
         "Most connections of one source (IPv4 address or IPv6 /64) that nobody has answered or that are in their handshake; 0: any number.",
         [half_open_per_source];
+    "stateway_nat_source_share", Count, 94, 1..=100,
+        "Percent of the ports towards one destination that one source (IPv4 address or IPv6 /64) may have, of what it has and what is free; 100: any number, and no connection gives way for want of a port.",
+        [nat_source_share];
     "nf_conntrack_acct", Switch, 0, 0..=1,
         "Count packets and bytes of connections opened from now on.",
         [accounting];

@@ -10,6 +10,7 @@ use self::by_slot::BySlot;
 use crate::entry::{Entry, Head, Status};
 use crate::expect::Claim;
 use crate::helper::Watcher;
+use crate::limits::Pool;
 use crate::proto::State;
 use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
@@ -61,6 +62,8 @@ pub(crate) struct Translation {
     pub hash: u32,
     /// The interface whose address it has borrowed.
     pub interface: Option<u32>,
+    /// Of which ports it has one, if it is counted among them.
+    pub pool: Option<Pool>,
 }
 
 impl Translation {
@@ -237,6 +240,18 @@ impl Slab {
                 self.translations.insert(slot, translation);
             }
         }
+    }
+
+    /// Notes of which ports a translated connection has one.
+    pub fn set_pool(&mut self, slot: u32, pool: Option<Pool>) {
+        if let Some(translation) = self.translations.get_mut(slot) {
+            translation.pool = pool;
+        }
+    }
+
+    /// The translated connections whose ports are counted, with those.
+    pub fn pools(&self) -> impl Iterator<Item = (u32, Pool)> {
+        self.translations.iter().filter_map(|(slot, it)| Some((slot, it.pool?)))
     }
 
     /// Has a connection watched.

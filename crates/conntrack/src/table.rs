@@ -4,6 +4,7 @@ mod admin;
 mod calls;
 mod candidates;
 mod followed;
+mod giving_way;
 mod judged;
 mod ordinary;
 mod proxied;
@@ -23,6 +24,7 @@ use self::tunnelled::leave;
 use self::watched::release;
 use crate::entry::{Body, Entry, Status};
 use crate::expect::Claim;
+use crate::limits::Stake;
 use crate::nat::{Block, Edit, Halves};
 use crate::packet::{Guess, is_fragment};
 use crate::proto::{Before, Input, State, Step};
@@ -35,8 +37,9 @@ use crate::{
 
 pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use calls::CALLS_OF_A_PAIR;
+pub use giving_way::Claimant;
 pub use room::Shortage;
-pub use translated::Again;
+pub use translated::{Again, Reached};
 pub(crate) use zoned::zone_of;
 
 /// The connections of one bucket. It belongs to one worker at a time and can be
@@ -532,18 +535,19 @@ fn retire(
     debug_assert!(removed, "a live entry is in the index");
     if let Some(translation) = slab.translation(slot) {
         index.remove(translation.hash, slot | SECOND);
+        let head = &slab[slot].head;
+        let original = KeyedPacket { key: head.key, sender: head.originator() };
+        if let Some(pool) = translation.pool {
+            context.limits.holdings.leave(&Stake::of(pool, original));
+        }
         // Of what is withdrawn nobody else knows yet, and its replies may be another's. Replies to
         // a tunnel find it without an alias.
         if let Some(ended) = &mut context.ended
             && !was_fresh
             && !slab[slot].head.key.is_tunnel()
         {
-            let head = &slab[slot].head;
-            ended.push(Ended {
-                original: KeyedPacket { key: head.key, sender: head.originator() },
-                reply: translation.reply(),
-                reply_hash: translation.hash,
-            });
+            let (reply, reply_hash) = (translation.reply(), translation.hash);
+            ended.push(Ended { original, reply, reply_hash });
         }
     }
     room.leave(slot, &slab[slot].head, context.limits);

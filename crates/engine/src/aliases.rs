@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use conntrack::Claimant;
 use flow::{KeyedPacket, SlotIndex};
 use steer::BucketId;
 
@@ -43,6 +44,8 @@ pub enum AliasMessage {
         owner: BucketId,
         /// What packets of the originator have, which wait for the answer, and its hash.
         connection: (KeyedPacket, u64),
+        /// For whom the connection that has the key may have to give way.
+        claimant: Option<Claimant>,
     },
     /// To the bucket that has the connection: what became of that.
     Answer {

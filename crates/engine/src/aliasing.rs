@@ -15,6 +15,7 @@
 //! has come to this point, and waits for all of them. Nothing arrives for the bucket
 //! meanwhile: its fences are in, and its next owner keeps what comes.
 
+use conntrack::Claimant;
 use flow::{DropReason, KeyedPacket, Timestamp};
 use steer::BucketId;
 
@@ -108,18 +109,19 @@ impl Worker {
         &mut self,
         owner: BucketId,
         connection: (KeyedPacket, u64),
-        alias: (KeyedPacket, u64),
+        (alias, claimant): ((KeyedPacket, u64), Option<Claimant>),
         home: BucketId,
         now: Timestamp,
     ) -> Option<Filing> {
         if self.ownership.get(home).is_some() {
-            return Some(self.file_here(home, owner, alias, now));
+            return Some(self.file_here(home, owner, alias, claimant, now));
         }
         // Each message is followed by another when the connection ends, and none is refused.
         if self.ownership.get(owner).is_none_or(|owner| !owner.openings.has_room()) {
             return Some(Filing::Crowded);
         }
-        self.tell_bucket(owner, home, AliasMessage::File { alias, owner, connection }, now);
+        let message = AliasMessage::File { alias, owner, connection, claimant };
+        self.tell_bucket(owner, home, message, now);
         None
     }
 
@@ -128,15 +130,17 @@ impl Worker {
         home: BucketId,
         owner: BucketId,
         (key, hash): (KeyedPacket, u64),
+        claimant: Option<Claimant>,
         now: Timestamp,
     ) -> Filing {
         let limit = self.tracking.settings.conntrack.max_entries as usize;
         let Some(home) = self.ownership.get_mut(home) else { return Filing::Full };
-        if home.connections.has(&key, hash, now) {
-            Filing::Taken
-        } else {
-            home.aliases.file(&key, hash, owner, limit)
-        }
+        let mut context = self.tracking.context(now, &mut self.counters);
+        let is_free = !home.connections.has(&key, hash, now)
+            || claimant.is_some_and(|claimant| {
+                home.connections.give_way(&key, hash, &claimant, &mut context)
+            });
+        if is_free { home.aliases.file(&key, hash, owner, limit) } else { Filing::Taken }
     }
 
     /// Has the alias of a connection that has ended removed.
@@ -169,8 +173,8 @@ impl Worker {
             return self.ownership.keep_always(to, Kept::Message(message));
         };
         match message {
-            AliasMessage::File { alias, owner, connection } => {
-                let filing = self.file_here(to, owner, alias, now);
+            AliasMessage::File { alias, owner, connection, claimant } => {
+                let filing = self.file_here(to, owner, alias, claimant, now);
                 let answer = AliasMessage::Answer { connection, filing };
                 self.tell_bucket(to, owner, answer, now);
             }

@@ -84,7 +84,7 @@ impl Crew {
         let owner = self.owners[away.index()].index();
         let worker = &mut self.rig.workers[owner];
         let passed = worker.admit(&mut packet, Screening::Off, NOW).unwrap();
-        match worker.file_alias(away, (key, hash), (key, hash), home, NOW) {
+        match worker.file_alias(away, (key, hash), ((key, hash), None), home, NOW) {
             Some(Filing::Filed) => worker.send(&mut packet, passed, NOW),
             Some(other) => panic!("{other:?}"),
             None => {
@@ -227,7 +227,7 @@ fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     let worker = &mut crew.workers[owner];
     let passed = worker.admit(&mut packet, Screening::Off, NOW).unwrap();
     let alias = (keyed, hash);
-    assert_eq!(worker.file_alias(away, alias, alias, home, NOW), None);
+    assert_eq!(worker.file_alias(away, alias, (alias, None), home, NOW), None);
     let bucket = worker.ownership.get_mut(away).unwrap();
     bucket.openings.push(&keyed, Waiting::Opener(packet.take(), passed, Search::OVER));
     crew.settle();

@@ -26,6 +26,7 @@ mod gateway;
 mod host_flows;
 mod host_guard;
 mod icmp_answers;
+mod identifications;
 mod journey;
 mod judging;
 mod orders;

@@ -8,8 +8,9 @@
 
 use std::time::Duration;
 
-use conntrack::nat::{End, Request, Supply};
-use flow::{DropReason, Endpoint, FlowKey, KeyedPacket, Timestamp};
+use conntrack::nat::{Block, End, Request, Supply};
+use conntrack::{Again, Reached};
+use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
 use wire::{Place, Readdress};
 
 use crate::aliases::Filing;
@@ -34,7 +35,7 @@ pub struct Search {
     request: Option<Request>,
     seed: u64,
     /// Sources that were tried, and those that were asked for elsewhere.
-    tried: usize,
+    reached: Reached,
     asked: usize,
     /// The last of them.
     source: Option<Place>,
@@ -45,7 +46,8 @@ pub struct Search {
 impl Search {
     /// Begins one.
     pub const fn new(request: Option<Request>, seed: u64) -> Self {
-        Self { request, seed, tried: 0, asked: 0, source: None, is_told: false }
+        let reached = Reached { tried: 0, insists: false };
+        Self { request, seed, reached, asked: 0, source: None, is_told: false }
     }
 
     /// One that has come to its end.
@@ -58,8 +60,13 @@ impl Search {
         if has_range { DropReason::PortPoolFull } else { DropReason::AliasTaken }
     }
 
-    fn is_over(&self) -> bool {
+    /// True if it is over. Where a rule leaves many ports and none is free, it begins again, so
+    /// that others give way.
+    fn is_over(&mut self) -> bool {
         let most = if self.request.is_some() { TRIES } else { TRIES_WITHOUT_RULE };
+        if self.asked >= most && self.request.is_some() && !self.reached.insists {
+            (self.asked, self.reached) = (0, Reached { tried: 0, insists: true });
+        }
         self.asked >= most
     }
 }
@@ -153,14 +160,20 @@ impl Worker {
             let again = bucket.connections.translate_again(
                 (&name, hash),
                 &request,
-                search.tried,
+                search.reached,
                 supply,
                 &mut context,
             );
             let Ok(again) = again else { break };
-            (search.tried, search.asked, last) = (again.tried, search.asked + 1, Some(again.reply));
-            search.source = Some(again.source);
-            match self.direct(packet.bucket, (name, hash), again.reply, now) {
+            if again.reached.insists && !search.reached.insists {
+                search.asked = 0;
+            }
+            (search.reached, search.asked) = (again.reached, search.asked + 1);
+            (search.source, last) = (Some(again.source), Some(again.reply));
+            // Of who has given way.
+            self.remove_aliases(now);
+            let Again { reply, claimant, .. } = again;
+            match self.direct(packet.bucket, (name, hash), reply, claimant, now) {
                 Some(Filing::Taken) => {}
                 other => return other,
             }
@@ -193,10 +206,9 @@ impl Worker {
 
     /// A number for the ports of a rule towards one destination.
     fn pool_of(&self, request: &Request, reply: &KeyedPacket) -> Option<u64> {
-        let KeyedPacket { key, sender } = reply;
-        let ports = request.ports?;
-        let known = Endpoint { port: ports.first(), ..key.end(sender.opposite()) };
-        let pool = FlowKey::of_ports(key.family, key.protocol, key.zone, key.end(*sender), known);
-        Some(self.hasher.table_hash(&pool.key) ^ u64::from(ports.last()))
+        request.ports?;
+        let leaves_as = KeyedPacket { sender: reply.sender.opposite(), ..*reply };
+        let hash = |key: &FlowKey| self.hasher.table_hash(key);
+        Some(request.pool_hash(&leaves_as, Supply { block: Block::ALL, seed: 0, hash: &hash }))
     }
 }

@@ -8,8 +8,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
-use conntrack::{Tracked, Why};
-use flow::{DropReason, Timestamp};
+use conntrack::{Claimant, Tracked, Why};
+use flow::{DropReason, HashKey, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use steer::BucketId;
@@ -18,6 +18,7 @@ use wire::{Dissected, Family, Network, Place, Readdress};
 
 use crate::aliases::Filing;
 use crate::host_flows::Sign;
+use crate::identifications::Identifications;
 use crate::journey::Journey;
 use crate::judging::Passed;
 use crate::packet::{Packet, TrackedFlow};
@@ -25,33 +26,6 @@ use crate::router::Course;
 use crate::routing::Routing;
 use crate::seeking::{Search, UsedUp};
 use crate::worker::Worker;
-
-/// Identifications of IPv4 datagrams that a worker gives: each worker has its own, so none is
-/// given twice before all have been (RFC 6864 section 5.3).
-#[derive(Debug)]
-pub struct Identifications {
-    next: u32,
-    worker: u32,
-    workers: u32,
-}
-
-impl Identifications {
-    /// Those of a worker that is alone.
-    pub const fn new(worker: u16) -> Self {
-        Self { next: 0, worker: worker as u32, workers: 1 }
-    }
-
-    /// Sets how many workers share all there are.
-    pub fn set_workers(&mut self, workers: u32) {
-        self.workers = workers.max(1);
-    }
-
-    fn take(&mut self) -> u16 {
-        let own = (1 << 16) / self.workers;
-        self.next = (self.next + 1) % own;
-        (self.next * self.workers + self.worker % self.workers) as u16
-    }
-}
 
 /// What a worker needs to translate.
 #[derive(Debug)]
@@ -70,25 +44,30 @@ pub struct Translator {
 
 impl Translator {
     /// For a worker; all have the secret.
-    pub const fn new(worker: u16, secret: u64) -> Self {
-        let seeds = secret ^ (worker as u64) << 48;
+    pub fn new(worker: u16, secret: HashKey) -> Self {
         Self {
-            identifications: Identifications::new(worker),
-            seeds,
+            identifications: Identifications::new(worker, secret),
+            seeds: secret.1 ^ u64::from(worker) << 48,
             wanted: None,
             search: None,
             used_up: UsedUp::new(),
         }
     }
 
-    /// A number that nobody can guess who does not know the secret (SplitMix64, Steele, Lea
-    /// and Flood, 2014).
+    /// A number that nobody can guess who does not know the secret.
     pub fn seed(&mut self) -> u64 {
-        self.seeds = self.seeds.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.seeds ^ self.seeds >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.seeds = self.seeds.wrapping_add(1);
+        mixed(self.seeds)
     }
+}
+
+/// Another number for each, of which none tells anything of the next (SplitMix64, Steele, Lea
+/// and Flood, 2014).
+pub(crate) const fn mixed(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 /// Which half of a translation.
@@ -284,10 +263,8 @@ impl Worker {
         // What goes the other way is quoted, so its ends are the other ones.
         let quoted = Readdress { source: change.destination, destination: change.source };
         let is_error = matches!(network.transport, Transport::IcmpError(_));
-        let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
-        // Datagrams of different hosts may become those of one, and so must not have one
-        // identification if they come or may go in fragments.
-        let id = (may_be_cut || pieces.is_some()).then(|| self.translator.identifications.take());
+        let identifications = &mut self.translator.identifications;
+        let id = identifications.of_translated(network, pieces.is_some(), change);
         let transport_len = usize_of(network.end).saturating_sub(network.transport_offset.into());
         let pool = &mut self.pool;
         let mut apply = |frame: &mut Frame, network: &mut Network| {
@@ -389,7 +366,7 @@ impl Worker {
             return Ok(false);
         }
         let Some((name, hash)) = packet.looked_up() else { return Ok(false) };
-        let mut filing = self.direct(packet.bucket, (name, hash), reply, now);
+        let mut filing = self.direct(packet.bucket, (name, hash), reply, None, now);
         if filing == Some(Filing::Filed) {
             return Ok(false);
         }
@@ -413,18 +390,20 @@ impl Worker {
     }
 
     /// Has packets like `reply` find the connection whose originator's are like `connection`, in
-    /// a bucket that is here. `None` if the answer will come later.
+    /// a bucket that is here. The connection that has them may have to give way for a claimant.
+    /// `None` if the answer will come later.
     pub(crate) fn direct(
         &mut self,
         bucket: BucketId,
         connection: (flow::KeyedPacket, u64),
         reply: flow::KeyedPacket,
+        claimant: Option<Claimant>,
         now: Timestamp,
     ) -> Option<Filing> {
         let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
         let alias = (reply, self.hasher.table_hash(&reply.key));
         if home != bucket {
-            return self.file_alias(bucket, connection, alias, home, now);
+            return self.file_alias(bucket, connection, (alias, claimant), home, now);
         }
         // What comes back would follow an alias to another connection.
         let owner = self.ownership.get(bucket)?.aliases.owner(&alias.0, alias.1);

@@ -69,7 +69,7 @@ fn routing_with(outside: &str) -> Arc<Routing> {
         let hops = Hops::one(NextHop::new(id, None));
         picture.fib.insert(TableId::MAIN, Route::new(network, Action::Forward(hops)));
         let station = if number == 0 { INSIDE } else { OUTSIDE };
-        for host in 1..20 {
+        for host in 1..200 {
             let host =
                 if number == 0 { format!("192.0.2.{host}") } else { format!("198.51.100.{host}") };
             let known = Neighbour::Known { station, is_fresh: true };
@@ -567,6 +567,12 @@ mod seeking;
 
 #[path = "withdrawn_tests.rs"]
 mod withdrawn;
+
+#[path = "greedy_tests.rs"]
+mod greedy;
+
+#[path = "identified_tests.rs"]
+mod identified;
 
 #[path = "tunnels_tests.rs"]
 mod tunnels;

@@ -157,7 +157,8 @@ pub struct Worker {
 impl Worker {
     /// A worker that owns no bucket and no queue yet.
     pub fn new(equipment: Equipment) -> Self {
-        let Equipment { id, hasher, routes, settings, mut zones, limits, time, .. } = equipment;
+        let Equipment { id, hasher, routes, settings, mut zones, mut limits, time, .. } = equipment;
+        limits.set_all_tables(routes.len() as u32);
         let key = hasher.config().key;
         let Equipment { expectations, tunnels, refuses_new, .. } = equipment;
         let outputs = Outputs::new(equipment.outputs);
@@ -181,7 +182,7 @@ impl Worker {
                 ended: Vec::new(),
             },
             syn_proxy: SynProxy::new(key),
-            translator: Translator::new(id.0, key.1),
+            translator: Translator::new(id.0, key),
             ownership: Ownership::new(id, routes, keep_limit),
             outputs,
             rules: None,

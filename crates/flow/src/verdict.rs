@@ -105,7 +105,8 @@ drop_reasons! {
     ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of them at the same worker gives way.";
     SourceLimit = "source_limit", "Source with stateway_half_open_per_source half-open connections.";
     CallLimit = "call_limit", "GRE packet of a new call between two hosts that have as many announced calls as there may be.";
-    PortPoolFull = "port_pool_full", "New translated connection for whose source no port is left: each that its rule and its bucket allow is used towards this destination.";
+    PortPoolFull = "port_pool_full", "New translated connection for whose source no port is left: each that its rule and its bucket allow is used towards this destination, and nobody gives way.";
+    NatSourceLimit = "nat_source_limit", "New translated connection of a source that has stateway_nat_source_share of the ports towards this destination, none of which gives way.";
     NatClash = "nat_clash", "New translated connection whose replies could not be told from those of another: its protocol has no ports.";
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";

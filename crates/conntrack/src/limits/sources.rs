@@ -105,14 +105,20 @@ impl Sources {
     }
 }
 
+/// What of an address tells its source from others: all of an IPv4 address, the first 64 bits of
+/// an IPv6 address.
+pub(super) fn prefix(source: Endpoint, family: Family) -> u64 {
+    let address = u128::from_be_bytes(source.address);
+    match family {
+        Family::V4 => u64::from(address as u32),
+        Family::V6 => (address >> 64) as u64,
+    }
+}
+
 impl Source {
     fn of(source: Endpoint, family: Family, zone: Zone) -> Self {
-        let address = u128::from_be_bytes(source.address);
-        let (prefix, is_v6) = match family {
-            Family::V4 => (u64::from(address as u32), false),
-            Family::V6 => ((address >> 64) as u64, true),
-        };
-        Self { prefix, half_open: 0, zone, is_v6 }
+        let is_v6 = family == Family::V6;
+        Self { prefix: prefix(source, family), half_open: 0, zone, is_v6 }
     }
 
     fn is(&self, other: &Self) -> bool {

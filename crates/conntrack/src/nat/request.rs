@@ -2,7 +2,11 @@
 
 use std::net::IpAddr;
 
+use flow::{Endpoint, FlowKey, KeyedPacket};
 use wire::{Family, mapped};
+
+use super::Supply;
+use crate::limits::Pool;
 
 /// Which end of a connection's packets changes, seen from its originator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,6 +132,26 @@ impl Ports {
 }
 
 impl Request {
+    /// A number for the ports of the request towards one destination, of a connection whose
+    /// packets leave so: those that it names, or those of the bucket.
+    pub fn pool_hash(
+        &self,
+        leaves_as: &KeyedPacket,
+        Supply { block, hash, .. }: Supply<'_>,
+    ) -> u64 {
+        let KeyedPacket { key, sender } = leaves_as;
+        let (first, last) = self.ports.map_or((block.first(), 0), |it| (it.first, it.last));
+        let (source, destination) = (key.end(*sender), key.end(sender.opposite()));
+        let source = Endpoint { port: first, ..source };
+        let pool = FlowKey::of_ports(key.family, key.protocol, key.zone, source, destination);
+        hash(&pool.key) ^ u64::from(last)
+    }
+
+    /// The same as what is counted by it.
+    pub(crate) fn pool(&self, leaves_as: &KeyedPacket, supply: Supply<'_>) -> Pool {
+        Pool::of(self.pool_hash(leaves_as, supply))
+    }
+
     /// A translation of an end that leaves everything as it is.
     pub const fn of(end: End) -> Self {
         Self {

@@ -67,6 +67,11 @@ impl Block {
         self.len
     }
 
+    /// The first; another in each bucket.
+    pub(crate) const fn first(self) -> u16 {
+        self.first
+    }
+
     /// True if there is none.
     pub const fn is_empty(self) -> bool {
         self.len == 0

@@ -33,6 +33,16 @@ impl<T> BySlot<T> {
         chunk[slot as usize % CHUNK].as_mut()
     }
 
+    /// The slots that have a value, with it.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let chunks = self.chunks.iter().enumerate();
+        chunks.filter_map(|(at, chunk)| Some((at, chunk.as_ref()?))).flat_map(|(at, chunk)| {
+            let first = at * CHUNK;
+            let values = chunk.iter().enumerate();
+            values.filter_map(move |(place, value)| Some(((first + place) as u32, value.as_ref()?)))
+        })
+    }
+
     pub fn insert(&mut self, slot: u32, value: T) {
         let at = slot as usize / CHUNK;
         if self.chunks.len() <= at {

@@ -131,9 +131,9 @@ impl Table {
             let port = follow.source_port.unwrap_or(ends.source.port);
             ends.source = Endpoint { address: mapped(address), port };
         }
-        self.take_back(slot);
+        self.take_back(slot, context);
         match self.free(slot, ends.keyed(&original), supply, context) {
-            Some(free) => self.file(slot, free, follow.interface, context),
+            Some(free) => self.file(slot, free, (follow.interface, None), context),
             None => Err(refused(DropReason::NatClash, context)),
         }
     }

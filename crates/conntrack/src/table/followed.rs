@@ -211,12 +211,12 @@ impl Table {
         let protocol = original.key.protocol;
         let port = context.expectations.port_of(&master, protocol, &source, address);
         let Some(port) = port else { return Ok(false) };
-        self.take_back(slot);
+        self.take_back(slot, context);
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
         let told = Ends { source: Endpoint { address: mapped(address), port }, ..ends };
         match self.free(slot, told.keyed(&self.outside(slot)), supply, context) {
-            Some(free) => self.file(slot, free, interface, context).map(|()| true),
+            Some(free) => self.file(slot, free, (interface, None), context).map(|()| true),
             None => Ok(false),
         }
     }

@@ -279,6 +279,10 @@ impl Table {
         for slot in self.room.counted(&self.slab) {
             discount(&self.slab[slot].head, limits);
         }
+        limits.holdings.remove_table();
+        for (slot, pool) in self.slab.pools() {
+            limits.holdings.leave(&self.stake(slot, pool));
+        }
     }
 
     /// The other half of [`Table::surrender`]. The table is number `place` of the worker,
@@ -290,6 +294,10 @@ impl Table {
             self.room.tell(shortage, limits);
         }
         limits.adopt(&self.room.held);
+        limits.holdings.add_table();
+        for (slot, pool) in self.slab.pools() {
+            limits.holdings.enter(&self.stake(slot, pool));
+        }
         for slot in self.room.counted(&self.slab) {
             let head = &mut self.slab[slot].head;
             let (key, source) = (head.key, head.key.endpoint(head.originator()));

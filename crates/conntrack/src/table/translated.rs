@@ -7,10 +7,12 @@
 
 use std::net::IpAddr;
 
-use flow::{DropReason, KeyedPacket, Prefetch};
+use flow::{DropReason, Endpoint, KeyedPacket, Prefetch};
 use wire::{Place, mapped};
 
+use super::giving_way::Claimant;
 use super::{Cursor, Table, report};
+use crate::limits::Pool;
 use crate::nat::{End, Ends, Halves, Request, Supply, candidates, candidates_behind};
 use crate::slab::{SECOND, Translation};
 use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
@@ -29,8 +31,19 @@ pub struct Again {
     pub reply: KeyedPacket,
     /// The source.
     pub source: Place,
-    /// Behind how many places of those that there are to try the search goes on.
+    /// Where the search goes on.
+    pub reached: Reached,
+    /// Who wants it, if others have to give way.
+    pub claimant: Option<Claimant>,
+}
+
+/// How far a search for another source has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Behind how many places of those that there are to try it goes on.
     pub tried: usize,
+    /// Nothing was free, so now others give way.
+    pub insists: bool,
 }
 
 impl Table {
@@ -43,7 +56,9 @@ impl Table {
     ///
     /// # Errors
     /// [`DropReason::PortPoolFull`] if each port that the request and the block leave is used
-    /// towards this destination, or 2048 of them in a row; [`DropReason::NatClash`] for a protocol without ports whose
+    /// towards this destination, or 2048 of them in a row, and nobody gives way;
+    /// [`DropReason::NatSourceLimit`] if its source has its part of them
+    /// ([`Settings::nat_source_share`](crate::Settings)); [`DropReason::NatClash`] for a protocol without ports whose
     /// replies could not be told from those of another connection;
     /// [`DropReason::TableFull`] if the index has no place. The packet is to be dropped then,
     /// and its connection withdrawn.
@@ -55,22 +70,17 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Result<(), DropReason> {
         let original = self.original(slot);
-        self.take_back(slot);
+        self.take_back(slot, context);
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
         let outside = self.outside(slot);
         let mut wanted = candidates(*request, original.key, ends, supply);
         if request.end == End::Source {
-            let found = wanted
+            let free = wanted
                 .take(SOURCE_TRIES)
                 .find_map(|ends| self.free(slot, ends.keyed(&outside), supply, context));
-            return match found {
-                Some(found) => self.file(slot, found, request.interface, context),
-                None if original.key.is_identified() => {
-                    Err(refused(DropReason::PortPoolFull, context))
-                }
-                None => Err(refused(DropReason::NatClash, context)),
-            };
+            let (granted, pool) = self.grant(slot, request, free, supply, context)?;
+            return self.file(slot, granted, (request.interface, pool), context);
         }
         let first = wanted.next().unwrap_or(ends);
         let mut tries = std::iter::once(first).chain(wanted).take(DESTINATION_TRIES);
@@ -80,13 +90,15 @@ impl Table {
         let leaves_as = free.unwrap_or(first).keyed(&outside);
         let hash = (supply.hash)(&leaves_as.key) as u32;
         let interface = request.interface;
-        self.slab.set_translation(slot, Some(Translation { leaves_as, hash, interface }));
+        let translation = Translation { leaves_as, hash, interface, pool: None };
+        self.slab.set_translation(slot, Some(translation));
         Ok(())
     }
 
     /// Gives a new connection another source, because replies to the one that it has are those
     /// of a connection of another bucket: the first that is free here of those that `request`
-    /// leaves, behind `tried` places. The connection is that of its originator's packets, and is
+    /// leaves, behind the places that were tried. If none is, it is the first for which another
+    /// connection gives way. The connection is that of its originator's packets, and is
     /// told of anew with [`Table::tell_again`] when the search is over: who listens is told of its
     /// end if nothing was tried before, also with an error.
     ///
@@ -96,7 +108,7 @@ impl Table {
         &mut self,
         (packet, packet_hash): (&KeyedPacket, u64),
         request: &Request,
-        tried: usize,
+        reached: Reached,
         supply: Supply<'_>,
         context: &mut Context<'_>,
     ) -> Result<Again, DropReason> {
@@ -104,7 +116,7 @@ impl Table {
             return Err(DropReason::NatClash);
         };
         let (original, leaves) = (self.original(slot), self.leaves_as(slot));
-        if tried == 0 {
+        if reached == Reached::default() {
             report(&self.slab, slot, EventKind::Destroy, context);
         }
         let source = Ends::of(&original.key, original.sender).source;
@@ -113,21 +125,48 @@ impl Table {
             // Somebody was told of the address that it has.
             return Err(refused(DropReason::NatClash, context));
         }
-        self.take_back(slot);
+        self.take_back(slot, context);
         let ends = Ends { source, ..Ends::of(&leaves.key, leaves.sender) };
-        let wanted = candidates_behind(tried, *request, original.key, ends, supply);
-        let found = wanted.take(SOURCE_TRIES).find_map(|(tried, ends)| {
-            let free = self.free(slot, ends.keyed(&original), supply, context)?;
-            Some((tried, ends.source, free))
-        });
-        let Some((tried, source, free)) = found else {
+        let mut found = self.next_source(slot, request, ends, reached, supply, context);
+        if found.is_none() && !reached.insists {
+            let again = Reached { tried: 0, insists: true };
+            found = self.next_source(slot, request, ends, again, supply, context);
+        }
+        let Some((reached, source, free)) = found else {
             // Its second key is not filed any more.
             self.slab.set_translation(slot, None);
             return Err(refused(DropReason::PortPoolFull, context));
         };
-        self.file(slot, free, request.interface, context)?;
+        let pool = self.pool(slot, request, &free.0, supply, context);
+        let claimant = pool.filter(|_| reached.insists);
+        let claimant = claimant.map(|pool| self.claimant(slot, pool, context));
+        self.file(slot, free, (request.interface, pool), context)?;
         let source = Place { address: source.address, port: source.port };
-        Ok(Again { reply: self.reply(ConnectionId(slot)), source, tried })
+        Ok(Again { reply: self.reply(ConnectionId(slot)), source, reached, claimant })
+    }
+
+    /// The next source for a connection that leaves by these ends: free, or one for which another
+    /// has given way.
+    fn next_source(
+        &mut self,
+        slot: u32,
+        request: &Request,
+        ends: Ends,
+        Reached { tried, insists }: Reached,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<(Reached, Endpoint, (KeyedPacket, u32))> {
+        let original = self.original(slot);
+        let wanted = candidates_behind(tried, *request, original.key, ends, supply);
+        wanted.take(SOURCE_TRIES).find_map(|(tried, ends)| {
+            let leaves_as = ends.keyed(&original);
+            let free = self.free(slot, leaves_as, supply, context);
+            let got = match free {
+                None if insists => self.wrest(slot, request, leaves_as, supply, context),
+                free => free,
+            };
+            Some((Reached { tried, insists }, ends.source, got?))
+        })
     }
 
     /// Tells who listens of a connection that was translated again, whatever becomes of it.
@@ -153,10 +192,10 @@ impl Table {
         if !self.slab.has_translated() {
             return Ok(());
         }
-        self.take_back(slot);
+        self.take_back(slot, context);
         let interface = self.slab.translation(slot).and_then(|it| it.interface);
         match self.free(slot, self.leaves_as(slot), supply, context) {
-            Some(free) => self.file(slot, free, interface, context),
+            Some(free) => self.file(slot, free, (interface, None), context),
             None => self.translate(id, &Request::of(End::Source), supply, context),
         }
     }
@@ -245,9 +284,13 @@ impl Table {
     }
 
     /// Takes the second key of a connection out of the index.
-    pub(super) fn take_back(&mut self, slot: u32) {
-        if let Some(translation) = self.slab.translation(slot) {
-            self.index.remove(translation.hash, slot | SECOND);
+    pub(super) fn take_back(&mut self, slot: u32, context: &mut Context<'_>) {
+        if let Some(&Translation { hash, pool, .. }) = self.slab.translation(slot) {
+            self.index.remove(hash, slot | SECOND);
+            if let Some(pool) = pool {
+                context.limits.holdings.leave(&self.stake(slot, pool));
+                self.slab.set_pool(slot, None);
+            }
         }
     }
 
@@ -280,7 +323,7 @@ impl Table {
     }
 
     /// The connection that such packets belong to, other than that in `slot`.
-    fn owner(&self, packet: &KeyedPacket, hash: u32, slot: u32) -> Option<u32> {
+    pub(super) fn owner(&self, packet: &KeyedPacket, hash: u32, slot: u32) -> Option<u32> {
         let is_other = |filed: u32| filed & !SECOND != slot && self.slab.names(filed, packet);
         let found = match packet.key.is_call() {
             true => self.other_call(packet, hash, slot),
@@ -289,25 +332,31 @@ impl Table {
         found.map(|filed| filed & !SECOND)
     }
 
-    /// Gives a connection its translation, and files the key of its replies.
+    /// Gives a connection its translation, with an address of this interface and a port that is
+    /// one of these, and files the key of its replies.
     pub(super) fn file(
         &mut self,
         slot: u32,
         (leaves_as, hash): (KeyedPacket, u32),
-        interface: Option<u32>,
+        (interface, pool): (Option<u32>, Option<Pool>),
         context: &mut Context<'_>,
     ) -> Result<(), DropReason> {
         if leaves_as == self.original(slot) {
             self.slab.set_translation(slot, None);
             return Ok(());
         }
-        self.slab.set_translation(slot, Some(Translation { leaves_as, hash, interface }));
+        let translation = Translation { leaves_as, hash, interface, pool: None };
+        self.slab.set_translation(slot, Some(translation));
         let slab = &self.slab;
-        let filed = self.index.insert(hash, slot | SECOND, |filed| slab.hash_of(filed));
-        filed.map_err(|_| {
+        if self.index.insert(hash, slot | SECOND, |filed| slab.hash_of(filed)).is_err() {
             context.counters.chaintoolong += 1;
-            DropReason::TableFull
-        })
+            return Err(DropReason::TableFull);
+        }
+        if let Some(pool) = pool {
+            context.limits.holdings.enter(&self.stake(slot, pool));
+            self.slab.set_pool(slot, Some(pool));
+        }
+        Ok(())
     }
 }
 

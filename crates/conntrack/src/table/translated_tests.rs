@@ -202,6 +202,7 @@ proptest! {
                 }
             }
             check_flows(&lab)?;
+            prop_assert_eq!(lab.limits.holdings.total(), lab.table.slab.pools().count());
         }
         lab.wait(Duration::from_secs(1_000_000));
         while lab.run(|table, context| table.expire(100, context)) > 0 {}
@@ -290,6 +291,7 @@ proptest! {
             .collect();
         prop_assert_eq!(wanted.len(), block.len() as usize);
         let mut lab = Lab::new();
+        lab.settings.nat_source_share = 100;
         let request = Request {
             addresses: Some(Addresses::one(host(Family::V4, 200))),
             random,

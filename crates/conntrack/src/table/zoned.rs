@@ -73,7 +73,7 @@ impl Table {
             return;
         }
         let (leaves_as, hash) = original.moved(hash, zones.reply);
-        let translation = Translation { leaves_as, hash: hash as u32, interface: None };
+        let translation = Translation { leaves_as, hash: hash as u32, interface: None, pool: None };
         self.slab.set_translation(slot, Some(translation));
     }
 

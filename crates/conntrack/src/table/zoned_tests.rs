@@ -242,6 +242,7 @@ fn errors_about_either_direction_find_their_connection_in_the_zone_of_their_side
 #[test]
 fn tenants_with_equal_flows_get_different_ports() {
     let mut lab = Lab::new();
+    lab.settings.nat_source_share = 100;
     let packet = udp(Family::V4, (1, 3), (2, 53));
     let steered = (Direction::Original, None, 7);
     let mut ports = Vec::new();

@@ -198,7 +198,9 @@ fn read(line: &str) -> Option<(Name, Reply)> {
 
 fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
     let now = Timestamp::from_secs(1);
-    let (mut table, settings) = (Table::new(now), Settings::default());
+    // The kernel knows no limit of a source, and nobody gives way there.
+    let settings = Settings { nat_source_share: 100, ..Settings::default() };
+    let mut table = Table::new(now);
     let mut limits = Limits::alone(1 << 20, SECRET);
     let mut counters = ConntrackCounters::default();
     let expectations = Expectations::new(SECRET);

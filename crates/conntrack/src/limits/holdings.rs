@@ -1,0 +1,164 @@
+//! How many ports each source has of those that there are towards one destination.
+
+use std::num::NonZeroU32;
+
+use flow::{KeyedPacket, Zone};
+
+use super::sources::prefix;
+
+/// Lines of the table, 64 bytes each.
+const LINES: usize = 1 << 14;
+/// Counters of a line.
+const CELLS: u32 = 16;
+/// Ports of a pool that a source may always have with each worker, as counts may be too high.
+const ALWAYS: u64 = 16;
+
+/// An odd number that spreads what it multiplies.
+const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// The ports that there are for the connections of a rule towards one destination, by a keyed
+/// hash of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pool(NonZeroU32);
+
+/// What a source has of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stake {
+    pool: Pool,
+    pub source: NatSource,
+}
+
+/// Whose connections are counted together: those of an IPv4 address, or of the first 64 bits of an
+/// IPv6 address, in one zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NatSource {
+    prefix: u64,
+    zone: Zone,
+}
+
+/// The translated connections of a worker, counted by pool, and by source in each pool.
+///
+/// All of them are counted, in 1 MiB from the first on, so nobody is left out for want of room. In
+/// return counters are shared: each count is the least of two counters, and never too low
+/// (a sketch as that of Cormode and Muthukrishnan, 2005). With half a million connections it is
+/// some 8 too high.
+#[derive(Debug, Default)]
+pub(crate) struct Holdings {
+    lines: Vec<Line>,
+    /// Tables of the worker, and of the gateway; 0 where there is one alone.
+    tables: u32,
+    all_tables: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Line([u32; CELLS as usize]);
+
+impl Pool {
+    /// The pool with this hash.
+    pub fn of(hash: u64) -> Self {
+        Self(NonZeroU32::new((hash >> 32) as u32).unwrap_or(NonZeroU32::MIN))
+    }
+}
+
+impl Stake {
+    /// That of a connection of this originator.
+    pub fn of(pool: Pool, KeyedPacket { key, sender }: KeyedPacket) -> Self {
+        let prefix = prefix(key.endpoint(sender), key.family);
+        Self { pool, source: NatSource { prefix, zone: key.zone } }
+    }
+
+    /// Where it is counted. The pool is a secret, so nobody can aim at another's place.
+    fn place(&self) -> u32 {
+        let NatSource { prefix, zone } = self.source;
+        let salt = u64::from(zone.0) << 32 | u64::from(self.pool.0.get());
+        let mixed = prefix ^ salt.wrapping_mul(FACTOR);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(FACTOR);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(FACTOR);
+        (mixed >> 32) as u32
+    }
+}
+
+impl Holdings {
+    /// Says how many tables the gateway has, of which this worker has those that it adopts.
+    pub fn set_all_tables(&mut self, tables: u32) {
+        self.all_tables = tables;
+    }
+
+    pub fn add_table(&mut self) {
+        self.tables += 1;
+    }
+
+    pub fn remove_table(&mut self) {
+        self.tables = self.tables.saturating_sub(1);
+    }
+
+    /// Counts a connection.
+    pub fn enter(&mut self, stake: &Stake) {
+        if self.lines.is_empty() {
+            self.lines = vec![Line([0; CELLS as usize]); LINES];
+        }
+        for place in [stake.pool.0.get(), stake.place()] {
+            let (line, cells) = self.cells(place);
+            cells.into_iter().for_each(|cell| self.lines[line].0[cell] += 1);
+        }
+    }
+
+    /// One less that was counted.
+    pub fn leave(&mut self, stake: &Stake) {
+        debug_assert!(self.held(stake) > 0, "a connection leaves that nobody has counted");
+        for place in [stake.pool.0.get(), stake.place()] {
+            let (line, cells) = self.cells(place);
+            for cell in cells {
+                let count = self.lines.get_mut(line).map(|line| &mut line.0[cell]);
+                count.into_iter().for_each(|count| *count = count.saturating_sub(1));
+            }
+        }
+    }
+
+    /// How many ports a source has of a pool, with this worker.
+    pub fn held(&self, stake: &Stake) -> u32 {
+        self.count(stake.place())
+    }
+
+    /// The part of so many ports that is this worker's: that of its tables.
+    pub fn part(&self, ports: u32) -> u32 {
+        match self.all_tables {
+            0 => ports,
+            all => (u64::from(ports) * u64::from(self.tables) / u64::from(all)) as u32,
+        }
+    }
+
+    /// True if a source may have one more of a pool of so many ports. That is so while it has less
+    /// than `share` percent of what it has and what is free (a threshold that follows what is free,
+    /// as that of Choudhury and Hahne, 1998), or fewer than are kept free of one source.
+    pub fn allows(&self, stake: &Stake, ports: u32, share: u32) -> bool {
+        let (held, all, share) = (u64::from(self.held(stake)), u64::from(ports), u64::from(share));
+        let free = all.saturating_sub(self.count(stake.pool.0.get()).into());
+        let few = (all * share.min(100 - share) / 100).max(ALWAYS);
+        held < few || held * (100 - share) < share * free
+    }
+
+    fn count(&self, place: u32) -> u32 {
+        let (line, [one, other]) = self.cells(place);
+        self.lines.get(line).map_or(0, |line| line.0[one].min(line.0[other]))
+    }
+
+    /// Connections that are counted.
+    #[cfg(test)]
+    pub fn total(&self) -> usize {
+        // Two counters for each of two counts.
+        self.lines.iter().flat_map(|line| line.0).map(|count| count as usize).sum::<usize>() / 4
+    }
+
+    /// The line of a place, and its two counters there.
+    fn cells(&self, place: u32) -> (usize, [usize; 2]) {
+        let one = place % CELLS;
+        let other = (one + 1 + place / CELLS % (CELLS - 1)) % CELLS;
+        (place as usize >> 8 & (LINES - 1), [one as usize, other as usize])
+    }
+}
+
+#[cfg(test)]
+#[path = "holdings_tests.rs"]
+mod tests;

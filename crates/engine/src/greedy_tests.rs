@@ -1,0 +1,158 @@
+//! One client that wants all ports towards a server, beside others that want a few.
+
+use super::*;
+
+/// Ports that a rule names.
+const RANGE: (u16, u16) = (20_000, 23_999);
+/// The fewest that there can be where no rule names them.
+const LEAST: (u16, u16) = (8192, 16_383);
+const GREEDY: u8 = 1;
+/// The clients beside it.
+const HONEST: std::ops::Range<u8> = 50..150;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Greed {
+    /// Datagrams that nobody answers.
+    Unanswered,
+    /// Questions, each with its answer.
+    Answered,
+    /// Connections that are kept open.
+    Open,
+}
+
+/// Routers that masquerade to so many ports: because a rule says so, or because they have no
+/// others.
+fn routers() -> impl Iterator<Item = (u16, u16, Crew)> {
+    let ranged = |workers| {
+        let (first, last) = RANGE;
+        let range = format!(r#"{{"port":{{"range":[{first},{last}]}}}}"#);
+        let named = |protocol| {
+            format!(
+                r#"{{"match":{{"op":"==","left":{{"meta":{{"key":"l4proto"}}}},
+                    "right":"{protocol}"}}}},{{"masquerade":{range}}}]}}}},
+                {{"rule":{{"family":"ip","table":"t","chain":"out","handle":6,"expr":[
+                    {{"match":{{"op":"==","left":{{"meta":{{"key":"oifname"}}}},
+                        "right":"wan0"}}}},"#
+            )
+        };
+        let plain = r#"{"masquerade":null}"#;
+        let all = format!("{}{}{plain}", named("udp"), named("tcp"));
+        let rules = RULES.replace(plain, &all);
+        let crew = crew_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+        (workers, last - first + 1, crew)
+    };
+    let plain = |workers| {
+        let mut config = Config::new(HashKey(3, 4));
+        let (first, last) = LEAST;
+        config.settings.set("stateway_nat_port_max", last.into()).unwrap();
+        config.settings.set("stateway_nat_port_min", first.into()).unwrap();
+        (workers, last - first + 1, crew_of(workers, RULES, routing(), OWN.into(), config))
+    };
+    (1..4).map(ranged).chain((1..4).map(plain))
+}
+
+/// Sends a packet of a client; the port of the router by which it leaves.
+fn ask(crew: &mut Crew, bytes: &[u8]) -> Option<u16> {
+    crew.arrive(0, bytes);
+    crew.settle();
+    let sent = crew.sent(1);
+    let [(source, port), _] = ends(&seen(sent.first()?));
+    assert_eq!((sent.len(), source), (1, OWN.into()));
+    Some(port)
+}
+
+/// Sends what the server says; true if it gets to the client.
+fn is_told(crew: &mut Crew, bytes: &[u8], client: (u8, u16)) -> bool {
+    crew.arrive(1, bytes);
+    crew.settle();
+    let told = crew.sent(0);
+    told.len() == 1 && ends(&seen(&told[0]))[1] == (ip(&format!("192.0.2.{}", client.0)), client.1)
+}
+
+/// A question and its answer.
+fn is_answered(crew: &mut Crew, client: (u8, u16)) -> bool {
+    let question = udp(&from_inside([192, 0, 2, client.0], SERVER), (client.1, 53), b"ask");
+    let Some(port) = ask(crew, &question) else { return false };
+    is_told(crew, &udp(&from_outside(SERVER, OWN), (53, port), b"answer"), client)
+}
+
+/// A connection that is established.
+fn is_connected(crew: &mut Crew, client: (u8, u16)) -> bool {
+    let to_server = from_inside([192, 0, 2, client.0], SERVER);
+    let Some(port) = ask(crew, &tcp(&to_server, (client.1, 443), 2, (100, 0))) else {
+        return false;
+    };
+    let answer = tcp(&from_outside(SERVER, OWN), (443, port), 0x12, (500, 101));
+    is_told(crew, &answer, client)
+        && ask(crew, &tcp(&to_server, (client.1, 443), 0x10, (101, 501))) == Some(port)
+}
+
+fn wants(crew: &mut Crew, greed: Greed, client: (u8, u16)) -> bool {
+    match greed {
+        Greed::Unanswered => {
+            let question = udp(&from_inside([192, 0, 2, client.0], SERVER), (client.1, 53), b"ask");
+            ask(crew, &question).is_some()
+        }
+        Greed::Answered => is_answered(crew, client),
+        Greed::Open => is_connected(crew, client),
+    }
+}
+
+/// How many of the honest clients get what they want, while one wants everything.
+fn honest_beside(crew: &mut Crew, greed: Greed, ports: u16) -> usize {
+    for port in 0..2 * ports {
+        wants(crew, greed, (GREEDY, 10_000 + port));
+    }
+    served(crew, greed)
+}
+
+/// The honest clients that get what they want.
+fn served(crew: &mut Crew, greed: Greed) -> usize {
+    let honest = if greed == Greed::Open { is_connected } else { is_answered };
+    HONEST.filter(|&host| honest(crew, (host, 5000))).count()
+}
+
+#[test]
+fn what_nobody_answers_gives_way_before_anybody_is_refused() {
+    for (workers, ports, mut crew) in routers() {
+        // None of so many has more than its part.
+        let wanted =
+            (0..ports + ports / 2).map(|number| ((number % 40) as u8 + 1, 10_000 + number));
+        for client in wanted {
+            assert!(wants(&mut crew, Greed::Unanswered, client), "{client:?} {:?}", crew.reasons());
+        }
+        assert!(crew.connections() <= ports.into());
+        let served = served(&mut crew, Greed::Answered);
+        assert_eq!((served, crew.reasons()), (HONEST.len(), vec![]), "{ports} ports, {workers}");
+    }
+}
+
+#[test]
+fn what_is_established_gives_way_to_nobody() {
+    for (workers, ports, mut crew) in routers() {
+        let connected: Vec<_> = (0..ports + 500)
+            .map(|number| ((number % 40) as u8 + 1, 10_000 + number))
+            .filter(|&client| is_connected(&mut crew, client))
+            .collect();
+        assert!(connected.len() <= ports.into());
+        assert!(connected.len() > usize::from(ports) * 9 / 10, "{} of {ports}", connected.len());
+        served(&mut crew, Greed::Open);
+        served(&mut crew, Greed::Answered);
+        for (host, port) in connected {
+            let more = tcp(&from_inside([192, 0, 2, host], SERVER), (port, 443), 0x10, (101, 501));
+            assert!(ask(&mut crew, &more).is_some(), "{host} {port}, {workers} workers");
+        }
+        assert!(crew.reasons().contains(&DropReason::PortPoolFull), "{:?}", crew.reasons());
+    }
+}
+
+#[test]
+fn one_client_keeps_nobody_from_a_server() {
+    for greed in [Greed::Unanswered, Greed::Answered, Greed::Open] {
+        for (workers, ports, mut crew) in routers() {
+            let served = honest_beside(&mut crew, greed, ports);
+            let reasons = crew.reasons();
+            assert_eq!(served, HONEST.len(), "{greed:?}, {ports} ports, {workers}: {reasons:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What identifications tell those who see datagrams of translated connections.
+
+use super::*;
+
+/// The identification of a datagram that a client sends to a server.
+fn identification(
+    crew: &mut Crew,
+    client: u8,
+    server: [u8; 4],
+    more: fn(PacketBuilder) -> PacketBuilder,
+) -> u16 {
+    let builder = more(from_inside([192, 0, 2, client], server).id(7));
+    crew.arrive(0, &udp(&builder, (2000, 53), b"ask"));
+    crew.settle();
+    let sent = crew.sent(1);
+    assert_eq!(sent.len(), 1, "dropped: {:?}", crew.reasons());
+    let header = &sent[0].bytes()[14..];
+    u16::from_be_bytes([header[4], header[5]])
+}
+
+const OTHER_SERVER: [u8; 4] = [203, 0, 113, 200];
+
+#[test]
+fn identifications_of_one_client_say_nothing_of_another() {
+    for workers in 1..4 {
+        let [mut quiet, mut busy] = [crew(workers), crew(workers)];
+        let mut steps = Vec::new();
+        let mut last = None;
+        for number in 0..200_u32 {
+            let seen = identification(&mut quiet, 2, OTHER_SERVER, |it| it);
+            assert_eq!(identification(&mut busy, 2, OTHER_SERVER, |it| it), seen, "{workers}");
+            // Only in one of the two does the other client send.
+            for _ in 0..number % 3 {
+                let other = identification(&mut busy, 1, SERVER, |it| it);
+                steps.push(other.wrapping_sub(seen).cast_signed().unsigned_abs());
+            }
+            steps.extend(last.map(|last| seen.wrapping_sub(last).cast_signed().unsigned_abs()));
+            last = Some(seen);
+        }
+        // By chance one in 2000, of one pair up to sixty, as they are of one block.
+        let small = steps.iter().filter(|&&step| step <= 16).count();
+        assert!(small < 16, "{small} of {} are near the one before", steps.len());
+    }
+}
+
+#[test]
+fn a_datagram_that_can_not_be_cut_keeps_the_identification_of_its_sender() {
+    let mut crew = crew(2);
+    for client in 1..5 {
+        assert_eq!(identification(&mut crew, client, SERVER, PacketBuilder::dont_fragment), 7);
+    }
+}
