@@ -14,8 +14,10 @@ use steer::{
 
 use crate::crew::Unresponsive;
 use crate::host_guard::HostGuard;
+use crate::pass_list::PassList;
 use crate::rules::LoadRulesError;
 use crate::settings::Settings;
+use crate::stations::StationLimits;
 use crate::zone_config::{TimeoutPolicy, ZoneConfig};
 use crate::zones::{self, ZonesError};
 
@@ -38,6 +40,10 @@ pub struct Config {
     pub workers: WorkerCount,
     /// How many buckets.
     pub buckets: BucketCount,
+    /// What a bridge passes that is not IP.
+    pub pass: PassList,
+    /// How many stations each worker of a bridge remembers.
+    pub stations: StationLimits,
     /// What chooses the bucket of a tunnel's packet.
     pub tunnels: TunnelSteering,
     /// Which hash chooses the bucket.
@@ -73,6 +79,8 @@ impl Config {
             mode: Mode::default(),
             workers: WorkerCount::PerCpu,
             buckets: BucketCount::DEFAULT,
+            pass: PassList::default(),
+            stations: StationLimits::default(),
             tunnels: TunnelSteering::default(),
             hash: HashKind::default(),
             fragments: FragmentSteering::default(),

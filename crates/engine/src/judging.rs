@@ -200,7 +200,7 @@ impl Worker {
         now: Timestamp,
     ) -> Result<Option<Hop>, Why> {
         let (port, hop) = match &mut self.router {
-            None => (self.outputs.way_of(&packet.frame), Hop::default()),
+            None => (self.outputs.way_of(&packet.frame, now.as_nanos()), Hop::default()),
             Some(router) => {
                 let course = router.course_of(packet, journey.mark);
                 journey.passed.course = Some(course);
@@ -313,7 +313,7 @@ impl Worker {
         let view = PacketView {
             frame: bytes,
             network: &packet.network,
-            vlan: vlan(bytes),
+            vlan: packet.origin.vlan,
             packet_type: packet_type(bytes),
             input: journey.input,
             output: journey.output,
@@ -414,15 +414,6 @@ impl Hop {
 
 fn packet_in(frame: &mut Frame) -> Option<&mut [u8]> {
     frame.bytes_mut().get_mut(usize::from(ETHERNET_LEN)..)
-}
-
-/// The outermost VLAN identifier of a frame, 0 for none.
-fn vlan(frame: &[u8]) -> u16 {
-    const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
-    match frame.get(12..16) {
-        Some(&[a, b, c, d]) if TAGS.contains(&[a, b]) => u16::from_be_bytes([c, d]) & 0x0fff,
-        _ => 0,
-    }
 }
 
 /// To whom the link carried a frame, as rules number it.

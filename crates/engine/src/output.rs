@@ -2,13 +2,14 @@
 //! for each port and worker.
 
 use fib::HardwareAddress;
-use flow::{Counters, DropReason};
+use flow::{Counters, DropReason, HashKey};
 use netio::{Frame, FramePool, PortError, PortId, TxQueue};
 use wire::icmp_error::Message;
 
 use crate::bridge::{Bridge, Egress};
 use crate::icmp_answers::{IcmpAnswers, Names};
 use crate::path_mtu::{self, Refused};
+use crate::stations::StationLimits;
 
 /// Frames that are gathered before they are sent on their own accord; a turn
 /// sends what is left in any case.
@@ -85,12 +86,13 @@ impl Sent {
 }
 
 impl Outputs {
-    /// Outputs for `ports` ports, none of them open.
-    pub fn new(ports: usize) -> Self {
+    /// Outputs for `ports` ports, none of them open, of a bridge that remembers so many stations.
+    /// `key` is a secret.
+    pub fn new(ports: usize, stations: StationLimits, key: HashKey) -> Self {
         let open = |_| Output { pending: Vec::with_capacity(FLUSH_AT), ..Output::default() };
         Self {
             ports: (0..ports).map(open).collect(),
-            bridge: Bridge::new(ports),
+            bridge: Bridge::new(ports, stations, key),
             ..Self::default()
         }
     }
@@ -184,8 +186,8 @@ impl Outputs {
     }
 
     /// The port that a frame is going to leave by, if that is known and one.
-    pub fn way_of(&self, frame: &Frame) -> Option<PortId> {
-        self.bridge.way_of(frame)
+    pub fn way_of(&self, frame: &Frame, now_ns: u64) -> Option<PortId> {
+        self.bridge.way_of(frame, now_ns)
     }
 
     /// Sends errors in these names from now on, by port.

@@ -34,7 +34,7 @@ impl TxQueue for Breaks {
 
 #[test]
 fn what_left_before_a_port_broke_counts_as_sent() {
-    let mut outputs = Outputs::new(2);
+    let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
     let (mut pool, mut counters) = (FramePool::new(8, 0), Counters::default());
     outputs.set(PortId(1), Some(Box::new(Breaks { after: 3 })));
     // The last five find no queue any more.
@@ -61,7 +61,7 @@ fn datagram(pool: &mut FramePool, builder: &wire::build::PacketBuilder) -> Frame
 
 /// Outputs of so many ports, the last with an MTU of 1500, and what they send.
 fn a_step(ports: usize) -> (Outputs, Vec<netio::memory::Sink>) {
-    let mut outputs = Outputs::new(ports);
+    let mut outputs = Outputs::new(ports, StationLimits::default(), HashKey(1, 2));
     let sinks: Vec<_> = (0..ports).map(|_| netio::memory::Sink::new()).collect();
     for (port, sink) in sinks.iter().enumerate() {
         outputs.set(PortId(port as u16), Some(Box::new(sink.clone())));

@@ -12,6 +12,7 @@ use steer::{BucketId, Steered};
 use wire::{Network, Transport};
 
 use crate::aliases::{Filing, Waiting};
+use crate::bridge::is_never_forwarded;
 use crate::judging::Passed;
 use crate::packet::{Kept, Packet, TrackedFlow};
 use crate::prefetch::Hardware;
@@ -36,15 +37,10 @@ impl Worker {
             Ok(dissected) => (dissected.network, dissected.vlan),
             Err(malformed) => return self.drop_frame(frame, malformed.into()),
         };
-        let arrival = |router: &Router, _: &Frame| router.packet_arrival(network.as_ref());
+        let arrival =
+            |router: &Router, frame: &Frame| router.packet_arrival(frame, network.as_ref());
         let Some(frame) = self.arrive(frame, arrival) else { return };
-        let Some(network) = network else {
-            // What is not IP has no flow; it stays in the order of its queue.
-            self.counters.softnet.processed += 1;
-            self.counters.classify(Class::Untracked);
-            self.emit(frame, None, now.as_nanos());
-            return self.drop_refused();
-        };
+        let Some(network) = network else { return self.pass_unjudged(frame, now) };
         let origin = self.tracking.zones.origin(frame.port, vlan);
         let packet = self.packet(frame, network, origin, None);
         if self.ownership.route(packet.bucket) == self.id {
@@ -54,16 +50,33 @@ impl Worker {
         }
     }
 
+    /// Passes what is not IP if it is on the list. It has no flow and stays in the order of its
+    /// queue.
+    #[cold]
+    fn pass_unjudged(&mut self, frame: Frame, now: Timestamp) {
+        if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
+            return self.drop_frame(frame, DropReason::EthertypeRefused.into());
+        }
+        self.counters.softnet.processed += 1;
+        self.counters.classify(Class::Untracked);
+        self.emit(frame, None, now.as_nanos());
+        self.drop_refused();
+    }
+
     /// What a router does with a frame that has arrived, unless it goes on; a bridge takes
     /// every frame.
     #[inline]
     fn arrive(
         &mut self,
-        frame: Frame,
+        mut frame: Frame,
         arrival: impl FnOnce(&Router, &Frame) -> Arrival,
     ) -> Option<Frame> {
         match self.router.as_ref().map(|router| arrival(router, &frame)) {
             None | Some(Arrival::Forward) => return Some(frame),
+            Some(Arrival::Untag) => {
+                frame.take_priority_tags();
+                self.steer(frame, self.now);
+            }
             Some(Arrival::Host) => {
                 self.counters.softnet.processed += 1;
                 self.counters.output.to_host += 1;

@@ -28,9 +28,11 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
     let mut worker = Worker::new(Equipment {
         id: WorkerId(0),
         hasher: steer::SteeringHasher::new(config.steering()),
+        pass: config.pass.clone(),
         routes: vec![WorkerId(1); config.buckets.get()],
         refuses_new: vec![false; 2],
         outputs: 2,
+        stations: config.stations,
         settings: config.settings.clone(),
         zones: Zones::default(),
         limits: config.limit_pools().unwrap().limits(config.secret),

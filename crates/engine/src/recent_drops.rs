@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use flow::{DropReason, Timestamp, Zone};
 use netio::{Frame, PortId};
 use steer::WorkerId;
-use wire::outermost_vlan;
+use wire::vlan_of;
 
 use crate::zones::{Origin, Zones};
 
@@ -30,7 +30,7 @@ pub struct RecentDrop {
     pub port: PortId,
     /// Its zone.
     pub zone: Zone,
-    /// Its outermost VLAN, 0 for none.
+    /// Its VLAN, 0 for none.
     pub vlan: u16,
     /// Its position in the input, in a replay.
     pub sequence: u64,
@@ -49,7 +49,7 @@ impl RecentDrop {
         let kept = frame.len().min(HEAD);
         head[..kept].copy_from_slice(&frame.bytes()[..kept]);
         let (length, why) = (frame.len() as u32, why.about(frame.bytes()));
-        let Origin { zone, vlan, .. } = zones.origin(frame.port, outermost_vlan(frame.bytes()));
+        let Origin { zone, vlan, .. } = zones.origin(frame.port, vlan_of(frame.bytes()));
         Self { at, port: frame.port, zone, vlan, sequence: frame.sequence, length, why, head }
     }
 

@@ -306,9 +306,11 @@ impl Lockstep {
             workers.push(Worker::new(Equipment {
                 id,
                 hasher: SteeringHasher::new(steering),
+                pass: config.pass.clone(),
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 refuses_new: refuses_new.clone(),
                 outputs: OUTPUTS,
+                stations: config.stations,
                 settings: config.settings.clone(),
                 zones: zones.clone(),
                 limits: pools.limits_of_replay(config.secret),

@@ -59,9 +59,11 @@ pub fn equipment(
     Equipment {
         id: WorkerId(0),
         hasher: SteeringHasher::new(config.steering()),
+        pass: config.pass.clone(),
         routes: vec![WorkerId(0); config.buckets.get()],
         refuses_new: vec![false; 2],
         outputs: 2,
+        stations: config.stations,
         settings: config.settings.clone(),
         zones: Zones::new(&config.zones, 2).unwrap(),
         limits: config.limit_pools().unwrap().limits(config.secret),

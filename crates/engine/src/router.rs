@@ -44,6 +44,8 @@ const MAX_ASKED: usize = 1024;
 pub enum Arrival {
     /// It is routed.
     Forward,
+    /// So it is when its tags are taken off: they only have a priority.
+    Untag,
     /// The kernel has its own copy, and does what is to be done.
     Host,
     /// Nowhere.
@@ -161,10 +163,11 @@ impl Router {
     /// Where the packet in a frame goes, which is for this router's station. `network`
     /// describes it, `None` for what is not IP.
     #[inline]
-    pub fn packet_arrival(&self, network: Option<&Network>) -> Arrival {
+    pub fn packet_arrival(&self, frame: &Frame, network: Option<&Network>) -> Arrival {
         match network {
             Some(network) if network.offset == ETHERNET_LEN => self.judge(network),
-            // Tagged: for an interface of the kernel on top of this one.
+            Some(_) if wire::priority_tags(frame.bytes()).is_some() => Arrival::Untag,
+            // In a VLAN: for an interface of the kernel on top of this one.
             _ => Arrival::Host,
         }
     }

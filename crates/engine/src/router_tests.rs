@@ -1,6 +1,7 @@
 use std::sync::mpsc::Receiver;
 
 use fib::{Action, Hops, NextHop, Route, Rule, RuleAction, Selector, TableId};
+use flow::HashKey;
 use ipnet::IpNet;
 use netio::memory::Sink;
 use netlink::{Link, Picture};
@@ -8,6 +9,7 @@ use wire::build::PacketBuilder;
 use wire::{IcmpError, Transport};
 
 use super::*;
+use crate::stations::StationLimits;
 
 const SECOND: u64 = 1_000_000_000;
 /// The bucket of packets, where it does not matter.
@@ -75,7 +77,7 @@ impl Bench {
     fn new() -> Self {
         let (resolver, asked) = Resolver::for_test();
         let wires = [Sink::new(), Sink::new()];
-        let mut outputs = Outputs::new(2);
+        let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
         for (port, wire) in (0..).zip(&wires) {
             outputs.set(PortId(port), Some(Box::new(wire.clone())));
         }
@@ -350,7 +352,7 @@ fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
         match bench.router.arrival(&frame) {
             Arrival::Forward => {
                 let network = wire::dissect(&bytes).unwrap().network;
-                bench.router.packet_arrival(network.as_ref())
+                bench.router.packet_arrival(&frame, network.as_ref())
             }
             arrival => arrival,
         }

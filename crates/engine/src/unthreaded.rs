@@ -70,9 +70,11 @@ impl Unthreaded {
             let mut worker = Worker::new(Equipment {
                 id,
                 hasher: hasher.clone(),
+                pass: config.pass.clone(),
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 refuses_new: ports.refuse_new(),
                 outputs: ports.len(),
+                stations: config.stations,
                 settings: config.settings.clone(),
                 zones: Zones::new(&config.zones, ports.len())?,
                 limits: pools.limits(config.secret),

@@ -19,6 +19,7 @@ use crate::events::Subscribers;
 use crate::output::Outputs;
 use crate::ownership::{Departure, Ownership};
 use crate::packet::{Item, Kept, Packet};
+use crate::pass_list::PassList;
 use crate::peers::{Link, Wakeup};
 use crate::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::recent_drops::RecentDrops;
@@ -26,6 +27,7 @@ use crate::route_keeper::Resolver;
 use crate::router::Router;
 use crate::rules::WorkerRules;
 use crate::settings::Settings;
+use crate::stations::StationLimits;
 use crate::syn_proxy::SynProxy;
 use crate::tracking::Tracking;
 use crate::translating::Translator;
@@ -67,12 +69,16 @@ pub struct Equipment {
     pub id: WorkerId,
     /// How packets find their bucket.
     pub hasher: SteeringHasher,
+    /// What passes that is not IP.
+    pub pass: PassList,
     /// Owner of each bucket.
     pub routes: Vec<WorkerId>,
     /// Which ports accept no new connections; as many as there are ports.
     pub refuses_new: Vec<bool>,
     /// Ports that frames leave by: the first so many.
     pub outputs: usize,
+    /// Stations that a bridge remembers.
+    pub stations: StationLimits,
     /// Tunables.
     pub settings: Settings,
     /// Zones, before any settings are applied to them.
@@ -112,6 +118,7 @@ pub enum Turn {
 pub struct Worker {
     pub(crate) id: WorkerId,
     pub(crate) hasher: SteeringHasher,
+    pub(crate) pass: PassList,
     pub(crate) time: TimeSource,
     pub(crate) reassembly: Reassembly,
     pub(crate) tracking: Tracking,
@@ -129,7 +136,7 @@ pub struct Worker {
     pub(crate) counters: Counters,
     pub(crate) recent_drops: RecentDrops,
     /// When the turn began.
-    now: Timestamp,
+    pub(crate) now: Timestamp,
     inbox: Consumer<Command>,
     pub(crate) notices: Sender<Notice>,
     wakeup: Wakeup,
@@ -157,16 +164,18 @@ pub struct Worker {
 impl Worker {
     /// A worker that owns no bucket and no queue yet.
     pub fn new(equipment: Equipment) -> Self {
-        let Equipment { id, hasher, routes, settings, mut zones, mut limits, time, .. } = equipment;
+        let Equipment { id, hasher, pass, routes, settings, mut zones, mut limits, time, .. } =
+            equipment;
         limits.set_all_tables(routes.len() as u32);
         let key = hasher.config().key;
         let Equipment { expectations, tunnels, refuses_new, .. } = equipment;
-        let outputs = Outputs::new(equipment.outputs);
+        let outputs = Outputs::new(equipment.outputs, equipment.stations, key);
         let keep_limit = settings.steer.netdev_max_backlog();
         zones.apply(&settings.conntrack);
         Self {
             id,
             hasher,
+            pass,
             time,
             reassembly: Reassembly::new(key, equipment.fragment_memory),
             tracking: Tracking {

@@ -22,7 +22,7 @@ pub(crate) fn limits(zones: &[ZoneConfig]) -> Vec<(Zone, Option<u64>)> {
 pub struct Origin {
     /// Zone of its flow.
     pub zone: Zone,
-    /// Outermost VLAN identifier, 0 for none.
+    /// As in [`wire::Dissected::vlan`].
     pub vlan: u16,
     /// How often the zone has got packets that were in other zones before, in this map and
     /// all before it, modulo 2^16.

@@ -57,7 +57,9 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    MalformedLink = "malformed_link", "Ethernet, VLAN, PPPoE or MPLS header cut short.";
+    MalformedLink = "malformed_link", "Ethernet, VLAN, PPPoE or MPLS header cut short, or a PPPoE session frame with wrong fields.";
+    LinkDepth = "link_depth", "More VLAN tags or MPLS labels on one another than the limit.";
+    PppHidden = "ppp_hidden", "PPP in a PPPoE session that is neither plain IP nor control: compressed, encrypted, in pieces, or of another protocol.";
     MalformedIpv4 = "malformed_ipv4", "IPv4 header with wrong version, length or checksum.";
     MalformedIpv6 = "malformed_ipv6", "IPv6 header with wrong version or length.";
     MalformedExtension = "malformed_extension", "IPv6 extension headers cut short or too many.";
@@ -119,6 +121,7 @@ drop_reasons! {
     NoBuffer = "no_buffer", "No free frame buffer to copy into.";
     NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
+    EthertypeRefused = "ethertype_refused", "Not IP, and of a protocol that `pass` of [gateway] does not name.";
     OtherStation = "other_station", "Frame for another station than the router.";
     Martian = "martian", "Source address that no packet on its way can have: loopback, a group, link-local, one of the router itself; or a destination that is nowhere, such as 0.0.0.0.";
     TtlExceeded = "ttl_exceeded", "Time to live or hop limit used up on the way; its sender is told.";
@@ -139,6 +142,8 @@ impl From<wire::Malformed> for DropReason {
         use wire::Malformed;
         match malformed {
             Malformed::Link => Self::MalformedLink,
+            Malformed::LinkDepth => Self::LinkDepth,
+            Malformed::HiddenPpp => Self::PppHidden,
             Malformed::Ipv4Header => Self::MalformedIpv4,
             Malformed::Ipv6Header => Self::MalformedIpv6,
             Malformed::ExtensionHeaders => Self::MalformedExtension,

@@ -29,6 +29,8 @@ mod kernel;
 mod kills;
 #[path = "live/lifetime.rs"]
 mod lifetime;
+#[path = "live/link.rs"]
+mod link;
 #[path = "live/mtu.rs"]
 mod mtu;
 #[path = "live/operations.rs"]

@@ -123,6 +123,22 @@ impl Frame {
         self.length == 0
     }
 
+    /// Takes the tags off that only have a priority, in front of an IP packet.
+    pub fn take_priority_tags(&mut self) {
+        /// Length of the two link addresses, in front of the tags.
+        const ADDRESSES: usize = 12;
+        let Some(length) = wire::priority_tags(self.bytes()) else { return };
+        self.bytes_mut().copy_within(..ADDRESSES, length.into());
+        self.start += u32::from(length);
+        self.length -= u32::from(length);
+        if let Checksum::Partial { start, .. } = &mut self.offload.checksum {
+            *start = start.saturating_sub(length);
+        }
+        if let Some(segmentation) = &mut self.offload.segmentation {
+            segmentation.header_length = segmentation.header_length.saturating_sub(length);
+        }
+    }
+
     /// Bytes of memory that its buffer takes, whatever it holds of them.
     pub fn footprint(&self) -> usize {
         self.buffer.len()
@@ -208,3 +224,7 @@ fn write_place(place: Option<Place>, bytes: &mut [u8]) {
         bytes[17..].copy_from_slice(&port.to_ne_bytes());
     }
 }
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

@@ -11,8 +11,9 @@ use crate::{
 ///
 /// Descends through VLAN tags (802.1Q, 802.1ad, 0x9100), PPPoE sessions and MPLS
 /// to IPv4 or IPv6 and through the extension headers to the transport. What is not IP
-/// is `Ok` without a network: other EtherTypes, PPP control packets (their [`Dissected::ethertype`] stays
-/// 0x8864), more tags or labels than the limits. MPLS carries no protocol
+/// is `Ok` without a network: other EtherTypes, PPP control packets (their
+/// [`Dissected::ethertype`] stays 0x8864), LLC. More tags or labels than the limits are an
+/// error, since receivers may take any number off. MPLS carries no protocol
 /// number, so what lies below the labels is IP only if its header is valid; the
 /// EtherType stays that of MPLS.
 ///

@@ -44,19 +44,20 @@ pub enum Family {
 pub struct Dissected {
     /// Network layer and what lies above it; `None` for frames that are not IP.
     pub network: Option<Network>,
-    /// EtherType of the payload after VLAN tags and PPPoE, host order. PPP's
-    /// protocol numbers for IPv4 and IPv6 are mapped to their EtherTypes.
+    /// EtherType of the payload after VLAN tags and PPPoE, host order; below 0x0600 the length
+    /// of an LLC frame. PPP's protocol numbers for IPv4 and IPv6 are mapped to their EtherTypes.
     pub ethertype: u16,
-    /// Outermost VLAN identifier (12 bits), 0 where the frame has no tag.
+    /// Identifier (12 bits) of the outermost tag that names a VLAN, 0 where none does. Tags with
+    /// identifier 0 only have a priority: what lies behind them counts.
     pub vlan: u16,
 }
 
 impl Dissected {
     /// How many tunnel headers [`inside`](crate::inside) descends into at most.
     pub const MAX_TUNNELS: usize = 4;
-    /// How many VLAN tags are read at most.
+    /// How many VLAN tags a frame may have.
     pub const MAX_VLAN_TAGS: usize = 4;
-    /// How many MPLS labels are read at most.
+    /// How many MPLS labels a frame may have.
     pub const MAX_MPLS_LABELS: usize = 8;
     /// How many IPv6 extension headers are read at most (RFC 8504 section 5.3
     /// lets a node set such a limit).
@@ -409,8 +410,15 @@ pub enum QuotedTransport {
 /// is cut short or contradicts itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Malformed {
-    /// Shorter than an Ethernet header, or cut inside VLAN tags, PPPoE or MPLS.
+    /// Shorter than an Ethernet header, cut inside VLAN tags, PPPoE or MPLS, or PPPoE of a
+    /// version, type or code that sessions do not have.
     Link,
+    /// More VLAN tags than [`Dissected::MAX_VLAN_TAGS`] or more MPLS labels than
+    /// [`Dissected::MAX_MPLS_LABELS`].
+    LinkDepth,
+    /// PPP in a PPPoE session that carries neither IP as it is nor control: a packet may be
+    /// hidden in it.
+    HiddenPpp,
     /// IPv4: wrong version or header length, total length beyond the frame or
     /// shorter than the header, or a wrong header checksum.
     Ipv4Header,

@@ -41,7 +41,9 @@ pub use dissected::{
 };
 pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;
-pub use link::{ETHERNET_LEN, outermost_vlan};
+pub use link::{
+    ETHERNET_LEN, FIRST_ETHERTYPE, LinkProtocol, is_read_behind, priority_tags, vlan_of,
+};
 pub use payload::edit_payload;
 pub use readdress::{ChecksumCovers, Place, Readdress};
 pub use summary::Summary;

@@ -1,4 +1,10 @@
 //! From the Ethernet header to the IP header: VLAN tags, PPPoE and MPLS.
+//!
+//! A frame must not pass for something else while a receiver finds an IP packet in it. So
+//! whatever is read here is read to its end, or it is an error: a stack of tags or labels that
+//! is too deep, and PPP that hides its packet.
+
+use std::fmt;
 
 use crate::{Dissected, Family, Malformed, tail};
 
@@ -28,6 +34,11 @@ pub const ETHERNET_LEN: u16 = 14;
 const PPPOE_LEN: u16 = 8;
 pub(crate) const PPP_IPV4: u16 = 0x0021;
 pub(crate) const PPP_IPV6: u16 = 0x0057;
+/// PPP's protocols from here on carry no packets: they control the link or one of the
+/// protocols on it (RFC 1661 section 2).
+const PPP_CONTROL: u16 = 0x8000;
+/// The least EtherType; what is less counts the bytes of an LLC frame (IEEE 802.3 section 3.2.6).
+pub const FIRST_ETHERTYPE: u16 = 0x0600;
 
 /// What lies below the network layer.
 pub(crate) struct Link {
@@ -52,26 +63,12 @@ pub(crate) struct IpPlace {
 /// Reads the Ethernet header at `start` and whatever is between it and IP.
 #[inline(always)]
 pub(crate) fn read(frame: &[u8], start: u16) -> Result<Link, Malformed> {
-    let header: &[u8; 14] = tail(frame, start).first_chunk().ok_or(Malformed::Link)?;
-    let mut ethertype = u16::from_be_bytes([header[12], header[13]]);
-    let mut offset = advance(start, ETHERNET_LEN)?;
-    let mut vlan = 0;
-    for depth in 0..Dissected::MAX_VLAN_TAGS {
-        if !matches!(ethertype, ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_QINQ) {
-            break;
-        }
-        let &[c0, c1, t0, t1] = tail(frame, offset).first_chunk().ok_or(Malformed::Link)?;
-        if depth == 0 {
-            vlan = u16::from_be_bytes([c0, c1]) & 0x0fff;
-        }
-        ethertype = u16::from_be_bytes([t0, t1]);
-        offset = advance(offset, 4)?;
-    }
+    let Header { mut ethertype, vlan, end } = header(frame, start)?;
     let ip = match ethertype {
-        ethertype::IPV4 => known(Family::V4, offset, frame.len()),
-        ethertype::IPV6 => known(Family::V6, offset, frame.len()),
+        ethertype::IPV4 => known(Family::V4, end, frame.len()),
+        ethertype::IPV6 => known(Family::V6, end, frame.len()),
         ethertype::PPPOE => {
-            let place = pppoe(frame, offset)?;
+            let place = pppoe(frame, end)?;
             if let Some(place) = &place {
                 ethertype = match place.family {
                     Family::V4 => ethertype::IPV4,
@@ -80,15 +77,110 @@ pub(crate) fn read(frame: &[u8], start: u16) -> Result<Link, Malformed> {
             }
             place
         }
-        ethertype::MPLS | ethertype::MPLS_UPSTREAM => mpls(frame, offset)?,
+        ethertype::MPLS | ethertype::MPLS_UPSTREAM => mpls(frame, end)?,
         _ => None,
     };
     Ok(Link { ethertype, vlan, ip })
 }
 
-/// The outermost VLAN identifier of a frame, 0 for none.
-pub fn outermost_vlan(frame: &[u8]) -> u16 {
-    read(frame, 0).map_or(0, |link| link.vlan)
+/// An Ethernet header with its tags.
+struct Header {
+    /// EtherType behind the tags, or the length of an LLC frame.
+    ethertype: u16,
+    /// As in [`Dissected::vlan`].
+    vlan: u16,
+    /// Where what it carries begins.
+    end: u16,
+}
+
+#[inline(always)]
+fn header(frame: &[u8], start: u16) -> Result<Header, Malformed> {
+    let header: &[u8; 14] = tail(frame, start).first_chunk().ok_or(Malformed::Link)?;
+    let ethertype = u16::from_be_bytes([header[12], header[13]]);
+    let end = advance(start, ETHERNET_LEN)?;
+    if is_tag(ethertype) { tagged(frame, end) } else { Ok(Header { ethertype, vlan: 0, end }) }
+}
+
+const fn is_tag(ethertype: u16) -> bool {
+    matches!(ethertype, ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_QINQ)
+}
+
+/// The header whose first tag has its identifier at `end`. A tag with identifier 0 says how
+/// urgent a frame is and names no VLAN (IEEE 802.1Q-2022 table 9-2). A receiver takes any number
+/// of such tags off.
+#[inline(never)]
+fn tagged(frame: &[u8], mut end: u16) -> Result<Header, Malformed> {
+    let mut vlan = 0;
+    for _ in 0..Dissected::MAX_VLAN_TAGS {
+        let &[i0, i1, t0, t1] = tail(frame, end).first_chunk().ok_or(Malformed::Link)?;
+        if vlan == 0 {
+            vlan = u16::from_be_bytes([i0, i1]) & 0x0fff;
+        }
+        let ethertype = u16::from_be_bytes([t0, t1]);
+        end = advance(end, 4)?;
+        if !is_tag(ethertype) {
+            return Ok(Header { ethertype, vlan, end });
+        }
+    }
+    Err(Malformed::LinkDepth)
+}
+
+/// True for the EtherTypes of IP and of tags: what follows them is read and never only named.
+pub const fn is_read_behind(ethertype: u16) -> bool {
+    matches!(ethertype, ethertype::IPV4 | ethertype::IPV6) || is_tag(ethertype)
+}
+
+/// [`Dissected::vlan`] of a frame; 0 also for one that can not be read.
+pub fn vlan_of(frame: &[u8]) -> u16 {
+    header(frame, 0).map_or(0, |header| header.vlan)
+}
+
+/// Bytes of the tags of a frame with an IP packet, if none of them names a VLAN; `None` for a
+/// frame without tags too.
+pub fn priority_tags(frame: &[u8]) -> Option<u16> {
+    let Header { ethertype, vlan, end } = header(frame, 0).ok()?;
+    let is_ip = matches!(ethertype, ethertype::IPV4 | ethertype::IPV6);
+    (is_ip && vlan == 0 && end > ETHERNET_LEN).then_some(end - ETHERNET_LEN)
+}
+
+/// What a frame carries, as its link header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkProtocol {
+    /// By its EtherType.
+    EtherType(u16),
+    /// By the LLC address that both ends have (IEEE 802.2), in frames without an EtherType.
+    Llc(u8),
+    /// By the organization that numbers its protocols (SNAP, IEEE 802-2014 clause 9).
+    Snap([u8; 3]),
+}
+
+impl fmt::Display for LinkProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EtherType(number) => write!(f, "EtherType {number:#06x}"),
+            Self::Llc(address) => write!(f, "LLC {address:#04x}"),
+            Self::Snap([a, b, c]) => write!(f, "SNAP {a:02x}-{b:02x}-{c:02x}"),
+        }
+    }
+}
+
+impl LinkProtocol {
+    /// The protocol behind the tags of a frame; `None` where none is named in a way that is
+    /// known.
+    pub fn of(frame: &[u8]) -> Option<Self> {
+        /// Unnumbered information.
+        const UI: u8 = 3;
+        const SNAP: u8 = 0xaa;
+        let Header { ethertype, end, .. } = header(frame, 0).ok()?;
+        if ethertype >= FIRST_ETHERTYPE {
+            return Some(Self::EtherType(ethertype));
+        }
+        match *tail(frame, end) {
+            [SNAP, SNAP, UI, a, b, c, ..] => Some(Self::Snap([a, b, c])),
+            [to, from, UI, ..] if to == from => Some(Self::Llc(to)),
+            _ => None,
+        }
+    }
 }
 
 fn known(family: Family, offset: u16, end: usize) -> Option<IpPlace> {
@@ -113,28 +205,33 @@ fn advance(offset: u16, by: u16) -> Result<u16, Malformed> {
 
 /// RFC 2516 section 4. The length field has to fit, but the IP packet may reach
 /// beyond it: access concentrators are seen to send short packets that state a
-/// length of less than they carry.
+/// length of less than they carry. `None` for control packets of PPP.
+///
+/// All else is refused, whether or not its receiver has agreed to it: a protocol field of one
+/// byte (RFC 1661 section 6.5, which Linux reads from anybody), compressed headers, pieces of
+/// packets, compressed and encrypted data may all be IP.
 #[cold]
 #[inline(never)]
 fn pppoe(frame: &[u8], offset: u16) -> Result<Option<IpPlace>, Malformed> {
     let &[version_type, code, _, _, l0, l1, p0, p1] =
         tail(frame, offset).first_chunk().ok_or(Malformed::Link)?;
-    if version_type != 0x11 || code != 0 {
-        return Ok(None);
-    }
     let length = usize::from(u16::from_be_bytes([l0, l1]));
-    if length < 2 || usize::from(offset) + 6 + length > frame.len() {
+    let fits = length >= 2 && usize::from(offset) + 6 + length <= frame.len();
+    if version_type != 0x11 || code != 0 || !fits {
         return Err(Malformed::Link);
     }
     let inner = advance(offset, PPPOE_LEN)?;
-    Ok(match u16::from_be_bytes([p0, p1]) {
-        PPP_IPV4 => known(Family::V4, inner, frame.len()),
-        PPP_IPV6 => known(Family::V6, inner, frame.len()),
-        _ => None,
-    })
+    // RFC 1661 section 2: the first byte is even, the second is odd.
+    let is_whole = p0 & 1 == 0 && p1 & 1 == 1;
+    match u16::from_be_bytes([p0, p1]) {
+        PPP_IPV4 => Ok(known(Family::V4, inner, frame.len())),
+        PPP_IPV6 => Ok(known(Family::V6, inner, frame.len())),
+        PPP_CONTROL.. if is_whole => Ok(None),
+        _ => Err(Malformed::HiddenPpp),
+    }
 }
 
-/// RFC 3032 section 2.1. A deeper stack than the limit counts as not IP.
+/// RFC 3032 section 2.1.
 #[cold]
 #[inline(never)]
 fn mpls(frame: &[u8], mut offset: u16) -> Result<Option<IpPlace>, Malformed> {
@@ -150,5 +247,9 @@ fn mpls(frame: &[u8], mut offset: u16) -> Result<Option<IpPlace>, Malformed> {
             return Ok(Some(IpPlace { family, offset, end: frame.len(), guessed: true }));
         }
     }
-    Ok(None)
+    Err(Malformed::LinkDepth)
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::{
-    ClaimedFragment, Network, QuotedTransport, TcpInfo, Transport, dissect, inside, protocol,
+    ClaimedFragment, LinkProtocol, Network, QuotedTransport, TcpInfo, Transport, dissect, inside,
+    protocol,
 };
 
 /// Bytes that are shown of a frame in which nothing can be read.
@@ -33,7 +34,10 @@ impl fmt::Display for Summary<'_> {
                         None => Ok(()),
                     }
                 }
-                None => write!(f, "EtherType {:#06x}", dissected.ethertype),
+                None => match LinkProtocol::of(self.frame) {
+                    Some(protocol) => write!(f, "{protocol}"),
+                    None => write!(f, "LLC of {} bytes", dissected.ethertype),
+                },
             },
             Err(_) => {
                 if let Some(fragment) = ClaimedFragment::of(self.frame) {

@@ -53,7 +53,7 @@ impl Table {
             self.slab.begin_side(slot, context.now);
         }
         if let Some(it) = translation
-            && self.file(slot, (it.leaves_as, it.hash), it.interface, context).is_err()
+            && self.file(slot, (it.leaves_as, it.hash), (it.interface, None), context).is_err()
         {
             self.close(slot, context);
             return None;

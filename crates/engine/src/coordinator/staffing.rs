@@ -20,9 +20,11 @@ impl Coordinator {
         let mut worker = Worker::new(Equipment {
             id,
             hasher: self.hasher.clone(),
+            pass: self.config.pass.clone(),
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
             refuses_new: self.ports.refuse_new(),
             outputs: self.ports.len(),
+            stations: self.config.stations,
             settings: self.config.settings.clone(),
             zones: self.zones.clone(),
             limits: self.limit_pools.limits(self.config.secret),

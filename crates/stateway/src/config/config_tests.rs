@@ -22,6 +22,9 @@ fn everything_that_can_be_said_is_understood() {
         mode = "bridge"
         workers = 3
         buckets = 1024
+        pass = ["arp", "0x88cc", 0x8899, "pppoe"]
+        stations = 5000
+        port_stations = 100
         balance = "500ms"
         tunnels = "outer"
         hash = "toeplitz"
@@ -58,15 +61,21 @@ fn everything_that_can_be_said_is_understood() {
     .unwrap();
     assert_eq!(config.workers, Some(3));
     assert_eq!(config.buckets.get(), 1024);
+    let mut pass = PassList::empty();
+    for word in ["arp", "lldp", "0x8899", "pppoe"] {
+        pass.add(word).unwrap();
+    }
+    assert_eq!((&config.pass, &config.engine().unwrap().pass), (&pass, &pass));
+    assert_eq!(config.engine().unwrap().stations, StationLimits { all: 5000, of_port: 100 });
     assert_eq!((config.tunnels, config.hash), (TunnelSteering::Outer, HashKind::ToeplitzSymmetric));
     assert_eq!(config.fragments, FragmentSteering::Ordered);
     assert_eq!(config.engine().unwrap().balance, Some(Duration::from_millis(500)));
     assert_eq!(config.secret, Some(HashKey(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f)));
     let [lan, wan] = &config.interfaces[..] else { panic!("two interfaces") };
-    assert_eq!((lan.name.as_str(), lan.name_line, lan.rx_queues), ("lan0", 13, 2));
+    assert_eq!((lan.name.as_str(), lan.name_line, lan.rx_queues), ("lan0", 16, 2));
     assert_eq!(lan.rps_cpus, Some(CpuSet::first(2)));
     assert!(lan.supplied_hash_symmetric && !wan.supplied_hash_symmetric);
-    assert_eq!((wan.name.as_str(), wan.name_line, wan.rx_queues), ("wan0", 21, 1));
+    assert_eq!((wan.name.as_str(), wan.name_line, wan.rx_queues), ("wan0", 24, 1));
     assert_eq!(wan.rps_cpus, None);
     assert!(wan.refuses_new && !lan.refuses_new);
     let helpers: Vec<_> = config.settings.conntrack.helpers.iter().collect();
@@ -297,10 +306,35 @@ fn an_empty_file_has_the_defaults() {
     assert_eq!((config.workers, config.buckets.get()), (None, 256));
     assert_eq!((config.tunnels, config.hash), (TunnelSteering::Inner, HashKind::Sip));
     assert_eq!(config.fragments, FragmentSteering::Spread);
+    assert_eq!(config.pass, PassList::default());
+    assert_eq!(config.stations, StationLimits { all: 16_384, of_port: 8192 });
     assert_eq!(config.balance, Every::Off);
     assert!(config.interfaces.is_empty());
     assert_eq!(config.socket(), Path::new("/run/stateway.sock"));
     assert_ne!(config.engine().unwrap().secret, config.engine().unwrap().secret);
+}
+
+#[test]
+fn protocols_that_can_not_pass_are_explained() {
+    let texts = [
+        "pass = \"arp\"",
+        "pass = [\"arpp\"]",
+        "pass = [7.5]",
+        "\npass = [\"arp\", 0x0800]",
+        "pass = [\"0x05dc\"]",
+        "pass = [65536]",
+        "mode = \"routed\"\npass = [\"arp\"]",
+    ];
+    let problems = texts.map(|text| problems(&format!("[gateway]\n{text}\n")));
+    insta::assert_snapshot!(problems.join("\n"), @r#"
+    gateway.toml:2: gateway.pass: "arp" is not a list; write pass = ["arp", "stp"]
+    gateway.toml:2: gateway.pass: "arpp" is no protocol with a name here; allowed: "arp", "cfm", "cisco", "eapol", "isis", "lldp", "macsec", "mpls", "pppoe", "ptp", "rarp", "stp", "wol", and EtherTypes such as 0x88cc
+    gateway.toml:2: gateway.pass: 7.5 is not allowed; allowed: a whole number from 0 to 65535
+    gateway.toml:3: gateway.pass: 0x0800 can not be on the list: the rules judge IP, and what follows a tag counts; take it out
+    gateway.toml:2: gateway.pass: 0x5dc is no EtherType; allowed: from 0x0600 to 0xffff
+    gateway.toml:2: gateway.pass: 65536 is not allowed; allowed: a whole number from 0 to 65535
+    gateway.toml:3: gateway.pass: a router passes nothing but IP; take this key out
+    "#);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
 use control::RuleBook;
-use engine::{Mode, Settings, TimeoutPolicy, WorkerCount, ZoneConfig};
+use engine::{Mode, PassList, Settings, StationLimits, TimeoutPolicy, WorkerCount, ZoneConfig};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, TunnelSteering};
 
@@ -37,6 +37,10 @@ pub struct Configuration {
     pub workers: Option<u16>,
     /// Buckets.
     pub buckets: BucketCount,
+    /// What a bridge passes that is not IP.
+    pub pass: PassList,
+    /// How many stations each worker of a bridge remembers.
+    pub stations: StationLimits,
     /// What chooses the bucket of a tunnel's packet.
     pub tunnels: TunnelSteering,
     /// Which hash chooses the bucket.
@@ -165,6 +169,8 @@ impl Configuration {
             mode: self.mode,
             workers: self.worker_count(),
             buckets: self.buckets,
+            pass: self.pass.clone(),
+            stations: self.stations,
             tunnels: self.tunnels,
             hash: self.hash,
             fragments: self.fragments,

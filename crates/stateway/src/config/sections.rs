@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use conntrack::helper::{Helpers, Kind};
 use conntrack::{Label, LabelNames};
-use engine::{Mode, Settings};
+use engine::{Mode, PassList, Settings, StationLimits};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS, TunnelSteering};
 use toml::Spanned;
@@ -73,6 +73,21 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
     if let Some(mode) = section.read(reader, "mode", |value| choice(value, &modes)) {
         config.mode = mode;
     }
+    let pass_at = section.place_of("pass");
+    if let Some(list) = section.read(reader, "pass", pass_list) {
+        if config.mode == Mode::Routed {
+            let what = "a router passes nothing but IP; take this key out";
+            reader.note(pass_at, "gateway.pass", what);
+        }
+        config.pass = list;
+    }
+    let stations = |value: &_| number(value, StationLimits::MIN.into(), StationLimits::MAX.into());
+    if let Some(all) = section.read(reader, "stations", stations) {
+        config.stations = StationLimits::of(all as u32);
+    }
+    if let Some(of_port) = section.read(reader, "port_stations", stations) {
+        config.stations.of_port = of_port as u32;
+    }
     config.workers = section
         .read(reader, "workers", |value| number(value, 1, MAX_WORKERS as u64))
         .map(|workers| workers as u16);
@@ -99,6 +114,22 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
     config.balance = section.read(reader, "balance", balance).unwrap_or_default();
     config.secret = section.read(reader, "secret", secret);
     section.finish(reader);
+}
+
+/// Words and EtherTypes.
+fn pass_list(value: &DeValue<'_>) -> Result<PassList, String> {
+    let DeValue::Array(given) = value else {
+        return Err(format!("{} is not a list; write pass = [\"arp\", \"stp\"]", show(value)));
+    };
+    let mut list = PassList::empty();
+    for given in given {
+        match given.get_ref() {
+            DeValue::String(word) => list.add(word).map_err(|error| error.to_string()),
+            other => number(other, 0, u16::MAX.into())
+                .and_then(|number| list.add_ethertype(number).map_err(|error| error.to_string())),
+        }?;
+    }
+    Ok(list)
 }
 
 /// A time with its unit, or a number of seconds.

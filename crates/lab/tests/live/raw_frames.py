@@ -1,0 +1,22 @@
+"""Raw frames at eth0: `send` takes them from its input, `listen` prints what arrives. In hex."""
+
+import socket
+import sys
+
+ETH_P_ALL = 3
+LEAVES = 4
+SO_RCVBUFFORCE = 33
+
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+# Nothing is lost while it is printed.
+link.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+link.bind(("eth0", 0))
+if sys.argv[1] == "send":
+    for line in sys.stdin:
+        link.send(bytes.fromhex(line))
+else:
+    print("ready", flush=True)
+    while True:
+        frame, (_, _, kind, _, _) = link.recvfrom(65536)
+        if kind != LEAVES:
+            print(frame.hex(), flush=True)
