@@ -75,10 +75,10 @@ impl Gateway {
         ports: Vec<PortSetup>,
         mut cpus: CpuSource,
     ) -> Result<Self, StartError> {
-        let names = || ports.iter().map(|port| port.name.clone()).collect();
+        let routed = |port: &PortSetup| (port.name.clone(), port.rp_filter);
         let mut routes = match config.mode {
             Mode::Bridge => None,
-            Mode::Routed => Some(RouteKeeper::new(names())?),
+            Mode::Routed => Some(RouteKeeper::new(ports.iter().map(routed).collect())?),
         };
         let coordinator =
             Coordinator::start(config, PortBook::new(ports), cpus(), routes.as_mut())?;

@@ -32,14 +32,15 @@ const EVICT_AT_ONCE: usize = 64;
 impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner.
     pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
-        let Some(frame) = self.arrive(frame, |router, frame| router.arrival(frame)) else { return };
+        let arrival = |router: &mut Router, frame: &Frame| router.arrival(frame);
+        let Some(frame) = self.arrive(frame, arrival, now) else { return };
         let (network, vlan) = match wire::dissect(frame.bytes()) {
             Ok(dissected) => (dissected.network, dissected.vlan),
             Err(malformed) => return self.drop_frame(frame, malformed.into()),
         };
         let arrival =
-            |router: &Router, frame: &Frame| router.packet_arrival(frame, network.as_ref());
-        let Some(frame) = self.arrive(frame, arrival) else { return };
+            |router: &mut Router, frame: &Frame| router.packet_arrival(frame, network.as_ref());
+        let Some(frame) = self.arrive(frame, arrival, now) else { return };
         let Some(network) = network else { return self.pass_unjudged(frame, now) };
         let origin = self.tracking.zones.origin(frame.port, vlan);
         let packet = self.packet(frame, network, origin, None);
@@ -69,13 +70,14 @@ impl Worker {
     fn arrive(
         &mut self,
         mut frame: Frame,
-        arrival: impl FnOnce(&Router, &Frame) -> Arrival,
+        arrival: impl FnOnce(&mut Router, &Frame) -> Arrival,
+        now: Timestamp,
     ) -> Option<Frame> {
-        match self.router.as_ref().map(|router| arrival(router, &frame)) {
+        match self.router.as_mut().map(|router| arrival(router, &frame)) {
             None | Some(Arrival::Forward) => return Some(frame),
             Some(Arrival::Untag) => {
                 frame.take_priority_tags();
-                self.steer(frame, self.now);
+                self.steer(frame, now);
             }
             Some(Arrival::Host) => {
                 self.counters.softnet.processed += 1;
@@ -83,6 +85,10 @@ impl Worker {
                 self.pool.give_back(frame);
             }
             Some(Arrival::Drop(reason)) => self.drop_frame(frame, reason.into()),
+            Some(Arrival::Refuse(reason, message)) => {
+                self.tell(&frame, message, now);
+                self.drop_frame(frame, reason.into());
+            }
         }
         None
     }

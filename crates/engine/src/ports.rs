@@ -5,6 +5,7 @@ use netio::{PortError, PortId, RxQueue, TxQueue};
 use steer::CpuSet;
 
 use crate::config::Mode;
+use crate::reverse_path::ReversePath;
 
 /// What the gateway is told about a port.
 pub struct PortSetup {
@@ -20,6 +21,8 @@ pub struct PortSetup {
     pub supplied_hash_symmetric: bool,
     /// What arrives here opens no connections but those that others have announced.
     pub refuses_new: bool,
+    /// How a router checks the sources of what arrives here.
+    pub rp_filter: ReversePath,
 }
 
 impl PortSetup {
@@ -32,6 +35,7 @@ impl PortSetup {
             rps_cpus: None,
             supplied_hash_symmetric: false,
             refuses_new: false,
+            rp_filter: ReversePath::default(),
         }
     }
 }

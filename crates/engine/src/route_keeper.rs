@@ -1,5 +1,6 @@
 //! Keeps the workers' picture of the kernel's routes up to date.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use netio::{Waiter, Waker};
 use netlink::Mirror;
 
 use crate::config::StartError;
+use crate::reverse_path::{self, ReversePath};
 use crate::routing::Routing;
 
 /// How long it looks for nothing but news, so that the end of the gateway is seen.
@@ -73,6 +75,10 @@ pub fn host_addresses() -> Result<Vec<IpAddr>, StartError> {
 pub struct RouteKeeper {
     mirror: Mirror,
     ports: Vec<String>,
+    /// How each port wants sources checked.
+    reverse_paths: Vec<ReversePath>,
+    /// `rp_filter` of the kernel for the links of ports, from when they appeared.
+    kernels: BTreeMap<LinkId, u8>,
     wanted: Receiver<(LinkId, IpAddr)>,
     waker: Waker,
     resolver: Resolver,
@@ -84,11 +90,13 @@ pub struct RouteKeeper {
 }
 
 impl RouteKeeper {
-    /// Takes a first picture, for ports that are the interfaces of these names.
+    /// Takes a first picture, for ports that are the interfaces of these names and have sources
+    /// checked so.
     ///
     /// # Errors
     /// [`StartError::Routes`] where the kernel can not be asked.
-    pub fn new(ports: Vec<String>) -> Result<Self, StartError> {
+    pub fn new(ports: Vec<(String, ReversePath)>) -> Result<Self, StartError> {
+        let (ports, reverse_paths) = ports.into_iter().unzip();
         let waker = Waker::new().map_err(StartError::Thread)?;
         let (sender, wanted) = sync_channel(MAX_WANTED);
         let resolver = Resolver { wanted: sender, waker: waker.clone() };
@@ -96,6 +104,8 @@ impl RouteKeeper {
         Ok(Self {
             mirror,
             ports,
+            reverse_paths,
+            kernels: BTreeMap::new(),
             wanted,
             waker,
             resolver,
@@ -117,7 +127,14 @@ impl RouteKeeper {
                 tracing::warn!("routing: {what}");
             }
         }
-        let routing = Arc::new(Routing::new(picture, &self.ports));
+        let mut routing = Routing::new(picture, &self.ports);
+        routing.set_checks(|port, link| {
+            let name = || picture.links.get(&link).map_or("", |link| &link.name);
+            let kernel = self.kernels.entry(link).or_insert_with(|| reverse_path::kernels(name()));
+            let wanted = self.reverse_paths.get(usize::from(port.0)).copied();
+            wanted.unwrap_or_default().check(*kernel)
+        });
+        let routing = Arc::new(routing);
         self.handed_out.push(routing.clone());
         routing
     }

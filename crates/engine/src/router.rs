@@ -13,8 +13,11 @@ use steer::BucketId;
 use wire::icmp_error::Message;
 use wire::{ETHERNET_LEN, Family, Network};
 
+use crate::ip_options;
+use crate::martian::{is_no_destination, is_no_source, stays_on_link};
 use crate::output::{Manner, Onward, Outputs};
 use crate::packet::Packet;
+use crate::reverse_path::Sources;
 use crate::route_keeper::Resolver;
 use crate::routing::Routing;
 
@@ -50,6 +53,8 @@ pub enum Arrival {
     Host,
     /// Nowhere.
     Drop(DropReason),
+    /// Nowhere, and its sender is told why.
+    Refuse(DropReason, Message),
 }
 
 /// Where a packet goes on, found once.
@@ -78,9 +83,11 @@ const OUT_OF_TIME: Course =
 
 /// A worker's part of routing.
 pub struct Router {
-    routing: Arc<Routing>,
+    pub(crate) routing: Arc<Routing>,
     /// What the routes have said of late.
-    ways: Ways,
+    pub(crate) ways: Ways,
+    /// What they have said of sources.
+    pub(crate) sources: Sources,
     /// Connections may be translated.
     translates: bool,
     resolver: Resolver,
@@ -139,6 +146,7 @@ impl Router {
         Self {
             routing: Arc::default(),
             ways: Ways::new(WAYS),
+            sources: Sources::default(),
             translates: false,
             resolver,
             waiting: BTreeMap::new(),
@@ -163,34 +171,37 @@ impl Router {
     /// Where the packet in a frame goes, which is for this router's station. `network`
     /// describes it, `None` for what is not IP.
     #[inline]
-    pub fn packet_arrival(&self, frame: &Frame, network: Option<&Network>) -> Arrival {
+    pub fn packet_arrival(&mut self, frame: &Frame, network: Option<&Network>) -> Arrival {
         match network {
-            Some(network) if network.offset == ETHERNET_LEN => self.judge(network),
+            Some(network) if network.offset == ETHERNET_LEN => self.judge(frame, network),
             Some(_) if wire::priority_tags(frame.bytes()).is_some() => Arrival::Untag,
             // In a VLAN: for an interface of the kernel on top of this one.
             _ => Arrival::Host,
         }
     }
 
-    fn judge(&self, network: &Network) -> Arrival {
+    fn judge(&mut self, frame: &Frame, network: &Network) -> Arrival {
         let (source, destination) = (network.source_ip(), network.destination_ip());
-        if self.takes_own(network) {
-            Arrival::Forward
-        } else if self.routing.is_own(destination)
-            || destination.is_multicast()
-            || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
-            || stays_on_link(destination)
-        {
-            Arrival::Host
-        } else if !wire::is_single_host(source)
-            || stays_on_link(source)
-            || self.routing.is_own(source)
-            || is_nowhere(destination)
-        {
-            Arrival::Drop(DropReason::Martian)
-        } else {
-            Arrival::Forward
+        let may_be_own = self.takes_own(network);
+        if !may_be_own {
+            if is_no_destination(destination) {
+                return Arrival::Drop(DropReason::Martian);
+            }
+            if self.routing.is_own(destination)
+                || destination.is_multicast()
+                || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
+                || stays_on_link(destination)
+            {
+                return Arrival::Host;
+            }
+            if is_no_source(source) || self.routing.is_own(source) {
+                return Arrival::Drop(DropReason::Martian);
+            }
         }
+        if let Some(reason) = self.source_fault(frame.port, network) {
+            return Arrival::Drop(reason);
+        }
+        ip_options::refusal(frame, may_be_own).unwrap_or(Arrival::Forward)
     }
 
     /// Looks at packets for the host's own addresses too from now on: connections may be
@@ -205,8 +216,7 @@ impl Router {
         self.translates
             && network.offset == ETHERNET_LEN
             && self.routing.is_host(network.destination_ip())
-            && wire::is_single_host(network.source_ip())
-            && !stays_on_link(network.source_ip())
+            && !is_no_source(network.source_ip())
             && !self.routing.is_own(network.source_ip())
     }
 
@@ -293,7 +303,7 @@ impl Router {
     pub fn forward(
         &mut self,
         bucket: BucketId,
-        frame: Frame,
+        mut frame: Frame,
         course: Course,
         now_ns: u64,
         exits: &mut Exits<'_>,
@@ -304,6 +314,7 @@ impl Router {
                 self.refuse(OUT_OF_TIME, frame, now_ns, exits);
             }
             Course::By { next, mtu } => {
+                self.enter_options(&mut frame, next);
                 self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
             }
             Course::Host => {
@@ -431,6 +442,7 @@ impl Router {
         exits.outputs.set_names(routing.names());
         self.routing = routing;
         self.ways.forget();
+        self.sources.forget();
         let routing = self.routing.clone();
         let is_dead = |next: NextStation, waiting: &Waiting| {
             !waiting.has_failed
@@ -516,24 +528,8 @@ const fn nanos(duration: Duration) -> u64 {
     duration.as_nanos() as u64
 }
 
-fn stays_on_link(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
-}
-
 fn is_group(station: [u8; 6]) -> bool {
     station[0] & 1 != 0
-}
-
-/// True for what is no destination on any link: "this network" and the unspecified address
-/// (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2).
-fn is_nowhere(destination: IpAddr) -> bool {
-    match destination {
-        IpAddr::V4(address) => address.octets()[0] == 0,
-        IpAddr::V6(address) => address.is_unspecified(),
-    }
 }
 
 /// True if the packet behind an Ethernet header may go one hop further.
@@ -542,7 +538,7 @@ fn has_hop(frame: &Frame) -> bool {
     wire::hops_left(packet) > 1
 }
 
-fn query(network: &Network, link: LinkId, whole: bool) -> Query {
+pub(crate) fn query(network: &Network, link: LinkId, whole: bool) -> Query {
     let (source, destination) = (network.source_ip(), network.destination_ip());
     Query {
         traffic_class: network.traffic_class,
@@ -574,7 +570,7 @@ fn spread(source: IpAddr, destination: IpAddr) -> u32 {
 
 #[cfg(test)]
 #[path = "router_tests.rs"]
-mod tests;
+pub(crate) mod tests;
 
 #[cfg(test)]
 #[path = "router_waiting_tests.rs"]

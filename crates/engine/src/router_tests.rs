@@ -365,10 +365,86 @@ fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
         assert_eq!(arrival(client, own, ROUTER[0]), Arrival::Host, "{own:?}");
     }
     let own = [198, 51, 100, 254];
-    for source in [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1], own] {
+    let sources = [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1], [255; 4], own];
+    for source in sources {
         assert_eq!(arrival(source, server, ROUTER[0]), Arrival::Drop(DropReason::Martian));
     }
-    assert_eq!(arrival(client, [0; 4], ROUTER[0]), Arrival::Drop(DropReason::Martian));
+    assert_eq!(arrival([240, 0, 0, 1], server, ROUTER[0]), Arrival::Forward, "as the kernel does");
+    for nowhere in [[0; 4], [127, 0, 0, 1], [127, 9, 9, 9]] {
+        assert_eq!(arrival(client, nowhere, ROUTER[0]), Arrival::Drop(DropReason::Martian));
+    }
+}
+
+#[test]
+fn ipv6_addresses_that_are_nobodys_on_the_way_are_martian() {
+    let mut bench = Bench::new();
+    let mut arrival = |from: &str, to: &str| {
+        let octets = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::v6(octets(from), octets(to)).macs(CLIENT, ROUTER[0]);
+        builder.udp(7, 9, &[], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        let network = wire::dissect(&bytes).unwrap().network;
+        bench.router.packet_arrival(&frame, network.as_ref())
+    };
+    let (client, server) = ("2001:db8:1::1", "2001:db8:2::2");
+    assert_eq!(arrival(client, server), Arrival::Forward);
+    for source in ["::", "::1", "ff02::1", "fe80::1", "::ffff:192.0.2.1"] {
+        assert_eq!(arrival(source, server), Arrival::Drop(DropReason::Martian), "{source}");
+    }
+    for destination in ["::", "::1", "::ffff:127.0.0.1"] {
+        let dropped = Arrival::Drop(DropReason::Martian);
+        assert_eq!(arrival(client, destination), dropped, "{destination}");
+    }
+    assert_eq!(arrival("fe80::1", "ff02::1"), Arrival::Host);
+}
+
+#[test]
+fn options_are_refused_and_their_faults_told() {
+    let mut bench = Bench::new();
+    let arrival = |bench: &mut Bench, to: [u8; 4], options: &[u8]| {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(CLIENT, ROUTER[0]);
+        builder.options(options).udp(7, 9, &[], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        let network = wire::dissect(&bytes).unwrap().network;
+        bench.router.packet_arrival(&frame, network.as_ref())
+    };
+    let (server, own) = ([198, 51, 100, 2], [198, 51, 100, 254]);
+    let source_route = [131, 7, 4, 203, 0, 113, 1, 0];
+    assert_eq!(arrival(&mut bench, server, &[148, 4, 0, 0]), Arrival::Forward);
+    assert_eq!(arrival(&mut bench, server, &source_route), Arrival::Drop(DropReason::SourceRoute));
+    let told = Message::ParameterProblem { pointer: 22 };
+    assert_eq!(
+        arrival(&mut bench, server, &[7, 3, 3, 0]),
+        Arrival::Refuse(DropReason::IpOptions, told)
+    );
+    assert_eq!(arrival(&mut bench, own, &[7, 3, 3, 0]), Arrival::Host, "it sees to it");
+    bench.router.take_own();
+    assert_eq!(
+        arrival(&mut bench, own, &[7, 3, 3, 0]),
+        Arrival::Drop(DropReason::IpOptions),
+        "and tells"
+    );
+}
+
+/// The address of the link that the packet leaves by, and that of the link it came from.
+#[test]
+fn a_router_records_the_route_of_who_asks_for_it() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    let options =
+        [&[7, 7, 4, 0, 0, 0, 0][..], &[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[0]].concat();
+    let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).options(&options);
+    let frame = bench.packet(&builder, 0);
+    bench.with(|router, exits| forward(router, frame, 0, exits));
+    let frames = bench.wires[1].take();
+    let packet = &frames[0].bytes()[14..];
+    assert_eq!(packet[20..27], [7, 7, 8, 198, 51, 100, 254]);
+    assert_eq!(packet[27..35], [68, 12, 13, 1, 192, 0, 2, 254]);
+    let time_ms = u32::from_be_bytes(packet[35..39].try_into().unwrap());
+    assert!(time_ms > 0 && time_ms < 86_400_000, "{time_ms} (0 for a millisecond a day)");
+    assert!(wire::dissect(frames[0].bytes()).is_ok(), "with its checksum");
 }
 
 /// A rule for a port names the first fragment only, and the datagram would take two ways.

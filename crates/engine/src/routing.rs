@@ -11,6 +11,7 @@ use netio::PortId;
 use netlink::{Link, Picture};
 
 use crate::icmp_answers::Names;
+use crate::reverse_path::SourceCheck;
 
 /// Routes, neighbours, and which port is which interface.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,8 @@ pub struct Routing {
     /// By port; `None` while there is no such interface, or it has no station address.
     ports: Vec<Option<RoutedPort>>,
     by_link: BTreeMap<LinkId, PortId>,
+    /// The networks that the host has an address in, on all of its links.
+    attached: BTreeMap<LinkId, Vec<IpNet>>,
     /// With broadcast addresses, for which it is false.
     own: HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>>,
 }
@@ -37,6 +40,8 @@ pub struct RoutedPort {
     pub names: Names,
     /// Its addresses with their networks.
     pub addresses: Vec<IpNet>,
+    /// What is asked of the sources of what comes in by it.
+    pub check: SourceCheck,
 }
 
 impl Routing {
@@ -58,8 +63,27 @@ impl Routing {
             neighbours: picture.neighbours.clone(),
             ports,
             by_link,
+            attached: picture
+                .links
+                .iter()
+                .map(|(id, link)| (*id, link.addresses.clone()))
+                .collect(),
             own: own_addresses(&picture.fib),
         }
+    }
+
+    /// Has the sources of what comes in by each port, which is this link, checked so.
+    pub fn set_checks(&mut self, mut check: impl FnMut(PortId, LinkId) -> SourceCheck) {
+        for (id, port) in (0..).map(PortId).zip(&mut self.ports) {
+            if let Some(port) = port {
+                port.check = check(id, port.link);
+            }
+        }
+    }
+
+    /// True if an address is in a network that the host has an address in on a link.
+    pub fn is_attached(&self, link: LinkId, address: IpAddr) -> bool {
+        self.attached.get(&link).into_iter().flatten().any(|network| network.contains(&address))
     }
 
     /// A port, if there is such an interface.
@@ -139,7 +163,8 @@ fn routed_port((id, link): (&LinkId, &Link), others: Names) -> Option<RoutedPort
     let own = names(&link.addresses);
     let names = Names { v4: own.v4.or(others.v4), v6: own.v6.or(others.v6) };
     let addresses = link.addresses.clone();
-    Some(RoutedPort { link: *id, station: link.station?, names, addresses })
+    let check = SourceCheck::default();
+    Some(RoutedPort { link: *id, station: link.station?, names, addresses, check })
 }
 
 /// True for an address that packets to `destination` could be from, which is on another link.

@@ -45,10 +45,13 @@ impl Unthreaded {
     ) -> Result<Vec<Self>, StartError> {
         let count = config.workers.resolve(&[]);
         let names: Vec<String> = ports.iter().map(|port| port.name.clone()).collect();
+        let checks: Vec<_> = ports.iter().map(|port| port.rp_filter.check(0)).collect();
         let mut ports = PortBook::new(ports);
         let Placement { table, .. } = ports.place(count, &[], config.buckets)?;
         ports.open_all(count)?;
-        let routing = Arc::new(Routing::new(kernel, &names));
+        let mut routing = Routing::new(kernel, &names);
+        routing.set_checks(|port, _| checks[usize::from(port.0)]);
+        let routing = Arc::new(routing);
         let rules = config.rules.clone().map(|ruleset| {
             let ruleset = Arc::unwrap_or_clone(ruleset);
             let unloaded = Rules::prepare(ruleset, config.mode, config.secret.0, &names)?;

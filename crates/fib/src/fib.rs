@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::route::{Action, NextHop, Route};
-use crate::rule::{Rule, RuleAction, Selector};
+use crate::rule::{LinkSelector, Rule, RuleAction, Selector};
 use crate::table::{Answer, Table};
 use crate::{LinkId, TableId};
 
@@ -81,6 +81,17 @@ pub enum Way {
     Unsupported,
 }
 
+/// What rules and tables say of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answered<'a> {
+    /// It goes to this hop; the routes to its destination begin with the one that it is of.
+    Hop(&'a NextHop, &'a [Route]),
+    /// It is for the host, or for several.
+    Host(Way),
+    /// It goes nowhere.
+    Nobody(Way),
+}
+
 /// Rules and tables.
 #[derive(Clone, Debug)]
 pub struct Fib {
@@ -88,7 +99,9 @@ pub struct Fib {
     v6: Arc<Vec<Rule>>,
     tables: BTreeMap<TableId, Arc<Table>>,
     /// What the rules of IPv4 and IPv6 ask beside addresses, interface and traffic class.
-    asks: [Asks; 2],
+    pub(crate) asks: [Asks; 2],
+    /// Whether a route of IPv4, of IPv6 looks at who sends. True until all are cleared.
+    pub(crate) has_sources: [bool; 2],
     /// Whether a route of IPv4, of IPv6 looks at who sends, or shares flows among hops. True
     /// until all are cleared.
     tells_sources_apart: [bool; 2],
@@ -96,11 +109,12 @@ pub struct Fib {
 
 /// What some of the rules of a family ask of a packet.
 #[derive(Clone, Copy, Debug, Default)]
-struct Asks {
-    source: bool,
+pub(crate) struct Asks {
+    pub(crate) source: bool,
+    pub(crate) link: bool,
     mark: bool,
-    protocol: bool,
-    ports: bool,
+    pub(crate) protocol: bool,
+    pub(crate) ports: bool,
 }
 
 impl Asks {
@@ -108,6 +122,7 @@ impl Asks {
         let any = |asks: fn(&Selector) -> bool| rules.iter().any(|rule| asks(&rule.selector));
         Self {
             source: any(|it| it.source.is_some()),
+            link: any(|it| it.link != LinkSelector::Any),
             mark: any(|it| it.mark.is_some()),
             protocol: any(|it| it.protocol.is_some()),
             ports: any(|it| it.source_port.is_some() || it.destination_port.is_some()),
@@ -126,6 +141,7 @@ impl Default for Fib {
             v6: Arc::new(v6),
             tables: BTreeMap::new(),
             asks: Default::default(),
+            has_sources: [false; 2],
             tells_sources_apart: [false; 2],
         }
     }
@@ -136,7 +152,7 @@ impl Fib {
     /// way.
     pub(crate) fn essence(&self, query: &Query) -> Query {
         let family = usize::from(query.destination.is_ipv6());
-        let Asks { source, mark, protocol, ports } = self.asks[family];
+        let Asks { source, mark, protocol, ports, .. } = self.asks[family];
         let mut asked = Query {
             mark: if mark { query.mark } else { 0 },
             traffic_class: query.tos(),
@@ -156,6 +172,13 @@ impl Fib {
 
     /// Which way a packet goes.
     pub fn way(&self, query: &Query) -> Way {
+        match self.answer(query) {
+            Answered::Hop(hop, _) => Way::Forward(*hop),
+            Answered::Host(way) | Answered::Nobody(way) => way,
+        }
+    }
+
+    pub(crate) fn answer(&self, query: &Query) -> Answered<'_> {
         let rules = if query.destination.is_ipv6() { &self.v6 } else { &self.v4 };
         let mut at = 0;
         for _ in 0..MAX_RULES {
@@ -166,8 +189,8 @@ impl Fib {
             }
             match rule.action {
                 RuleAction::Ask { table, suppress } => {
-                    if let Some(way) = self.ask(table, suppress, query) {
-                        return way;
+                    if let Some(answer) = self.ask(table, suppress, query) {
+                        return answer;
                     }
                 }
                 RuleAction::Goto(priority) => {
@@ -177,31 +200,31 @@ impl Fib {
                     at = if exists { at.max(target) } else { at };
                 }
                 RuleAction::Nop => {}
-                RuleAction::Blackhole => return Way::Blackhole,
-                RuleAction::Unreachable => return Way::Unreachable,
-                RuleAction::Prohibit => return Way::Prohibited,
+                RuleAction::Blackhole => return Answered::Nobody(Way::Blackhole),
+                RuleAction::Unreachable => return Answered::Nobody(Way::Unreachable),
+                RuleAction::Prohibit => return Answered::Nobody(Way::Prohibited),
             }
         }
-        Way::NoRoute
+        Answered::Nobody(Way::NoRoute)
     }
 
     #[inline]
-    fn ask(&self, table: TableId, suppress: Option<u8>, query: &Query) -> Option<Way> {
+    fn ask(&self, table: TableId, suppress: Option<u8>, query: &Query) -> Option<Answered<'_>> {
         let (length, answer) = self.tables.get(&table)?.ask(query)?;
-        let way = match answer {
-            Answer::Forward(hop) => Way::Forward(*hop),
+        let answer = match answer {
+            Answer::Forward(hop, routes) => Answered::Hop(hop, routes),
             Answer::Ends(action) => match action {
-                Action::Local => Way::Local,
-                Action::Broadcast => Way::Broadcast,
-                Action::Multicast => Way::Multicast,
-                Action::Blackhole => return Some(Way::Blackhole),
-                Action::Unreachable => return Some(Way::Unreachable),
-                Action::Prohibit => return Some(Way::Prohibited),
-                Action::Unsupported => Way::Unsupported,
+                Action::Local => Answered::Host(Way::Local),
+                Action::Broadcast => Answered::Host(Way::Broadcast),
+                Action::Multicast => Answered::Host(Way::Multicast),
+                Action::Blackhole => return Some(Answered::Nobody(Way::Blackhole)),
+                Action::Unreachable => return Some(Answered::Nobody(Way::Unreachable)),
+                Action::Prohibit => return Some(Answered::Nobody(Way::Prohibited)),
+                Action::Unsupported => Answered::Nobody(Way::Unsupported),
                 Action::Throw | Action::Forward(_) => return None,
             },
         };
-        suppress.is_none_or(|suppress| length > suppress).then_some(way)
+        suppress.is_none_or(|suppress| length > suppress).then_some(answer)
     }
 
     /// Takes over all rules of a family.
@@ -228,10 +251,10 @@ impl Fib {
     }
 
     fn insert_route(&mut self, table: TableId, route: Route, replaces: bool) {
+        let family = usize::from(route.destination.addr().is_ipv6());
         let has_choice = matches!(&route.action, Action::Forward(hops) if hops.all().len() > 1);
-        if has_choice || route.source.is_some() {
-            self.tells_sources_apart[usize::from(route.destination.addr().is_ipv6())] = true;
-        }
+        self.has_sources[family] |= route.source.is_some();
+        self.tells_sources_apart[family] |= has_choice || route.source.is_some();
         self.table_mut(table).insert(route, replaces);
     }
 
@@ -243,6 +266,7 @@ impl Fib {
     /// Takes all routes of a family out.
     pub fn clear(&mut self, v6: bool) {
         self.tells_sources_apart[usize::from(v6)] = false;
+        self.has_sources[usize::from(v6)] = false;
         for table in self.tables.values_mut() {
             Arc::make_mut(table).clear(v6);
         }

@@ -16,6 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod back;
 mod fib;
 mod neighbour;
 mod route;
@@ -23,6 +24,7 @@ mod rule;
 mod table;
 mod ways;
 
+pub use back::Back;
 pub use fib::{Fib, Query, Way};
 pub use neighbour::{HardwareAddress, Neighbour, Neighbours};
 pub use route::{Action, Hops, NextHop, Route};
@@ -33,6 +35,11 @@ pub use ways::Ways;
 /// An interface, by the kernel's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u32);
+
+impl LinkId {
+    /// Where the host's own packets come from.
+    pub const LOOPBACK: Self = Self(1);
+}
 
 /// A routing table, by the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

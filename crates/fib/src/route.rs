@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::LinkId;
+use crate::fib::Query;
 
 /// A route: what becomes of packets to a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,13 @@ impl Route {
                 (Action::Forward(hops), Action::Forward(others)) => hops.are_the_same(others),
                 (action, other) => action == other,
             }
+    }
+
+    /// True if it is for a packet to its destination.
+    #[inline]
+    pub(crate) fn is_for(&self, query: &Query) -> bool {
+        (self.tos == 0 || self.tos == query.tos())
+            && self.source.is_none_or(|source| source.contains(&query.source))
     }
 
     /// The order in which routes to one destination are asked.

@@ -12,7 +12,8 @@ use crate::route::{Action, NextHop, Route};
 /// What a table says of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
-    Forward(&'a NextHop),
+    /// To this hop; the routes begin with the one that it is of.
+    Forward(&'a NextHop, &'a [Route]),
     Ends(&'a Action),
 }
 
@@ -194,14 +195,12 @@ fn ask<'a, P: Prefix>(
 /// What the first route says that is for a packet and alive.
 #[inline]
 fn first<'a>(routes: &'a [Route], query: &Query) -> Option<Answer<'a>> {
-    routes.iter().find_map(|route| {
-        let is_for_it = (route.tos == 0 || route.tos == query.tos())
-            && route.source.is_none_or(|source| source.contains(&query.source));
-        match &route.action {
-            _ if !is_for_it => None,
-            Action::Forward(hops) => hops.choose(query.flow_hash).map(Answer::Forward),
-            action => Some(Answer::Ends(action)),
+    routes.iter().enumerate().find_map(|(at, route)| match &route.action {
+        _ if !route.is_for(query) => None,
+        Action::Forward(hops) => {
+            hops.choose(query.flow_hash).map(|hop| Answer::Forward(hop, &routes[at..]))
         }
+        action => Some(Answer::Ends(action)),
     })
 }
 

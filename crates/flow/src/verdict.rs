@@ -123,7 +123,10 @@ drop_reasons! {
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
     EthertypeRefused = "ethertype_refused", "Not IP, and of a protocol that `pass` of [gateway] does not name.";
     OtherStation = "other_station", "Frame for another station than the router.";
-    Martian = "martian", "Source address that no packet on its way can have: loopback, a group, link-local, one of the router itself; or a destination that is nowhere, such as 0.0.0.0.";
+    Martian = "martian", "Address that no packet on its way can have: a source that is loopback, a group, link-local or one of the router itself, or a destination that is nowhere, such as 0.0.0.0 or 127.0.0.1.";
+    RpFilter = "rp_filter", "Source that can not be where the packet came from: `rp_filter` of the interface.";
+    SourceRoute = "source_route", "Packet that is to go by way of hosts that its sender names (IP options LSRR and SSRR).";
+    IpOptions = "ip_options", "IP options or IPv6 hop-by-hop options that contradict themselves or that no router may pass on unread; its sender is told where the protocol says so.";
     TtlExceeded = "ttl_exceeded", "Time to live or hop limit used up on the way; its sender is told.";
     NoRoute = "no_route", "No route to the destination, or one that says that it is unreachable; its sender is told.";
     RouteProhibited = "route_prohibited", "A route or a rule forbids the way; its sender is told.";

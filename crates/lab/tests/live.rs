@@ -21,6 +21,8 @@ mod floods;
 mod fragments;
 #[path = "live/h323.rs"]
 mod h323;
+#[path = "live/headers/mod.rs"]
+mod headers;
 #[path = "live/hostile_text.rs"]
 mod hostile_text;
 #[path = "live/kernel.rs"]

@@ -41,6 +41,11 @@ pub enum Message {
         /// section 3.1 for IPv6.
         code: u8,
     },
+    /// A byte of the IPv4 header is wrong (RFC 792, "parameter problem").
+    ParameterProblem {
+        /// Which, from 0.
+        pointer: u8,
+    },
 }
 
 impl Message {
@@ -53,6 +58,8 @@ impl Message {
             (Self::TimeExceeded, Family::V6) => (3, 0, 0),
             (Self::Unreachable { code }, Family::V4) => (3, code, 0),
             (Self::Unreachable { code }, Family::V6) => (1, code, 0),
+            (Self::ParameterProblem { pointer }, Family::V4) => (12, 0, u32::from(pointer) << 24),
+            (Self::ParameterProblem { pointer }, Family::V6) => (4, 0, pointer.into()),
         }
     }
 }

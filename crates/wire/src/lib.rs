@@ -20,6 +20,7 @@ mod hop;
 mod icmp;
 pub mod icmp_error;
 mod ip;
+mod ip_option;
 mod ip_writer;
 mod link;
 mod payload;
@@ -41,6 +42,7 @@ pub use dissected::{
 };
 pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;
+pub use ip_option::{RefusedOption, Waypoint, check_options, has_ipv4_options, record_waypoint};
 pub use link::{
     ETHERNET_LEN, FIRST_ETHERTYPE, LinkProtocol, is_read_behind, priority_tags, vlan_of,
 };

@@ -6,6 +6,7 @@ mod asking;
 // The same for all tests that need a namespace to themselves.
 #[path = "../../../netio/tests/afpacket/namespace.rs"]
 mod namespace;
+mod sources;
 
 use std::collections::BTreeSet;
 use std::io::Write;

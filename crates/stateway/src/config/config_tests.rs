@@ -86,6 +86,33 @@ fn everything_that_can_be_said_is_understood() {
 }
 
 #[test]
+fn the_check_of_sources_is_understood() {
+    let routed = |gateway: &str, lan: &str| {
+        let text = format!(
+            "[gateway]\nmode = \"routed\"\n{gateway}\n[[interface]]\nname = \"lan0\"\n{lan}\n\
+             [[interface]]\nname = \"wan0\""
+        );
+        let config = parse(&text).unwrap();
+        [config.interfaces[0].rp_filter, config.interfaces[1].rp_filter]
+    };
+    use ReversePath::{Auto, Loose, Off, Strict};
+    assert_eq!(routed("", ""), [Auto, Auto]);
+    assert_eq!(routed("", "rp_filter = 0"), [Off, Auto]);
+    assert_eq!(routed("rp_filter = 1", "rp_filter = \"loose\""), [Loose, Strict]);
+    assert_eq!(routed("rp_filter = \"off\"", "rp_filter = \"auto\""), [Auto, Off]);
+    assert_eq!(routed("rp_filter = 2", ""), [Loose, Loose]);
+    for (mode, value, says) in [
+        ("routed", "3", "3 is not allowed; allowed: 0 or \"off\""),
+        ("routed", "\"on\"", "\"on\" is not allowed"),
+        ("bridge", "1", "is for routers"),
+    ] {
+        let text = format!("[gateway]\nmode = \"{mode}\"\nrp_filter = {value}");
+        let problems = parse(&text).unwrap_err().to_string();
+        assert!(problems.contains("gateway.rp_filter: ") && problems.contains(says), "{problems}");
+    }
+}
+
+#[test]
 fn zones_and_the_reserve_are_understood() {
     let config = parse(
         r#"

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
 use control::RuleBook;
-use engine::{Mode, PassList, Settings, StationLimits, TimeoutPolicy, WorkerCount, ZoneConfig};
+use engine::{
+    Mode, PassList, ReversePath, Settings, StationLimits, TimeoutPolicy, WorkerCount, ZoneConfig,
+};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, TunnelSteering};
 
@@ -47,6 +49,8 @@ pub struct Configuration {
     pub hash: HashKind,
     /// Whether datagrams in fragments are spread or kept in order.
     pub fragments: FragmentSteering,
+    /// How a router checks sources, on interfaces that do not say.
+    pub rp_filter: ReversePath,
     /// When the balancer runs.
     pub balance: Every,
     /// Secret of the keyed hash; `None`: drawn at the start.
@@ -90,6 +94,8 @@ pub struct Interface {
     pub supplied_hash_symmetric: bool,
     /// True when what arrives here opens no connections but expected ones.
     pub refuses_new: bool,
+    /// How a router checks the sources of what arrives here.
+    pub rp_filter: ReversePath,
 }
 
 impl Configuration {

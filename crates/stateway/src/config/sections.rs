@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use conntrack::helper::{Helpers, Kind};
 use conntrack::{Label, LabelNames};
-use engine::{Mode, PassList, Settings, StationLimits};
+use engine::{Mode, PassList, ReversePath, Settings, StationLimits};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS, TunnelSteering};
 use toml::Spanned;
@@ -36,7 +36,7 @@ pub(super) fn read(
     }
     config.interfaces = tables(&mut reader, &mut document, "interface")
         .into_iter()
-        .filter_map(|section| interface(&mut reader, section, cpus))
+        .filter_map(|section| interface(&mut reader, section, cpus, &config))
         .collect();
     refuse_repeated_names(&mut reader, &config.interfaces);
     config.timeout_policies = zones::policies(&mut reader, &mut document);
@@ -111,6 +111,7 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
     if let Some(fragments) = section.read(reader, "fragments", |value| choice(value, &orders)) {
         config.fragments = fragments;
     }
+    config.rp_filter = rp_filter(reader, &mut section, config.mode).unwrap_or_default();
     config.balance = section.read(reader, "balance", balance).unwrap_or_default();
     config.secret = section.read(reader, "secret", secret);
     section.finish(reader);
@@ -153,10 +154,37 @@ fn secret(value: &DeValue<'_>) -> Result<HashKey, String> {
     Ok(HashKey((number >> 64) as u64, number as u64))
 }
 
+/// How sources are checked: a value of the kernel's, or a word for it.
+fn rp_filter(
+    reader: &mut Reader<'_>,
+    section: &mut Section<'_>,
+    mode: Mode,
+) -> Option<ReversePath> {
+    const VALUES: [ReversePath; 3] = [ReversePath::Off, ReversePath::Strict, ReversePath::Loose];
+    section.read(reader, "rp_filter", |value| {
+        let [off, strict, loose] = VALUES.map(Some);
+        let auto = Some(ReversePath::Auto);
+        let words = [("auto", auto), ("off", off), ("strict", strict), ("loose", loose)];
+        let found = match value {
+            DeValue::Integer(_) => {
+                number(value, 0, 2).map(|number| VALUES[number as usize]).ok()
+            }
+            _ => choice(value, &words).ok(),
+        };
+        let refused = || format!("{} is not allowed; allowed: 0 or \"off\", 1 or \"strict\", 2 or \"loose\", \"auto\"", show(value));
+        let found = found.ok_or_else(refused)?;
+        if mode == Mode::Bridge {
+            return Err("is for routers; take it out, or set gateway.mode = \"routed\"".to_owned());
+        }
+        Ok(found)
+    })
+}
+
 fn interface(
     reader: &mut Reader<'_>,
     mut section: Section<'_>,
     cpus: &CpuSet,
+    gateway: &Configuration,
 ) -> Option<Interface> {
     let name_line = reader.line(section.place_of("name"));
     let rps_cpus_line = reader.line(section.place_of("rps_cpus"));
@@ -176,6 +204,7 @@ fn interface(
     let supplied_hash = section.read(reader, "supplied_hash", |value| choice(value, &hashes));
     let words = [("accept", Some(false)), ("drop", Some(true))];
     let refuses_new = section.read(reader, "new_connections", |value| choice(value, &words));
+    let rp_filter = rp_filter(reader, &mut section, gateway.mode);
     section.finish(reader);
     Some(Interface {
         name_line,
@@ -185,6 +214,7 @@ fn interface(
         rps_cpus: rps_cpus.flatten(),
         supplied_hash_symmetric: supplied_hash.unwrap_or(false),
         refuses_new: refuses_new.unwrap_or(false),
+        rp_filter: rp_filter.unwrap_or(gateway.rp_filter),
     })
 }
 

@@ -158,6 +158,7 @@ fn start(
         rps_cpus: interface.rps_cpus,
         supplied_hash_symmetric: interface.supplied_hash_symmetric,
         refuses_new: interface.refuses_new,
+        rp_filter: interface.rp_filter,
         ..PortSetup::new(
             interface.name.clone(),
             AfPacket::new(interface.name.clone(), PortId(index as u16), config.mode),

@@ -1,0 +1,70 @@
+//! The way back to who sent a packet, by which a packet with a forged source is told (RFC 3704).
+
+use crate::LinkId;
+use crate::fib::{Answered, Fib, Query};
+use crate::route::{Action, Route};
+
+/// Where the best route to the source of a packet leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// Out of the link that the packet came in by, or out of several with this among them.
+    Here,
+    /// Out of other links.
+    Elsewhere {
+        /// The first of them.
+        link: LinkId,
+        /// The source itself is on that link, not behind a router.
+        is_direct: bool,
+    },
+    /// To the host itself, or to no single host.
+    Host,
+    /// Nowhere: there is no route, or none that packets can take.
+    Nowhere,
+}
+
+impl Fib {
+    /// Looks for the way back to the source of a packet as the kernel does: by rules and routes for
+    /// a packet the other way round, without a mark, that has come in where this one is to go `out`
+    /// (`None`: it is for the host).
+    pub fn back(&self, packet: &Query, out: Option<LinkId>) -> Back {
+        let reverse = Query {
+            source: packet.destination,
+            destination: packet.source,
+            link: out.unwrap_or(LinkId::LOOPBACK),
+            mark: 0,
+            ports: packet.ports.map(|(source, destination)| (destination, source)),
+            ..*packet
+        };
+        let (hop, routes) = match self.answer(&reverse) {
+            Answered::Hop(hop, routes) => (hop, routes),
+            Answered::Host(_) => return Back::Host,
+            Answered::Nobody(_) => return Back::Nowhere,
+        };
+        // Of IPv6 routes that differ in nothing but their hop each is as good: two links may have
+        // one prefix. Of IPv4 routes the kernel asks the first alone.
+        let rank = routes.first().map(Route::rank);
+        let is_as_good = |route: &&Route| packet.source.is_ipv6() && Some(route.rank()) == rank;
+        let others = routes.iter().skip(1).take_while(is_as_good);
+        let alike = routes.iter().take(1).chain(others);
+        let is_here = alike.filter(|route| route.is_for(&reverse)).any(|route| {
+            let Action::Forward(hops) = &route.action else { return false };
+            hops.all().iter().any(|hop| hop.link == packet.link)
+        });
+        if is_here {
+            return Back::Here;
+        }
+        Back::Elsewhere { link: hop.link, is_direct: hop.gateway.is_none() }
+    }
+
+    /// True if nothing but the source, the traffic class and the link decides what
+    /// [`Fib::back`] says of packets of a family.
+    pub fn is_back_plain(&self, v6: bool) -> bool {
+        let family = usize::from(v6);
+        let asks = self.asks[family];
+        !(asks.source || asks.link || asks.protocol || asks.ports || self.has_sources[family])
+    }
+}
+
+#[cfg(test)]
+#[path = "back_tests.rs"]
+mod tests;

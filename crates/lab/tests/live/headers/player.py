@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Sends packets through a router, and says what became of them.
+
+The router has the ends "client0" and "server0" of two cables; this plays the hosts at the others,
+"client1" and "server1". Takes a file each line of which has a side and a frame in hexadecimal
+digits, the last 8 bytes of which no other frame has. Prints for each a line in JSON: the frames
+that came "out", each with its side, and the "answers" that its sender got, each an ICMP message.
+
+Two last frames tell that all others have come through, if nothing overtakes them: one that goes on,
+and one whose time to live is over.
+"""
+import json
+import select
+import socket
+import sys
+import time
+
+ETH_P_ALL = 3
+SIDES = ("client", "server")
+# Between two frames, seconds: routers limit how many errors they send.
+PACE = 0.002
+# How long the last may take, seconds.
+PATIENCE = 10
+
+
+def cable(name):
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+    opened.bind((name, ETH_P_ALL))
+    opened.setblocking(False)
+    return opened
+
+
+def message(frame):
+    """The ICMP message in a frame that is an error, else none."""
+    if frame[12:14] == b"\x08\x00" and frame[23] == 1:
+        found = frame[14 + (frame[14] & 15) * 4:]
+        return found if found[0] in (3, 4, 5, 11, 12) else None
+    if frame[12:14] == b"\x86\xdd" and frame[20] == 58:
+        return frame[54:] if frame[54] < 128 or frame[54] == 137 else None
+    return None
+
+
+def main():
+    cables = {side: cable(f"{side}1") for side in SIDES}
+    with open(sys.argv[1]) as file:
+        frames = [(side, bytes.fromhex(frame)) for side, frame in map(str.split, file)]
+    told = {frame[-8:]: {"out": [], "answers": []} for _, frame in frames}
+
+    def collect():
+        for side, end in cables.items():
+            while True:
+                try:
+                    frame, address = end.recvfrom(65536)
+                except BlockingIOError:
+                    break
+                if address[2] == socket.PACKET_OUTGOING or frame[-8:] not in told:
+                    continue
+                error = message(frame)
+                if error is None:
+                    told[frame[-8:]]["out"].append([side, frame.hex()])
+                else:
+                    told[frame[-8:]]["answers"].append(error.hex())
+
+    for side, frame in frames:
+        cables[side].send(frame)
+        time.sleep(PACE)
+        collect()
+    passed, refused = frames[-2][1][-8:], frames[-1][1][-8:]
+    until = time.monotonic() + PATIENCE
+    while not (told[passed]["out"] and told[refused]["answers"]):
+        left = until - time.monotonic()
+        if left < 0:
+            sys.exit("what ought to have come last has not come")
+        select.select(list(cables.values()), [], [], left)
+        collect()
+    for _, frame in frames[:-2]:
+        print(json.dumps(told[frame[-8:]]))
+
+
+main()

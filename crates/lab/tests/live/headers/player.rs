@@ -1,0 +1,172 @@
+//! A namespace with a router between two cables, the kernel or Stateway, and who plays the hosts.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use lab::{Namespace, Placement, Result, Side, Stateway, StatewaySpec};
+use serde_json::Value;
+use wire::build::PacketBuilder;
+
+use crate::scenario::stateway_binary;
+
+/// Stations of the router's ends and of the hosts, the client's side first (RFC 9542).
+const ROUTER: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 3], [0, 0, 0x5e, 0, 0x53, 4]];
+const HOSTS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 1], [0, 0, 0x5e, 0, 0x53, 2]];
+
+/// The hosts, and the router's addresses towards them.
+pub const CLIENT: [u8; 4] = [192, 0, 2, 1];
+pub const SERVER: [u8; 4] = [198, 51, 100, 2];
+pub const OWN: [[u8; 4]; 2] = [[192, 0, 2, 254], [198, 51, 100, 254]];
+/// 2001:db8:1::1 and 2001:db8:2::2.
+pub const CLIENT_V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+pub const SERVER_V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+
+/// How long sending may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A frame from a host's side.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub side: Side,
+    pub frame: Vec<u8>,
+}
+
+/// What became of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// What came out, and where.
+    pub out: Vec<(Side, Vec<u8>)>,
+    /// ICMP errors to its sender.
+    pub answers: Vec<Vec<u8>>,
+}
+
+impl Fate {
+    /// Nothing came of it.
+    pub fn is_silent(&self) -> bool {
+        self.out.is_empty() && self.answers.is_empty()
+    }
+}
+
+/// A namespace with the router, and one of the hosts.
+pub struct Router {
+    pub namespace: Namespace,
+    hosts: Namespace,
+    player: String,
+}
+
+impl Router {
+    /// One in which the kernel forwards.
+    pub fn new() -> Result<Self> {
+        let (namespace, hosts) = (Namespace::new("router")?, Namespace::new("hosts")?);
+        for (at, side, subnet) in [(0, "client", "192.0.2"), (1, "server", "198.51.100")] {
+            let (near, far) = (format!("{side}0"), format!("{side}1"));
+            namespace.join(&near, &hosts, &far)?;
+            // Nobody but who plays the hosts sends anything.
+            let quiet = |end, station: [u8; 6]| {
+                let station = station.map(|byte| format!("{byte:02x}")).join(":");
+                format!("link set {end} address {station} multicast off addrgenmode none")
+            };
+            hosts.ip(&[&quiet(&far, HOSTS[at]), &format!("link set {far} arp off")])?;
+            let number = at + 1;
+            let station = HOSTS[at].map(|byte| format!("{byte:02x}")).join(":");
+            let known = |address| format!("neigh add {address} lladdr {station} dev {near}");
+            namespace.ip(&[
+                &quiet(&near, ROUTER[at]),
+                &format!("addr add {subnet}.254/24 dev {near}"),
+                &format!("addr add 2001:db8:{number}::fe/64 dev {near} nodad"),
+                &known(format!("{subnet}.{number}")),
+                &known(format!("2001:db8:{number}::{number}")),
+            ])?;
+        }
+        let router = Self { player: hosts.write_file("player.py", PLAYER)?, hosts, namespace };
+        router.set(&[
+            "net.ipv4.ip_forward=1",
+            "net.ipv6.conf.all.forwarding=1",
+            "net.ipv4.icmp_ratelimit=0",
+            "net.ipv4.icmp_msgs_per_sec=100000",
+            "net.ipv4.icmp_msgs_burst=100000",
+            "net.ipv6.icmp.ratelimit=0",
+            "net.ipv4.conf.all.send_redirects=0",
+            "net.ipv4.conf.client0.send_redirects=0",
+            "net.ipv4.conf.server0.send_redirects=0",
+        ])?;
+        Ok(router)
+    }
+
+    pub fn set(&self, sysctls: &[&str]) -> Result<()> {
+        self.namespace.program("sysctl").args(["-qw"]).args(sysctls).check().map(drop)
+    }
+
+    /// Starts Stateway in the kernel's place, with this behind the names of its interfaces.
+    pub fn stateway(&self, keys: [&str; 2]) -> Result<Stateway> {
+        let interface = |(name, keys)| format!("[[interface]]\nname = \"{name}\"\n{keys}\n");
+        let interfaces: String = ["client0", "server0"].iter().zip(keys).map(interface).collect();
+        let spec = StatewaySpec {
+            interfaces: Vec::new(),
+            routed: true,
+            more: interfaces,
+            ..StatewaySpec::new(stateway_binary()?, 1)
+        };
+        Stateway::start(&self.namespace, &spec, &Placement::free())
+    }
+
+    /// Sends frames, and says what became of each.
+    pub fn play(&self, sent: &[Sent]) -> Result<Vec<Fate>> {
+        let mut text = String::new();
+        let ends = [64, 1].map(|ttl| {
+            let mut frame = Vec::new();
+            PacketBuilder::v4(CLIENT, SERVER).ttl(ttl).udp(9, 9, &[ttl; 24], &mut frame);
+            Sent { side: Side::Client, frame }
+        });
+        for Sent { side, frame } in sent.iter().chain(&ends) {
+            let (name, at) = match side {
+                Side::Client => ("client", 0),
+                Side::Server => ("server", 1),
+            };
+            let link: Vec<u8> = [ROUTER[at], HOSTS[at]].concat();
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{name} {}{}", hex(&link), hex(&frame[12..]));
+        }
+        let file = self.hosts.write_file("frames", text.as_bytes())?;
+        let player = self.hosts.program("python3").args([&self.player, &file]);
+        let told = player.limit(LIMIT).check()?;
+        let fates: Vec<Fate> = told.lines().map(read).collect();
+        assert_eq!(fates.len(), sent.len());
+        Ok(fates)
+    }
+}
+
+const PLAYER: &[u8] = include_bytes!("player.py");
+
+fn read(line: &str) -> Fate {
+    let told: Value = serde_json::from_str(line).expect("the player prints JSON");
+    let list = |key: &str| told[key].as_array().expect("a list");
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let out = list("out").iter().map(|out| {
+        let side = if out[0] == "client" { Side::Client } else { Side::Server };
+        (side, bytes(&text(&out[1])))
+    });
+    let answers = list("answers").iter().map(|answer| bytes(&text(answer))).collect();
+    Fate { out: out.collect(), answers }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
+    (0..hex.len()).step_by(2).map(digits).collect()
+}
+
+/// Numbers frames, so that no two are the same.
+#[derive(Default)]
+pub struct Numbers(u64);
+
+impl Numbers {
+    /// A payload that no other frame has, which fills the shortest Ethernet frame.
+    pub fn payload(&mut self) -> Vec<u8> {
+        self.0 += 1;
+        [&[0; 24][..], &self.0.to_be_bytes()].concat()
+    }
+}
