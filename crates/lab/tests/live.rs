@@ -11,6 +11,8 @@
 mod announced;
 #[path = "live/calls.rs"]
 mod calls;
+#[path = "live/carried.rs"]
+mod carried;
 #[path = "live/floods.rs"]
 mod floods;
 #[path = "live/fragments/mod.rs"]
