@@ -165,3 +165,60 @@ fn what_the_far_end_says_first_is_let_in_only_as_an_answer() {
         assert_eq!((crew.offer(1, &other), crew.to_host()), (None, 2));
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// A tunnel that is open stays open, also while its parts travel, and each flow inside keeps
+    /// its order.
+    #[test]
+    fn a_tunnel_goes_on_in_order_while_buckets_move(
+        steps in prop::collection::vec((0u8..8, any::<u16>(), any::<u16>()), 20..200),
+        kind in prop::sample::select(KINDS.to_vec()),
+    ) {
+        const FLOWS: u16 = 8;
+        let mut crew = gateway(3);
+        let opening = wrap(kind, &from_inside(CLIENT, PEER), &inner(kind, 2000, false));
+        prop_assert!(crew.offer(0, &opening).is_some());
+        // The number of each packet stands behind the header of its datagram.
+        let mut sent = HashMap::<(usize, u16), Vec<u16>>::new();
+        let mut heard = sent.clone();
+        let hear = |crew: &Crew, heard: &mut HashMap<(usize, u16), Vec<u16>>| {
+            for port in [0, 1] {
+                for frame in crew.sent(1 - port) {
+                    let outer = dissect(frame.bytes()).unwrap().network.unwrap();
+                    let inner = wire::inside(frame.bytes(), &outer).unwrap();
+                    let (from, to) = inner.transport.ports().unwrap();
+                    let end = &frame.bytes()[inner.end as usize - 2..inner.end as usize];
+                    let number = u16::from_be_bytes([end[0], end[1]]);
+                    heard.entry((port, if port == 0 { from } else { to })).or_default().push(number);
+                }
+            }
+        };
+        for (number, (what, a, b)) in (0u16..).zip(steps) {
+            match what {
+                0 => crew.start_move(a, b),
+                1..6 => {
+                    let (port, flow) = (usize::from(a % 2), 2000 + b % FLOWS);
+                    let ends = match port {
+                        0 => from_inside(CLIENT, PEER),
+                        _ => from_outside(PEER, OWN),
+                    };
+                    let mut inner = inner(kind, flow, port == 1);
+                    let end = inner.len();
+                    inner[end - 2..].copy_from_slice(&number.to_be_bytes());
+                    crew.arrive(port, &wrap(kind, &ends, &inner));
+                    sent.entry((port, flow)).or_default().push(number);
+                }
+                _ => {
+                    crew.turn(usize::from(a % 3));
+                }
+            }
+            hear(&crew, &mut heard);
+        }
+        crew.settle();
+        hear(&crew, &mut heard);
+        prop_assert_eq!((crew.reasons(), crew.to_host()), (vec![], 0));
+        prop_assert_eq!(heard, sent);
+    }
+}

@@ -13,6 +13,8 @@ mod announced;
 mod bypass;
 #[path = "live/calls.rs"]
 mod calls;
+#[path = "live/carried.rs"]
+mod carried;
 #[path = "live/control_groups.rs"]
 mod control_groups;
 #[path = "live/floods.rs"]

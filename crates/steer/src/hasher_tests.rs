@@ -305,3 +305,55 @@ fn a_call_is_in_the_bucket_of_its_packets() {
         }
     }
 }
+
+/// A packet of GRE between two gateways with these flags and words of options, and a datagram of a
+/// flow inside.
+fn tunnelled(flags: u8, words: usize, flow: u16, back: bool) -> Vec<u8> {
+    let builder = |a: [u8; 4], b: [u8; 4]| {
+        let (from, to) = if back { (b, a) } else { (a, b) };
+        wire::build::PacketBuilder::v4(from, to)
+    };
+    let ports = if back { (53, flow) } else { (flow, 53) };
+    let (mut inner, mut outer) = (Vec::new(), Vec::new());
+    builder([192, 0, 2, 1], [198, 51, 100, 2]).udp(ports.0, ports.1, b"inside", &mut inner);
+    let header = [&[flags, 0, 8, 0][..], &vec![0; 4 * words], &inner[14..]].concat();
+    builder([203, 0, 113, 1], [203, 0, 113, 2]).raw(protocol::GRE, &header, &mut outer);
+    outer
+}
+
+#[test]
+fn what_a_tunnel_carries_chooses_the_bucket_and_nothing_else() {
+    const NUMBERED: (u8, usize) = (0x10, 1);
+    for kind in [HashKind::Sip, HashKind::ToeplitzSymmetric] {
+        let inner = SteeringConfig { buckets: BucketCount::DEFAULT, ..*hasher(kind).config() };
+        let outer = SteeringConfig { tunnels: TunnelSteering::Outer, ..inner };
+        let ordered = SteeringConfig { fragments: FragmentSteering::Ordered, ..inner };
+        for (config, (flags, words), spreads) in [
+            (inner, (0, 0), true),
+            (inner, NUMBERED, false),
+            (outer, (0, 0), false),
+            (ordered, (0, 0), false),
+        ] {
+            let hasher = SteeringHasher::new(config);
+            let steer = |flow: u16, back: bool| {
+                let frame = tunnelled(flags, words, flow, back);
+                let network = wire::dissect(&frame).unwrap().network.unwrap();
+                match hasher.steer_frame(&frame, &network, ZONE, None) {
+                    Steered::Flow { keyed, bucket, .. } => (keyed.key, bucket),
+                    other => panic!("{other:?}"),
+                }
+            };
+            let (tunnel, first) = steer(1000, false);
+            assert_eq!(tunnel.protocol, protocol::GRE);
+            let mut buckets = std::collections::HashSet::from([first]);
+            for flow in 1001..1400 {
+                let (key, bucket) = steer(flow, false);
+                assert_eq!((key, steer(flow, true)), (tunnel, (tunnel, bucket)));
+                buckets.insert(bucket);
+            }
+            // 400 balls in 256 urns leave a fifth of these empty.
+            let expected = if spreads { 180..=230 } else { 1..=1 };
+            assert!(expected.contains(&buckets.len()), "{config:?}: {}", buckets.len());
+        }
+    }
+}
