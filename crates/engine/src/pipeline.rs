@@ -30,7 +30,9 @@ const LIMITS: [DropReason; 3] =
 const EVICT_AT_ONCE: usize = 64;
 
 impl Worker {
-    /// Finds the bucket of a frame and hands it to the bucket's owner.
+    /// Finds the bucket of a frame and hands it to the bucket's owner. In line, although it is
+    /// called from two places: a frame is copied when it is handed to a function.
+    #[inline(always)]
     pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
         let arrival = |router: &mut Router, frame: &Frame| router.arrival(frame);
         let Some(frame) = self.arrive(frame, arrival, now) else { return };
@@ -51,9 +53,18 @@ impl Worker {
         }
     }
 
+    /// Steers a frame whose tags only have a priority without them.
+    #[cold]
+    #[inline(never)]
+    fn steer_untagged(&mut self, mut frame: Frame) {
+        frame.take_priority_tags();
+        self.steer(frame, self.now);
+    }
+
     /// Passes what is not IP if it is on the list. It has no flow and stays in the order of its
     /// queue.
     #[cold]
+    #[inline(never)]
     fn pass_unjudged(&mut self, frame: Frame, now: Timestamp) {
         if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
             return self.drop_frame(frame, DropReason::EthertypeRefused.into());
@@ -66,19 +77,28 @@ impl Worker {
 
     /// What a router does with a frame that has arrived, unless it goes on; a bridge takes
     /// every frame.
-    #[inline]
+    #[inline(always)]
     fn arrive(
         &mut self,
+<<<<<<< ours
         mut frame: Frame,
         arrival: impl FnOnce(&mut Router, &Frame) -> Arrival,
         now: Timestamp,
+=======
+        frame: Frame,
+        arrival: impl FnOnce(&Router, &Frame) -> Arrival,
+>>>>>>> theirs
     ) -> Option<Frame> {
         match self.router.as_mut().map(|router| arrival(router, &frame)) {
             None | Some(Arrival::Forward) => return Some(frame),
+<<<<<<< ours
             Some(Arrival::Untag) => {
                 frame.take_priority_tags();
                 self.steer(frame, now);
             }
+=======
+            Some(Arrival::Untag) => self.steer_untagged(frame),
+>>>>>>> theirs
             Some(Arrival::Host) => {
                 self.counters.softnet.processed += 1;
                 self.counters.output.to_host += 1;

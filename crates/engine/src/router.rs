@@ -47,7 +47,7 @@ const MAX_ASKED: usize = 1024;
 pub enum Arrival {
     /// It is routed.
     Forward,
-    /// So it is when its tags are taken off: they only have a priority.
+    /// It is routed when its tags, which only have a priority, are taken off.
     Untag,
     /// The kernel has its own copy, and does what is to be done.
     Host,

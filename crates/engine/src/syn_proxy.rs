@@ -194,7 +194,7 @@ impl Worker {
 
     /// Takes a packet of a connection that the proxy has opened all its way; false for any
     /// other.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_proxied(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
             && let Some(bucket) = self.ownership.get(packet.bucket)

@@ -73,7 +73,10 @@ impl Port {
                 v4.udp(1000, 53, &body[..100], &mut bytes);
                 bytes.truncate(30);
             }
-            10 => bytes.extend([&station(peer)[..], &[2; 6], &[0x88, 0xb5], &body[..50]].concat()),
+            10 => {
+                let protocol = if place == 0 { [0x88, 0xb5] } else { [0x08, 0x06] };
+                bytes.extend([&station(peer)[..], &[2; 6], &protocol, &body[..50]].concat());
+            }
             11 => bytes
                 .extend([&[1, 0x80, 0xc2, 0, 0, 2][..], &[2; 6], &[0x88, 0xcc], &[0; 50]].concat()),
             12 => {
@@ -206,8 +209,12 @@ fn what_came_in_and_was_made_went_out_or_was_dropped() {
         assert_eq!(made.frag_fails, totals.dropped(DropReason::FragNeeded));
         assert!(made.frag_fails > 1000 && made.icmp_out_msgs > 0, "{made:?}");
         assert_eq!(made.flood_copies > 0, mtus.len() > 2, "{made:?}");
-        use DropReason::{BadChecksum, FragIncomplete, FragOverlap, LinkLocal, MalformedIpv4};
-        for reason in [BadChecksum, FragIncomplete, FragOverlap, LinkLocal, MalformedIpv4] {
+        use DropReason::{
+            BadChecksum, EthertypeRefused, FragIncomplete, FragOverlap, LinkLocal, MalformedIpv4,
+        };
+        for reason in
+            [BadChecksum, EthertypeRefused, FragIncomplete, FragOverlap, LinkLocal, MalformedIpv4]
+        {
             assert!(totals.dropped(reason) > 0, "{reason}: {totals:?}");
         }
         assert!(totals.defrag.reasm_oks > 100, "{totals:?}");

@@ -65,6 +65,8 @@ mod services;
 mod stallers;
 #[path = "live/stateway.rs"]
 mod stateway;
+#[path = "live/stations.rs"]
+mod stations;
 #[path = "live/syn_proxy.rs"]
 mod syn_proxy;
 #[path = "live/tracking/mod.rs"]

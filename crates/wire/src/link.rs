@@ -63,22 +63,30 @@ pub(crate) struct IpPlace {
 /// Reads the Ethernet header at `start` and whatever is between it and IP.
 #[inline(always)]
 pub(crate) fn read(frame: &[u8], start: u16) -> Result<Link, Malformed> {
-    let Header { mut ethertype, vlan, end } = header(frame, start)?;
+    let header = untagged(frame, start)?;
+    let ip = match header.ethertype {
+        ethertype::IPV4 => known(Family::V4, header.end, frame.len()),
+        ethertype::IPV6 => known(Family::V6, header.end, frame.len()),
+        _ => return read_further(frame, header),
+    };
+    Ok(Link { ethertype: header.ethertype, vlan: 0, ip })
+}
+
+/// Reads what is between an Ethernet header and IP that does not follow it at once.
+#[inline(never)]
+fn read_further(frame: &[u8], header: Header) -> Result<Link, Malformed> {
+    let Header { ethertype, vlan, end } = behind_tags(frame, header)?;
     let ip = match ethertype {
         ethertype::IPV4 => known(Family::V4, end, frame.len()),
         ethertype::IPV6 => known(Family::V6, end, frame.len()),
-        ethertype::PPPOE => {
-            let place = pppoe(frame, end)?;
-            if let Some(place) = &place {
-                ethertype = match place.family {
-                    Family::V4 => ethertype::IPV4,
-                    Family::V6 => ethertype::IPV6,
-                };
-            }
-            place
-        }
+        ethertype::PPPOE => pppoe(frame, end)?,
         ethertype::MPLS | ethertype::MPLS_UPSTREAM => mpls(frame, end)?,
         _ => None,
+    };
+    let ethertype = match ip {
+        Some(IpPlace { family: Family::V4, guessed: false, .. }) => ethertype::IPV4,
+        Some(IpPlace { family: Family::V6, guessed: false, .. }) => ethertype::IPV6,
+        _ => ethertype,
     };
     Ok(Link { ethertype, vlan, ip })
 }
@@ -93,36 +101,38 @@ struct Header {
     end: u16,
 }
 
-#[inline(always)]
 fn header(frame: &[u8], start: u16) -> Result<Header, Malformed> {
+    behind_tags(frame, untagged(frame, start)?)
+}
+
+/// The header at `start` up to its first EtherType.
+#[inline(always)]
+fn untagged(frame: &[u8], start: u16) -> Result<Header, Malformed> {
     let header: &[u8; 14] = tail(frame, start).first_chunk().ok_or(Malformed::Link)?;
     let ethertype = u16::from_be_bytes([header[12], header[13]]);
-    let end = advance(start, ETHERNET_LEN)?;
-    if is_tag(ethertype) { tagged(frame, end) } else { Ok(Header { ethertype, vlan: 0, end }) }
+    Ok(Header { ethertype, vlan: 0, end: advance(start, ETHERNET_LEN)? })
 }
 
 const fn is_tag(ethertype: u16) -> bool {
     matches!(ethertype, ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_QINQ)
 }
 
-/// The header whose first tag has its identifier at `end`. A tag with identifier 0 says how
-/// urgent a frame is and names no VLAN (IEEE 802.1Q-2022 table 9-2). A receiver takes any number
-/// of such tags off.
-#[inline(never)]
-fn tagged(frame: &[u8], mut end: u16) -> Result<Header, Malformed> {
-    let mut vlan = 0;
+/// The header with its tags. One with identifier 0 says how urgent a frame is and names no VLAN
+/// (IEEE 802.1Q-2022 table 9-2); receivers take any number of such tags off.
+fn behind_tags(frame: &[u8], header: Header) -> Result<Header, Malformed> {
+    let Header { mut ethertype, mut vlan, mut end } = header;
     for _ in 0..Dissected::MAX_VLAN_TAGS {
+        if !is_tag(ethertype) {
+            break;
+        }
         let &[i0, i1, t0, t1] = tail(frame, end).first_chunk().ok_or(Malformed::Link)?;
         if vlan == 0 {
             vlan = u16::from_be_bytes([i0, i1]) & 0x0fff;
         }
-        let ethertype = u16::from_be_bytes([t0, t1]);
+        ethertype = u16::from_be_bytes([t0, t1]);
         end = advance(end, 4)?;
-        if !is_tag(ethertype) {
-            return Ok(Header { ethertype, vlan, end });
-        }
     }
-    Err(Malformed::LinkDepth)
+    if is_tag(ethertype) { Err(Malformed::LinkDepth) } else { Ok(Header { ethertype, vlan, end }) }
 }
 
 /// True for the EtherTypes of IP and of tags: what follows them is read and never only named.

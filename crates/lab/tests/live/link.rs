@@ -130,13 +130,15 @@ struct Seen {
     answered: BTreeSet<u16>,
 }
 
-fn listen(program: lab::Program, script: &str) -> Result<Background> {
+/// Prints what arrives at `eth0` of where the program runs.
+pub fn listen(program: lab::Program, script: &str) -> Result<Background> {
     let mut listening = program.args([script, "listen"]).spawn()?;
     listening.wait_for_text("ready")?;
     Ok(listening)
 }
 
-fn frames(listening: Background) -> Result<Vec<Vec<u8>>> {
+/// What was printed.
+pub fn frames(listening: Background) -> Result<Vec<Vec<u8>>> {
     let printed = listening.terminate()?.stdout;
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     let lines = printed.lines().filter(|line| *line != "ready");

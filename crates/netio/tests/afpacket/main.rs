@@ -288,6 +288,9 @@ fn a_vlan_tag_is_put_back() {
         for (tags, length, offload) in [
             ([0x81, 0, 0xa0, 7, 8, 0, 0x45, 0], 64, Offload::default()),
             ([0x81, 0, 0x0f, 0xff, 8, 0, 0x45, 0], 1518, Offload::default()),
+            // Tags that only have a priority, also several.
+            ([0x81, 0, 0, 0, 8, 0, 0x45, 0], 64, Offload::default()),
+            ([0x88, 0xa8, 0xe0, 0, 0x81, 0, 0, 0], 64, Offload::default()),
             // The kernel sends these only up to the length of an untagged frame.
             ([0x88, 0xa8, 0, 1, 0x81, 0, 0, 2], 1514, Offload::default()),
             (
