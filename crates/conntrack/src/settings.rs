@@ -33,6 +33,12 @@ pub struct Settings {
     pub dccp_loose: bool,
     /// Most expectations of the gateway.
     pub expect_max: u64,
+    /// Believe what is announced on TCP connections whose opening was not seen.
+    pub expect_picked_up: bool,
+    /// Expect connections to ports below 1024.
+    pub expect_privileged: bool,
+    /// Believe what ends announce for others.
+    pub expect_third_parties: bool,
     /// Believe FTP's addresses that are not the sender's.
     pub ftp_loose: bool,
     /// Media of SIP calls come from the other end of the signalling, and go to its sender.
@@ -113,6 +119,9 @@ impl Default for Settings {
             events: false,
             dccp_loose: false,
             expect_max: 0,
+            expect_picked_up: false,
+            expect_privileged: false,
+            expect_third_parties: false,
             ftp_loose: false,
             sip_direct_media: false,
             sip_direct_signalling: false,
@@ -237,6 +246,15 @@ declare_tunables! {
     "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a UDP flow with traffic both ways for two seconds, or a UDP-Lite flow with any, is kept.",
         [timeouts.udp_stream];
+    "stateway_expect_picked_up", Switch, 0, 0..=1,
+        "Believe all that is announced on TCP connections whose opening was not seen.",
+        [expect_picked_up];
+    "stateway_expect_privileged_ports", Switch, 0, 0..=1,
+        "Expect connections to ports below 1024 too, wherever a helper reads that they are announced.",
+        [expect_privileged];
+    "stateway_expect_third_parties", Switch, 0, 0..=1,
+        "Expect connections to hosts that are not the end that announces them, such as those whom an H.323 gatekeeper names.",
+        [expect_third_parties];
     "stateway_pptp_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
         "How long a call that PPTP has announced is kept with one end heard.",
         [timeouts.call];

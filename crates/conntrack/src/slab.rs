@@ -260,10 +260,11 @@ impl Slab {
         self.watchers.insert(slot, Box::new(watcher));
     }
 
-    /// The helper of a connection that is watched.
+    /// The helper of a connection that is watched, unless it has left.
     pub fn watcher(&self, slot: u32) -> Option<&Watcher> {
         let is_watched = self[slot].head.status.has(Status::WATCHED);
-        is_watched.then(|| self.watchers.get(slot)).flatten().map(Box::as_ref)
+        let watcher = is_watched.then(|| self.watchers.get(slot)).flatten()?;
+        watcher.state.is_some().then_some(watcher)
     }
 
     /// A connection that is watched, with its helper.

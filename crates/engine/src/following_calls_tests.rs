@@ -189,7 +189,7 @@ fn a_super_packet_is_edited_whole() {
     let mut net = Net::v4(2, 21);
     let (client, server) = ((net.inside, 40000), (net.outside, 21));
     let mut control = Control::open(&mut net, 0, client, server);
-    for data in [40001, 5] {
+    for data in [40001, 2005] {
         let mut text = format!("PORT {}\r\n", six((net.inside, data)));
         (0..300).for_each(|line| write!(text, "NOOP {line}\r\n").unwrap());
         let numbers = (control.said[0], control.heard[0]);

@@ -24,6 +24,9 @@ fn pass(net: &mut Net, port: usize, bytes: &[u8]) -> ([Host; 2], Vec<u8>) {
     (ends(&network), sent[0].bytes()[start..network.end as usize].to_vec())
 }
 
+/// `SANE_NET_INIT` with version and user, and its reply.
+const INIT: &[u8] = &[0, 0, 0, 0, 1, 0, 0, 3, 0, 0, 0, 1, 0];
+const READY: &[u8] = &[0, 0, 0, 0, 1, 0, 0, 3];
 /// `SANE_NET_START`, and the reply with a port.
 const START: &[u8] = &[0, 0, 0, 7, 0, 0, 0, 5];
 
@@ -35,12 +38,19 @@ fn started(port: u16) -> Vec<u8> {
 /// Has a client behind `port` start a scan; the reply as it hears it.
 fn scan(net: &mut Net, port: usize, client: Host, server: Host, picture: u16) -> Vec<u8> {
     let (real, shown) = net.open(port, client, server);
-    let ask = net.segment(port, (client, server), PSH_ACK, (101, 501), START);
-    assert_eq!(pass(net, port, &ask), ([shown, real], START.to_vec()));
-    let reply = net.segment(1 - port, (real, shown), PSH_ACK, (501, 109), &started(picture));
-    let (told, text) = pass(net, 1 - port, &reply);
-    assert_eq!(told, [server, client]);
-    text
+    let (mut said, mut heard) = ([101, 501], Vec::new());
+    for (who, text) in [(0, INIT), (1, READY), (0, START), (1, &started(picture))] {
+        let (side, ends) =
+            if who == 0 { (port, (client, server)) } else { (1 - port, (real, shown)) };
+        let numbers = (said[who], said[1 - who]);
+        let bytes = net.segment(side, ends, PSH_ACK, numbers, text);
+        let told = if who == 0 { [shown, real] } else { [server, client] };
+        let (leaves, read) = pass(net, side, &bytes);
+        assert_eq!((leaves, read.len()), (told, text.len()));
+        said[who] += text.len() as u32;
+        heard = read;
+    }
+    heard
 }
 
 #[test]

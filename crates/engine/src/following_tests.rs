@@ -155,7 +155,6 @@ impl Control {
         let (real, seen) = net.open(port, client, server);
         let speaks = [(client, server), (real, seen)];
         let mut control = Self { port, speaks, said: [101, 501], heard: [501, 101] };
-        // Helpers read on from the end of a line that they know.
         control.say(net, 1, "220 Welcome\r\n");
         control.say(net, 0, "USER anonymous\r\n");
         control
@@ -201,7 +200,7 @@ fn a_server_reaches_the_clients_that_have_told_it_where() {
             let mut net = if six_numbers { Net::v4(3, 21) } else { Net::v6(2, 21) };
             let (client, server) = ((net.inside, client_port), (net.outside, 21));
             let mut control = Control::open(&mut net, 0, client, server);
-            for data in [5, 40001, 50000, 1024] {
+            for data in [2005, 40001, 50000, 1024] {
                 assert_eq!(control.say(&mut net, 0, "NOOP\r\n"), "NOOP\r\n");
                 let place = (net.inside, data);
                 let text = match six_numbers {
@@ -255,7 +254,7 @@ fn a_server_behind_a_port_of_the_router_says_where_clients_reach_it() {
         let mut net = if is_v4 { Net::v4(3, 8080) } else { Net::v6(2, 8080) };
         let (client, server) = ((net.outside, client_port), (net.own, 8080));
         let mut control = Control::open(&mut net, 1, client, server);
-        for data in [20, 30000, 60000] {
+        for data in [2020, 30000, 60000] {
             let place = (net.inside, data);
             let text = match is_v4 {
                 true => format!("227 Entering Passive Mode ({})\r\n", six(place)),
@@ -316,8 +315,9 @@ fn without_rules_the_connections_that_were_go_on() {
         assert_eq!((net.crew.sent(0).len(), net.crew.to_host()), (0, to_host + 1));
         assert_eq!(net.open(1, (net.outside, 20), told), (place, (net.outside, 20)));
         control.say(&mut net, 1, "226 Done\r\n");
-        let asked = format!("227 ({})\r\n", six((net.outside, data)));
-        control.say(&mut net, 1, &asked);
+        control.say(&mut net, 0, "PASV\r\n");
+        let reply = format!("227 ({})\r\n", six((net.outside, data)));
+        control.say(&mut net, 1, &reply);
         let (_, from) = net.open(0, (net.inside, 6000), (net.outside, data));
         assert_eq!(from.0, net.own);
     }

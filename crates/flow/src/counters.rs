@@ -162,6 +162,11 @@ counter_group! {
         expect_new,
         /// Connections that helpers have announced.
         expect_create,
+        /// Announcements that were not believed: for a privileged port, or for a third party.
+        expect_refused,
+        /// Connections that their helper has left, because another protocol is spoken or the
+        /// beginning was not seen.
+        helper_left,
     }
 }
 

@@ -61,6 +61,8 @@ mod rulesets;
 mod scenario;
 #[path = "live/services.rs"]
 mod services;
+#[path = "live/slipstreaming.rs"]
+mod slipstreaming;
 #[path = "live/stallers.rs"]
 mod stallers;
 #[path = "live/stateway.rs"]

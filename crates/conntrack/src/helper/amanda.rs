@@ -18,16 +18,37 @@ pub(super) const FACTS: Facts = Facts {
 const KEEP_S: u32 = 300;
 const STREAMS: [&[u8]; 4] = [b"DATA", b"MESG", b"INDEX", b"STATE"];
 
-/// Amanda has nothing to remember.
-#[derive(Debug)]
-pub(super) struct Amanda;
+/// What the packets of both ends begin with, and what stands between the second blank and the
+/// third.
+const NAME: &[u8] = b"Amanda";
+const REQUEST: &[u8] = b"REQ";
+const REPLIES: [&[u8]; 2] = [b"REP", b"PREP"];
+
+/// What is remembered of the two ends.
+#[derive(Debug, Default)]
+pub(super) struct Amanda {
+    /// The backup server has asked for something.
+    asked: bool,
+}
+
+/// The kind of a packet: `Amanda 2.6 REP HANDLE 000-0 SEQ 1`.
+fn kind(payload: &[u8]) -> Option<&[u8]> {
+    let mut words = Lines::of(payload).next()?.split(|&byte| byte == b' ');
+    words.next().filter(|&name| name == NAME)?;
+    words.nth(1)
+}
 
 impl Inspect for Amanda {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+        let kind = kind(packet.payload);
         if packet.direction == Direction::Original {
+            self.asked |= kind == Some(REQUEST);
             return Inspected::Pass;
         }
         ask(Request::Keep { seconds: KEEP_S });
+        if !(self.asked && kind.is_some_and(|kind| REPLIES.contains(&kind))) {
+            return Inspected::Pass;
+        }
         let line = Lines::of(packet.payload).find_map(|line| line.strip_prefix(b"CONNECT "));
         let words = line.unwrap_or_default().split(|&byte| byte == b' ');
         let mut words = words.filter(|word| !word.is_empty());

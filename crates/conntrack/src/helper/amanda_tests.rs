@@ -4,8 +4,18 @@ use super::*;
 use crate::helper::Kind;
 use crate::helper::talk::{CLIENT, SERVER, Talk};
 
+const ASKED: &str = "Amanda 2.4 REQ HANDLE 000-0 SEQ 1\nSERVICE sendbackup\n";
+
 fn said(direction: Direction, text: &str) -> Vec<u16> {
-    let announced = Talk::new(Kind::Amanda, protocol::UDP).announced(direction, [text.as_bytes()]);
+    said_after(ASKED, direction, text)
+}
+
+fn said_after(asked: &str, direction: Direction, text: &str) -> Vec<u16> {
+    let mut talk = Talk::new(Kind::Amanda, protocol::UDP);
+    // They are for other tests.
+    talk.settings.expect_privileged = true;
+    assert!(talk.say(Direction::Original, asked.as_bytes()).is_empty());
+    let announced = talk.announced(direction, [text.as_bytes()]);
     for it in &announced {
         assert_eq!((it.protocol, it.permanent), (protocol::TCP, false));
         assert_eq!(it.source.unwrap().to_string(), CLIENT);
@@ -34,6 +44,24 @@ fn the_reply_names_its_ports() {
         let text = format!("Amanda 2.4 REP HANDLE 000-0 SEQ 1\n{line}OPTIONS features=ff;\n");
         assert_eq!(said(Direction::Reply, &text), ports, "{line}");
         assert!(said(Direction::Original, &text).is_empty(), "{line} is no reply");
+    }
+}
+
+#[test]
+fn only_a_reply_to_a_request_counts() {
+    let line = "CONNECT DATA 11078\n";
+    for (asked, head, is_believed) in [
+        (ASKED, "Amanda 2.4 REP HANDLE 000-0 SEQ 1\n", true),
+        (ASKED, "Amanda 2.4 PREP HANDLE 000-0 SEQ 1\n", true),
+        (ASKED, "Amanda 2.4 ACK HANDLE 000-0 SEQ 1\n", false),
+        (ASKED, "Amanda REP HANDLE 000-0 SEQ 1\n", false),
+        (ASKED, "GET / REP HANDLE\n", false),
+        (ASKED, "", false),
+        ("Amanda 2.4 ACK HANDLE 000-0 SEQ 1\n", "Amanda 2.4 REP HANDLE 000-0 SEQ 1\n", false),
+        ("GET / HTTP/1.1\r\n", "Amanda 2.4 REP HANDLE 000-0 SEQ 1\n", false),
+    ] {
+        let announced = said_after(asked, Direction::Reply, &format!("{head}{line}"));
+        assert_eq!(announced.len(), is_believed.into(), "{asked} {head}");
     }
 }
 

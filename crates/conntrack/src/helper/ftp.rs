@@ -1,16 +1,20 @@
 //! FTP (RFC 959, RFC 2428): the ends agree on the control connection where the next
 //! data connection goes to.
 //!
-//! A command or reply counts only at the start of a line. Where lines start is known
-//! inside a segment, and between segments if the last one before ended with a line. A
-//! line that a segment cuts off is not taken apart: the segment is dropped, and the
-//! sender puts it together with the rest when it sends it again.
+//! A command counts only at the start of a line, and only if the connection has begun as FTP does
+//! ([`session`]); a reply only if the client has asked for it, and not inside a reply of several
+//! lines, which may hold any text (RFC 959 section 4.2). A line that a segment cuts off is not
+//! taken apart: the segment is dropped, and the sender puts it together with the rest when it
+//! sends it again.
+
+mod session;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use wire::protocol;
 
+use self::session::{Event, Session};
 use super::{Announced, Class, Facts, Inspect, Inspected, Request, TCP, Watched};
 use crate::Direction;
 
@@ -23,23 +27,43 @@ pub(super) const FACTS: Facts = Facts {
 
 /// A longer line announces nothing, bytes.
 const LONGEST_LINE: usize = 256;
+/// Bytes that tell commands apart, and replies: four letters or three digits, and what is behind.
+const HEAD: usize = 5;
 
 /// What is remembered of a control connection.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ftp {
+    session: Session,
     /// By [`Direction::index`].
-    lines: [Lines; 2],
+    sides: [Side; 2],
+    /// How often the client has asked where to connect to, and was not answered.
+    asked: u8,
+    /// The code of the reply of several lines that has begun.
+    reply: Option<[u8; 3]>,
 }
 
-/// Where the lines of one direction are known to start or to be cut off, by sequence
-/// numbers.
+/// How far one direction was read, in sequence numbers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lines {
-    /// Behind the line ends at the ends of segments. Two, because a segment that is
-    /// sent again follows an earlier line than the newest.
-    starts: [Option<u32>; 2],
+struct Side {
+    /// The next byte; `None` before the first.
+    next: Option<u32>,
+    line: Line,
+    /// Where announcements stand in the last segments that have any: from the beginning of the
+    /// first to the end of the last. They announce the same when they are sent again, which may
+    /// be after the next.
+    announced: [Option<(u32, u32)>; 2],
     /// The end of the last segment that was dropped for a line inside it.
     refused: Option<u32>,
+}
+
+/// What is known of the line that goes on with the next byte.
+#[derive(Clone, Copy, Debug, Default)]
+enum Line {
+    /// Nothing that matters: where it began was not seen, or what it is has been heard.
+    #[default]
+    Passing,
+    /// Its first bytes: so many, and line ends behind them.
+    Begun([u8; HEAD], u8),
 }
 
 /// Why a line announces nothing.
@@ -60,40 +84,190 @@ struct Target {
 impl Inspect for Ftp {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Some(sequence) = packet.sequence else { return Inspected::Pass };
-        let (payload, side) = (packet.payload, packet.direction.index());
-        let end = sequence.wrapping_add(payload.len() as u32);
-        let follows_line = self.lines[side].starts.contains(&Some(sequence));
-        let mut next = if follows_line { Some(0) } else { after_line(payload, 0) };
-        while let Some(start) = next {
-            match read_line(packet, start) {
-                Ok(announced) => ask(Request::Expect(announced)),
-                Err(Silent::Cut) if self.lines[side].waits_for_rest(start, end) => {
-                    return Inspected::Incomplete;
-                }
-                Err(_) => {}
-            }
-            next = after_line(payload, start);
+        let seen = match self.find(packet, sequence) {
+            Ok(seen) => seen,
+            Err(inspected) => return inspected,
+        };
+        if self.repeat(packet, sequence, seen, ask) == Inspected::Incomplete {
+            return Inspected::Incomplete;
         }
-        if payload.ends_with(b"\n") {
-            self.lines[side].remember(end);
+        if seen == packet.payload.len() {
+            return Inspected::Pass;
+        }
+        let before = *self;
+        let inspected = self.read(packet, sequence, seen, ask);
+        if inspected == Inspected::Incomplete {
+            // All of it comes again.
+            let side = packet.direction.index();
+            let refused = self.sides[side].refused;
+            *self = before;
+            self.sides[side].refused = refused;
+        }
+        inspected
+    }
+}
+
+impl Ftp {
+    /// How many bytes of a segment were read before.
+    ///
+    /// # Errors
+    /// What to do if nothing can be read: bytes are missing in front of it on which everything
+    /// depends, or as [`Watched::seen`].
+    fn find(&mut self, packet: &Watched<'_>, sequence: u32) -> Result<usize, Inspected> {
+        let side = &mut self.sides[packet.direction.index()];
+        if side.next.is_none() && packet.start.is_none() {
+            if matches!(self.session, Session::Opening | Session::Greeted) {
+                self.session = Session::joined(packet.settings);
+            }
+            return Ok(0);
+        }
+        let seen = packet.seen(sequence, side.next)?;
+        if side.next.is_none() {
+            side.line = Line::NEW;
+        }
+        if seen < 0 {
+            if self.session.needs_all_of(packet.direction) {
+                return Err(Inspected::Pass);
+            }
+            side.line = Line::Passing;
+            if packet.direction == Direction::Reply {
+                self.reply = None;
+            }
+        }
+        Ok(packet.payload.len().min(seen.max(0) as usize))
+    }
+
+    /// Reads announcements once more that are in what was read before.
+    fn repeat(
+        &mut self,
+        packet: &Watched<'_>,
+        sequence: u32,
+        seen: usize,
+        ask: &mut dyn FnMut(Request),
+    ) -> Inspected {
+        let side = &mut self.sides[packet.direction.index()];
+        for (start, end) in side.announced.into_iter().flatten() {
+            let [start, end] = [start, end].map(|place| place.wrapping_sub(sequence) as usize);
+            if start >= seen {
+                continue;
+            }
+            // As it was then: no reply of several lines had begun.
+            let mut again = Self { session: Session::Commands, asked: u8::MAX, ..Self::default() };
+            let twin = &mut again.sides[packet.direction.index()];
+            *twin = Side { line: Line::NEW, refused: side.refused, ..Side::default() };
+            let payload = &packet.payload[..seen.min(end.max(start))];
+            let inspected = again.read(&Watched { payload, ..*packet }, sequence, start, ask);
+            side.refused = again.sides[packet.direction.index()].refused;
+            if inspected == Inspected::Incomplete {
+                return inspected;
+            }
         }
         Inspected::Pass
+    }
+
+    /// Reads the lines of a segment behind what was read before.
+    fn read(
+        &mut self,
+        packet: &Watched<'_>,
+        sequence: u32,
+        seen: usize,
+        ask: &mut dyn FnMut(Request),
+    ) -> Inspected {
+        let (payload, direction) = (packet.payload, packet.direction);
+        let end = sequence.wrapping_add(payload.len() as u32);
+        let mut found: Option<(usize, usize)> = None;
+        let mut at = seen;
+        while at < payload.len() {
+            let rest = &payload[at..];
+            let length = rest.iter().position(|&byte| byte == b'\n');
+            let line = &rest[..length.unwrap_or(rest.len())];
+            let announces = self.announces(direction);
+            let side = &mut self.sides[direction.index()];
+            if announces && side.line.is_new() {
+                match read_line(packet, at) {
+                    Ok(announced) => {
+                        ask(Request::Expect(announced));
+                        found = Some((found.map_or(at, |found| found.0), at + line.len()));
+                        self.asked -= u8::from(direction == Direction::Reply);
+                    }
+                    Err(Silent::Cut) if side.waits_for_rest(at, end) => {
+                        return Inspected::Incomplete;
+                    }
+                    Err(_) => {}
+                }
+            }
+            let side = &mut self.sides[direction.index()];
+            if let Some(head) = side.line.go_on(line, length.is_some())
+                && !self.hear(direction, head)
+            {
+                return Inspected::Left;
+            }
+            if length.is_some() {
+                self.sides[direction.index()].line = Line::NEW;
+            }
+            at += line.len() + 1;
+        }
+        let side = &mut self.sides[direction.index()];
+        side.next = Some(end);
+        if let Some((first, last)) = found {
+            let place = |at: usize| sequence.wrapping_add(at as u32);
+            side.announced = [Some((place(first), place(last + 1))), side.announced[0]];
+        }
+        Inspected::Pass
+    }
+
+    /// True if a line of an end may be an announcement.
+    fn announces(&self, speaker: Direction) -> bool {
+        let is_due = speaker == Direction::Original || self.asked > 0 && self.reply.is_none();
+        is_due && self.session.believes(speaker)
+    }
+
+    /// Hears how a line begins; false if there is nothing to read any more.
+    fn hear(&mut self, speaker: Direction, head: [u8; HEAD]) -> bool {
+        let event = match speaker {
+            Direction::Original => {
+                let ends = |byte: &u8| byte.is_ascii_whitespace();
+                let word = &head[..head.iter().position(ends).unwrap_or(HEAD)];
+                let asks = [b"PASV", b"EPSV"].iter().any(|ask| word.eq_ignore_ascii_case(*ask));
+                self.asked = self.asked.saturating_add(asks.into());
+                Some(Event::of_command(word))
+            }
+            Direction::Reply => self.reply_of(head).map(Event::of_reply),
+        };
+        let Some(event) = event else { return true };
+        let after = self.session.after(event);
+        self.session = after.unwrap_or(self.session);
+        after.is_some()
+    }
+
+    /// The code of the reply that a line begins. The lines inside a reply begin none (RFC 959
+    /// section 4.2).
+    fn reply_of(&mut self, [a, b, c, behind, _]: [u8; HEAD]) -> Option<[u8; 3]> {
+        let code = [a, b, c];
+        let is_code = code.iter().all(u8::is_ascii_digit) && b"- \r\n".contains(&behind);
+        match self.reply {
+            Some(begun) => {
+                let is_last = begun == code && is_code && behind != b'-';
+                self.reply = self.reply.filter(|_| !is_last);
+                None
+            }
+            None => {
+                self.reply = Some(code).filter(|_| is_code && behind == b'-');
+                Some(code).filter(|_| is_code)
+            }
+        }
     }
 }
 
 /// What a line announces that starts at `start`.
 fn read_line(packet: &Watched<'_>, start: usize) -> Result<Announced, Silent> {
     let rest = &packet.payload[start..];
-    let mut line = Line { bytes: &rest[..rest.len().min(LONGEST_LINE)], at: 0 };
+    let mut line = Text { bytes: &rest[..rest.len().min(LONGEST_LINE)], at: 0 };
     let target = line.read(packet.direction, packet.source).map_err(|silent| match silent {
         Silent::Cut if rest.len() <= LONGEST_LINE => Silent::Cut,
         _ => Silent::Other,
     })?;
-    // Or anybody could open the way to anybody else (RFC 2577 section 3).
-    let honest = target.address == packet.source
-        || target.address == packet.seen_as
-        || packet.settings.ftp_loose && target.address.is_ipv4() == packet.source.is_ipv4();
-    if !honest || target.port == 0 {
+    if target.address.is_ipv4() != packet.source.is_ipv4() || target.port == 0 {
         return Err(Silent::Other);
     }
     Ok(Announced {
@@ -126,40 +300,40 @@ pub(super) fn rewrite(old: &[u8], address: IpAddr, port: u16) -> Option<Vec<u8>>
     Some(text.into_bytes())
 }
 
-/// Where the next line starts inside the payload.
-fn after_line(payload: &[u8], from: usize) -> Option<usize> {
-    let end = payload[from..].iter().position(|&byte| byte == b'\n')?;
-    Some(from + end + 1).filter(|&start| start < payload.len())
-}
-
-impl Lines {
+impl Side {
     /// True if a segment that cuts off a line at offset `start` is to be dropped. A
     /// sender that has the rest and room for it will send both in one segment. If the
     /// same end comes again behind other lines, the segment is as long as it can be.
     fn waits_for_rest(&mut self, start: usize, end: u32) -> bool {
         start == 0 || self.refused.replace(end) != Some(end)
     }
+}
 
-    /// Remembers the start of a line in place of the earlier of the two.
-    fn remember(&mut self, start: u32) {
-        if self.starts.contains(&Some(start)) {
-            return;
-        }
-        let earlier = match self.starts {
-            [Some(a), Some(b)] => usize::from(b.wrapping_sub(a) as i32 <= 0),
-            [first, _] => usize::from(first.is_some()),
-        };
-        self.starts[earlier] = Some(start);
+impl Line {
+    const NEW: Self = Self::Begun([b'\n'; HEAD], 0);
+
+    fn is_new(&self) -> bool {
+        matches!(self, Self::Begun(_, 0))
+    }
+
+    /// It goes on with these bytes, and may be over then; how it begins, as soon as that is known.
+    fn go_on(&mut self, bytes: &[u8], is_over: bool) -> Option<[u8; HEAD]> {
+        let Self::Begun(head, length) = self else { return None };
+        let place = head.iter_mut().skip((*length).into());
+        *length += place.zip(bytes).map(|(place, &byte)| *place = byte).count() as u8;
+        let head = Some(*head).filter(|_| is_over || usize::from(*length) == HEAD)?;
+        *self = Self::Passing;
+        Some(head)
     }
 }
 
 /// A line, read byte by byte.
-struct Line<'a> {
+struct Text<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Line<'_> {
+impl Text<'_> {
     /// Reads a command of the client or a reply of the server.
     fn read(&mut self, direction: Direction, sender: IpAddr) -> Result<Target, Silent> {
         match direction {

@@ -2,25 +2,29 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Settings;
-use crate::helper::Memory;
-use crate::helper::Told;
 use crate::helper::talk::{nothing_told, some_connection};
+use crate::helper::{Kind, Memory, Told};
 
 const CLIENT: &str = "192.0.2.1";
 const SERVER: &str = "198.51.100.2";
-const FIRST_LINE: &[u8] = b"220 ready\r\n";
+const THERE: Direction = Direction::Original;
+const BACK: Direction = Direction::Reply;
+/// The numbers come round soon.
+const START: u32 = u32::MAX - 20;
 
-/// One direction of a control connection, whose sender sends again what is dropped.
+/// A control connection, one of whose ends sends again what is dropped.
 struct Sender {
     ftp: Ftp,
     settings: Settings,
     direction: Direction,
     addresses: [IpAddr; 2],
-    /// Number of the first byte that was not passed on.
-    sequence: u32,
+    starts: [Option<u32>; 2],
+    /// Numbers of the first bytes that were not passed on, by direction.
+    numbers: [u32; 2],
     /// What was dropped.
     held: Vec<u8>,
     announced: Vec<(IpAddr, u16)>,
+    left: bool,
 }
 
 impl Sender {
@@ -28,38 +32,68 @@ impl Sender {
         Self::between(direction, CLIENT, SERVER)
     }
 
+    /// The server has greeted, the client has said who it is, and waits for replies that name
+    /// ports.
     fn between(direction: Direction, client: &str, server: &str) -> Self {
-        let addresses = [client.parse().unwrap(), server.parse().unwrap()];
-        let mut this = Self {
+        let mut this = Self { direction, ..Self::opened(client, server) };
+        this.converse(&[(BACK, "220 ready\r\n"), (THERE, "USER a\r\n"), (BACK, "230 in\r\n")]);
+        this.converse(&[(THERE, "PASV\r\nEPSV\r\npasv\r\n")]);
+        assert!(!this.left);
+        this
+    }
+
+    /// Nobody has said anything.
+    fn opened(client: &str, server: &str) -> Self {
+        // They are for other tests.
+        let settings = Settings { expect_privileged: true, ..Settings::default() };
+        Self {
             ftp: Ftp::default(),
-            settings: Settings::default(),
-            direction,
-            addresses,
-            // The numbers come round soon.
-            sequence: u32::MAX - 20,
+            settings,
+            direction: THERE,
+            addresses: [client.parse().unwrap(), server.parse().unwrap()],
+            starts: [Some(START); 2],
+            numbers: [START; 2],
             held: Vec::new(),
             announced: Vec::new(),
-        };
-        assert_eq!(this.send(FIRST_LINE), Inspected::Pass);
-        this
+            left: false,
+        }
+    }
+
+    /// Both ends speak, each in one segment.
+    fn converse(&mut self, said: &[(Direction, &str)]) {
+        let own = self.direction;
+        for &(direction, text) in said {
+            self.direction = direction;
+            self.send(text.as_bytes());
+        }
+        self.direction = own;
     }
 
     /// Sends what was dropped together with more.
     fn send(&mut self, more: &[u8]) -> Inspected {
         let segment = [&self.held, more].concat();
         let before = self.announced.len();
-        let inspected = self.segment(self.sequence, &segment);
-        if inspected == Inspected::Pass {
-            self.sequence = self.sequence.wrapping_add(segment.len() as u32);
-            self.held.clear();
-        } else {
+        let inspected = self.segment(self.numbers[self.direction.index()], &segment);
+        if inspected == Inspected::Incomplete {
             self.held = segment;
             self.announced.truncate(before);
+        } else {
+            self.skip(segment.len() as u32);
+            self.held.clear();
         }
         inspected
     }
 
+    /// What is sent next does not follow what was.
+    fn skip(&mut self, bytes: u32) {
+        let number = &mut self.numbers[self.direction.index()];
+        *number = number.wrapping_add(bytes);
+    }
+
     fn segment(&mut self, sequence: u32, payload: &[u8]) -> Inspected {
+        if self.left {
+            return Inspected::Pass;
+        }
         let (from, to) = (self.direction.index(), self.direction.reversed().index());
         let packet = Watched {
             direction: self.direction,
@@ -71,6 +105,7 @@ impl Sender {
             destination_port: 1021,
             payload,
             sequence: Some(sequence),
+            start: self.starts[from],
             group: false,
             is_expected: false,
             settings: &self.settings,
@@ -79,7 +114,7 @@ impl Sender {
             told: Told { expectations: &nothing_told(), master: &some_connection() },
         };
         let addresses = &self.addresses;
-        self.ftp.inspect(&packet, &mut |request| {
+        let inspected = self.ftp.inspect(&packet, &mut |request| {
             let Request::Expect(announced) = request else { panic!("{request:?}") };
             assert_eq!((announced.class, announced.protocol), (0, 6));
             assert_eq!((announced.source, announced.source_port), (Some(addresses[to]), None));
@@ -88,8 +123,12 @@ impl Sender {
                 place.ends_with(|end: char| !end.is_ascii_whitespace()) && !place.contains('P'),
                 "{place}"
             );
-            self.announced.push((announced.destination, announced.destination_port));
-        })
+            if !packet.refuses(Kind::Ftp, &announced) {
+                self.announced.push((announced.destination, announced.destination_port));
+            }
+        });
+        self.left = inspected == Inspected::Left;
+        inspected
     }
 
     fn announced(&mut self) -> Vec<String> {
@@ -200,15 +239,31 @@ fn a_line_starts_only_behind_a_line_end() {
     assert!(sender.announced().is_empty(), "it is the name of a file");
     sender.send(command);
     assert_eq!(sender.announced(), ["192.0.2.1 20000"]);
+}
 
-    for (line_ends_ago, announced) in [(0, 1), (1, 1), (2, 0)] {
-        let mut sender = Sender::new(Direction::Original);
-        for _ in 0..4 {
-            sender.send(b"NOOP\r\n");
-        }
-        sender.segment(sender.sequence.wrapping_sub(6 * line_ends_ago), command);
-        assert_eq!(sender.announced().len(), announced, "two line ends are remembered");
+#[test]
+fn the_last_two_announcements_count_when_they_are_sent_again() {
+    let line = |port: u16| format!("PORT 192,0,2,1,78,{port:02}\r\n");
+    let mut sender = Sender::new(THERE);
+    let mut starts = Vec::new();
+    for port in 10..13 {
+        starts.push(sender.numbers[0]);
+        sender.send(line(port).as_bytes());
+        sender.send(b"NOOP\r\n");
     }
+    assert_eq!(sender.announced().len(), 3);
+    for (port, announced) in [(10, &[][..]), (11, &["192.0.2.1 19979"]), (12, &["192.0.2.1 19980"])]
+    {
+        // By itself, cut at its end, and with what followed.
+        for end in ["", "NO", "NOOP\r\n"] {
+            let again = line(port) + end;
+            sender.segment(starts[usize::from(port) - 10], again.as_bytes());
+            assert_eq!(sender.announced(), announced, "{port} {end}");
+        }
+    }
+    let noop = starts[1].wrapping_add(line(11).len() as u32);
+    sender.segment(noop, line(13).as_bytes());
+    assert!(sender.announced().is_empty(), "something else was said there");
 }
 
 #[test]
@@ -257,10 +312,10 @@ proptest! {
     fn junk_without_a_line_end_hides_a_command(junk in "[^\n]{1,40}") {
         let command = "PORT 192,0,2,1,78,32\r\n";
         let mut sender = Sender::new(Direction::Original);
-        sender.sequence = sender.sequence.wrapping_add(1000);
+        sender.skip(1000);
         sender.send(format!("{junk}{command}").as_bytes());
         prop_assert!(sender.announced().is_empty());
-        sender.sequence = sender.sequence.wrapping_add(1000);
+        sender.skip(1000);
         sender.send(format!("{junk}\n{command}").as_bytes());
         prop_assert_eq!(sender.announced(), ["192.0.2.1 20000"]);
     }
@@ -276,7 +331,8 @@ proptest! {
             for (lines, skip, bytes) in &segments {
                 let text = if *lines { format!("\n{start}") } else { start.to_owned() };
                 let payload = [text.as_bytes(), bytes].concat();
-                sender.segment(sender.sequence.wrapping_add(*skip), &payload);
+                let number = sender.numbers[direction.index()];
+                sender.segment(number.wrapping_add(*skip), &payload);
             }
         }
     }
@@ -291,5 +347,130 @@ fn it_does_not_matter_where_one_segment_ends() {
             sender.send(&stream[cut..]);
             assert_eq!(sender.announced().len(), count, "cut at {cut}");
         }
+    }
+}
+
+/// What an end says first.
+const OTHERS: [&[u8]; 10] = [
+    b"POST / HTTP/1.1\r\nHost: ftp.example.com\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\n",
+    b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\n",
+    b"SSH-2.0-example\r\n",
+    b"EHLO example.com\r\n",
+    b"\r\n",
+    b"USERS\r\n",
+    b"PORT 192,0,2,1,78,32\r\n",
+];
+const COMMAND: &str = "PORT 192,0,2,1,78,32\r\n";
+
+#[test]
+fn a_connection_whose_client_begins_otherwise_is_left() {
+    for greeting in ["220 ready\r\n", ""] {
+        for other in OTHERS {
+            for piece in [1, 3, 1000] {
+                let mut sender = Sender::opened(CLIENT, SERVER);
+                sender.converse(&[(BACK, greeting)]);
+                for piece in other.chunks(piece) {
+                    sender.send(piece);
+                }
+                assert!(sender.left, "{}", other.escape_ascii());
+                sender.converse(&[(BACK, "230 in\r\n"), (THERE, "USER a\r\n"), (THERE, COMMAND)]);
+                assert!(sender.announced().is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_waits_for_the_greeting() {
+    for (greeting, announced) in [
+        (&["220 ready\r\n"][..], 1),
+        (&["220\n"], 1),
+        (&["120 in a minute\r\n", "220 ready\r\n"], 1),
+        (&["220-Welcome\r\n", "PORT 1\r\n220 ready\r\n"], 1),
+        (&["220-Wel", "come\r\n 220 not yet\r\n220 ready\r\n"], 1),
+        (&[""], 0),
+        (&["120 in a minute\r\n"], 0),
+        (&["421 too many\r\n"], 0),
+        (&["2200\r\n"], 0),
+        (&["HTTP/1.1 220 ready\r\n"], 0),
+    ] {
+        let mut sender = Sender::opened(CLIENT, SERVER);
+        for &text in greeting {
+            sender.converse(&[(BACK, text)]);
+        }
+        sender.converse(&[(THERE, "USER a\r\n"), (THERE, COMMAND)]);
+        assert_eq!(sender.announced().len(), announced, "{greeting:?}");
+        assert_eq!(sender.left, announced == 0);
+    }
+}
+
+#[test]
+fn everything_depends_on_what_a_client_has_said_first() {
+    let mut sender = Sender::opened(CLIENT, SERVER);
+    sender.converse(&[(BACK, "220 ready\r\n")]);
+    let start = sender.numbers[0];
+    let first = OTHERS[0];
+    sender.skip(first.len() as u32);
+    sender.converse(&[(THERE, "USER a\r\n"), (THERE, COMMAND)]);
+    assert_eq!(sender.announced(), [""; 0], "what came before is missing");
+    assert_eq!(sender.segment(start, first), Inspected::Left, "it comes late");
+}
+
+#[test]
+fn a_reply_counts_once_for_each_request() {
+    const REPLY: &str = "227 Entering Passive Mode (198,51,100,2,78,32)\r\n";
+    let begin = [(BACK, "220 ready\r\n"), (THERE, "USER a\r\n")];
+    for (said, announced) in [
+        (&[(BACK, REPLY)][..], 0),
+        (&[(THERE, "PASV\r\n"), (BACK, REPLY), (BACK, REPLY)], 1),
+        (&[(THERE, "EPSV\r\n"), (BACK, REPLY)], 1),
+        (&[(THERE, "CWD a\r\nPASV\r\nRETR b\r\n"), (BACK, "250 a\r\n"), (BACK, REPLY)], 1),
+        (&[(THERE, "PASV\r\nPASV\r\n"), (BACK, REPLY), (BACK, REPLY)], 2),
+        (&[(THERE, "STOR PASV\r\n"), (BACK, REPLY)], 0),
+        (&[(THERE, "PASVX\r\n"), (BACK, REPLY)], 0),
+        // A text that the server shows may have any lines.
+        (&[(THERE, "PASV\r\n"), (BACK, "250-a\r\n"), (BACK, REPLY)], 0),
+        (&[(THERE, "PASV\r\n"), (BACK, "250-a\r\n 250 b\r\n250-c\r\n"), (BACK, REPLY)], 0),
+        (&[(THERE, "PASV\r\n"), (BACK, "250-a\r\n251 b\r\n250 c\r\n"), (BACK, REPLY)], 1),
+    ] {
+        let mut sender = Sender::opened(CLIENT, SERVER);
+        sender.converse(&[&begin, said].concat());
+        assert_eq!(sender.announced().len(), announced, "{said:?}");
+    }
+}
+
+#[test]
+fn what_is_encrypted_is_not_read() {
+    let begin = [(BACK, "220 ready\r\n"), (THERE, "AUTH TLS\r\n"), (THERE, COMMAND)];
+    for (reply, left, announced) in
+        [("234 go on\r\n", true, 0), ("334 more\r\n", false, 0), ("502 what?\r\n", false, 1)]
+    {
+        let mut sender = Sender::opened(CLIENT, SERVER);
+        sender.converse(&begin);
+        assert!(sender.announced().is_empty(), "it is not answered");
+        sender.converse(&[(BACK, reply), (THERE, COMMAND)]);
+        assert_eq!((sender.left, sender.announced().len()), (left, announced), "{reply}");
+    }
+}
+
+#[test]
+fn of_a_connection_that_is_picked_up_only_the_server_is_believed() {
+    let said = [
+        (THERE, "USER a\r\n"),
+        (THERE, COMMAND),
+        (BACK, "200 ok\r\n"),
+        (THERE, "PASV\r\n"),
+        (BACK, "227 (198,51,100,2,78,33)\r\n"),
+    ];
+    for trusts in [false, true] {
+        let mut sender = Sender { starts: [None; 2], ..Sender::opened(CLIENT, SERVER) };
+        sender.settings.expect_picked_up = trusts;
+        sender.converse(&said);
+        let all = ["192.0.2.1 20000", "198.51.100.2 20001"];
+        assert_eq!(sender.announced(), if trusts { &all[..] } else { &all[1..] });
+        assert!(!sender.left);
     }
 }

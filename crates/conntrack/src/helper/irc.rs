@@ -1,9 +1,11 @@
 //! IRC: clients offer each other direct connections (DCC, Rollo's specification of 1994) in
 //! private messages (RFC 2812 section 3.3.1) that go through their servers.
 //!
-//! Only offers of the client count that has opened the connection, and only if they name its
-//! own address. `RESUME` and `ACCEPT` name the port of an offer that was made before, so they
-//! announce nothing; nor do offers of port 0, which ask the other client to listen.
+//! Only offers of the client count that has opened the connection, and only once it has said who
+//! it is (RFC 2812 section 3.1), as the first that it says. `RESUME` and `ACCEPT` name the port of
+//! an offer that was made before, so they announce nothing; nor do offers of port 0, which ask the
+//! other client to listen. Anybody may take an offer up: the client does not know from where the
+//! other will come.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -31,6 +33,67 @@ const QUOTE: u8 = 1;
 #[derive(Debug, Default)]
 pub(super) struct Irc {
     lines: Stream,
+    session: Session,
+}
+
+/// What the client has said of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Session {
+    /// Nothing at all.
+    #[default]
+    Opening,
+    /// That it speaks IRC.
+    Begun,
+    /// Its nickname.
+    Named,
+    /// Its user.
+    Identified,
+    /// Both: it is registered, unless the server refuses.
+    Registered,
+}
+
+/// A line, as far as registration goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Nick,
+    User,
+    /// What may come before: PASS, the capabilities of IRCv3, encryption, and gateways from the web
+    /// that say for whom they come.
+    Before,
+    Other,
+}
+
+impl Word {
+    /// `None` for a line without any.
+    fn of(line: &[u8]) -> Option<Self> {
+        const BEFORE: [&[u8]; 4] = [b"PASS", b"CAP", b"STARTTLS", b"WEBIRC"];
+        let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        Some(match () {
+            () if is(b"NICK") => Self::Nick,
+            () if is(b"USER") => Self::User,
+            () if BEFORE.into_iter().any(is) => Self::Before,
+            () => Self::Other,
+        })
+    }
+}
+
+impl Session {
+    /// What it comes to; `None` if this is no IRC.
+    fn after(self, word: Word) -> Option<Self> {
+        use Word::{Before, Nick, Other, User};
+        Some(match (self, word) {
+            (Self::Opening, Other) => return None,
+            (Self::Opening, Before) => Self::Begun,
+            (Self::Opening | Self::Begun, Nick) => Self::Named,
+            (Self::Opening | Self::Begun, User) => Self::Identified,
+            (Self::Named, User) | (Self::Identified, Nick) => Self::Registered,
+            (
+                Self::Begun | Self::Named | Self::Identified | Self::Registered,
+                Nick | User | Before | Other,
+            ) => self,
+        })
+    }
 }
 
 impl Inspect for Irc {
@@ -38,21 +101,29 @@ impl Inspect for Irc {
         if packet.direction == Direction::Reply {
             return Inspected::Pass;
         }
-        self.lines.feed(packet, line, |line, at| {
+        let Self { lines, session } = self;
+        if packet.start.is_none() && packet.settings.expect_picked_up {
+            *session = Session::Registered;
+        }
+        let mut is_other = false;
+        let inspected = lines.feed(packet, framing, |line, at| {
+            let Some(word) = Word::of(line) else { return };
+            let after = session.after(word).filter(|_| !is_other);
+            is_other |= after.is_none();
+            *session = after.unwrap_or(*session);
             let Some(Offer { address, port, place }) = offer(line) else { return };
-            if address != packet.source && address != packet.seen_as {
-                return;
+            if *session == Session::Registered {
+                ask(Request::Expect(Announced {
+                    place: at.map_or(0..0, |at| at + place.start..at + place.end),
+                    ..Announced::new(protocol::TCP, address, port)
+                }));
             }
-            ask(Request::Expect(Announced {
-                place: at.map_or(0..0, |at| at + place.start..at + place.end),
-                ..Announced::new(protocol::TCP, address, port)
-            }));
         });
-        Inspected::Pass
+        if is_other { Inspected::Left } else { inspected }
     }
 }
 
-fn line(bytes: &[u8]) -> Framing {
+fn framing(bytes: &[u8]) -> Framing {
     match bytes.iter().position(|&byte| byte == b'\n') {
         Some(end) => Framing::Length(end + 1),
         None => Framing::Unknown,

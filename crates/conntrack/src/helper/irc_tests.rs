@@ -7,8 +7,17 @@ use crate::helper::talk::{CLIENT, SERVER, Talk};
 /// 192.0.2.1 as a number.
 const OWN: u32 = 0xc000_0201;
 
+const REGISTRATION: &str = "NICK a\r\nUSER a 0 * :a\r\n";
+
+/// The client has said who it is.
+fn registered() -> Talk {
+    let mut talk = Talk::new(Kind::Irc, protocol::TCP);
+    assert!(talk.say(Direction::Original, REGISTRATION.as_bytes()).is_empty());
+    talk
+}
+
 fn announced(direction: Direction, text: &str) -> Vec<String> {
-    let asked = Talk::new(Kind::Irc, protocol::TCP).say(direction, text.as_bytes());
+    let asked = registered().say(direction, text.as_bytes());
     let line = |request| {
         let Request::Expect(it) = request else { panic!("{request:?}") };
         assert_eq!((it.class, it.protocol, it.source, it.source_port), (0, 6, None, None));
@@ -70,7 +79,7 @@ fn what_is_no_offer_of_the_own_address_announces_nothing() {
 
 #[test]
 fn an_ipv6_address_is_written_out() {
-    let mut talk = Talk::new(Kind::Irc, protocol::TCP);
+    let mut talk = registered();
     talk.ends = [("2001:db8::1".parse().unwrap(), 4), ("2001:db8::2".parse().unwrap(), 6667)];
     let lines: [&[u8]; 2] = [
         b"PRIVMSG bob :\x01DCC CHAT chat 2001:db8:0::1 5000\x01\r\n",
@@ -83,7 +92,7 @@ fn an_ipv6_address_is_written_out() {
 
 #[test]
 fn it_does_not_matter_where_segments_end() {
-    let one = format!("NICK a\r\nPRIVMSG bob :\x01DCC SEND \"a b\" {OWN} 5000 1\x01\r\n");
+    let one = format!("{REGISTRATION}PRIVMSG bob :\x01DCC SEND \"a b\" {OWN} 5000 1\x01\r\n");
     let two = format!("{one}PRIVMSG #c :\x01DCC CHAT chat {OWN} 5001\x01\nQUIT\r\n");
     let bytes = two.as_bytes();
     let ports = |pieces: &[&[u8]]| {
@@ -100,6 +109,56 @@ fn it_does_not_matter_where_segments_end() {
     }
 }
 
+#[test]
+fn a_client_says_first_who_it_is() {
+    let offer = &format!("PRIVMSG bob :\x01DCC SEND file {OWN} 5000\x01\r\n")[..];
+    for (said, is_left, is_believed) in [
+        (&["NICK a\r\nUSER a 0 * :a\r\n"][..], false, true),
+        (&["\r\nuser a 0 * :a\r\n", "nick a\r\n"], false, true),
+        (&["CAP LS\r\n", "PASS x\r\nNICK a\r\nCAP END\r\n", "USER a 0 * :a\r\n"], false, true),
+        (&["PASS x\r\n"], false, false),
+        (&["NICK a\r\n", "NICK b\r\n"], false, false),
+        (&["USER a 0 * :a\r\n"], false, false),
+        (&[""], true, false),
+        (&["JOIN #a\r\n"], true, false),
+        (&[":a NICK a\r\n"], true, false),
+        (&["POST / HTTP/1.1\r\n\r\n", REGISTRATION], true, false),
+        (&["POST /", " HTTP/1.1\r\n\r\n", REGISTRATION], true, false),
+    ] {
+        let mut talk = Talk::new(Kind::Irc, protocol::TCP);
+        for text in said {
+            assert!(talk.say(Direction::Original, text.as_bytes()).is_empty());
+        }
+        let announced = talk.announced(Direction::Original, [offer.as_bytes()]);
+        assert_eq!((talk.left, announced.len()), (is_left, is_believed.into()), "{said:?}");
+    }
+}
+
+#[test]
+fn clients_whose_beginning_was_not_seen_are_believed_only_if_asked() {
+    for trusts in [false, true] {
+        let mut talk = Talk::new(Kind::Irc, protocol::TCP).picked_up();
+        talk.settings.expect_picked_up = trusts;
+        let offer = format!("PRIVMSG bob :\x01DCC SEND file {OWN} 5000\x01\r\n");
+        assert_eq!(talk.announced(Direction::Original, [offer.as_bytes()]).len(), trusts.into());
+        assert_eq!(talk.left, !trusts);
+    }
+}
+
+#[test]
+fn the_whole_matrix() {
+    use Session::{Begun, Identified, Named, Opening, Registered};
+    const WORDS: [Word; 4] = [Word::Nick, Word::User, Word::Before, Word::Other];
+    let columns = WORDS.map(|word| format!("{:<12}", format!("{word:?}"))).concat();
+    let mut matrix = format!("{:<12}{columns}\n", "");
+    for session in [Opening, Begun, Named, Identified, Registered] {
+        let cell = |word| session.after(word).map_or("leaves".to_owned(), |it| format!("{it:?}"));
+        let row = WORDS.map(|word| format!("{:<12}", cell(word))).concat();
+        matrix += &format!("{:<12}{row}\n", format!("{session:?}"));
+    }
+    insta::assert_snapshot!(matrix);
+}
+
 proptest! {
     #[test]
     fn no_bytes_are_too_strange(
@@ -110,7 +169,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let payload = [start.as_bytes(), &bytes, b" 3221225985 5000\x01\r\n"].concat();
-        let mut talk = Talk::new(Kind::Irc, protocol::TCP);
+        let mut talk = registered();
         for request in talk.say(Direction::Original, &payload) {
             let Request::Expect(it) = request else { panic!("{request:?}") };
             prop_assert_eq!(it.destination.to_string(), CLIENT);

@@ -7,6 +7,13 @@
 //! packets pass, so also what is sent again. It knows no table: bytes go in,
 //! requests come out. To add one: a file here with its facts and its state, and a
 //! [`Kind`].
+//!
+//! A web page can have a browser send almost any bytes to any port, behind a first line that
+//! it can not choose, and can choose where segments begin. So what looks like an announcement
+//! counts only where the dialogue of the protocol has a place for it. A helper follows a TCP
+//! connection from its first byte, and [leaves](Inspected::Left) it when that speaks another
+//! protocol or when it has not seen how it was opened. Whatever a helper reads, nobody is
+//! expected at a [privileged port](Watched::refuses) or at a third party's address.
 
 mod amanda;
 mod broadcast;
@@ -26,7 +33,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 
-use wire::protocol;
+use wire::{TcpFlags, Transport, protocol};
 
 pub(crate) use self::stream::Memory;
 use crate::nat::{Edit, Follow};
@@ -124,7 +131,7 @@ impl Kind {
     /// Its state for a new connection.
     pub(crate) fn start(self) -> Watcher {
         let state: Box<dyn Inspect> = match self {
-            Self::Amanda => Box::new(amanda::Amanda),
+            Self::Amanda => Box::<amanda::Amanda>::default(),
             Self::Ftp => Box::<ftp::Ftp>::default(),
             Self::Irc => Box::<irc::Irc>::default(),
             Self::NetbiosNs => Box::new(broadcast::Broadcast::NETBIOS_NS),
@@ -137,7 +144,7 @@ impl Kind {
             Self::Q931 => Box::<h323::CallSignalling>::default(),
             Self::H245 => Box::<h323::MediaControl>::default(),
         };
-        Watcher { kind: self, state }
+        Watcher { kind: self, state: Some(state), starts: None }
     }
 
     /// Name as the kernel has it.
@@ -161,6 +168,16 @@ impl Kind {
             Self::Sip => Some(sip::rewrite(old, address, port)),
             _ => None,
         }
+    }
+
+    /// True if the operator has others than the ends of its connections announced.
+    fn trusts_third_parties(self, settings: &Settings) -> bool {
+        settings.expect_third_parties
+            || match self {
+                Self::Ftp => settings.ftp_loose,
+                Self::Sip => !settings.sip_direct_media,
+                _ => false,
+            }
     }
 
     pub(crate) const fn classes(self) -> &'static [Class] {
@@ -230,12 +247,43 @@ impl Helpers {
 #[derive(Debug)]
 pub(crate) struct Watcher {
     pub kind: Kind,
-    pub state: Box<dyn Inspect>,
+    /// `None`: it has [left](Inspected::Left).
+    pub state: Option<Box<dyn Inspect>>,
+    /// TCP: the number of the first byte of each direction, by [`Direction::index`], as far as
+    /// its SYN was seen. `None` before the first packet.
+    starts: Option<[Option<u32>; 2]>,
 }
 
 impl Watcher {
-    /// Memory of the largest state, about, bytes.
-    pub const STATE_BYTES: usize = 192;
+    /// Memory of the largest state, bytes.
+    pub const STATE_BYTES: usize = size_of::<sip::Sip>();
+
+    /// Has it read a packet, as [`Inspect::inspect`], until it leaves.
+    pub fn read(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+        let state = self.state.as_mut();
+        let inspected = state.map_or(Inspected::Pass, |state| state.inspect(packet, ask));
+        self.state.take_if(|_| inspected == Inspected::Left);
+        inspected
+    }
+
+    /// Learns from a segment where the bytes of its sender begin; returns that for later ones
+    /// too. Only the packet that opens the connection says it of the opener: anybody could
+    /// forge a SYN afterwards, to have the beginning where it suits.
+    pub fn start_of(&mut self, direction: Direction, transport: &Transport) -> Option<u32> {
+        let Transport::Tcp(tcp) = transport else { return None };
+        let said = tcp.flags.contains(TcpFlags::SYN).then(|| tcp.sequence.wrapping_add(1));
+        match &mut self.starts {
+            Some([_, of_other]) if direction == Direction::Reply => {
+                *of_other = of_other.or(said);
+                *of_other
+            }
+            Some([of_opener, _]) => *of_opener,
+            None => {
+                self.starts = Some([said, None]);
+                said
+            }
+        }
+    }
 }
 
 /// The part of a helper that reads packets.
@@ -266,6 +314,8 @@ pub(crate) struct Watched<'a> {
     pub payload: &'a [u8],
     /// TCP: number of the first byte of the payload. `None` for datagrams.
     pub sequence: Option<u32>,
+    /// TCP: number of the first byte that the sender has said, if its SYN was seen.
+    pub start: Option<u32>,
     /// The frame goes to many: broadcast or multicast.
     pub group: bool,
     /// Another connection has announced this one.
@@ -275,6 +325,57 @@ pub(crate) struct Watched<'a> {
     pub memory: &'a Memory,
     /// What was announced before.
     pub told: Told<'a>,
+}
+
+impl Watched<'_> {
+    /// How many bytes of a segment with this number come again, where `next` follows what was
+    /// read of its sender; negative: how many are missing in front of it.
+    ///
+    /// # Errors
+    /// The helper has to leave: the beginning was not seen, or it was forged, as nobody says
+    /// anything in front of its first byte.
+    fn seen(&self, sequence: u32, next: Option<u32>) -> Result<i32, Inspected> {
+        let picked_up = self.settings.expect_picked_up.then_some(sequence);
+        let expected = next.or(self.start).or(picked_up).ok_or(Inspected::Left)?;
+        let seen = expected.wrapping_sub(sequence) as i32;
+        if next.is_none() && seen > 0 { Err(Inspected::Left) } else { Ok(seen) }
+    }
+}
+
+/// The first port that anybody may use. Below, services of hosts listen (RFC 6335 section 6).
+const FIRST_UNPRIVILEGED: u16 = 1024;
+
+impl Watched<'_> {
+    /// True if what the packet announces is not to be believed: it leads to a privileged port,
+    /// or to somebody for whom its sender can not speak.
+    pub fn refuses(&self, kind: Kind, announced: &Announced) -> bool {
+        let Announced { destination, destination_port: port, .. } = *announced;
+        // What comes back to the port that has asked reaches nobody who did not speak. GRE has
+        // no ports.
+        let is_answer = self.sequence.is_none()
+            && announced.protocol == protocol::UDP
+            && (destination, port) == (self.source, self.source_port);
+        let is_privileged =
+            port < FIRST_UNPRIVILEGED && announced.protocol != protocol::GRE && !is_answer;
+        let settings = self.settings;
+        (is_privileged && !settings.expect_privileged)
+            || !(kind.trusts_third_parties(settings) || self.speaks_for(kind, destination))
+    }
+
+    /// True if the sender is the host that has an address, or may speak for it.
+    fn speaks_for(&self, kind: Kind, address: IpAddr) -> bool {
+        match kind {
+            // A call of PPTP is announced from both ends by its last message, whoever sends that,
+            // and a gatekeeper confirms where its endpoint has said that it can be called.
+            Kind::Pptp | Kind::Ras => {
+                [self.source, self.seen_as, self.destination, self.receiver].contains(&address)
+            }
+            // An end that knows how others see it names the port that they see as well. It is not
+            // for us to translate that once more.
+            Kind::Sip => address == self.source,
+            _ => address == self.source || address == self.seen_as,
+        }
+    }
 }
 
 /// What the ends of a translated connection have been told so far.
@@ -439,6 +540,9 @@ pub(crate) enum Inspected {
     /// It ends in the middle of an announcement. It is dropped, so that the sender
     /// sends it again together with the rest.
     Incomplete,
+    /// It goes on, and so does the connection, without the helper: another protocol is spoken,
+    /// or what is said from now on is encrypted, or the beginning was not seen.
+    Left,
 }
 
 /// The protocols of helpers that speak over both TCP and UDP, or one of them.

@@ -26,7 +26,7 @@ use std::net::IpAddr;
 
 use wire::protocol;
 
-use super::stream::{Framing, Stream};
+use super::stream::{Framing, Streams};
 use super::{Announced, Class, Facts, Inspect, Inspected, Request, TCP, Told, Watched};
 use crate::Direction;
 use crate::expect::Way;
@@ -187,8 +187,7 @@ impl Stage {
 /// What is remembered of a control connection.
 #[derive(Debug, Default)]
 pub(super) struct Pptp {
-    /// By direction.
-    streams: [Stream; 2],
+    streams: Streams,
     state: Control,
 }
 
@@ -262,7 +261,7 @@ fn as_meant(
 impl Inspect for Pptp {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Self { streams, state } = self;
-        streams[packet.direction.index()].feed(packet, framing, |bytes, at| {
+        streams.feed_in_turn(packet, framing, |bytes, at| {
             let meant = packet.is_translated.then(|| as_meant(bytes, at, packet, ask));
             let Some(message) = Message::read(meant.as_deref().unwrap_or(bytes)) else { return };
             state.hear(packet.direction, message, &mut |outcome| {
@@ -272,8 +271,7 @@ impl Inspect for Pptp {
                     News::Ended => ask(Request::End { source: ends.pns, destination: ends.pac }),
                 }
             });
-        });
-        Inspected::Pass
+        })
     }
 }
 

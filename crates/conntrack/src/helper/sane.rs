@@ -1,5 +1,6 @@
 //! SANE (network protocol 1.05, chapter 5): the reply to `SANE_NET_START` names the port where
-//! the scanner's host hands out the picture.
+//! the scanner's host hands out the picture. It counts if the client has begun as this protocol
+//! does.
 
 use wire::protocol;
 
@@ -13,6 +14,8 @@ pub(super) const FACTS: Facts = Facts {
     classes: &[Class { name: "picture", maximum: 1, timeout_s: 300 }],
 };
 
+/// The first request of a client: `SANE_NET_INIT` with a version of the protocol, 1.x.
+const INIT: [u8; 5] = [0, 0, 0, 0, 1];
 /// `SANE_NET_START` and its handle follow in one word each.
 const START: [u8; 4] = [0, 0, 0, 7];
 const REQUEST_BYTES: u32 = 8;
@@ -21,62 +24,110 @@ const REQUEST_BYTES: u32 = 8;
 /// need not be known.
 #[derive(Debug, Default)]
 pub(super) struct Sane {
+    session: Session,
     turn: Option<Turn>,
+    /// Sequence numbers of the next bytes, by [`Direction::index`].
+    next: [Option<u32>; 2],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Session {
+    /// The client has to say what it speaks.
+    #[default]
+    Opening,
+    Open,
     /// The client has asked to start, and the reply has not come.
-    asked: bool,
+    Asked,
 }
 
 /// What one end says before the other does.
 #[derive(Debug)]
 struct Turn {
     direction: Direction,
-    /// Sequence number of the next byte.
-    next: u32,
     /// Length so far, bytes.
     length: u32,
     /// Its first two words.
     words: [u8; 8],
+    /// A part of it was not seen.
+    is_cut: bool,
 }
 
 impl Turn {
-    fn new(direction: Direction, sequence: u32) -> Self {
-        Self { direction, next: sequence, length: 0, words: [0; 8] }
+    fn new(direction: Direction) -> Self {
+        Self { direction, length: 0, words: [0; 8], is_cut: false }
     }
 
-    /// Bytes that were seen before, and those behind a gap, are left out.
-    fn hear(&mut self, payload: &[u8], sequence: u32) {
-        let seen = self.next.wrapping_sub(sequence) as usize;
-        let Some(fresh) = payload.get(seen..) else { return };
+    fn hear(&mut self, fresh: &[u8]) {
         let place = self.words.iter_mut().skip(self.length as usize);
         place.zip(fresh).for_each(|(place, &byte)| *place = byte);
         self.length = self.length.saturating_add(fresh.len() as u32);
-        self.next = sequence.wrapping_add(payload.len() as u32);
+    }
+
+    /// The first two words, as soon as they have come.
+    fn words(&self) -> Option<[u8; 8]> {
+        (self.length >= REQUEST_BYTES && !self.is_cut).then_some(self.words)
+    }
+
+    fn is_start(&self) -> bool {
+        self.direction == Direction::Original
+            && self.length == REQUEST_BYTES
+            && self.words().is_some_and(|words| words.starts_with(&START))
+    }
+}
+
+impl Session {
+    /// The other end speaks: what was said before is over.
+    fn after(self, turn: &Turn) -> Self {
+        match self {
+            Self::Opening => Self::Opening,
+            Self::Open | Self::Asked if turn.is_start() => Self::Asked,
+            Self::Open | Self::Asked => Self::Open,
+        }
     }
 }
 
 impl Inspect for Sane {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Some(sequence) = packet.sequence else { return Inspected::Pass };
-        let direction = packet.direction;
-        if let Some(last) = self.turn.take_if(|turn| turn.direction != direction) {
-            let (said, from) = (&last.words[..4], last.direction);
-            self.asked =
-                from == Direction::Original && said == START && last.length == REQUEST_BYTES;
+        let (direction, payload) = (packet.direction, packet.payload);
+        if packet.start.is_none() && packet.settings.expect_picked_up {
+            self.session = self.session.max(Session::Open);
         }
-        let turn = self.turn.get_or_insert_with(|| Turn::new(direction, sequence));
-        turn.hear(packet.payload, sequence);
-        // Status, then the port in the low half of a word.
-        if let ([0, 0, 0, 0, 0, 0, high, low], 8..) = (turn.words, turn.length)
-            && direction == Direction::Reply
-            && std::mem::take(&mut self.asked)
-        {
-            let port = u16::from_be_bytes([high, low]);
-            if port != 0 {
-                ask(Request::Expect(Announced {
-                    source: Some(packet.destination),
-                    ..Announced::new(protocol::TCP, packet.source, port)
-                }));
+        let next = &mut self.next[direction.index()];
+        let seen = match packet.seen(sequence, *next) {
+            Ok(seen) => seen,
+            Err(inspected) => return inspected,
+        };
+        let Some(fresh) = payload.get(seen.max(0) as usize..).filter(|fresh| !fresh.is_empty())
+        else {
+            // Sent again.
+            return Inspected::Pass;
+        };
+        *next = Some(sequence.wrapping_add(payload.len() as u32));
+        if let Some(last) = self.turn.take_if(|turn| turn.direction != direction) {
+            self.session = self.session.after(&last);
+        }
+        let turn = self.turn.get_or_insert_with(|| Turn::new(direction));
+        turn.is_cut |= seen < 0;
+        turn.hear(fresh);
+        match (self.session, direction, turn.words()) {
+            (Session::Opening, Direction::Original, None) if !turn.is_cut => {}
+            (Session::Opening, Direction::Original, Some(words)) if words.starts_with(&INIT) => {
+                self.session = Session::Open;
             }
+            (Session::Opening, ..) => return Inspected::Left,
+            // Status, then the port in the low half of a word.
+            (Session::Asked, Direction::Reply, Some([0, 0, 0, 0, 0, 0, high, low])) => {
+                self.session = Session::Open;
+                let port = u16::from_be_bytes([high, low]);
+                if port != 0 {
+                    ask(Request::Expect(Announced {
+                        source: Some(packet.destination),
+                        ..Announced::new(protocol::TCP, packet.source, port)
+                    }));
+                }
+            }
+            (Session::Open | Session::Asked, ..) => {}
         }
         Inspected::Pass
     }

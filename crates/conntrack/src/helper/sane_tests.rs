@@ -12,9 +12,18 @@ const READY: &[u8] = &[0, 0, 0, 0, 1, 0, 0, 3];
 const STARTS: &[u8] = &[0, 0, 0, 7, 0, 0, 0, 5];
 const STARTED: &[u8] = &[0, 0, 0, 0, 0, 0, 0x9c, 0x41, 0, 0, 0x12, 0x34, 0, 0, 0, 0];
 
+/// Both ends know that they speak SANE.
+fn begun() -> Talk {
+    let mut talk = Talk::new(Kind::Sane, protocol::TCP);
+    for (direction, bytes) in [(THERE, INIT), (BACK, READY)] {
+        assert!(talk.say(direction, bytes).is_empty());
+    }
+    talk
+}
+
 /// The ports that are announced by turns, each in pieces.
 fn announced(turns: &[(Direction, &[u8])], piece: usize) -> Vec<u16> {
-    let mut talk = Talk::new(Kind::Sane, protocol::TCP);
+    let mut talk = begun();
     let mut ports = Vec::new();
     for &(direction, bytes) in turns {
         for it in talk.announced(direction, bytes.chunks(piece)) {
@@ -62,12 +71,78 @@ fn other_replies_announce_nothing() {
 
 #[test]
 fn what_is_sent_again_does_not_count_twice() {
-    let mut talk = Talk::new(Kind::Sane, protocol::TCP);
+    let mut talk = begun();
     let numbers = talk.numbers;
     assert!(talk.announced(THERE, [&STARTS[..4]]).is_empty());
     talk.numbers = numbers;
     assert!(talk.announced(THERE, [STARTS]).is_empty());
     assert_eq!(talk.announced(BACK, [STARTED]).len(), 1);
+    let after = talk.numbers;
+    talk.numbers = numbers;
+    assert!(talk.announced(THERE, [STARTS]).is_empty(), "no turn of its own");
+    talk.numbers = after;
+    assert!(talk.announced(BACK, [STARTED]).is_empty());
+}
+
+#[test]
+fn a_turn_of_which_a_part_is_missing_says_nothing() {
+    for turns in
+        [[(THERE, 0, STARTS), (BACK, 1, STARTED)], [(THERE, 1, STARTS), (BACK, 0, STARTED)]]
+    {
+        let mut talk = begun();
+        for (direction, missing, bytes) in turns {
+            for number in talk.numbers.iter_mut().flatten() {
+                *number = number.wrapping_add(missing);
+            }
+            assert!(talk.announced(direction, [bytes]).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_connection_whose_client_begins_otherwise_is_left() {
+    let old: &[u8] = &[0, 0, 0, 0, 0, 0, 0, 9, 0];
+    for (direction, first) in [
+        (THERE, &b"POST / HTTP/1.1\r\n"[..]),
+        (THERE, STARTS),
+        (THERE, old),
+        (BACK, READY),
+        (BACK, INIT),
+    ] {
+        for piece in [1, 100] {
+            let mut talk = Talk::new(Kind::Sane, protocol::TCP);
+            first.chunks(piece).for_each(|bytes| drop(talk.say(direction, bytes)));
+            assert!(talk.left);
+        }
+    }
+    for trusts in [false, true] {
+        let mut talk = Talk::new(Kind::Sane, protocol::TCP).picked_up();
+        talk.settings.expect_picked_up = trusts;
+        let announced = [(THERE, STARTS), (BACK, STARTED)];
+        let announced = announced.map(|(direction, it)| talk.announced(direction, [it]).len());
+        assert_eq!((announced, talk.left), ([0, trusts.into()], !trusts));
+    }
+}
+
+#[test]
+fn the_whole_matrix() {
+    let said = |direction, bytes| {
+        let mut turn = Turn::new(direction);
+        turn.hear(bytes);
+        turn
+    };
+    let turns = [
+        ("start", said(THERE, STARTS)),
+        ("another request", said(THERE, INIT)),
+        ("reply", said(BACK, STARTED)),
+    ];
+    let mut matrix = String::new();
+    for session in [Session::Opening, Session::Open, Session::Asked] {
+        for (name, turn) in &turns {
+            matrix += &format!("{session:?}, {name}: {:?}\n", session.after(turn));
+        }
+    }
+    insta::assert_snapshot!(matrix);
 }
 
 proptest! {

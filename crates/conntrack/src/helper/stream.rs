@@ -3,15 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Watched;
+use super::{Inspected, Watched};
+use crate::Direction;
 
 /// The longest message that is looked at when it comes in several segments, bytes.
 const LONGEST: usize = 8192;
+
+/// Segments whose beginning is remembered, because they may be sent again.
+const REMEMBERED: usize = 4;
 
 /// What the beginning of a message says about its end.
 pub(crate) enum Framing {
     /// It is so many bytes long, at least 1.
     Length(usize),
+    /// So many bytes say nothing, and a message may follow.
+    Filler(usize),
     /// More bytes have to come.
     Unknown,
     /// No message begins like this.
@@ -20,10 +26,15 @@ pub(crate) enum Framing {
 
 /// One direction of a TCP connection as a row of messages.
 ///
+/// It begins with the first byte, or with the first segment if `stateway_expect_picked_up` has
+/// connections followed whose beginning was not seen. Until a message has come, whatever is
+/// none ends it for good: another protocol is spoken, and what looks like a message where a
+/// segment begins may be its data. Afterwards, behind a gap or what is no message, the
+/// next segment is taken to begin with one, as most senders do.
+///
 /// It keeps what has come of a message that is not complete, at most [`LONGEST`] bytes and
-/// as [`Memory`] allows. A longer message is passed over if its length is known. After a
-/// gap, and after what is no message, the next segment is taken to begin with a message, as
-/// most senders do. A segment that came before, or fills a gap late, is read by itself.
+/// as [`Memory`] allows. A longer message is passed over if its length is known. A segment that
+/// is sent again is read by itself if it begins where a message was known to begin.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     /// The sequence number after the last byte that was seen.
@@ -33,10 +44,9 @@ pub(crate) struct Stream {
     /// Bytes to come of a message that is passed over.
     skip: usize,
     /// A message has come.
-    heard: bool,
-    /// The first bytes were no message: another protocol is spoken, and what looks like a
-    /// message where a segment begins may be its data.
-    foreign: bool,
+    pub heard: bool,
+    /// Where the last segments began that began with a message, the last first.
+    starts: [Option<u32>; REMEMBERED],
 }
 
 impl Stream {
@@ -46,19 +56,50 @@ impl Stream {
         &mut self,
         packet: &Watched<'_>,
         framing: impl Fn(&[u8]) -> Framing,
-        mut each: impl FnMut(&[u8], Option<usize>),
-    ) {
+        each: impl FnMut(&[u8], Option<usize>),
+    ) -> Inspected {
         let Watched { payload, memory, .. } = *packet;
-        let is_read = !self.foreign && !payload.is_empty();
-        let Some(sequence) = packet.sequence.filter(|_| is_read) else { return };
-        let seen = self.next.map_or(0, |next| next.wrapping_sub(sequence) as i32);
+        let Some(sequence) = packet.sequence.filter(|_| !payload.is_empty()) else {
+            return Inspected::Pass;
+        };
+        let seen = match packet.seen(sequence, self.next) {
+            Ok(seen) => seen,
+            Err(inspected) => return inspected,
+        };
+        if seen < 0 && !self.heard {
+            // The beginning comes first.
+            return Inspected::Pass;
+        }
         if seen < 0 {
-            *self = Self { heard: self.heard, ..Self::default() };
+            let is_between = self.kept.is_none() && self.skip == 0;
+            let starts = self.starts;
+            *self = Self { heard: true, starts, ..Self::default() };
+            // What fills the gap begins with a message, too.
+            is_between.then(|| self.remember(sequence.wrapping_add_signed(seen)));
         } else if seen as usize >= payload.len() {
-            return Self::default().feed(packet, framing, each);
+            if self.heard && self.starts.contains(&Some(sequence)) {
+                let mut again = Self { heard: true, ..Self::default() };
+                let _ = again.read(payload, 0, memory, framing, each);
+            }
+            return Inspected::Pass;
+        }
+        if seen <= 0 && self.kept.is_none() && self.skip == 0 {
+            self.remember(sequence);
         }
         self.next = Some(sequence.wrapping_add(payload.len() as u32));
-        let fresh = &payload[seen.max(0) as usize..];
+        self.read(payload, seen.max(0) as usize, memory, framing, each)
+    }
+
+    /// Reads a segment whose first bytes were seen before.
+    fn read(
+        &mut self,
+        payload: &[u8],
+        seen: usize,
+        memory: &Memory,
+        framing: impl Fn(&[u8]) -> Framing,
+        mut each: impl FnMut(&[u8], Option<usize>),
+    ) -> Inspected {
+        let fresh = &payload[seen..];
         let fresh = &fresh[self.passed_over(fresh.len())..];
         let old = payload.len() - fresh.len();
         let mut joined = self.kept.take();
@@ -71,29 +112,43 @@ impl Stream {
         };
         let mut rest = bytes;
         while !rest.is_empty() {
-            match framing(rest) {
-                Framing::Length(length) if length <= rest.len() => {
-                    self.heard = true;
+            let framed = framing(rest);
+            match framed {
+                Framing::Length(length) | Framing::Filler(length) if length <= rest.len() => {
                     let (message, behind) = rest.split_at(length.max(1));
-                    // What came before counts, whatever else stands in its place now.
-                    let is_here = |at: &usize| *at >= old || payload[*at..].starts_with(message);
-                    each(message, payload.len().checked_sub(rest.len()).filter(is_here));
+                    if matches!(framed, Framing::Length(_)) {
+                        self.heard = true;
+                        // What came before counts, whatever else stands in its place now.
+                        let is_here =
+                            |at: &usize| *at >= old || payload[*at..].starts_with(message);
+                        each(message, payload.len().checked_sub(rest.len()).filter(is_here));
+                    }
                     rest = behind;
                 }
-                Framing::Length(length) if length > LONGEST => {
-                    self.skip = length - rest.len();
-                    return;
+                Framing::Length(length) | Framing::Filler(length) => {
+                    self.heard |= matches!(framed, Framing::Length(_));
+                    self.kept = if length > LONGEST { None } else { memory.keep(rest) };
+                    if self.kept.is_none() {
+                        self.skip = length - rest.len();
+                    }
+                    return Inspected::Pass;
                 }
-                Framing::Length(_) | Framing::Unknown if rest.len() < LONGEST => {
-                    self.kept = memory.keep(rest);
-                    return;
+                // Where it ends nobody knows any more if it can not be kept.
+                Framing::Unknown => {
+                    self.kept = if rest.len() < LONGEST { memory.keep(rest) } else { None };
+                    return self.kept.as_ref().map_or(Inspected::Left, |_| Inspected::Pass);
                 }
-                Framing::Garbage => {
-                    self.foreign = !self.heard;
-                    return;
-                }
-                _ => return,
+                Framing::Garbage if self.heard => return Inspected::Pass,
+                Framing::Garbage => return Inspected::Left,
             }
+        }
+        Inspected::Pass
+    }
+
+    fn remember(&mut self, start: u32) {
+        if !self.starts.contains(&Some(start)) {
+            self.starts.rotate_right(1);
+            self.starts[0] = Some(start);
         }
     }
 
@@ -102,6 +157,37 @@ impl Stream {
         let bytes = self.skip.min(fresh);
         self.skip -= bytes;
         bytes
+    }
+}
+
+/// Both directions of a TCP connection as rows of messages, by [`Direction::index`].
+#[derive(Debug, Default)]
+pub(crate) struct Streams([Stream; 2]);
+
+impl Streams {
+    /// As [`Stream::feed`].
+    pub fn feed(
+        &mut self,
+        packet: &Watched<'_>,
+        framing: impl Fn(&[u8]) -> Framing,
+        each: impl FnMut(&[u8], Option<usize>),
+    ) -> Inspected {
+        self.0[packet.direction.index()].feed(packet, framing, each)
+    }
+
+    /// The same for protocols in which the opener of the connection is the first who speaks:
+    /// where it is not, another protocol is spoken.
+    pub fn feed_in_turn(
+        &mut self,
+        packet: &Watched<'_>,
+        framing: impl Fn(&[u8]) -> Framing,
+        each: impl FnMut(&[u8], Option<usize>),
+    ) -> Inspected {
+        let is_first = packet.start.is_some() && !self.0[Direction::Original.index()].heard;
+        match packet.direction {
+            Direction::Reply if is_first => Inspected::Left,
+            _ => self.feed(packet, framing, each),
+        }
     }
 }
 

@@ -19,10 +19,22 @@ struct Reader {
     stream: Stream,
     memory: Memory,
     messages: Vec<(Vec<u8>, Option<usize>)>,
+    /// Of the first byte: that of the first segment, unless it is said.
+    start: Option<u32>,
+    picked_up: bool,
+    left: bool,
+    /// Another than that of most tests.
+    framing: Option<fn(&[u8]) -> Framing>,
 }
 
 impl Reader {
     fn segment(&mut self, sequence: u32, payload: &[u8]) {
+        if self.left {
+            return;
+        }
+        if !payload.is_empty() {
+            self.start.get_or_insert(sequence);
+        }
         let address = "192.0.2.1".parse().unwrap();
         let packet = Watched {
             direction: Direction::Original,
@@ -34,6 +46,7 @@ impl Reader {
             destination_port: 2,
             payload,
             sequence: Some(sequence),
+            start: self.start.filter(|_| !self.picked_up),
             group: false,
             is_expected: false,
             settings: &Settings::default(),
@@ -42,12 +55,14 @@ impl Reader {
             told: Told { expectations: &nothing_told(), master: &some_connection() },
         };
         let messages = &mut self.messages;
-        self.stream.feed(&packet, framing, |message, at| {
+        let framing = self.framing.unwrap_or(framing);
+        let inspected = self.stream.feed(&packet, framing, |message, at| {
             if let Some(at) = at {
                 assert_eq!(message, &payload[at..at + message.len()]);
             }
             messages.push((message.to_vec(), at));
         });
+        self.left = inspected == Inspected::Left;
     }
 
     fn said(&mut self) -> Vec<Vec<u8>> {
@@ -161,6 +176,65 @@ fn what_is_kept_has_a_limit() {
     assert_eq!(reader.said(), [whole]);
     others.clear();
     assert_eq!(reader.in_use(), 0);
+}
+
+#[test]
+fn what_comes_again_begins_with_a_message_only_where_one_began() {
+    let mut reader = Reader::default();
+    let inner = message(3, 9);
+    // A message inside another: the receiver has acknowledged what is in front of it.
+    let outer = [&[0, 7, 1, 1][..], &inner].concat();
+    reader.segment(100, &outer);
+    reader.segment(104, &inner);
+    assert_eq!(reader.said(), std::slice::from_ref(&outer));
+    for number in 0..5 {
+        reader.segment(109 + 9 * number, &outer);
+    }
+    reader.said();
+    reader.segment(109, &outer);
+    assert!(reader.said().is_empty(), "it is forgotten");
+    reader.segment(118, &outer);
+    assert_eq!(reader.said(), [outer]);
+}
+
+#[test]
+fn nothing_is_read_before_the_beginning() {
+    let (first, second) = (message(4, 1), message(3, 2));
+    let mut reader = Reader { start: Some(100), ..Reader::default() };
+    reader.segment(106, &second);
+    assert!(reader.said().is_empty());
+    reader.segment(100, &first);
+    reader.segment(106, &second);
+    assert_eq!(reader.said(), [first, second.clone()]);
+    let mut reader = Reader { start: Some(100), ..Reader::default() };
+    reader.segment(103, &second);
+    reader.segment(100, &[255, 255, 255]);
+    reader.segment(103, &second);
+    assert!(reader.left && reader.said().is_empty());
+    let mut reader = Reader { picked_up: true, ..Reader::default() };
+    reader.segment(100, &second);
+    assert!(reader.left && reader.said().is_empty());
+}
+
+#[test]
+fn a_beginning_without_an_end_is_no_message() {
+    let endless = |bytes: &[u8]| match bytes.last() {
+        Some(b'.') => Framing::Length(bytes.len()),
+        Some(b' ') => Framing::Filler(1),
+        _ => Framing::Unknown,
+    };
+    for (length, is_left) in [(LONGEST - 1, false), (LONGEST + 100, true)] {
+        let bytes = [b" ", &vec![b'x'; length][..], b"."].concat();
+        let mut reader = Reader { framing: Some(endless), ..Reader::default() };
+        for (number, piece) in bytes.chunks(100).enumerate() {
+            reader.segment(100 * number as u32, piece);
+        }
+        assert_eq!(
+            (reader.left, reader.said().len()),
+            (is_left, usize::from(!is_left)),
+            "{length}"
+        );
+    }
 }
 
 proptest! {

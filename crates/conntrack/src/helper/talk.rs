@@ -37,14 +37,26 @@ pub(crate) struct Talk {
     pub group: bool,
     /// Another connection has announced this one.
     pub is_expected: bool,
+    kind: Kind,
+    /// Of the first byte of each end.
+    starts: [Option<u32>; 2],
+    /// The helper has left.
+    pub left: bool,
+    /// Announcements that are not to be believed.
+    pub refused: usize,
 }
 
 impl Talk {
     pub fn new(kind: Kind, protocol: u8) -> Self {
+        // They come round soon.
+        let numbers = (protocol == protocol::TCP).then_some([u32::MAX - 20; 2]);
         Self {
-            state: kind.start().state,
-            // They come round soon.
-            numbers: (protocol == protocol::TCP).then_some([u32::MAX - 20; 2]),
+            state: kind.start().state.unwrap(),
+            numbers,
+            starts: numbers.map_or([None; 2], |numbers| numbers.map(Some)),
+            kind,
+            left: false,
+            refused: 0,
             ends: [
                 (CLIENT.parse().unwrap(), CLIENT_PORT),
                 (SERVER.parse().unwrap(), kind.default_port()),
@@ -58,7 +70,12 @@ impl Talk {
         }
     }
 
-    /// What the helper asks for when an end says more.
+    /// The opening was not seen.
+    pub fn picked_up(self) -> Self {
+        Self { starts: [None; 2], ..self }
+    }
+
+    /// What the helper asks for when an end says more, without what is refused.
     pub fn say(&mut self, direction: Direction, payload: &[u8]) -> Vec<Request> {
         let (from, to) = (direction.index(), direction.reversed().index());
         let ((source, source_port), (destination, destination_port)) =
@@ -74,6 +91,7 @@ impl Talk {
             destination_port,
             payload,
             sequence: self.numbers.map(|numbers| numbers[from]),
+            start: self.starts[from],
             group: self.group,
             is_expected: self.is_expected,
             settings: &self.settings,
@@ -81,8 +99,17 @@ impl Talk {
             told: Told { expectations: &self.expectations, master: &self.master },
         };
         let mut asked = Vec::new();
-        let inspected = self.state.inspect(&packet, &mut |request| asked.push(request));
-        assert_eq!(inspected, Inspected::Pass);
+        if !self.left {
+            let inspected = self.state.inspect(&packet, &mut |request| asked.push(request));
+            assert_ne!(inspected, Inspected::Incomplete);
+            self.left = inspected == Inspected::Left;
+        }
+        let all = asked.len();
+        asked.retain(|request| match request {
+            Request::Expect(announced) => !packet.refuses(self.kind, announced),
+            _ => true,
+        });
+        self.refused += all - asked.len();
         if let Some(numbers) = &mut self.numbers {
             numbers[from] = numbers[from].wrapping_add(payload.len() as u32);
         }

@@ -16,6 +16,9 @@ pub(super) const FACTS: Facts = Facts {
 const READ: u16 = 1;
 const WRITE: u16 = 2;
 
+/// How a file may be sent, RFC 1350 section 1.
+const MODES: [&[u8]; 3] = [b"octet", b"netascii", b"mail"];
+
 /// TFTP has nothing to remember.
 #[derive(Debug)]
 pub(super) struct Tftp;
@@ -36,8 +39,10 @@ impl Inspect for Tftp {
 fn is_request(payload: &[u8]) -> bool {
     let Some((opcode, texts)) = payload.split_first_chunk() else { return false };
     let mut texts = texts.split_inclusive(|&byte| byte == 0);
-    let mut is_text = || texts.next().is_some_and(|text| text.len() > 1 && text.ends_with(&[0]));
-    matches!(u16::from_be_bytes(*opcode), READ | WRITE) && is_text() && is_text()
+    let mut text = || texts.next().and_then(|text| text.strip_suffix(&[0]));
+    let is_name = text().is_some_and(|name| !name.is_empty());
+    let is_mode = |text: &[u8]| MODES.iter().any(|mode| text.eq_ignore_ascii_case(mode));
+    matches!(u16::from_be_bytes(*opcode), READ | WRITE) && is_name && text().is_some_and(is_mode)
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
         destination_port: 69,
         payload,
         sequence: None,
+        start: None,
         group: false,
         is_expected: false,
         settings: &Settings::default(),
@@ -35,7 +36,7 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
 
 #[test]
 fn requests_announce_an_answer_from_any_port() {
-    for request in [b"\0\x01file\0octet\0".as_slice(), b"\0\x02f\0netascii\0tsize\x000\0"] {
+    for request in [b"\0\x01file\0octet\0".as_slice(), b"\0\x02f\0NetASCII\0tsize\x000\0"] {
         let [answer] = &announced(Direction::Original, request)[..] else { panic!("one") };
         assert_eq!(answer.source, Some("198.51.100.2".parse().unwrap()));
         assert_eq!(answer.source_port, None);
@@ -53,6 +54,9 @@ fn requests_announce_an_answer_from_any_port() {
         b"\0\x01file\0",
         b"\0\x01file\0octet",
         b"\0\x01\0octet\0",
+        b"\0\x01file\0octets\0",
+        // STUN, of which a browser chooses a part: its length, and other texts behind it.
+        b"\0\x01\x01\x04\x21\x12\xa4\x42transaction-\0\x06\x01name of a user\0\0",
         b"\0\x03\0\x01data\0data\0",
         b"\0\x04\0\x01",
         b"\0\x05\0\x01No such file\0\0",

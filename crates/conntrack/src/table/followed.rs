@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use flow::{DropReason, Endpoint};
+use flow::{DropReason, Endpoint, FlowKey};
 use wire::{mapped, protocol};
 
 use super::Table;
@@ -78,9 +78,14 @@ impl Announcer<'_> {
         self.passage.call(&announced, self.direction, known, self.interface).unwrap_or(announced)
     }
 
-    /// The address that an end really has.
-    pub fn real(&self, address: [u8; 16]) -> [u8; 16] {
-        self.passage.real(address)
+    /// The key of a call between two ends that are named by what the sender knows them by.
+    pub fn call_between(&self, source: (IpAddr, u16), destination: (IpAddr, u16)) -> FlowKey {
+        let real = |(address, port)| {
+            let address = self.passage.real(mapped(address));
+            Endpoint { address, port }
+        };
+        let FlowKey { family, zone, .. } = self.master.flow.key;
+        FlowKey::of_call(family, zone, real(source), real(destination))
     }
 
     /// Those that may be announced, from a certain one on.

@@ -162,13 +162,20 @@ impl Lab {
         Sent { tracked, edits, leaves }
     }
 
-    /// Opens a TCP connection through which the server has greeted; the numbers of both go on
-    /// at 1. Returns where the server sees the client and the client sees the server.
+    /// Opens a TCP connection; the numbers of both go on at 1. Returns where the server sees the client and the client sees the server.
     fn control(&mut self, client: End4, named: End4, rules: &[Request]) -> (End4, End4) {
         let opened = self.send((client, named), Some(SYN), (0, 0), b"", rules);
         let (seen, server) = (end4(opened.leaves.source), end4(opened.leaves.destination));
         self.send((server, seen), Some(SYN | ACK), (0, 1), b"", &[]);
         self.send((client, named), Some(ACK), (1, 1), b"", &[]);
+        (seen, server)
+    }
+
+    /// The same for FTP, with what both say first: the client goes on at 9 and the server at 8.
+    fn ftp(&mut self, client: End4, named: End4, rules: &[Request]) -> (End4, End4) {
+        let (seen, server) = self.control(client, named, rules);
+        self.send((server, seen), Some(ACK), (1, 1), b"220 a\r\n", &[]);
+        self.send((client, named), Some(ACK), (1, 8), b"USER a\r\n", &[]);
         (seen, server)
     }
 
@@ -212,19 +219,19 @@ fn port_of(text: &str) -> u16 {
 fn an_active_client_behind_a_masquerade_gets_its_data_connection() {
     let mut lab = Lab::new(Kind::Ftp, 21);
     let (client, server) = ((CLIENT, 40000), (SERVER, 21));
-    let (seen, _) = lab.control(client, server, &masquerade());
+    let (seen, _) = lab.ftp(client, server, &masquerade());
     assert_eq!(seen.0, OUTSIDE);
     let command = b"PORT 192,0,2,1,156,64\r\n";
-    let before = lab.send((client, server), Some(ACK), (1, 1), b"USER a\r\n", &[]);
+    let before = lab.send((client, server), Some(ACK), (9, 8), b"PASS a\r\n", &[]);
     assert!(before.edits.is_empty());
-    let sent = lab.send((client, server), Some(ACK), (9, 1), command, &[]);
+    let sent = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
     assert_eq!(sent.tracked.verdict, Verdict::Accept);
     let told = String::from_utf8(edited(command, &sent.edits)).unwrap();
     assert!(told.starts_with("PORT 203,0,113,9,") && told.ends_with("\r\n"), "{told:?}");
     let port = port_of(&told);
     assert!(block().contains(port), "{port}");
     // Sent again, it says the same.
-    let again = lab.send((client, server), Some(ACK), (9, 1), command, &[]);
+    let again = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
     assert_eq!(again.edits, sent.edits);
     assert_eq!(lab.expectations.len(), 1);
     // To the client's own port nobody is expected, from others neither.
@@ -242,9 +249,9 @@ fn an_active_client_behind_a_masquerade_gets_its_data_connection() {
 fn a_passive_client_behind_a_masquerade_keeps_its_address() {
     let mut lab = Lab::new(Kind::Ftp, 21);
     let (client, server) = ((CLIENT, 40000), (SERVER, 21));
-    let (seen, _) = lab.control(client, server, &masquerade());
+    let (seen, _) = lab.ftp(client, server, &masquerade());
     let reply = b"227 Entering Passive Mode (198,51,100,2,7,208)\r\n";
-    lab.send((server, seen), Some(ACK), (1, 1), b"220 a\r\n", &[]);
+    lab.send((client, server), Some(ACK), (9, 8), b"PASV\r\n", &[]);
     let sent = lab.send((server, seen), Some(ACK), (8, 1), reply, &[]);
     assert!(sent.edits.is_empty(), "the server is what it says it is");
     let data = lab.send(((CLIENT, 50000), (SERVER, 2000)), Some(SYN), (5, 0), b"", &[]);
@@ -265,9 +272,9 @@ fn a_server_behind_a_forwarded_port_is_reached_at_the_address_that_clients_know(
     for text in texts {
         let mut lab = Lab::new(Kind::Ftp, 21);
         let (client, named) = ((CLIENT, 40000), (OUTSIDE, 21));
-        let (seen, server) = lab.control(client, named, &forward());
+        let (seen, server) = lab.ftp(client, named, &forward());
         assert_eq!((seen, server), (client, (SERVER, 21)));
-        lab.send((server, seen), Some(ACK), (1, 1), b"220 a\r\n", &[]);
+        lab.send((client, named), Some(ACK), (9, 8), b"PASV\r\n", &[]);
         let sent = lab.send((server, seen), Some(ACK), (8, 1), text, &[]);
         let told = String::from_utf8(edited(text, &sent.edits)).unwrap();
         let port = match told.split_once("|||") {
@@ -291,10 +298,9 @@ fn ports_that_helpers_may_announce_run_out_too() {
     let mut ports = Vec::new();
     for number in 0..5 {
         let (client, server) = (([192, 0, 2, 10 + number], 40000), ([198, 51, 100, number], 21));
-        lab.control(client, server, &masquerade());
+        lab.ftp(client, server, &masquerade());
         let command = format!("PORT 192,0,2,{},156,64\r\n", 10 + number);
-        lab.send((client, server), Some(ACK), (1, 1), b"A\r\n", &[]);
-        let sent = lab.send((client, server), Some(ACK), (4, 1), command.as_bytes(), &[]);
+        let sent = lab.send((client, server), Some(ACK), (9, 8), command.as_bytes(), &[]);
         if number == 4 {
             assert_eq!(sent.tracked.verdict, Verdict::Drop(DropReason::PortPoolFull));
             assert!(sent.edits.is_empty());
@@ -327,8 +333,8 @@ fn tftp_answers_come_to_the_port_that_the_server_has_seen() {
 fn a_child_ends_with_the_address_that_it_has_borrowed() {
     let mut lab = Lab::new(Kind::Ftp, 21);
     let (client, server) = ((CLIENT, 40000), (SERVER, 21));
-    let (seen, _) = lab.control(client, server, &masquerade());
-    lab.send((server, seen), Some(ACK), (1, 1), b"220 a\r\n", &[]);
+    let (seen, _) = lab.ftp(client, server, &masquerade());
+    lab.send((client, server), Some(ACK), (9, 8), b"PASV\r\n", &[]);
     let reply = b"227 (198,51,100,2,7,208)\r\n";
     lab.send((server, seen), Some(ACK), (8, 1), reply, &[]);
     lab.send(((CLIENT, 50000), (SERVER, 2000)), Some(SYN), (5, 0), b"", &[]);
@@ -372,9 +378,8 @@ proptest! {
         let mut lab = Lab::new(Kind::Ftp, 21);
         let (client, server) = ((CLIENT, 40000), (SERVER, 21));
         let rule = Request { addresses: one(nat), ..Request::of(End::Source) };
-        let (seen, _) = lab.control(client, server, &[rule]);
-        lab.send((client, server), Some(ACK), (1, 1), b"A\r\n", &[]);
-        let mut sequence = 4u32;
+        let (seen, _) = lab.ftp(client, server, &[rule]);
+        let mut sequence = 9u32;
         let mut received: Vec<u8> = Vec::new();
         let mut wanted = String::new();
         for (lines, times) in segments {
@@ -385,7 +390,7 @@ proptest! {
             let payload: String = lines.iter().map(line).collect();
             for time in 0..times {
                 let ends = (client, server);
-                let sent = lab.send(ends, Some(ACK), (sequence, 1), payload.as_bytes(), &[]);
+                let sent = lab.send(ends, Some(ACK), (sequence, 8), payload.as_bytes(), &[]);
                 prop_assert_eq!(sent.tracked.class, Class::Established);
                 let keyed = lab.table.original(0);
                 let seen_as = match lab.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000)) {
@@ -393,7 +398,7 @@ proptest! {
                     None => sequence,
                 };
                 let text = edited(payload.as_bytes(), &sent.edits);
-                let at = (seen_as - 4) as usize;
+                let at = (seen_as - 9) as usize;
                 prop_assert!(at <= received.len());
                 let old = received.get(at..).unwrap_or_default();
                 if time > 0 {
@@ -407,10 +412,10 @@ proptest! {
             }
             sequence += payload.len() as u32;
             // The server acknowledges all of it; the tracker would refuse what was not sent.
-            let acknowledged = 4 + received.len() as u32;
-            let ack = lab.send((server, seen), Some(ACK), (1, acknowledged), b"", &[]);
+            let acknowledged = 9 + received.len() as u32;
+            let ack = lab.send((server, seen), Some(ACK), (8, acknowledged), b"", &[]);
             prop_assert_eq!(ack.tracked.class, Class::Established, "{:?}", ack.tracked.why);
-            let too_far = lab.send((server, seen), Some(ACK), (1, acknowledged + 1), b"", &[]);
+            let too_far = lab.send((server, seen), Some(ACK), (8, acknowledged + 1), b"", &[]);
             prop_assert!(matches!(too_far.tracked.class, Class::Invalid(_)));
         }
         prop_assert_eq!(std::str::from_utf8(&received).unwrap(), wanted);

@@ -87,7 +87,7 @@ fn any_opened() -> impl Strategy<Value = Opened> {
     let end = || (1u8..4, 1u16..4);
     let family = prop_oneof![2 => Just(Family::V4), 1 => Just(Family::V6)];
     let zones = prop::option::weighted(0.3, Just(ONE_WAY));
-    let flags = prop_oneof![4 => Just(SYN), 1 => Just(ACK)];
+    let flags = prop_oneof![3 => Just(SYN), 2 => Just(ACK)];
     let translated = [prop::option::of(Just(8)), prop::option::of(Just(9))];
     let rest = (prop::bool::weighted(0.1), any::<bool>());
     (family, end(), end(), zones, flags, translated, rest).prop_map(

@@ -1,7 +1,7 @@
 //! Connections that helpers watch, and those that were expected because of them.
 
 use flow::{Class, DropReason, Endpoint, FlowKey};
-use wire::{TcpFlags, Transport, mapped};
+use wire::{TcpFlags, Transport};
 
 use super::followed::{Announcer, Measure, put_together};
 use super::{Table, deadline};
@@ -70,14 +70,13 @@ impl Table {
         let block = self.block;
         let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
         let status = head.status;
+        let start = watcher.start_of(direction, &packet.network.transport);
         let Some(watched) = Watched::of(packet, direction, &flow.key, status, &passage, context)
         else {
             return tracked;
         };
-        let zone = match direction {
-            Direction::Original => zones.reply,
-            Direction::Reply => zones.original,
-        };
+        let watched = Watched { start, ..watched };
+        let zone = if direction == Direction::Original { zones.reply } else { zones.original };
         let master = Master { flow, helper: watcher.kind, mark: head.mark, zone };
         let payload = watched.payload;
         let announcer = Announcer { master, passage, direction, interface, block, payload };
@@ -86,7 +85,10 @@ impl Table {
         let limit = context.settings.expect_max;
         let Context { expectations, expectation_events, settings, counters, now, .. } = context;
         let mut events = listener(expectation_events, settings);
-        let inspected = watcher.state.inspect(&watched, &mut |request| match request {
+        let inspected = watcher.read(&watched, &mut |request| match request {
+            Request::Expect(announced) if watched.refuses(master.helper, &announced) => {
+                counters.expect_refused += 1;
+            }
             Request::Expect(announced) => {
                 let Some((announced, edit)) = announcer.translate(announced, expectations) else {
                     no_port = true;
@@ -102,11 +104,7 @@ impl Table {
                 expectations.withdraw(&head.key, call, &classes, *now, &mut events);
             }
             Request::End { source, destination } => {
-                let endpoint =
-                    |(address, port)| Endpoint { address: announcer.real(mapped(address)), port };
-                let (source, destination) = (endpoint(source), endpoint(destination));
-                let FlowKey { family, zone, .. } = head.key;
-                let call = FlowKey::of_call(family, zone, source, destination);
+                let call = announcer.call_between(source, destination);
                 expectations.end_call(&head.key, &call, *now, &mut events);
             }
             Request::Confirm { class, seconds } => {
@@ -120,11 +118,12 @@ impl Table {
             }
         });
         let sequence = watched.sequence;
+        counters.helper_left += u64::from(inspected == Inspected::Left);
         match inspected {
             _ if no_port => tracked.dropped(DropReason::PortPoolFull),
             _ if full => tracked.dropped(DropReason::ExpectationsFull),
             Inspected::Incomplete => tracked.dropped(DropReason::HelperIncomplete),
-            Inspected::Pass => {
+            Inspected::Pass | Inspected::Left => {
                 if !edits.is_empty() {
                     let edits = put_together(edits, measures);
                     self.keep_edits(slot, direction, sequence, edits);
@@ -174,6 +173,7 @@ impl<'a> Watched<'a> {
             receiver: address(passage.leaves.destination),
             payload: frame.get(payload).filter(|payload| !payload.is_empty())?,
             sequence,
+            start: None,
             group: frame.first().is_some_and(|first| first & GROUP != 0),
             is_expected: status.has(Status::EXPECTED),
             is_translated: passage.changes(),

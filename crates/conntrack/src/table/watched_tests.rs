@@ -133,7 +133,7 @@ impl Lab {
     }
 
     /// Opens a control connection on which the server has greeted; the next numbers are
-    /// 1 and 5.
+    /// 8 and 5.
     fn control(&mut self, port: u16) {
         let there = |numbers, flags, payload| Sent {
             from_client: true,
@@ -151,7 +151,7 @@ impl Lab {
         self.send(back((0, 1), SYN | ACK, b""));
         self.send(there((1, 1), ACK, b""));
         self.send(back((1, 1), ACK, b"220\n"));
-        self.send(there((1, 5), ACK, b"A\n"));
+        self.send(there((1, 5), ACK, b"USER a\n"));
     }
 
     fn command(&mut self, sequence: u32, payload: &[u8]) -> Tracked {
@@ -183,7 +183,7 @@ fn an_announced_connection_is_related_and_has_the_mark() {
     let changes = Changes { mark: Some((5, u32::MAX)), ..Changes::default() };
     lab.run(|table, context| table.update(&key, key.hash(SECRET), changes, context));
     assert!(is_refused(lab.data_syn(2000)));
-    assert_eq!(lab.command(3, b"PORT 192,0,2,1,7,208\n").verdict, Verdict::Accept);
+    assert_eq!(lab.command(8, b"PORT 192,0,2,1,7,208\n").verdict, Verdict::Accept);
     assert!(is_refused(lab.data_syn(2001)));
     for _ in 0..2 {
         let tracked = lab.data_syn(2000);
@@ -207,7 +207,7 @@ fn an_announced_connection_is_related_and_has_the_mark() {
 fn an_announced_connection_that_is_refused_is_expected_again() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
     lab.control(21);
-    lab.command(3, b"PORT 192,0,2,1,7,208\n");
+    lab.command(8, b"PORT 192,0,2,1,7,208\n");
     lab.refuses = true;
     for _ in 0..2 {
         assert_eq!(lab.data_syn(2000).class, Class::Related);
@@ -225,7 +225,7 @@ fn nothing_is_watched_that_is_not_configured() {
         let helpers: Vec<_> = configured.map(|port| (Kind::Ftp, port)).into_iter().collect();
         let mut lab = Lab::new(&helpers);
         lab.control(port);
-        let (ports, numbers, flags) = ((CONTROL, port), (3, 5), Some(ACK));
+        let (ports, numbers, flags) = ((CONTROL, port), (8, 5), Some(ACK));
         let payload = b"PORT 192,0,2,1,7,208\n";
         lab.send(Sent { from_client: true, ports, flags, numbers, payload });
         assert!(lab.expectations.is_empty());
@@ -262,10 +262,10 @@ fn a_refused_packet_leaves_nothing_behind() {
 fn half_a_command_is_dropped_until_the_rest_comes() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
     lab.control(21);
-    let half = lab.command(3, b"PORT 192,0,2,1,7,2");
+    let half = lab.command(8, b"PORT 192,0,2,1,7,2");
     assert_eq!(half.verdict, Verdict::Drop(DropReason::HelperIncomplete));
     assert_eq!(half.class, Class::Established);
-    let whole = lab.command(3, b"PORT 192,0,2,1,7,208\n");
+    let whole = lab.command(8, b"PORT 192,0,2,1,7,208\n");
     assert_eq!((whole.class, whole.verdict), (Class::Established, Verdict::Accept));
     assert_eq!(lab.expectations.len(), 1);
 }
@@ -274,7 +274,7 @@ fn half_a_command_is_dropped_until_the_rest_comes() {
 fn segments_outside_the_window_announce_nothing() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
     lab.control(21);
-    let far = lab.command(1_000_003, b"\nPORT 192,0,2,1,7,208\n");
+    let far = lab.command(1_000_008, b"\nPORT 192,0,2,1,7,208\n");
     assert!(matches!(far.class, Class::Invalid(_)), "{far:?}");
     assert!(lab.expectations.is_empty());
 }
@@ -284,7 +284,7 @@ fn expectations_end_with_the_connection_that_announced_them() {
     for ending in [Lab::expire as fn(&mut Lab), Lab::delete_all] {
         let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
         lab.control(21);
-        lab.command(3, b"PORT 192,0,2,1,7,208\n");
+        lab.command(8, b"PORT 192,0,2,1,7,208\n");
         assert_eq!(lab.expectations.len(), 1);
         ending(&mut lab);
         assert!(lab.table.is_empty() && lab.expectations.is_empty());
@@ -307,7 +307,7 @@ fn a_packet_that_announces_too_much_is_dropped() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21), (Kind::Tftp, 69)]);
     lab.settings.expect_max = 1;
     lab.control(21);
-    lab.command(3, b"PORT 192,0,2,1,7,208\n");
+    lab.command(8, b"PORT 192,0,2,1,7,208\n");
     let (ports, numbers, payload) = ((3000, 69), (0, 0), b"\0\x01file\0octet\0");
     let request = Sent { from_client: true, ports, flags: None, numbers, payload };
     assert_eq!(lab.send(request).verdict, Verdict::Drop(DropReason::ExpectationsFull));
@@ -354,7 +354,7 @@ fn what_is_expected_is_still_expected_when_there_was_no_room() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
     lab.limits = Limits::alone(1, SECRET);
     lab.control(21);
-    lab.command(3, b"PORT 192,0,2,1,7,208\n");
+    lab.command(8, b"PORT 192,0,2,1,7,208\n");
     assert_eq!(lab.data_syn(2000).verdict, Verdict::Drop(DropReason::TableFull));
     assert_eq!(lab.expectations.len(), 1);
 }
@@ -367,4 +367,121 @@ fn one_port_has_one_helper() {
     settings.helpers.attach(Kind::Tftp, 21).unwrap();
     assert_eq!(settings.helpers.of(protocol::TCP, 21), Some(Kind::Ftp));
     assert_eq!(settings.helpers.of(protocol::UDP, 21), Some(Kind::Tftp));
+}
+
+fn counted(lab: &Lab) -> (usize, u64) {
+    (lab.expectations.len(), lab.counters.expect_refused)
+}
+
+#[test]
+fn nobody_is_expected_at_a_privileged_port_unless_it_is_allowed() {
+    for (port, announced) in [("0,22", 0), ("1,189", 0), ("3,255", 0), ("4,0", 1), ("31,144", 1)] {
+        let command = format!("PORT 192,0,2,1,{port}\n");
+        let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+        lab.control(21);
+        assert_eq!(lab.command(8, command.as_bytes()).verdict, Verdict::Accept);
+        assert_eq!(counted(&lab), (announced, 1 - announced as u64), "{port}");
+        let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+        lab.settings.expect_privileged = true;
+        lab.control(21);
+        lab.command(8, command.as_bytes());
+        assert_eq!(counted(&lab), (1, 0), "{port}");
+    }
+}
+
+#[test]
+fn an_answer_to_the_port_that_has_asked_may_be_privileged() {
+    let mut lab = Lab::new(&[(Kind::NetbiosNs, 137)]);
+    (lab.group, lab.server) = (true, [198, 51, 100, 255]);
+    let (ports, numbers) = ((137, 137), (0, 0));
+    let ask = Sent { from_client: true, ports, flags: None, numbers, payload: b"who?" };
+    lab.send(ask);
+    assert_eq!(counted(&lab), (1, 0));
+}
+
+#[test]
+fn third_parties_are_announced_only_if_that_is_allowed() {
+    let other = b"PORT 203,0,113,9,31,144\n";
+    let settings: [fn(&mut Settings); 3] =
+        [|_| {}, |it| it.ftp_loose = true, |it| it.expect_third_parties = true];
+    for (number, set) in settings.into_iter().enumerate() {
+        let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+        set(&mut lab.settings);
+        lab.control(21);
+        assert_eq!(lab.command(8, other).verdict, Verdict::Accept);
+        assert_eq!(counted(&lab), if number == 0 { (0, 1) } else { (1, 0) }, "{number}");
+    }
+}
+
+#[test]
+fn a_helper_that_has_left_is_not_listed_and_does_not_come_back() {
+    let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+    let there = |numbers, flags, payload| Sent {
+        from_client: true,
+        ports: (CONTROL, 21),
+        flags: Some(flags),
+        numbers,
+        payload,
+    };
+    let back = Sent { from_client: false, ports: (21, CONTROL), ..there((0, 1), SYN | ACK, b"") };
+    let post = b"POST / HTTP/1.1\r\n\r\n";
+    lab.send(there((0, 0), SYN, b""));
+    lab.send(back);
+    lab.send(there((1, 1), ACK, b""));
+    lab.send(Sent { numbers: (1, 1), flags: Some(ACK), payload: b"220 ready\r\n", ..back });
+    assert_eq!(lab.connections()[0].helper, Some("ftp"));
+    assert_eq!(lab.send(there((1, 12), ACK, post)).verdict, Verdict::Accept);
+    assert_eq!((lab.connections()[0].helper, lab.counters.helper_left), (None, 1));
+    // A SYN that somebody forges would have the beginning here.
+    let at = 1 + post.len() as u32;
+    lab.send(there((at - 1, 0), SYN, b""));
+    for (text, at) in [(&b"USER a\n"[..], at), (b"PORT 192,0,2,1,31,144\n", at + 7)] {
+        assert_eq!(lab.send(there((at, 12), ACK, text)).verdict, Verdict::Accept);
+    }
+    assert_eq!((counted(&lab), lab.counters.helper_left), ((0, 0), 1));
+}
+
+/// By a client whose port and numbers it knows, somebody has the beginning forged to be where a
+/// segment begins in the middle of what the client says.
+#[test]
+fn a_forged_opening_has_a_helper_begin_nowhere_else() {
+    let post = b"POST / HTTP/1.1\r\n\r\n";
+    let at = 1 + post.len() as u32;
+    let said: [&[u8]; 3] = [
+        b"USER a\nPORT 192,0,2,1,31,144\n",
+        b"NICK a\nUSER a\nPRIVMSG b :\x01DCC SEND f 3221225985 8080\x01\n",
+        b"\0\0\0\0\x01\0\0\x03",
+    ];
+    for (kind, said) in [Kind::Ftp, Kind::Irc, Kind::Sane].into_iter().zip(said) {
+        for (before, after) in [(true, false), (false, true)] {
+            let port = kind.default_port();
+            let mut lab = Lab::new(&[(kind, port)]);
+            let there = |numbers, flags, payload| Sent {
+                from_client: true,
+                ports: (CONTROL, port),
+                flags: Some(flags),
+                numbers,
+                payload,
+            };
+            let back = |numbers, flags, payload| Sent {
+                from_client: false,
+                ports: (port, CONTROL),
+                ..there(numbers, flags, payload)
+            };
+            let forged = there((at - 1, 0), SYN, b"");
+            before.then(|| lab.send(forged));
+            lab.send(there((0, 0), SYN, b""));
+            lab.send(back((0, 1), SYN | ACK, b""));
+            lab.send(there((1, 1), ACK, b""));
+            after.then(|| lab.send(forged));
+            if kind == Kind::Ftp {
+                lab.send(back((1, 1), ACK, b"220 ready\n"));
+            }
+            for (text, at) in [(&post[..], 1), (said, at)] {
+                let sent = lab.send(there((at, 1), ACK, text));
+                assert_eq!((sent.class, sent.verdict), (Class::Established, Verdict::Accept));
+            }
+            assert_eq!((counted(&lab), lab.counters.helper_left), ((0, 0), 1), "{kind:?}");
+        }
+    }
 }

@@ -78,6 +78,23 @@ fn files_come_with_helpers_through_two_workers() {
     files_come_with_helpers(2);
 }
 
+/// The proxy opens connections in the place of clients: helpers see where both ends begin all the
+/// same.
+#[test]
+fn files_come_with_helpers_while_the_syn_proxy_answers() {
+    alone(|| {
+        let more = format!("{HELPERS}\n[tunables]\nstateway_syn_proxy_half_open = 1\n");
+        let mut lab = guarded_lab(2, &more)?;
+        let server = FileServer::start(&lab, FileProtocol::Ftp, Family::V4, BYTES)?;
+        for (expected, (options, _)) in (1..).zip(modes(Family::V4)) {
+            assert!(server.download(&lab, options)?, "{options:?}");
+            assert_eq!(counter(&lab, "expect_new")?, expected, "{options:?}");
+        }
+        assert_eq!(counter(&lab, "helper_left")?, 0);
+        stop_cleanly(&mut lab)
+    });
+}
+
 /// Fetches files over IPv4 in all ways by turns, while the number of workers changes twenty
 /// times; how many have come.
 pub fn transfers_while_workers_change(lab: &Lab, server: &FileServer) -> Result<u64> {

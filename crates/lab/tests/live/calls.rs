@@ -185,7 +185,7 @@ connection = socket.create_connection((server, 6667))
 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 connection.recv(1000)
 offer = f'PRIVMSG bob :\\x01DCC SEND file {int(ipaddress.ip_address(own))} 5000 6\\x01\\r\\n'
-connection.sendall(b'NICK alice\\r\\n' + offer[:30].encode())
+connection.sendall(b'NICK alice\\r\\nUSER alice 0 * :Alice\\r\\n' + offer[:30].encode())
 time.sleep(0.1)
 connection.sendall(offer[30:].encode())
 try:

@@ -18,8 +18,9 @@
 //! | UnregistrationRequest | nothing, and withdraws what is still expected |
 //!
 //! What an end says of itself counts for the address that its packet comes from, or anybody
-//! could open the way to anybody else. Only a gatekeeper's confirmations name others, and
-//! they open the way for their receiver alone.
+//! could open the way to anybody else. Only a gatekeeper's confirmations name others. They
+//! open the way for their receiver alone, and only if the operator trusts gatekeepers
+//! (`stateway_expect_third_parties`).
 //!
 //! Not followed: the address that a Facility forwards a call to; Progress with H.235 tokens
 //! or encryption (they have no length in front); `parallelH245Control`; channels for T.84 or
@@ -44,7 +45,7 @@ use self::elements::Target;
 use self::h245::Channel;
 use self::per::Per;
 use self::ras::Said;
-use super::stream::{Framing, Stream};
+use super::stream::{Framing, Streams};
 use super::{Announced, Class, Facts, Inspect, Inspected, Kind, Request, TCP, UDP, Watched};
 
 /// RTP and RTCP, for both channels of four sessions; calls, H.245 and T.120 beside them.
@@ -69,13 +70,13 @@ pub(super) const RAS: Facts = Facts {
     classes: &[Class { name: "call", maximum: 32, timeout_s: 240 }],
 };
 
-/// Call signalling, by direction.
+/// Call signalling.
 #[derive(Debug, Default)]
-pub(super) struct CallSignalling([Stream; 2]);
+pub(super) struct CallSignalling(Streams);
 
-/// H.245 on a connection of its own, by direction.
+/// H.245 on a connection of its own, where either end may be the first who speaks.
 #[derive(Debug, Default)]
-pub(super) struct MediaControl([Stream; 2]);
+pub(super) struct MediaControl(Streams);
 
 /// What is remembered of a gatekeeper and an endpoint.
 #[derive(Debug, Default)]
@@ -112,46 +113,39 @@ struct Origin<'a> {
     start: Option<usize>,
 }
 
-/// Calls `each` with every message that a segment completes, without its header.
-fn messages(
-    streams: &mut [Stream; 2],
-    packet: &Watched<'_>,
-    mut each: impl FnMut(&[u8], Origin<'_>),
-) {
-    let stream = &mut streams[packet.direction.index()];
-    stream.feed(packet, framing, |message, at| {
-        each(&message[TPKT_HEADER..], Origin { packet, start: at.map(|at| at + TPKT_HEADER) });
-    });
-}
-
 impl Inspect for CallSignalling {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
-        messages(&mut self.0, packet, |message, origin| {
-            let Ok(said) = q931::read(message) else { return };
+        self.0.feed_in_turn(packet, framing, |message, at| {
+            let origin = Origin::of(packet, at);
+            let Ok(said) = q931::read(&message[TPKT_HEADER..]) else { return };
             if let Some(target) = said.h245.filter(|target| origin.owns(target)) {
                 let helper = Some(Kind::H245);
                 let expected = origin.leads_to(target, protocol::TCP);
                 ask(Request::Expect(Announced { helper, ..expected }));
             }
             origin.announce(said.channels, ask);
-        });
-        Inspected::Pass
+        })
     }
 }
 
 impl Inspect for MediaControl {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
-        messages(&mut self.0, packet, |message, origin| {
+        self.0.feed(packet, framing, |message, at| {
             let mut channels = Vec::new();
-            if h245::control_message(&mut Per::new(message, 0), &mut channels).is_ok() {
-                origin.announce(channels, ask);
+            let mut per = Per::new(&message[TPKT_HEADER..], 0);
+            if h245::control_message(&mut per, &mut channels).is_ok() {
+                Origin::of(packet, at).announce(channels, ask);
             }
-        });
-        Inspected::Pass
+        })
     }
 }
 
-impl Origin<'_> {
+impl<'a> Origin<'a> {
+    /// Of a message with its header, which begins there in the packet.
+    fn of(packet: &'a Watched<'a>, at: Option<usize>) -> Self {
+        Self { packet, start: at.map(|at| at + TPKT_HEADER) }
+    }
+
     /// True if the sender speaks of itself.
     fn owns(&self, target: &Target) -> bool {
         target.address == self.packet.source && target.port != 0

@@ -26,6 +26,13 @@ impl Call {
         Self { talk: Talk::new(kind, kind.facts().protocols[0]), heard: Vec::new() }
     }
 
+    /// With a gatekeeper that is trusted.
+    fn trusting() -> Self {
+        let mut call = Self::new(Kind::Ras);
+        call.talk.settings.expect_third_parties = true;
+        call
+    }
+
     /// A packet of one of the ends.
     fn send(&mut self, direction: Direction, payload: &[u8]) {
         let (receiver, _) = self.talk.ends[direction.reversed().index()];
@@ -206,13 +213,17 @@ fn a_gatekeeper_names_others() {
         (vectors::GATEKEEPER_SAME, ""),
         (vectors::REJECTED, ""),
     ] {
-        let mut gatekeeper = Call::new(Kind::Ras);
+        let mut gatekeeper = Call::trusting();
         gatekeeper.send(Direction::Reply, &bytes(message));
         assert_eq!(gatekeeper.heard(), expected);
+        let mut other = Call::new(Kind::Ras);
+        other.send(Direction::Reply, &bytes(message));
+        assert_eq!(other.heard(), "");
+        assert_eq!(other.talk.refused, usize::from(!expected.is_empty()));
     }
     let ends = ["2001:db8::1", "2001:db8::2"].map(|end| (end.parse().unwrap(), 1719));
     for message in [vectors::ADMITTED, vectors::LOCATED, vectors::GATEKEEPER] {
-        let mut gatekeeper = Call::new(Kind::Ras);
+        let mut gatekeeper = Call::trusting();
         gatekeeper.talk.ends = ends;
         gatekeeper.send(Direction::Reply, &bytes(message));
         assert_eq!(gatekeeper.heard(), "", "IPv4 in IPv6");
@@ -221,7 +232,7 @@ fn a_gatekeeper_names_others() {
 
 #[test]
 fn a_gatekeeper_that_another_has_named_names_no_third() {
-    let mut gatekeeper = Call::new(Kind::Ras);
+    let mut gatekeeper = Call::trusting();
     gatekeeper.talk.is_expected = true;
     gatekeeper.send(Direction::Reply, &bytes(vectors::GATEKEEPER));
     assert_eq!(gatekeeper.heard(), "");
@@ -306,6 +317,29 @@ fn a_message_that_is_cut_short_announces_nothing_less() {
             assert!(ras::read(&message[..length]).is_err());
         }
     }
+}
+
+#[test]
+fn other_protocols_are_left() {
+    let (there, back) = (Direction::Original, Direction::Reply);
+    let setup = framed(&bytes(vectors::SETUP));
+    // A request of TURN (RFC 8656), as browsers send it with what a page wants in it.
+    let turn = [&b"\0\x03\0\x78\x21\x12\xa4\x42transaction-\0\x06\x01\x01"[..], &setup].concat();
+    for first in [&turn[..], b"POST / HTTP/1.1\r\n", b"\x03\0\0\0"] {
+        for kind in [Kind::Q931, Kind::H245] {
+            let mut call = Call::new(kind);
+            call.send(there, first);
+            assert!(call.talk.left);
+            call.send(there, &setup);
+            assert_eq!(call.heard(), "");
+        }
+    }
+    let mut call = Call::new(Kind::Q931);
+    call.send(back, &setup);
+    assert!(call.talk.left, "who calls speaks first");
+    let mut call = Call::new(Kind::H245);
+    call.send(back, &framed(&bytes(vectors::T120)));
+    assert!(!call.talk.left, "either may");
 }
 
 /// Something like a message.

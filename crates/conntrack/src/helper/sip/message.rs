@@ -65,6 +65,10 @@ impl<'a> Message<'a> {
         }
         let (sequence, method) = header(headers, b"cseq", b"").and_then(number)?;
         let method = method.trim_ascii();
+        let named = first_line.split(|&byte| byte == b' ').next()?;
+        if start == Start::Request && !named.eq_ignore_ascii_case(method) {
+            return None;
+        }
         Some(Self { start, sequence, method, bytes, first_line, headers, body })
     }
 
@@ -145,7 +149,7 @@ impl<'a> Message<'a> {
 /// Content-Length is mandatory). Line ends between messages keep connections alive (RFC 5626).
 pub(super) fn framing(bytes: &[u8]) -> Framing {
     if bytes.starts_with(b"\r\n") {
-        return Framing::Length(2);
+        return Framing::Filler(2);
     }
     if let Some(end) = bytes.iter().position(|&byte| byte == b'\n')
         && end > 1
@@ -165,11 +169,23 @@ fn head_length(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4)
 }
 
+/// RFC 3261 section 7.1: `SIP/2.0 200 OK`, or `INVITE sip:bob@example.com SIP/2.0` with single
+/// blanks.
 fn start(line: &[u8]) -> Option<Start> {
-    match line.strip_prefix(VERSION) {
-        Some(status) => number(status).map(|(code, _)| Start::Response(code)),
-        None => line.trim_ascii().ends_with(VERSION).then_some(Start::Request),
+    if let Some(status) = line.strip_prefix(VERSION) {
+        return number(status).map(|(code, _)| Start::Response(code));
     }
+    let mut words = line.trim_ascii_end().split(|&byte| byte == b' ');
+    let (method, uri) = (words.next()?, words.next()?);
+    let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"-.!%*_+`'~".contains(byte);
+    let colon = uri.iter().position(|&byte| byte == b':')?;
+    let is_request = !method.is_empty()
+        && method.iter().all(is_token)
+        && uri[..colon].first().is_some_and(u8::is_ascii_alphabetic)
+        && uri[..colon].iter().all(is_token)
+        && !uri.iter().any(u8::is_ascii_control)
+        && words.eq([VERSION]);
+    is_request.then_some(Start::Request)
 }
 
 fn header<'a>(headers: &'a [u8], name: &'a [u8], compact: &'a [u8]) -> Option<&'a [u8]> {

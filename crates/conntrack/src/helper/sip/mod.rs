@@ -3,6 +3,9 @@
 //!
 //! The rules are those of the kernel, with these differences:
 //! - over TCP a message may be spread over segments;
+//! - over TCP the opener of the connection has to begin with a message;
+//! - the first line of a request has the form of one, and names the method that `CSeq` does:
+//!   a datagram of another protocol may have any text in it;
 //! - a malformed message, and one that names a port below 1024, announces nothing; the kernel
 //!   drops it;
 //! - a registration that is renewed stands until the answer; to the kernel it waits for its
@@ -30,7 +33,7 @@ use wire::protocol;
 
 use self::message::{Host, Message, Start, Via, framing};
 use self::sdp::MediaKind;
-use super::stream::Stream;
+use super::stream::Streams;
 use super::{
     Announced, Class, Facts, Form, Inspect, Inspected, Kind, Mention, Request, TCP_AND_UDP, Watched,
 };
@@ -52,8 +55,6 @@ const SIGNALLING: u8 = 0;
 const MEDIA: RangeInclusive<u8> = 1..=3;
 /// How long signalling lives between messages, seconds. Calls may be silent for long.
 const KEEP_S: u32 = 3600;
-/// Media go to ports that anybody may use.
-const LOWEST_PORT: u16 = 1024;
 
 /// Calls of a connection whose last INVITE is remembered.
 const CALLS: usize = 64;
@@ -61,7 +62,7 @@ const CALLS: usize = 64;
 /// A dialogue between two addresses.
 #[derive(Debug, Default)]
 pub(super) struct Sip {
-    streams: [Stream; 2],
+    streams: Streams,
     dialogue: Dialogue,
 }
 
@@ -94,10 +95,10 @@ impl Inspect for Sip {
                 dialogue.hear(&Heard { message, packet, at }, ask);
             }
         };
-        match packet.sequence {
-            None => read(packet.payload, Some(0)),
-            Some(_) => streams[packet.direction.index()].feed(packet, framing, read),
+        if packet.sequence.is_some() {
+            return streams.feed_in_turn(packet, framing, read);
         }
+        read(packet.payload, Some(0));
         Inspected::Pass
     }
 }
@@ -213,9 +214,6 @@ impl Heard<'_> {
         let Self { message, packet, .. } = self;
         let direct = packet.settings.sip_direct_media;
         for media in sdp::media(message.body) {
-            if media.port < LOWEST_PORT || (direct && media.address != packet.source) {
-                continue;
-            }
             let pair = [media.port & !1, media.port | 1];
             let (class, ports) = match media.kind {
                 MediaKind::Audio => (1, &pair[..]),

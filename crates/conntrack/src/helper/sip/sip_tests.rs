@@ -371,10 +371,52 @@ fn it_does_not_matter_where_segments_end() {
 
 #[test]
 fn the_body_of_a_web_request_is_no_message() {
+    let long = format!("POST /{} HTTP/1.1\r\n\r\n", "a".repeat(9000));
+    for post in ["POST / HTTP/1.1\r\nHost: example.com\r\n\r\n", &long] {
+        for piece in [1, 1000, 10_000] {
+            let mut talk = Talk::new(Kind::Sip, protocol::TCP);
+            for bytes in post.as_bytes().chunks(piece) {
+                assert!(said(&mut talk, THERE, bytes).is_empty());
+            }
+            assert!(talk.left);
+            assert!(said(&mut talk, THERE, &stream()).is_empty());
+        }
+    }
+}
+
+#[test]
+fn who_has_opened_a_connection_speaks_first() {
     let mut talk = Talk::new(Kind::Sip, protocol::TCP);
-    let post = b"POST / HTTP/1.1\r\nHost: example.com\r\n\r\n";
-    assert!(said(&mut talk, THERE, post).is_empty());
-    assert!(said(&mut talk, THERE, &stream()).is_empty());
+    said(&mut talk, BACK, &response(200, "1 INVITE", "", &audio(SERVER, 7000)));
+    assert!(talk.left);
+    let mut talk = Talk::new(Kind::Sip, protocol::TCP);
+    said(&mut talk, THERE, b"\r\n");
+    said(&mut talk, THERE, b"POST / HTTP/1.1\r\n");
+    assert!(talk.left, "a line end is no message");
+}
+
+#[test]
+fn a_request_has_the_form_of_one() {
+    let request = request("REGISTER", 1, "Contact: <sip:a@192.0.2.1:5062>\r\n", "");
+    let request = String::from_utf8(request).unwrap();
+    let uri = "REGISTER sip:bob@example.com SIP/2.0";
+    for (line, is_one) in [
+        (uri, true),
+        ("register sips:b@example.com;x=y SIP/2.0", true),
+        ("INVITE sip:bob@example.com SIP/2.0", false),
+        ("REGISTER  sip:bob@example.com SIP/2.0", false),
+        (" REGISTER sip:bob@example.com SIP/2.0", false),
+        ("REGISTER /a SIP/2.0", false),
+        ("REGISTER SIP/2.0", false),
+        ("\0\u{1}REGISTER sip:bob@example.com SIP/2.0", false),
+        // STUN with the name of a user that a page has chosen.
+        ("\0\u{1}\0x!\u{12}B transaction \0\u{6} REGISTER sip:b SIP/2.0", false),
+        ("REGISTER sip:bob@example.com HTTP/1.1", false),
+    ] {
+        let mut talk = Talk::new(Kind::Sip, protocol::UDP);
+        let heard = said(&mut talk, THERE, request.replace(uri, line).as_bytes());
+        assert_eq!(heard.len(), is_one.into(), "{}", line.escape_default());
+    }
 }
 
 #[test]

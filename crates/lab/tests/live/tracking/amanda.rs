@@ -15,7 +15,7 @@ pub const AMANDA: Comparison = Comparison {
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,
-    rules: &[LINE, WORDS, NUMBERS, REST, END],
+    rules: &[HEAD, LINE, WORDS, NUMBERS, REST, END, PRIVILEGED],
     lists_alike: |_| true,
     expected: Some(expected),
 };
@@ -100,6 +100,8 @@ fn reply(talk: &mut Talk) -> String {
     String::from_utf8(text).expect("only ASCII is written")
 }
 
+/// The kernel does not look.
+const HEAD: &str = "a reply says first that it is one";
 /// The kernel looks for it anywhere.
 const LINE: &str = "the streams stand on a line of their own";
 /// The kernel finds names inside of words.
@@ -109,6 +111,8 @@ const NUMBERS: &str = "ports have 16 bits";
 /// The kernel looks for the names in its own order, and ends at the first without a port.
 const REST: &str = "a stream without a port does not keep from those behind it";
 const END: &str = "the line of the streams may be the last, without an end";
+
+const PRIVILEGED: &str = "nobody is expected at a port below 1024";
 
 /// The kernel forgets them by the order of their names. Rare, so no seed that is always played
 /// shows it.
@@ -125,6 +129,9 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
 
 /// Why only we expect somebody at a port, or only the kernel does.
 fn announced_by_one(told: &[Told<'_>], more: bool, port: u16) -> Option<&'static str> {
+    if !more && (1..1024).contains(&port) {
+        return Some(PRIVILEGED);
+    }
     let (port, long) = (port.to_string(), (u32::from(port) + 65536).to_string());
     let of_server = told.iter().filter(|told| told.from == Server && opens(told.frame).is_none());
     let said = of_server
@@ -150,11 +157,14 @@ fn odd(text: &str, more: Option<bool>) -> Option<&'static str> {
     let ports = words.iter().skip(1).step_by(2).map(|word| word.parse::<u32>().unwrap_or(0));
     let names = words.iter().filter_map(|word| STREAMS.iter().position(|name| name == word));
     let is_pair = |pair: &[&str]| pair.len() == 2 && STREAMS.contains(&pair[0]);
+    let is_reply = text.starts_with("Amanda ") && text.split(' ').nth(2) == Some("REP");
     let reasons = [
+        (!is_reply, Some(false), HEAD),
         (!before.ends_with('\n'), more, LINE),
         (ports.clone().any(|port| port > 65535), Some(false), NUMBERS),
         (!line.ends_with('\n'), Some(true), END),
         (ports.clone().any(|port| port == 0), Some(true), REST),
+        (ports.clone().any(|port| (1..1024).contains(&port)), Some(false), PRIVILEGED),
         (!words.chunks(2).all(is_pair), more, WORDS),
         (!names.is_sorted(), None, ORDER),
     ];

@@ -12,13 +12,13 @@ use super::talk::Talk;
 
 pub const ANNOUNCED: Comparison = Comparison {
     name: "announced",
-    seeds: 500,
+    seeds: 1000,
     pause: |_| Duration::ZERO,
     turns_after: None,
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,
-    rules: &[INSIDE, REFUSED],
+    rules: &[INSIDE, REFUSED, BEGIN, ASKED, PRIVILEGED],
     lists_alike: |_| true,
     expected: Some(expected),
 };
@@ -35,10 +35,17 @@ fn generate(seed: u64) -> Dialogue {
 
 fn ftp(talk: &mut Talk, cut: bool) {
     talk.connect(21);
-    talk.say(Server, b"220 ready\r\n");
+    if talk.random.once_in(20) {
+        talk.first = 1000;
+    }
+    begin(talk);
     for _ in 0..talk.random.between(2, 6) {
         let from = talk.random.one_of(&[Client, Server]);
         let line = line(talk, from);
+        if names_server(&line) && !talk.random.once_in(10) {
+            let ask = talk.random.one_of(&[&b"PASV\r\n"[..], b"EPSV\r\n", b"epsv\r\n"]);
+            talk.say(Client, ask);
+        }
         talk.say(from, &line);
         for _ in 0..talk.random.between(0, 2) {
             talk.somebody_comes();
@@ -50,6 +57,25 @@ fn ftp(talk: &mut Talk, cut: bool) {
         let end = talk.random.between(1, line.len() - 1);
         talk.say(Client, &line[..end]);
     }
+}
+
+/// What is said first, rarely by another protocol.
+fn begin(talk: &mut Talk) {
+    let greeting = talk.random.one_of(&[&b"220 ready\r\n"[..], b"220-a\r\n b\r\n220 c\r\n"]);
+    let (greets, is_ftp) = (!talk.random.once_in(30), !talk.random.once_in(20));
+    if greets {
+        talk.say(Server, greeting);
+    }
+    let first = [&b"USER a\r\n"[..], b"FEAT\r\n", b"auth x\r\n"];
+    let others = [&b"POST / HTTP/1.1\r\n"[..], b"\r\n", b"NOOPS\r\n"];
+    let first = talk.random.one_of(if is_ftp { &first } else { &others });
+    talk.say(Client, first);
+    talk.say(Server, b"530 no\r\n");
+}
+
+/// True for replies that say where the server waits.
+fn names_server(line: &[u8]) -> bool {
+    line.starts_with(b"227 ") || line.starts_with(b"229 ")
 }
 
 /// A line, rarely two, mostly as it should be.
@@ -79,8 +105,10 @@ fn honest_line(talk: &mut Talk, from: Side) -> Vec<u8> {
         (Client, true) => ["USER a", "NOOP", "PORT {n}", "PORT {n}", "EPRT |1|{a}|{p}|"],
         (Client, false) => ["USER a", "EPSV ALL", "EPRT |2|{a}|{p}|", "EPRT !2!{a}!{p}!", "EPSV"],
         (Server, true) => ["200 ok", "227 Mode ({n}).", "227 {n}", "229 (|||{p}|)", "331 a"],
-        (Server, false) => ["200 ok", "229 E (|||{p}|)", "229 E (!!!{p}!)", "214-a", "331 a"],
+        (Server, false) => ["200 ok", "229 E (|||{p}|)", "229 E (!!!{p}!)", "214 a", "331 a"],
     };
+    let begins_several = from == Server && talk.random.once_in(25);
+    let choices = if begins_several { ["214-a"; 5] } else { choices };
     let mut text = talk.random.one_of(&choices).to_owned();
     for (name, value) in [("{n}", numbers), ("{a}", address.to_string()), ("{p}", port.to_string())]
     {
@@ -96,6 +124,11 @@ const INSIDE: &str = "a line may start inside a segment";
 /// The kernel drops what it can not read; the server will refuse it.
 const REFUSED: &str = "a command with a mistake is for its receiver to refuse";
 
+/// The kernel reads whatever is said, by whom it may be said first.
+const BEGIN: &str = "commands count behind a greeting and a first command of FTP only";
+const ASKED: &str = "a reply counts that was asked for, once, and not inside of another";
+const PRIVILEGED: &str = "nobody is expected at a port below 1024";
+
 /// Rare, so no seed that is always played shows it.
 const BYTES: &str = "the numbers of PORT and 227 are bytes; the kernel takes larger ones";
 
@@ -110,13 +143,78 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     }
 }
 
-/// What only we have seen announced is expected in place of what came before.
+/// What only one of both has seen announced is expected in place of what came before.
 fn expected(told: &[Told<'_>], unlike: Unlike, _: &str) -> Option<&'static str> {
-    match unlike {
-        Unlike::OnlyOurs | Unlike::OnlyKernel if any(told, inside) => Some(INSIDE),
-        Unlike::OnlyOurs | Unlike::OnlyKernel if any(told, too_much) => Some(BYTES),
-        _ => None,
+    if unlike == Unlike::Time {
+        return None;
     }
+    if !is_begun(told) {
+        return (unlike == Unlike::OnlyKernel).then_some(BEGIN);
+    }
+    if any(told, inside) {
+        Some(INSIDE)
+    } else if any(told, too_much) {
+        Some(BYTES)
+    } else if is_unasked(told) {
+        Some(ASKED)
+    } else {
+        any(told, is_privileged).then_some(PRIVILEGED)
+    }
+}
+
+/// What was said, without copies.
+fn said(told: &[Told<'_>]) -> Vec<(Side, Vec<u8>)> {
+    let mut said: Vec<(Side, Vec<u8>)> = told
+        .iter()
+        .map(|told| (told.from, payload(told.frame)))
+        .filter(|(_, bytes)| !bytes.is_empty())
+        .collect();
+    said.dedup();
+    said
+}
+
+/// True if both ends have begun as they do in FTP.
+fn is_begun(told: &[Told<'_>]) -> bool {
+    let said = said(told);
+    let [(Server, greeting), (Client, first), ..] = &said[..] else { return false };
+    let words: [&[u8]; 3] = [b"USER", b"FEAT", b"auth"];
+    greeting.starts_with(b"220") && words.iter().any(|word| first.starts_with(word))
+}
+
+/// True if the server has named a port that it was not asked for, or inside of a reply.
+fn is_unasked(told: &[Told<'_>]) -> bool {
+    let said = said(told);
+    let (mut asked, mut line) = (0, Vec::new());
+    for (from, text) in &said {
+        if *from == Server && text.windows(4).any(|it| it == b"214-") {
+            return true;
+        }
+        if *from == Server && names_server(text) {
+            if asked == 0 {
+                return true;
+            }
+            asked -= 1;
+        }
+        if *from == Client {
+            line.extend_from_slice(text);
+            let words = [b"PASV\r\n", b"EPSV\r\n"];
+            asked += usize::from(words.iter().any(|word| line.eq_ignore_ascii_case(*word)));
+            if line.ends_with(b"\n") {
+                line.clear();
+            }
+        }
+    }
+    false
+}
+
+/// True for what names one of the ports from 1000 on.
+fn is_privileged(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let ports = 1000..1004_u16;
+    ports
+        .clone()
+        .any(|port| text.contains(&format!("|{port}|")) || text.contains(&format!("!{port}!")))
+        || ports.clone().any(|port| text.contains(&format!(",{},{}", port >> 8, port & 0xff)))
 }
 
 fn any(told: &[Told<'_>], is: fn(&[u8]) -> bool) -> bool {

@@ -317,6 +317,18 @@ fn only_in_one(kernel: &[String], ours: &[String], differ: &HashSet<String>) -> 
             *lines.entry(rest).or_default() += weight;
         }
     }
+    // A helper of ours leaves a connection in which another protocol is spoken.
+    let is_other = |field: &&str| !field.starts_with("helper=");
+    let watched: Vec<String> =
+        lines.keys().filter(|line| line.contains("helper=")).cloned().collect();
+    for line in watched {
+        let bare = line.split(' ').filter(is_other).collect::<Vec<_>>().join(" ");
+        let left = lines[&line].min(-lines.get(&bare).copied().unwrap_or(0));
+        if left > 0 {
+            *lines.entry(line).or_default() -= left;
+            *lines.entry(bare).or_default() += left;
+        }
+    }
     lines.retain(|_, weight| *weight != 0);
     let who = |weight| if weight > 0 { "the kernel" } else { "us" };
     lines

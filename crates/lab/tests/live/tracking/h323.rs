@@ -9,7 +9,7 @@ use wire::{TcpFlags, Transport, dissect};
 
 use super::announced::payload;
 use super::compare::{Comparison, Told, Unlike, expected_port};
-use super::dialogue::{Dialogue, Server, Side};
+use super::dialogue::{Client, Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::{Talk, opens};
 use crate::h323::{CONTROL, ONLY_KERNEL, ONLY_OURS, SIGNALLING};
@@ -22,7 +22,7 @@ pub const H323: Comparison = Comparison {
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,
-    rules: &[ADDITIONS, OTHERS, PIECES],
+    rules: &[FIRST, ADDITIONS, OTHERS, PIECES],
     lists_alike: |_| true,
     expected: Some(expected),
 };
@@ -45,6 +45,8 @@ fn generate(seed: u64) -> Dialogue {
     let mut talk = Talk::of(seed, family, random);
     talk.connect(1720);
     let mut control: Option<Connection> = None;
+    // Rarely who is called speaks first.
+    let mut first = Some(if talk.random.once_in(20) { Server } else { Client });
     for _ in 0..talk.random.between(2, 6) {
         let from = talk.random.one_of(&Side::BOTH);
         talk.first = SIGNALLED;
@@ -58,6 +60,7 @@ fn generate(seed: u64) -> Dialogue {
                 control.say(&mut talk, from, &piece);
             }
         } else {
+            let from = first.take().unwrap_or(from);
             for piece in pieces(&mut talk, from, &SIGNALLING) {
                 talk.say(from, &piece);
             }
@@ -175,6 +178,8 @@ pub fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
+/// The kernel reads whatever is said.
+const FIRST: &str = "who has opened the connection speaks first";
 /// The kernel does not get through those that it does not know, even absent ones.
 const ADDITIONS: &str = "additions of later versions are passed over";
 /// The kernel reads on.
@@ -204,12 +209,23 @@ fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static
     let only_one: &[&str] = if ours { &ONLY_OURS } else { &ONLY_KERNEL };
     let mut announcing = said.iter().filter(|(told, bytes)| names(bytes, told.frame, port));
     let is_whole = |bytes: &[u8]| bytes[..4] == header(bytes.len());
-    if announcing.any(|(_, bytes)| only_one.iter().any(|message| is(bytes, message))) {
+    let mut signalling = said.iter().filter(|(told, _)| is_signalling(told.frame));
+    if !ours && signalling.next().is_some_and(|(told, _)| told.from == Server) {
+        Some(FIRST)
+    } else if announcing.any(|(_, bytes)| only_one.iter().any(|message| is(bytes, message))) {
         Some(if ours { ADDITIONS } else { OTHERS })
     } else if said.iter().any(|(_, bytes)| !is_whole(bytes)) {
         Some(PIECES)
     } else {
         None
+    }
+}
+
+/// True for segments of the connection to the port of call signalling.
+fn is_signalling(frame: &[u8]) -> bool {
+    match dissect(frame, Tunnels::Outer).unwrap().network.unwrap().transport {
+        Transport::Tcp(tcp) => [tcp.source_port, tcp.destination_port].contains(&1720),
+        _ => false,
     }
 }
 

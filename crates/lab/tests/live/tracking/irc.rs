@@ -19,7 +19,7 @@ pub const IRC: Comparison = Comparison {
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,
-    rules: &[LINES, PREFIX, TEXT, KIND, BLANKS, NUMBERS],
+    rules: &[REGISTERED, PRIVILEGED, LINES, PREFIX, TEXT, KIND, BLANKS, NUMBERS],
     lists_alike: |_| true,
     expected: Some(expected),
 };
@@ -29,7 +29,13 @@ fn generate(seed: u64) -> Dialogue {
     // Anybody may accept an offer, so clients of one address offer other ports.
     talk.first += 1000 * u16::from(talk.ends.number(Server) as u8);
     talk.connect(6667);
-    talk.say(Client, b"NICK a\r\n");
+    let first = match talk.random.between(0, 29) {
+        0 => "POST / HTTP/1.1\r\n",
+        1 => "USER a 0 * :a\r\n",
+        _ => "NICK a\r\n",
+    };
+    talk.say(Client, first.as_bytes());
+    talk.say(Client, b"USER a 0 * :a\r\n");
     talk.say(Server, b":x 001 a :Welcome\r\n");
     if talk.random.once_in(20) {
         many(&mut talk);
@@ -111,6 +117,9 @@ fn offer(talk: &mut Talk) -> String {
     format!("{command} {target} {start} {kind} {name} {address}{blank}{port}{end}")
 }
 
+/// The kernel reads whatever a client says.
+const REGISTERED: &str = "offers count of a client that has begun with who it is";
+const PRIVILEGED: &str = "nobody is expected at a port below 1024";
 /// The kernel takes a segment for a line.
 const LINES: &str = "a line may begin inside a segment, and end in another";
 const PREFIX: &str = "a line may begin with the name of its sender";
@@ -151,7 +160,10 @@ fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static
     said.dedup();
     let stream = said.concat();
     let lines = stream.split_inclusive('\n').filter(|line| line.contains(&port.to_string()));
-    let in_lines = lines.clone().all(|line| said.iter().any(|text| text == line));
+    // Each time that it was said.
+    let whole = |line: &str| said.iter().filter(|text| *text == line).count();
+    let in_lines =
+        lines.clone().all(|line| lines.clone().filter(|it| *it == line).count() == whole(line));
     let mut numbers = stream.split(|character: char| !character.is_ascii_digit());
     // The number of an address from 192.0.2.0 on plus 2^32, or a port that is cut to 16 bits.
     let is_long = |number: u64| number > 65535 && number as u16 == port;
@@ -165,7 +177,11 @@ fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static
             name.starts_with('"') && name[1..].find('"').map(|at| at + 2) != Some(name.len());
         is_open || name.is_empty() || address.is_empty() || line.trim_end().contains('\r')
     };
-    if !ours && too_much {
+    if !ours && !stream.starts_with("NICK a") {
+        Some(REGISTERED)
+    } else if !ours && port < 1024 {
+        Some(PRIVILEGED)
+    } else if !ours && too_much {
         Some(NUMBERS)
     } else if !ours && lines.clone().any(|line| line.matches("DCC ").count() > 1) {
         Some(ONE)

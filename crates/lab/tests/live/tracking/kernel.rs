@@ -147,12 +147,13 @@ impl Kernel {
         self.namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
     }
 
-    /// Sets tunables of connection tracking, which have the kernel's names.
+    /// Sets those tunables of connection tracking that the kernel has.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if this kernel does not know one.
     pub fn tune(&self, tunables: &[(String, u64)]) -> Result<()> {
-        let settings = tunables.iter().map(|(name, value)| format!("net.netfilter.{name}={value}"));
+        let kernels = tunables.iter().filter(|(name, _)| name.starts_with("nf_"));
+        let settings = kernels.map(|(name, value)| format!("net.netfilter.{name}={value}"));
         let program = self.namespace.program("sysctl").args(["-qw"]).args(settings);
         program.check().map(drop).map_err(|error| match error {
             Error::Failed { output, .. } if output.contains("No such file") => {

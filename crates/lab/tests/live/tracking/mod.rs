@@ -94,6 +94,7 @@ fn answers_to_questions_of_everybody_are_expected_as_by_the_kernel() {
 #[test]
 fn what_gatekeepers_and_endpoints_say_is_announced_as_by_the_kernel() {
     with_helpers(&[Kind::Ras], &ras::RAS);
+    with_helpers(&[Kind::Ras], &ras::DOUBTED);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::announced::payload;
-use super::compare::{Comparison, Told, Unlike};
+use super::compare::{Comparison, Told, Unlike, expected_port};
 use super::dialogue::{Client, Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::{Talk, opens};
@@ -16,17 +16,25 @@ pub const SANE: Comparison = Comparison {
     tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
     generate,
     rule,
-    rules: &[TURNS, NOBODY],
+    rules: &[BEGIN, TURNS, NOBODY, PRIVILEGED],
     lists_alike: |_| true,
     expected: Some(expected),
 };
 
 /// Requests (SANE 1.05, section 5.2) by their numbers; their lengths as far as it matters.
 const START: u32 = 7;
+/// Of the protocol: 1.0.3.
+const VERSION: u32 = 0x0100_0003;
 
 fn generate(seed: u64) -> Dialogue {
     let mut talk = Talk::new(seed);
     talk.connect(6566);
+    if !talk.random.once_in(20) {
+        // With the name of its user.
+        let init = [words(&[0, VERSION, 2]), b"a\0".to_vec()].concat();
+        say(&mut talk, Client, &init);
+        say(&mut talk, Server, &words(&[0, VERSION]));
+    }
     for _ in 0..talk.random.between(2, 6) {
         let request = request(&mut talk);
         say(&mut talk, Client, &request);
@@ -91,8 +99,11 @@ fn reply(talk: &mut Talk) -> Vec<u8> {
     reply
 }
 
+/// The kernel reads whatever a client says.
+const BEGIN: &str = "a client begins with SANE_NET_INIT";
 /// The kernel takes any eight bytes in a segment for a request, and any segment for a reply.
 const TURNS: &str = "requests and replies take turns, and may come in pieces";
+const PRIVILEGED: &str = "nobody is expected at a port below 1024";
 /// To the kernel it takes the place of what was announced before.
 const NOBODY: &str = "nobody listens at port 0";
 
@@ -115,12 +126,20 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
     // Without copies.
     said.dedup();
     let in_turns = said.windows(2).all(|pair| pair[0].0 != pair[1].0);
-    let names_nobody =
-        |(from, bytes): &(Side, Vec<u8>)| *from == Server && bytes.starts_with(&[0; 8]);
+    let names = |is_such: fn(u8, u8) -> bool| {
+        said.iter().any(|(from, bytes)| {
+            *from == Server
+                && matches!(bytes[..], [0, 0, 0, 0, 0, 0, high, low, ..] if is_such(high, low))
+        })
+    };
+    let begins = said.first().is_some_and(|(_, first)| first.starts_with(&[0, 0, 0, 0, 1]));
     match unlike {
+        Unlike::OnlyKernel if !begins => Some(BEGIN),
         Unlike::OnlyKernel if line.contains(" dport=0 ") => Some(NOBODY),
+        Unlike::OnlyKernel if !line.is_empty() && expected_port(line) < 1024 => Some(PRIVILEGED),
         Unlike::OnlyOurs | Unlike::OnlyKernel if !in_turns => Some(TURNS),
-        Unlike::OnlyOurs if said.iter().any(names_nobody) => Some(NOBODY),
+        Unlike::OnlyOurs if names(|high, low| (high, low) == (0, 0)) => Some(NOBODY),
+        Unlike::OnlyOurs if names(|high, _| high < 4) => Some(PRIVILEGED),
         _ => None,
     }
 }

@@ -193,7 +193,8 @@ enum ListedTable {
 }
 
 /// Counters of the kernel that its tool does not print.
-const NOT_PRINTED: [&str; 3] = ["delete", "expect_new", "expect_create"];
+const NOT_PRINTED: [&str; 5] =
+    ["delete", "expect_new", "expect_create", "expect_refused", "helper_left"];
 
 pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
     use ListedTable::{Conntrack, Expect};

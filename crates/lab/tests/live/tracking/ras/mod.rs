@@ -28,13 +28,34 @@ pub const RAS: Comparison = Comparison {
     seeds: 4000,
     pause: |_| Duration::ZERO,
     turns_after: Some(Duration::from_secs(2)),
-    tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
+    // The kernel trusts them.
+    tunables: |_| tunables(1),
     generate,
     rule,
     rules: &[CUT, LAST, MANY, UNASKED, ALONE, NOT_SHORTER, A_DAY, LONGER, NOBODY],
-    lists_alike: |_| true,
+    lists_alike,
     expected: Some(expected),
 };
+
+/// The same with gatekeepers that are not trusted.
+pub const DOUBTED: Comparison = Comparison {
+    name: "ras, doubted",
+    seeds: 1000,
+    tunables: |_| tunables(0),
+    rule: |told| doubted(told).or_else(|| rule(told)),
+    rules: &[THIRD],
+    expected: Some(|told, unlike, line| {
+        of_third(told, unlike, line).or_else(|| expected(told, unlike, line))
+    }),
+    ..RAS
+};
+
+fn tunables(trusted: u64) -> Vec<(String, u64)> {
+    vec![
+        ("nf_conntrack_tcp_loose".to_owned(), 1),
+        ("stateway_expect_third_parties".to_owned(), trusted),
+    ]
+}
 
 /// Who asks for what is answered how.
 const EXCHANGES: [(u8, u8); 8] = [
@@ -129,8 +150,11 @@ fn call(talk: &mut Talk) {
     let mut call = Connection::open(talk, from, port);
     // Another one, again.
     talk.first += PORTS_OF_ONE / 4;
-    let message = h323::message(talk, from.other(), &SIGNALLING);
-    call.say(talk, from.other(), &message);
+    // Who calls speaks first.
+    for speaker in [from, from.other()] {
+        let message = h323::message(talk, speaker, &SIGNALLING);
+        call.say(talk, speaker, &message);
+    }
     for _ in 0..2 {
         talk.somebody_comes();
     }
@@ -207,6 +231,7 @@ fn some_address(talk: &mut Talk, from: Side) -> Address {
     Address::new(host, port)
 }
 
+const THIRD: &str = "nobody speaks for others unless the operator trusts gatekeepers";
 /// The kernel looks for them as far as it reads: less far than it should, or farther.
 const CUT: &str = "a message that is cut short announces nothing";
 /// The kernel skips the octets of timeToLive twice, and takes the message for cut short.
@@ -265,6 +290,34 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
         }
         Unlike::Time => any(REGISTRATION_CONFIRM, &|_, _| true).then_some(LONGER),
     }
+}
+
+/// A gatekeeper has named somebody else than one of the two ends, and they are visited.
+fn doubted(told: &[Told<'_>]) -> Option<&'static str> {
+    let last = told.last()?;
+    let (_, (visited, _)) = ends(last.frame);
+    let only_kernel = last.is_announced_only_to_us() == Some(false);
+    (only_kernel && !is_end(told, visited)).then_some(THIRD)
+}
+
+fn of_third(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    let mut hosts = line.split(' ').filter_map(|field| field.strip_prefix("dst="));
+    let host = hosts.next().and_then(|host| host.parse().ok())?;
+    (unlike == Unlike::OnlyKernel && !is_end(told, host)).then_some(THIRD)
+}
+
+fn is_end(told: &[Told<'_>], host: IpAddr) -> bool {
+    let (client, server) = ends(told[0].frame);
+    [client.0, server.0].contains(&host)
+}
+
+/// False where the kernel keeps another connection than the first for less than its protocol says
+/// ([`NOT_SHORTER`]): nothing but the lists shows that.
+fn lists_alike(told: &[Told<'_>]) -> bool {
+    !told.iter().any(|told| {
+        let (from, to) = ends(told.frame);
+        is(&payload(told.frame), REGISTRATION_CONFIRM) && ![from.1, to.1].contains(&PORT)
+    })
 }
 
 /// Why a confirmation has another time left.
