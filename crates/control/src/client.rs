@@ -137,7 +137,7 @@ impl Client {
     pub fn put_bytes<T: DeserializeOwned>(
         &self,
         path: &str,
-        body: Vec<u8>,
+        body: impl Into<Bytes>,
     ) -> Result<T, ClientError> {
         self.exchange(Method::PUT, path, body.into())
     }

@@ -33,14 +33,14 @@ fn book(rules: u64) -> RuleBook {
             "handle": 3 + number, "expr": [{"accept": null}]}})
     }));
     let document = serde_json::to_vec(&serde_json::json!({ "nftables": objects })).unwrap();
-    RuleBook::read(&document, Options::default(), 1).unwrap()
+    RuleBook::read(document, Options::default(), 1).unwrap()
 }
 
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
 fn active(keeper: &Keeper) -> Option<usize> {
     let (active, _) = keeper.active(Instant::now());
-    active.map(|book| book.program().ruleset().rules().len())
+    active.map(|book| book.ruleset().rules().len())
 }
 
 #[test]
@@ -107,6 +107,6 @@ fn the_gateway_is_asked_again_if_another_was_loaded_meanwhile() {
         }
     });
     let (answer, (book, left)) = asked.unwrap();
-    assert_eq!((answer, book.unwrap().program().ruleset().rules().len()), (2, 2));
+    assert_eq!((answer, book.unwrap().ruleset().rules().len()), (2, 2));
     assert!(left.is_some());
 }

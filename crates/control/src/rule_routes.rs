@@ -66,7 +66,7 @@ async fn load(
         let trying = shared.clone();
         let options = Options { allow_unsupported };
         let (loaded, trial) =
-            on_thread(move || try_document(&trying, &document, options, confirm)).await?;
+            on_thread(move || try_document(&trying, document, options, confirm)).await?;
         if let (Some(number), Some(confirm)) = (trial, confirm) {
             let roll_back = move || shared.rules.roll_back(&*shared.gateway, Some(number));
             tokio::spawn(end_trial(roll_back, confirm, ROLL_BACK_AGAIN));
@@ -78,7 +78,7 @@ async fn load(
 
 fn try_document(
     shared: &Shared,
-    document: &[u8],
+    document: Bytes,
     options: Options,
     confirm: Option<Duration>,
 ) -> Result<(LoadedRules, Option<u64>), Refused> {
@@ -180,8 +180,9 @@ async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
         let Some(book) = book else {
             return Ok(Json(ActiveRules { schema: SCHEMA, confirm_s, ..ActiveRules::default() }));
         };
-        let live = view.as_ref().map(|view| live(&book, view, &elements)).unwrap_or_default();
-        let document = listing::with_live(book.document(), book.program(), &live);
+        let program = book.program();
+        let live = view.as_ref().map(|view| live(&program, view, &elements)).unwrap_or_default();
+        let document = listing::with_live(book.document().value(), &program, &live);
         Ok(Json(ActiveRules {
             schema: SCHEMA,
             confirm_s,

@@ -1,7 +1,7 @@
 use super::*;
 
 fn refused(document: &[u8]) -> String {
-    match RuleBook::read(document, Options::default(), 7) {
+    match RuleBook::read(document.to_vec(), Options::default(), 7) {
         Ok(_) => panic!("it is taken"),
         Err(error) => error.to_string(),
     }
@@ -20,7 +20,7 @@ fn what_is_no_json_is_told_what_to_do() {
 
 #[test]
 fn a_problem_shows_its_rule() {
-    let document = br#"{"nftables": [
+    let document: &[u8] = br#"{"nftables": [
         {"table": {"family": "ip", "name": "t", "handle": 1}},
         {"chain": {"family": "ip", "table": "t", "name": "f", "handle": 2, "type": "filter",
                    "hook": "forward", "prio": 0, "policy": "drop"}},
@@ -33,7 +33,7 @@ fn a_problem_shows_its_rule() {
          and 1 unsupported"
     );
     let options = Options { allow_unsupported: true };
-    let report = RuleBook::read(document, options, 7).expect("it is allowed").report();
+    let report = RuleBook::read(document.to_vec(), options, 7).expect("it is allowed").report();
     assert!(report.loadable && report.unsupported == 1);
     assert_eq!(report.problems[0].effect.as_deref(), Some("open"));
     let summary = report.summary.expect("it is loadable");

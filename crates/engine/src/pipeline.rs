@@ -56,9 +56,9 @@ impl Worker {
     /// Steers a frame whose tags only have a priority without them.
     #[cold]
     #[inline(never)]
-    fn steer_untagged(&mut self, mut frame: Frame) {
+    fn steer_untagged(&mut self, mut frame: Frame, now: Timestamp) {
         frame.take_priority_tags();
-        self.steer(frame, self.now);
+        self.steer(frame, now);
     }
 
     /// Passes what is not IP if it is on the list. It has no flow and stays in the order of its
@@ -80,25 +80,13 @@ impl Worker {
     #[inline(always)]
     fn arrive(
         &mut self,
-<<<<<<< ours
-        mut frame: Frame,
+        frame: Frame,
         arrival: impl FnOnce(&mut Router, &Frame) -> Arrival,
         now: Timestamp,
-=======
-        frame: Frame,
-        arrival: impl FnOnce(&Router, &Frame) -> Arrival,
->>>>>>> theirs
     ) -> Option<Frame> {
         match self.router.as_mut().map(|router| arrival(router, &frame)) {
             None | Some(Arrival::Forward) => return Some(frame),
-<<<<<<< ours
-            Some(Arrival::Untag) => {
-                frame.take_priority_tags();
-                self.steer(frame, now);
-            }
-=======
-            Some(Arrival::Untag) => self.steer_untagged(frame),
->>>>>>> theirs
+            Some(Arrival::Untag) => self.steer_untagged(frame, now),
             Some(Arrival::Host) => {
                 self.counters.softnet.processed += 1;
                 self.counters.output.to_host += 1;

@@ -20,7 +20,7 @@ fn set(size: u32, parts: Vec<Part>) -> Set {
         timeout: None,
         size,
         parts,
-        elements: Vec::new(),
+        elements: crate::elements::Elements::new(&[Kind::Ipv4], &Data::None),
     }
 }
 

@@ -264,7 +264,7 @@ fn deep_documents_are_refused() {
         }
     }
     let mut expression = json!({"payload": {"protocol": "ip", "field": "saddr"}});
-    for _ in 0..100 {
+    for _ in 0..50 {
         expression = json!({"&": [expression, 1]});
     }
     let matching = json!([{"match": {"op": "==", "left": expression, "right": 1}}]);

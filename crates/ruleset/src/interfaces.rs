@@ -35,9 +35,7 @@ impl ValidRuleset {
     fn in_set<'a>(&'a self, key: &'a Key, set: SetId) -> impl Iterator<Item = Interval> + 'a {
         let parts = key.loads.iter().enumerate().filter(|(_, load)| is_interface(load.field));
         let elements = &self.sets[set.index()].elements;
-        parts.flat_map(|(at, _)| {
-            elements.iter().filter_map(move |element| element.key.get(at).copied())
-        })
+        parts.flat_map(|(at, _)| elements.iter().filter_map(move |element| element.part(at)))
     }
 }
 

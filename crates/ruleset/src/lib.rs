@@ -39,6 +39,8 @@
 
 mod attached;
 mod compile;
+mod document;
+mod elements;
 mod evaluate;
 mod field;
 mod import;
@@ -57,13 +59,16 @@ mod walk;
 
 pub use attached::{Helper, SynProxy, TimeoutPolicy, TimeoutState};
 pub use compile::{CompileError, CompileOptions, Program};
+pub use document::{Document, DocumentError};
 pub use evaluate::{
     Connection, Counted, CtState, Decider, Decision, Details, ElementUpdate, Known, Logs,
     NatRequest, Outcome, PacketView, RuleState, SegmentSize, SharedState, Step, Tuple, evaluate,
     explain,
 };
 pub use field::{CtField, Field, Guard, HeaderBits, Layer};
-pub use import::{Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_value};
+pub use import::{
+    Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_document, import_value,
+};
 pub use kind::{Interval, Kind, name_bits};
 pub use model::{
     Base, Chain, ChainId, Counter, CounterId, HelperId, Limit, LimitId, Log, LogId, NatFlags,

@@ -50,7 +50,7 @@ fn a_set_that_no_rule_asks_is_listed_as_it_was_loaded() {
     let imported = crate::import_value(&document, crate::Options::default()).expect("it is right");
     let options = crate::CompileOptions { index: true, seed: 1 };
     let program = crate::Program::compile(imported.ruleset, options).expect("it is small");
-    assert_eq!(with_live(&document, &program, &Live::default()), document);
+    assert_eq!(with_live(document.clone(), &program, &Live::default()), document);
 }
 
 /// Every kind of object and of text that a listing has, each with `text` in it.

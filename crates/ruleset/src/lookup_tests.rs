@@ -3,11 +3,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{Data, Element};
+use crate::elements::{Elements, NewElement};
+use crate::model::Data;
 use crate::stage::TableFamily;
 
 fn set(key: Vec<Kind>, elements: Vec<Vec<Interval>>) -> Set {
-    let element = |key| Element { key, datum: None, expires: None, timeout: None, counted: (0, 0) };
+    let mut held = Elements::new(&key, &Data::None);
+    for key in elements {
+        held.push(&NewElement { key, datum: None, expires: None, counted: (0, 0) });
+    }
     Set {
         family: TableFamily::Inet,
         table: "t".to_owned(),
@@ -19,7 +23,7 @@ fn set(key: Vec<Kind>, elements: Vec<Vec<Interval>>) -> Set {
         timeout: None,
         size: 1,
         parts: Vec::new(),
-        elements: elements.into_iter().map(element).collect(),
+        elements: held,
     }
 }
 
@@ -79,17 +83,17 @@ proptest! {
             Err(TooManyTuples) => return Ok(()),
         };
         // The ends of every element and what lies beside them.
-        for element in &set.elements {
-            keys.push(element.key.iter().map(|part| part.low).collect());
-            keys.push(element.key.iter().map(|part| part.high).collect());
+        for element in set.elements.iter() {
+            keys.push(element.key().map(|part| part.low).collect());
+            keys.push(element.key().map(|part| part.high).collect());
         }
         for key in &keys {
-            let holds = |element: &Element| element.key.iter().zip(key).all(|(part, value)| part.holds(*value));
+            let holds = |element: Element<'_>| element.key().zip(key).all(|(part, value)| part.holds(*value));
             let expected = set.elements.iter().any(holds);
             let found = found(&lookup, &set, key);
             prop_assert_eq!(found.is_some(), expected, "{:?} in {:?}", key, set.elements);
             if let Some(number) = found {
-                prop_assert!(holds(&set.elements[number as usize]));
+                prop_assert!(set.elements.get(number as usize).is_some_and(holds));
             }
         }
     }
@@ -128,7 +132,12 @@ fn too_many_prefixes_are_refused() {
 #[test]
 fn deadlines_are_after_loading() {
     let mut set = set(vec![Kind::Port], vec![vec![Interval::one(1)], vec![Interval::one(2)]]);
-    set.elements[1].expires = Some(Duration::from_secs(3));
+    let mut elements = Elements::new(&set.key, &Data::None);
+    for (port, expires) in [(1, None), (2, Some(Duration::from_secs(3)))] {
+        let key = vec![Interval::one(port)];
+        elements.push(&NewElement { key, datum: None, expires, counted: (0, 0) });
+    }
+    set.elements = elements;
     let lookup = Lookup::new(&set, 1).unwrap_or_else(|_| panic!("it has no tuples"));
     assert_eq!(lookup.expires, [u64::MAX, 3_000_000_000]);
 }

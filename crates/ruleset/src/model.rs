@@ -2,11 +2,14 @@
 //!
 //! [`import`](crate::import()) is the only way to make one.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wire::Family;
 
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
+use crate::elements::Elements;
 use crate::field::{Field, Typed};
 use crate::kind::{Interval, Kind};
 use crate::stage::{Stage, TableFamily};
@@ -52,9 +55,28 @@ ids! {
     SynProxyId;
 }
 
-/// A ruleset that was validated.
+/// A ruleset that was validated. Its copies are one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ValidRuleset {
+pub struct ValidRuleset(Arc<Parts>);
+
+impl ValidRuleset {
+    /// Of parts that were validated.
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl Deref for ValidRuleset {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// What a ruleset is made of.
+#[derive(Debug, Default, PartialEq)]
+pub struct Parts {
     pub(crate) chains: Vec<Chain>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) sets: Vec<Set>,
@@ -330,7 +352,7 @@ pub struct Set {
     pub size: u32,
     /// What each element holds.
     pub(crate) parts: Vec<Part>,
-    pub(crate) elements: Vec<Element>,
+    pub(crate) elements: Elements,
 }
 
 impl Set {
@@ -346,26 +368,6 @@ pub(crate) enum Data {
     None,
     Values(Vec<Kind>),
     Verdicts,
-}
-
-/// An element of a set.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Element {
-    pub key: Vec<Interval>,
-    pub datum: Option<Datum>,
-    /// Ends so long after loading.
-    pub expires: Option<Duration>,
-    /// How long it stays when refreshed.
-    pub timeout: Option<Duration>,
-    /// Packets and bytes to begin with.
-    pub counted: (u64, u64),
-}
-
-/// What a map holds for a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Datum {
-    Values(Vec<Interval>),
-    Verdict(Verdict),
 }
 
 /// A counter and what it begins with.
@@ -530,24 +532,4 @@ pub(crate) type TypedKey = Vec<(Load, Kind)>;
 
 pub(crate) const fn plain((field, kind): Typed) -> (Load, Kind) {
     (Load::of(field), kind)
-}
-
-impl ValidRuleset {
-    /// One that decides nothing.
-    pub(crate) fn empty() -> Self {
-        Self {
-            chains: Vec::new(),
-            rules: Vec::new(),
-            sets: Vec::new(),
-            counters: Vec::new(),
-            limits: Vec::new(),
-            quotas: Vec::new(),
-            logs: Vec::new(),
-            nats: Vec::new(),
-            helpers: Vec::new(),
-            timeouts: Vec::new(),
-            syn_proxies: Vec::new(),
-            bases: Default::default(),
-        }
-    }
 }

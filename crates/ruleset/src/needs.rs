@@ -1,7 +1,7 @@
 //! What a ruleset needs of a gateway, and names for people of what it is made of.
 
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
-use crate::model::{Datum, HelperId, Item, Log, NatKind, Operand, RuleId, Target, ValidRuleset};
+use crate::model::{HelperId, Item, Log, NatKind, Operand, RuleId, Target, ValidRuleset};
 use crate::problem::Place;
 
 /// Something that a gateway does for a rule.
@@ -53,10 +53,11 @@ impl ValidRuleset {
                 Operand::Constant(zone) => zones.push(*zone as u16),
                 Operand::Mapped { map, .. } => {
                     let elements = &self.sets[map.index()].elements;
-                    zones.extend(elements.iter().filter_map(|element| match &element.datum {
-                        Some(Datum::Values(values)) => Some(values.first()?.low as u16),
-                        _ => None,
-                    }));
+                    zones.extend(
+                        elements
+                            .iter()
+                            .filter_map(|element| element.value(0).map(|zone| zone.low as u16)),
+                    );
                 }
                 // Import refuses these.
                 Operand::Computed(_) | Operand::PathMtu => {}

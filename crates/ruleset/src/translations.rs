@@ -2,9 +2,10 @@
 
 use wire::Family;
 
+use crate::elements::Element;
 use crate::field::{Field, Guard};
 use crate::kind::Interval;
-use crate::model::{Datum, Item, Key, Load, Nat, NatKind, NatOperand, Rule, SetId, ValidRuleset};
+use crate::model::{Item, Key, Load, Nat, NatKind, NatOperand, Rule, SetId, ValidRuleset};
 use crate::stage::TableFamily;
 
 /// Values of `meta nfproto` (`NFPROTO_IPV4`, `NFPROTO_IPV6` of the kernel's interface).
@@ -177,10 +178,10 @@ impl ValidRuleset {
             Item::Within { load, interval, negated } => !negated && told(load, interval),
             Item::Member { key, set, negated } => {
                 let set = &self.sets[set.index()];
-                let all_told = |values: &Vec<Interval>| {
-                    key.loads.iter().zip(values).all(|(load, interval)| told(load, interval))
+                let all_told = |element: Element<'_>| {
+                    key.loads.iter().zip(element.key()).all(|(load, it)| told(load, &it))
                 };
-                !negated && !set.dynamic && set.elements.iter().all(|it| all_told(&it.key))
+                !negated && !set.dynamic && set.elements.iter().all(all_told)
             }
             Item::Counter(_) | Item::Log(_) | Item::Assign { .. } | Item::Nat(_) => true,
             _ => false,
@@ -215,11 +216,7 @@ impl ValidRuleset {
     /// The parts at one place of what a map holds.
     fn values(&self, map: SetId, at: usize) -> Vec<Interval> {
         let elements = self.sets[map.index()].elements.iter();
-        let part = |datum: &Datum| match datum {
-            Datum::Values(values) => values.get(at).copied(),
-            Datum::Verdict(_) => None,
-        };
-        elements.filter_map(|element| part(element.datum.as_ref()?)).collect()
+        elements.filter_map(|element| element.value(at)).collect()
     }
 
     /// The packets that a rule may ask a translation for. What it asks for otherwise than by
@@ -261,11 +258,11 @@ impl ValidRuleset {
         if set.dynamic {
             return vec![packets];
         }
-        let narrow = |values: &Vec<Interval>| {
-            let mut parts = key.loads.iter().zip(values);
-            parts.try_fold(packets, |it, (load, interval)| narrowed(it, load, *interval))
+        let narrow = |element: Element<'_>| {
+            let mut parts = key.loads.iter().zip(element.key());
+            parts.try_fold(packets, |it, (load, interval)| narrowed(it, load, interval))
         };
-        set.elements.iter().filter_map(|element| narrow(&element.key)).collect()
+        set.elements.iter().filter_map(narrow).collect()
     }
 }
 

@@ -3,38 +3,45 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use flow::{Timestamp, Zone, ZonePair};
+use ruleset::listing::{Live, rule_with_live};
 use ruleset::probe::Probe;
 use ruleset::{
-    ChainId, CtState, Decision, Fate, NatKind, NatRequest, Outcome, RuleId, RuleState, SharedState,
-    Stage, StageWalk, Step, Tracked, Walk, listing, walk,
+    ChainId, CtState, Decision, Fate, NatKind, NatRequest, Outcome, Program, RuleId, RuleState,
+    SharedState, Stage, StageWalk, Step, Tracked, Walk, listing, walk,
 };
 use serde_json::Value;
 use wire::{Family, Summary};
 
-use super::{RuleBook, object_of};
+use super::RuleBook;
 use crate::SCHEMA;
 use crate::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
+
+/// What rules have counted, if they are not as they were loaded.
+type Counted<'p> = Option<(&'p Program, &'p Live)>;
 
 impl RuleBook {
     /// What the rules say of a packet while nothing has been counted, and sets hold what
     /// they are loaded with.
     pub fn explain(&self, probe: &Probe) -> Explanation {
-        let shared = SharedState::new(&self.program, 1);
-        let mut state = RuleState::new(&self.program, &shared, Timestamp::ZERO);
-        self.explain_with(&self.document, probe, probe, &mut state, Timestamp::ZERO)
+        let program = &self.program();
+        let shared = SharedState::new(program, 1);
+        let mut state = RuleState::new(program, &shared, Timestamp::ZERO);
+        self.explain_with(program, None, probe, probe, &mut state, Timestamp::ZERO)
     }
 
-    /// The same with what is known of the connection and of sets, and with the texts of rules
-    /// as they are in a `document` of the same objects. The state is changed as by a packet.
+    /// The same with what is known of the connection and of sets, and with what the rules have
+    /// counted if they are `live`. The state is changed as by a packet.
     pub fn explain_with(
         &self,
-        document: &Value,
+        program: &Program,
+        live: Option<&Live>,
         probe: &Probe,
         tracked: &dyn Tracked,
         state: &mut RuleState,
         now: Timestamp,
     ) -> Explanation {
-        let walk = walk(&self.program, state, probe, tracked, now);
+        let walk = walk(program, state, probe, tracked, now);
+        let live = live.map(|live| (program, live));
         let family = probe.network.family;
         Explanation {
             schema: SCHEMA,
@@ -42,42 +49,41 @@ impl RuleBook {
             input: probe.input.clone(),
             output: probe.output.clone(),
             state: CtState::name(tracked.state()).to_owned(),
-            stages: walk.stages.iter().map(|it| self.stage(document, it, family)).collect(),
+            stages: walk.stages.iter().map(|it| self.stage(live, it, family)).collect(),
             verdict: verdict(walk.fate).to_owned(),
             outcome: self.outcome(&walk),
             remarks: walk.remarks.iter().map(|&remark| remark.to_owned()).collect(),
         }
     }
 
-    fn stage(&self, document: &Value, walked: &StageWalk, family: Family) -> ExplainedStage {
+    fn stage(&self, live: Counted<'_>, walked: &StageWalk, family: Family) -> ExplainedStage {
         let StageWalk { stage, steps, outcome } = walked;
         ExplainedStage {
             stage: stage.name().to_owned(),
-            steps: steps.iter().map(|step| self.step(document, *step)).collect(),
+            steps: steps.iter().map(|step| self.step(live, *step)).collect(),
             changes: changes(outcome, family),
         }
     }
 
-    fn step(&self, document: &Value, step: Step) -> ExplainedStep {
+    fn step(&self, live: Counted<'_>, step: Step) -> ExplainedStep {
         match step {
             Step::Policy(chain) => {
                 let place = self.place(chain);
-                let accepts = self.program.ruleset().chains()[chain.index()]
-                    .base
-                    .is_none_or(|base| base.accepts);
+                let accepts =
+                    self.ruleset.chains()[chain.index()].base.is_none_or(|base| base.accepts);
                 let text = if accepts { "policy accept" } else { "policy drop" };
                 ExplainedStep { place, text: text.to_owned(), comment: None }
             }
             Step::Rule(rule) => {
-                let comment = self.program.ruleset().rules()[rule.index()].comment.clone();
-                let text = self.rule_text(document, rule);
+                let comment = self.ruleset.rules()[rule.index()].comment.clone();
+                let text = self.rule_text(live, rule);
                 ExplainedStep { place: self.rule_place(rule), text, comment }
             }
         }
     }
 
     fn place(&self, chain: ChainId) -> RuleObject {
-        let chain = &self.program.ruleset().chains()[chain.index()];
+        let chain = &self.ruleset.chains()[chain.index()];
         RuleObject {
             family: chain.family.name().to_owned(),
             table: chain.table.clone(),
@@ -88,16 +94,19 @@ impl RuleBook {
     }
 
     fn rule_place(&self, rule: RuleId) -> RuleObject {
-        let rule = &self.program.ruleset().rules()[rule.index()];
+        let rule = &self.ruleset.rules()[rule.index()];
         let chain = self.place(rule.chain);
         RuleObject { object: "rule".to_owned(), handle: rule.handle, ..chain }
     }
 
-    fn rule_text(&self, document: &Value, rule: RuleId) -> String {
-        let position = self.program.ruleset().rules()[rule.index()].position;
-        let Some(object) = object_of(document, position) else { return String::new() };
+    fn rule_text(&self, live: Counted<'_>, rule: RuleId) -> String {
+        let object = match live {
+            Some((program, live)) => rule_with_live(&self.document, program, live, rule),
+            None => self.object(self.ruleset.rules()[rule.index()].position),
+        };
+        let Some(mut rule) = object else { return String::new() };
         // The comment is told beside.
-        let statements = object.get("expr").cloned().unwrap_or(Value::Null);
+        let statements = rule.get_mut("expr").map(Value::take);
         listing::rule_text(&serde_json::json!({ "expr": statements }))
     }
 

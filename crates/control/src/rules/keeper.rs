@@ -114,7 +114,7 @@ impl Keeper {
         if let Some(trial) = &kept.trial {
             return Err(TryError::Waits(trial.ends.saturating_duration_since(now)));
         }
-        judge.judge_by(Some(book.program().ruleset()))?;
+        judge.judge_by(Some(book.ruleset()))?;
         let before = kept.active.replace(Arc::new(book));
         let Some(confirm) = confirm else { return Ok(None) };
         kept.trials += 1;
@@ -140,7 +140,7 @@ impl Keeper {
         let mut kept = self.lock();
         let is_meant = |trial: &&Trial| number.is_none_or(|number| trial.number == number);
         let Some(trial) = kept.trial.as_ref().filter(is_meant) else { return Ok(false) };
-        judge.judge_by(trial.before.as_ref().map(|book| book.program().ruleset()))?;
+        judge.judge_by(trial.before.as_ref().map(|book| book.ruleset()))?;
         kept.active = kept.trial.take().and_then(|trial| trial.before);
         Ok(true)
     }

@@ -24,7 +24,7 @@ impl RuleBook {
     /// The rules that the kernel has to carry out: those that redirect, and those that translate
     /// to one of the host's `own` addresses. `kernel` is what `nft -j list ruleset` prints of the kernel's own rules.
     pub fn kernels_share(&self, own: &[IpAddr], kernel: Option<&Value>) -> Vec<KernelsRule> {
-        let ruleset = self.program.ruleset();
+        let ruleset = &self.ruleset;
         let number = |address: &IpAddr| match address {
             IpAddr::V4(address) => (Family::V4, u128::from(address.to_bits())),
             IpAddr::V6(address) => (Family::V6, address.to_bits()),
@@ -41,8 +41,8 @@ impl RuleBook {
         let told = ends.iter().filter(|ending| is_hosts(&ending.at)).filter_map(|ending| {
             let place = ruleset.place_of_rule(ending.rule)?.to_string();
             let own = self.object(ruleset.rules()[ending.rule].position)?;
-            let is_there = kernel.map(|kernel| holds(kernel, own));
-            Some(KernelsRule { place, text: listing::rule_text(own), is_there })
+            let is_there = kernel.map(|kernel| holds(kernel, &own));
+            Some(KernelsRule { place, text: listing::rule_text(&own), is_there })
         });
         told.collect()
     }
@@ -120,7 +120,7 @@ mod tests {
                 "addr": {"prefix": {"addr": "192.0.2.0", "len": 24}}}}]),
             ),
         ]);
-        let book = RuleBook::read(own.to_string().as_bytes(), Options::default(), 7).unwrap();
+        let book = RuleBook::read(own.to_string(), Options::default(), 7).unwrap();
         let host = [IpAddr::from([192, 0, 2, 254])];
         let kernels =
             document(&[(14, json!([port(80), counter(70), redirect])), (15, json!([port(81)]))]);

@@ -4,16 +4,17 @@
 mod explain;
 mod keeper;
 mod kernels_share;
+mod memory;
 mod now;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use axum::body::Bytes;
 use engine::{Mode, check_rules};
-use ruleset::limits::MAX_DOCUMENT_BYTES;
 use ruleset::{
-    CompileError, CompileOptions, Imported, Options, Place, Problem, Problems, Program, Severity,
-    Stage, ValidRuleset, import_value, listing,
+    CompileError, CompileOptions, Document, DocumentError, Imported, Options, Place, Problem,
+    Problems, Program, Severity, Stage, ValidRuleset, import_document, listing,
 };
 use serde_json::Value;
 
@@ -21,6 +22,7 @@ use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
 
 pub use self::kernels_share::KernelsRule;
+pub use self::memory::check_memory;
 
 pub(crate) use self::keeper::{Keeper, TryError};
 pub(crate) use self::now::{explain_now, live};
@@ -34,8 +36,9 @@ const FROM_TEXT: &str = "this is a ruleset in nft's own syntax; it is read as nf
 #[derive(Clone, Debug)]
 pub struct RuleBook {
     file: Option<PathBuf>,
-    document: Value,
-    program: Program,
+    document: Document<Bytes>,
+    ruleset: ValidRuleset,
+    options: CompileOptions,
     problems: Problems,
 }
 
@@ -63,7 +66,11 @@ impl RuleBook {
     ///
     /// # Errors
     /// [`RulesRefused`] with all problems.
-    pub fn read(document: &[u8], options: Options, seed: u64) -> Result<Self, RulesRefused> {
+    pub fn read(
+        document: impl Into<Bytes>,
+        options: Options,
+        seed: u64,
+    ) -> Result<Self, RulesRefused> {
         let refused = |what: String| {
             let place = Place::default();
             let (severity, path, effect) = (Severity::Invalid, String::new(), None);
@@ -71,17 +78,19 @@ impl RuleBook {
             let problems = vec![RuleProblem::new(&problem, None)];
             RulesRefused { report: RulesReport::refusing(problems, 1, 0).into() }
         };
-        if document.len() > MAX_DOCUMENT_BYTES {
-            let most = MAX_DOCUMENT_BYTES >> 20;
-            return Err(refused(format!("longer than {most} MiB: that is no ruleset")));
-        }
-        // The parser refuses what is nested more than 128 deep.
-        let value: Value = serde_json::from_slice(document).map_err(|error| {
-            if document.iter().all(u8::is_ascii_whitespace) {
+        let text: Bytes = document.into();
+        let length = text.len() as u64;
+        check_memory(length, length).map_err(refused)?;
+        let document = Document::read(text.clone()).map_err(|error| {
+            let error = match error {
+                DocumentError::Json(error) => error,
+                error @ DocumentError::TooLong => return refused(error.to_string()),
+            };
+            if text.iter().all(u8::is_ascii_whitespace) {
                 let what = "it is empty; `nft -j list ruleset > ruleset.json` prints a ruleset";
                 return refused(what.to_owned());
             }
-            refused(if is_text(document) {
+            refused(if is_text(&text) {
                 FROM_TEXT.to_owned()
             } else if error.is_eof() {
                 format!("it ends in the middle, so a part is missing; print it again: {error}")
@@ -89,15 +98,17 @@ impl RuleBook {
                 error.to_string()
             })
         })?;
-        let Imported { ruleset, problems } = import_value(&value, options).map_err(|error| {
-            let (invalid, unsupported) = counts(&error.problems);
-            let listed = told(&value, error.problems.listed());
-            RulesRefused { report: RulesReport::refusing(listed, invalid, unsupported).into() }
-        })?;
-        let options = CompileOptions { index: true, seed };
-        let program = Program::compile(ruleset, options)
+        let Imported { ruleset, problems } =
+            import_document(&document, options).map_err(|error| {
+                let (invalid, unsupported) = counts(&error.problems);
+                let listed = told(&document, error.problems.listed());
+                RulesRefused { report: RulesReport::refusing(listed, invalid, unsupported).into() }
+            })?;
+        // Without an index it judges alike, in less memory; no packets come here.
+        let options = CompileOptions { index: false, seed };
+        Program::compile(ruleset.clone(), options)
             .map_err(|error: CompileError| refused(error.to_string()))?;
-        Ok(Self { file: None, document: value, program, problems })
+        Ok(Self { file: None, document, ruleset, options, problems })
     }
 
     /// The same, as the one of this file that a configuration names.
@@ -112,13 +123,19 @@ impl RuleBook {
     }
 
     /// The document that it was made from.
-    pub fn document(&self) -> &Value {
+    pub const fn document(&self) -> &Document<Bytes> {
         &self.document
     }
 
-    /// What judges packets.
-    pub fn program(&self) -> &Program {
-        &self.program
+    /// The ruleset.
+    pub const fn ruleset(&self) -> &ValidRuleset {
+        &self.ruleset
+    }
+
+    /// What judges packets, made anew: a gateway has its own, and few ask for another.
+    #[expect(clippy::expect_used, reason = "it was compiled when it was read")]
+    pub fn program(&self) -> Program {
+        Program::compile(self.ruleset.clone(), self.options).expect("it can be compiled")
     }
 
     /// What was left out or is worth knowing.
@@ -130,32 +147,27 @@ impl RuleBook {
             invalid,
             unsupported,
             problems: told(&self.document, self.problems.listed()),
-            summary: Some(summary(self.program.ruleset())),
+            summary: Some(summary(&self.ruleset)),
             kernels_rules: Vec::new(),
         }
     }
 
     /// What of it a gateway in this mode does not do; empty if it can be loaded there.
     pub fn obstacles(&self, mode: Mode) -> Vec<RuleProblem> {
-        told(&self.document, &check_rules(self.program.ruleset(), mode))
+        told(&self.document, &check_rules(&self.ruleset, mode))
     }
 
     /// Interfaces that rules name and that are not among these: such rules match nothing.
     pub fn missing_interfaces(&self, present: &[String]) -> Vec<String> {
-        let named = self.program.ruleset().interfaces().into_keys();
+        let named = self.ruleset.interfaces().into_keys();
         named.filter(|name| !present.contains(name)).collect()
     }
 
     /// The object of the document at a position of its list.
-    fn object(&self, position: usize) -> Option<&Value> {
-        object_of(&self.document, position)
+    fn object(&self, position: usize) -> Option<Value> {
+        let object = self.document.object(position)?;
+        object.as_object()?.values().next().cloned()
     }
-}
-
-/// The object of a document at a position of its list.
-fn object_of(document: &Value, position: usize) -> Option<&Value> {
-    let object = document.get("nftables")?.get(position)?.as_object()?;
-    object.values().next()
 }
 
 impl RulesReport {
@@ -180,23 +192,27 @@ fn is_text(document: &[u8]) -> bool {
 }
 
 /// Problems with the texts of their rules.
-fn told(document: &Value, problems: &[Problem]) -> Vec<RuleProblem> {
-    type Key<'a> = (&'a str, &'a str, &'a str, u64);
-    let mut rules: HashMap<Key<'_>, &Value> = HashMap::new();
-    let objects = document.get("nftables").and_then(Value::as_array);
-    for rule in objects.into_iter().flatten().filter_map(|object| object.get("rule")) {
-        let text = |key: &str| rule.get(key).and_then(Value::as_str).unwrap_or_default();
-        if let Some(handle) = rule.get("handle").and_then(Value::as_u64) {
-            rules.insert((text("family"), text("table"), text("chain"), handle), rule);
+fn told(document: &Document<Bytes>, problems: &[Problem]) -> Vec<RuleProblem> {
+    type Key = ([String; 3], u64);
+    let key = |problem: &Problem| -> Option<Key> {
+        let Place { family, table, object, name, handle } = problem.place.clone();
+        handle.filter(|_| object == "rule").map(|handle| ([family, table, name], handle))
+    };
+    let mut texts: HashMap<Key, String> =
+        problems.iter().filter_map(key).map(|key| (key, String::new())).collect();
+    // Without such a problem no rule is looked at.
+    let is_empty = texts.is_empty();
+    for object in document.values().take_while(|_| !is_empty) {
+        let Some(rule) = object.get("rule") else { continue };
+        let part = |key: &str| rule.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let Some(handle) = rule.get("handle").and_then(Value::as_u64) else { continue };
+        if let Some(text) = texts.get_mut(&(["family", "table", "chain"].map(part), handle)) {
+            *text = listing::rule_text(rule);
         }
     }
     let tell = |problem: &Problem| {
-        let Place { family, table, object, name, handle } = &problem.place;
-        let key = (family.as_str(), table.as_str(), name.as_str());
-        let rule = handle
-            .filter(|_| *object == "rule")
-            .and_then(|handle| rules.get(&(key.0, key.1, key.2, handle)));
-        RuleProblem::new(problem, rule.map(|rule| listing::rule_text(rule)))
+        let text = key(problem).and_then(|key| texts.get(&key).cloned());
+        RuleProblem::new(problem, text)
     };
     problems.iter().map(tell).collect()
 }

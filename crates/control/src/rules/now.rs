@@ -6,10 +6,11 @@ use conntrack::{Connection, Filter, TupleTransport};
 use engine::{Gateway, RulesView, Unresponsive};
 use flow::{Timestamp, Zone, ZonePair};
 use netio::clock;
-use ruleset::listing::{Live, with_live};
+use ruleset::listing::Live;
 use ruleset::probe::Probe;
 use ruleset::{
-    CtState, Details, ElementUpdate, Known, RuleState, SharedState, Tracked, Tuple, name_bits, walk,
+    CtState, Details, ElementUpdate, Known, Program, RuleState, SharedState, Tracked, Tuple,
+    name_bits, walk,
 };
 use wire::{Place, Readdress, Transport, mapped};
 
@@ -29,9 +30,9 @@ fn now() -> Timestamp {
 }
 
 /// What has changed since a ruleset was loaded.
-pub(crate) fn live(book: &RuleBook, view: &RulesView, elements: &[ElementUpdate]) -> Live {
+pub(crate) fn live(program: &Program, view: &RulesView, elements: &[ElementUpdate]) -> Live {
     let now = now();
-    let listed = elements.iter().filter_map(|element| element.listed(book.program(), now));
+    let listed = elements.iter().filter_map(|element| element.listed(program, now));
     Live {
         counters: view.counts.counters.clone(),
         quotas_used: view.counts.quotas.clone(),
@@ -50,14 +51,12 @@ pub(crate) fn explain_now(
     gateway: &Gateway,
     probe: &Probe,
 ) -> Result<Explanation, Unresponsive> {
-    let (now, program) = (now(), book.program());
+    let (now, program) = (now(), &book.program());
     let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
     state.clear_sets(program);
     let elements = gateway.rule_elements()?;
-    let document = match gateway.rules()? {
-        Some(view) => with_live(book.document(), program, &live(book, &view, &elements)),
-        None => book.document().clone(),
-    };
+    let live = gateway.rules()?.map(|view| live(program, &view, &elements));
+    let live = live.as_ref();
     for element in elements {
         state.apply(program, element, now);
     }
@@ -66,7 +65,7 @@ pub(crate) fn explain_now(
     let named = [&probe.input, &probe.output].into_iter().flatten();
     let missing = named.filter(|name| !interfaces.contains(name));
     let missing = missing.map(|name| format!("{name} is no interface of this gateway"));
-    let zones = zones_of(book, probe, now).unwrap_or(ZonePair::both(Zone(probe.zone)));
+    let zones = zones_of(program, probe, now).unwrap_or(ZonePair::both(Zone(probe.zone)));
     let found = match probe.state {
         None => find(gateway, probe, zones)?,
         Some(_) => None,
@@ -74,7 +73,7 @@ pub(crate) fn explain_now(
     let Some(found) = found else {
         let is_left =
             probe.state.is_none() && gateway.is_left_to_host(&probe.network, zones.original)?;
-        let mut explanation = book.explain_with(&document, probe, probe, &mut state, now);
+        let mut explanation = book.explain_with(program, live, probe, probe, &mut state, now);
         if is_left {
             explanation.leave_to_host();
         }
@@ -82,7 +81,7 @@ pub(crate) fn explain_now(
         return Ok(explanation);
     };
     let told = Probe { state: Some(found.state()), ..probe.clone() };
-    let mut explanation = book.explain_with(&document, &told, &found, &mut state, now);
+    let mut explanation = book.explain_with(program, live, &told, &found, &mut state, now);
     let remark = "its connection is tracked, and is taken as it is now; sequence numbers are not \
                   looked at";
     explanation.remarks.push(remark.to_owned());
@@ -98,8 +97,7 @@ pub(crate) fn explain_now(
 }
 
 /// The zones that rules put a packet in, while nothing is in sets.
-fn zones_of(book: &RuleBook, probe: &Probe, now: Timestamp) -> Option<ZonePair> {
-    let program = book.program();
+fn zones_of(program: &Program, probe: &Probe, now: Timestamp) -> Option<ZonePair> {
     if program.ruleset().zones_set().is_empty() {
         return None;
     }

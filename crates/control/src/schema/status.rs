@@ -214,7 +214,7 @@ impl RulesStatus {
             revision: status.revision,
             age_s: status.age.as_secs(),
             confirm_s: left.map(|left| left.as_secs()),
-            rules: book.program().ruleset().rules().len(),
+            rules: book.ruleset().rules().len(),
         }
     }
 }

@@ -11,6 +11,7 @@
 //! rule asks, and rules with side effects before a match are asked up to those.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 
 use wire::{Family, protocol};
 
@@ -213,7 +214,8 @@ struct Builder {
     summary: usize,
     width: usize,
     rows: Vec<u64>,
-    known: HashMap<Vec<u64>, u32>,
+    /// Rows by the hash of their rules, or by the next number that was free.
+    known: HashMap<u64, u32>,
     alive: Vec<u64>,
 }
 
@@ -244,12 +246,14 @@ impl Builder {
         }
         let alive = self.alive.clone();
         let alive = self.intern(&alive);
-        let Self { summary, width, rows, .. } = self;
+        let Self { summary, width, mut rows, .. } = self;
+        rows.shrink_to_fit();
         Index { summary, width, rows, alive, fields }
     }
 
     /// Goes through the values in order, with the rules that allow the value at hand.
     fn field(&mut self, dimension: Dimension, constraints: &[Constraint]) -> Option<FieldIndex> {
+        let before = self.rows.len();
         let mut current = self.alive.clone();
         // Where a rule begins and ends to allow: both turn its bit over.
         let mut turns: Vec<(u128, usize)> = Vec::new();
@@ -280,6 +284,8 @@ impl Builder {
             }
             if self.rows.len() > MAX_WORDS {
                 // Too many different answers: the other fields have to do.
+                self.rows.truncate(before);
+                self.known.retain(|_, row| (*row as usize) * self.width < before);
                 return None;
             }
         }
@@ -300,8 +306,13 @@ impl Builder {
 
     /// The row of these rules; equal ones are kept once.
     fn intern(&mut self, rules: &[u64]) -> u32 {
-        if let Some(row) = self.known.get(rules) {
-            return *row;
+        let mut hash = self.known.hasher().hash_one(rules);
+        while let Some(&row) = self.known.get(&hash) {
+            let begin = row as usize * self.width + self.summary;
+            if self.rows[begin..].starts_with(rules) {
+                return row;
+            }
+            hash = hash.wrapping_add(1);
         }
         let row = (self.rows.len() / self.width) as u32;
         let begin = self.rows.len();
@@ -311,7 +322,7 @@ impl Builder {
             self.rows[begin + word / 64] |= 1 << (word % 64);
         }
         self.rows.extend_from_slice(rules);
-        self.known.insert(rules.to_vec(), row);
+        self.known.insert(hash, row);
         row
     }
 }
@@ -368,7 +379,7 @@ fn members(set: &Set) -> Option<Allowed> {
     if set.elements.len() > MAX_SET {
         return None;
     }
-    let mut allowed: Allowed = set.elements.iter().map(|element| element.key[0]).collect();
+    let mut allowed: Allowed = set.elements.iter().filter_map(|element| element.part(0)).collect();
     allowed.sort_unstable();
     allowed.dedup_by(|next, kept| {
         let touches = kept.high.checked_add(1).is_none_or(|end| next.low <= end);

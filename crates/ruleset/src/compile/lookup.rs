@@ -1,9 +1,10 @@
 //! Sets and maps as structures to search.
 
 use super::table::{Ranges, Table};
+use crate::elements::Element;
 use crate::kind::{Interval, Kind};
 use crate::limits::MAX_TUPLES;
-use crate::model::{Datum, Part, Set};
+use crate::model::{Part, Set};
 
 /// Words of the longest key.
 pub(crate) const KEY_WORDS: usize = 8;
@@ -49,7 +50,6 @@ pub(crate) struct Lookup {
     pub shape: Shape,
     /// Words of 32 bits of each part of the key.
     pub words: Vec<u8>,
-    pub data: Vec<Option<Datum>>,
     /// Nanoseconds after loading at which elements end; empty if none does.
     pub expires: Vec<u64>,
     /// The first of the counters of the elements.
@@ -84,22 +84,16 @@ pub(crate) fn is_dynamic(set: &Set) -> bool {
 impl Lookup {
     pub fn new(set: &Set, seed: u64) -> Result<Self, TooManyTuples> {
         let words = set.key.iter().map(|kind| kind.words() as u8).collect();
-        let expires = if set.elements.iter().any(|element| element.expires.is_some()) {
-            let nanos = |element: &crate::model::Element| {
-                let after = element.expires.map(|after| u64::try_from(after.as_nanos()));
+        let expires = if set.elements.any_expires() {
+            let nanos = |element: Element<'_>| {
+                let after = element.expires().map(|after| u64::try_from(after.as_nanos()));
                 after.map_or(u64::MAX, |nanos| nanos.unwrap_or(u64::MAX))
             };
             set.elements.iter().map(nanos).collect()
         } else {
             Vec::new()
         };
-        Ok(Self {
-            shape: shape(set, seed)?,
-            words,
-            data: set.elements.iter().map(|element| element.datum.clone()).collect(),
-            expires,
-            counters: None,
-        })
+        Ok(Self { shape: shape(set, seed)?, words, expires, counters: None })
     }
 
     /// The element that holds a key of one value.
@@ -132,14 +126,14 @@ impl Lookup {
 }
 
 fn shape(set: &Set, seed: u64) -> Result<Shape, TooManyTuples> {
-    let elements = (0..).zip(&set.elements);
-    let is_exact = set.elements.iter().all(|element| element.key.iter().all(|part| part.is_one()));
+    let elements = (0..).zip(set.elements.iter());
+    let is_exact = set.elements.is_exact();
     if let [kind] = set.key[..] {
         if is_exact {
             let stride = if kind.words() <= 2 { 1 } else { 2 };
             let mut table = Table::new(stride, set.elements.len(), seed);
             for (number, element) in elements {
-                let value = element.key[0].low;
+                let Some(Interval { low: value, .. }) = element.part(0) else { continue };
                 let words = [(value >> 64) as u64, value as u64];
                 table.insert(&words[2 - stride..], number);
             }
@@ -152,7 +146,7 @@ fn shape(set: &Set, seed: u64) -> Result<Shape, TooManyTuples> {
         let mut table = Table::new(words.div_ceil(2), set.elements.len(), seed);
         for (number, element) in elements {
             let mut key = PackedKey::EMPTY;
-            for (part, kind) in element.key.iter().zip(&set.key) {
+            for (part, kind) in element.key().zip(&set.key) {
                 key.push(part.low, kind.words());
             }
             table.insert(key.slice(), number);
@@ -165,7 +159,7 @@ fn shape(set: &Set, seed: u64) -> Result<Shape, TooManyTuples> {
 /// Sets may overlap where maps may not: overlapping ranges are cut.
 fn ranges(set: &Set, kind: Kind) -> Shape {
     let mut sorted: Vec<(Interval, u32)> =
-        set.elements.iter().map(|element| element.key[0]).zip(0..).collect();
+        set.elements.iter().filter_map(|element| element.part(0)).zip(0..).collect();
     sorted.sort_by_key(|(interval, _)| (interval.low, std::cmp::Reverse(interval.high)));
     let mut free_from = Some(0);
     let disjoint: Vec<(Interval, u32)> = sorted
@@ -215,9 +209,9 @@ fn tuples(set: &Set, seed: u64) -> Result<Vec<(PackedKey, Table)>, TooManyTuples
     let mut spaces: Vec<Space> = Vec::new();
     let mut by_lengths = std::collections::HashMap::new();
     let mut total = 0;
-    for (number, element) in (0..).zip(&set.elements) {
-        let parts: Vec<Vec<(u128, u32)>> = (element.key.iter().zip(&set.key))
-            .map(|(part, kind)| prefixes(*part, u32::from(kind.bits())))
+    for (number, element) in (0..).zip(set.elements.iter()) {
+        let parts: Vec<Vec<(u128, u32)>> = (element.key().zip(&set.key))
+            .map(|(part, kind)| prefixes(part, u32::from(kind.bits())))
             .collect();
         total += parts.iter().fold(1_usize, |count, part| count.saturating_mul(part.len()));
         if total > MAX_TUPLES {

@@ -118,6 +118,7 @@ impl Program {
     pub fn compile(ruleset: ValidRuleset, options: CompileOptions) -> Result<Self, CompileError> {
         let CompileOptions { index, seed } = options;
         let (mut begins, mut code) = (Vec::with_capacity(ruleset.rules.len() + 1), Vec::new());
+        code.reserve_exact(ruleset.rules.iter().map(|rule| rule.items.len()).sum());
         for (rule, id) in ruleset.rules.iter().zip(0..) {
             begins.push(code.len() as u32);
             let items = rule.items.iter().zip(0..);
@@ -146,7 +147,7 @@ impl Program {
             } else if !set.parts.is_empty() {
                 lookup.counters = Some(counters.len() as u32);
                 counters.extend(set.elements.iter().map(|element| {
-                    let (packets, bytes) = element.counted;
+                    let (packets, bytes) = element.counted();
                     Counter { name: None, position: None, packets, bytes }
                 }));
             }

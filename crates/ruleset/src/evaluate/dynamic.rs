@@ -117,14 +117,14 @@ impl DynamicSet {
             refused: 0,
         };
         debug_assert_ne!(set.data, Data::Verdicts, "rules can not add to maps");
-        for element in &set.elements {
+        for element in set.elements.iter() {
             let mut key = PackedKey::EMPTY;
-            for (part, kind) in element.key.iter().zip(&set.key) {
+            for (part, kind) in element.key().zip(&set.key) {
                 key.push(part.low, kind.words());
             }
-            let deadline = element.expires.map_or(Timestamp::NEVER, |after| now.after(after));
+            let deadline = element.expires().map_or(Timestamp::NEVER, |after| now.after(after));
             if let Added::New(number) = made.add(&key, deadline, now) {
-                let (packets, bytes) = element.counted;
+                let (packets, bytes) = element.counted();
                 let begin = number as usize * made.kinds.len();
                 for (part, (kind, _)) in made.parts[begin..].iter_mut().zip(&made.kinds) {
                     if *kind == Part::Counter {

@@ -8,11 +8,11 @@ use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
 use super::state::RuleState;
 use super::view::PacketView;
 use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape};
+use crate::elements::Element;
 use crate::field::{Field, Guard};
-use crate::kind::Interval;
 use crate::model::{
-    ChainId, CounterId, Datum, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId, SetId,
-    Target, Update, Verdict,
+    ChainId, CounterId, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId, SetId, Target,
+    Update, Verdict,
 };
 use crate::stage::Stage;
 
@@ -390,19 +390,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     }
 
     fn verdict_of(&self, map: SetId, found: Option<u32>) -> Option<Verdict> {
-        match self.program.sets[map.index()].data.get(found? as usize) {
-            Some(Some(Datum::Verdict(verdict))) => Some(*verdict),
-            _ => None,
-        }
+        self.program.ruleset.sets[map.index()].elements.get(found? as usize)?.verdict()
     }
 
     /// What a map holds for the packet's key.
-    fn mapped(&mut self, key: &Key, map: SetId) -> Option<&'a [Interval]> {
+    fn mapped(&mut self, key: &Key, map: SetId) -> Option<Element<'a>> {
         let found = self.find(key, map).flatten()?;
-        match self.program.sets[map.index()].data.get(found as usize) {
-            Some(Some(Datum::Values(values))) => Some(values),
-            _ => None,
-        }
+        self.program.ruleset.sets[map.index()].elements.get(found as usize)
     }
 
     /// True in front of tracking.
@@ -415,7 +409,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Operand::Constant(value) => Some(*value),
             Operand::Computed(load) => self.load(load),
             Operand::Mapped { key, map } => {
-                self.mapped(key, *map).and_then(|held| held.first()).map(|held| held.low)
+                self.mapped(key, *map).and_then(|held| held.value(0)).map(|value| value.low)
             }
             Operand::PathMtu => {
                 self.outcome.segment_size = Some(SegmentSize::PathMtu);
@@ -480,15 +474,15 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             NatOperand::Fixed(interval) => Some(*interval),
             NatOperand::Mapped { key, map } => {
                 let held = self.mapped(key, *map)?;
-                with_address = held.get(1).copied();
-                Some(*held.first()?)
+                with_address = held.value(1);
+                Some(held.value(0)?)
             }
         };
         let ports = match &nat.port {
             NatOperand::None => None,
             NatOperand::Fixed(interval) => Some(*interval),
             NatOperand::WithAddress => Some(with_address?),
-            NatOperand::Mapped { key, map } => Some(*self.mapped(key, *map)?.first()?),
+            NatOperand::Mapped { key, map } => Some(self.mapped(key, *map)?.value(0)?),
         };
         let ports = ports.map(|ports| (ports.low as u16, ports.high as u16));
         Some(NatRequest { kind: nat.kind, address, ports, netmap: nat.netmap, flags: nat.flags })

@@ -15,6 +15,7 @@ use flow::{LeasePool, Timestamp};
 use super::dynamic::{Added, DynamicSet, ElementUpdate};
 use super::limit::{QuotaLease, RateLease, SharedRate};
 use crate::compile::{PackedKey, Program};
+use crate::elements::Elements;
 use crate::model::{CounterId, Set, SetId, Update, UpdateOp};
 
 /// Changes of sets that wait for the other workers at most.
@@ -114,7 +115,8 @@ impl RuleState {
             let declared = &program.ruleset().sets[id.index()];
             // As large as it may become, in case it was loaded with more.
             let size = declared.size.max(declared.elements.len() as u32);
-            let empty = Set { elements: Vec::new(), size, ..declared.clone() };
+            let elements = Elements::new(&declared.key, &declared.data);
+            let empty = Set { elements, size, ..declared.clone() };
             *set = DynamicSet::new(&empty, program.seed, 1, now);
         }
     }

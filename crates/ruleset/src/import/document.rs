@@ -1,21 +1,77 @@
-//! The document as a list of objects, each with its place.
+//! The document as lists of objects, each with its place.
+
+use std::ops::Deref;
+use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
+use crate::document::{self, Document};
 use crate::kind::outline;
 use crate::limits::MAX_NAME_BYTES;
 use crate::problem::{Place, Problem, Problems, Severity};
+
+/// The part of a set that may be as long as the document.
+const ELEMENTS: &str = "elem";
+/// What says where an object is.
+const PLACE: [&str; 5] = ["family", "table", "name", "chain", "handle"];
 
 /// An object of the document.
 #[derive(Clone, Debug)]
 pub(crate) struct Object<'a> {
     /// Its place in the document's list.
     pub position: usize,
-    pub place: Place,
-    pub fields: &'a Map<String, Value>,
+    /// Without the handle, so that the rules of a chain share one.
+    pub place: Rc<Place>,
+    pub handle: Option<u64>,
+    /// The text of its fields.
+    text: &'a [u8],
 }
 
-impl Object<'_> {
+/// An object whose fields are looked at.
+pub(crate) struct Opened<'o, 'a> {
+    object: &'o Object<'a>,
+    /// All but the elements of a set.
+    pub fields: Map<String, Value>,
+}
+
+impl<'a> Object<'a> {
+    pub fn open(&self) -> Opened<'_, 'a> {
+        let fields = document::fields(self.text, |name| name != ELEMENTS);
+        Opened { object: self, fields: fields.unwrap_or_default() }
+    }
+
+    /// Calls for each element of a set with its number, or for the one that is no list without.
+    pub fn each_element(&self, mut call: impl FnMut(Option<usize>, Value)) {
+        let Some(elements) = document::field(self.text, ELEMENTS) else { return };
+        if !document::each_of(elements, |at, element| call(Some(at), element)) {
+            call(None, document::value(elements));
+        }
+    }
+
+    /// How many elements a set has.
+    pub fn element_count(&self) -> usize {
+        let Some(elements) = document::field(self.text, ELEMENTS) else { return 0 };
+        let mut count = 0;
+        let is_list = document::each_of(elements, |_, _: serde::de::IgnoredAny| count += 1);
+        if is_list { count } else { 1 }
+    }
+
+    pub fn problem(&self, severity: Severity, path: &str, what: impl Into<String>) -> Problem {
+        let (place, path) = (Place::clone(&self.place), path.to_owned());
+        let place = Place { handle: self.handle, ..place };
+        Problem { severity, place, path, what: what.into(), effect: None }
+    }
+}
+
+impl<'a> Deref for Opened<'_, 'a> {
+    type Target = Object<'a>;
+
+    fn deref(&self) -> &Object<'a> {
+        self.object
+    }
+}
+
+impl Opened<'_, '_> {
     pub fn text(&self, key: &str) -> Option<&str> {
         self.fields.get(key).and_then(Value::as_str)
     }
@@ -27,11 +83,6 @@ impl Object<'_> {
     /// True if a list of flags, or the one flag, has this name.
     pub fn has_flag(&self, name: &str) -> bool {
         has_flag(self.fields.get("flags"), name)
-    }
-
-    pub fn problem(&self, severity: Severity, path: &str, what: impl Into<String>) -> Problem {
-        let (place, path) = (self.place.clone(), path.to_owned());
-        Problem { severity, place, path, what: what.into(), effect: None }
     }
 }
 
@@ -46,7 +97,7 @@ pub(crate) fn has_flag(flags: Option<&Value>, name: &str) -> bool {
 
 /// The objects of a document by their kinds, each kind in the document's order.
 #[derive(Default)]
-pub(crate) struct Document<'a> {
+pub(crate) struct Sorted<'a> {
     pub tables: Vec<Object<'a>>,
     pub chains: Vec<Object<'a>>,
     pub rules: Vec<Object<'a>>,
@@ -57,8 +108,11 @@ pub(crate) struct Document<'a> {
 }
 
 /// Sorts the objects; what is none is a problem.
-pub(crate) fn read<'a>(document: &'a Value, problems: &mut Problems) -> Document<'a> {
-    let mut sorted = Document::default();
+pub(crate) fn read<'a>(
+    document: &'a Document<impl AsRef<[u8]>>,
+    problems: &mut Problems,
+) -> Sorted<'a> {
+    let mut sorted = Sorted::default();
     let invalid = |path: String, what: String| Problem {
         severity: Severity::Invalid,
         place: Place::default(),
@@ -66,23 +120,24 @@ pub(crate) fn read<'a>(document: &'a Value, problems: &mut Problems) -> Document
         what,
         effect: None,
     };
-    let Some(Value::Array(objects)) = document.get("nftables") else {
+    if !document.has_objects() {
         let what = "no list `nftables`: print the ruleset with `nft -j list ruleset`";
         problems.push(invalid(String::new(), what.to_owned()));
         return sorted;
-    };
-    for (at, value) in objects.iter().enumerate() {
-        let path = format!("nftables[{at}]");
-        let fields = value.as_object().filter(|fields| fields.len() == 1);
-        let Some((kind, fields)) = fields.and_then(|fields| fields.iter().next()) else {
-            problems.push(invalid(path, format!("{} is no object", outline(value))));
+    }
+    let mut before = Rc::new(Place::default());
+    for (at, text) in document.objects().enumerate() {
+        let path = || format!("nftables[{at}]");
+        let Some((kind, text)) = document::only(text) else {
+            let what = format!("{} is no object", outline(&document::value(text)));
+            problems.push(invalid(path(), what));
             continue;
         };
-        let Value::Object(fields) = fields else {
-            problems.push(invalid(path, format!("`{kind}` without fields")));
+        let Some(fields) = document::fields(text, |name| PLACE.contains(&name)) else {
+            problems.push(invalid(path(), format!("`{kind}` without fields")));
             continue;
         };
-        match place(kind, fields) {
+        match place(&kind, &fields) {
             Ok(None) => {}
             Ok(Some(place)) => {
                 let list = match place.object {
@@ -92,15 +147,19 @@ pub(crate) fn read<'a>(document: &'a Value, problems: &mut Problems) -> Document
                     "set" | "map" => &mut sorted.sets,
                     _ => &mut sorted.named,
                 };
-                list.push(Object { position: at, place, fields });
+                if *before != place {
+                    before = Rc::new(place);
+                }
+                let handle = fields.get("handle").and_then(Value::as_u64);
+                list.push(Object { position: at, place: before.clone(), handle, text });
             }
-            Err(what) => problems.push(invalid(path, what)),
+            Err(what) => problems.push(invalid(path(), what)),
         }
     }
     sorted
 }
 
-/// The place of an object; none for what says nothing of the ruleset.
+/// The place of an object, without its handle; none for what says nothing of the ruleset.
 fn place(kind: &str, fields: &Map<String, Value>) -> Result<Option<Place>, String> {
     const KINDS: [&str; 14] = [
         "table",
@@ -134,8 +193,7 @@ fn place(kind: &str, fields: &Map<String, Value>) -> Result<Option<Place>, Strin
         "rule" => (text("table")?, text("chain")?),
         _ => (text("table")?, text("name")?),
     };
-    let handle = fields.get("handle").and_then(Value::as_u64);
-    Ok(Some(Place { family, table, object, name, handle }))
+    Ok(Some(Place { family, table, object, name, handle: None }))
 }
 
 fn cut(text: &str) -> String {

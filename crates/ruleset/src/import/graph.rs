@@ -2,7 +2,7 @@
 //! they can do something.
 
 use crate::limits::MAX_JUMP_DEPTH;
-use crate::model::{Chain, ChainId, Datum, Item, NatKind, RuleId, ValidRuleset, Verdict};
+use crate::model::{Chain, ChainId, Item, NatKind, Parts, RuleId, Verdict};
 use crate::stage::Stage;
 
 /// Something that is wrong with a chain or a rule.
@@ -18,7 +18,7 @@ struct Graph {
 }
 
 /// All flaws.
-pub(crate) fn check(ruleset: &ValidRuleset) -> Vec<Flaw> {
+pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
     let graph = Graph { edges: edges(ruleset) };
     let mut flaws = Vec::new();
     match graph.depths() {
@@ -50,7 +50,7 @@ pub(crate) fn check(ruleset: &ValidRuleset) -> Vec<Flaw> {
     flaws
 }
 
-fn edges(ruleset: &ValidRuleset) -> Vec<Vec<ChainId>> {
+fn edges(ruleset: &Parts) -> Vec<Vec<ChainId>> {
     let targets = |chain: &Chain| {
         let mut targets = Vec::new();
         for rule in chain.rules.clone() {
@@ -59,10 +59,11 @@ fn edges(ruleset: &ValidRuleset) -> Vec<Vec<ChainId>> {
                     Item::Verdict(verdict) => targets.extend(target(*verdict)),
                     Item::VerdictMap { map, .. } => {
                         let elements = &ruleset.sets[map.index()].elements;
-                        targets.extend(elements.iter().filter_map(|element| match element.datum {
-                            Some(Datum::Verdict(verdict)) => target(verdict),
-                            _ => None,
-                        }));
+                        targets.extend(
+                            elements
+                                .iter()
+                                .filter_map(|element| element.verdict().and_then(target)),
+                        );
                     }
                     _ => {}
                 }
@@ -115,7 +116,7 @@ impl Graph {
     }
 
     /// From which stages each chain is reached, one bit each.
-    fn stages(&self, ruleset: &ValidRuleset) -> Vec<u8> {
+    fn stages(&self, ruleset: &Parts) -> Vec<u8> {
         let mut stages = vec![0; self.edges.len()];
         for (id, chain) in ruleset.chains.iter().enumerate() {
             let Some(base) = chain.base else { continue };
@@ -133,7 +134,7 @@ impl Graph {
 }
 
 /// What an item can not do in a chain that is reached from these stages.
-fn misplaced(ruleset: &ValidRuleset, item: &Item, stages: u8) -> Option<String> {
+fn misplaced(ruleset: &Parts, item: &Item, stages: u8) -> Option<String> {
     let only_in = |allowed: &[Stage], what: &str, place: &str| {
         let allowed = allowed.iter().fold(0, |bits, stage| bits | 1 << *stage as u8);
         (stages & !allowed != 0).then(|| format!("{what} only works in {place}"))
@@ -155,9 +156,8 @@ fn misplaced(ruleset: &ValidRuleset, item: &Item, stages: u8) -> Option<String> 
             only_in(&SENDING, "reject", "chains of type filter before postrouting")
         }
         Item::Update(update) => {
-            let elements = &ruleset.sets[update.set.index()].elements;
-            let ranges = elements.iter().flat_map(|element| &element.key).any(|key| !key.is_one());
-            ranges.then(|| "a set of ranges can not be added to by rules".to_owned())
+            let is_exact = ruleset.sets[update.set.index()].elements.is_exact();
+            (!is_exact).then(|| "a set of ranges can not be added to by rules".to_owned())
         }
         Item::Notrack => {
             const BEFORE: [Stage; 3] =

@@ -19,13 +19,15 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use self::document::{Document, Object};
+use self::document::{Object, Opened, Sorted};
 use self::reach::Reached;
 use self::rule::Reader;
 use self::scope::{Names, Scope};
+use crate::document::{Document, DocumentError};
+use crate::elements::Elements;
 use crate::kind::{Kind, outline};
 use crate::limits::{MAX_CHAINS, MAX_DOCUMENT_BYTES, MAX_ELEMENTS, MAX_RULES, MAX_SETS};
-use crate::model::{Base, Chain, ChainId, Rule, SetId, ValidRuleset};
+use crate::model::{Base, Chain, ChainId, Parts, Rule, SetId, ValidRuleset};
 use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
 use crate::stage::{Stage, TableFamily};
 
@@ -89,25 +91,35 @@ pub fn import(document: &[u8], options: Options) -> Result<Imported, Refused> {
         problems.push(Problem { severity, place, path: String::new(), what, effect: None });
         Refused { problems }
     };
-    if document.len() > MAX_DOCUMENT_BYTES {
-        return Err(refused(format!("more than {MAX_DOCUMENT_BYTES} bytes")));
-    }
-    // The parser refuses what is nested more than 128 deep.
-    match serde_json::from_slice(document) {
-        Ok(value) => import_value(&value, options),
-        Err(error) => Err(refused(format!("no JSON: {error}"))),
+    match Document::read(document) {
+        Ok(document) => import_document(&document, options),
+        Err(DocumentError::TooLong) => {
+            Err(refused(format!("more than {MAX_DOCUMENT_BYTES} bytes")))
+        }
+        Err(DocumentError::Json(error)) => Err(refused(format!("no JSON: {error}"))),
     }
 }
 
-/// As [`import`], of a document that was parsed.
+/// As [`import`], of a value.
 ///
 /// # Errors
 /// Those of [`import`].
 pub fn import_value(document: &Value, options: Options) -> Result<Imported, Refused> {
+    import(document.to_string().as_bytes(), options)
+}
+
+/// As [`import`], of a document whose objects were found.
+///
+/// # Errors
+/// Those of [`import`].
+pub fn import_document(
+    document: &Document<impl AsRef<[u8]>>,
+    options: Options,
+) -> Result<Imported, Refused> {
     let mut import = Import {
         problems: Problems::default(),
         tables: HashMap::new(),
-        parts: ValidRuleset::empty(),
+        parts: Parts::default(),
         left_out: HashSet::new(),
     };
     let document = document::read(document, &mut import.problems);
@@ -118,10 +130,13 @@ pub fn import_value(document: &Value, options: Options) -> Result<Imported, Refu
     import.read_rules(&document);
     import.check_graph();
     import.order_bases();
-    let Import { problems, parts: ruleset, .. } = import;
+    let Import { problems, parts, .. } = import;
     let refused = problems.count(Severity::Invalid) > 0
         || (problems.count(Severity::Unsupported) > 0 && !options.allow_unsupported);
-    if refused { Err(Refused { problems }) } else { Ok(Imported { ruleset, problems }) }
+    if refused {
+        return Err(Refused { problems });
+    }
+    Ok(Imported { ruleset: ValidRuleset::new(parts), problems })
 }
 
 /// A table whose chains we run.
@@ -133,7 +148,7 @@ struct Table {
 struct Import {
     problems: Problems,
     tables: HashMap<TableKey, Table>,
-    parts: ValidRuleset,
+    parts: Parts,
     /// Chains that we do not run, so that their rules are not looked at.
     left_out: HashSet<(TableKey, String)>,
 }
@@ -144,14 +159,14 @@ impl Import {
         self.problems.push(object.problem(severity, &path, what));
     }
 
-    fn declare_tables(&mut self, document: &Document<'_>) {
+    fn declare_tables(&mut self, document: &Sorted<'_>) {
         for object in &document.tables {
             let name = &object.place.family;
             let problem = match TableFamily::named(name) {
                 Some(TableFamily::Inet) if is_own(&object.place.table) => {
                     (Severity::Note, "a running gateway has made this table, for itself: left out")
                 }
-                Some(_) if object.has_flag("dormant") => {
+                Some(_) if object.open().has_flag("dormant") => {
                     (Severity::Note, "the table is dormant and not used")
                 }
                 Some(family) => {
@@ -174,7 +189,7 @@ impl Import {
     }
 
     /// Chains that packets can reach through us are declared; the others are left out.
-    fn declare_chains(&mut self, document: &Document<'_>) -> Reached {
+    fn declare_chains(&mut self, document: &Sorted<'_>) -> Reached {
         let mut bases = HashMap::new();
         for object in &document.chains {
             let key = table_key(&object.place);
@@ -182,11 +197,12 @@ impl Import {
                 self.check_table(document, object);
                 continue;
             }
-            if object.fields.get("hook").is_none() {
+            let opened = object.open();
+            if opened.fields.get("hook").is_none() {
                 continue;
             }
             let name = object.place.name.clone();
-            match base(object) {
+            match base(&opened) {
                 Ok(base) => drop(bases.insert((key, name), base)),
                 Err(problem) => {
                     self.problems.push(*problem);
@@ -216,7 +232,7 @@ impl Import {
                     Some(_) => "there are two chains of this name",
                     None => {
                         let (family, table) = (table.family, object.place.table.clone());
-                        let handle = object.place.handle;
+                        let handle = object.handle;
                         let rules = 0..0;
                         self.parts.chains.push(Chain { family, table, name, handle, base, rules });
                         continue;
@@ -229,19 +245,20 @@ impl Import {
     }
 
     /// An object of a table that is not used; it is wrong if there is no such table.
-    fn check_table(&mut self, document: &Document<'_>, object: &Object<'_>) {
+    fn check_table(&mut self, document: &Sorted<'_>, object: &Object<'_>) {
         let key = table_key(&object.place);
         if !document.tables.iter().any(|table| table_key(&table.place) == key) {
             self.problems.push(object.problem(Severity::Invalid, "", "there is no such table"));
         }
     }
 
-    fn declare_objects(&mut self, document: &Document<'_>, reached: &Reached) {
+    fn declare_objects(&mut self, document: &Sorted<'_>, reached: &Reached) {
         for object in &document.named {
             let key = table_key(&object.place);
             match self.tables.get_mut(&key) {
                 Some(table) => {
-                    let declared = objects::declare(object, &mut table.names, &mut self.parts);
+                    let declared =
+                        objects::declare(&object.open(), &mut table.names, &mut self.parts);
                     if let Err(fault) = declared {
                         self.fault(object, fault);
                     }
@@ -257,7 +274,7 @@ impl Import {
             };
             let name = object.place.name.clone();
             let needed = reached.sets.contains(&(key, name.clone()));
-            let fault = match sets::declaration(object, table.family) {
+            let fault = match sets::declaration(&object.open(), table.family) {
                 Ok(_) if self.parts.sets.len() >= MAX_SETS => {
                     Path::root("set").invalid("too many sets")
                 }
@@ -282,7 +299,7 @@ impl Import {
         }
     }
 
-    fn fill_sets(&mut self, document: &Document<'_>, reached: &Reached) {
+    fn fill_sets(&mut self, document: &Sorted<'_>, reached: &Reached) {
         let mut total = 0;
         for object in &document.sets {
             let key = table_key(&object.place);
@@ -293,13 +310,9 @@ impl Import {
             let Some(Some(id)) = table.names.sets.get(&object.place.name).copied() else {
                 continue;
             };
-            let list = match object.fields.get("elem") {
-                Some(Value::Array(list)) => list.as_slice(),
-                Some(one) => std::slice::from_ref(one),
-                None => continue,
-            };
+            let count = object.element_count();
             let root = Path::root("elem");
-            total += list.len();
+            total += count;
             if total > MAX_ELEMENTS {
                 self.fault(
                     object,
@@ -310,18 +323,20 @@ impl Import {
             let (family, name) = (table.family, object.place.table.as_str());
             let scope = Scope { family, table: name, names: &table.names };
             let set = &self.parts.sets[id.index()];
-            let (mut elements, mut faults) = (Vec::with_capacity(list.len()), Vec::new());
-            for (at, value) in list.iter().enumerate() {
-                match sets::element(value, set, &scope, &root.index(at)) {
-                    Ok(element) => elements.push(element),
+            let (mut elements, mut faults) = (Elements::new(&set.key, &set.data), Vec::new());
+            elements.reserve(count);
+            let problems = &mut self.problems;
+            object.each_element(|at, value| {
+                let path = root.index(at.unwrap_or(0));
+                match sets::element(&value, set, &scope, &path) {
+                    Ok(element) => elements.push(&element),
                     Err(fault) => faults.push(fault),
                 }
                 if set.key == [Kind::Interface] && value.is_number() {
-                    let what = format!("the interface {} does not exist", outline(value));
-                    let path = root.index(at).to_string();
-                    self.problems.push(object.problem(Severity::Note, &path, what));
+                    let what = format!("the interface {} does not exist", outline(&value));
+                    problems.push(object.problem(Severity::Note, &path.to_string(), what));
                 }
-            }
+            });
             let set = &mut self.parts.sets[id.index()];
             set.elements = elements;
             faults.extend(sets::check_disjoint(set, &root).err());
@@ -331,7 +346,7 @@ impl Import {
         }
     }
 
-    fn read_rules(&mut self, document: &Document<'_>) {
+    fn read_rules(&mut self, document: &Sorted<'_>) {
         // Rules of one chain stand together in the kernel's listing, but need not.
         let mut of_chain: HashMap<(TableKey, &str), Vec<&Object<'_>>> = HashMap::new();
         for object in &document.rules {
@@ -344,6 +359,7 @@ impl Import {
             self.fault(&document.rules[MAX_RULES], fault);
             return;
         }
+        self.parts.rules.reserve_exact(document.rules.len());
         for object in &document.chains {
             let key = (table_key(&object.place), object.place.name.as_str());
             let Some(rules) = of_chain.remove(&key) else { continue };
@@ -359,7 +375,7 @@ impl Import {
             self.parts.chains[chain.index()].rules = begin..self.parts.rules.len() as u32;
         }
         let mut lost: Vec<&Object<'_>> = of_chain.into_values().flatten().collect();
-        lost.sort_by_key(|object| object.place.handle);
+        lost.sort_by_key(|object| object.handle);
         for object in lost {
             let key = table_key(&object.place);
             if self.tables.contains_key(&key)
@@ -372,6 +388,7 @@ impl Import {
     }
 
     fn read_rule(&mut self, object: &Object<'_>, chain: ChainId) {
+        let object = &object.open();
         let Some(Value::Array(statements)) = object.fields.get("expr") else {
             let what = "a rule without the list `expr`";
             self.problems.push(object.problem(Severity::Invalid, "expr", what));
@@ -389,7 +406,7 @@ impl Import {
         match read {
             Ok(items) => {
                 let comment = object.text("comment").map(str::to_owned);
-                let handle = object.place.handle;
+                let handle = object.handle;
                 let position = object.position;
                 parts.rules.push(Rule { chain, handle, comment, position, items });
             }
@@ -423,7 +440,7 @@ impl Import {
 
     /// By priority; of equal ones the kernel asks the chain that came last first.
     fn order_bases(&mut self) {
-        let ValidRuleset { chains, bases, .. } = &mut self.parts;
+        let Parts { chains, bases, .. } = &mut self.parts;
         for (id, chain) in chains.iter().enumerate().rev() {
             if let Some(base) = chain.base {
                 bases[base.stage as usize].push(ChainId(id as u32));
@@ -436,7 +453,7 @@ impl Import {
 }
 
 /// A base chain that we run; the problem says why not.
-fn base(object: &Object<'_>) -> Result<Base, Box<Problem>> {
+fn base(object: &Opened<'_, '_>) -> Result<Base, Box<Problem>> {
     let hook = object.text("hook").unwrap_or_default();
     let kind = object.text("type").unwrap_or_default();
     let problem = |severity, what: &str| Box::new(object.problem(severity, "", what));

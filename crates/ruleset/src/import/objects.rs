@@ -4,24 +4,19 @@ use flow::declared::LONGEST_TIMEOUT;
 use serde_json::Value;
 use wire::Family;
 
-use super::document::Object;
+use super::document::Opened;
 use super::scope::Names;
 use super::statement;
 use crate::attached::{Helper, TimeoutPolicy, TimeoutState};
 use crate::kind::outline;
 use crate::model::{
-    Counter, CounterId, HelperId, Limit, LimitId, Quota, QuotaId, SynProxyId, TimeoutId,
-    ValidRuleset,
+    Counter, CounterId, HelperId, Limit, LimitId, Parts, Quota, QuotaId, SynProxyId, TimeoutId,
 };
 use crate::names;
 use crate::problem::{Parsed, Path};
 
 /// Adds a named object to the ruleset and to the names of its table.
-pub(crate) fn declare(
-    object: &Object<'_>,
-    names: &mut Names,
-    parts: &mut ValidRuleset,
-) -> Parsed<()> {
+pub(crate) fn declare(object: &Opened<'_, '_>, names: &mut Names, parts: &mut Parts) -> Parsed<()> {
     let name = object.place.name.clone();
     let full = (object.place.table.clone(), name.clone());
     let value = Value::Object(object.fields.clone());
@@ -80,7 +75,7 @@ pub(crate) fn declare(
 
 /// The timeouts that an object names, by state.
 fn timeouts(
-    object: &Object<'_>,
+    object: &Opened<'_, '_>,
     protocol: u8,
     path: &Path<'_>,
 ) -> Parsed<Vec<(TimeoutState, u32)>> {
@@ -108,7 +103,7 @@ fn timeouts(
     policy.into_iter().flatten().map(timeout).collect()
 }
 
-fn protocol(object: &Object<'_>, path: &Path<'_>) -> Parsed<u8> {
+fn protocol(object: &Opened<'_, '_>, path: &Path<'_>) -> Parsed<u8> {
     let number = object.text("protocol").and_then(|name| names::number(names::PROTOCOLS, name));
     number
         .map(|number| number as u8)

@@ -3,9 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
-
-use super::document::{Document, Object};
+use super::document::{Object, Sorted};
 use super::sets::{Mention, mentions};
 use super::{TableKey, table_key};
 
@@ -18,7 +16,7 @@ pub(crate) struct Reached {
 
 /// Follows rules and elements from the base chains on.
 pub(crate) fn find<'k>(
-    document: &Document<'_>,
+    document: &Sorted<'_>,
     bases: impl Iterator<Item = &'k (TableKey, String)>,
 ) -> Reached {
     let by_name = |objects: &[Object<'_>]| {
@@ -37,21 +35,28 @@ pub(crate) fn find<'k>(
             continue;
         }
         let table = &chain.0;
-        let mut look_at: Vec<&Value> = Vec::new();
-        for &at in rules.get(&chain).into_iter().flatten() {
-            look_at.extend(document.rules[at].fields.get("expr"));
-        }
-        while let Some(value) = look_at.pop() {
-            mentions(value, 0, &mut |mention| match mention {
-                Mention::Chain(name) => open.push((table.clone(), name.to_owned())),
-                Mention::Set(name) => {
-                    let name = (table.clone(), name.to_owned());
-                    if reached.sets.insert(name.clone()) {
-                        for &at in sets.get(&name).into_iter().flatten() {
-                            look_at.extend(document.sets[at].fields.get("elem"));
-                        }
-                    }
+        // Sets whose elements are to be looked at.
+        let mut found: Vec<usize> = Vec::new();
+        let mut note = |mention: Mention<'_>, found: &mut Vec<usize>| match mention {
+            Mention::Chain(name) => open.push((table.clone(), name.to_owned())),
+            Mention::Set(name) => {
+                let name = (table.clone(), name.to_owned());
+                if !reached.sets.contains(&name) {
+                    found.extend(sets.get(&name).into_iter().flatten());
+                    reached.sets.insert(name);
                 }
+            }
+        };
+        for &at in rules.get(&chain).into_iter().flatten() {
+            if let Some(statements) = document.rules[at].open().fields.get("expr") {
+                mentions(statements, 0, &mut |mention| note(mention, &mut found));
+            }
+        }
+        while let Some(at) = found.pop() {
+            document.sets[at].each_element(|number, element| {
+                // Those of a list are one deeper than the list.
+                let depth = usize::from(number.is_some());
+                mentions(&element, depth, &mut |mention| note(mention, &mut found));
             });
         }
     }

@@ -6,19 +6,20 @@ use super::expression::{self, bare, kinds};
 use super::scope::{Scope, resolve};
 use super::sets;
 use super::statement;
+use crate::elements::Elements;
 use crate::field::{CtField, Field};
 use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
 use crate::model::{
-    Counter, CounterId, Data, Item, Limit, LimitId, Load, LogId, NatId, NatKind, Operand, Quota,
-    QuotaId, Reject, Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp, ValidRuleset,
+    Counter, CounterId, Data, Item, Limit, LimitId, Load, LogId, NatId, NatKind, Operand, Parts,
+    Quota, QuotaId, Reject, Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp,
 };
 use crate::problem::{Fault, Parsed, Path};
 
 /// Reads the rules of a table.
 pub(crate) struct Reader<'a, 'b> {
     pub scope: Scope<'a>,
-    pub parts: &'b mut ValidRuleset,
+    pub parts: &'b mut Parts,
     /// What is worth knowing of the rule at hand.
     pub notes: Vec<(String, &'static str)>,
 }
@@ -393,7 +394,7 @@ impl Reader<'_, '_> {
             timeout,
             size: size.unwrap_or(DEFAULT_DYNAMIC_SIZE).clamp(1, MAX_DYNAMIC_SIZE),
             parts,
-            elements: Vec::new(),
+            elements: Elements::new(&kinds(&key), &Data::None),
         };
         let set = add!(self.parts.sets, SetId, set);
         let op = if timeout.is_some() { UpdateOp::Refresh } else { UpdateOp::Add };

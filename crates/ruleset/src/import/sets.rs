@@ -4,19 +4,20 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::document::Object;
+use super::document::Opened;
 use super::scope::Scope;
 use super::statement;
+use crate::elements::{Datum, Elements, NewElement};
 use crate::kind::{Interval, Kind, names_of, only, outline};
 use crate::limits::{
     DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS,
 };
-use crate::model::{Data, Datum, Element, Part, Set, Verdict};
+use crate::model::{Data, Part, Set, Verdict};
 use crate::problem::{Parsed, Path};
 use crate::stage::TableFamily;
 
 /// The declaration of a named set, still without elements.
-pub(crate) fn declaration(object: &Object<'_>, family: TableFamily) -> Parsed<Set> {
+pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parsed<Set> {
     let path = Path::root("type");
     let key = kinds(object.fields.get("type"), &path)?;
     let data = match object.fields.get("map") {
@@ -36,6 +37,7 @@ pub(crate) fn declaration(object: &Object<'_>, family: TableFamily) -> Parsed<Se
             parts.push(part(statement, &path.index(at))?);
         }
     }
+    let elements = Elements::new(&key, &data);
     Ok(Set {
         family,
         table: object.place.table.clone(),
@@ -47,7 +49,7 @@ pub(crate) fn declaration(object: &Object<'_>, family: TableFamily) -> Parsed<Se
         timeout: seconds(object.fields.get("timeout")),
         size: size.unwrap_or(DEFAULT_DYNAMIC_SIZE).clamp(1, MAX_DYNAMIC_SIZE),
         parts,
-        elements: Vec::new(),
+        elements,
     })
 }
 
@@ -99,6 +101,7 @@ pub(crate) fn anonymous(
     scope: &Scope<'_>,
     path: &Path<'_>,
 ) -> Parsed<Set> {
+    let mut held = Elements::new(&key, &data);
     let mut set = Set {
         family: scope.family,
         table: scope.table.to_owned(),
@@ -110,16 +113,16 @@ pub(crate) fn anonymous(
         timeout: None,
         size: 1,
         parts: Vec::new(),
-        elements: Vec::new(),
+        elements: held.clone(),
     };
     let list = match elements {
         Value::Array(list) => list.as_slice(),
         one => std::slice::from_ref(one),
     };
     for (at, value) in list.iter().enumerate() {
-        let element = element(value, &set, scope, &path.index(at))?;
-        set.elements.push(element);
+        held.push(&element(value, &set, scope, &path.index(at))?);
     }
+    set.elements = held;
     check_disjoint(&set, path)?;
     Ok(set)
 }
@@ -130,7 +133,7 @@ pub(crate) fn element(
     set: &Set,
     scope: &Scope<'_>,
     path: &Path<'_>,
-) -> Parsed<Element> {
+) -> Parsed<NewElement> {
     let (key, datum) = match (&set.data, value) {
         (Data::None, key) => (key, None),
         (_, Value::Array(pair)) => {
@@ -141,12 +144,11 @@ pub(crate) fn element(
         }
         (_, other) => return Err(path.invalid(format!("{} is no pair", outline(other)))),
     };
-    let mut element =
-        Element { key: Vec::new(), datum, expires: None, timeout: None, counted: (0, 0) };
+    let mut element = NewElement { key: Vec::new(), datum, expires: None, counted: (0, 0) };
     let key = match only(key) {
         Some(("elem", inside)) => {
-            element.timeout = seconds(inside.get("timeout"));
-            element.expires = seconds(inside.get("expires")).or(element.timeout);
+            let timeout = || seconds(inside.get("timeout"));
+            element.expires = seconds(inside.get("expires")).or_else(timeout);
             let counted = |key| inside.get("counter")?.get(key)?.as_u64();
             element.counted = (counted("packets").unwrap_or(0), counted("bytes").unwrap_or(0));
             inside.get("val").ok_or_else(|| path.invalid("an element without `val`"))?
@@ -222,7 +224,8 @@ pub(crate) fn check_disjoint(set: &Set, path: &Path<'_>) -> Parsed<()> {
     if set.key.len() != 1 || set.data == Data::None {
         return Ok(());
     }
-    let mut intervals: Vec<Interval> = set.elements.iter().map(|element| element.key[0]).collect();
+    let mut intervals: Vec<Interval> =
+        set.elements.iter().filter_map(|element| element.part(0)).collect();
     intervals.sort_unstable();
     if intervals.windows(2).any(|pair| pair[0].high >= pair[1].low) {
         return Err(path.invalid("elements of the map overlap"));

@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::value::json_of_key;
 use crate::compile::{Program, is_dynamic};
+use crate::document::Document;
 use crate::evaluate::{Counted, RuleState};
-use crate::model::{CounterId, Item, Quota, SetId};
+use crate::model::{CounterId, Item, Quota, Rule, RuleId, SetId};
 
 /// What has changed since a ruleset was loaded, of all workers together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,48 +35,13 @@ pub struct LiveElement {
 }
 
 /// The document that a program was made from, as nft would print it now.
-pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
-    let mut document = document.clone();
+pub fn with_live(mut document: Value, program: &Program, live: &Live) -> Value {
     let Some(Value::Array(objects)) = document.get_mut("nftables") else { return document };
     let counts = |counter| counted(program, live, counter);
     let ruleset = program.ruleset();
-    let used = |(quota, number): (&Quota, usize)| {
-        let before = if live.is_reset { 0 } else { quota.used };
-        before + live.quotas_used.get(number).copied().unwrap_or(0)
-    };
     for rule in ruleset.rules() {
-        let Some(statements) = fields(objects, rule.position)
-            .and_then(|rule| rule.get_mut("expr"))
-            .and_then(Value::as_array_mut)
-        else {
-            continue;
-        };
-        let mut counters = rule.items.iter().filter_map(|item| match item {
-            Item::Counter(id) => Some(*id),
-            _ => None,
-        });
-        let mut quotas = rule.items.iter().filter_map(|item| match item {
-            Item::Quota(id) => Some(*id),
-            _ => None,
-        });
-        for statement in statements {
-            if let Some(counter) = statement.get_mut("counter")
-                && let Some(id) = counters.next()
-                && !counter.is_string()
-            {
-                let (packets, bytes) = counts(id);
-                *counter = json!({ "packets": packets, "bytes": bytes });
-            }
-            if let Some(quota) = statement.get_mut("quota")
-                && let Some(id) = quotas.next()
-                && let Value::Object(quota) = quota
-            {
-                let used = used((&ruleset.quotas()[id.index()], id.index()));
-                if used > 0 || live.is_reset {
-                    quota.insert("used".to_owned(), used.into());
-                    quota.insert("used_unit".to_owned(), "bytes".into());
-                }
-            }
+        if let Some(fields) = fields(objects, rule.position) {
+            count_rule(fields, rule, program, live);
         }
     }
     for (id, counter) in ruleset.counter_ids() {
@@ -87,11 +53,64 @@ pub fn with_live(document: &Value, program: &Program, live: &Live) -> Value {
     }
     for (number, quota) in ruleset.quotas().iter().enumerate() {
         if let Some(fields) = quota.position.and_then(|at| fields(objects, at)) {
-            fields.insert("used".to_owned(), used((quota, number)).into());
+            fields.insert("used".to_owned(), used(quota, number, live).into());
         }
     }
     list_elements(objects, program, live, counts);
     document
+}
+
+/// A rule of the document that a program was made from, as nft would print it now: what the
+/// document has under `rule`. `None` if the document is another one.
+pub fn rule_with_live(
+    document: &Document<impl AsRef<[u8]>>,
+    program: &Program,
+    live: &Live,
+    rule: RuleId,
+) -> Option<Value> {
+    let rule = program.ruleset().rules().get(rule.index())?;
+    let mut object = document.object(rule.position)?;
+    let mut fields = fields(std::slice::from_mut(&mut object), 0).map(std::mem::take)?;
+    count_rule(&mut fields, rule, program, live);
+    Some(fields.into())
+}
+
+/// Bytes of a quota that are used.
+fn used(quota: &Quota, number: usize, live: &Live) -> u64 {
+    let before = if live.is_reset { 0 } else { quota.used };
+    before + live.quotas_used.get(number).copied().unwrap_or(0)
+}
+
+/// Writes what a rule has counted into its statements.
+fn count_rule(fields: &mut Map<String, Value>, rule: &Rule, program: &Program, live: &Live) {
+    let Some(statements) = fields.get_mut("expr").and_then(Value::as_array_mut) else { return };
+    let mut counters = rule.items.iter().filter_map(|item| match item {
+        Item::Counter(id) => Some(*id),
+        _ => None,
+    });
+    let mut quotas = rule.items.iter().filter_map(|item| match item {
+        Item::Quota(id) => Some(*id),
+        _ => None,
+    });
+    for statement in statements {
+        if let Some(counter) = statement.get_mut("counter")
+            && let Some(id) = counters.next()
+            && !counter.is_string()
+        {
+            let (packets, bytes) = counted(program, live, id);
+            *counter = json!({ "packets": packets, "bytes": bytes });
+        }
+        if let Some(quota) = statement.get_mut("quota")
+            && let Some(id) = quotas.next()
+            && let Value::Object(quota) = quota
+        {
+            let used = used(&program.ruleset().quotas()[id.index()], id.index(), live);
+            if used > 0 || live.is_reset {
+                quota.insert("used".to_owned(), used.into());
+                quota.insert("used_unit".to_owned(), "bytes".into());
+            }
+        }
+    }
 }
 
 /// What sets hold now, and have counted.

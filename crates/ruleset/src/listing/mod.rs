@@ -16,7 +16,7 @@ use self::expression::{Style, element, quoted, time};
 use self::value::shown;
 use crate::stage::TableFamily;
 
-pub use self::live::{Live, LiveElement, with_live};
+pub use self::live::{Live, LiveElement, rule_with_live, with_live};
 
 /// Longest line of a list of elements, as nft breaks it.
 const ELEMENTS_A_LINE: usize = 2;

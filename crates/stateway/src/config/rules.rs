@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use control::schema::RuleProblem;
-use control::{RuleBook, RulesRefused};
+use control::{RuleBook, RulesRefused, check_memory};
 use engine::Mode;
 use ruleset::Options;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
@@ -66,7 +66,7 @@ impl RulesFile {
             Problem { file, line, key, what, rule }
         };
         let with_rule = |reason: RuleProblem| problem(reason.message, reason.rule);
-        let read = RuleBook::read(&document, options, seed);
+        let read = RuleBook::read(document, options, seed);
         let book = read.map_err(|RulesRefused { report }| {
             let severities = ["invalid", "unsupported"];
             let is_reason = |severity: &String| severities.contains(&severity.as_str());
@@ -94,13 +94,24 @@ pub fn read_ruleset(file: &Path) -> Result<Vec<u8>, String> {
     let read = if file == Path::new("-") {
         std::io::stdin().lock().take(most).read_to_end(&mut document)
     } else {
-        File::open(file).and_then(|file| file.take(most).read_to_end(&mut document))
+        let file = File::open(file).map_err(unreadable)?;
+        // 0 for what is no file of a known length.
+        let length = file.metadata().map_or(0, |file| file.len());
+        if length < most {
+            check_memory(length, 0)?;
+            document.reserve_exact(length as usize + 1);
+        }
+        file.take(most).read_to_end(&mut document)
     };
     match read {
         Ok(read) if read > MAX_DOCUMENT_BYTES => {
             Err(format!("longer than {} MiB: that is no ruleset", MAX_DOCUMENT_BYTES >> 20))
         }
         Ok(_) => Ok(document),
-        Err(error) => Err(format!("can not be read: {error}")),
+        Err(error) => Err(unreadable(error)),
     }
+}
+
+fn unreadable(error: std::io::Error) -> String {
+    format!("can not be read: {error}")
 }

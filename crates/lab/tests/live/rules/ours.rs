@@ -95,7 +95,7 @@ impl Ours {
             is_reset: false,
         };
         let document = serde_json::from_str(before).expect("nft prints JSON");
-        with_live(&document, &self.program, &live)
+        with_live(document, &self.program, &live)
     }
 
     /// What the rules make of a packet. Where they leave a choice, the kernel's is taken, and

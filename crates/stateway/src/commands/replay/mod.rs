@@ -105,7 +105,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         );
         return Err(UsageError(what).into());
     }
-    let rules = rules.map(|book| Arc::new(book.program().ruleset().clone()));
+    let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
     // A known secret, so that the run can be repeated.
     let secret = config.secret.unwrap_or(REPLAY_SECRET);
     let config = engine::Config { secret, rules, ..config.engine()? };

@@ -38,7 +38,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
     let options = Options { allow_unsupported: *allow_unsupported };
     // Nobody sends packets to these hash tables.
-    match RuleBook::read(&document, options, 0) {
+    match RuleBook::read(document, options, 0) {
         Ok(book) => {
             let obstacles = book.obstacles(Mode::Routed);
             let mut report = book.report();

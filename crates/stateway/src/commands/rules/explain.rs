@@ -65,7 +65,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
     let options = Options { allow_unsupported: *allow_unsupported };
-    let book = match RuleBook::read(&document, options, 0) {
+    let book = match RuleBook::read(document, options, 0) {
         Ok(book) => book,
         Err(RulesRefused { report }) => {
             list(&report.problems, out)?;

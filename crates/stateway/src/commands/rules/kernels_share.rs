@@ -15,7 +15,7 @@ pub fn lines(book: &RuleBook) -> Vec<String> {
 /// The same rules.
 pub fn rules(book: &RuleBook) -> Vec<KernelsRule> {
     // Nobody is asked for nothing.
-    if book.program().ruleset().translations().ends.is_empty() {
+    if book.ruleset().translations().ends.is_empty() {
         return Vec::new();
     }
     // Where the kernel tells no addresses, what is redirected is known still.
@@ -32,7 +32,7 @@ pub fn lines_of(gateway: &Client, book: &RuleBook) -> Result<Vec<String>, Client
     if !gateway.process()?.is_some_and(is_elsewhere) {
         return Ok(lines(book));
     }
-    let may_be_some = !book.program().ruleset().translations().ends.is_empty();
+    let may_be_some = !book.ruleset().translations().ends.is_empty();
     Ok(may_be_some.then(|| ELSEWHERE.to_owned()).into_iter().collect())
 }
 

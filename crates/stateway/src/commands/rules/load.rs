@@ -48,7 +48,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
     // Here first: all problems with their rules, before anything is sent.
     let options = Options { allow_unsupported: *allow_unsupported };
-    let book = match RuleBook::read(&document, options, 0) {
+    let book = match RuleBook::read(document, options, 0) {
         Ok(book) => book,
         Err(RulesRefused { report }) => {
             list(&report.problems, out)?;
@@ -68,7 +68,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let confirm_s = confirm.map(|seconds| format!("confirm_s={seconds}&")).unwrap_or_default();
     let path = format!("/v1/rules?{confirm_s}allow_unsupported={allow_unsupported}");
     let gateway = remote.client()?;
-    let loaded: LoadedRules = match gateway.put_bytes(&path, document) {
+    let loaded: LoadedRules = match gateway.put_bytes(&path, book.document().text().clone()) {
         Ok(loaded) => loaded,
         Err(error) => {
             // Only the gateway knows whether it is a bridge, and here are the rules.

@@ -165,7 +165,7 @@ fn start(
         )
     });
     let host_guard = keeper.map(|keeper| Arc::new(keeper) as Arc<dyn HostGuard>);
-    let rules = rules.map(|book| Arc::new(book.program().ruleset().clone()));
+    let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
     let engine = engine::Config { host_guard, rules, ..config.engine()? };
     Gateway::start(engine, ports.collect()).map_err(|error| match error {
         StartError::Port(error) => at_its_line(config, error),

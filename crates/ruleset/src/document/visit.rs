@@ -1,0 +1,116 @@
+//! Walks over a text that keep nothing of it.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The name by which the parser knows a value that is to stay a text. Nothing else has it.
+const RAW: &str = "$serde_json::private::RawValue";
+
+/// Something that can be parsed as a value.
+pub(crate) struct Checked;
+
+impl<'t> Deserialize<'t> for Checked {
+    fn deserialize<D: Deserializer<'t>>(parser: D) -> Result<Self, D::Error> {
+        parser.deserialize_any(Self)
+    }
+}
+
+impl<'t> Visitor<'t> for Checked {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any valid JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'t>>(self, mut list: A) -> Result<Self, A::Error> {
+        while list.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, mut fields: A) -> Result<Self, A::Error> {
+        while let Some(key) = fields.next_key::<String>()? {
+            if key == RAW {
+                return Err(A::Error::custom(format!("`{RAW}` is no name of a field")));
+            }
+            fields.next_value::<Self>()?;
+        }
+        Ok(self)
+    }
+}
+
+/// Calls for each element of a list with its number; false if the text is none.
+pub(crate) fn each_of<'t, V: Deserialize<'t>>(text: &'t [u8], call: impl FnMut(usize, V)) -> bool {
+    let list = List { call, value: PhantomData };
+    serde_json::Deserializer::from_slice(text).deserialize_seq(list).is_ok()
+}
+
+struct List<V, F> {
+    call: F,
+    value: PhantomData<V>,
+}
+
+impl<'t, V: Deserialize<'t>, F: FnMut(usize, V)> Visitor<'t> for List<V, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'t>>(mut self, mut list: A) -> Result<(), A::Error> {
+        let mut number = 0;
+        while let Some(element) = list.next_element()? {
+            (self.call)(number, element);
+            number += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Calls for each field of an object with its name and text; false if the text is none.
+pub(crate) fn each_field<'t>(text: &'t [u8], call: impl FnMut(String, &'t [u8])) -> bool {
+    serde_json::Deserializer::from_slice(text).deserialize_map(Fields(call)).is_ok()
+}
+
+struct Fields<F>(F);
+
+impl<'t, F: FnMut(String, &'t [u8])> Visitor<'t> for Fields<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(mut self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(key) = fields.next_key()? {
+            (self.0)(key, fields.next_value::<&RawValue>()?.get().as_bytes());
+        }
+        Ok(())
+    }
+}

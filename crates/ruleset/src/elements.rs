@@ -1,0 +1,211 @@
+//! The elements of a set, in as few words as they need: there may be millions.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::kind::{Interval, Kind};
+use crate::model::{Data, Verdict};
+
+/// The elements of a set, side by side.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Elements {
+    count: usize,
+    keys: Rows,
+    data: Held,
+    /// How long elements stay after loading, of those that end, by number.
+    expires: BTreeMap<u32, Duration>,
+    /// Packets and bytes that elements begin with, as far as any does.
+    counted: Vec<(u64, u64)>,
+}
+
+/// What the elements of a map hold.
+#[derive(Clone, Debug, PartialEq)]
+enum Held {
+    Nothing,
+    Values(Rows),
+    Verdicts(Vec<Verdict>),
+}
+
+/// An element before it is put to the others.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NewElement {
+    pub key: Vec<Interval>,
+    pub datum: Option<Datum>,
+    /// Ends so long after loading.
+    pub expires: Option<Duration>,
+    /// Packets and bytes to begin with.
+    pub counted: (u64, u64),
+}
+
+/// What a map holds for a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Datum {
+    Values(Vec<Interval>),
+    Verdict(Verdict),
+}
+
+impl Elements {
+    /// None yet, of keys of these types.
+    pub fn new(key: &[Kind], data: &Data) -> Self {
+        let data = match data {
+            Data::None => Held::Nothing,
+            Data::Values(kinds) => Held::Values(Rows::new(kinds)),
+            Data::Verdicts => Held::Verdicts(Vec::new()),
+        };
+        let (expires, counted) = (BTreeMap::new(), Vec::new());
+        Self { count: 0, keys: Rows::new(key), data, expires, counted }
+    }
+
+    /// Makes room for so many more.
+    pub fn reserve(&mut self, count: usize) {
+        self.keys.reserve(count);
+        match &mut self.data {
+            Held::Nothing => {}
+            Held::Values(rows) => rows.reserve(count),
+            Held::Verdicts(verdicts) => verdicts.reserve_exact(count),
+        }
+    }
+
+    /// Adds one whose key and datum are of the set's types.
+    pub fn push(&mut self, element: &NewElement) {
+        let NewElement { key, datum, expires, counted } = element;
+        let number = self.count;
+        self.count += 1;
+        self.keys.push(key);
+        match (&mut self.data, datum) {
+            (Held::Values(rows), Some(Datum::Values(values))) => rows.push(values),
+            (Held::Verdicts(verdicts), Some(Datum::Verdict(verdict))) => verdicts.push(*verdict),
+            _ => {}
+        }
+        if let Some(expires) = expires {
+            self.expires.insert(number as u32, *expires);
+        }
+        if *counted != (0, 0) {
+            self.counted.resize(number, (0, 0));
+            self.counted.push(*counted);
+        }
+    }
+
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The element of a number.
+    pub fn get(&self, number: usize) -> Option<Element<'_>> {
+        (number < self.count).then_some(Element { of: self, number })
+    }
+
+    /// In the order of the document.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Element<'_>> {
+        (0..self.count).map(|number| Element { of: self, number })
+    }
+
+    /// True if any ends after a time.
+    pub fn any_expires(&self) -> bool {
+        !self.expires.is_empty()
+    }
+
+    /// True if no key has a part of more than one value.
+    pub const fn is_exact(&self) -> bool {
+        self.keys.highs.is_empty()
+    }
+}
+
+/// An element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Element<'e> {
+    of: &'e Elements,
+    number: usize,
+}
+
+impl<'e> Element<'e> {
+    /// The parts of its key.
+    pub fn key(self) -> impl Iterator<Item = Interval> + 'e {
+        (0..self.of.keys.words.len()).map(move |at| self.of.keys.interval(self.number, at))
+    }
+
+    /// A part of its key.
+    pub fn part(self, at: usize) -> Option<Interval> {
+        (at < self.of.keys.words.len()).then(|| self.of.keys.interval(self.number, at))
+    }
+
+    /// A part of the value that a map holds.
+    pub fn value(self, at: usize) -> Option<Interval> {
+        match &self.of.data {
+            Held::Values(rows) => (at < rows.words.len()).then(|| rows.interval(self.number, at)),
+            _ => None,
+        }
+    }
+
+    /// The verdict that a map holds.
+    pub fn verdict(self) -> Option<Verdict> {
+        match &self.of.data {
+            Held::Verdicts(verdicts) => verdicts.get(self.number).copied(),
+            _ => None,
+        }
+    }
+
+    /// Ends so long after loading.
+    pub fn expires(self) -> Option<Duration> {
+        self.of.expires.get(&(self.number as u32)).copied()
+    }
+
+    /// Packets and bytes to begin with.
+    pub fn counted(self) -> (u64, u64) {
+        self.of.counted.get(self.number).copied().unwrap_or_default()
+    }
+}
+
+/// Rows of intervals whose types are the same in each row, as words of 32 bits.
+#[derive(Clone, Debug, PartialEq)]
+struct Rows {
+    /// Words of each part of a row.
+    words: Vec<u8>,
+    /// Words of a row.
+    stride: usize,
+    lows: Vec<u32>,
+    /// Nothing while all intervals are one value.
+    highs: Vec<u32>,
+}
+
+impl Rows {
+    fn new(kinds: &[Kind]) -> Self {
+        let words: Vec<u8> = kinds.iter().map(|kind| kind.words() as u8).collect();
+        let stride = kinds.iter().map(|kind| kind.words()).sum();
+        Self { words, stride, lows: Vec::new(), highs: Vec::new() }
+    }
+
+    fn reserve(&mut self, rows: usize) {
+        self.lows.reserve_exact(rows * self.stride);
+    }
+
+    fn push(&mut self, row: &[Interval]) {
+        if self.highs.is_empty() && !row.iter().all(|part| part.is_one()) {
+            self.highs.reserve_exact(self.lows.capacity());
+            self.highs.extend_from_slice(&self.lows);
+        }
+        let has_highs = !self.highs.is_empty() || !row.iter().all(|part| part.is_one());
+        let add = |list: &mut Vec<u32>, value: u128, words: u8| {
+            list.extend((0..words).rev().map(|word| (value >> (32 * word)) as u32));
+        };
+        for (part, words) in row.iter().zip(&self.words) {
+            add(&mut self.lows, part.low, *words);
+            if has_highs {
+                add(&mut self.highs, part.high, *words);
+            }
+        }
+    }
+
+    #[inline]
+    fn interval(&self, row: usize, at: usize) -> Interval {
+        let before: usize = self.words[..at].iter().map(|words| usize::from(*words)).sum();
+        let begin = row * self.stride + before;
+        let number = |list: &[u32]| {
+            let words = &list[begin..begin + usize::from(self.words[at])];
+            words.iter().fold(0, |value, word| value << 32 | u128::from(*word))
+        };
+        let low = number(&self.lows);
+        Interval { low, high: if self.highs.is_empty() { low } else { number(&self.highs) } }
+    }
+}
