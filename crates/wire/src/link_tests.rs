@@ -1,6 +1,6 @@
 use super::*;
 use crate::build::PacketBuilder;
-use crate::{Tunnels, dissect};
+use crate::dissect;
 
 const TAGS: [u16; 3] = [ethertype::VLAN, ethertype::SERVICE_VLAN, ethertype::OLD_QINQ];
 

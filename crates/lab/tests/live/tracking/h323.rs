@@ -223,7 +223,7 @@ fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static
 
 /// True for segments of the connection to the port of call signalling.
 fn is_signalling(frame: &[u8]) -> bool {
-    match dissect(frame, Tunnels::Outer).unwrap().network.unwrap().transport {
+    match dissect(frame).unwrap().network.unwrap().transport {
         Transport::Tcp(tcp) => [tcp.source_port, tcp.destination_port].contains(&1720),
         _ => false,
     }
