@@ -46,7 +46,7 @@ impl Gateway {
         let judged = self.lab.run(|table, context| {
             let judged = table.translate(id, &request(), supply, context);
             match judged {
-                Ok(()) => table.confirm(id, context),
+                Ok(()) => table.confirm(id, context).unwrap(),
                 Err(_) => table.withdraw(id, context),
             }
             judged
