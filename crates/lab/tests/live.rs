@@ -17,6 +17,8 @@ mod floods;
 mod fragments;
 #[path = "live/h323.rs"]
 mod h323;
+#[path = "live/identifications.rs"]
+mod identifications;
 #[path = "live/kernel.rs"]
 mod kernel;
 #[path = "live/lifetime.rs"]
