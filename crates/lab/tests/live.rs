@@ -15,6 +15,8 @@ mod calls;
 mod floods;
 #[path = "live/fragments/mod.rs"]
 mod fragments;
+#[path = "live/greed.rs"]
+mod greed;
 #[path = "live/h323.rs"]
 mod h323;
 #[path = "live/identifications.rs"]
