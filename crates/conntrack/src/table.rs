@@ -377,7 +377,7 @@ impl Table {
         }
         self.wheel.insert(slot, deadline);
         if let Some(zones) = packet.zones {
-            self.part(slot, zones, packet.hash);
+            self.part(slot, zones, packet.hash, context.now);
         }
         if settings.accounting || settings.timestamps {
             self.slab.begin_side(slot, context.now);
