@@ -3,6 +3,7 @@
 mod by_slot;
 
 use std::ops::{Index, IndexMut};
+use std::time::Duration;
 
 use flow::{KeyedPacket, Timestamp};
 
@@ -64,9 +65,31 @@ pub(crate) struct Translation {
     pub interface: Option<u32>,
     /// Of which ports it has one, if it is counted among them.
     pub pool: Option<Pool>,
+    /// When it was chosen, in units of 2^24 ns, which come round after years.
+    since: u32,
 }
 
+/// log2 of the unit of [`Translation::since`] in nanoseconds, about 17 ms.
+const SINCE_SHIFT: u32 = 24;
+
 impl Translation {
+    /// One that is chosen now and is not counted.
+    pub const fn new(
+        leaves_as: KeyedPacket,
+        hash: u32,
+        interface: Option<u32>,
+        now: Timestamp,
+    ) -> Self {
+        let since = (now.as_nanos() >> SINCE_SHIFT) as u32;
+        Self { leaves_as, hash, interface, pool: None, since }
+    }
+
+    /// How long it has been there.
+    pub const fn age(&self, now: Timestamp) -> Duration {
+        let units = ((now.as_nanos() >> SINCE_SHIFT) as u32).wrapping_sub(self.since);
+        Duration::from_nanos((units as u64) << SINCE_SHIFT)
+    }
+
     /// The flow of the replies.
     pub const fn reply(&self) -> KeyedPacket {
         let KeyedPacket { key, sender } = self.leaves_as;

@@ -389,7 +389,7 @@ impl Table {
             return Tracked::refused(DropReason::TableFull);
         };
         if let Some(zones) = packet.zones {
-            self.part(slot, zones, packet.hash);
+            self.part(slot, zones, packet.hash, context.now);
         }
         if keeps != Status::NONE {
             self.slab.begin_side(slot, context.now);

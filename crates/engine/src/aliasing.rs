@@ -133,14 +133,38 @@ impl Worker {
         claimant: Option<Claimant>,
         now: Timestamp,
     ) -> Filing {
+        if let Some(claimant) = claimant {
+            self.make_way(home, owner, (key, hash), claimant, now);
+        }
         let limit = self.tracking.settings.conntrack.max_entries as usize;
         let Some(home) = self.ownership.get_mut(home) else { return Filing::Full };
-        let mut context = self.tracking.context(now, &mut self.counters);
-        let is_free = !home.connections.has(&key, hash, now)
-            || claimant.is_some_and(|claimant| {
-                home.connections.give_way(&key, hash, &claimant, &mut context)
-            });
-        if is_free { home.aliases.file(&key, hash, owner, limit) } else { Filing::Taken }
+        if home.connections.has(&key, hash, now) {
+            Filing::Taken
+        } else {
+            home.aliases.file(&key, hash, owner, limit)
+        }
+    }
+
+    /// Has the connection give way for a claimant whose replies have a key that is steered to
+    /// `home`, if it is here: in this bucket, or in another that the alias leads to.
+    fn make_way(
+        &mut self,
+        home: BucketId,
+        owner: BucketId,
+        (key, hash): (KeyedPacket, u64),
+        claimant: Claimant,
+        now: Timestamp,
+    ) {
+        let Some(bucket) = self.ownership.get(home) else { return };
+        let alias_to = bucket.aliases.owner(&key, hash).filter(|&other| other != owner);
+        let Self { ownership, tracking, counters, .. } = self;
+        let mut context = tracking.context(now, counters);
+        let Some(holder) = ownership.get_mut(alias_to.unwrap_or(home)) else { return };
+        if holder.connections.give_way(&key, hash, &claimant, &mut context)
+            && let (Some(other), Some(bucket)) = (alias_to, ownership.get_mut(home))
+        {
+            bucket.aliases.remove(&key, hash, other);
+        }
     }
 
     /// Has the alias of a connection that has ended removed.

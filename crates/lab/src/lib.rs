@@ -26,6 +26,7 @@ mod conntrack;
 mod datagram;
 mod error;
 mod flood;
+mod greed;
 mod host;
 mod namespace;
 mod packet;
@@ -50,6 +51,7 @@ pub use datagram::{
 };
 pub use error::{Error, Result};
 pub use flood::{FLOOD_GATEWAYS, FLOOD_RATES, FloodReport, FloodSpec, Reassembler, at_pace, flood};
+pub use greed::{Greed, GreedReport, Masquerader, greed};
 pub use namespace::Namespace;
 pub use packet::{Piece, udp, udp_sum};
 pub use placement::{CpuSet, Placement};

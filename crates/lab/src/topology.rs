@@ -28,6 +28,13 @@ pub enum Tracking {
     Conntrack,
     /// Connection tracking, and the client's IPv4 addresses are masqueraded.
     Masquerade,
+    /// The same, to ports of this range.
+    MasqueradeTo {
+        /// The first.
+        first: u16,
+        /// The last.
+        last: u16,
+    },
 }
 
 /// Version of the Internet Protocol.
@@ -318,6 +325,13 @@ impl Tracking {
             Self::Off => None,
             Self::Conntrack => Some(CONNTRACK_RULES.to_owned()),
             Self::Masquerade => Some(format!("{CONNTRACK_RULES}{MASQUERADE_RULES}")),
+            Self::MasqueradeTo { first, last } => {
+                let one = "oifname wan0 masquerade";
+                let range = format!("masquerade to :{first}-{last}");
+                let all = ["tcp", "udp"].map(|it| format!("oifname wan0 ip protocol {it} {range}"));
+                let rules = MASQUERADE_RULES.replace(one, &all.join("\n        "));
+                Some(format!("{CONNTRACK_RULES}{rules}"))
+            }
         }
     }
 }

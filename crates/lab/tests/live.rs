@@ -21,8 +21,12 @@ mod control_groups;
 mod floods;
 #[path = "live/fragments/mod.rs"]
 mod fragments;
+#[path = "live/greed.rs"]
+mod greed;
 #[path = "live/h323.rs"]
 mod h323;
+#[path = "live/identifications.rs"]
+mod identifications;
 #[path = "live/headers/mod.rs"]
 mod headers;
 #[path = "live/hostile_text.rs"]

@@ -1,6 +1,7 @@
 //! Who gets the ports towards a destination where they run out, and whose connection gives way.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use flow::{DropReason, KeyedPacket, Timestamp};
 
@@ -17,6 +18,9 @@ use crate::nat::{Block, Ends, Request, Supply, candidates};
 const LOOKS: usize = 256;
 /// The same for a source that has its part, and so may take only what is its own.
 const OWN_LOOKS: usize = 32;
+/// How long another source's connection must have been there to give way: an answer that is still
+/// on its way would come to whoever gets the port.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// A share, in percent, that sets no limit.
 const NO_LIMIT: u32 = 100;
 
@@ -162,7 +166,8 @@ impl Table {
 
     /// How readily a connection gives way for a claimant, and whether it is of the same source.
     /// What nobody has answered and what closes does so unless the claimant has more ports; what was
-    /// answered, but is not assured, only if the claimant has less than half as many.
+    /// answered, but is not assured, only if the claimant has less than half as many. What is young
+    /// gives way to its own source alone.
     fn readiness(
         &self,
         slot: u32,
@@ -170,13 +175,15 @@ impl Table {
         context: &Context<'_>,
     ) -> Option<(Readiness, bool)> {
         let Entry { head, body } = &self.slab[slot];
-        let stake = self.stake(slot, self.slab.translation(slot)?.pool?);
+        let translation = self.slab.translation(slot)?;
+        let stake = self.stake(slot, translation.pool?);
         let rank = Rank::of(head.status, &body.state)?;
         let held = context.limits.holdings.held(&stake);
         let is_own = stake.source == claimant.source;
         let yields = match rank {
             _ if head.status.has(Status::FRESH) => false,
             _ if is_own => true,
+            _ if translation.age(context.now) < ANSWERED_WITHIN => false,
             Rank::Unreplied | Rank::Closing => claimant.held <= held,
             Rank::Unassured => claimant.held < held.div_ceil(2),
         };

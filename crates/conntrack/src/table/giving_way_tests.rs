@@ -25,11 +25,15 @@ fn request() -> Request {
 struct Gateway {
     lab: Lab,
     ports: u16,
+    /// Between two new connections.
+    pause: Duration,
 }
 
 impl Gateway {
     fn new(ports: u16) -> Self {
-        Self { lab: Lab::new(), ports }
+        let mut lab = Lab::new();
+        (lab.settings.timeouts.udp, lab.settings.timeouts.udp_stream) = (1000, 1000);
+        Self { lab, ports, pause: ANSWERED_WITHIN }
     }
 
     /// A new connection of a client; the port that it has got.
@@ -52,7 +56,7 @@ impl Gateway {
             judged
         });
         // Time goes on, so who came first has least time left.
-        self.lab.wait(Duration::from_millis(1));
+        self.lab.wait(self.pause);
         judged?;
         let reply = self.lab.table.reply(id);
         Ok(reply.key.end(reply.sender.opposite()).port)
@@ -156,6 +160,20 @@ fn what_was_answered_gives_way_to_who_has_less_than_half() {
 }
 
 #[test]
+fn what_may_still_be_answered_gives_way_to_its_own_source_alone() {
+    let mut gateway = Gateway::new(8);
+    gateway.pause = Duration::ZERO;
+    gateway.open_all(1, 1..=8);
+    assert_eq!(gateway.open(2, 1), Err(DropReason::PortPoolFull));
+    gateway.open(1, 9).unwrap();
+    gateway.lab.wait(ANSWERED_WITHIN - Duration::from_millis(50));
+    assert_eq!(gateway.open(2, 1), Err(DropReason::PortPoolFull));
+    gateway.lab.wait(Duration::from_millis(100));
+    gateway.open(2, 1).unwrap();
+    assert_eq!((gateway.held(1), gateway.held(2)), (7, 1));
+}
+
+#[test]
 fn what_closes_gives_way_to_equals_and_not_to_who_has_more() {
     const ACK: u8 = TcpFlags::ACK.0;
     let mut gateway = Gateway::new(4);
@@ -203,7 +221,6 @@ fn a_source_that_has_its_part_goes_on_with_its_own() {
 fn a_source_that_has_its_part_established_is_refused() {
     let mut gateway = Gateway::new(100);
     gateway.lab.settings.nat_source_share = 50;
-    gateway.lab.settings.timeouts.udp_stream = 1000;
     (0..50).for_each(|port| gateway.settle(1, port));
     assert_eq!(gateway.open(1, 50), Err(DropReason::NatSourceLimit));
     assert_eq!(gateway.lab.table.len(), 50);

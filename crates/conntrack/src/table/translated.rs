@@ -90,7 +90,7 @@ impl Table {
         let leaves_as = free.unwrap_or(first).keyed(&outside);
         let hash = (supply.hash)(&leaves_as.key) as u32;
         let interface = request.interface;
-        let translation = Translation { leaves_as, hash, interface, pool: None };
+        let translation = Translation::new(leaves_as, hash, interface, context.now);
         self.slab.set_translation(slot, Some(translation));
         Ok(())
     }
@@ -345,7 +345,7 @@ impl Table {
             self.slab.set_translation(slot, None);
             return Ok(());
         }
-        let translation = Translation { leaves_as, hash, interface, pool: None };
+        let translation = Translation::new(leaves_as, hash, interface, context.now);
         self.slab.set_translation(slot, Some(translation));
         let slab = &self.slab;
         if self.index.insert(hash, slot | SECOND, |filed| slab.hash_of(filed)).is_err() {

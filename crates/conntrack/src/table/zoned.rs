@@ -66,14 +66,14 @@ impl Table {
 
     /// Puts the replies to a new connection into a zone of their own. [`Table::settle`] files
     /// their key, unless a rule has them translated.
-    pub(super) fn part(&mut self, slot: u32, zones: ZonePair, hash: u64) {
+    pub(super) fn part(&mut self, slot: u32, zones: ZonePair, hash: u64, now: Timestamp) {
         let original = self.original(slot);
         // Of a call packets name one end only, so it is looked for in one place.
         if zones.reply == original.key.zone || original.key.is_call() {
             return;
         }
         let (leaves_as, hash) = original.moved(hash, zones.reply);
-        let translation = Translation { leaves_as, hash: hash as u32, interface: None, pool: None };
+        let translation = Translation::new(leaves_as, hash as u32, None, now);
         self.slab.set_translation(slot, Some(translation));
     }
 

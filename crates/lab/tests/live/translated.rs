@@ -76,6 +76,9 @@ fn lab_with(workers: u32, rules: &str) -> Result<Live> {
     lab_with_helpers(workers, rules, "")
 }
 
+/// Nobody gives way for want of a port.
+const NOBODY_GIVES_WAY: &str = "[tunables]\nstateway_nat_source_share = 100\n";
+
 /// A router that translates so, whose server knows no way to the client, with more lines of its
 /// configuration.
 pub fn lab_with_helpers(workers: u32, rules: &str, helpers: &str) -> Result<Live> {
@@ -374,7 +377,7 @@ fn flows_that_find_no_port_are_counted() {
     // Two for each of 256 buckets, which get those of others too.
     const RANGE: (u16, u16) = (20_000, 20_511);
     alone(|| {
-        let mut lab = lab_with(2, &rules(Some(RANGE)))?;
+        let mut lab = lab_with_helpers(2, &rules(Some(RANGE)), NOBODY_GIVES_WAY)?;
         assert_eq!(answered_flows(&lab, 45, 20)?, 512);
         let refused = drops(&lab, "port_pool_full")?;
         assert!(refused >= 900 - 512, "{refused} are refused");
@@ -387,7 +390,7 @@ fn flows_that_find_no_port_are_counted() {
 fn a_range_that_most_buckets_have_no_port_of_is_used_up() {
     const RANGE: (u16, u16) = (20_000, 20_063);
     alone(|| {
-        let mut lab = lab_with(2, &rules(Some(RANGE)))?;
+        let mut lab = lab_with_helpers(2, &rules(Some(RANGE)), NOBODY_GIVES_WAY)?;
         assert_eq!(answered_flows(&lab, 30, 10)?, 64);
         let refused = drops(&lab, "port_pool_full")?;
         assert!(refused >= 300 - 64, "{refused} are refused");
