@@ -32,6 +32,13 @@ pub struct Picture {
     pub unsupported: BTreeSet<String>,
 }
 
+impl Picture {
+    /// The interface of this name.
+    pub fn link_named(&self, name: &str) -> Option<LinkId> {
+        self.links.iter().find_map(|(id, link)| (link.name == name).then_some(*id))
+    }
+}
+
 /// An interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {

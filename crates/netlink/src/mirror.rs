@@ -10,7 +10,7 @@ use netlink_packet_core::{
     NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::AddressMessage;
-use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
 };
@@ -19,7 +19,7 @@ use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-use crate::reading::{self, NeighbourNews};
+use crate::reading::{self, Beside, NeighbourNews};
 use crate::{Link, LinkId, Picture};
 
 /// News that may wait in the kernel, bytes; what is lost when there are more is asked for
@@ -75,8 +75,8 @@ pub struct Mirror {
     /// Gives orders, and hears no answer.
     orders: Socket,
     picture: Picture,
-    /// What decides beside [`Link`] which routes of a link there are.
-    link_flags: BTreeMap<LinkId, LinkFlags>,
+    /// What decides beside [`Link`] which routes and rules of a link there are.
+    besides: BTreeMap<LinkId, Beside>,
     /// What is to be listed still, also where that has failed.
     doubts: Doubts,
 }
@@ -101,8 +101,8 @@ impl Mirror {
         orders.bind_auto()?;
         orders.set_non_blocking(true)?;
         let (picture, doubts) = (Picture::default(), Doubts::ALL);
-        let link_flags = BTreeMap::new();
-        let mut mirror = Self { news, asks, orders, picture, link_flags, doubts };
+        let besides = BTreeMap::new();
+        let mut mirror = Self { news, asks, orders, picture, besides, doubts };
         // What changes from here on is heard, and told again harmlessly.
         mirror.settle()?;
         Ok(mirror)
@@ -245,7 +245,7 @@ impl Mirror {
         self.picture.links.get(&id).is_some_and(|known| {
             let told = reading::link(message);
             Link { addresses: known.addresses.clone(), ..told } == *known
-        }) && self.link_flags.get(&id) == Some(&reading::link_flags(message))
+        }) && self.besides.get(&id) == Some(&reading::beside(message))
     }
 
     /// True if an address is one that the picture has.
@@ -270,13 +270,13 @@ impl Mirror {
     fn list(&mut self, doubts: Doubts) -> Result<(), Error> {
         if doubts.links {
             let mut links: BTreeMap<LinkId, Link> = BTreeMap::new();
-            let mut link_flags = BTreeMap::new();
+            let mut besides = BTreeMap::new();
             let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
             for message in self.dump("links", request)? {
                 if let RouteNetlinkMessage::NewLink(message) = message {
                     let id = LinkId(message.header.index);
                     links.insert(id, reading::link(&message));
-                    link_flags.insert(id, reading::link_flags(&message));
+                    besides.insert(id, reading::beside(&message));
                 }
             }
             let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
@@ -288,7 +288,7 @@ impl Mirror {
                     link.addresses.push(address);
                 }
             }
-            (self.picture.links, self.link_flags) = (links, link_flags);
+            (self.picture.links, self.besides) = (links, besides);
         }
         if doubts.routing {
             self.picture.unsupported.clear();
@@ -313,9 +313,17 @@ impl Mirror {
         let mut request = RuleMessage::default();
         request.header.family = family;
         let messages = self.dump("rules", RouteNetlinkMessage::GetRule(request))?;
-        let Picture { links, unsupported, .. } = &mut self.picture;
+        let (Picture { links, unsupported, .. }, besides) = (&mut self.picture, &self.besides);
+        let link_named = |name: &str| {
+            let is_named = |(id, link): &(&LinkId, &Link)| {
+                link.name == name || besides.get(id).is_some_and(|it| it.has_name(name))
+            };
+            links.iter().find(is_named).map(|(id, _)| *id)
+        };
         let rules = messages.iter().filter_map(|message| match message {
-            RouteNetlinkMessage::NewRule(message) => reading::rule(message, links, unsupported),
+            RouteNetlinkMessage::NewRule(message) => {
+                reading::rule(message, link_named, unsupported)
+            }
             _ => None,
         });
         let rules = rules.collect();
@@ -423,6 +431,8 @@ fn each_payload(
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::link::LinkFlags;
+
     use super::*;
 
     #[test]

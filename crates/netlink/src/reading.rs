@@ -1,6 +1,6 @@
 //! From messages of the kernel to what they say.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use fib::{
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Prop};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -159,7 +159,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 /// A rule; `None` if it can not be for a packet that is forwarded, or is unsupported.
 pub(crate) fn rule(
     message: &RuleMessage,
-    links: &BTreeMap<LinkId, Link>,
+    link_named: impl Fn(&str) -> Option<LinkId>,
     unsupported: &mut BTreeSet<String>,
 ) -> Option<Rule> {
     let header = &message.header;
@@ -190,8 +190,11 @@ pub(crate) fn rule(
                 selector.destination = Some(IpNet::new(*address, header.dst_len).ok()?.trunc());
             }
             RuleAttribute::Iifname(name) => {
-                let link = links.iter().find(|(_, link)| link.name == *name);
-                selector.link = link.map_or(LinkSelector::Absent, |(id, _)| LinkSelector::Is(*id));
+                // One that was renamed is not meant any more, also where it has that name still as
+                // an alternative one.
+                let is_meant = !header.flags.contains(RuleFlags::IifDetached);
+                let link = is_meant.then(|| link_named(name)).flatten();
+                selector.link = link.map_or(LinkSelector::Absent, LinkSelector::Is);
             }
             // Only for sockets that are bound to an interface.
             RuleAttribute::Oifname(_) => selector.link = LinkSelector::Absent,
@@ -311,9 +314,32 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
     link
 }
 
-/// The flags of a link on which depends which routes it has.
-pub(crate) fn link_flags(message: &LinkMessage) -> LinkFlags {
-    message.header.flags & (LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running)
+/// What of a link decides which routes and rules it has, and stands in no [`Link`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Beside {
+    flags: LinkFlags,
+    /// Its alternative names.
+    names: Vec<String>,
+}
+
+impl Beside {
+    /// True if that is an alternative name of the link.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        self.names.iter().any(|other| other == name)
+    }
+}
+
+pub(crate) fn beside(message: &LinkMessage) -> Beside {
+    let flags = LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running;
+    let mut names = Vec::new();
+    for attribute in &message.attributes {
+        let LinkAttribute::PropList(properties) = attribute else { continue };
+        names.extend(properties.iter().filter_map(|property| match property {
+            Prop::AltIfName(name) => Some(name.clone()),
+            _ => None,
+        }));
+    }
+    Beside { flags: message.header.flags & flags, names }
 }
 
 /// An address of the host with its network, and where it is; `None` if it is not to be used
