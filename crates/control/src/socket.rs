@@ -1,13 +1,25 @@
 //! The control socket as a file: one gateway for one path.
 
-use std::fs::{File, Metadata, Permissions, TryLockError};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::collections::hash_map::RandomState;
+use std::fs::{File, Metadata, Permissions, TryLockError, remove_file, rename, symlink_metadata};
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Owner and group may talk to the gateway.
 const SOCKET_MODE: u32 = 0o660;
+
+/// Nobody but the owner may open the lock: whoever can open it can hold it.
+const LOCK_MODE: u32 = 0o600;
+
+/// How often it is tried to take a name in a directory in which somebody else puts files with that
+/// name again and again.
+const MAX_ATTEMPTS: usize = 64;
+
+/// The user who may do everything.
+const ROOT: u32 = 0;
 
 /// A bound control socket. Dropping it removes the file.
 #[derive(Debug)]
@@ -37,39 +49,76 @@ pub enum BindError {
         /// The path.
         path: PathBuf,
     },
+    /// Something else has the name of the lock.
+    #[error(
+        "{path} exists and is no file, as the lock of the control socket is; choose another path"
+    )]
+    NotALock {
+        /// The path of the lock.
+        path: PathBuf,
+    },
+    /// Somebody else's file has that name, or that of the lock.
+    #[error(
+        "{path} belongs to user {user} and keeps the gateway from having that name ({source}); \
+         remove it, and choose a directory in which nobody else may make files ([control] \
+         socket = ... or --socket)"
+    )]
+    InTheWay {
+        /// The path.
+        path: PathBuf,
+        /// Number of the user.
+        user: u32,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system refused.
     #[error("can not make the control socket {path}: {source}")]
     System {
-        /// The path.
+        /// The path of the socket, or of its lock.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
 }
 
+/// What has a name that a gateway wants.
+#[derive(Debug)]
+enum Found {
+    Nothing,
+    /// It may be removed.
+    Ours(Metadata),
+    /// This user has put it where everybody may put files.
+    InTheWay(u32),
+}
+
 impl ControlSocket {
-    /// Binds `path`. The socket of a process that is dead is replaced.
+    /// Binds `path`. The socket of a process that is dead is replaced. What another user has put
+    /// there in a directory of everybody is given another name.
     ///
     /// # Errors
-    /// [`BindError`]; nothing has been changed then.
+    /// [`BindError`]; nothing that was ours has been changed then.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let system = |source| BindError::System { path: path.into(), source };
-        let foreign = |found: Metadata| !found.file_type().is_socket();
         // Looked at first, so that nothing is left beside what is not ours.
-        if std::fs::symlink_metadata(path).is_ok_and(foreign) {
-            return Err(BindError::NotASocket { path: path.into() });
-        }
+        dead_socket(path)?;
         let lock = lock(path)?;
-        match std::fs::symlink_metadata(path) {
-            // A listener without our lock is no gateway, but it is not ours to replace.
-            Ok(_) if UnixStream::connect(path).is_ok() => {
-                return Err(BindError::InUse { path: path.into() });
+        for _ in 0..MAX_ATTEMPTS {
+            match dead_socket(path)? {
+                Found::Nothing => {}
+                Found::Ours(_) => remove_file(path).map_err(system)?,
+                Found::InTheWay(user) => set_aside(path, user)?,
             }
-            Ok(_) => std::fs::remove_file(path).map_err(system)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(system(error)),
+            match UnixListener::bind(path) {
+                // Somebody was faster.
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                listener => return Self::new(path, listener.map_err(system)?, lock),
+            }
         }
-        let listener = UnixListener::bind(path).map_err(system)?;
+        Err(system(ErrorKind::AddrInUse.into()))
+    }
+
+    fn new(path: &Path, listener: UnixListener, lock: File) -> Result<Self, BindError> {
+        let system = |source| BindError::System { path: path.into(), source };
         let socket = Self { path: path.into(), listener, _lock: lock };
         // Up to here the umask decides, which by default lets in nobody but the owner.
         std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(system)?;
@@ -94,17 +143,109 @@ impl Drop for ControlSocket {
     }
 }
 
-fn lock(path: &Path) -> Result<File, BindError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let system = |source| BindError::System { path: path.into(), source };
-    let file =
-        File::options().write(true).create(true).truncate(false).open(name).map_err(system)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(BindError::InUse { path: path.into() }),
-        Err(TryLockError::Error(error)) => Err(system(error)),
+/// What has a name, without following links.
+fn find(path: &Path) -> Result<Found, BindError> {
+    match symlink_metadata(path) {
+        Ok(found) if is_in_the_way(path, &found) => Ok(Found::InTheWay(found.uid())),
+        Ok(found) => Ok(Found::Ours(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(source) => Err(BindError::System { path: path.into(), source }),
     }
+}
+
+/// True for what somebody else owns in a directory in which everybody may make files, such as
+/// `/tmp`. A file has one name: another may have been made for one of ours.
+fn is_in_the_way(path: &Path, found: &Metadata) -> bool {
+    let is_everybodys = || {
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let found = std::fs::metadata(directory.unwrap_or(Path::new(".")));
+        found.is_ok_and(|directory| directory.mode() & 0o002 != 0)
+    };
+    let is_ours = [ROOT, netio::user_id()].contains(&found.uid());
+    (!is_ours || found.is_file() && found.nlink() > 1) && is_everybodys()
+}
+
+/// Gives what somebody else has put there another name, so that it is not lost.
+fn set_aside(path: &Path, user: u32) -> Result<(), BindError> {
+    let mut name = path.as_os_str().to_owned();
+    // Nobody can have guessed it.
+    name.push(format!(".aside-{:016x}", RandomState::new().build_hasher().finish()));
+    let aside = PathBuf::from(name);
+    match rename(path, &aside) {
+        Ok(()) => tracing::warn!(
+            "{} was made by user {user} and is {} now: the control socket is in a directory in \
+             which everybody may make files; choose another",
+            path.display(),
+            aside.display()
+        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(source) => return Err(BindError::InTheWay { path: path.into(), user, source }),
+    }
+    Ok(())
+}
+
+/// What has the name of the socket, if it is not a gateway that runs nor anybody's file.
+fn dead_socket(path: &Path) -> Result<Found, BindError> {
+    match find(path)? {
+        Found::Ours(found) if !found.file_type().is_socket() => {
+            Err(BindError::NotASocket { path: path.into() })
+        }
+        // A listener without our lock is no gateway, but it is not ours to replace.
+        Found::Ours(_) if UnixStream::connect(path).is_ok() => {
+            Err(BindError::InUse { path: path.into() })
+        }
+        found => Ok(found),
+    }
+}
+
+/// Takes the lock of a control socket.
+fn lock(socket: &Path) -> Result<File, BindError> {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".lock");
+    let path = PathBuf::from(name);
+    let system = |source| BindError::System { path: path.clone(), source };
+    for _ in 0..MAX_ATTEMPTS {
+        let opened = match find(&path)? {
+            Found::Nothing => open(&path, true),
+            Found::Ours(found) if !found.is_file() => return Err(BindError::NotALock { path }),
+            // Others may have opened it, and hold it for ever.
+            Found::Ours(found) if found.mode() & 0o077 != 0 => {
+                remove_file(&path).map_err(system)?;
+                open(&path, true)
+            }
+            Found::Ours(_) => open(&path, false),
+            Found::InTheWay(user) => {
+                set_aside(&path, user)?;
+                open(&path, true)
+            }
+        };
+        let file = match opened {
+            // Somebody was faster.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            opened => opened.map_err(system)?,
+        };
+        match file.try_lock() {
+            Ok(()) if is_named(&file, &path) => return Ok(file),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(BindError::InUse { path: socket.into() }),
+            Err(TryLockError::Error(error)) => return Err(system(error)),
+        }
+    }
+    Err(system(ErrorKind::AlreadyExists.into()))
+}
+
+/// True if a file still has this name.
+fn is_named(file: &File, path: &Path) -> bool {
+    let same = |(file, found): (Metadata, Metadata)| {
+        (file.dev(), file.ino()) == (found.dev(), found.ino())
+    };
+    file.metadata().and_then(|it| Ok((it, symlink_metadata(path)?))).is_ok_and(same)
+}
+
+/// Opens the lock, which is to be new or to be there. Follows no link and waits for nobody.
+fn open(path: &Path, is_new: bool) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    File::options().write(true).create_new(is_new).mode(LOCK_MODE).custom_flags(flags).open(path)
 }
 
 #[cfg(test)]

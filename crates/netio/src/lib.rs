@@ -19,6 +19,7 @@ mod pool;
 mod port;
 mod prefetch;
 mod usable_memory;
+mod user;
 mod wake;
 
 pub use buffer::enlarge_receive_buffer;
@@ -30,4 +31,5 @@ pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};
 pub use prefetch::prefetch_line;
 pub use usable_memory::usable_memory;
+pub use user::user_id;
 pub use wake::{Ready, Waiter, Waker};
