@@ -73,6 +73,7 @@ impl Router {
 }
 
 /// Milliseconds since midnight, universal time (RFC 791 section 3.1).
+#[expect(clippy::disallowed_methods, reason = "it is written into a packet and decides nothing")]
 fn time_of_day() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_millis() % DAY_MS) as u32

@@ -25,12 +25,12 @@ mod fragments;
 mod greed;
 #[path = "live/h323.rs"]
 mod h323;
-#[path = "live/identifications.rs"]
-mod identifications;
 #[path = "live/headers/mod.rs"]
 mod headers;
 #[path = "live/hostile_text.rs"]
 mod hostile_text;
+#[path = "live/identifications.rs"]
+mod identifications;
 #[path = "live/kernel.rs"]
 mod kernel;
 #[path = "live/kills.rs"]

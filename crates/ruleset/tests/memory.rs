@@ -1,5 +1,6 @@
 //! How much memory loading takes, for each byte of the document: counted at the allocator, the
 //! most that is taken at once, with the document itself.
+#![allow(clippy::unwrap_used, reason = "what a test is made of is a test too")]
 
 use std::alloc::System;
 use std::env;
