@@ -86,7 +86,7 @@ fn flows_verdicts_and_drops_are_reported() {
         tcp(true, TcpFlags::SYN.with(TcpFlags::FIN), 100, 0),
         // Cut inside the IP header.
         udp(3, 5002, false)[..20].to_vec(),
-        b"not IP at all, but a frame".to_vec(),
+        b"no IP at all\x08\x06but ARP".to_vec(),
     ];
     let (report, _) = play(&capture(directory.path(), &frames), &config(), with_workers(2));
     assert_eq!((report.packets, report.passed), (9, 7));

@@ -219,7 +219,8 @@ fn each_dropped_packet_is_explained() {
         [
             "2: tcp_state: ACK in original direction is not possible in SYN_SENT",
             "    192.0.2.1:0 > 198.51.100.2:0 TCP ACK seq 101 ack 0 window 1000 length 0",
-            "3: malformed_link: Ethernet, VLAN, PPPoE or MPLS header cut short.",
+            "3: malformed_link: Ethernet, VLAN, PPPoE or MPLS header cut short, or a PPPoE session \
+             frame with wrong fields.",
             "    ababababab",
         ]
     );

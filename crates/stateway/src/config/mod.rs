@@ -236,3 +236,7 @@ fn random_secret() -> std::io::Result<HashKey> {
 #[cfg(test)]
 #[path = "config_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "zones_tests.rs"]
+mod zones_tests;

@@ -392,7 +392,7 @@ fn v4(
     let mut bytes = vec![0x40 | words as u8, 0];
     bytes.extend((length as u16).to_be_bytes());
     bytes.extend((place.id as u16).to_be_bytes());
-    bytes.extend((u16::from(place.more) << 13 | place.offset / 8).to_be_bytes());
+    bytes.extend(((u16::from(place.more) << 13) | (place.offset / 8)).to_be_bytes());
     bytes.extend([64, protocol, 0, 0]);
     bytes.extend(octets(ends.0));
     bytes.extend(octets(ends.1));
