@@ -11,9 +11,9 @@
 //! A web page can have a browser send almost any bytes to any port, behind a first line that
 //! it can not choose, and can choose where segments begin. So what looks like an announcement
 //! counts only where the dialogue of the protocol has a place for it. A helper follows a TCP
-//! connection from its first byte, and [leaves](Inspected::Left) it when that speaks another
+//! connection from its first byte, and leaves it when that speaks another
 //! protocol or when it has not seen how it was opened. Whatever a helper reads, nobody is
-//! expected at a [privileged port](Watched::refuses) or at a third party's address.
+//! expected at a privileged port or at a third party's address.
 
 mod amanda;
 mod broadcast;
