@@ -8,7 +8,8 @@ use wire::{Family, Network};
 use crate::router::{Router, query};
 
 /// Sources that a worker remembers the answer for, 24 bytes each.
-const SOURCES: usize = 2048;
+const SOURCES: usize = 1 << SOURCE_BITS;
+const SOURCE_BITS: u32 = 12;
 
 /// How the sources of what comes in by an interface are checked: what the kernel's `rp_filter`
 /// says, and a word more.
@@ -103,8 +104,9 @@ impl Sources {
     fn place(&mut self, asked: &Asked) -> &mut Option<Known> {
         let bits = u128::from_be_bytes(asked.source);
         let folded = (bits >> 64) as u64 ^ bits as u64 ^ u64::from(asked.port.0) << 32;
-        // Fibonacci hashing: the high bits of the product depend on all bits.
-        let spread = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        // Fibonacci hashing: by the highest bits of the product, addresses that follow one another
+        // lie far apart (Knuth, The Art of Computer Programming 6.4).
+        let spread = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SOURCE_BITS);
         &mut self.places[spread as usize & (SOURCES - 1)]
     }
 }
