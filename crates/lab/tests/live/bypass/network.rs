@@ -222,7 +222,7 @@ impl Maker<'_> {
             0 => bytes[0] = (bytes[0] & 0x0f) | self.random.one_of(&[0x40, 0x50, 0x60, 0]),
             1 => bytes[0] ^= 1 << self.random.between(0, 3),
             2 => bytes[length_at + 1] ^= 1 << self.random.between(0, 6),
-            3 => bytes.truncate(bytes.len().saturating_sub(extra)),
+            3 => bytes.truncate(bytes.len().saturating_sub(extra).max(1)),
             4 => bytes.extend(vec![0; extra]),
             _ => {
                 let at = self.random.between(0, bytes.len() - 1);
