@@ -397,7 +397,8 @@ fn know_each_other(lab: &Lab, routed: bool, from: From) -> Result<()> {
 
 /// What the victim's kernel counts, in nft's syntax. It asks for connections, so that the
 /// kernel puts IPv6 fragments together before it looks at them. What the host sends by itself to groups
-/// (reports of who listens) is no answer.
+/// (reports of who listens) is no answer, nor is an error: the witness sees each packet that
+/// could be its cause.
 fn counters(world: &World) -> String {
     let (from, to) = world.open_ports;
     let open = |family, word: &str, then: &str| {
@@ -416,6 +417,8 @@ fn counters(world: &World) -> String {
          chain output {{\ntype filter hook output priority raw; policy accept;\n\
          oif lo accept\nip6 saddr fe80::/10 accept\nip daddr 224.0.0.0/4 accept\nip6 daddr ff00::/8 accept\n\
          udp sport {to} udp dport {from} udp length 12 accept\n\
+         icmp type {{ destination-unreachable, time-exceeded, parameter-problem }} accept\n\
+         icmpv6 type {{ destination-unreachable, time-exceeded, parameter-problem }} accept\n\
          counter name answered\n}}\n}}\n",
         open(Family::V4, "ip", &end),
         open(Family::V6, "ip6", &end),
