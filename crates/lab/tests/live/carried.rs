@@ -2,7 +2,8 @@
 //! same rules: who hears which packets of them, from whom and with what inside.
 
 use lab::{
-    Background, Family, Gateway, Lab, Namespace, Placement, Program, Result, StatewaySpec, Tracking,
+    Background, Family, Gateway, Lab, Namespace, Placement, Program, Result, StatewaySpec,
+    Tracking, ping,
 };
 
 use crate::scenario::{alone, stateway_binary};
@@ -79,6 +80,12 @@ fn both(rules: &str, routed: bool, talks: impl Fn(&Lab) -> Result<Vec<Vec<String
     let more = format!("[rules]\nfile = {path:?}\n");
     let spec = StatewaySpec { routed, more, ..StatewaySpec::new(stateway_binary()?, 2) };
     let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+    if routed {
+        // A burst to a host whose station nobody has asked for yet finds no room to wait.
+        for host in [lab.client_address(Family::V4), lab.server_address(Family::V4)] {
+            assert_eq!(ping(lab.gateway().program("ping"), host, 1)?.received, 1);
+        }
+    }
     let ours = talks(&lab)?;
     assert_eq!(ours, theirs, "routed: {routed}");
     stop_cleanly(&mut lab)
