@@ -27,6 +27,8 @@ pub struct StatewaySpec {
     pub refuses_new: bool,
     /// Rules that packets are judged by: what the kernel does with them, for the same.
     pub rules: Tracking,
+    /// More lines for `[gateway]`.
+    pub gateway: String,
     /// More text for the end of the configuration, such as a `[tunables]` table.
     pub more: String,
 }
@@ -73,9 +75,18 @@ impl StatewaySpec {
     /// A gateway with this many workers and everything else as is by default.
     #[must_use]
     pub fn new(binary: PathBuf, workers: u32) -> Self {
-        let (rules, more) = (Tracking::Off, String::new());
+        let (rules, gateway, more) = (Tracking::Off, String::new(), String::new());
         let interfaces = ["lan0", "wan0"].map(str::to_owned).to_vec();
-        Self { binary, workers, interfaces, routed: false, refuses_new: false, rules, more }
+        Self {
+            binary,
+            workers,
+            interfaces,
+            routed: false,
+            refuses_new: false,
+            rules,
+            gateway,
+            more,
+        }
     }
 
     /// The configuration file for the named interfaces.
@@ -87,6 +98,7 @@ impl StatewaySpec {
             // Writing to a string does not fail.
             let _ = writeln!(text, "workers = {}", self.workers);
         }
+        text.push_str(&self.gateway);
         for name in interfaces {
             let _ = write!(text, "\n[[interface]]\nname = \"{name}\"\nio = \"afpacket\"\n");
             if self.refuses_new && *name == Side::Server.gateway_interface() {

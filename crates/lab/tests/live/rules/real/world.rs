@@ -140,6 +140,8 @@ pub fn ours(
     let spec = StatewaySpec {
         routed: true,
         interfaces: place.cables.iter().map(|cable| cable.name.to_owned()).collect(),
+        // As the kernel's `rp_filter` is here: some talks begin with forged sources.
+        gateway: "rp_filter = \"off\"\n".to_owned(),
         more: format!("[rules]\nfile = \"{file}\"\n"),
         ..StatewaySpec::new(stateway_binary()?, 2)
     };
