@@ -101,6 +101,18 @@ impl KnownTunnels {
         packet.key.is_tunnel() && self.find(packet, now).is_some()
     }
 
+    /// True if such packets belong to a tunnel that some bucket knows, and not to the one with this
+    /// original: another bucket may have opened the very same meanwhile.
+    pub(crate) fn have_anothers(
+        &self,
+        packet: &KeyedPacket,
+        original: &KeyedPacket,
+        now: Timestamp,
+    ) -> bool {
+        packet.key.is_tunnel()
+            && self.find(packet, now).is_some_and(|(tunnel, _)| tunnel.original != *original)
+    }
+
     /// As [`Table::zone_of`](crate::Table::zone_of), of tunnels that other buckets know.
     pub fn zone_of(&self, zones: ZonePair, packet: &KeyedPacket, now: Timestamp) -> Option<Zone> {
         if !packet.key.is_tunnel() {

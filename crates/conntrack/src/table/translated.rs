@@ -305,11 +305,12 @@ impl Table {
         let hash = (supply.hash)(&leaves_as.key);
         let reply = KeyedPacket { sender: leaves_as.sender.opposite(), ..leaves_as };
         // A connection whose replies look like its own packets would have one direction.
-        if reply == self.original(slot) {
+        let original = self.original(slot);
+        if reply == original {
             return None;
         }
         if reply.key.is_call() && self.is_crowded(&reply, hash as u32)
-            || context.tunnels.has(&reply, context.now)
+            || context.tunnels.have_anothers(&reply, &original, context.now)
         {
             return None;
         }

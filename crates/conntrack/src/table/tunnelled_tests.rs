@@ -9,7 +9,7 @@ use wire::{Family, IcmpError, Network, Quoted, QuotedTransport, Transport, proto
 use super::super::tests::{Lab, SECRET, keyed};
 use super::*;
 use crate::nat::{Addresses, Block, End, Halves, Request, Supply};
-use crate::{Changes, Cursor, EventKind, Filter};
+use crate::{Changes, ConnectionId, Cursor, EventKind, Filter};
 
 const BUCKETS: usize = 5;
 
@@ -147,37 +147,46 @@ impl World {
         (0..self.tables.len()).for_each(|bucket| self.at(bucket, &mut act));
     }
 
-    /// Has a bucket judge a packet. What opens a connection from the first two hosts gets one of
-    /// two addresses.
+    /// Has a bucket judge a packet.
     fn judge(&mut self, bucket: usize, network: &Network) -> Fate {
-        self.at(bucket, |lab| {
-            let tracked = lab.offer(network, Table::track);
-            let mut refused = tracked.refusal().map(|why| why.reason());
-            if let (true, Some(id)) = (tracked.fresh, tracked.connection) {
-                let hash = |key: &FlowKey| key.hash(SECRET);
-                let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
-                let [first, last] = BORROWED.map(|host| [192, 0, 2, host].into());
-                let request =
-                    Request { addresses: Addresses::new(first, last), ..Request::of(End::Source) };
-                let is_translated = INSIDE[..2].iter().any(|&it| network.source == address(it));
-                let judged = lab.run(|table, context| match is_translated {
-                    true => table.translate(id, &request, supply, context),
-                    false => table.settle(id, supply, context),
-                });
-                refused = lab.run(|table, context| match judged {
-                    Ok(()) => table.confirm(id, context).err(),
-                    Err(reason) => {
-                        table.withdraw(id, context);
-                        Some(reason)
-                    }
-                });
-            }
-            let verdict = refused.map_or(Verdict::Accept, Verdict::Drop);
-            let is_alone = tracked.class == Class::New && refused.is_some();
-            let halves = if is_alone { Halves::default() } else { lab.table.translation(&tracked) };
-            let Tracked { class, direction, mark, .. } = tracked;
-            (class, direction, mark, verdict, halves, tracked.is_assured())
-        })
+        let tracked = self.at(bucket, |lab| lab.offer(network, Table::track));
+        let mut refused = tracked.refusal().map(|why| why.reason());
+        if let (true, Some(id)) = (tracked.fresh, tracked.connection) {
+            refused = self.open(bucket, id, network).err();
+        }
+        let verdict = refused.map_or(Verdict::Accept, Verdict::Drop);
+        let is_alone = tracked.class == Class::New && refused.is_some();
+        let halves = match is_alone {
+            true => Halves::default(),
+            false => self.at(bucket, |lab| lab.table.translation(&tracked)),
+        };
+        let Tracked { class, direction, mark, .. } = tracked;
+        (class, direction, mark, verdict, halves, tracked.is_assured())
+    }
+
+    /// Lets the packet that opens a connection go on. A connection from the first two hosts gets
+    /// one of two addresses.
+    fn open(
+        &mut self,
+        bucket: usize,
+        id: ConnectionId,
+        network: &Network,
+    ) -> Result<(), DropReason> {
+        let hash = |key: &FlowKey| key.hash(SECRET);
+        let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
+        let [first, last] = BORROWED.map(|host| [192, 0, 2, host].into());
+        let request =
+            Request { addresses: Addresses::new(first, last), ..Request::of(End::Source) };
+        let is_translated = INSIDE[..2].iter().any(|&it| network.source == address(it));
+        let opens = |table: &mut Table, context: &mut Context<'_>| {
+            let translated = match is_translated {
+                true => table.translate(id, &request, supply, context),
+                false => table.settle(id, supply, context),
+            };
+            translated.inspect_err(|_| table.withdraw(id, context))?;
+            table.confirm(id, context)
+        };
+        self.at(bucket, |lab| lab.run(opens))
     }
 
     fn counted(&self, kind: EventKind) -> usize {
@@ -352,4 +361,18 @@ fn of_two_that_open_at_once_one_is_first() {
     assert_eq!(world.tables.iter().map(Table::len).collect::<Vec<_>>(), [1, 1, 0]);
     let (class, direction, ..) = world.judge(2, &packet(Kind::Ipip, BACK));
     assert_eq!((class, direction), (Class::Established, Some(Direction::Reply)));
+}
+
+#[test]
+fn of_two_that_open_at_once_behind_one_address_no_packet_is_lost() {
+    let mut world = World::new(2);
+    let there = packet(Kind::Ipip, (INSIDE[0], OUTSIDE[0]));
+    let [first, second] = [0, 1]
+        .map(|bucket| world.at(bucket, |lab| lab.offer(&there, Table::track).connection.unwrap()));
+    assert_eq!(world.open(0, first, &there), Ok(()));
+    assert_eq!(world.open(1, second, &there), Ok(()), "it gets what the other got");
+    assert_eq!(world.counted(EventKind::New), 1);
+    let other = packet(Kind::Ipip, (INSIDE[1], OUTSIDE[0]));
+    let fates = [0, 1].map(|bucket| world.judge(bucket, &other));
+    assert!(fates.iter().all(|it| it.4 != Halves::default() && it.3 == Verdict::Accept));
 }
