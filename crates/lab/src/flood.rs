@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::attack::Attack;
 use crate::capture::Capture;
+use crate::contender::Contender;
 use crate::datagram::{Datagrams, NumberedReport, NumberedSpec};
 use crate::error::Result;
 use crate::placement::Placement;
@@ -24,29 +25,21 @@ const MOST_BEFORE: u32 = 100_000;
 const RATE_BEFORE: u32 = 100_000;
 /// Gateways that are compared, with their `ipfrag_high_thresh` in bytes: the kernel's
 /// default, and as much as a gateway of today can spare.
-pub const FLOOD_GATEWAYS: [(Reassembler, u32); 4] = [
-    (Reassembler::Kernel, 4 << 20),
-    (Reassembler::Kernel, 64 << 20),
-    (Reassembler::Stateway, 4 << 20),
-    (Reassembler::Stateway, 64 << 20),
+pub const FLOOD_GATEWAYS: [(Contender, u32); 4] = [
+    (Contender::Kernel, 4 << 20),
+    (Contender::Kernel, 64 << 20),
+    (Contender::Stateway, 4 << 20),
+    (Contender::Stateway, 64 << 20),
 ];
 /// The flood outlasts the honest datagrams by so much: their programs take time to start.
 const MARGIN: Duration = Duration::from_millis(600);
 
-/// Who puts the fragments together in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reassembler {
-    /// `stateway run` in bridge mode.
-    Stateway,
-    /// Forwarding by the kernel with connection tracking, which defragments.
-    Kernel,
-}
-
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct FloodSpec {
-    /// Who.
-    pub reassembler: Reassembler,
+    /// Who puts the fragments together in between: a bridge, or a kernel that forwards with
+    /// connection tracking, which defragments.
+    pub reassembler: Contender,
     /// Its `ipfrag_high_thresh`, bytes.
     pub memory: u32,
     /// Fragments per second of datagrams that are never complete.
@@ -81,7 +74,7 @@ pub fn at_pace(frames: &[Vec<u8>], rate: u32) -> Capture {
 /// # Errors
 /// Those of [`Lab::new`] and [`Datagrams::numbered`].
 pub fn flood(program: &Path, spec: FloodSpec) -> Result<FloodReport> {
-    let lab = spec.reassembler.lab(program, spec.memory)?;
+    let lab = lab(program, spec.reassembler, spec.memory)?;
     let datagrams = Datagrams::new(&lab, program)?;
     let honest = NumberedSpec { family: Family::V4, bytes: 65507, time: spec.time, rate: None };
     let before = (spec.rate * BEFORE).min(MOST_BEFORE);
@@ -97,34 +90,24 @@ pub fn flood(program: &Path, spec: FloodSpec) -> Result<FloodReport> {
     Ok(FloodReport { spec, during, after })
 }
 
-impl Reassembler {
-    /// Its name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stateway => "stateway",
-            Self::Kernel => "kernel",
-        }
+/// The lab of one of them with so much memory for fragments, bytes.
+fn lab(program: &Path, reassembler: Contender, memory: u32) -> Result<Lab> {
+    let gateway = match reassembler {
+        Contender::Stateway => Gateway::Stateway(StatewaySpec {
+            // The end points want both CPUs too, so that a worker may have to wait.
+            more: format!(
+                "[tunables]\nipfrag_high_thresh = {memory}\nnetdev_max_backlog = 65536\n"
+            ),
+            ..StatewaySpec::new(program.to_path_buf(), 2)
+        }),
+        Contender::Kernel => Gateway::KernelForwarding(Tracking::Conntrack),
+    };
+    let lab = Lab::new(gateway, Placement::free())?;
+    if reassembler == Contender::Kernel {
+        let setting = format!("net.ipv4.ipfrag_high_thresh={memory}");
+        lab.gateway().program("sysctl").args(["-qw", &setting]).check()?;
     }
-
-    fn lab(self, program: &Path, memory: u32) -> Result<Lab> {
-        let gateway = match self {
-            Self::Stateway => Gateway::Stateway(StatewaySpec {
-                // The end points want both CPUs too, so that a worker may have to wait.
-                more: format!(
-                    "[tunables]\nipfrag_high_thresh = {memory}\nnetdev_max_backlog = 65536\n"
-                ),
-                ..StatewaySpec::new(program.to_path_buf(), 2)
-            }),
-            Self::Kernel => Gateway::KernelForwarding(Tracking::Conntrack),
-        };
-        let lab = Lab::new(gateway, Placement::free())?;
-        if self == Self::Kernel {
-            let setting = format!("net.ipv4.ipfrag_high_thresh={memory}");
-            lab.gateway().program("sysctl").args(["-qw", &setting]).check()?;
-        }
-        Ok(lab)
-    }
+    Ok(lab)
 }
 
 impl FloodReport {

@@ -6,10 +6,9 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use lab::{
-    Datagrams, Family, Gateway, Lab, Placement, Result, StatewaySpec, at_pace, iperf_tcp, ping,
+    Datagrams, Family, Gateway, Lab, Placement, Result, Spoofed, StatewaySpec, at_pace, iperf_tcp,
+    ping,
 };
-use wire::TcpFlags;
-use wire::build::{PacketBuilder, Tcp};
 
 use crate::operations::table;
 use crate::scenario::{alone, stateway_binary};
@@ -22,40 +21,6 @@ const PACKETS: u32 = 20_000;
 const RATE: u32 = 20_000;
 /// The honest stream goes on for longer than all floods.
 const STREAM: Duration = Duration::from_secs(7);
-
-#[derive(Clone, Copy, Debug)]
-enum Flood {
-    Syn,
-    Ack,
-    Udp,
-}
-
-/// Packets from as many sources and ports as there are packets.
-fn frames(lab: &Lab, flood: Flood) -> Vec<Vec<u8>> {
-    let IpAddr::V4(server) = lab.server_address(Family::V4) else { return Vec::new() };
-    let one = |number: u32| {
-        let [_, _, high, low] = number.to_be_bytes();
-        let source_port = 1024 + u16::from(high);
-        let mut frame = Vec::new();
-        let packet = PacketBuilder::v4([203, 0, 113, low], server.octets())
-            .macs([0, 0, 0x5e, 0, 0x53, 0x02], lab.next_hop_mac());
-        let segment = |flags| Tcp {
-            source_port,
-            destination_port: 80,
-            sequence: number,
-            flags,
-            window: 1000,
-            ..Tcp::default()
-        };
-        match flood {
-            Flood::Syn => packet.tcp(&segment(TcpFlags::SYN), &[], &mut frame),
-            Flood::Ack => packet.tcp(&segment(TcpFlags::ACK), &[], &mut frame),
-            Flood::Udp => packet.udp(source_port, 9, b"spoofed", &mut frame),
-        }
-        frame
-    };
-    (0..PACKETS).map(one).collect()
-}
 
 fn connections(lab: &Lab) -> Result<u64> {
     let answer = lab.stateway().expect("it runs").query(&["conntrack", "count"])?;
@@ -81,7 +46,7 @@ fn an_established_stream_goes_on_through_floods() {
             let (lab, datagrams) = (&*lab, &datagrams);
             let stream = scope.spawn(|| iperf_tcp(lab, Family::V4, STREAM, 1));
             sleep(Duration::from_millis(500));
-            for flood in [Flood::Syn, Flood::Ack, Flood::Udp] {
+            for flood in [Spoofed::Syn, Spoofed::Ack, Spoofed::Udp] {
                 through(lab, datagrams, flood)?;
             }
             stream.join().expect("a client does not panic")
@@ -97,8 +62,10 @@ fn an_established_stream_goes_on_through_floods() {
 
 /// One flood: the stream stays assured in the table, which keeps its bounds, and a new
 /// client gets through.
-fn through(lab: &Lab, datagrams: &Datagrams, flood: Flood) -> Result<()> {
-    let sending = datagrams.start_sending(lab, &at_pace(&frames(lab, flood), RATE))?;
+fn through(lab: &Lab, datagrams: &Datagrams, flood: Spoofed) -> Result<()> {
+    let IpAddr::V4(server) = lab.server_address(Family::V4) else { unreachable!("it is of IPv4") };
+    let frames = flood.frames(PACKETS, (server, 80), lab.next_hop_mac());
+    let sending = datagrams.start_sending(lab, &at_pace(&frames, RATE))?;
     sleep(Duration::from_millis(500));
     let answered = ping(lab.on_client("ping"), lab.server_address(Family::V4), 3)?.received;
     sending.finish()?;

@@ -6,9 +6,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use lab::{
-    Attack, Datagrams, END, FLOOD_GATEWAYS, FLOOD_RATES, Family, FloodReport, FloodSpec, Gateway,
-    Lab, NumberedSpec, Piece, Placement, Random, Reassembler, Result, StatewaySpec, at_pace,
-    digest, flood, udp,
+    Attack, Contender, Datagrams, END, FLOOD_GATEWAYS, FLOOD_RATES, Family, FloodReport, FloodSpec,
+    Gateway, Lab, NumberedSpec, Piece, Placement, Random, Result, StatewaySpec, at_pace, digest,
+    flood, udp,
 };
 
 use serde_json::Value;
@@ -46,7 +46,7 @@ fn honest_datagrams_through_a_flood_beside_the_kernel() {
                 reports.push(report);
             }
         }
-        let is_ours = |report: &&FloodReport| report.spec.reassembler == Reassembler::Stateway;
+        let is_ours = |report: &&FloodReport| report.spec.reassembler == Contender::Stateway;
         reports.iter().filter(is_ours).for_each(holds_through_the_flood);
         Ok(())
     });

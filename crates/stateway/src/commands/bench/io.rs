@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bench::Machine;
-use indicatif::{ProgressBar, ProgressStyle};
 use lab::{
     Contest, FLOOD_GATEWAYS, FLOOD_RATES, FloodSpec, Load, Placement, RatioReport, RatioSpec,
     flood, ratio,
 };
 use serde_json::{Value, json};
 
+use super::spinner;
 use crate::print::{Align, Output, Table};
 
 /// Its name on the command line.
@@ -145,15 +145,6 @@ fn floods(binary: &Path, time: Duration, out: &mut Output) -> anyhow::Result<Val
     out.title(TITLE)?;
     table.print(out)?;
     Ok(rows.into())
-}
-
-fn spinner(title: &'static str) -> ProgressBar {
-    let spinner = ProgressBar::new_spinner().with_message(title);
-    if let Ok(style) = ProgressStyle::with_template("  {spinner} {elapsed:>4}  {msg}") {
-        spinner.set_style(style);
-    }
-    spinner.enable_steady_tick(Duration::from_millis(120));
-    spinner
 }
 
 fn table(report: &RatioReport, measurement: &Measurement) -> Table {

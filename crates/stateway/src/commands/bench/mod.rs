@@ -1,8 +1,12 @@
 //! `stateway bench`
 
+mod attacks;
 mod io;
 
+use std::time::Duration;
+
 use bench::Options;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::outcome::UsageError;
 use crate::print::Output;
@@ -17,7 +21,8 @@ Examples:
   stateway bench defrag               reassembly, beside the designs of 2012 and under attack
   stateway bench rules                rules, sets, maps and masquerade, beside what they replace
   stateway bench steer --json         700 conversations over one queue, with and without steering
-  stateway bench io                   real traffic beside the kernel's gateways (needs root)")]
+  stateway bench io                   real traffic beside the kernel's gateways (needs root)
+  stateway bench attacks              honest requests under attack, beside the kernel (needs root)")]
 pub struct Args {
     /// Which benchmark.
     #[arg(value_parser = names())]
@@ -32,16 +37,27 @@ pub struct Args {
 
 fn names() -> clap::builder::PossibleValuesParser {
     let in_memory = bench::BENCHMARKS.iter().map(|(name, _)| *name);
-    clap::builder::PossibleValuesParser::new(in_memory.chain([io::NAME]))
+    clap::builder::PossibleValuesParser::new(in_memory.chain([io::NAME, attacks::NAME]))
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
-    if args.name == io::NAME {
-        return io::run(args.quick, args.json, out);
+    match args.name.as_str() {
+        io::NAME => return io::run(args.quick, args.json, out),
+        attacks::NAME => return attacks::run(args.quick, args.json, out),
+        _ => {}
     }
     let options = Options { quick: args.quick, json: args.json };
     bench::run(&args.name, options, out.writer()).map_err(|error| match error {
         bench::Error::Unknown { .. } => UsageError(error.to_string()).into(),
         other => other.into(),
     })
+}
+
+fn spinner(title: &'static str) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(title);
+    if let Ok(style) = ProgressStyle::with_template("  {spinner} {elapsed:>4}  {msg}") {
+        spinner.set_style(style);
+    }
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    spinner
 }
