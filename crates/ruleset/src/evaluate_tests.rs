@@ -293,6 +293,29 @@ fn many_rules_have_an_index_that_leaves_few() {
     assert_eq!(none.count(), 0, "no rule is for IPv6");
 }
 
+#[test]
+fn a_long_chain_has_an_index_of_few_bytes_for_each_rule() {
+    const RULES: u16 = 20_000;
+    let rule = |port: u16| {
+        json!({"rule": {"family": "inet", "table": "t", "chain": "c0", "expr": [
+            matching(&payload("tcp", "dport"), "==", &json!(port)), {"drop": null}]}})
+    };
+    let program = program(&document(vec![(0..RULES).map(rule).collect()], true), true);
+    let index = program.chains[0].index.as_deref().expect("there are many rules");
+    for family in index {
+        assert!(family.memory_bytes() <= 256 * usize::from(RULES));
+        for port in (0..RULES).step_by(61) {
+            let left = family.candidates(|dimension| match dimension {
+                Dimension::Protocol => Some(6),
+                Dimension::DestinationPort => Some(port.into()),
+                _ => None,
+            });
+            let left: Vec<_> = left.collect();
+            assert!(left.contains(&port.into()) && left.len() <= 32, "{port}: {left:?}");
+        }
+    }
+}
+
 fn one_rule(statements: &Value) -> Program {
     let rule = json!({"rule": {"family": "inet", "table": "t", "chain": "c0", "expr": statements}});
     program(&document(vec![vec![rule]], true), true)

@@ -20,13 +20,20 @@ const MOST: f64 = 6.0;
 /// So long are the documents at least.
 const BYTES: usize = 4 << 20;
 
-/// Rules of a chain. The bits of the index of one that has tens of thousands take up to 32 MiB
-/// for each field, whatever the length of the document.
+/// Rules of a chain where there are many chains.
 const CHAIN: u32 = 256;
 
 /// Documents as nft prints them, one of each kind of part that may be many.
-const KINDS: [&str; 7] =
-    ["addresses", "networks", "counted", "concatenations", "verdicts", "translations", "rules"];
+const KINDS: [&str; 8] = [
+    "addresses",
+    "networks",
+    "counted",
+    "concatenations",
+    "verdicts",
+    "translations",
+    "chains",
+    "one chain",
+];
 
 const SADDR: &str = r#"{"payload": {"protocol": "ip", "field": "saddr"}}"#;
 const DPORT: &str = r#"{"payload": {"protocol": "tcp", "field": "dport"}}"#;
@@ -61,8 +68,8 @@ fn document(kind: &str, bytes: usize) -> String {
         ),
         _ => ("f", "", String::new()),
     };
-    if kind == "rules" {
-        add_rules(&mut text, bytes);
+    if kind.contains("chain") {
+        add_rules(&mut text, bytes, if kind == "chains" { CHAIN } else { u32::MAX });
         return text + "]}";
     }
     let word = if begin.contains("\"map\"") { "map" } else { "set" };
@@ -97,16 +104,16 @@ fn element(kind: &str, number: u32) -> String {
     }
 }
 
-/// Rules in chains, up to so many bytes.
-fn add_rules(text: &mut String, bytes: usize) {
+/// Rules in chains of this length, up to so many bytes.
+fn add_rules(text: &mut String, bytes: usize, length: u32) {
     let [saddr, dport] = [SADDR, DPORT];
     for number in 0_u32.. {
         if text.len() >= bytes {
             break;
         }
         let (address, port) = (address(number), number % 60_000);
-        let chain = number / CHAIN;
-        if number % CHAIN == 0 {
+        let chain = number / length;
+        if number % length == 0 {
             write!(
                 text,
                 r#", {{"chain": {{"family": "inet", "table": "t", "name": "c{chain}", "handle": 7}}}}, {{"rule": {{"family": "inet", "table": "t", "chain": "f", "handle": 8, "expr": [{{"jump": {{"target": "c{chain}"}}}}]}}}}"#

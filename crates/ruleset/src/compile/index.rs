@@ -8,7 +8,8 @@
 //! be skipped (Baboescu and Varghese, "Scalable packet classification", SIGCOMM 2001).
 //!
 //! The index only excludes: what is left is judged in full. So it need not know all that a
-//! rule asks, and rules with side effects before a match are asked up to those.
+//! rule asks, and rules with side effects before a match are asked up to those. And neighbouring
+//! segments may share one vector, of the rules that any of them leaves.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -27,8 +28,10 @@ const MIN_RULES: usize = 16;
 const SHARE: usize = 16;
 /// Sets of more elements are not spread over an index.
 const MAX_SET: usize = 256;
-/// Most memory of the bits of one field of one chain, words of 8 bytes.
-const MAX_WORDS: usize = 4 << 20;
+/// Memory of the bits of a chain for one family, words of 8 bytes for each rule. The bits of a chain in which each
+/// rule asks for another value grow with the square of its length. A field that wants more than its
+/// part has neighbouring segments put together.
+const WORDS_PER_RULE: usize = 32;
 
 /// What an index is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -233,17 +236,22 @@ impl Builder {
         Self { family, summary, width: summary + words, rows, known, alive }
     }
 
-    fn build(mut self, constraints: &[Constraint]) -> Index {
-        let mut fields = Vec::new();
-        for dimension in Dimension::ALL {
+    /// The fields that enough rules ask about.
+    fn dimensions(&self, constraints: &[Constraint]) -> Vec<Dimension> {
+        let asked = |dimension: &Dimension| {
             let asking = constraints.iter().enumerate().filter(|(at, constraint)| {
                 self.alive[at / 64] >> (at % 64) & 1 == 1
-                    && constraint.fields.contains_key(&dimension)
+                    && constraint.fields.contains_key(dimension)
             });
-            if asking.count() >= (constraints.len() / SHARE).max(2) {
-                fields.extend(self.field(dimension, constraints));
-            }
-        }
+            asking.count() >= (constraints.len() / SHARE).max(2)
+        };
+        Dimension::ALL.into_iter().filter(asked).collect()
+    }
+
+    fn build(mut self, constraints: &[Constraint]) -> Index {
+        let dimensions = self.dimensions(constraints);
+        let budget = WORDS_PER_RULE * constraints.len() / dimensions.len().max(1);
+        let fields = dimensions.iter().map(|&it| self.field(it, constraints, budget)).collect();
         let alive = self.alive.clone();
         let alive = self.intern(&alive);
         let Self { summary, width, mut rows, .. } = self;
@@ -251,44 +259,39 @@ impl Builder {
         Index { summary, width, rows, alive, fields }
     }
 
-    /// Goes through the values in order, with the rules that allow the value at hand.
-    fn field(&mut self, dimension: Dimension, constraints: &[Constraint]) -> Option<FieldIndex> {
-        let before = self.rows.len();
-        let mut current = self.alive.clone();
+    /// `budget` is how many words its rows may have.
+    fn field(
+        &mut self,
+        dimension: Dimension,
+        constraints: &[Constraint],
+        budget: usize,
+    ) -> FieldIndex {
+        let mut others = self.alive.clone();
         // Where a rule begins and ends to allow: both turn its bit over.
-        let mut turns: Vec<(u128, usize)> = Vec::new();
-        for (at, constraint) in constraints.iter().enumerate() {
+        let mut turns: Vec<(u128, u32)> = Vec::new();
+        for (at, constraint) in (0..).zip(constraints) {
             let Some(allowed) = constraint.fields.get(&dimension) else { continue };
-            if current[at / 64] >> (at % 64) & 1 == 0 {
+            if !is_set(&others, at) {
                 continue;
             }
-            current[at / 64] &= !(1 << (at % 64));
+            turn(&mut others, at);
             for interval in allowed {
                 turns.push((interval.low, at));
                 turns.extend(interval.high.checked_add(1).map(|end| (end, at)));
             }
         }
         turns.sort_unstable();
-        let absent = self.intern(&current);
-        let (mut starts, mut rows) = (Vec::new(), vec![absent]);
-        let mut turns = turns.into_iter().peekable();
-        while let Some((start, rule)) = turns.next() {
-            current[rule / 64] ^= 1 << (rule % 64);
-            while let Some((_, rule)) = turns.next_if(|(at, _)| *at == start) {
-                current[rule / 64] ^= 1 << (rule % 64);
+        let absent = self.intern(&others);
+        let begin = self.rows.len();
+        let mut together = 1;
+        let (starts, rows) = loop {
+            if let Some(found) = self.segments(&turns, &others, together, begin + budget) {
+                break found;
             }
-            let row = self.intern(&current);
-            if rows.last() != Some(&row) {
-                starts.push(start);
-                rows.push(row);
-            }
-            if self.rows.len() > MAX_WORDS {
-                // Too many different answers: the other fields have to do.
-                self.rows.truncate(before);
-                self.known.retain(|_, row| (*row as usize) * self.width < before);
-                return None;
-            }
-        }
+            self.rows.truncate(begin);
+            self.known.retain(|_, row| (*row as usize) * self.width < begin);
+            together *= 2;
+        };
         let is_wide = match dimension {
             Dimension::Source | Dimension::Destination => self.family == Family::V6,
             Dimension::Input | Dimension::Output => true,
@@ -301,7 +304,40 @@ impl Builder {
             let narrow = starts.iter().map_while(|start| u32::try_from(*start).ok());
             Segments::Narrow(narrow.collect())
         };
-        Some(FieldIndex { dimension, segments, segment_rows: rows, absent })
+        let segment_rows = [&[absent], &rows[..]].concat();
+        FieldIndex { dimension, segments, segment_rows, absent }
+    }
+
+    /// Goes through the values in order, with the rules that allow the value at hand: where
+    /// segments begin, and their rows. Each is of so many segments `together`. `None` if all rows
+    /// would have more than `most` words.
+    fn segments(
+        &mut self,
+        turns: &[(u128, u32)],
+        others: &[u64],
+        together: usize,
+        most: usize,
+    ) -> Option<(Vec<u128>, Vec<u32>)> {
+        let mut current = others.to_vec();
+        let (mut starts, mut rows) = (Vec::new(), Vec::new());
+        let mut values = turns.chunk_by(|(one, _), (next, _)| one == next).peekable();
+        while let Some(&&[(start, _), ..]) = values.peek() {
+            let mut any = vec![0; current.len()];
+            for value in values.by_ref().take(together) {
+                value.iter().for_each(|&(_, rule)| turn(&mut current, rule));
+                any.iter_mut().zip(&current).for_each(|(any, it)| *any |= it);
+            }
+            let row = self.intern(&any);
+            if rows.last() != Some(&row) {
+                starts.push(start);
+                rows.push(row);
+            }
+            // A single row is always there.
+            if self.rows.len() > most && rows.len() > 1 {
+                return None;
+            }
+        }
+        Some((starts, rows))
     }
 
     /// The row of these rules; equal ones are kept once.
@@ -325,6 +361,14 @@ impl Builder {
         self.known.insert(hash, row);
         row
     }
+}
+
+fn is_set(bits: &[u64], at: u32) -> bool {
+    bits[at as usize / 64] >> (at % 64) & 1 == 1
+}
+
+fn turn(bits: &mut [u64], at: u32) {
+    bits[at as usize / 64] ^= 1 << (at % 64);
 }
 
 /// What the items of a rule ask of packets of a family before the first side effect.
