@@ -188,7 +188,8 @@ fn at_its_line(config: &Configuration, error: PortError) -> anyhow::Error {
         | PortError::System { interface, .. } => interface,
         _ => return error.into(),
     };
-    let line = config.interfaces.iter().find(|i| i.own_name() == name).map_or(0, |i| i.name_line);
+    let is_meant = |it: &&Interface| [it.own_name(), &it.name].contains(&name.as_str());
+    let line = config.interfaces.iter().find(is_meant).map_or(0, |i| i.name_line);
     let place = format!("{}:{line}", config.file.display());
     anyhow::Error::from(error).context(place)
 }
@@ -231,5 +232,30 @@ impl Signals {
                 _ = interrupt.recv() => "SIGINT",
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use netio::LinkState;
+    use steer::CpuSet;
+
+    use super::*;
+
+    #[test]
+    fn what_fails_is_told_with_the_line_of_the_interface_by_either_of_its_names() {
+        let text = "[[interface]]\nname = \"wan0\"\n[[interface]]\nname = \"lan-port\"\n";
+        let file = Path::new("gateway.toml");
+        let mut config = Configuration::parse(file, text, &CpuSet::first(4)).unwrap();
+        let (index, name, mac) = (3, "lan0".to_owned(), [2, 0, 0, 0, 0, 1]);
+        let link = LinkState { index, name, up: true, running: true, mtu: 1500, mac };
+        config.interfaces[1].link = Some(link);
+        for name in ["lan0", "lan-port"] {
+            let error = PortError::NoInterface { interface: name.into() };
+            let told = format!("{:#}", at_its_line(&config, error));
+            assert!(told.starts_with("gateway.toml:4: "), "{told}");
+        }
     }
 }
