@@ -67,6 +67,8 @@ pub enum Command {
     /// The longest packet that each port takes behind the link header, bytes, where
     /// that is known.
     SetMtus(Vec<Option<u32>>),
+    /// What the ports are called, as rules compare names.
+    SetNames(Arc<[u128]>),
     /// What the kernel's routes, neighbours and links are now.
     Routing(Arc<Routing>),
     /// Which addresses connections are translated to.

@@ -26,9 +26,9 @@ use crate::crew::{Member, PATIENCE, Unresponsive};
 use crate::events::{EventSender, EventStream, Subscription};
 use crate::output::Sent;
 use crate::ownership::Move;
-use crate::port_book::PortBook;
+use crate::port_book::{PortBook, PortNews};
 use crate::recent_drops::Inherited;
-use crate::route_keeper::{Resolver, RouteKeeper};
+use crate::route_keeper::{PortLinks, Resolver, RouteKeeper};
 use crate::routing::Routing;
 use crate::rule_loading::RuleExchange;
 use crate::rules::{RuleCounts, Rules};
@@ -61,6 +61,8 @@ pub struct Coordinator {
     pub table: IndirectionTable,
     /// How workers ask for neighbours; `None` in a bridge.
     resolver: Option<Resolver>,
+    /// How the routes hear which interfaces the ports are; `None` in a bridge.
+    port_links: Option<PortLinks>,
     /// What the kernel's routes are now; `None` in a bridge.
     pub routing: Option<Arc<Routing>>,
     /// Counters of workers that are gone.
@@ -124,7 +126,6 @@ impl Coordinator {
         hasher.set_translated(Translated::new([], config.settings.steer.nat_ports()));
         let (notify, notices) = channel();
         ports.open_all(count)?;
-        ports.read_mtus();
         let mut coordinator = Self {
             zones: Zones::new(&config.zones, ports.len())?,
             zones_revision: 0,
@@ -141,7 +142,8 @@ impl Coordinator {
             tunnels: KnownTunnels::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
             resolver: routes.as_deref().map(RouteKeeper::resolver),
-            routing: routes.map(RouteKeeper::routing),
+            port_links: routes.as_deref().map(RouteKeeper::port_links),
+            routing: None,
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],
             inherited_drops: Inherited::default(),
@@ -161,6 +163,8 @@ impl Coordinator {
             allowed,
             balance: BalanceState::default(),
         };
+        coordinator.follow_ports()?;
+        coordinator.routing = routes.map(RouteKeeper::routing);
         coordinator.load_first_rules(count)?;
         let started = (0..count).try_for_each(|_| coordinator.hire());
         match started.and_then(|()| Ok(coordinator.hand_out_queues(count)?)) {
@@ -405,10 +409,7 @@ impl Coordinator {
             }
         }
         let opened = self.ports.reopen(self.members.len());
-        if self.ports.read_mtus() {
-            let mtus = self.ports.mtus().to_vec();
-            self.tell_all(|| Command::SetMtus(mtus.clone()))?;
-        }
+        self.follow_ports()?;
         for port in opened {
             for index in 0..self.members.len() {
                 let worker = WorkerId(index as u16);
@@ -420,6 +421,40 @@ impl Coordinator {
         self.tend_rules();
         self.tend_changes()?;
         Ok(self.hand_out_queues(self.members.len())?)
+    }
+
+    /// Looks at what the ports are now, and passes on what has changed: how much they take, what
+    /// they are called, and which interfaces they are.
+    fn follow_ports(&mut self) -> Result<(), Unresponsive> {
+        let before = self.ports.names();
+        let news = self.ports.look();
+        if news == PortNews::default() {
+            return Ok(());
+        }
+        if news.names || news.links {
+            if let Some(guard) = &self.config.host_guard {
+                guard.follow_ports(&self.ports.named_links());
+            }
+            if let Some(routes) = &self.port_links {
+                routes.are(self.ports.links());
+            }
+        }
+        if let Some(rules) = self.rules.as_ref().filter(|_| news.names) {
+            let now = self.ports.names();
+            for name in rules.program.ruleset().interfaces().into_keys() {
+                if before.contains(&name) && !now.contains(&name) {
+                    tracing::warn!("rules ask for interface {name}, and none is called so now");
+                }
+            }
+            let names = rules.rename(&now);
+            self.tell_all(|| Command::SetNames(names.clone()))?;
+        }
+        if news.mtus {
+            let mtus = self.ports.mtus();
+            self.tell_all(|| Command::SetMtus(mtus.clone()))?;
+        }
+        self.ports.is_told();
+        Ok(())
     }
 
     fn port_failed(

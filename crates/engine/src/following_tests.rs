@@ -110,7 +110,7 @@ fn routing_v6() -> Arc<Routing> {
         let host = format!("{}{host}", links[number].1);
         picture.neighbours.insert(id, ip(&host), known);
     }
-    Arc::new(Routing::new(&picture, &["lan0".to_owned(), "wan0".to_owned()]))
+    Arc::new(Routing::new(&picture, &["lan0", "wan0"].map(|name| picture.link_named(name))))
 }
 
 /// What PORT and the reply 227 say.

@@ -75,10 +75,10 @@ impl Gateway {
         ports: Vec<PortSetup>,
         mut cpus: CpuSource,
     ) -> Result<Self, StartError> {
-        let routed = |port: &PortSetup| (port.name.clone(), port.rp_filter);
+        let checks = ports.iter().map(|port| port.rp_filter).collect();
         let mut routes = match config.mode {
             Mode::Bridge => None,
-            Mode::Routed => Some(RouteKeeper::new(ports.iter().map(routed).collect())?),
+            Mode::Routed => Some(RouteKeeper::new(checks)?),
         };
         let coordinator =
             Coordinator::start(config, PortBook::new(ports), cpus(), routes.as_mut())?;
@@ -410,10 +410,10 @@ impl Coordinator {
             found.extend(answer?.into_iter().map(|(age, dropped)| (worker, age, dropped)));
         }
         found.sort_by_key(|(_, age, _)| *age);
-        let ports = self.ports.statuses();
+        let names = self.ports.names();
         let told = |(worker, age, dropped): (WorkerId, Duration, RecentDrop)| DroppedPacket {
             worker,
-            interface: ports[usize::from(dropped.port.0)].name.clone(),
+            interface: names[usize::from(dropped.port.0)].clone(),
             zone: dropped.zone,
             vlan: dropped.vlan,
             age,

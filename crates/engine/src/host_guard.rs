@@ -3,6 +3,8 @@
 use ruleset::Forwarded;
 use steer::Translated;
 
+use crate::ports::PortLink;
+
 /// The kernel has its own copy of each frame, and takes what is for one of its addresses for its
 /// own. Somebody has to keep from it what is somebody else's. Who is told last is right.
 pub trait HostGuard: std::fmt::Debug + Send + Sync {
@@ -16,6 +18,10 @@ pub trait HostGuard: std::fmt::Debug + Send + Sync {
     /// The same for what holds already: it is noted, and done soon. What fails is tried again.
     /// Never waits.
     fn follow(&self, from_host: &FromHost<'_>);
+
+    /// The interfaces of the gateway, by port, are other ones now, or are called otherwise. It is
+    /// noted, and done soon. Never waits.
+    fn follow_ports(&self, _ports: &[PortLink]) {}
 
     /// Waits until what was noted is done, or has failed for now.
     fn settle(&self) {}

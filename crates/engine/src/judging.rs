@@ -42,7 +42,7 @@ impl Worker {
         if rules.shared.program.is_empty(Stage::Untracked) {
             return Ok(None);
         }
-        let input = rules.shared.interface(packet.frame.port);
+        let input = rules.interface(packet.frame.port);
         let mut journey = Journey::new(packet, Tracked::alone(Class::Untracked), input);
         // What was not tracked yet is invalid to the kernel's rules.
         journey.state = CtState::Invalid;
@@ -86,7 +86,7 @@ impl Worker {
             let is_hosts = is_news && !matches!(why, Why::SynProxy { .. });
             return if is_hosts { Ok(Passed::TO_HOST) } else { Err(why) };
         }
-        let input = self.rules.as_ref().map_or(0, |it| it.shared.interface(packet.frame.port));
+        let input = self.rules.as_ref().map_or(0, |it| it.interface(packet.frame.port));
         let mut journey = Journey::new(packet, tracked, input);
         journey.is_hosts = is_news;
         let mut judged = self.take_stages(packet, &mut journey, now);
@@ -224,7 +224,7 @@ impl Worker {
             }
         };
         if let (Some(port), Some(rules)) = (port, &self.rules) {
-            journey.output = rules.shared.interface(port);
+            journey.output = rules.interface(port);
         }
         journey.output_port = port;
         Ok(Some(hop))

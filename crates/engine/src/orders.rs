@@ -30,6 +30,11 @@ impl Worker {
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
             Command::SetOutput(port, queue) => self.outputs.set(port, queue),
             Command::SetMtus(mtus) => self.outputs.set_mtus(&mtus),
+            Command::SetNames(names) => {
+                if let Some(rules) = &mut self.rules {
+                    rules.interfaces = names;
+                }
+            }
             Command::Routing(routing) => {
                 let now_ns = now.as_nanos();
                 self.end_masquerades(&routing, now);

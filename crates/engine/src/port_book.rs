@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use fib::LinkId;
 use netio::{PortError, PortId, TxQueue};
 use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
 
 use crate::command::Queue;
-use crate::ports::{OpenPort, PortSetup};
+use crate::ports::{OpenPort, PortLink, PortLook, PortSetup};
 use crate::views::{PortStatus, Received};
 
 /// All ports of a gateway.
@@ -18,11 +19,26 @@ pub struct PortBook {
     /// Who polls which queue.
     pollers: BTreeMap<usize, (PortId, WorkerId)>,
     next_queue: usize,
-    mtus: Vec<Option<u32>>,
+    news: PortNews,
+}
+
+/// What is different about ports that has not been told yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortNews {
+    /// What they take.
+    pub mtus: bool,
+    /// What they are called.
+    pub names: bool,
+    /// Which interfaces they are.
+    pub links: bool,
 }
 
 struct Entry {
     setup: PortSetup,
+    /// What it is called, or was when there was an interface.
+    name: String,
+    /// What it was when it was looked at last.
+    look: PortLook,
     up: bool,
     /// Open transmit queues that have not been handed out, by worker.
     transmit: Vec<Option<Box<dyn TxQueue>>>,
@@ -39,6 +55,8 @@ impl PortBook {
         let ports = setups
             .into_iter()
             .map(|setup| Entry {
+                name: setup.name.clone(),
+                look: PortLook::default(),
                 setup,
                 up: false,
                 transmit: Vec::new(),
@@ -52,7 +70,7 @@ impl PortBook {
             unassigned: Vec::new(),
             pollers: BTreeMap::new(),
             next_queue: 0,
-            mtus: Vec::new(),
+            news: PortNews::default(),
         }
     }
 
@@ -99,17 +117,14 @@ impl PortBook {
                     let entry = &mut self.ports[index];
                     entry.reopened += 1;
                     entry.complained = false;
-                    tracing::info!("interface {} is back", entry.setup.name);
+                    tracing::info!("interface {} is back", entry.name);
                     opened.push(PortId(index as u16));
                 }
                 Err(PortError::NoInterface { .. } | PortError::Gone { .. }) => {}
                 Err(error) => {
                     let entry = &mut self.ports[index];
                     if !std::mem::replace(&mut entry.complained, true) {
-                        tracing::warn!(
-                            "interface {} can not be used yet: {error}",
-                            entry.setup.name
-                        );
+                        tracing::warn!("interface {} can not be used yet: {error}", entry.name);
                     }
                 }
             }
@@ -122,15 +137,46 @@ impl PortBook {
         self.ports.iter().map(|entry| entry.setup.refuses_new).collect()
     }
 
-    /// Asks every port for its MTU. True when the answers have changed.
-    pub fn read_mtus(&mut self) -> bool {
-        let mtus = self.ports.iter().map(|entry| entry.setup.opener.mtu()).collect();
-        std::mem::replace(&mut self.mtus, mtus) != self.mtus
+    /// Looks at every port. Returns what is different since [`PortBook::is_told`].
+    pub fn look(&mut self) -> PortNews {
+        for entry in &mut self.ports {
+            let Some(look) = entry.setup.opener.look() else { continue };
+            if let Some(name) = look.name.as_ref().filter(|name| **name != entry.name) {
+                tracing::warn!("interface {} has another name now: {name}", entry.name);
+                entry.name.clone_from(name);
+                self.news.names = true;
+            }
+            self.news.mtus |= look.mtu != entry.look.mtu;
+            self.news.links |= look.link != entry.look.link;
+            entry.look = look;
+        }
+        self.news
     }
 
-    /// The MTUs that were read last.
-    pub fn mtus(&self) -> &[Option<u32>] {
-        &self.mtus
+    /// All that was different has been told.
+    pub fn is_told(&mut self) {
+        self.news = PortNews::default();
+    }
+
+    /// The MTUs, by port, as they were looked at last.
+    pub fn mtus(&self) -> Vec<Option<u32>> {
+        self.ports.iter().map(|entry| entry.look.mtu).collect()
+    }
+
+    /// The names, by port, as they were looked at last.
+    pub fn names(&self) -> Vec<String> {
+        self.ports.iter().map(|entry| entry.name.clone()).collect()
+    }
+
+    /// The interfaces, by port, as they were looked at last.
+    pub fn links(&self) -> Vec<Option<LinkId>> {
+        self.ports.iter().map(|entry| entry.look.link).collect()
+    }
+
+    /// Both, for the host guard.
+    pub fn named_links(&self) -> Vec<PortLink> {
+        let named = |entry: &Entry| PortLink { link: entry.look.link, name: entry.name.clone() };
+        self.ports.iter().map(named).collect()
     }
 
     /// Opens one more transmit queue on every port that is up, for a new worker.
@@ -231,7 +277,14 @@ impl PortBook {
             return false;
         }
         if entry.up {
-            tracing::warn!("{error}");
+            // A queue knows the name that the interface had when it was opened.
+            match error {
+                PortError::Gone { .. } => {
+                    let interface = entry.name.clone();
+                    tracing::warn!("{}", PortError::Gone { interface });
+                }
+                error => tracing::warn!("{error}"),
+            }
         }
         std::mem::replace(&mut entry.up, false)
     }
@@ -260,7 +313,7 @@ impl PortBook {
             .ports
             .iter()
             .map(|entry| PortStatus {
-                name: entry.setup.name.clone(),
+                name: entry.name.clone(),
                 up: entry.up,
                 received: entry.closed,
                 reopened: entry.reopened,

@@ -1,7 +1,8 @@
 //! Ports: how they are described, opened, and opened again.
 
-use netio::afpacket::{AfPacketOptions, AfPacketPort};
-use netio::{PortError, PortId, RxQueue, TxQueue};
+use fib::LinkId;
+use netio::afpacket::{AfPacketOptions, AfPacketPort, Claim};
+use netio::{LinkState, PortError, PortId, RxQueue, TxQueue};
 use steer::CpuSet;
 
 use crate::config::Mode;
@@ -9,7 +10,7 @@ use crate::reverse_path::ReversePath;
 
 /// What the gateway is told about a port.
 pub struct PortSetup {
-    /// Name of the interface.
+    /// Name of the interface at the start.
     pub name: String,
     /// How it is opened.
     pub opener: Box<dyn PortOpener>,
@@ -62,25 +63,67 @@ pub trait PortOpener: Send {
     /// As for [`PortOpener::open`].
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError>;
 
-    /// The longest packet that the port takes behind the link header, bytes, as it is
-    /// now; `None` where there is no such limit or it can not be known.
-    fn mtu(&self) -> Option<u32> {
-        None
+    /// What the port is now; what can not be known of it is left out. `None` if it could not be
+    /// looked at.
+    fn look(&self) -> Option<PortLook> {
+        Some(PortLook::default())
     }
 }
 
-/// Opens an interface by packet sockets.
+/// An interface of the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortLink {
+    /// Which one it is; `None` while it has gone.
+    pub link: Option<LinkId>,
+    /// What it is called, or was before it went.
+    pub name: String,
+}
+
+/// A port as it is now, whatever it was before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortLook {
+    /// The interface.
+    pub link: Option<LinkId>,
+    /// What it is called.
+    pub name: Option<String>,
+    /// The longest packet that it takes behind the link header, bytes; `None` where there is no
+    /// such limit.
+    pub mtu: Option<u32>,
+}
+
+/// Opens an interface by packet sockets. It stays the same one when it is renamed, whoever has
+/// its name then.
 pub struct AfPacket {
-    interface: String,
+    /// The name that the interface has which takes its place when it has gone.
+    awaited: String,
+    claim: Claim,
     port: PortId,
     promiscuous: bool,
 }
 
 impl AfPacket {
-    /// The interface of that name, as port number `port`. A bridge needs the frames for
-    /// all stations, a router only those for its own.
-    pub fn new(interface: impl Into<String>, port: PortId, mode: Mode) -> Self {
-        Self { interface: interface.into(), port, promiscuous: mode == Mode::Bridge }
+    /// The interface that was claimed, as port number `port`; when it has gone, another one that
+    /// is `awaited`: by its own name or an alternative one. A bridge needs the frames for all
+    /// stations, a router only those for its own.
+    pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
+        Self { awaited: awaited.into(), claim, port, promiscuous: mode == Mode::Bridge }
+    }
+
+    /// The interface, or the one that has taken its place, and is claimed then.
+    fn link(&mut self) -> Result<LinkState, PortError> {
+        let interface = || self.awaited.clone();
+        let failed = |source| PortError::System {
+            what: "looking at the link",
+            interface: interface(),
+            source,
+        };
+        if let Some(link) = self.claim.link().map_err(failed)? {
+            return Ok(link);
+        }
+        let found = netio::link_named(&self.awaited).map_err(failed)?;
+        let link = found.ok_or_else(|| PortError::NoInterface { interface: interface() })?;
+        self.claim = Claim::take(&link)?;
+        Ok(link)
     }
 }
 
@@ -92,11 +135,12 @@ impl PortOpener for AfPacket {
             promiscuous: self.promiscuous,
             ..AfPacketOptions::default()
         };
-        let open = AfPacketPort::open(&self.interface, self.port, &options)?;
+        let link = self.link()?;
+        let open = AfPacketPort::open_link(&link, self.port, &options)?;
         if !open.granted.offload {
             tracing::warn!(
                 "{}: the kernel grants no PACKET_VNET_HDR; switch offloads of the peers off",
-                self.interface
+                link.name
             );
         }
         Ok(OpenPort {
@@ -111,11 +155,16 @@ impl PortOpener for AfPacket {
 
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
         let options = AfPacketOptions::default();
-        Ok(Box::new(AfPacketPort::open_transmit(&self.interface, &options)?))
+        Ok(Box::new(AfPacketPort::open_transmit_of(&self.link()?, &options)?))
     }
 
-    fn mtu(&self) -> Option<u32> {
-        let state = netio::link_state(&self.interface).ok().flatten();
-        state.map(|state| state.mtu)
+    fn look(&self) -> Option<PortLook> {
+        let link = self.claim.link().ok()?;
+        let look = |LinkState { index, name, mtu, .. }| PortLook {
+            link: Some(LinkId(index)),
+            name: Some(name),
+            mtu: Some(mtu),
+        };
+        Some(link.map_or_else(PortLook::default, look))
     }
 }

@@ -39,7 +39,8 @@ impl Bench {
 
     fn learn(&mut self, change: impl FnOnce(&mut Picture)) {
         change(&mut self.picture);
-        let mut routing = Routing::new(&self.picture, &["eth0".to_owned(), "eth1".to_owned()]);
+        let ports = ["eth0", "eth1"].map(|name| self.picture.link_named(name));
+        let mut routing = Routing::new(&self.picture, &ports);
         routing.set_checks(|_, _| self.check);
         let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
         let (mut pool, mut counters) = (netio::FramePool::new(4, 1), flow::Counters::default());

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,22 @@ impl Resolver {
     }
 }
 
+/// How it is told which interfaces the ports are.
+#[derive(Clone, Debug)]
+pub struct PortLinks {
+    links: Sender<Vec<Option<LinkId>>>,
+    waker: Waker,
+}
+
+impl PortLinks {
+    /// The ports are these, in their order; `None` for one whose interface has gone.
+    pub fn are(&self, links: Vec<Option<LinkId>>) {
+        // There is nobody any more when the gateway is about to end.
+        let _ = self.links.send(links);
+        self.waker.wake();
+    }
+}
+
 /// The addresses that the host has on its links, as the kernel tells them now.
 ///
 /// # Errors
@@ -74,7 +90,9 @@ pub fn host_addresses() -> Result<Vec<IpAddr>, StartError> {
 /// Follows the kernel.
 pub struct RouteKeeper {
     mirror: Mirror,
-    ports: Vec<String>,
+    ports: Vec<Option<LinkId>>,
+    told_ports: Receiver<Vec<Option<LinkId>>>,
+    port_links: PortLinks,
     /// How each port wants sources checked.
     reverse_paths: Vec<ReversePath>,
     /// `rp_filter` of the kernel for the links of ports, from when they appeared.
@@ -90,20 +108,23 @@ pub struct RouteKeeper {
 }
 
 impl RouteKeeper {
-    /// Takes a first picture, for ports that are the interfaces of these names and have sources
-    /// checked so.
+    /// Takes a first picture, for ports that have sources checked so; which interfaces they are is
+    /// to be told.
     ///
     /// # Errors
     /// [`StartError::Routes`] where the kernel can not be asked.
-    pub fn new(ports: Vec<(String, ReversePath)>) -> Result<Self, StartError> {
-        let (ports, reverse_paths) = ports.into_iter().unzip();
+    pub fn new(reverse_paths: Vec<ReversePath>) -> Result<Self, StartError> {
         let waker = Waker::new().map_err(StartError::Thread)?;
         let (sender, wanted) = sync_channel(MAX_WANTED);
         let resolver = Resolver { wanted: sender, waker: waker.clone() };
+        let (links, told_ports) = channel();
+        let port_links = PortLinks { links, waker: waker.clone() };
         let mirror = Mirror::open()?;
         Ok(Self {
             mirror,
-            ports,
+            ports: Vec::new(),
+            told_ports,
+            port_links,
             reverse_paths,
             kernels: BTreeMap::new(),
             wanted,
@@ -119,8 +140,22 @@ impl RouteKeeper {
         self.resolver.clone()
     }
 
+    /// For whoever knows which interfaces the ports are.
+    pub fn port_links(&self) -> PortLinks {
+        self.port_links.clone()
+    }
+
+    /// Takes over which interfaces the ports are. True if that was told.
+    fn take_ports(&mut self) -> bool {
+        let told = self.told_ports.try_iter().last();
+        let is_news = told.is_some();
+        self.ports = told.unwrap_or_else(|| std::mem::take(&mut self.ports));
+        is_news
+    }
+
     /// What the kernel has now.
     pub fn routing(&mut self) -> Arc<Routing> {
+        self.take_ports();
         let picture = self.mirror.picture();
         for what in &picture.unsupported {
             if self.said.insert(what.clone()) {
@@ -165,7 +200,8 @@ impl RouteKeeper {
                 self.waker.clear();
                 self.resolve();
                 self.free();
-                if has_news || self.mirror.is_doubtful() {
+                let has_ports = self.take_ports();
+                if has_news || has_ports || self.mirror.is_doubtful() {
                     std::thread::sleep(pause.saturating_sub(taken_at.elapsed()));
                     let started = Instant::now();
                     let refreshed = self.mirror.refresh();
@@ -175,7 +211,7 @@ impl RouteKeeper {
                         tracing::error!("the picture of the routes is old: {error}");
                     }
                     // What could be read is true all the same.
-                    if refreshed.unwrap_or(true) {
+                    if has_ports | refreshed.unwrap_or(true) {
                         publish(self.routing());
                     }
                     // Where there are many routes, half the time is left for neighbours.

@@ -103,8 +103,8 @@ impl Bench {
     /// Changes what the kernel has.
     fn learn(&mut self, now_ns: u64, change: impl FnOnce(&mut Picture)) {
         change(&mut self.picture);
-        let names = ["eth0".to_owned(), "eth1".to_owned()];
-        let routing = Arc::new(Routing::new(&self.picture, &names));
+        let ports = ["eth0", "eth1"].map(|name| self.picture.link_named(name));
+        let routing = Arc::new(Routing::new(&self.picture, &ports));
         self.with(|router, exits| router.take(routing, now_ns, exits));
     }
 
@@ -336,7 +336,7 @@ fn a_link_without_addresses_speaks_in_the_name_of_another() {
     };
     picture.links.insert(LinkId(1), lo);
     picture.links.get_mut(&LinkId(11)).unwrap().addresses = vec![network("fe80::2")];
-    let routing = Routing::new(&picture, &["eth0".to_owned(), "eth1".to_owned()]);
+    let routing = Routing::new(&picture, &["eth0", "eth1"].map(|name| picture.link_named(name)));
     let names: Vec<_> = routing.names().map(|names| (names.v4, names.v6)).collect();
     let (v4, v6) = (Some(ip("192.0.2.254")), Some(ip("2001:db8::1")));
     assert_eq!(names, [(v4, v6); 2]);

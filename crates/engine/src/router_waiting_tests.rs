@@ -41,7 +41,10 @@ impl Routers {
         if let Some(neighbour) = next_hop {
             picture.neighbours.insert(LinkId(11), ip("198.51.100.2"), neighbour);
         }
-        let routing = Arc::new(Routing::new(&picture, &["eth0".to_owned(), "eth1".to_owned()]));
+        let routing = Arc::new(Routing::new(
+            &picture,
+            &["eth0", "eth1"].map(|name| picture.link_named(name)),
+        ));
         for member in &mut self.crew.members {
             member.tell(Command::Routing(routing.clone())).unwrap();
         }

@@ -45,14 +45,14 @@ pub struct RoutedPort {
 }
 
 impl Routing {
-    /// What the kernel has, for ports that are the interfaces of these names.
-    pub fn new(picture: &Picture, ports: &[String]) -> Self {
-        let find = |name: &String| picture.links.iter().find(|(_, link)| link.name == *name);
+    /// What the kernel has, for ports that are these interfaces.
+    pub fn new(picture: &Picture, ports: &[Option<LinkId>]) -> Self {
+        let find = |id: &Option<LinkId>| picture.links.get_key_value(id.as_ref()?);
         // A link without an address of a family, such as one of IPv6 with link-local ones only,
         // has senders to tell as well. The loopback interface comes first, which is where
         // routers have the address that is theirs on all links.
         let others = names(picture.links.values().flat_map(|link| &link.addresses));
-        let port = |name: &String| find(name).and_then(|link| routed_port(link, others));
+        let port = |id: &Option<LinkId>| find(id).and_then(|link| routed_port(link, others));
         let ports: Vec<Option<RoutedPort>> = ports.iter().map(port).collect();
         let by_link = (0..)
             .zip(&ports)

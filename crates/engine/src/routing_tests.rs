@@ -25,7 +25,7 @@ fn a_masquerade_has_the_address_that_the_kernel_would_choose() {
     };
     let mut picture = Picture::default();
     picture.links.insert(LinkId(7), link);
-    let routing = Routing::new(&picture, &["wan0".to_owned()]);
+    let routing = Routing::new(&picture, &[picture.link_named("wan0")]);
     let masquerade = |next, destination| {
         let chosen = routing.masquerade(LinkId(7), ip(next), ip(destination));
         chosen.map(|address| address.to_string()).unwrap_or_default()

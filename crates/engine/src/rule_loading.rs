@@ -77,7 +77,7 @@ impl Gateway {
     pub fn load_rules(&self, ruleset: ValidRuleset) -> Result<u32, LoadRulesError> {
         let (mode, secret, interfaces) = {
             let coordinator = self.shared.lock();
-            (coordinator.config.mode, coordinator.config.secret, coordinator.interfaces())
+            (coordinator.config.mode, coordinator.config.secret, coordinator.ports.names())
         };
         // Without the lock: long chains take a while.
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &interfaces)?;
@@ -204,10 +204,6 @@ impl RuleExchange {
 }
 
 impl Coordinator {
-    fn interfaces(&self) -> Vec<String> {
-        self.ports.statuses().into_iter().map(|port| port.name).collect()
-    }
-
     fn next_rules_revision(&mut self) -> u32 {
         self.rules_revision += 1;
         self.rules_revision
@@ -218,7 +214,7 @@ impl Coordinator {
         let Some(ruleset) = self.config.rules.clone() else { return Ok(()) };
         let (mode, secret) = (self.config.mode, self.config.secret);
         let ruleset = Arc::unwrap_or_clone(ruleset);
-        let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.interfaces())?;
+        let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.ports.names())?;
         let revision = self.next_rules_revision();
         let rules = unloaded.load(revision, workers, now());
         self.know_zones(&rules)?;
@@ -262,6 +258,8 @@ impl Coordinator {
     /// them when it answers.
     fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
         if let Some(rules) = &rules {
+            // They may have got other names since it was prepared.
+            rules.rename(&self.ports.names());
             // Rules that are refused for their zones must not change what the host gets.
             let has_news = self.know_zones(rules)?;
             if rules.sets_zones() {
@@ -472,8 +470,8 @@ impl Coordinator {
         if revision != rules.revision {
             return;
         }
-        let interface = self.ports.statuses().into_iter().nth(usize::from(line.port.0));
-        let interface = interface.map(|port| port.name).unwrap_or_default();
+        let interface = self.ports.names().into_iter().nth(usize::from(line.port.0));
+        let interface = interface.unwrap_or_default();
         let frame = line.bytes();
         let summary = Summary { frame: &frame };
         tracing::info!(target: "rules", "{}in={interface} {summary} ({place})", log.prefix);

@@ -1,6 +1,6 @@
 //! The operator's rules as a gateway has them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use conntrack::helper::Kind;
 use conntrack::proto::tcp::{TcpState, TcpTimeouts};
@@ -148,8 +148,8 @@ pub struct Rules {
     pub loaded_at: Timestamp,
     /// What the states of all workers have in common.
     shared: SharedState,
-    /// Names of the ports as rules compare them, 0 for one without.
-    interfaces: Vec<u128>,
+    /// What the ports are called, for whoever begins to judge by them.
+    interfaces: Mutex<Arc<[u128]>>,
     /// By [`HelperId`].
     helpers: Vec<Option<Kind>>,
     /// By [`TimeoutId`].
@@ -179,14 +179,15 @@ impl Rules {
         let zones = ruleset.zones_set().into_iter().map(Zone).collect();
         let translations = ruleset.translations();
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
-        let interfaces = interfaces.iter().map(|name| name_bits(name).unwrap_or(0)).collect();
+        let interfaces = as_compared(interfaces);
         Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, zones, translations })
     }
 
-    /// The name of a port.
-    #[inline]
-    pub fn interface(&self, port: PortId) -> u128 {
-        self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
+    /// The ports are called so now. Returns the names for those who judge by them already.
+    pub fn rename(&self, interfaces: &[String]) -> Arc<[u128]> {
+        let names = as_compared(interfaces);
+        *self.interfaces.lock().unwrap_or_else(PoisonError::into_inner) = names.clone();
+        names
     }
 
     /// Has quotas begin anew behind what all workers have used of them.
@@ -237,7 +238,9 @@ impl Rules {
 
     /// The state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
+        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Box::new(WorkerRules {
+            interfaces,
             state: RuleState::new(&self.program, &self.shared, self.loaded_at),
             shared: self.clone(),
             lines: Allowance::new(LINES_PER_SECOND, LINE_BURST),
@@ -247,10 +250,15 @@ impl Rules {
     }
 }
 
+/// Names of ports as rules compare them, 0 for one without.
+fn as_compared(names: &[String]) -> Arc<[u128]> {
+    names.iter().map(|name| name_bits(name).unwrap_or(0)).collect()
+}
+
 /// A ruleset that is ready to be loaded.
 pub struct Unloaded {
     program: Program,
-    interfaces: Vec<u128>,
+    interfaces: Arc<[u128]>,
     helpers: Vec<Option<Kind>>,
     timeouts: Vec<TimeoutPolicy>,
     syn_proxies: Vec<Promise>,
@@ -278,7 +286,7 @@ impl Unloaded {
             revision,
             loaded_at: now,
             shared,
-            interfaces,
+            interfaces: Mutex::new(interfaces),
             helpers,
             timeouts,
             syn_proxies,
@@ -293,6 +301,8 @@ impl Unloaded {
 pub struct WorkerRules {
     /// What all workers look at.
     pub shared: Arc<Rules>,
+    /// What the ports are called, see [`as_compared`].
+    pub interfaces: Arc<[u128]>,
     /// What changes while packets are judged.
     pub state: RuleState,
     /// What may be logged.
@@ -366,6 +376,12 @@ fn grow<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
 }
 
 impl WorkerRules {
+    /// The name of a port.
+    #[inline]
+    pub fn interface(&self, port: PortId) -> u128 {
+        self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
+    }
+
     /// What was counted, counters from `from` on and a bounded number of them. All else is
     /// told with the first.
     pub fn counts(&self, from: usize, now: Timestamp) -> RuleCounts {

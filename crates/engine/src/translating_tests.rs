@@ -79,7 +79,7 @@ fn routing_with(outside: &str) -> Arc<Routing> {
     let hops = Hops::one(NextHop::new(LinkId(11), Some(ip("198.51.100.2"))));
     let default = Route::new("0.0.0.0/0".parse().unwrap(), Action::Forward(hops));
     picture.fib.insert(TableId::MAIN, default);
-    Arc::new(Routing::new(&picture, &["lan0".to_owned(), "wan0".to_owned()]))
+    Arc::new(Routing::new(&picture, &["lan0", "wan0"].map(|name| picture.link_named(name))))
 }
 
 /// A router with these rules, so many workers and 16 buckets.

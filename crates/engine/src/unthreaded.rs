@@ -49,7 +49,8 @@ impl Unthreaded {
         let mut ports = PortBook::new(ports);
         let Placement { table, .. } = ports.place(count, &[], config.buckets)?;
         ports.open_all(count)?;
-        let mut routing = Routing::new(kernel, &names);
+        let links: Vec<_> = names.iter().map(|name| kernel.link_named(name)).collect();
+        let mut routing = Routing::new(kernel, &links);
         routing.set_checks(|port, _| checks[usize::from(port.0)]);
         let routing = Arc::new(routing);
         let rules = config.rules.clone().map(|ruleset| {

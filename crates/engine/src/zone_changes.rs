@@ -60,7 +60,7 @@ impl Gateway {
 
     /// Names of the interfaces, by number of the port.
     pub fn interfaces(&self) -> Vec<String> {
-        self.shared.lock().ports.statuses().into_iter().map(|port| port.name).collect()
+        self.shared.lock().ports.names()
     }
 
     /// The addresses whose packets a router leaves to its host; none of a bridge.

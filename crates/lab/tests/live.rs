@@ -41,6 +41,8 @@ mod lifetime;
 mod link;
 #[path = "live/mtu.rs"]
 mod mtu;
+#[path = "live/names.rs"]
+mod names;
 #[path = "live/operations.rs"]
 mod operations;
 #[path = "live/port_forwards.rs"]

@@ -1,13 +1,18 @@
 //! What the system knows about a network interface.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// How often a link may be renamed while it is asked for its state.
+const MAX_ATTEMPTS: usize = 16;
 
 /// State of an interface that exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkState {
     /// Number of the interface; another one after it was deleted and made anew.
     pub index: u32,
+    /// Its own name, not one of its alternative names (ip-link(8), `altname`).
+    pub name: String,
     /// Switched on by the administrator.
     pub up: bool,
     /// Up, and its peer or cable is too.
@@ -18,56 +23,106 @@ pub struct LinkState {
     pub mac: [u8; 6],
 }
 
-/// The state of `interface`, or `None` when there is none of that name. Needs no
-/// privilege and leaves nothing open.
+/// The state of the interface that has this name, its own or an alternative one of up to 15
+/// bytes, or `None` when there is none. Needs no privilege and leaves nothing open.
 ///
 /// # Errors
-/// The system's error when the process is out of file descriptors.
-pub fn link_state(interface: &str) -> io::Result<Option<LinkState>> {
-    let Some(mut request) = Request::new(interface)? else { return Ok(None) };
-    match request.state() {
-        Ok(state) => Ok(Some(state)),
-        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
-        Err(error) => Err(error),
+/// As [`link_state`].
+pub fn link_named(name: &str) -> io::Result<Option<LinkState>> {
+    let socket = socket()?;
+    let Some(mut request) = Request::about(name, socket.as_fd()) else { return Ok(None) };
+    let index = if_exists(request.index())?;
+    index.map_or(Ok(None), |index| link_state_by(socket.as_fd(), index))
+}
+
+/// The state of the interface of this number, or `None` when there is none. Needs no privilege
+/// and leaves nothing open.
+///
+/// # Errors
+/// The system's error when the process is out of file descriptors;
+/// [`io::ErrorKind::Interrupted`] if the interface was renamed each time that it was asked.
+pub fn link_state(index: u32) -> io::Result<Option<LinkState>> {
+    link_state_by(socket()?.as_fd(), index)
+}
+
+/// The same in the network namespace of a socket of any family, without opening another.
+pub(crate) fn link_state_by(socket: BorrowedFd<'_>, index: u32) -> io::Result<Option<LinkState>> {
+    let mut request = Request::new(socket);
+    for _ in 0..MAX_ATTEMPTS {
+        let Some(name) = if_exists(request.name(index))? else { return Ok(None) };
+        // The kernel answers for whoever has the name when it is asked: the last question is
+        // whether that is still the same.
+        let state = if_exists(request.state(index, name))?;
+        if state.is_some() && if_exists(request.index())? == Some(index) {
+            return Ok(state);
+        }
     }
+    Err(io::ErrorKind::Interrupted.into())
+}
+
+/// What an interface has answered; `None` if there is none.
+fn if_exists<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    match answer {
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// A socket that answers questions about interfaces. Any family does; this one is never missing.
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
 /// The questions about one interface.
-struct Request {
-    socket: OwnedFd,
+struct Request<'s> {
+    socket: BorrowedFd<'s>,
     fields: libc::ifreq,
 }
 
-impl Request {
-    /// `None` for a name that no interface can have.
-    fn new(interface: &str) -> io::Result<Option<Self>> {
+impl<'s> Request<'s> {
+    /// About nobody yet.
+    fn new(socket: BorrowedFd<'s>) -> Self {
         // SAFETY: zero is a valid value of every field.
-        let mut fields: libc::ifreq = unsafe { std::mem::zeroed() };
-        let name = interface.as_bytes();
-        // The name ends with a zero byte.
-        if name.is_empty() || name.len() >= fields.ifr_name.len() || name.contains(&0) {
-            return Ok(None);
-        }
-        for (to, &from) in fields.ifr_name.iter_mut().zip(name) {
-            *to = from.cast_signed() as libc::c_char;
-        }
-        // Any family answers these questions; this one is never missing.
-        // SAFETY: no memory is passed.
-        let socket =
-            unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is open, and nobody else has it.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        Ok(Some(Self { socket, fields }))
+        Self { socket, fields: unsafe { std::mem::zeroed() } }
     }
 
-    fn state(&mut self) -> io::Result<LinkState> {
+    /// `None` for a name that no interface can have.
+    fn about(interface: &str, socket: BorrowedFd<'s>) -> Option<Self> {
+        let mut request = Self::new(socket);
+        let (to, name) = (&mut request.fields.ifr_name, interface.as_bytes());
+        // The name ends with a zero byte.
+        if name.is_empty() || name.len() >= to.len() || name.contains(&0) {
+            return None;
+        }
+        for (to, &from) in to.iter_mut().zip(name) {
+            *to = from.cast_signed() as libc::c_char;
+        }
+        Some(request)
+    }
+
+    /// The name of an interface, about which the next questions are.
+    fn name(&mut self, index: u32) -> io::Result<String> {
+        self.fields.ifr_ifru.ifru_ifindex = index.cast_signed();
+        self.ask(libc::SIOCGIFNAME)?;
+        let bytes = self.fields.ifr_name.iter().map(|&byte| byte as u8);
+        let name: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+        Ok(String::from_utf8_lossy(&name).into_owned())
+    }
+
+    fn index(&mut self) -> io::Result<u32> {
         self.ask(libc::SIOCGIFINDEX)?;
-        // SAFETY: every byte of the union is initialised (zeroed, then written by
-        // the kernel), and all its members read below are plain integers.
-        let index = unsafe { self.fields.ifr_ifru.ifru_ifindex };
+        // SAFETY: every byte of the union is initialised (zeroed, then written by the kernel),
+        // and all its members that are read here and below are plain integers.
+        Ok(unsafe { self.fields.ifr_ifru.ifru_ifindex }.cast_unsigned())
+    }
+
+    fn state(&mut self, index: u32, name: String) -> io::Result<LinkState> {
         self.ask(libc::SIOCGIFFLAGS)?;
         // SAFETY: as above.
         let flags = libc::c_int::from(unsafe { self.fields.ifr_ifru.ifru_flags });
@@ -84,7 +139,8 @@ impl Request {
             }
         }
         Ok(LinkState {
-            index: index.cast_unsigned(),
+            index,
+            name,
             up: flags & libc::IFF_UP != 0,
             running: flags & libc::IFF_RUNNING != 0,
             mtu: mtu.cast_unsigned(),
@@ -113,17 +169,19 @@ mod tests {
     #[test]
     fn names_that_no_interface_has() {
         for name in ["", "no-such-if0", "a-name-of-sixteen", "l\0o"] {
-            assert_eq!(link_state(name).unwrap(), None, "{name:?}");
+            assert_eq!(link_named(name).unwrap(), None, "{name:?}");
         }
     }
 
     #[test]
     fn the_loopback_interface() {
-        let Some(state) = link_state("lo").unwrap() else {
+        let Some(state) = link_named("lo").unwrap() else {
             println!("SKIPPED: there is no interface lo");
             return;
         };
-        assert_eq!((state.index, state.mac), (1, [0; 6]));
+        assert_eq!((state.index, state.name.as_str(), state.mac), (1, "lo", [0; 6]));
         assert!(state.mtu >= 1280);
+        assert_eq!(link_state(1).unwrap(), Some(state));
+        assert_eq!(link_state(i32::MAX.cast_unsigned()).unwrap(), None);
     }
 }

@@ -26,7 +26,7 @@ pub use buffer::enlarge_receive_buffer;
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use frame::{Checksum, Frame, Offload, Segmentation};
 pub use heap::{Heap, return_free_memory};
-pub use interface::{LinkState, link_state};
+pub use interface::{LinkState, link_named, link_state};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};
 pub use prefetch::prefetch_line;

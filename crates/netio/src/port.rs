@@ -120,6 +120,15 @@ pub enum PortError {
         /// Name as configured.
         interface: String,
     },
+    /// Somebody else forwards what comes by it.
+    #[error(
+        "another gateway is running on {interface}, and every packet would be forwarded twice; \
+         stop that one, or choose another interface"
+    )]
+    Claimed {
+        /// Name of the interface.
+        interface: String,
+    },
     /// No permission for raw packet sockets.
     #[error(
         "no permission to open {interface}: run as root or give the program CAP_NET_RAW \

@@ -55,9 +55,9 @@ fn places() -> Vec<Shown> {
         ),
         (vec![is(Field::InputName, lan)], Verdict::Drop, r#"iifname "lan0" drop"#),
         (
-            vec![Match::one_of(Field::OutputName, [wan, lan])],
+            vec![Match::one_of(Field::InputName, [wan, lan])],
             Verdict::Jump("other"),
-            r#"oifname { "lan0", "wan0" } jump other"#,
+            r#"iifname { "lan0", "wan0" } jump other"#,
         ),
         (
             vec![Match::none_of(Field::DestinationType, [2, 3])],

@@ -55,7 +55,7 @@ impl Coordinator {
         for sender in self.expectation_subscriptions.iter().filter_map(|it| it.connect(id)) {
             member.tell(Command::SubscribeExpectations(sender))?;
         }
-        member.tell(Command::SetMtus(self.ports.mtus().to_vec()))?;
+        member.tell(Command::SetMtus(self.ports.mtus()))?;
         if let Some(routing) = &self.routing {
             member.tell(Command::Routing(routing.clone()))?;
         }

@@ -1,6 +1,6 @@
 //! Ports of a gateway that are made of queues.
 
-use engine::{OpenPort, PortOpener};
+use engine::{OpenPort, PortLook, PortOpener};
 use netio::{PortError, RxQueue, TxQueue};
 
 /// Opens a port with what `receive` gives for so many receive queues, and with as many
@@ -30,7 +30,7 @@ where
         Ok(Box::new((self.transmit)()))
     }
 
-    fn mtu(&self) -> Option<u32> {
-        self.mtu
+    fn look(&self) -> Option<PortLook> {
+        Some(PortLook { mtu: self.mtu, ..PortLook::default() })
     }
 }

@@ -1,5 +1,6 @@
 //! Frames of a network interface, through packet sockets (packet(7)).
 
+mod claim;
 mod messages;
 mod receive;
 mod receive_ring;
@@ -10,12 +11,13 @@ mod transmit;
 mod transmit_ring;
 mod vnet;
 
+pub use claim::Claim;
 pub use receive::AfPacketRx;
 pub use transmit::AfPacketTx;
 
 use std::io;
 
-use crate::{LinkState, PortError, PortId, link_state};
+use crate::{LinkState, PortError, PortId, link_named, link_state};
 use receive_ring::ReceiveRing;
 use socket::PacketSocket;
 use transmit_ring::TransmitRing;
@@ -103,26 +105,37 @@ impl Granted {
 }
 
 impl AfPacketPort {
-    /// Opens `interface` as `port`. Keeps nothing but the sockets, so that it can
-    /// be called again whenever a queue is [`PortError::Gone`], until it succeeds.
+    /// Opens the interface that has this name as `port`.
     ///
     /// # Errors
-    /// [`PortError::NoInterface`] and [`PortError::NoPermission`],
-    /// [`PortError::Gone`] while the interface is down, and
-    /// [`PortError::System`] for anything else.
+    /// [`PortError::NoInterface`], and as [`AfPacketPort::open_link`].
     pub fn open(
         interface: &str,
         port: PortId,
         options: &AfPacketOptions,
     ) -> Result<Self, PortError> {
-        let failed = |what| move |source| system_error(interface, what, source);
-        let link = link_of(interface)?;
-        let index = link.index;
+        Self::open_link(&link_of(interface)?, port, options)
+    }
+
+    /// Opens an interface as `port`, whatever it is called by then. Keeps nothing but the
+    /// sockets, so that it can be called again whenever a queue is [`PortError::Gone`], until it
+    /// succeeds.
+    ///
+    /// # Errors
+    /// [`PortError::NoPermission`], [`PortError::Gone`] while the interface is down, and
+    /// [`PortError::System`] for anything else.
+    pub fn open_link(
+        link: &LinkState,
+        port: PortId,
+        options: &AfPacketOptions,
+    ) -> Result<Self, PortError> {
+        let LinkState { index, name: interface, .. } = link;
+        let (index, failed) = (*index, |what| move |source| system_error(interface, what, source));
         // What one socket is refused the others are refused too.
         let mut granted = Granted::all(options);
         let mut transmit = Vec::new();
         for _ in 0..options.transmit_queues {
-            let queue = transmit_queue(interface, link, options, &mut granted)
+            let queue = transmit_queue(link, options, &mut granted)
                 .map_err(failed("opening a socket to send"))?;
             transmit.push(queue);
         }
@@ -135,14 +148,14 @@ impl AfPacketPort {
         }
         // A socket of an interface that is down reports it once; here it must not
         // be mistaken for an interface that has just gone down.
-        let state = link_state(interface).map_err(failed("looking at the link"))?;
-        if !state.is_some_and(|state| state.up && state.index == index) {
+        let state = link_state(index).map_err(failed("looking at the link"))?;
+        if !state.is_some_and(|state| state.up) {
             return Err(PortError::Gone { interface: interface.into() });
         }
         Ok(Self { receive, transmit, index, granted })
     }
 
-    /// Opens one more transmit queue of `interface`.
+    /// Opens one more transmit queue of the interface that has this name.
     ///
     /// # Errors
     /// As [`AfPacketPort::open`].
@@ -150,16 +163,24 @@ impl AfPacketPort {
         interface: &str,
         options: &AfPacketOptions,
     ) -> Result<AfPacketTx, PortError> {
-        let failed = |what| move |source| system_error(interface, what, source);
-        let link = link_of(interface)?;
-        let mut granted = Granted::all(options);
-        transmit_queue(interface, link, options, &mut granted)
-            .map_err(failed("opening a socket to send"))
+        Self::open_transmit_of(&link_of(interface)?, options)
+    }
+
+    /// Opens one more transmit queue of an interface.
+    ///
+    /// # Errors
+    /// As [`AfPacketPort::open_link`].
+    pub fn open_transmit_of(
+        link: &LinkState,
+        options: &AfPacketOptions,
+    ) -> Result<AfPacketTx, PortError> {
+        transmit_queue(link, options, &mut Granted::all(options))
+            .map_err(|source| system_error(&link.name, "opening a socket to send", source))
     }
 }
 
 fn link_of(interface: &str) -> Result<LinkState, PortError> {
-    let state = link_state(interface)
+    let state = link_named(interface)
         .map_err(|source| system_error(interface, "looking at the link", source))?;
     match state {
         Some(state) => Ok(state),
@@ -168,8 +189,7 @@ fn link_of(interface: &str) -> Result<LinkState, PortError> {
 }
 
 fn transmit_queue(
-    interface: &str,
-    link: LinkState,
+    link: &LinkState,
     options: &AfPacketOptions,
     granted: &mut Granted,
 ) -> io::Result<AfPacketTx> {
@@ -181,7 +201,7 @@ fn transmit_queue(
         ring = TransmitRing::new(transmit_socket(options, granted)?, link.index).ok();
     }
     granted.transmit_ring &= ring.is_some();
-    Ok(AfPacketTx::new(socket, ring, interface, granted.offload))
+    Ok(AfPacketTx::new(socket, ring, &link.name, granted.offload))
 }
 
 /// A socket that is still to be bound.

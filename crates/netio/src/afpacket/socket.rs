@@ -1,10 +1,9 @@
 //! Packet sockets: the system calls that set them up.
 
+use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-
-/// Every protocol, in network byte order as the kernel wants it.
-const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
+use std::os::unix::fs::MetadataExt;
 
 #[derive(Debug)]
 pub(super) struct PacketSocket(OwnedFd);
@@ -24,10 +23,16 @@ impl PacketSocket {
 
     /// Binds to an interface, to receive all protocols or, to send only, none.
     pub(super) fn bind(&self, index: u32, receive: bool) -> io::Result<()> {
+        self.bind_for(index, if receive { libc::ETH_P_ALL as u16 } else { 0 })
+    }
+
+    /// Binds to an interface for frames of one protocol.
+    pub(super) fn bind_for(&self, index: u32, protocol: u16) -> io::Result<()> {
         // SAFETY: zero is a valid value of every field.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = if receive { ALL_PROTOCOLS } else { 0 };
+        // In network byte order, as the kernel wants it.
+        address.sll_protocol = protocol.to_be();
         address.sll_ifindex = index.cast_signed();
         // SAFETY: the kernel reads `size_of_val(&address)` bytes of `address`.
         done(unsafe {
@@ -37,6 +42,29 @@ impl PacketSocket {
                 size_of_val(&address) as libc::socklen_t,
             )
         })
+    }
+
+    /// The interface that it is bound to; `None` when that has gone.
+    pub(super) fn bound_to(&self) -> io::Result<Option<u32>> {
+        // SAFETY: zero is a valid value of every field.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut length = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes to `address`, any of which are a
+        // valid value.
+        done(unsafe {
+            libc::getsockname(
+                self.0.as_raw_fd(),
+                std::ptr::from_mut(&mut address).cast(),
+                &raw mut length,
+            )
+        })?;
+        // 0 is none, and the kernel puts -1 for one that has gone.
+        Ok(u32::try_from(address.sll_ifindex).ok().filter(|index| *index > 0))
+    }
+
+    /// Its number, as the kernel lists it.
+    pub(super) fn inode(&self) -> io::Result<u64> {
+        Ok(File::from(self.0.try_clone()?).metadata()?.ino())
     }
 
     /// Sets an option of packet sockets.

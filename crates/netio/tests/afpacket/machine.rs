@@ -15,7 +15,7 @@ pub fn ip(arguments: &str) {
 /// Waits until the kernel has noticed that the other end is up too: until then it
 /// throws away what is sent, and says that it was sent.
 pub fn wait_until_running(interface: &str) {
-    while !netio::link_state(interface).unwrap().unwrap().running {
+    while !netio::link_named(interface).unwrap().unwrap().running {
         thread::sleep(Duration::from_millis(1));
     }
     // It has noticed, and is done when it takes the next order.

@@ -1,6 +1,7 @@
 //! Packet sockets against the real kernel, in network namespaces.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "only tests call these functions")]
 
+mod claims;
 mod forwarder;
 mod machine;
 mod namespace;
@@ -17,7 +18,7 @@ use namespace::isolated;
 use netio::afpacket::{AfPacketOptions, AfPacketPort};
 use netio::{
     Checksum, Frame, FramePool, Offload, PortError, PortId, RxQueue, Segmentation, TxQueue, Waiter,
-    link_state,
+    link_named,
 };
 use wire::build::PacketBuilder;
 
@@ -349,7 +350,7 @@ fn an_interface_that_goes_is_reported_and_can_come_back() {
             }
         }
         assert!(is_gone(open("here").err()), "it is down");
-        let state = link_state("here").unwrap().unwrap();
+        let state = link_named("here").unwrap().unwrap();
         assert!(!state.up && state.mtu == 1500 && state.mac != [0; 6]);
         ip("link set here up");
         wait_until_running("there");
@@ -359,19 +360,24 @@ fn an_interface_that_goes_is_reported_and_can_come_back() {
         assert_eq!(number(&drain(&mut a.receive[0], 1, &mut pool).unwrap()[0]), 7);
         ip("link delete here");
         assert!(matches!(open("here"), Err(PortError::NoInterface { .. })));
-        assert_eq!(link_state("here").unwrap(), None);
+        assert_eq!(link_named("here").unwrap(), None);
     });
+}
+
+/// The calling thread may do nothing special any more.
+fn drop_capabilities() {
+    // Header of version 3 for the calling thread, and no capability at all.
+    let (header, none) = ([0x2008_0522_u32, 0], [0_u32; 6]);
+    // SAFETY: the kernel reads the 8 bytes of `header` and 24 of `none`.
+    let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
+    assert_eq!(result, 0);
 }
 
 #[test]
 fn without_permission_it_says_so() {
     isolated("without_permission_it_says_so", || {
         ip("link set lo up");
-        // Header of version 3 for the calling thread, and no capability at all.
-        let (header, none) = ([0x2008_0522_u32, 0], [0_u32; 6]);
-        // SAFETY: the kernel reads the 8 bytes of `header` and 24 of `none`.
-        let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
-        assert_eq!(result, 0);
+        drop_capabilities();
         assert!(matches!(open("lo"), Err(PortError::NoPermission { .. })));
     });
 }
@@ -470,7 +476,7 @@ fn frames_sent_from_the_ring_keep_their_bytes() {
             ip("addr add 192.0.2.2/24 dev p0");
             let socket = UdpSocket::bind("192.0.2.2:4002").unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            (socket, link_state("p0").unwrap().unwrap().mac)
+            (socket, link_named("p0").unwrap().unwrap().mac)
         });
         let mut port = open("g0").unwrap();
         assert!(port.granted.transmit_ring);

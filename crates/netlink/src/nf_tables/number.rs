@@ -144,7 +144,6 @@ pub mod meta {
     pub const INPUT_INDEX: u32 = 4;
     pub const OUTPUT_INDEX: u32 = 5;
     pub const INPUT_NAME: u32 = 6;
-    pub const OUTPUT_NAME: u32 = 7;
     pub const FAMILY: u32 = 15;
     pub const PROTOCOL: u32 = 16;
 }

@@ -20,8 +20,6 @@ pub enum Field {
     OutputIndex,
     /// Name of the interface that it came in by, see [`Field::name`].
     InputName,
-    /// Name of the interface that it goes out by, see [`Field::name`].
-    OutputName,
     /// Address family: 2 is IPv4, 10 is IPv6.
     Family,
     /// Protocol behind the IP header, as of IANA.
@@ -78,7 +76,7 @@ impl Field {
     /// Length, bytes.
     fn length(self) -> usize {
         match self {
-            Self::InputName | Self::OutputName | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
+            Self::InputName | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
             Self::Network { length, .. } | Self::Transport { length, .. } => length.into(),
             Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => 4,
             Self::OpenedFromV4 | Self::OpenedToV4 => 4,
@@ -107,7 +105,7 @@ impl Field {
     fn shown_as(self) -> u32 {
         match self {
             Self::InputIndex | Self::OutputIndex => number::shown::INTERFACE_INDEX,
-            Self::InputName | Self::OutputName => number::shown::INTERFACE,
+            Self::InputName => number::shown::INTERFACE,
             Self::Protocol => number::shown::PROTOCOL,
             Self::DESTINATION_PORT | Self::OpenedToPort => number::shown::PORT,
             Self::Network { length: 4, .. } => number::shown::ADDRESS_V4,
@@ -119,9 +117,7 @@ impl Field {
     /// In which order nft(8) takes the bytes of its values to be.
     fn order(self) -> u32 {
         match self {
-            Self::InputIndex | Self::OutputIndex | Self::InputName | Self::OutputName => {
-                number::shown::NATIVE
-            }
+            Self::InputIndex | Self::OutputIndex | Self::InputName => number::shown::NATIVE,
             _ => number::shown::MOST_SIGNIFICANT_FIRST,
         }
     }
@@ -132,7 +128,6 @@ impl Field {
             Self::InputIndex => read_meta(rule, number::meta::INPUT_INDEX),
             Self::OutputIndex => read_meta(rule, number::meta::OUTPUT_INDEX),
             Self::InputName => read_meta(rule, number::meta::INPUT_NAME),
-            Self::OutputName => read_meta(rule, number::meta::OUTPUT_NAME),
             Self::Family => read_meta(rule, number::meta::FAMILY),
             Self::Protocol => read_meta(rule, number::meta::PROTOCOL),
             Self::Network { offset, length } => {

@@ -48,7 +48,10 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             more => format!("{more} queues"),
         };
         let new = if interface.refuses_new { ", new connections refused" } else { "" };
-        out.line(format_args!("interface  {}: {queues}, {cpus}{new}", interface.name))?;
+        let (name, own) = (&interface.name, interface.own_name());
+        let also =
+            if name == own { String::new() } else { format!(" (alternative name of {own})") };
+        out.line(format_args!("interface  {name}{also}: {queues}, {cpus}{new}"))?;
     }
     for (protocol, port, kind) in config.settings.conntrack.helpers.iter() {
         let protocol = protocol_name(protocol);
@@ -80,7 +83,8 @@ fn print_rules(
     for line in kernels_share::lines(book) {
         out.line(format_args!("             {line}"))?;
     }
-    let present: Vec<String> = config.interfaces.iter().map(|it| it.name.clone()).collect();
+    let present: Vec<String> =
+        config.interfaces.iter().map(|it| it.own_name().to_owned()).collect();
     for name in book.missing_interfaces(&present) {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
         out.line(format_args!("             {name} {what}"))?;

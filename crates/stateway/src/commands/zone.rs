@@ -109,8 +109,11 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             tell!("zone {zone} deleted");
         }
         Action::Load { config, remote } => {
-            let config = Configuration::load(config)?;
-            let names: Vec<_> = config.interfaces.iter().map(|i| i.name.clone()).collect();
+            let mut config = Configuration::load(config)?;
+            // The gateway says which of them it does not have.
+            config.find_links();
+            let names: Vec<_> =
+                config.interfaces.iter().map(|it| it.own_name().to_owned()).collect();
             let book = ZoneBook {
                 revision: 0,
                 timeout_policies: config.timeout_policies,

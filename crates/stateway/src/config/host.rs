@@ -3,27 +3,23 @@
 use std::path::Path;
 
 use engine::Mode;
-use netio::link_state;
+use netio::{LinkState, link_named};
 use steer::{InterfaceCpus, PlacementError};
 
-use super::{Configuration, Problem};
+use super::{Configuration, Interface, Problem};
 
-/// What keeps this machine from running a configuration, by line. What several keys say together
+/// What keeps this machine from running a configuration, by line, whose interfaces are found. What several keys say together
 /// is looked at if they are right.
 pub(super) fn problems(
-    config: &Configuration,
+    config: &mut Configuration,
     cpus: &[usize],
     are_keys_right: bool,
 ) -> Vec<Problem> {
-    let mut problems = Vec::new();
+    let mut problems = find_links(config);
     if are_keys_right {
         problems.extend(too_few_interfaces(config));
         problems.extend(placement(config, cpus));
     }
-    problems.extend(config.interfaces.iter().filter_map(|interface| {
-        let what = obstacle(&interface.name)?;
-        Some(config.problem(interface.name_line, "interface.name", what))
-    }));
     let directory = config.socket.as_deref().and_then(Path::parent);
     if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
         let what = format!("there is no directory {}", directory.display());
@@ -31,6 +27,35 @@ pub(super) fn problems(
     }
     problems.sort_by_key(|problem| problem.line);
     problems
+}
+
+/// Finds the interfaces by their names. Returns those that can not be used.
+pub(super) fn find_links(config: &mut Configuration) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for at in 0..config.interfaces.len() {
+        let (before, interface) = config.interfaces.split_at_mut(at);
+        let Some(interface) = interface.first_mut() else { break };
+        let found = link_named(&interface.name);
+        let what = obstacle(&interface.name, &found);
+        interface.link = found.ok().flatten();
+        if let Some(what) = what.or_else(|| named_before(before, interface)) {
+            problems.push(config.problem(config.interfaces[at].name_line, "interface.name", what));
+        }
+    }
+    problems
+}
+
+/// That an interface is named already, by another of its names, if so.
+fn named_before(before: &[Interface], interface: &Interface) -> Option<String> {
+    let index = |interface: &Interface| interface.link.as_ref().map(|link| link.index);
+    let own = index(interface)?;
+    // Who wrote the same name twice has been told.
+    let is_same = |it: &&Interface| index(it) == Some(own) && it.name != interface.name;
+    let Interface { name, name_line, .. } = before.iter().find(is_same)?;
+    Some(format!(
+        "{:?} is the interface of line {name_line} already, which is named {name:?} there",
+        interface.name
+    ))
 }
 
 /// That there are fewer than the mode needs, if so.
@@ -66,8 +91,8 @@ fn placement(config: &Configuration, cpus: &[usize]) -> Option<Problem> {
 }
 
 /// Why the interface can not be used, `None` if it can.
-fn obstacle(name: &str) -> Option<String> {
-    match link_state(name) {
+fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>) -> Option<String> {
+    match found {
         Ok(Some(state)) if state.up => None,
         Ok(Some(_)) => Some(format!("{name:?} is down; `ip link set {name} up` changes that")),
         Ok(None) => Some(match present() {

@@ -18,6 +18,7 @@ use engine::{
     Mode, PassList, ReversePath, Settings, StationLimits, TimeoutPolicy, WorkerCount, ZoneConfig,
 };
 use flow::HashKey;
+use netio::LinkState;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, TunnelSteering};
 
 use crate::every::Every;
@@ -82,8 +83,10 @@ pub struct Configuration {
 pub struct Interface {
     /// Line of its `name`, for messages.
     pub name_line: usize,
-    /// Its name in the kernel.
+    /// Its name in the kernel, its own or an alternative one.
     pub name: String,
+    /// What has that name on this machine, where that was looked for and found.
+    pub link: Option<LinkState>,
     /// How many receive queues to open.
     pub rx_queues: usize,
     /// Line of its `rps_cpus`, for messages.
@@ -96,6 +99,13 @@ pub struct Interface {
     pub refuses_new: bool,
     /// How a router checks the sources of what arrives here.
     pub rp_filter: ReversePath,
+}
+
+impl Interface {
+    /// Its own name, by which all else knows it.
+    pub fn own_name(&self) -> &str {
+        self.link.as_ref().map_or(&self.name, |link| &link.name)
+    }
 }
 
 impl Configuration {
@@ -120,9 +130,9 @@ impl Configuration {
         cpus: &[usize],
         seed: u64,
     ) -> Result<(Self, Option<RuleBook>), Problems> {
-        let (config, mut problems) = Self::load_anyway(file)?;
+        let (mut config, mut problems) = Self::load_anyway(file)?;
         let are_keys_right = problems.is_empty();
-        problems.extend(host::problems(&config, cpus, are_keys_right));
+        problems.extend(host::problems(&mut config, cpus, are_keys_right));
         let mode = are_keys_right.then_some(config.mode);
         let rules = config.load_rules(mode, seed).unwrap_or_else(|Problems(more)| {
             problems.extend(more);
@@ -130,6 +140,13 @@ impl Configuration {
         });
         problems.sort_by_key(|problem| (problem.file != file, problem.line));
         Problems::or_value(problems, (config, rules))
+    }
+
+    /// Finds the interfaces on this machine.
+    ///
+    /// Returns those that can not be used, each with the reason.
+    pub fn find_links(&mut self) -> Vec<Problem> {
+        host::find_links(self)
     }
 
     fn load_anyway(file: &Path) -> Result<(Self, Vec<Problem>), Problems> {

@@ -209,6 +209,7 @@ fn interface(
     Some(Interface {
         name_line,
         name: name?,
+        link: None,
         rx_queues: rx_queues.unwrap_or(1) as usize,
         rps_cpus_line,
         rps_cpus: rps_cpus.flatten(),

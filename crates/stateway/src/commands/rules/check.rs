@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use control::schema::{RuleProblem, RulesReport, RulesSummary};
 use control::{RuleBook, RulesRefused};
 use engine::Mode;
-use netio::link_state;
+use netio::link_named;
 use ruleset::Options;
 
 use super::kernels_share;
@@ -193,7 +193,10 @@ fn print_summary(
         return Ok(());
     }
     out.line(format_args!("interfaces  {}", interfaces.join(", ")))?;
-    let gone = |name: &&String| matches!(link_state(name), Ok(None));
+    // Rules know an interface by its own name, and by no alternative one.
+    let gone = |name: &&String| {
+        link_named(name).is_ok_and(|link| link.is_none_or(|link| link.name != **name))
+    };
     let gone: Vec<&str> = interfaces.iter().filter(gone).map(String::as_str).collect();
     if gone.is_empty() {
         return Ok(());

@@ -40,8 +40,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine::{FromHost, HostGuard};
+use engine::{FromHost, HostGuard, PortLink};
 
+use super::guarded::Guarded;
 use super::kept_out::KeptOut;
 use table::{Barrier, HostTable};
 
@@ -120,9 +121,8 @@ impl Failed {
 }
 
 impl State {
-    /// Keeps what is not the host's from it.
-    fn new(mut barrier: Box<dyn Barrier>) -> anyhow::Result<Self> {
-        let told = Arc::<KeptOut>::default();
+    /// Keeps what is not the host's from it, and this.
+    fn new(mut barrier: Box<dyn Barrier>, told: Arc<KeptOut>) -> anyhow::Result<Self> {
         barrier.change(&told)?;
         Ok(Self { barrier, told, failed: None })
     }
@@ -192,13 +192,15 @@ impl Guard {
     ///
     /// # Errors
     /// Where the kernel has no such tables, or this process may not make them.
-    pub fn new<'a>(interfaces: impl Iterator<Item = &'a str>) -> anyhow::Result<Self> {
-        Self::with(HostTable::new(interfaces.map(str::to_owned).collect())?)
+    pub fn new(interfaces: Vec<Guarded>) -> anyhow::Result<Self> {
+        Self::with(HostTable::new()?, interfaces)
     }
 
-    fn with(barrier: impl Barrier + 'static) -> anyhow::Result<Self> {
-        let state = Mutex::new(State::new(Box::new(barrier))?);
-        let watched = Watched { state, wish: Mutex::default(), news: Condvar::new() };
+    fn with(barrier: impl Barrier + 'static, interfaces: Vec<Guarded>) -> anyhow::Result<Self> {
+        let kept_out = Arc::new(KeptOut { interfaces, ..KeptOut::default() });
+        let state = Mutex::new(State::new(Box::new(barrier), kept_out.clone())?);
+        let wish = Wish { tried: kept_out.clone(), kept_out, ..Wish::default() };
+        let watched = Watched { state, wish: Mutex::new(wish), news: Condvar::new() };
         let watched = Arc::new(watched);
         let watching = watched.clone();
         let watch = std::thread::Builder::new().name("guard".into());
@@ -235,6 +237,16 @@ impl HostGuard for Keeper {
         if wish.said != said {
             wish.kept_out = Arc::new(said.clone().after(&wish.kept_out));
             wish.said = said;
+            self.0.news.notify_all();
+        }
+    }
+
+    fn follow_ports(&self, ports: &[PortLink]) {
+        let mut wish = lock(&self.0.wish);
+        let mut kept_out = KeptOut::clone(&wish.kept_out);
+        kept_out.interfaces.iter_mut().zip(ports).for_each(|(it, port)| it.follow(port));
+        if kept_out != *wish.kept_out {
+            wish.kept_out = Arc::new(kept_out);
             self.0.news.notify_all();
         }
     }

@@ -1,3 +1,4 @@
+use engine::LinkId;
 use ruleset::Forwarded;
 use steer::{PortRange, Translated};
 
@@ -37,7 +38,11 @@ fn port(port: u16) -> Forwarded {
 }
 
 fn kept_out(number: u16) -> Arc<KeptOut> {
-    Arc::new(KeptOut { forwarded: vec![port(number)], ..KeptOut::default() })
+    Arc::new(KeptOut { interfaces: lan0(), forwarded: vec![port(number)], ..KeptOut::default() })
+}
+
+fn lan0() -> Vec<Guarded> {
+    vec![Guarded::test(Some(2), "lan0")]
 }
 
 /// Says of a port that what is for it is translated.
@@ -50,7 +55,8 @@ fn from_host<T>(number: u16, say: impl FnOnce(&FromHost<'_>) -> T) -> T {
 #[test]
 fn what_has_failed_leaves_all_as_it_was_and_is_tried_again_in_time() {
     let kernel = Kernel::default();
-    let mut state = State::new(Box::new(kernel.clone())).unwrap();
+    let mut state = State::new(Box::new(kernel.clone()), kept_out(22)).unwrap();
+    assert!(kernel.drops(22));
     state.tend(&kept_out(80), Instant::now());
     assert!(kernel.drops(80) && state.trouble().is_none());
     kernel.refuse(Some(443));
@@ -85,7 +91,7 @@ fn pauses_double_and_have_an_end() {
 #[test]
 fn nobody_waits_for_what_holds_already() {
     let kernel = Kernel::default();
-    let guard = Guard::with(kernel.clone()).unwrap();
+    let guard = Guard::with(kernel.clone(), lan0()).unwrap();
     let keeper = guard.keeper();
     from_host(80, |it| keeper.keep_out(it)).unwrap();
     assert!(kernel.drops(80));
@@ -106,9 +112,38 @@ fn nobody_waits_for_what_holds_already() {
 }
 
 #[test]
+fn the_kernel_is_told_which_interfaces_there_are_now() {
+    let kernel = Kernel::default();
+    let guard = Guard::with(kernel.clone(), lan0()).unwrap();
+    let keeper = guard.keeper();
+    let told = || lock(&kernel.0).0.last().map(|told| told.interfaces.clone()).unwrap();
+    let follow = |link: Option<u32>, name: &str| {
+        keeper.follow_ports(&[PortLink { link: link.map(LinkId), name: name.into() }]);
+        keeper.settle();
+        let [it] = &told()[..] else { panic!("one interface") };
+        (it.index, it.names().collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(told(), lan0());
+    assert_eq!(follow(Some(2), "lan0"), (Some(2), "lan0".into()));
+    assert_eq!(kernel.changes(), 1, "nothing has changed");
+    assert_eq!(follow(Some(2), "lan9"), (Some(2), "lan9".into()));
+    assert_eq!(follow(None, "lan9"), (None, "lan9 lan0".into()));
+    assert_eq!(follow(Some(5), "lan0"), (Some(5), "lan0".into()));
+    // What rules say is kept out of those, whoever says it.
+    let before = told();
+    from_host(80, |it| keeper.keep_out(it)).unwrap();
+    assert!(kernel.drops(80));
+    from_host(443, |it| keeper.follow(it));
+    keeper.settle();
+    assert!(kernel.drops(443));
+    assert_eq!((told(), kernel.changes()), (before, 6));
+    drop(guard);
+}
+
+#[test]
 fn what_is_refused_changes_nothing_and_what_holds_and_fails_is_said() {
     let kernel = Kernel::default();
-    let guard = Guard::with(kernel.clone()).unwrap();
+    let guard = Guard::with(kernel.clone(), lan0()).unwrap();
     let keeper = guard.keeper();
     from_host(80, |it| keeper.keep_out(it)).unwrap();
     kernel.refuse(Some(443));

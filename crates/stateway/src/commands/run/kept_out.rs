@@ -5,9 +5,11 @@ use std::ops::RangeInclusive;
 
 use engine::FromHost;
 use netlink::nf_tables::{Chain, Field, Hook, MAX_RANGES, Match, Rule, Stage, Table, Verdict};
-use ruleset::{Forwarded, Interval, name_bits};
+use ruleset::{Forwarded, Interval};
 use steer::PortRange;
 use wire::Family;
+
+use super::guarded::{Guarded, Named};
 
 /// Priorities of chains: before tracking, right behind that, and behind the translation of
 /// destinations. That of a chain of output is the usual one.
@@ -68,6 +70,8 @@ const MAX_FORMER: usize = 256;
 /// may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptOut {
+    /// What comes in by these is the gateway's.
+    pub interfaces: Vec<Guarded>,
     /// Addresses that sources are translated to.
     pub addresses: Vec<RangeInclusive<IpAddr>>,
     /// The ports that they get or may have got, the first and the last of ranges that are apart,
@@ -94,6 +98,7 @@ impl KeptOut {
         let addresses =
             translated.addresses().map(|range| address(*range.start())..=address(*range.end()));
         Self {
+            interfaces: Vec::new(),
             addresses: addresses.collect(),
             ports: apart(named_ports.iter().copied().chain([(min, max)])),
             forwarded: forwarded.to_vec(),
@@ -103,33 +108,40 @@ impl KeptOut {
         }
     }
 
+    /// True if nothing but what is not for the host is kept from it.
+    pub fn is_nothing(&self) -> bool {
+        let interfaces = self.interfaces.clone();
+        *self == Self { interfaces, ..Self::default() }
+    }
+
     /// The same behind what was kept out before.
     pub fn after(mut self, before: &Self) -> Self {
+        self.interfaces.clone_from(&before.interfaces);
         self.ports = apart(self.ports.iter().chain(&before.ports).copied());
         self.former = latest_gone(&before.former, &before.forwarded, &self.forwarded);
         self.formerly_left = latest_gone(&before.formerly_left, &before.left, &self.left);
         self
     }
 
-    /// The table of this name that does so for packets that come in by these interfaces.
-    pub fn table(&self, name: String, interfaces: &[String]) -> Table {
-        let names = || interfaces.iter().map(|name| Field::name(name));
-        let came_in = Match::one_of(Field::InputName, names());
+    /// The table of this name that does so.
+    pub fn table(&self, name: String) -> Table {
+        let came_in = Match::one_of(Field::InputIndex, numbers(&self.interfaces));
         let to_left = Rule::new([came_in.clone()], Verdict::Jump("left"));
         let not_for_host = Rule::new([came_in.clone(), not_for_host()], Verdict::Drop);
+        let first = vec![self.unseen(), to_left.clone(), not_for_host.clone()];
         let mut chains = vec![
-            base("prerouting", Stage::Prerouting, RAW, vec![to_left.clone(), not_for_host.clone()]),
-            chain("left", self.left_rules(interfaces)),
+            base("prerouting", Stage::Prerouting, RAW, first),
+            chain("left", self.left_rules()),
         ];
         // Not every kernel has what it takes, which nobody needs without translation.
-        if *self == Self::default() {
+        if self.is_nothing() {
             return Table { name, chains };
         }
         let to_translated = Rule::new([came_in.clone()], Verdict::Jump("translated"));
         let host = vec![to_left, to_translated.clone()];
         chains.extend([
             base("host", Stage::Prerouting, BEHIND_RAW, host),
-            chain("translated", self.translated_rules(interfaces)),
+            chain("translated", self.translated_rules()),
             chain("sources", sources_rules()),
             chain("former", opens_or_belongs_to_host()),
         ]);
@@ -138,14 +150,22 @@ impl KeptOut {
             let to_led = Rule::new([came_in, translated], Verdict::Goto("led"));
             let behind = vec![not_for_host, to_led, to_translated];
             chains.push(base("behind", Stage::Prerouting, BEHIND_DSTNAT, behind));
-            chains.push(chain("led", self.led_rules(interfaces)));
+            chains.push(chain("led", self.led_rules()));
         }
         if !self.addresses.is_empty() || !self.forwarded.is_empty() {
-            let goes_out = Match::one_of(Field::OutputName, names());
+            let goes_out = Match::one_of(Field::OutputIndex, numbers(&self.interfaces));
             let answers = answers_tunnels(&goes_out).to_vec();
             chains.push(base("answers", Stage::Output, FILTER, answers));
         }
         Table { name, chains }
+    }
+
+    /// Drops what comes in by an interface that has come back with a name of theirs and has not been
+    /// seen yet.
+    fn unseen(&self) -> Rule {
+        let names = self.interfaces.iter().flat_map(Guarded::names).map(Field::name);
+        let not_own = Match::none_of(Field::InputIndex, numbers(&self.interfaces));
+        Rule::new([not_own, Match::one_of(Field::InputName, names)], Verdict::Drop)
     }
 
     /// True if the kernel gets, or got, anything that is not for the host.
@@ -154,12 +174,12 @@ impl KeptOut {
     }
 
     /// Accepts what the kernel may redirect.
-    fn left_rules(&self, interfaces: &[String]) -> Vec<Rule> {
+    fn left_rules(&self) -> Vec<Rule> {
         if !self.leaves_any() {
             return Vec::new();
         }
         let left = self.left.iter().chain(&self.formerly_left);
-        let left = left.filter_map(|packets| matches_of(packets, interfaces, Seen::Now));
+        let left = left.filter_map(|packets| self.matches_of(packets, Named::Ever, Seen::Now));
         let mut rules: Vec<_> = left.map(|matches| Rule::new(matches, Verdict::Accept)).collect();
         // Errors about what the host has answered go to whom their receiver takes for the sender.
         rules.extend([
@@ -170,14 +190,14 @@ impl KeptOut {
     }
 
     /// Drops what the gateway translates.
-    fn translated_rules(&self, interfaces: &[String]) -> Vec<Rule> {
-        let mut rules: Vec<Rule> = self
-            .forwarded
-            .iter()
-            .flat_map(|packets| forwarded_rules(packets, interfaces))
-            .collect();
-        let former = self.former.iter();
-        let former = former.filter_map(|packets| matches_of(packets, interfaces, Seen::Now));
+    fn translated_rules(&self) -> Vec<Rule> {
+        let forwarded = self.forwarded.iter();
+        let mut rules: Vec<Rule> = forwarded.flat_map(|it| self.forwarded_rules(it)).collect();
+        // What rules say of a name is gone for an interface that had it.
+        let renamed = self.forwarded.iter().filter(|packets| packets.interfaces.is_some());
+        let renamed = renamed.map(|packets| (packets, Named::Before));
+        let former = renamed.chain(self.former.iter().map(|packets| (packets, Named::Ever)));
+        let former = former.filter_map(|(it, named)| self.matches_of(it, named, Seen::Now));
         rules.extend(former.map(|matches| Rule::new(matches, Verdict::Jump("former"))));
         for is_v4 in [true, false] {
             let of_family = |range: &&RangeInclusive<IpAddr>| range.start().is_ipv4() == is_v4;
@@ -204,16 +224,79 @@ impl KeptOut {
     /// What the kernel's own rules have led to the host is the host's if it belongs to a connection
     /// that the kernel knows, or to one that it expects, or if rules here leave it too. Nothing
     /// that goes on may be taken for the beginning of another: the gateway has its connection.
-    fn led_rules(&self, interfaces: &[String]) -> Vec<Rule> {
+    fn led_rules(&self) -> Vec<Rule> {
         let known = Match::some_of(Field::TrackStatus, CONFIRMED | EXPECTED);
         let goes_on = [Match::is(Field::Protocol, TCP), Match::other_bits(TCP_FLAGS, SYN_ACK, SYN)];
         let mut rules =
             vec![Rule::new([known], Verdict::Accept), Rule::new(goes_on, Verdict::Drop)];
         let left = self.left.iter();
-        let left = left.filter_map(|packets| matches_of(packets, interfaces, Seen::Before));
+        let left = left.filter_map(|packets| self.matches_of(packets, Named::Now, Seen::Before));
         rules.extend(left.map(|matches| Rule::new(matches, Verdict::Accept)));
         rules.push(Rule::new([], Verdict::Drop));
         rules
+    }
+
+    /// What packets of one kind match; `None` if none of the interfaces is meant.
+    fn matches_of(&self, packets: &Forwarded, named: Named, seen: Seen) -> Option<Vec<Match>> {
+        let mut matches = Vec::new();
+        if let Some(names) = packets.interfaces {
+            let mut meant =
+                self.interfaces.iter().filter(|it| it.is_named(names, named)).peekable();
+            meant.peek()?;
+            matches.push(Match::one_of(Field::InputIndex, numbers(meant)));
+        }
+        let families = [packets.sources, packets.addresses].map(|it| it.map(|(family, _)| family));
+        let family = packets.family.into_iter().chain(families.into_iter().flatten()).next();
+        matches.extend(family.map(is_of));
+        if let Some((family, Interval { low, high })) = packets.sources {
+            let field = match (seen, family) {
+                (Seen::Now, _) => source(family),
+                (Seen::Before, Family::V4) => Field::OpenedFromV4,
+                (Seen::Before, Family::V6) => Field::OpenedFromV6,
+            };
+            matches.push(Match::ranges(field, [(low, high)]));
+        }
+        if let Some((family, Interval { low, high })) = packets.addresses {
+            let field = match (seen, family) {
+                (Seen::Now, _) => destination(family),
+                (Seen::Before, Family::V4) => Field::OpenedToV4,
+                (Seen::Before, Family::V6) => Field::OpenedToV6,
+            };
+            matches.push(Match::ranges(field, [(low, high)]));
+        }
+        match (packets.protocol, packets.ports) {
+            (Some(protocol), _) => matches.push(Match::is(Field::Protocol, protocol.into())),
+            (None, Some(_)) => matches.push(Match::one_of(Field::Protocol, WITH_PORTS)),
+            (None, None) => {}
+        }
+        if let Some((low, high)) = packets.ports {
+            let field = match seen {
+                Seen::Now => Field::DESTINATION_PORT,
+                Seen::Before => Field::OpenedToPort,
+            };
+            matches.push(Match::ranges(field, [(low.into(), high.into())]));
+        }
+        Some(matches)
+    }
+
+    /// The rules for one kind of packets whose destination is translated.
+    fn forwarded_rules(&self, packets: &Forwarded) -> Vec<Rule> {
+        let Some(matches) = self.matches_of(packets, Named::Now, Seen::Now) else {
+            return Vec::new();
+        };
+        if packets.ports.is_some() {
+            return vec![Rule::new(matches, Verdict::Drop)];
+        }
+        // What the host itself has opened is not translated, nor is talk on the link.
+        let talk = ECHO_REQUESTS.map(|(protocol, echo)| {
+            icmp(protocol, Match::none_of(ICMP_TYPE, [echo]), Verdict::Accept)
+        });
+        let [talk_v4, talk_v6] = talk;
+        let belongs = Rule::new([belongs_to_socket()], Verdict::Accept);
+        let rest = Rule::new([], Verdict::Drop);
+        [waits_for_anybody(), belongs, talk_v4, talk_v6, rest]
+            .map(|rule| rule.only_for(matches.iter().cloned()))
+            .to_vec()
     }
 }
 
@@ -223,6 +306,14 @@ fn base(name: &'static str, stage: Stage, priority: i32, rules: Vec<Rule>) -> Ch
 
 fn chain(name: &'static str, rules: Vec<Rule>) -> Chain {
     Chain { name, hook: None, rules }
+}
+
+/// The numbers of interfaces that are there.
+fn numbers<'a>(interfaces: impl IntoIterator<Item = &'a Guarded>) -> Vec<u128> {
+    let numbers: Vec<_> =
+        interfaces.into_iter().filter_map(|it| it.index).map(u128::from).collect();
+    // No interface has the number 0.
+    if numbers.is_empty() { vec![0] } else { numbers }
 }
 
 /// What is not for the host.
@@ -370,170 +461,6 @@ enum Seen {
     Before,
 }
 
-/// What packets of one kind match; `None` if none of the interfaces is meant.
-fn matches_of(packets: &Forwarded, interfaces: &[String], seen: Seen) -> Option<Vec<Match>> {
-    let mut matches = Vec::new();
-    if let Some(named) = packets.interfaces {
-        let is_named = |name: &&String| name_bits(name).is_some_and(|bits| named.holds(bits));
-        let names: Vec<_> = interfaces.iter().filter(is_named).collect();
-        if names.is_empty() {
-            return None;
-        }
-        let names = names.into_iter().map(|name| Field::name(name));
-        matches.push(Match::one_of(Field::InputName, names));
-    }
-    let families = [packets.sources, packets.addresses].map(|it| it.map(|(family, _)| family));
-    let family = packets.family.into_iter().chain(families.into_iter().flatten()).next();
-    matches.extend(family.map(is_of));
-    if let Some((family, Interval { low, high })) = packets.sources {
-        let field = match (seen, family) {
-            (Seen::Now, _) => source(family),
-            (Seen::Before, Family::V4) => Field::OpenedFromV4,
-            (Seen::Before, Family::V6) => Field::OpenedFromV6,
-        };
-        matches.push(Match::ranges(field, [(low, high)]));
-    }
-    if let Some((family, Interval { low, high })) = packets.addresses {
-        let field = match (seen, family) {
-            (Seen::Now, _) => destination(family),
-            (Seen::Before, Family::V4) => Field::OpenedToV4,
-            (Seen::Before, Family::V6) => Field::OpenedToV6,
-        };
-        matches.push(Match::ranges(field, [(low, high)]));
-    }
-    match (packets.protocol, packets.ports) {
-        (Some(protocol), _) => matches.push(Match::is(Field::Protocol, protocol.into())),
-        (None, Some(_)) => matches.push(Match::one_of(Field::Protocol, WITH_PORTS)),
-        (None, None) => {}
-    }
-    if let Some((low, high)) = packets.ports {
-        let field = match seen {
-            Seen::Now => Field::DESTINATION_PORT,
-            Seen::Before => Field::OpenedToPort,
-        };
-        matches.push(Match::ranges(field, [(low.into(), high.into())]));
-    }
-    Some(matches)
-}
-
-/// The rules for one kind of packets whose destination is translated.
-fn forwarded_rules(packets: &Forwarded, interfaces: &[String]) -> Vec<Rule> {
-    let Some(matches) = matches_of(packets, interfaces, Seen::Now) else { return Vec::new() };
-    if packets.ports.is_some() {
-        return vec![Rule::new(matches, Verdict::Drop)];
-    }
-    // What the host itself has opened is not translated, nor is talk on the link.
-    let talk = ECHO_REQUESTS
-        .map(|(protocol, echo)| icmp(protocol, Match::none_of(ICMP_TYPE, [echo]), Verdict::Accept));
-    let [talk_v4, talk_v6] = talk;
-    let belongs = Rule::new([belongs_to_socket()], Verdict::Accept);
-    let rest = Rule::new([], Verdict::Drop);
-    [waits_for_anybody(), belongs, talk_v4, talk_v6, rest]
-        .map(|rule| rule.only_for(matches.iter().cloned()))
-        .to_vec()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn port(port: u16) -> Forwarded {
-        Forwarded { protocol: Some(6), ports: Some((port, port)), ..Forwarded::default() }
-    }
-
-    fn kept_out(ports: impl IntoIterator<Item = u16>) -> KeptOut {
-        KeptOut { forwarded: ports.into_iter().map(port).collect(), ..KeptOut::default() }
-    }
-
-    /// The rules of a chain of the table, which has it.
-    fn rules(kept_out: &KeptOut, interface: &str, chain: &str) -> Vec<Rule> {
-        let table = kept_out.table("t".to_owned(), &[interface.to_owned()]);
-        let chain = table.chains.into_iter().find(|it| it.name == chain);
-        chain.expect("there is such a chain").rules
-    }
-
-    fn for_port(port: u128) -> Vec<Match> {
-        vec![Match::is(Field::Protocol, TCP), Match::is(Field::DESTINATION_PORT, port)]
-    }
-
-    #[test]
-    fn what_was_forwarded_is_remembered_until_it_is_again_and_no_longer_than_there_is_room() {
-        let first = kept_out([80, 443]);
-        let second = kept_out([443]).after(&first);
-        assert_eq!(
-            (&second.former[..], &second.forwarded[..]),
-            (&[port(80)][..], &[port(443)][..])
-        );
-        let third = kept_out([]).after(&second);
-        assert_eq!(third.former, [port(80), port(443)]);
-        let fourth = kept_out([80]).after(&third);
-        assert_eq!(fourth.former, [port(443)]);
-        let former = [80, 443].map(|port| Rule::new(for_port(port), Verdict::Jump("former")));
-        assert_eq!(rules(&third, "wan0", "translated"), former);
-        let many = kept_out([]).after(&kept_out(1..=1000));
-        let latest: Vec<_> = (1001 - MAX_FORMER as u16..=1000).map(port).collect();
-        assert_eq!(many.former, latest);
-        // The same again changes nothing, so the kernel is not bothered.
-        assert_eq!(kept_out([443]).after(&second), second);
-    }
-
-    #[test]
-    fn ports_that_rules_name_are_kept_out_beside_the_range_and_stay_so() {
-        assert_eq!(
-            apart([(9, 9), (1, 4), (10, 12), (3, 5), (u16::MAX, u16::MAX)].into_iter()),
-            [(1, 5), (9, 12), (u16::MAX, u16::MAX)]
-        );
-        let address = IpAddr::from([198, 51, 100, 1]);
-        let ports = |ports: &[(u16, u16)]| KeptOut {
-            addresses: vec![address..=address],
-            ports: ports.to_vec(),
-            ..KeptOut::default()
-        };
-        let after = ports(&[(1024, 2047)]).after(&ports(&[(1024, 2047), (40_000, 40_000)]));
-        let sources = Rule::new(
-            [
-                is_of(Family::V4),
-                Match::is(destination(Family::V4), 0xc633_6401),
-                Match::one_of(Field::Protocol, WITH_PORTS),
-                Match::ranges(Field::DESTINATION_PORT, [(1024, 2047), (40_000, 40_000)]),
-            ],
-            Verdict::Jump("sources"),
-        );
-        assert_eq!(rules(&after, "wan0", "translated"), [sources]);
-    }
-
-    #[test]
-    fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translation() {
-        let has_chain = |kept_out: &KeptOut, name: &str| {
-            kept_out.table("t".to_owned(), &[]).chains.iter().any(|chain| chain.name == name)
-        };
-        assert!(!has_chain(&kept_out([80]), "behind"));
-        let address: u128 = 0xc633_6401;
-        let web = Forwarded { addresses: Some((Family::V4, Interval::one(address))), ..port(80) };
-        let before = KeptOut { left: vec![web], ..kept_out([]) };
-        assert!(has_chain(&before, "behind"));
-        let is_v4 = is_of(Family::V4);
-        let mut matches = vec![is_v4.clone(), Match::is(destination(Family::V4), address)];
-        matches.extend(for_port(80));
-        let through = Rule::new(matches, Verdict::Accept);
-        let opened = [
-            is_v4,
-            Match::is(Field::OpenedToV4, address),
-            Match::is(Field::Protocol, TCP),
-            Match::is(Field::OpenedToPort, 80),
-        ];
-        let led = Rule::new(opened, Verdict::Accept);
-        let drop = Rule::new([], Verdict::Drop);
-        assert!(rules(&before, "lan0", "left").contains(&through));
-        assert!(rules(&before, "lan0", "led").ends_with(&[led.clone(), drop.clone()]));
-        // What is gone opens nothing there any more.
-        let after = kept_out([]).after(&before);
-        assert_eq!(after.formerly_left, [web]);
-        assert!(rules(&after, "lan0", "left").contains(&through));
-        let led_after = rules(&after, "lan0", "led");
-        assert!(!led_after.contains(&led) && led_after.ends_with(&[drop]));
-        let again = KeptOut { left: vec![web], ..kept_out([]) }.after(&after);
-        let table = |kept_out: &KeptOut| kept_out.table("t".to_owned(), &["lan0".to_owned()]);
-        assert_eq!(table(&again), table(&before));
-    }
-}
+#[path = "kept_out_tests.rs"]
+mod tests;

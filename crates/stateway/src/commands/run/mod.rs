@@ -2,6 +2,7 @@
 
 mod claim;
 mod guard;
+mod guarded;
 mod kept_out;
 mod notify;
 mod room;
@@ -18,6 +19,7 @@ use anyhow::Context;
 use control::{ControlSocket, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use flow::Shown;
+use netio::afpacket::Claim;
 use netio::{PortError, PortId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -26,12 +28,13 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::commands::rules::kernels_share;
-use crate::config::Configuration;
+use crate::config::{Configuration, Interface};
 use crate::log;
 use crate::outcome::UsageError;
 use crate::print::{count, duration, things};
-use claim::Claims;
+use claim::claim_all;
 use guard::{Guard, Keeper};
+use guarded::Guarded;
 use notify::Supervisor;
 
 #[derive(Debug, clap::Args)]
@@ -85,14 +88,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("can not wait for signals")?;
     // These come first: a second gateway must not touch the interfaces.
     let socket = ControlSocket::bind(&path)?;
-    let _claims = Claims::take(&config)?;
-    let names: Vec<&str> = config.interfaces.iter().map(|i| i.name.as_str()).collect();
+    let claims = claim_all(&config)?;
+    let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
     let guard = match config.mode {
         Mode::Bridge => None,
-        Mode::Routed => Some(Guard::new(names.iter().copied())?),
+        Mode::Routed => Some(Guard::new(config.interfaces.iter().map(Guarded::new).collect())?),
     };
     let keeper = guard.as_ref().map(Guard::keeper);
-    let gateway = Arc::new(start(&config, keeper, rules.as_ref())?);
+    let gateway = Arc::new(start(&config, claims, keeper, rules.as_ref())?);
     for line in rules.as_ref().map(kernels_share::lines).unwrap_or_default() {
         tracing::info!("{line}");
     }
@@ -150,18 +153,20 @@ fn shown(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Resu
 
 fn start(
     config: &Configuration,
+    claims: Vec<Claim>,
     keeper: Option<Keeper>,
     rules: Option<&RuleBook>,
 ) -> anyhow::Result<Gateway> {
-    let ports = config.interfaces.iter().enumerate().map(|(index, interface)| PortSetup {
+    let ports = config.interfaces.iter().zip(claims).zip(0..);
+    let ports = ports.map(|((interface, claim), port)| PortSetup {
         rx_queues: interface.rx_queues,
         rps_cpus: interface.rps_cpus,
         supplied_hash_symmetric: interface.supplied_hash_symmetric,
         refuses_new: interface.refuses_new,
         rp_filter: interface.rp_filter,
         ..PortSetup::new(
-            interface.name.clone(),
-            AfPacket::new(interface.name.clone(), PortId(index as u16), config.mode),
+            interface.own_name(),
+            AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode),
         )
     });
     let host_guard = keeper.map(|keeper| Arc::new(keeper) as Arc<dyn HostGuard>);
@@ -178,11 +183,13 @@ fn at_its_line(config: &Configuration, error: PortError) -> anyhow::Error {
     let name = match &error {
         PortError::Gone { interface }
         | PortError::NoInterface { interface }
+        | PortError::Claimed { interface }
         | PortError::NoPermission { interface }
         | PortError::System { interface, .. } => interface,
         _ => return error.into(),
     };
-    let line = config.interfaces.iter().find(|i| i.name == *name).map_or(0, |i| i.name_line);
+    let is_meant = |it: &&Interface| [it.own_name(), &it.name].contains(&name.as_str());
+    let line = config.interfaces.iter().find(is_meant).map_or(0, |i| i.name_line);
     let place = format!("{}:{line}", config.file.display());
     anyhow::Error::from(error).context(place)
 }
@@ -225,5 +232,30 @@ impl Signals {
                 _ = interrupt.recv() => "SIGINT",
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use netio::LinkState;
+    use steer::CpuSet;
+
+    use super::*;
+
+    #[test]
+    fn what_fails_is_told_with_the_line_of_the_interface_by_either_of_its_names() {
+        let text = "[[interface]]\nname = \"wan0\"\n[[interface]]\nname = \"lan-port\"\n";
+        let file = Path::new("gateway.toml");
+        let mut config = Configuration::parse(file, text, &CpuSet::first(4)).unwrap();
+        let (index, name, mac) = (3, "lan0".to_owned(), [2, 0, 0, 0, 0, 1]);
+        let link = LinkState { index, name, up: true, running: true, mtu: 1500, mac };
+        config.interfaces[1].link = Some(link);
+        for name in ["lan0", "lan-port"] {
+            let error = PortError::NoInterface { interface: name.into() };
+            let told = format!("{:#}", at_its_line(&config, error));
+            assert!(told.starts_with("gateway.toml:4: "), "{told}");
+        }
     }
 }

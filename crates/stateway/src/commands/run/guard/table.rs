@@ -21,7 +21,6 @@ pub trait Barrier: Debug + Send {
 #[derive(Debug)]
 pub struct HostTable {
     owner: Owner,
-    interfaces: Vec<String>,
     /// How many tables it was to make: each has a name of its own, so that one can be made beside
     /// another.
     asked: u64,
@@ -30,16 +29,16 @@ pub struct HostTable {
 }
 
 impl HostTable {
-    /// For packets that come in by these interfaces. There is no table yet.
+    /// There is no table yet.
     ///
     /// # Errors
     /// Where the kernel has no nf_tables.
-    pub fn new(interfaces: Vec<String>) -> anyhow::Result<Self> {
+    pub fn new() -> anyhow::Result<Self> {
         let owner = Owner::new().context(
             "routed mode keeps the kernel from routing as well, and needs a kernel with nf_tables \
              for it",
         )?;
-        Ok(Self { owner, interfaces, asked: 0, name: None })
+        Ok(Self { owner, asked: 0, name: None })
     }
 }
 
@@ -48,7 +47,7 @@ impl Barrier for HostTable {
     fn change(&mut self, kept_out: &KeptOut) -> anyhow::Result<()> {
         self.asked += 1;
         let name = format!("{OWN_TABLE_PREFIX}{}_{}", std::process::id(), self.asked);
-        let table = kept_out.table(name.clone(), &self.interfaces);
+        let table = kept_out.table(name.clone());
         self.owner.make(&table).map_err(|error| explained(error, kept_out))?;
         if let Some(before) = &self.name
             && let Err(error) = self.owner.delete(before)
@@ -71,7 +70,7 @@ fn explained(error: Error, kept_out: &KeptOut) -> anyhow::Error {
              systemd)",
         );
     }
-    let (keeps, needs) = match *kept_out == KeptOut::default() {
+    let (keeps, needs) = match kept_out.is_nothing() {
         true => ("the kernel from routing as well", "expression fib"),
         false => (
             "what is translated from the host, which would answer it",

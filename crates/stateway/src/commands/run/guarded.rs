@@ -1,0 +1,134 @@
+//! Interfaces as the guard tells their packets from others'.
+//!
+//! By their numbers, so that nothing gets past it when an interface is renamed. An interface that
+//! has gone and comes back has another number, and its packets may come before anybody has seen
+//! that it is back. So it is known by its name as well: the one that it has, or had.
+
+use engine::PortLink;
+use ruleset::{Interval, name_bits};
+
+use crate::config::Interface;
+
+/// Former names that are remembered of an interface.
+const MAX_FORMER: usize = 16;
+
+/// An interface of the gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guarded {
+    /// Its number; `None` while it has gone.
+    pub index: Option<u32>,
+    /// Its name, or what it was called before it went.
+    name: String,
+    /// The name that the interface has which takes its place when it has gone.
+    awaited: String,
+    /// What it was called before: connections may live that were opened then. The latest last.
+    former: Vec<String>,
+}
+
+impl Guarded {
+    /// An interface of the configuration.
+    pub fn new(interface: &Interface) -> Self {
+        Self {
+            index: interface.link.as_ref().map(|link| link.index),
+            name: interface.own_name().to_owned(),
+            awaited: interface.name.clone(),
+            former: Vec::new(),
+        }
+    }
+
+    /// The same interface as it is now.
+    pub fn follow(&mut self, port: &PortLink) {
+        self.index = port.link.map(|link| link.0);
+        if self.name != port.name {
+            self.former.retain(|name| *name != port.name);
+            self.former.push(std::mem::replace(&mut self.name, port.name.clone()));
+            let too_many = self.former.len().saturating_sub(MAX_FORMER);
+            self.former.drain(..too_many);
+        }
+    }
+
+    /// The names that its packets come by, or will when it is back.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let awaited = self.index.is_none() && self.awaited != self.name;
+        [Some(self.name.as_str()), awaited.then_some(self.awaited.as_str())].into_iter().flatten()
+    }
+
+    /// True if it is, or was, called as rules ask.
+    pub fn is_named(&self, names: Interval, when: Named) -> bool {
+        let holds = |name: &String| name_bits(name).is_some_and(|bits| names.holds(bits));
+        let (is, was) = (holds(&self.name), self.former.iter().any(holds));
+        match when {
+            Named::Now => is,
+            Named::Before => was && !is,
+            Named::Ever => is || was,
+        }
+    }
+}
+
+/// When an interface has a name that rules ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// It has it.
+    Now,
+    /// It had it.
+    Before,
+    /// Either.
+    Ever,
+}
+
+#[cfg(test)]
+impl Guarded {
+    /// One that was always called so.
+    pub fn test(index: Option<u32>, name: &str) -> Self {
+        let name = name.to_owned();
+        Self { index, awaited: name.clone(), name, former: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::LinkId;
+
+    use super::*;
+
+    fn names(it: &Guarded) -> Vec<&str> {
+        it.names().collect()
+    }
+
+    #[test]
+    fn an_interface_is_known_by_its_number_and_by_the_name_that_it_will_have() {
+        let mut it = Guarded { awaited: "port1".to_owned(), ..Guarded::test(Some(3), "lan0") };
+        let is =
+            |link: Option<u32>, name: &str| PortLink { link: link.map(LinkId), name: name.into() };
+        assert_eq!((it.index, names(&it)), (Some(3), vec!["lan0"]));
+        it.follow(&is(Some(3), "lan9"));
+        assert_eq!((it.index, names(&it)), (Some(3), vec!["lan9"]));
+        it.follow(&is(None, "lan9"));
+        assert_eq!((it.index, names(&it)), (None, vec!["lan9", "port1"]));
+        it.follow(&is(Some(7), "port1"));
+        assert_eq!((it.index, names(&it)), (Some(7), vec!["port1"]));
+    }
+
+    #[test]
+    fn former_names_are_remembered_once_each_and_not_for_ever() {
+        let mut it = Guarded::test(Some(3), "lan0");
+        let called = |name: &str| Interval::one(name_bits(name).unwrap());
+        let when = |it: &Guarded, name: &str| {
+            [Named::Now, Named::Before, Named::Ever].map(|when| it.is_named(called(name), when))
+        };
+        assert_eq!(when(&it, "lan0"), [true, false, true]);
+        for name in ["lan1", "lan0", "lan1"] {
+            it.follow(&PortLink { link: Some(LinkId(3)), name: name.into() });
+        }
+        assert_eq!(it.former, ["lan0"]);
+        assert_eq!(when(&it, "lan0"), [false, true, true]);
+        assert_eq!(when(&it, "lan1"), [true, false, true]);
+        assert_eq!(when(&it, "wan0"), [false; 3]);
+        for number in 2..100 {
+            it.follow(&PortLink { link: Some(LinkId(3)), name: format!("lan{number}") });
+        }
+        assert_eq!(it.former.len(), MAX_FORMER);
+        assert_eq!(when(&it, "lan0"), [false; 3]);
+        assert_eq!(when(&it, "lan98"), [false, true, true]);
+    }
+}

@@ -1,0 +1,159 @@
+use engine::{LinkId, PortLink};
+use ruleset::name_bits;
+
+use super::*;
+
+fn port(port: u16) -> Forwarded {
+    Forwarded { protocol: Some(6), ports: Some((port, port)), ..Forwarded::default() }
+}
+
+fn kept_out(ports: impl IntoIterator<Item = u16>) -> KeptOut {
+    KeptOut { forwarded: ports.into_iter().map(port).collect(), ..KeptOut::default() }
+}
+
+/// The rules of a chain of the table, which has it.
+fn rules(kept_out: &KeptOut, chain: &str) -> Vec<Rule> {
+    let table = kept_out.table("t".to_owned());
+    let chain = table.chains.into_iter().find(|it| it.name == chain);
+    chain.expect("there is such a chain").rules
+}
+
+fn for_port(port: u128) -> Vec<Match> {
+    vec![Match::is(Field::Protocol, TCP), Match::is(Field::DESTINATION_PORT, port)]
+}
+
+#[test]
+fn what_was_forwarded_is_remembered_until_it_is_again_and_no_longer_than_there_is_room() {
+    let first = kept_out([80, 443]);
+    let second = kept_out([443]).after(&first);
+    assert_eq!((&second.former[..], &second.forwarded[..]), (&[port(80)][..], &[port(443)][..]));
+    let third = kept_out([]).after(&second);
+    assert_eq!(third.former, [port(80), port(443)]);
+    let fourth = kept_out([80]).after(&third);
+    assert_eq!(fourth.former, [port(443)]);
+    let former = [80, 443].map(|port| Rule::new(for_port(port), Verdict::Jump("former")));
+    assert_eq!(rules(&third, "translated"), former);
+    let many = kept_out([]).after(&kept_out(1..=1000));
+    let latest: Vec<_> = (1001 - MAX_FORMER as u16..=1000).map(port).collect();
+    assert_eq!(many.former, latest);
+    // The same again changes nothing, so the kernel is not bothered.
+    assert_eq!(kept_out([443]).after(&second), second);
+}
+
+/// What is asked of the interface that a packet came in by: that it is one of these numbers.
+fn by(numbers: &[u128]) -> Match {
+    Match::one_of(Field::InputIndex, numbers.iter().copied())
+}
+
+#[test]
+fn what_comes_back_with_a_known_name_and_is_not_known_is_dropped() {
+    let called = |names: &[&str]| {
+        Match::one_of(Field::InputName, names.iter().map(|name| Field::name(name)))
+    };
+    let mut all = kept_out([]);
+    all.interfaces = vec![Guarded::test(Some(3), "wan0"), Guarded::test(Some(4), "lan0")];
+    assert!(all.is_nothing());
+    let is_own = by(&[3, 4]);
+    let not_own = Match::none_of(Field::InputIndex, [3, 4]);
+    let first = [
+        Rule::new([not_own, called(&["lan0", "wan0"])], Verdict::Drop),
+        Rule::new([is_own.clone()], Verdict::Jump("left")),
+        Rule::new([is_own, not_for_host()], Verdict::Drop),
+    ];
+    assert_eq!(rules(&all, "prerouting"), first);
+    // No number is left, and what is awaited has any other name.
+    for it in &mut all.interfaces {
+        it.follow(&PortLink { link: None, name: "dsl0".into() });
+    }
+    let nobody = Match::none_of(Field::InputIndex, [0]);
+    let names = called(&["dsl0", "wan0", "lan0"]);
+    let first = rules(&all, "prerouting");
+    assert_eq!(first[0], Rule::new([nobody, names], Verdict::Drop));
+    assert_eq!(first[1], Rule::new([by(&[0])], Verdict::Jump("left")));
+}
+
+#[test]
+fn what_rules_say_of_a_name_is_gone_for_an_interface_that_had_it() {
+    let named = Some(Interval::one(name_bits("wan0").unwrap()));
+    let mut all = kept_out([]);
+    all.forwarded.push(Forwarded { interfaces: named, ..port(443) });
+    all.left.push(Forwarded { interfaces: named, ..port(80) });
+    all.interfaces = vec![Guarded::test(Some(3), "wan0"), Guarded::test(Some(4), "lan0")];
+    let at = |number: u128, port: u128, verdict: Verdict| {
+        Rule::new([by(&[number])].into_iter().chain(for_port(port)), verdict)
+    };
+    let opened = [by(&[3]), Match::is(Field::Protocol, TCP), Match::is(Field::OpenedToPort, 80)];
+    let led = Rule::new(opened, Verdict::Accept);
+    assert_eq!(rules(&all, "translated"), [at(3, 443, Verdict::Drop)]);
+    assert!(rules(&all, "left").contains(&at(3, 80, Verdict::Accept)));
+    assert!(rules(&all, "led").contains(&led));
+    all.interfaces[0].follow(&PortLink { link: Some(LinkId(3)), name: "dsl0".into() });
+    assert_eq!(rules(&all, "translated"), [at(3, 443, Verdict::Jump("former"))]);
+    // The kernel goes on with what it has led to the host, and leads nothing new there.
+    assert!(rules(&all, "left").contains(&at(3, 80, Verdict::Accept)));
+    assert!(!rules(&all, "led").contains(&led));
+    // Another interface has the name now.
+    all.interfaces[1].follow(&PortLink { link: Some(LinkId(4)), name: "wan0".into() });
+    let both = [at(4, 443, Verdict::Drop), at(3, 443, Verdict::Jump("former"))];
+    assert_eq!(rules(&all, "translated"), both);
+}
+
+#[test]
+fn ports_that_rules_name_are_kept_out_beside_the_range_and_stay_so() {
+    assert_eq!(
+        apart([(9, 9), (1, 4), (10, 12), (3, 5), (u16::MAX, u16::MAX)].into_iter()),
+        [(1, 5), (9, 12), (u16::MAX, u16::MAX)]
+    );
+    let address = IpAddr::from([198, 51, 100, 1]);
+    let ports = |ports: &[(u16, u16)]| KeptOut {
+        addresses: vec![address..=address],
+        ports: ports.to_vec(),
+        ..KeptOut::default()
+    };
+    let after = ports(&[(1024, 2047)]).after(&ports(&[(1024, 2047), (40_000, 40_000)]));
+    let sources = Rule::new(
+        [
+            is_of(Family::V4),
+            Match::is(destination(Family::V4), 0xc633_6401),
+            Match::one_of(Field::Protocol, WITH_PORTS),
+            Match::ranges(Field::DESTINATION_PORT, [(1024, 2047), (40_000, 40_000)]),
+        ],
+        Verdict::Jump("sources"),
+    );
+    assert_eq!(rules(&after, "translated"), [sources]);
+}
+
+#[test]
+fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translation() {
+    let has_chain = |kept_out: &KeptOut, name: &str| {
+        kept_out.table("t".to_owned()).chains.iter().any(|chain| chain.name == name)
+    };
+    assert!(!has_chain(&kept_out([80]), "behind"));
+    let address: u128 = 0xc633_6401;
+    let web = Forwarded { addresses: Some((Family::V4, Interval::one(address))), ..port(80) };
+    let before = KeptOut { left: vec![web], ..kept_out([]) };
+    assert!(has_chain(&before, "behind"));
+    let is_v4 = is_of(Family::V4);
+    let mut matches = vec![is_v4.clone(), Match::is(destination(Family::V4), address)];
+    matches.extend(for_port(80));
+    let through = Rule::new(matches, Verdict::Accept);
+    let opened = [
+        is_v4,
+        Match::is(Field::OpenedToV4, address),
+        Match::is(Field::Protocol, TCP),
+        Match::is(Field::OpenedToPort, 80),
+    ];
+    let led = Rule::new(opened, Verdict::Accept);
+    let drop = Rule::new([], Verdict::Drop);
+    assert!(rules(&before, "left").contains(&through));
+    assert!(rules(&before, "led").ends_with(&[led.clone(), drop.clone()]));
+    // What is gone opens nothing there any more.
+    let after = kept_out([]).after(&before);
+    assert_eq!(after.formerly_left, [web]);
+    assert!(rules(&after, "left").contains(&through));
+    let led_after = rules(&after, "led");
+    assert!(!led_after.contains(&led) && led_after.ends_with(&[drop]));
+    let again = KeptOut { left: vec![web], ..kept_out([]) }.after(&after);
+    let table = |kept_out: &KeptOut| kept_out.table("t".to_owned());
+    assert_eq!(table(&again), table(&before));
+}
