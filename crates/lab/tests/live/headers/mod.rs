@@ -2,6 +2,7 @@
 //! own. The kernel that forwards in the same namespace is the model.
 
 mod forged;
+mod hairpin;
 mod options;
 mod player;
 mod sources;
