@@ -43,6 +43,8 @@ mod link;
 mod mtu;
 #[path = "live/operations.rs"]
 mod operations;
+#[path = "live/overruns.rs"]
+mod overruns;
 #[path = "live/port_forwards.rs"]
 mod port_forwards;
 #[path = "live/pptp.rs"]

@@ -136,6 +136,7 @@ impl Mirror {
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
                     any = true;
                     self.doubts = Doubts::ALL;
+                    self.picture.overruns += 1;
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "only tests call these functions")]
 
 mod asking;
+mod overruns;
 // The same for all tests that need a namespace to themselves.
 #[path = "../../../netio/tests/afpacket/namespace.rs"]
 mod namespace;
