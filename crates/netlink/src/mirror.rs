@@ -205,8 +205,11 @@ impl Mirror {
                     doubts.routing = true;
                 } else if header.flags & NLM_F_REPLACE != 0 {
                     fib.replace(table, route);
-                } else {
+                } else if is_v6 || header.flags & NLM_F_APPEND != 0 {
                     fib.insert(table, route);
+                } else {
+                    // Those that are there already stood aside for it (`ip route prepend`).
+                    fib.prepend(table, route);
                 }
             }
             RouteNetlinkMessage::DelRoute(message) => {
