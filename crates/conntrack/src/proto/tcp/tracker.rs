@@ -336,12 +336,20 @@ impl TcpTracker {
     /// What to do with a SYN+ACK or RST that does not answer the SYN: its receiver refuses it (RFC
     /// 9293 section 3.10.7.3), so nothing is learnt from it.
     fn not_an_answer(&self, segment: &Segment<'_>) -> Step {
-        let highest = self.halves[Direction::Original.index()].end;
-        let acknowledged = segment.acknowledgment;
-        if segment.has_ack && acknowledged != Seq(0) && acknowledged.is_after(highest) {
-            return Step::Invalid { why: Invalid::AckOver { acknowledged, highest }, cap: None };
-        }
-        Step::Pass
+        self.acknowledges_too_much(Direction::Reply, segment).unwrap_or(Step::Pass)
+    }
+
+    /// What to do with a segment that acknowledges what its peer has not sent.
+    fn acknowledges_too_much(&self, direction: Direction, segment: &Segment<'_>) -> Option<Step> {
+        let peer = direction.reversed().index();
+        let highest = self.halves[peer].end;
+        let acknowledged = match self.modes[peer].has(Mode::SACK) {
+            true => segment.highest_ack(),
+            false => segment.acknowledgment,
+        };
+        let says = segment.has_ack && segment.acknowledgment != Seq(0);
+        let why = Invalid::AckOver { acknowledged, highest };
+        (says && acknowledged.is_after(highest)).then_some(Step::Invalid { why, cap: None })
     }
 
     /// What to do with a RST that may be a guess of somebody who sees nothing of the connection,
@@ -357,11 +365,14 @@ impl TcpTracker {
             (TcpState::SynSent, Direction::Original) | (TcpState::SynSent2, _) => {
                 let why = Invalid::SequenceOver { sequence, highest };
                 let over = sequence.is_after(highest).then_some(Step::Invalid { why, cap: None });
-                over.or((sequence != half.end).then_some(Step::Pass))
+                over.or_else(|| self.acknowledges_too_much(direction, segment))
+                    .or((sequence != half.end).then_some(Step::Pass))
             }
             (state, _) if state.is_closing() && self.modes[peer].has(Mode::ACKED) => {
-                let fits =
-                    !sequence.is_before(self.halves[peer].max_ack) && !sequence.is_after(highest);
+                // A FIN may lie behind a window that is full.
+                let highest = highest.max(half.end);
+                let expected = self.halves[peer].max_ack;
+                let fits = !sequence.is_before(expected) && !sequence.is_after(highest);
                 (!fits).then_some(Step::Pass)
             }
             _ => None,
