@@ -420,7 +420,8 @@ impl TcpTracker {
             next = self.state;
         }
         // The answer to what was ignored acknowledges numbers that no window knows.
-        let answers_ignored = segment.has_ack
+        // Without a number it answers nothing, also where none was noted.
+        let answers_ignored = acknowledgment != Seq(0)
             && acknowledgment == self.last_end
             && match self.last {
                 Some((sender, FlagClass::Syn)) => seen_reply && sender == peer,

@@ -88,9 +88,11 @@ fn guessed(told: &[Told<'_>]) -> Option<&'static str> {
     if has(last, TcpFlags::RST) && is_unknown.contains(&had) && stays && goes_on {
         return Some(GUESSED_RESET);
     }
-    // For the kernel that RST was the last segment, whose sender may open the connection anew.
-    let reset = before.iter().rev().find(|it| it.ours.class == Class::Established);
-    if reset.is_some_and(|it| has(it, TcpFlags::RST)) && had == "CLOSE" {
+    // For the kernel such a RST was the last segment: its sender may open the connection anew, and
+    // what then does not fit either has less time left.
+    let was_reset =
+        |pair: &[Told<'_>]| state(&pair[0]) == Some("CLOSE") && has(&pair[1], TcpFlags::RST);
+    if had == "CLOSE" && before.windows(2).any(was_reset) {
         return Some(GUESSED_RESET);
     }
     let sequence = |told: &Told<'_>| header(told)[4..8].to_vec();
