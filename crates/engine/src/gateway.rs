@@ -396,6 +396,7 @@ impl Coordinator {
             uptime_ns,
             retired: self.retired.clone(),
             moves: self.moves,
+            route_overruns: self.routing.as_ref().map_or(0, |routing| routing.overruns),
             balance: self.config.balance,
         })
     }

@@ -100,7 +100,9 @@ pub use views::{
 };
 pub use why::Why;
 pub use zone_changes::{ChangeZonesError, ZoneBook};
-pub use zone_config::{LAST_VLAN, MOST_CONNECTIONS, TimeoutPolicy, ZoneConfig, ZoneError};
+pub use zone_config::{
+    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, TimeoutPolicy, ZoneConfig, ZoneError,
+};
 pub use zones::{MOST_ZONES, Zones, ZonesError};
 
 /// Packets that are taken from a queue and tracked in one go.

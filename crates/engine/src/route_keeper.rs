@@ -23,6 +23,10 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// together: so long after the last ones.
 const GATHER: Duration = Duration::from_millis(5);
 
+/// What is said of news that were lost, once: the status counts them.
+const OVERRUN: &str = "more has changed in the kernel at once than it keeps news of, so all routes \
+    are listed again; the status counts it as route_overruns";
+
 /// Neighbours that wait to be asked for at most, of all workers.
 const MAX_WANTED: usize = 1024;
 
@@ -161,6 +165,9 @@ impl RouteKeeper {
             if self.said.insert(what.clone()) {
                 tracing::warn!("routing: {what}");
             }
+        }
+        if picture.overruns > 0 && self.said.insert(OVERRUN.to_owned()) {
+            tracing::warn!("routing: {OVERRUN}");
         }
         let mut routing = Routing::new(picture, &self.ports);
         routing.set_checks(|port, link| {

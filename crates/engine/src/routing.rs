@@ -25,6 +25,8 @@ pub struct Routing {
     by_link: BTreeMap<LinkId, PortId>,
     /// The networks that the host has an address in, on all of its links.
     attached: BTreeMap<LinkId, Vec<IpNet>>,
+    /// As in [`Picture::overruns`].
+    pub overruns: u64,
     /// With broadcast addresses, for which it is false.
     own: HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>>,
 }
@@ -68,6 +70,7 @@ impl Routing {
                 .iter()
                 .map(|(id, link)| (*id, link.addresses.clone()))
                 .collect(),
+            overruns: picture.overruns,
             own: own_addresses(&picture.fib),
         }
     }

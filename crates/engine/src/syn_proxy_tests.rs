@@ -544,6 +544,9 @@ fn a_connection_that_has_closed_is_opened_anew_without_the_proxy() {
     assert_eq!(scene.counts().conn_reopened, 1);
 }
 
+#[path = "syn_proxy_attacked_tests.rs"]
+mod attacked;
+
 #[path = "syn_proxy_ruled_tests.rs"]
 mod ruled;
 

@@ -30,6 +30,9 @@ pub struct Status {
     pub moves: u64,
     /// How often the balancer runs; `None`: never.
     pub balance: Option<Duration>,
+    /// How often more has changed in the kernel at once than it keeps news of, so that a router has
+    /// listed all routes again.
+    pub route_overruns: u64,
 }
 
 impl Status {

@@ -8,6 +8,8 @@ use netio::PortId;
 
 /// The last VLAN identifier that a frame can have (IEEE 802.1Q section 9.6: 4095 is reserved).
 pub const LAST_VLAN: u16 = 4094;
+/// Most timeout policies: as many as zones that could have one.
+pub const MOST_TIMEOUT_POLICIES: usize = crate::MOST_ZONES;
 /// Most connections of a zone that can be asked for.
 pub const MOST_CONNECTIONS: u64 = 1 << 32;
 

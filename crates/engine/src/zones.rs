@@ -229,3 +229,7 @@ use crate::zone_config::TimeoutPolicy;
 #[cfg(test)]
 #[path = "zones_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "most_zones_tests.rs"]
+mod most;

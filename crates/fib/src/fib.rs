@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::route::{Action, NextHop, Route};
 use crate::rule::{LinkSelector, Rule, RuleAction, Selector};
-use crate::table::{Answer, Table};
+use crate::table::{Answer, Place, Table};
 use crate::{LinkId, TableId};
 
 /// Rules that are asked about one packet at most, so that `goto` makes no loop.
@@ -241,21 +241,26 @@ impl Fib {
 
     /// Adds a route, behind others of the same rank.
     pub fn insert(&mut self, table: TableId, route: Route) {
-        self.insert_route(table, route, false);
+        self.insert_route(table, route, Place::Last);
+    }
+
+    /// Adds a route, in front of others of the same rank.
+    pub fn prepend(&mut self, table: TableId, route: Route) {
+        self.insert_route(table, route, Place::First);
     }
 
     /// Puts a route in the place of the first for the same destination, source, type of
     /// service and metric; adds it if there is none.
     pub fn replace(&mut self, table: TableId, route: Route) {
-        self.insert_route(table, route, true);
+        self.insert_route(table, route, Place::Instead);
     }
 
-    fn insert_route(&mut self, table: TableId, route: Route, replaces: bool) {
+    fn insert_route(&mut self, table: TableId, route: Route, place: Place) {
         let family = usize::from(route.destination.addr().is_ipv6());
         let has_choice = matches!(&route.action, Action::Forward(hops) if hops.all().len() > 1);
         self.has_sources[family] |= route.source.is_some();
         self.tells_sources_apart[family] |= has_choice || route.source.is_some();
-        self.table_mut(table).insert(route, replaces);
+        self.table_mut(table).insert(route, place);
     }
 
     /// Takes a route out; false if there is none such.

@@ -85,17 +85,23 @@ impl<P: Divided> Sheaf<P> {
         Arc::make_mut(part)
     }
 
-    fn insert(&mut self, prefix: P, route: Route, replaces: bool) {
+    fn insert(&mut self, prefix: P, route: Route, place: Place) {
         let routes = self.part_mut(&prefix).entry(prefix).or_default();
         let is_first = routes.is_empty();
-        let is_old = |old: &&mut Route| {
-            if replaces { old.is_for_the_same(&route) } else { old.is_the_same(&route) }
+        let is_old = |old: &&mut Route| match place {
+            Place::Instead => old.is_for_the_same(&route),
+            Place::First | Place::Last => old.is_the_same(&route),
         };
         if let Some(old) = routes.iter_mut().find(is_old) {
             *old = route;
             return;
         }
-        let at = routes.partition_point(|other| other.rank() <= route.rank());
+        let at = match place {
+            Place::First => routes.partition_point(|other| other.rank() < route.rank()),
+            Place::Last | Place::Instead => {
+                routes.partition_point(|other| other.rank() <= route.rank())
+            }
+        };
         routes.insert(at, route);
         self.len += usize::from(is_first);
     }
@@ -121,13 +127,23 @@ impl<P: Divided> Sheaf<P> {
     }
 }
 
+/// Where a route is put among those of its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In front of them.
+    First,
+    /// Behind them.
+    Last,
+    /// In the place of the first for exactly the same, or behind them if there is none.
+    Instead,
+}
+
 impl Table {
-    /// Adds a route behind those of the same rank. One for exactly the same gives way to it
-    /// if it `replaces`, and so does one with the same hops: the kernel keeps no two.
-    pub(crate) fn insert(&mut self, route: Route, replaces: bool) {
+    /// Adds a route. One with the same hops gives way to it: the kernel keeps no two.
+    pub(crate) fn insert(&mut self, route: Route, place: Place) {
         match route.destination {
-            IpNet::V4(prefix) => self.v4.insert(prefix, route, replaces),
-            IpNet::V6(prefix) => self.v6.insert(prefix, route, replaces),
+            IpNet::V4(prefix) => self.v4.insert(prefix, route, place),
+            IpNet::V6(prefix) => self.v6.insert(prefix, route, place),
         }
     }
 

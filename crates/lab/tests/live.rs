@@ -45,6 +45,8 @@ mod mtu;
 mod names;
 #[path = "live/operations.rs"]
 mod operations;
+#[path = "live/overruns.rs"]
+mod overruns;
 #[path = "live/port_forwards.rs"]
 mod port_forwards;
 #[path = "live/pptp.rs"]

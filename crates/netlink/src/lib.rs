@@ -30,6 +30,9 @@ pub struct Picture {
     /// What the kernel would do and cannot be done here: rules and routes that are left out,
     /// each with the reason.
     pub unsupported: BTreeSet<String>,
+    /// How often more has changed at once than the kernel keeps news of (netlink(7), ENOBUFS).
+    /// Everything was listed again then.
+    pub overruns: u64,
 }
 
 impl Picture {

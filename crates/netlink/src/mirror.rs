@@ -136,6 +136,7 @@ impl Mirror {
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
                     any = true;
                     self.doubts = Doubts::ALL;
+                    self.picture.overruns += 1;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -204,8 +205,11 @@ impl Mirror {
                     doubts.routing = true;
                 } else if header.flags & NLM_F_REPLACE != 0 {
                     fib.replace(table, route);
-                } else {
+                } else if is_v6 || header.flags & NLM_F_APPEND != 0 {
                     fib.insert(table, route);
+                } else {
+                    // Those that are there already stood aside for it (`ip route prepend`).
+                    fib.prepend(table, route);
                 }
             }
             RouteNetlinkMessage::DelRoute(message) => {

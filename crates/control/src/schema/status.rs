@@ -39,6 +39,10 @@ pub struct Status {
     /// Time between two rounds of the balancer, milliseconds; `null`: it is off.
     #[serde(default)]
     pub balance_interval_ms: Option<u64>,
+    /// How often more has changed in the kernel at once than it keeps news of, so that a router has
+    /// listed all routes again.
+    #[serde(default)]
+    pub route_overruns: u64,
     /// Counters of all workers together, removed ones included.
     pub totals: Counters,
     /// Workers.
@@ -192,6 +196,7 @@ impl Status {
             connections_limit,
             moves: status.moves,
             balance_interval_ms: status.balance.map(|interval| interval.as_millis() as u64),
+            route_overruns: status.route_overruns,
             totals: Counters::from(&status.totals()),
             workers: status.workers.iter().map(Worker::from).collect(),
             ports: status.ports.iter().map(Port::from).collect(),

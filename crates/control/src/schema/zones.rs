@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use engine::{TimeoutPolicy as Policy, ZoneBook, ZoneConfig};
+use engine::{
+    MOST_TIMEOUT_POLICIES, MOST_ZONES, TimeoutPolicy as Policy, ZoneBook, ZoneConfig, ZonesError,
+};
 use netio::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +94,13 @@ impl SetZones {
     /// # Errors
     /// What is wrong.
     pub fn book(&self, interfaces: &[String], now: u64) -> Result<ZoneBook, String> {
+        // Each is compared with all others.
+        if self.zones.len() > MOST_ZONES {
+            return Err(ZonesError::TooMany.to_string());
+        }
+        if self.timeout_policies.len() > MOST_TIMEOUT_POLICIES {
+            return Err(format!("there may be {MOST_TIMEOUT_POLICIES} timeout policies at most"));
+        }
         let mut policies: Vec<Arc<Policy>> = Vec::new();
         for TimeoutPolicy { name, timeouts } in &self.timeout_policies {
             if policies.iter().any(|other| other.name() == name) {

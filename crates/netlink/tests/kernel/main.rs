@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "only tests call these functions")]
 
 mod asking;
+mod overruns;
 // The same for all tests that need a namespace to themselves.
 #[path = "../../../netio/tests/afpacket/namespace.rs"]
 mod namespace;
@@ -86,8 +87,9 @@ fn set_up() {
     for link in LINKS {
         let letter = &link[..1];
         ip(&format!("link add {letter}0 type veth peer name {letter}1"));
-        ip(&format!("link set {letter}0 up"));
-        ip(&format!("link set {letter}1 up"));
+        // Without link-local addresses, which come a second later.
+        ip(&format!("link set {letter}0 addrgenmode none up"));
+        ip(&format!("link set {letter}1 addrgenmode none up"));
     }
     ip("link property add dev a0 altname also-a");
     for (number, link) in LINKS.iter().enumerate() {
@@ -281,6 +283,8 @@ fn orders(random: &mut Random) -> (Vec<Order>, Vec<Order>) {
                 .push(order.with(text.replace("route add", "route replace").replace("a0", "c0"))),
             2 => changes
                 .push(order.with(text.replace("route add", "route append").replace("b0", "c0"))),
+            3 if !order.v6 => changes
+                .push(order.with(text.replace("route add", "route prepend").replace("c0", "a0"))),
             _ => {}
         }
     }
@@ -339,6 +343,36 @@ fn packets_go_where_the_kernel_sends_them() {
         }
         println!("{asked} packets, {forwarded} forwarded");
         assert!(forwarded * 4 > asked, "too few packets have a way");
+    });
+}
+
+#[test]
+fn what_is_put_in_front_of_others_is_asked_and_replaced_first() {
+    isolated("what_is_put_in_front_of_others_is_asked_and_replaced_first", || {
+        set_up();
+        let mut mirror = Mirror::open().unwrap();
+        let mut kernel = Kernel::open();
+        let source = "203.0.113.1".parse().unwrap();
+        let from = mirror.picture().link_named("c0").unwrap();
+        let ports = Some((1, 1));
+        let query = Query {
+            protocol: 17,
+            ports,
+            ..Query::new(source, "198.51.100.1".parse().unwrap(), from)
+        };
+        for (order, hop) in [
+            ("add", "via 192.0.2.2 dev a0"),
+            ("append", "via 192.0.2.18 dev b0"),
+            ("prepend", "via 192.0.2.19 dev b0"),
+            ("replace", "via 192.0.2.3 dev a0"),
+            ("del", "via 192.0.2.3 dev a0"),
+        ] {
+            ip(&format!("route {order} 198.51.100.0/24 {hop}"));
+            mirror.refresh().unwrap();
+            assert_eq!(routes(&mirror), routes(&Mirror::open().unwrap()), "{order}");
+            let theirs = kernel.way(&query);
+            assert_eq!(ways(&mirror, &query), BTreeSet::from([theirs]), "{order}");
+        }
     });
 }
 

@@ -73,7 +73,8 @@ impl Problems {
 #[derive(Debug)]
 pub struct Reader<'t> {
     file: &'t Path,
-    text: &'t str,
+    /// Offsets of the ends of lines: a file may have as many problems as lines.
+    line_ends: Vec<usize>,
     problems: Vec<Problem>,
 }
 
@@ -83,20 +84,23 @@ impl<'t> Reader<'t> {
     /// # Errors
     /// All errors of syntax; where there is one, nothing else can be relied on.
     pub fn open(file: &'t Path, text: &'t str) -> Result<(Self, Spanned<DeTable<'t>>), Problems> {
-        let mut reader = Self { file, text, problems: Vec::new() };
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let line_ends = ends.map(|(at, _)| at).collect();
+        let mut reader = Self { file, line_ends, problems: Vec::new() };
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             let offset = error.span().map_or(text.len(), |span| span.start);
             reader.note(offset, "", error.message());
         }
-        let table = Problems::or_value(reader.finish(), table)?;
-        Ok((Self { file, text, problems: Vec::new() }, table))
+        match reader.has_problems() {
+            true => Err(Problems(reader.finish())),
+            false => Ok((reader, table)),
+        }
     }
 
     /// The line of a byte offset, from 1.
     pub fn line(&self, offset: usize) -> usize {
-        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-        before.iter().filter(|&&byte| byte == b'\n').count() + 1
+        self.line_ends.partition_point(|&end| end < offset) + 1
     }
 
     /// Notes a problem at a byte offset.

@@ -34,7 +34,7 @@ pub(super) fn read(
     if let Some(section) = table(&mut reader, &mut document, "gateway") {
         gateway(&mut reader, section, &mut config);
     }
-    config.interfaces = tables(&mut reader, &mut document, "interface")
+    config.interfaces = tables(&mut reader, &mut document, "interface", MOST_TABLES)
         .into_iter()
         .filter_map(|section| interface(&mut reader, section, cpus, &config))
         .collect();
@@ -55,7 +55,7 @@ pub(super) fn read(
     if let Some(section) = table(&mut reader, &mut document, "labels") {
         config.labels = labels(&mut reader, section).into();
     }
-    for section in tables(&mut reader, &mut document, "helper") {
+    for section in tables(&mut reader, &mut document, "helper", MOST_TABLES) {
         helper(&mut reader, section, &mut config.settings.conntrack.helpers);
     }
     if let Some(section) = table(&mut reader, &mut document, "rules") {
@@ -371,11 +371,15 @@ pub(super) fn table<'t>(
     }
 }
 
-/// An array of tables of the document.
+/// Most tables of one name that are read; there are fewer ports to give numbers to.
+const MOST_TABLES: usize = u16::MAX as usize;
+
+/// An array of tables of the document. What is beyond `most` is not looked at.
 pub(super) fn tables<'t>(
     reader: &mut Reader<'_>,
     document: &mut Section<'t>,
     name: &'static str,
+    most: usize,
 ) -> Vec<Section<'t>> {
     let Some(entry) = document.take(name) else { return Vec::new() };
     let DeValue::Array(array) = entry.value else {
@@ -383,8 +387,14 @@ pub(super) fn tables<'t>(
         return Vec::new();
     };
     let mut sections = Vec::new();
-    for element in array {
+    let count = array.len();
+    for (index, element) in array.into_iter().enumerate() {
         let offset = element.span().start;
+        if index == most {
+            let what = format!("there may be {most} of them at most, and the file has {count}");
+            reader.note(offset, name, what);
+            break;
+        }
         match element.into_inner() {
             DeValue::Table(table) => sections.push(section(name, offset, table)),
             other => {

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use conntrack::{Prefix, PrefixError, RESERVE_SHARE, Reserve};
-use engine::{LAST_VLAN, MOST_CONNECTIONS, MOST_ZONES, TimeoutPolicy, ZoneConfig, ZoneError};
+use engine::{
+    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, MOST_ZONES, TimeoutPolicy, ZoneConfig,
+    ZoneError,
+};
 use flow::{SetTunableError, Zone};
 use netio::PortId;
 use toml::de::DeValue;
@@ -18,7 +21,7 @@ pub(super) fn policies(
     document: &mut Section<'_>,
 ) -> Vec<Arc<TimeoutPolicy>> {
     let mut policies: Vec<Arc<TimeoutPolicy>> = Vec::new();
-    for mut section in tables(reader, document, "timeout_policy") {
+    for mut section in tables(reader, document, "timeout_policy", MOST_TIMEOUT_POLICIES) {
         let offset = section.place_of("name");
         if !section.has("name") {
             let what = "is missing; for example name = \"short\"";
@@ -58,14 +61,11 @@ pub(super) fn read(
     policies: &[Arc<TimeoutPolicy>],
 ) -> Vec<ZoneConfig> {
     let (mut zones, mut lines) = (Vec::<ZoneConfig>::new(), Vec::new());
-    for section in tables(reader, document, "zone") {
+    for section in tables(reader, document, "zone", MOST_ZONES) {
         let offset = section.place_of("id");
         let Some(zone) = zone(reader, section, interfaces, policies) else { continue };
         if zones.iter().any(|other| other.zone == zone.zone) {
             reader.note(offset, "zone.id", format!("{} is already another zone", zone.zone.0));
-        }
-        if zones.len() > MOST_ZONES {
-            break;
         }
         zones.push(zone);
         lines.push(reader.line(offset));
@@ -142,19 +142,26 @@ fn tune(
     }
 }
 
+/// Names that a problem lists at most: each zone may have one.
+const MOST_NAMED: usize = 16;
+
 fn find_policy(
     value: &DeValue<'_>,
     policies: &[Arc<TimeoutPolicy>],
 ) -> Result<Arc<TimeoutPolicy>, String> {
     let name = text(value, "the name of a [[timeout_policy]]")?;
     let found = policies.iter().find(|policy| policy.name() == name);
-    let known: Vec<_> = policies.iter().map(|policy| policy.name()).collect();
-    found.cloned().ok_or_else(|| match known.as_slice() {
-        [] => format!("{name:?} is not the name of a [[timeout_policy]]; there is none"),
-        known => {
-            let known = known.join(", ");
-            format!("{name:?} is not the name of a [[timeout_policy]]; there are: {known}")
+    found.cloned().ok_or_else(|| {
+        let mut known: Vec<_> = policies.iter().map(|policy| policy.name()).collect();
+        if known.is_empty() {
+            return format!("{name:?} is not the name of a [[timeout_policy]]; there is none");
         }
+        if known.len() > MOST_NAMED {
+            known.truncate(MOST_NAMED);
+            known.push("and others");
+        }
+        let known = known.join(", ");
+        format!("{name:?} is not the name of a [[timeout_policy]]; there are: {known}")
     })
 }
 

@@ -192,3 +192,35 @@ reserve_connections = 5
 "#
     ), @r#"gateway.toml:8: conntrack.reserve: "2001:db8::1/64" has bits behind its length; write "2001:db8::/64" for the network or "2001:db8::1" for the host"#);
 }
+
+/// Whoever asks for far too many is told so once, whatever else is wrong with them.
+#[test]
+fn a_hundred_thousand_zones_are_refused_at_once() {
+    let interfaces = "[[interface]]\nname = \"a\"\n[[interface]]\nname = \"b\"\n";
+    let file = |table: &dyn Fn(u32) -> String| {
+        interfaces.to_owned() + &(1..=100_000).map(table).collect::<String>()
+    };
+    let told =
+        "gateway.toml:2053: zone: there may be 1024 of them at most, and the file has 100000";
+    // With the numbers that there are, and with such as no zone can have from the start.
+    let numbered =
+        |first: u32| problems(&file(&|zone| format!("[[zone]]\nid = {}\n", first + zone)));
+    let (all, none) = (numbered(0), numbered(65_535));
+    assert!(all.contains(told), "{}", &all[..all.len().min(500)]);
+    assert!(none.contains(told) && none.lines().count() == 1025, "{}", none.lines().count());
+    let policies = problems(&file(&|policy| format!("[[timeout_policy]]\nname = \"{policy}\"\n")));
+    assert_eq!(policies, told.replace("zone:", "timeout_policy:"));
+}
+
+#[test]
+fn a_policy_that_is_not_there_has_few_others_named() {
+    let policies = (0..1024).map(|name| format!("[[timeout_policy]]\nname = \"{name}\"\n"));
+    let zone = "[[zone]]\nid = 1\ntimeout_policy = \"absent\"\n";
+    let told = problems(&(policies.collect::<String>() + zone));
+    assert!(
+        told.ends_with(
+            "there are: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, and others"
+        ),
+        "{told}"
+    );
+}

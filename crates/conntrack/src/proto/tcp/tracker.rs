@@ -1,7 +1,7 @@
 //! A tracked connection.
 
 use super::segment::Segment;
-use super::window::{Fit, Half, Mode};
+use super::window::{Fit, Half, MIN_ACK_WINDOW, Mode};
 use super::{FlagClass, Invalid, Seq, TcpSettings, TcpState, Transition, opening, transition};
 use crate::Direction;
 
@@ -224,7 +224,7 @@ impl TcpTracker {
         assured: bool,
         settings: &TcpSettings,
     ) -> Plan {
-        use FlagClass::{Ack, Rst, Syn};
+        use FlagClass::{Ack, Rst, Syn, SynAck};
         use TcpState::{Close, Established, LastAck, SynRecv, SynSent, SynSent2, TimeWait};
 
         let (state, class) = (self.state, segment.class);
@@ -248,6 +248,13 @@ impl TcpTracker {
             (Syn, SynSent2) => {
                 self.ignored_syn.set(Mode::SIMULTANEOUS);
                 Plan::Check(SynSent2)
+            }
+            (SynAck, SynRecv)
+                if state == SynSent
+                    && direction == Direction::Reply
+                    && !self.answers_syn(segment) =>
+            {
+                Plan::Done(self.not_an_answer(segment))
             }
             // Both ends of a simultaneous open send a SYN+ACK, and the ACK of
             // either completes it.
@@ -318,6 +325,60 @@ impl TcpTracker {
         self.modes[from].forget();
     }
 
+    /// True for a segment that acknowledges what the opener has sent, which somebody who sees
+    /// nothing of it can only guess. One more could answer a keep-alive.
+    pub(super) fn answers_syn(&self, segment: &Segment<'_>) -> bool {
+        let sent = self.halves[Direction::Original.index()].end;
+        let ack = segment.acknowledgment;
+        segment.has_ack && !ack.is_after(sent.plus(1)) && ack.is_after(sent.minus(MIN_ACK_WINDOW))
+    }
+
+    /// What to do with a SYN+ACK or RST that does not answer the SYN: its receiver refuses it (RFC
+    /// 9293 section 3.10.7.3), so nothing is learnt from it.
+    fn not_an_answer(&self, segment: &Segment<'_>) -> Step {
+        self.acknowledges_too_much(Direction::Reply, segment).unwrap_or(Step::Pass)
+    }
+
+    /// What to do with a segment that acknowledges what its peer has not sent.
+    fn acknowledges_too_much(&self, direction: Direction, segment: &Segment<'_>) -> Option<Step> {
+        let peer = direction.reversed().index();
+        let highest = self.halves[peer].end;
+        let acknowledged = match self.modes[peer].has(Mode::SACK) {
+            true => segment.highest_ack(),
+            false => segment.acknowledgment,
+        };
+        let says = segment.has_ack && segment.acknowledgment != Seq(0);
+        let why = Invalid::AckOver { acknowledged, highest };
+        (says && acknowledged.is_after(highest)).then_some(Step::Invalid { why, cap: None })
+    }
+
+    /// What to do with a RST that may be a guess of somebody who sees nothing of the connection,
+    /// where the windows do not tell because an end has said nothing yet or one has closed. Its
+    /// receiver knows better, so it goes on and closes nothing here.
+    fn guessed(&self, direction: Direction, segment: &Segment<'_>) -> Option<Step> {
+        let (half, sequence) = (&self.halves[direction.index()], segment.sequence);
+        let (peer, highest) = (direction.reversed().index(), half.max_end);
+        match (self.state, direction) {
+            (TcpState::SynSent, Direction::Reply) if !self.answers_syn(segment) => {
+                Some(self.not_an_answer(segment))
+            }
+            (TcpState::SynSent, Direction::Original) | (TcpState::SynSent2, _) => {
+                let why = Invalid::SequenceOver { sequence, highest };
+                let over = sequence.is_after(highest).then_some(Step::Invalid { why, cap: None });
+                over.or_else(|| self.acknowledges_too_much(direction, segment))
+                    .or((sequence != half.end).then_some(Step::Pass))
+            }
+            (state, _) if state.is_closing() && self.modes[peer].has(Mode::ACKED) => {
+                // A FIN may lie behind a window that is full.
+                let highest = highest.max(half.end);
+                let expected = self.halves[peer].max_ack;
+                let fits = !sequence.is_before(expected) && !sequence.is_after(highest);
+                (!fits).then_some(Step::Pass)
+            }
+            _ => None,
+        }
+    }
+
     /// The checks of a RST, stricter than the windows because a forged one is
     /// cheap (RFC 5961 section 3).
     fn reset(
@@ -335,7 +396,7 @@ impl TcpTracker {
         // On its way out, the ports may be in use by a connection that the
         // tracker did not see begin.
         if self.state.is_closing() {
-            return Plan::Trust(Close);
+            return self.guessed(direction, segment).map_or(Plan::Trust(Close), Plan::Done);
         }
         let established = self.state == Established && assured;
         let mut next = Close;
@@ -359,7 +420,9 @@ impl TcpTracker {
             next = self.state;
         }
         // The answer to what was ignored acknowledges numbers that no window knows.
-        let answers_ignored = acknowledgment == self.last_end
+        // Without a number it answers nothing, also where none was noted.
+        let answers_ignored = acknowledgment != Seq(0)
+            && acknowledgment == self.last_end
             && match self.last {
                 Some((sender, FlagClass::Syn)) => seen_reply && sender == peer,
                 Some((_, FlagClass::Ack)) => !assured,
@@ -368,7 +431,15 @@ impl TcpTracker {
         let answers_challenge = self.state == SynSent
             && self.last == Some((Direction::Reply, FlagClass::Ack))
             && sequence == self.last_acknowledgment;
-        if answers_ignored || answers_challenge { Plan::Trust(next) } else { Plan::Check(next) }
+        if answers_challenge {
+            // Its sender goes on opening the connection (RFC 9293 section 3.5.1), and what it
+            // answers may have been forged.
+            return Plan::Done(Step::Pass);
+        }
+        if answers_ignored {
+            return Plan::Trust(next);
+        }
+        self.guessed(direction, segment).map_or(Plan::Check(next), Plan::Done)
     }
 
     /// After a FIN or RST outside the windows in both directions the ends have

@@ -191,11 +191,54 @@ fn a_rst_before_any_answer_deletes() {
 }
 
 #[test]
-fn any_rst_ends_a_connection_on_its_way_out() {
-    let mut watched = Watched::established();
-    watched.accepts(Original, &segment(FIN, 101, 501));
-    watched.accepts(Reply, &segment(RST, 9_999_999, 0));
-    assert_eq!(watched.tracker.state(), Close);
+fn a_rst_that_may_be_guessed_goes_on_and_deletes_nothing() {
+    for (direction, rst) in [
+        (Reply, segment(RST, 0, 0)),
+        (Reply, segment(RST, 5_000_000, 0)),
+        (Reply, segment(RST_ACK, 7, 101_u32.wrapping_sub(70_000))),
+        (Original, segment(RST, 0, 0)),
+        (Original, segment(RST, 100_u32.wrapping_sub(9_999), 0)),
+    ] {
+        let mut watched = opened();
+        watched.passes(direction, &rst);
+        watched.accepts(Reply, &segment(SYN_ACK, 500, 101));
+        assert_eq!(watched.tracker.state(), SynRecv);
+    }
+    opened().refuses(Original, &segment(RST, 102, 0));
+}
+
+#[test]
+fn nothing_is_learnt_from_what_answers_another_syn() {
+    let mut watched = opened();
+    watched.passes(Reply, &segment(SYN_ACK, 2_000_000_000, 101_u32.wrapping_sub(70_000)));
+    watched.refuses(Reply, &segment(SYN_ACK, 2_000_000_000, 9_000));
+    watched.accepts(Reply, &segment(SYN_ACK, 500, 101));
+    // Nor from a second SYN, if the real answer comes.
+    let mut watched = opened();
+    watched.passes(Reply, &segment(SYN, 2_000_000_000, 0));
+    watched.accepts(Reply, &segment(SYN_ACK, 500, 101));
+    watched.accepts(Original, &segment(ACK, 101, 501));
+    watched.accepts(Reply, &segment(ACK, 501, 101).data(50));
+    assert_eq!(watched.tracker.state(), Established);
+}
+
+#[test]
+fn a_rst_in_the_window_ends_a_connection_on_its_way_out() {
+    let closing = || {
+        let mut watched = Watched::established();
+        watched.accepts(Original, &segment(FIN, 101, 501));
+        watched
+    };
+    for sequence in [501, 502, 1000] {
+        let mut watched = closing();
+        watched.accepts(Reply, &segment(RST, sequence, 0));
+        assert_eq!(watched.tracker.state(), Close);
+    }
+    for sequence in [0, 500, 9_999_999] {
+        let mut watched = closing();
+        watched.passes(Reply, &segment(RST, sequence, 0));
+        assert_eq!(watched.tracker.state(), FinWait);
+    }
 }
 
 #[test]
@@ -229,8 +272,11 @@ fn a_challenge_ack_is_not_the_last_ack() {
 fn a_half_open_servers_ack_passes_and_so_does_the_rst_that_it_provokes() {
     let mut watched = opened();
     watched.passes(Reply, &segment(ACK, 8000, 7000));
-    watched.accepts(Original, &segment(RST, 7000, 0));
-    assert_eq!(watched.tracker.state(), Close);
+    watched.passes(Original, &segment(RST, 7000, 0));
+    // The ACK may have been forged, and the real answer is on its way; else the opener asks again.
+    watched.accepts(Original, &segment(SYN, 100, 0));
+    watched.accepts(Reply, &segment(SYN_ACK, 500, 101));
+    assert_eq!(watched.tracker.state(), SynRecv);
 }
 
 #[test]

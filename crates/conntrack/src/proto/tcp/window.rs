@@ -192,6 +192,13 @@ impl TcpTracker {
         let anew = syn
             && matches!(self.state(), TcpState::SynSent | TcpState::SynRecv)
             && numbers.end.is_after(self.halves[from].end);
+        // Only who has got the opener's SYN can acknowledge it, so the SYN before was forged.
+        let anew = anew
+            || segment.class == FlagClass::SynAck
+                && direction == Direction::Reply
+                && self.state() == TcpState::SynSent2
+                && numbers.end != self.halves[from].end
+                && self.answers_syn(segment);
 
         if syn && (unheard || anew) {
             self.begin(direction, segment);

@@ -9,6 +9,9 @@ use wire::build::PacketBuilder;
 
 use crate::scenario::stateway_binary;
 
+/// The router's interfaces.
+const ENDS: [&str; 2] = ["client0", "server0"];
+
 /// Stations of the router's ends and of the hosts, the client's side first (RFC 9542).
 const ROUTER: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 3], [0, 0, 0x5e, 0, 0x53, 4]];
 const HOSTS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 1], [0, 0, 0x5e, 0, 0x53, 2]];
@@ -52,6 +55,7 @@ pub struct Router {
     pub namespace: Namespace,
     hosts: Namespace,
     player: String,
+    burst: String,
 }
 
 impl Router {
@@ -78,7 +82,9 @@ impl Router {
                 &known(format!("2001:db8:{number}::{number}")),
             ])?;
         }
-        let router = Self { player: hosts.write_file("player.py", PLAYER)?, hosts, namespace };
+        let player = hosts.write_file("player.py", PLAYER)?;
+        let burst = hosts.write_file("burst.py", BURST)?;
+        let router = Self { player, burst, hosts, namespace };
         router.set(&[
             "net.ipv4.ip_forward=1",
             "net.ipv6.conf.all.forwarding=1",
@@ -100,13 +106,28 @@ impl Router {
     /// Starts Stateway in the kernel's place, with this behind the names of its interfaces.
     pub fn stateway(&self, keys: [&str; 2]) -> Result<Stateway> {
         let interface = |(name, keys)| format!("[[interface]]\nname = \"{name}\"\n{keys}\n");
-        let interfaces: String = ["client0", "server0"].iter().zip(keys).map(interface).collect();
-        let spec = StatewaySpec {
+        let interfaces: String = ENDS.iter().zip(keys).map(interface).collect();
+        self.start(StatewaySpec {
             interfaces: Vec::new(),
-            routed: true,
             more: interfaces,
             ..StatewaySpec::new(stateway_binary()?, 1)
-        };
+        })
+    }
+
+    /// The same with rules as nft prints them, and with a single bucket, so that translation keeps
+    /// all ports that are free, as the kernel's does.
+    pub fn stateway_with_rules(&self, printed: &str, tunables: &str) -> Result<Stateway> {
+        let file = self.namespace.write_file("rules.json", printed.as_bytes())?;
+        self.start(StatewaySpec {
+            interfaces: ENDS.map(str::to_owned).to_vec(),
+            gateway: "buckets = 1\n".to_owned(),
+            more: format!("[rules]\nfile = \"{file}\"\n[tunables]\n{tunables}\n"),
+            ..StatewaySpec::new(stateway_binary()?, 1)
+        })
+    }
+
+    fn start(&self, spec: StatewaySpec) -> Result<Stateway> {
+        let spec = StatewaySpec { routed: true, ..spec };
         Stateway::start(&self.namespace, &spec, &Placement::free())
     }
 
@@ -118,15 +139,7 @@ impl Router {
             PacketBuilder::v4(CLIENT, SERVER).ttl(ttl).udp(9, 9, &[ttl; 24], &mut frame);
             Sent { side: Side::Client, frame }
         });
-        for Sent { side, frame } in sent.iter().chain(&ends) {
-            let (name, at) = match side {
-                Side::Client => ("client", 0),
-                Side::Server => ("server", 1),
-            };
-            let link: Vec<u8> = [ROUTER[at], HOSTS[at]].concat();
-            // Writing to a string does not fail.
-            let _ = writeln!(text, "{name} {}{}", hex(&link), hex(&frame[12..]));
-        }
+        sent.iter().chain(&ends).for_each(|sent| order(&mut text, sent));
         let file = self.hosts.write_file("frames", text.as_bytes())?;
         let player = self.hosts.program("python3").args([&self.player, &file]);
         let told = player.limit(LIMIT).check()?;
@@ -134,18 +147,47 @@ impl Router {
         assert_eq!(fates.len(), sent.len());
         Ok(fates)
     }
+
+    /// Sends frames as fast as they come through, and returns all that came out. Nothing is sent
+    /// behind one of the marks, for which there is a true here, before it came out; the last 8
+    /// bytes of a mark are in no other frame.
+    pub fn burst(&self, sent: &[(Sent, bool)]) -> Result<Vec<Sent>> {
+        let mut text = String::new();
+        for (sent, is_mark) in sent {
+            text += if *is_mark { "- " } else { "" };
+            order(&mut text, sent);
+        }
+        let file = self.hosts.write_file("frames", text.as_bytes())?;
+        let player = self.hosts.program("python3").args([&self.burst, &file]);
+        let told = player.limit(LIMIT).check()?;
+        let came = told.lines().filter_map(|line| line.split_once(' '));
+        Ok(came.map(|(name, frame)| Sent { side: side(name), frame: bytes(frame) }).collect())
+    }
 }
 
 const PLAYER: &[u8] = include_bytes!("player.py");
+const BURST: &[u8] = include_bytes!("forged/burst.py");
+
+/// A line that has a player send a frame to the router.
+fn order(text: &mut String, Sent { side, frame }: &Sent) {
+    let (name, at) = match side {
+        Side::Client => ("client", 0),
+        Side::Server => ("server", 1),
+    };
+    let link: Vec<u8> = [ROUTER[at], HOSTS[at]].concat();
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{name} {}{}", hex(&link), hex(&frame[12..]));
+}
+
+fn side(name: &str) -> Side {
+    if name == "client" { Side::Client } else { Side::Server }
+}
 
 fn read(line: &str) -> Fate {
     let told: Value = serde_json::from_str(line).expect("the player prints JSON");
     let list = |key: &str| told[key].as_array().expect("a list");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    let out = list("out").iter().map(|out| {
-        let side = if out[0] == "client" { Side::Client } else { Side::Server };
-        (side, bytes(&text(&out[1])))
-    });
+    let out = list("out").iter().map(|out| (side(&text(&out[0])), bytes(&text(&out[1]))));
     let answers = list("answers").iter().map(|answer| bytes(&text(answer))).collect();
     Fate { out: out.collect(), answers }
 }

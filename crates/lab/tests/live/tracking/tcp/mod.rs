@@ -17,7 +17,7 @@ pub const TCP: Comparison = Comparison {
     tunables,
     generate: generate::generate,
     rule,
-    rules: &[CLOSING],
+    rules: &[CLOSING, GUESSED_RESET, GUESSED_ANSWER],
     lists_alike: |_| true,
     expected: None,
 };
@@ -60,13 +60,66 @@ fn tunables(batch: u64) -> Vec<(String, u64)> {
 const CLOSING: &str = "closing out of window lowers any timer to the tunable";
 const TWO_MINUTES_S: u64 = 120;
 
+/// Where the windows do not tell, the kernel believes every RST: while an end has said nothing yet,
+/// and when one has closed. Ours goes on to its receiver as well.
+const GUESSED_RESET: &str = "a RST at any number closes nothing";
+/// The kernel learns the numbers of a SYN+ACK before it finds that it answers another SYN, and
+/// those of a second SYN, so that it does not know the real answer.
+const GUESSED_ANSWER: &str = "nothing is learnt from a SYN+ACK that answers no SYN";
+
+/// The TCP header of a packet.
+fn header<'a>(told: &Told<'a>) -> &'a [u8] {
+    &told.frame[if told.frame[12] == 8 { 34 } else { 54 }..]
+}
+
+fn has(told: &Told<'_>, flags: TcpFlags) -> bool {
+    TcpFlags(header(told)[13]).contains(flags)
+}
+
+/// Why we make less of the last segment, or have made less of one before, that may be a guess.
+fn guessed(told: &[Told<'_>]) -> Option<&'static str> {
+    let state = |told: &Told<'_>| told.ours.entry.and_then(|entry| entry.state);
+    let (last, before) = told.split_last()?;
+    let (had, stays) =
+        (before.last().and_then(state)?, before.last().and_then(state) == state(last));
+    let is_unknown =
+        ["SYN_SENT", "SYN_SENT2", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE"];
+    let goes_on = last.ours.class == last.kernel.class || last.ours.class == Class::Invalid;
+    if has(last, TcpFlags::RST) && is_unknown.contains(&had) && stays && goes_on {
+        return Some(GUESSED_RESET);
+    }
+    // For the kernel such a RST was the last segment: its sender may open the connection anew, and
+    // what then does not fit either has less time left.
+    let was_reset =
+        |pair: &[Told<'_>]| state(&pair[0]) == Some("CLOSE") && has(&pair[1], TcpFlags::RST);
+    if had == "CLOSE" && before.windows(2).any(was_reset) {
+        return Some(GUESSED_RESET);
+    }
+    let sequence = |told: &Told<'_>| header(told)[4..8].to_vec();
+    let answers_nothing = |at: usize| {
+        let (before, answer) = (&told[..at], &told[at]);
+        let is_syn = |it: &&Told<'_>| it.from == answer.from && has(it, TcpFlags::SYN);
+        let is_answer = has(answer, TcpFlags::SYN.with(TcpFlags::ACK));
+        match before.last().and_then(state) {
+            Some("SYN_SENT") => {
+                (is_answer || has(answer, TcpFlags::RST)) && state(answer) == Some("SYN_SENT")
+            }
+            Some("SYN_SENT2") => {
+                let syn = before.iter().rev().find(is_syn);
+                is_answer && syn.is_some_and(|syn| sequence(syn) != sequence(answer))
+            }
+            _ => false,
+        }
+    };
+    (1..told.len()).any(answers_nothing).then_some(GUESSED_ANSWER)
+}
+
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let last = told.last()?;
-    let closes = |told: &Told<'_>| {
-        let header = if told.frame[12] == 8 { 34 } else { 54 };
-        let flags = TcpFlags(told.frame[header + 13]);
-        flags.contains(TcpFlags::FIN) || flags.contains(TcpFlags::RST)
-    };
+    if let Some(guessed) = guessed(told) {
+        return Some(guessed);
+    }
+    let closes = |told: &Told<'_>| has(told, TcpFlags::FIN) || has(told, TcpFlags::RST);
     let both_close = closes(last) && told.iter().any(|told| told.from != last.from && closes(told));
     let (kernel, ours) = (last.kernel, last.ours);
     let (kernels, own) = (kernel.entry?, ours.entry?);
