@@ -262,8 +262,8 @@ impl Worker {
         }
         (journey.output, journey.mark) = (outer.output, outer.mark);
         let inside = self.ownership.get(packet.bucket).and_then(|it| it.inside.as_ref());
-        let asked =
-            inside.and_then(|inside| Asked::of(&inside.connections, inner.keyed, tracked, now));
+        let asked = inside
+            .and_then(|inside| Asked::of(&inside.connections, inner.keyed.as_ref(), tracked, now));
         let bytes = packet.frame.bytes();
         let zones = ZonePair::both(packet.origin.zone);
         let view = PacketView {

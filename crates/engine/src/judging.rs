@@ -67,16 +67,17 @@ impl Worker {
         screening: Screening,
         now: Timestamp,
     ) -> Result<Passed, Why> {
-        // One look at both, as nearly no packet is either.
-        let (mut tracked, mut last) = match packet.untracked | packet.carries {
-            true => self.track_unusual(packet, screening, now),
-            false => (self.track(packet, screening, now), Last::Nothing),
+        let mut tracked = if packet.untracked {
+            Tracked::alone(Class::Untracked)
+        } else {
+            self.track(packet, screening, now)
         };
+        let mut answers = false;
         if let Some(Why::SynProxy { .. }) = tracked.refusal()
             && let Transport::Tcp(tcp) = packet.network.transport
             && tcp.flags.contains(TcpFlags::SYN)
         {
-            (tracked, last) = self.track_syn(packet, now);
+            (tracked, answers) = self.track_syn(packet, now);
         }
         self.stay_with(packet, &tracked);
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
@@ -93,8 +94,9 @@ impl Worker {
             self.withdraw(packet, &journey.tracked, now);
             return Ok(Passed::TO_HOST);
         }
-        if last != Last::Nothing && judged.is_ok() {
-            judged = self.take_last_step(last, packet, &journey, now);
+        // One look at both, as nearly no packet is either.
+        if (answers | packet.carries) && judged.is_ok() {
+            judged = self.take_last_step(answers, packet, &journey, now);
         }
         if !matches!(judged, Err(Why::SynProxy { .. })) {
             self.counters.classify(journey.tracked.class);
@@ -111,52 +113,35 @@ impl Worker {
         }
     }
 
-    /// Tracks a SYN about which the SYN proxy was to be asked.
+    /// Tracks a SYN about which the SYN proxy was to be asked. True if that answers it, should the
+    /// rules accept it.
     #[cold]
-    fn track_syn(&mut self, packet: &Packet, now: Timestamp) -> (Tracked, Last) {
-        match self.answers(packet, now) {
-            true => (self.track(packet, Screening::Answer, now), Last::Answer),
-            false => (self.track(packet, Screening::Off, now), Last::Nothing),
-        }
+    fn track_syn(&mut self, packet: &Packet, now: Timestamp) -> (Tracked, bool) {
+        let answers = self.answers(packet, now);
+        let screening = if answers { Screening::Answer } else { Screening::Off };
+        (self.track(packet, screening, now), answers)
     }
 
-    /// Tracks a packet that is not to be tracked, or is of a tunnel whose inside is to be judged.
-    #[cold]
-    #[inline(never)]
-    fn track_unusual(
-        &mut self,
-        packet: &Packet,
-        screening: Screening,
-        now: Timestamp,
-    ) -> (Tracked, Last) {
-        let tracked = match packet.untracked {
-            true => Tracked::alone(Class::Untracked),
-            false => self.track(packet, screening, now),
-        };
-        (tracked, if packet.carries { Last::Inside } else { Last::Nothing })
-    }
-
-    /// What comes of a packet that the rules have accepted.
+    /// What comes of a packet that the rules have accepted, and that the SYN proxy answers or that
+    /// carries another which is to be judged.
     #[cold]
     #[inline(never)]
     fn take_last_step(
         &mut self,
-        last: Last,
+        answers: bool,
         packet: &mut Packet,
         journey: &Journey,
         now: Timestamp,
     ) -> Result<(), Why> {
-        match last {
-            Last::Answer if journey.tracked.fresh => {
-                self.restore_addresses(packet);
-                Err(Why::SynProxy { proxy: None })
-            }
-            // What is for the host is the kernel's to judge.
-            Last::Inside if journey.passed.course != Some(Course::Host) => {
-                self.judge_inside(packet, journey, now)
-            }
-            _ => Ok(()),
+        if answers && journey.tracked.fresh {
+            self.restore_addresses(packet);
+            return Err(Why::SynProxy { proxy: None });
         }
+        // What is for the host is the kernel's to judge.
+        if packet.carries && journey.passed.course != Some(Course::Host) {
+            self.judge_inside(packet, journey, now)?;
+        }
+        Ok(())
     }
 
     /// The stages behind tracking.
@@ -341,7 +326,7 @@ impl Worker {
         let Some(rules) = &mut self.rules else { return Ok(Wanted::default()) };
         let program = &rules.shared.program;
         let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
-        let keyed = packet.flow.map(|flow| flow.keyed);
+        let keyed = packet.flow.as_ref().map(|flow| &flow.keyed);
         let asked = table.and_then(|table| Asked::of(table, keyed, &journey.tracked, now));
         let zones = match table {
             Some(table) if journey.tracked.is_translated() => table.zones(&journey.tracked),
@@ -404,17 +389,6 @@ impl Worker {
             bucket.connections.withdraw(id, &mut context);
         }
     }
-}
-
-/// What is to be done with a packet that the rules have accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
-    /// It goes on.
-    Nothing,
-    /// The SYN proxy answers it.
-    Answer,
-    /// What it carries is judged.
-    Inside,
 }
 
 /// Where rules have led a packet that has opened a connection.
