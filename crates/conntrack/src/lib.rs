@@ -45,8 +45,8 @@ pub use packet::{
 pub use policy::TimeoutPolicy;
 pub use settings::{Settings, Timeouts};
 pub use table::{
-    Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Claimant, Cursor, Reached, Shortage,
-    Table,
+    Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Claimant, Cursor, Inside, Passage,
+    Reached, Shortage, Table,
 };
 pub use tunnels::KnownTunnels;
 pub use view::{Connection, Counts, Expected, Tuple, TupleTransport};

@@ -312,6 +312,44 @@ impl Limits {
         LimitPools::new(&settings, &Reserve::default()).limits(secret)
     }
 
+    /// What the same worker may hold of [connections inside tunnels](crate::Inside): they count in
+    /// the limit of the gateway, and in no other.
+    #[must_use]
+    pub fn for_inside(&self) -> Self {
+        Self {
+            table: self.table.another(),
+            reserve: self.reserve.another(),
+            reserved_for: Arc::default(),
+            zones: Vec::new(),
+            zone_numbers: Vec::new(),
+            asked_zone: 0,
+            to_ask: 0,
+            zone_alarm: Alarm::default(),
+            alarms_heard: 0,
+            sources: Sources::new(HashKey(0, 0)),
+            half_open: HalfOpen::default(),
+            givers: Givers::default(),
+            holdings: Holdings::default(),
+        }
+    }
+
+    /// True if nothing is left of the limit of the gateway, and this worker has some of it.
+    pub fn is_used_up(&self) -> bool {
+        self.table.used() + self.table.spare() > 0 && self.table.pool().is_used_up()
+    }
+
+    /// Returns what it has of the limit of the gateway and does not use.
+    pub fn give_back(&mut self) {
+        self.table.give_back();
+    }
+
+    /// Takes over a limit of the gateway that has changed, without a part of it that is always
+    /// there.
+    pub fn follow(&mut self) {
+        self.table.set_quantum(quantum(self.table.pool()));
+        self.settle();
+    }
+
     /// The number of a zone whose connections are counted: of all but zone 0.
     #[inline]
     pub(crate) fn counted_zone(&self, zone: Zone) -> Option<usize> {

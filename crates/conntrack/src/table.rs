@@ -5,6 +5,7 @@ mod calls;
 mod candidates;
 mod followed;
 mod giving_way;
+mod inside;
 mod judged;
 mod ordinary;
 mod proxied;
@@ -38,6 +39,7 @@ use crate::{
 pub use admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use calls::CALLS_OF_A_PAIR;
 pub use giving_way::Claimant;
+pub use inside::{Inside, Passage};
 pub use room::Shortage;
 pub use translated::{Again, Reached};
 pub(crate) use zoned::zone_of;

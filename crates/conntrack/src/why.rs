@@ -55,6 +55,20 @@ pub enum Why {
         /// Which ruleset: how many were loaded before and with it.
         revision: u32,
     },
+    /// A rule refused the packet that this one, of a tunnel, carries.
+    InsideRule {
+        /// Its number in the ruleset.
+        rule: u32,
+        /// Which ruleset: how many were loaded before and with it.
+        revision: u32,
+    },
+    /// The policy of a chain refused the packet that this one, of a tunnel, carries.
+    InsidePolicy {
+        /// The number of the chain in the ruleset.
+        chain: u32,
+        /// Which ruleset: how many were loaded before and with it.
+        revision: u32,
+    },
 }
 
 impl Why {
@@ -68,6 +82,7 @@ impl Why {
             Self::Rule { .. } => DropReason::RuleRefused,
             Self::SynProxy { .. } => DropReason::SynCookie,
             Self::Policy { .. } => DropReason::PolicyRefused,
+            Self::InsideRule { .. } | Self::InsidePolicy { .. } => DropReason::InsideRefused,
         }
     }
 }
@@ -110,6 +125,13 @@ impl fmt::Display for Why {
             Self::Policy { chain, revision } => {
                 write!(f, "the policy of chain number {chain} of ruleset {revision} refused it")
             }
+            Self::InsideRule { rule, revision } => {
+                write!(f, "rule number {rule} of ruleset {revision} refused the packet inside")
+            }
+            Self::InsidePolicy { chain, revision } => write!(
+                f,
+                "the policy of chain number {chain} of ruleset {revision} refused the packet inside"
+            ),
             Self::Tag { found, expected } => {
                 write!(f, "verification tag {found:#010x} is not ")?;
                 let mut known = expected.iter().filter(|&&tag| tag != 0);

@@ -33,6 +33,7 @@ fn packet(timestamp: u64) -> Packet {
         mark: 0,
         judged: false,
         untracked: false,
+        carries: false,
         pieces: None,
         is_own: false,
         guess: conntrack::Guess::NONE,

@@ -1,6 +1,6 @@
 //! What a bucket owns.
 
-use conntrack::Table;
+use conntrack::{Inside, Table};
 use defrag::Parcel;
 use flow::{Timestamp, Zone};
 
@@ -14,6 +14,8 @@ use crate::router::{NextStation, Unsent};
 pub struct Bucket {
     /// Connections.
     pub connections: Table,
+    /// Connections inside tunnels, where those are judged and some are there.
+    pub inside: Option<Box<Inside>>,
     /// Packets processed in this bucket since it was made; the balancer works on
     /// differences.
     pub packets: u64,
@@ -45,6 +47,7 @@ impl Bucket {
     pub fn new(now: Timestamp) -> Self {
         Self {
             connections: Table::new(now),
+            inside: None,
             packets: 0,
             datagrams: None,
             unsent: Vec::new(),

@@ -74,7 +74,7 @@ impl Worker {
     }
 
     /// Hands what is to be logged to the coordinator, a bounded number of lines.
-    fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
+    pub(crate) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
         let Self { rules: Some(rules), notices, tracking, .. } = self else { return };
         let mut left = u64::from(outcome.logs.asked());
         for (log, rule) in outcome.logs.lines() {

@@ -50,17 +50,17 @@ pub(crate) enum Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// That of a packet that was just tracked, if it has one.
+    /// That of a packet of this flow that was just tracked, if it has one.
     pub fn of(
         table: &'a Table,
-        packet: &Packet,
+        keyed: Option<&KeyedPacket>,
         tracked: &Tracked,
         now: Timestamp,
     ) -> Option<Self> {
         if let Some(id) = tracked.connection {
             return Some(Self::Lives(table, id, now));
         }
-        let (direction, KeyedPacket { key, sender }) = (tracked.direction?, packet.flow?.keyed);
+        let (direction, KeyedPacket { key, sender }) = (tracked.direction?, *keyed?);
         let (from, to) = (key.end(sender), key.end(sender.opposite()));
         let halves = table.translation(tracked);
         let leaves = |place: Option<Place>, end: Endpoint| {

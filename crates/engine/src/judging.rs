@@ -94,9 +94,9 @@ impl Worker {
             self.withdraw(packet, &journey.tracked, now);
             return Ok(Passed::TO_HOST);
         }
-        if answers && judged.is_ok() && journey.tracked.fresh {
-            self.restore_addresses(packet);
-            judged = Err(Why::SynProxy { proxy: None });
+        // One look at both, as nearly no packet is either.
+        if (answers | packet.carries) && judged.is_ok() {
+            judged = self.take_last_step(answers, packet, &journey, now);
         }
         if !matches!(judged, Err(Why::SynProxy { .. })) {
             self.counters.classify(journey.tracked.class);
@@ -120,6 +120,28 @@ impl Worker {
         let answers = self.answers(packet, now);
         let screening = if answers { Screening::Answer } else { Screening::Off };
         (self.track(packet, screening, now), answers)
+    }
+
+    /// What comes of a packet that the rules have accepted, and that the SYN proxy answers or that
+    /// carries another which is to be judged.
+    #[cold]
+    #[inline(never)]
+    fn take_last_step(
+        &mut self,
+        answers: bool,
+        packet: &mut Packet,
+        journey: &Journey,
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        if answers && journey.tracked.fresh {
+            self.restore_addresses(packet);
+            return Err(Why::SynProxy { proxy: None });
+        }
+        // What is for the host is the kernel's to judge.
+        if packet.carries && journey.passed.course != Some(Course::Host) {
+            self.judge_inside(packet, journey, now)?;
+        }
+        Ok(())
     }
 
     /// The stages behind tracking.
@@ -304,7 +326,8 @@ impl Worker {
         let Some(rules) = &mut self.rules else { return Ok(Wanted::default()) };
         let program = &rules.shared.program;
         let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
-        let asked = table.and_then(|table| Asked::of(table, packet, &journey.tracked, now));
+        let keyed = packet.flow.as_ref().map(|flow| &flow.keyed);
+        let asked = table.and_then(|table| Asked::of(table, keyed, &journey.tracked, now));
         let zones = match table {
             Some(table) if journey.tracked.is_translated() => table.zones(&journey.tracked),
             _ => ZonePair::both(packet.origin.zone),
@@ -417,7 +440,7 @@ fn packet_in(frame: &mut Frame) -> Option<&mut [u8]> {
 }
 
 /// To whom the link carried a frame, as rules number it.
-fn packet_type(frame: &[u8]) -> u8 {
+pub(crate) fn packet_type(frame: &[u8]) -> u8 {
     const TO_US: u8 = 0;
     const BROADCAST: u8 = 1;
     const MULTICAST: u8 = 2;

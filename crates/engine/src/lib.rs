@@ -27,6 +27,7 @@ mod host_flows;
 mod host_guard;
 mod icmp_answers;
 mod identifications;
+mod inside;
 mod ip_options;
 mod journey;
 mod judging;

@@ -49,6 +49,9 @@ impl Worker {
                 self.reassembly.memory.set_workers(workers);
                 self.tracking.limits.sources.set_workers(workers);
                 self.tracking.limits.share(workers);
+                if let Some(inside) = &mut self.tracking.inside {
+                    inside.limits.follow();
+                }
                 self.syn_proxy.set_workers(workers);
                 self.translator.identifications.set_workers(workers);
                 if let Some(rules) = &mut self.rules {
@@ -185,7 +188,7 @@ impl Worker {
                     id,
                     worker: self.id,
                     packets: bucket.packets,
-                    connections: bucket.connections.len() as u64,
+                    connections: bucket.all_connections() as u64,
                 })
                 .collect(),
             queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),

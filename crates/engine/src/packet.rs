@@ -37,6 +37,8 @@ pub struct Packet {
     pub judged: bool,
     /// Rules have said that it is not to be tracked.
     pub untracked: bool,
+    /// It is of a tunnel, and what it carries is to be judged.
+    pub carries: bool,
     /// For a datagram that came in fragments: these, in order. They are what is
     /// sent; `frame` is the whole, to be looked at.
     pub pieces: Option<Box<Pieces>>,

@@ -83,6 +83,7 @@ fn datagram(fragments: usize) -> Packet {
         mark: 0,
         judged: false,
         untracked: false,
+        carries: false,
         pieces,
         is_own: false,
         guess: conntrack::Guess::NONE,

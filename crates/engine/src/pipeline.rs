@@ -136,11 +136,14 @@ impl Worker {
     ) -> Packet {
         let supplied = NonZeroU32::new(frame.supplied_hash);
         let steered = self.hasher.steer_frame(frame.bytes(), &network, origin.zone, supplied);
-        let (flow, bucket) = match steered {
+        let (flow, bucket, carries) = match steered {
             Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
-                (Some(TrackedFlow { keyed, hash }), bucket)
+                (Some(TrackedFlow { keyed, hash }), bucket, false)
             }
-            Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket),
+            Steered::Carrying { keyed, hash, bucket } => {
+                (Some(TrackedFlow { keyed, hash }), bucket, true)
+            }
+            Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket, false),
         };
         let is_own = self.router.as_ref().is_some_and(|router| router.takes_own(&network));
         Packet {
@@ -155,6 +158,7 @@ impl Worker {
             mark: 0,
             judged: false,
             untracked: false,
+            carries,
             is_own,
             alias_in: None,
         }
@@ -512,6 +516,7 @@ impl Worker {
     /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
     /// that may, a bounded number of them.
     pub(crate) fn settle_limits(&mut self, now: Timestamp) {
+        self.make_room_inside(EVICT_AT_ONCE, now);
         for _ in 0..EVICT_AT_ONCE {
             if !self.tracking.limits.is_overdrawn() {
                 break;
@@ -533,6 +538,10 @@ impl Worker {
     /// Ends the first candidate of the next bucket that has one; false if no bucket of this
     /// worker has. Takes the same time however many buckets there are.
     fn evict_somewhere(&mut self, shortage: Shortage, now: Timestamp) -> bool {
+        // What is inside tunnels gives way before what is outside.
+        if shortage == Shortage::Table && self.evict_inside(now) {
+            return true;
+        }
         let Some(place) = self.tracking.limits.giver(shortage, self.evict_at) else {
             return false;
         };

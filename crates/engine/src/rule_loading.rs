@@ -143,7 +143,8 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn is_left_to_host(&self, network: &Network, zone: Zone) -> Result<bool, Unresponsive> {
         let mut coordinator = self.shared.lock();
-        let Steered::Flow { keyed, bucket, .. } = coordinator.hasher.steer(network, zone, None)
+        let (Steered::Flow { keyed, bucket, .. } | Steered::Carrying { keyed, bucket, .. }) =
+            coordinator.hasher.steer(network, zone, None)
         else {
             return Ok(false);
         };

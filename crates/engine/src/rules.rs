@@ -423,6 +423,16 @@ impl Rules {
                 let place = ruleset.place_of_chain(chain as usize)?;
                 Some(format!("{place}: no rule decided, and its policy is to drop"))
             }
+            conntrack::Why::InsideRule { rule, revision } if revision == self.revision => {
+                let place = ruleset.place_of_rule(rule as usize)?;
+                Some(format!("{place} refuses the packet inside"))
+            }
+            conntrack::Why::InsidePolicy { chain, revision } if revision == self.revision => {
+                let place = ruleset.place_of_chain(chain as usize)?;
+                Some(format!(
+                    "{place}: no rule decided about the packet inside, and its policy is to drop"
+                ))
+            }
             _ => None,
         }
     }

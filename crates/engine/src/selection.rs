@@ -64,6 +64,9 @@ impl Worker {
     ) -> Selected {
         let mut selected = Selected::default();
         let Some(bucket) = self.ownership.get_mut(bucket) else { return selected };
+        if selection.is_of_all() {
+            self.tracking.flush_inside(bucket, now, &mut self.counters);
+        }
         let mut context = self.tracking.context(now, &mut self.counters);
         let Selection { filter, what, place } = selection;
         let mut led = Vec::new();
@@ -124,6 +127,15 @@ impl Selection {
     pub fn led(filter: &Arc<Filter>, left: &Arc<[Forwarded]>, from: Cursor) -> Self {
         let what = What::DeleteLed(left.clone());
         Self { filter: filter.clone(), what, place: Place::Piece(from) }
+    }
+}
+
+impl Selection {
+    /// True for the first piece of all connections, which are to be deleted: those inside tunnels,
+    /// which no filter chooses, end with it.
+    fn is_of_all(&self) -> bool {
+        matches!((&self.what, self.place), (What::Delete, Place::Piece(from)) if from == Cursor::default())
+            && *self.filter == Filter::default()
     }
 }
 

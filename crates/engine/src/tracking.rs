@@ -2,14 +2,16 @@
 
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
-    Context, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits, Tracked,
+    Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits, Tracked,
     TrackedPacket,
 };
 use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
-use netio::Checksum;
+use netio::{Checksum, Frame};
+use steer::BucketId;
 
 use crate::Bucket;
 use crate::events::Subscribers;
+use crate::inside::InsideTracking;
 use crate::packet::{Packet, TrackedFlow};
 use crate::settings::Settings;
 use crate::zones::Zones;
@@ -26,6 +28,8 @@ pub struct Tracking {
     pub expectations: Expectations,
     /// Tunnels whose packets come to many buckets; shared by all workers.
     pub tunnels: KnownTunnels,
+    /// For what is inside tunnels, where that is judged.
+    pub inside: Option<Box<InsideTracking>>,
     /// Which ports accept no new connections.
     pub refuses_new: Vec<bool>,
     /// Until when somebody may come back for what the SYN proxy has promised in any zone,
@@ -43,6 +47,9 @@ impl Tracking {
     /// Takes over changed tunables.
     pub fn apply(&mut self, settings: Settings) {
         self.zones.apply(&settings.conntrack);
+        if let Some(inside) = &mut self.inside {
+            inside.apply(&settings.conntrack);
+        }
         self.settings = settings;
     }
 
@@ -83,6 +90,63 @@ impl Tracking {
     /// The SYN proxy has answered in the name of a server, here or elsewhere.
     pub fn has_promised(&mut self, at: Timestamp) {
         self.promised_until = self.promised_until.max(at.after(Pressure::PROMISED));
+    }
+
+    /// A bucket has come: what its connections hold of the limits is this worker's.
+    pub fn adopt(&mut self, bucket: BucketId, content: &mut Bucket) {
+        content.connections.adopt(&mut self.limits, bucket.0);
+        if let (Some(tracking), Some(inside)) = (&mut self.inside, &mut content.inside) {
+            inside.connections.adopt(&mut tracking.limits, bucket.0);
+        }
+    }
+
+    /// The other half of [`Tracking::adopt`].
+    pub fn surrender(&mut self, content: &Bucket) {
+        content.connections.surrender(&mut self.limits);
+        if let (Some(tracking), Some(inside)) = (&mut self.inside, &content.inside) {
+            inside.connections.surrender(&mut tracking.limits);
+        }
+    }
+
+    /// A bucket is about to leave: nobody there gives way any more.
+    pub fn forget_giver(&mut self, bucket: BucketId) {
+        self.limits.forget_giver(bucket.0);
+        if let Some(inside) = &mut self.inside {
+            inside.limits.forget_giver(bucket.0);
+        }
+    }
+
+    /// Gives back the memory of connections inside tunnels whose time is over.
+    #[cold]
+    pub fn expire_inside(
+        &mut self,
+        bucket: &mut Bucket,
+        budget: usize,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) {
+        let (Some(tracking), Some(inside)) = (&mut self.inside, &mut bucket.inside) else { return };
+        inside.connections.expire(budget, &mut tracking.context(now, &mut counters.conntrack));
+        if inside.connections.is_empty() {
+            inside.connections.surrender(&mut tracking.limits);
+            bucket.inside = None;
+        }
+    }
+
+    /// Ends the connections inside tunnels; returns how many.
+    pub fn flush_inside(
+        &mut self,
+        bucket: &mut Bucket,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) -> usize {
+        let (Some(tracking), Some(inside)) = (&mut self.inside, &mut bucket.inside) else {
+            return 0;
+        };
+        let mut context = tracking.context(now, &mut counters.conntrack);
+        let (ended, _) =
+            inside.connections.flush(Cursor::default(), u32::MAX, |_| true, &mut context);
+        ended
     }
 
     /// The tunables of tracking in a zone.
@@ -136,6 +200,15 @@ impl Tracking {
     }
 }
 
+/// What is to be done about the checksum of a packet's transport.
+#[inline]
+pub(crate) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
+    match frame.offload.checksum {
+        Checksum::Complete => conntrack::Checksum::Verify,
+        Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
+    }
+}
+
 /// A packet as the table takes it.
 #[inline]
 fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> TrackedPacket<'a> {
@@ -145,10 +218,7 @@ fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> Tracked
         keyed,
         hash,
         guess: packet.guess,
-        checksum: match packet.frame.offload.checksum {
-            Checksum::Complete => conntrack::Checksum::Verify,
-            Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
-        },
+        checksum: checksum_of(&packet.frame),
         segments: packet.frame.segments(),
         may_open: true,
         screening: Screening::Off,

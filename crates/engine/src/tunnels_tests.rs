@@ -222,3 +222,6 @@ proptest! {
         prop_assert_eq!(heard, sent);
     }
 }
+
+#[path = "inside_tests.rs"]
+mod inside;

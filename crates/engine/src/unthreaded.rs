@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use conntrack::{Expectations, KnownTunnels};
 use flow::{Counters, Timestamp};
 use netlink::Picture;
-use steer::{Placement, Steered, SteeringHasher, Translated, WorkerId};
+use steer::{Placement, SteeringHasher, Translated, WorkerId};
 use wire::Network;
 
 use crate::command::Command;
@@ -125,11 +125,7 @@ impl Unthreaded {
     /// True if it processes such packets, so that nobody has to hand them over.
     pub fn owns(&self, network: &Network) -> bool {
         let steered = self.worker.hasher.steer(network, flow::Zone::default(), None);
-        let (Steered::Flow { bucket, .. }
-        | Steered::Quoted { bucket, .. }
-        | Steered::Fragment { bucket }
-        | Steered::Keyless { bucket }) = steered;
-        self.worker.ownership.get(bucket).is_some()
+        self.worker.ownership.get(steered.bucket()).is_some()
     }
 
     /// What it has counted.

@@ -11,11 +11,12 @@ use conntrack::{Cursor, Expectations, KnownTunnels, Limits};
 use flow::{Counters, Timestamp};
 use netio::{Frame, FramePool, PortError};
 use rtrb::Consumer;
-use steer::{BucketId, SteeringHasher, WorkerId};
+use steer::{BucketId, SteeringHasher, TunnelSteering, WorkerId};
 
 use crate::aliasing::Flushing;
 use crate::command::{Command, Notice, Queue};
 use crate::events::Subscribers;
+use crate::inside::InsideTracking;
 use crate::output::Outputs;
 use crate::ownership::{Departure, Ownership};
 use crate::packet::{Item, Kept, Packet};
@@ -172,6 +173,9 @@ impl Worker {
         let outputs = Outputs::new(equipment.outputs, equipment.stations, key);
         let keep_limit = settings.steer.netdev_max_backlog();
         zones.apply(&settings.conntrack);
+        let judges_inside = hasher.config().tunnels == TunnelSteering::Judged;
+        let inside =
+            judges_inside.then(|| Box::new(InsideTracking::new(&settings.conntrack, &limits, key)));
         Self {
             id,
             hasher,
@@ -181,6 +185,7 @@ impl Worker {
             tracking: Tracking {
                 settings,
                 zones,
+                inside,
                 limits,
                 expectations,
                 tunnels,
@@ -224,7 +229,7 @@ impl Worker {
 
     /// Gives the worker a bucket before it starts.
     pub fn install(&mut self, bucket: BucketId, mut content: Box<Bucket>) {
-        content.connections.adopt(&mut self.tracking.limits, bucket.0);
+        self.tracking.adopt(bucket, &mut content);
         self.ownership.install(bucket, content);
     }
 
@@ -345,7 +350,7 @@ impl Worker {
                 router.send_to(next, frame, now.as_nanos(), exits);
             }
         });
-        content.connections.adopt(&mut self.tracking.limits, bucket.0);
+        self.tracking.adopt(bucket, &mut content);
         self.tracking.subscribers.advance_clock(content.event_clock);
         self.learn_promises(content.promises.drain(..));
         for kept in self.ownership.arrive(bucket, content) {
@@ -406,7 +411,7 @@ impl Worker {
 
     /// Takes note of a bucket that leaves at the end of the turn.
     pub(crate) fn depart(&mut self, departure: Departure<Box<Bucket>>) {
-        self.tracking.limits.forget_giver(departure.bucket.0);
+        self.tracking.forget_giver(departure.bucket);
         self.departures.push(departure);
     }
 
@@ -420,7 +425,7 @@ impl Worker {
             let Departure { bucket, to, mut content } = departure;
             content.datagrams = self.pack_datagrams(bucket);
             content.unsent = self.router.as_mut().map_or_else(Vec::new, |it| it.unsent(bucket));
-            content.connections.surrender(&mut self.tracking.limits);
+            self.tracking.surrender(&content);
             content.event_clock = self.tracking.subscribers.clock();
             content.promises = self.syn_proxy.promises(self.now);
             match self.links.get_mut(to.index()) {
@@ -498,6 +503,9 @@ impl Worker {
         if let Some(bucket) = self.ownership.get_mut(id) {
             let mut context = self.tracking.context(now, &mut self.counters);
             bucket.connections.expire(budget, &mut context);
+            if bucket.inside.is_some() {
+                self.tracking.expire_inside(bucket, budget, now, &mut self.counters);
+            }
         }
     }
 
@@ -515,6 +523,7 @@ impl Worker {
                 ended += count;
                 next = rest;
             }
+            ended += self.tracking.flush_inside(bucket, now, &mut self.counters);
         }
         ended
     }

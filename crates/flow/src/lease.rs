@@ -104,6 +104,11 @@ impl LeasePool {
         self.shared.leased.load(Ordering::Relaxed)
     }
 
+    /// True if no unit is left.
+    pub fn is_used_up(&self) -> bool {
+        self.leased() + self.owed() >= self.cap()
+    }
+
     /// A lease that asks for `quantum` units at a time; with 0 it takes what it
     /// spends, gives back what is released, and never holds spare units.
     pub fn lease(&self, quantum: u64) -> Lease {
@@ -195,6 +200,11 @@ impl Lease {
         self.fill_to_floor();
     }
 
+    /// Gives the spare units above the floor back.
+    pub fn give_back(&mut self) {
+        self.keep_spare(self.reserve());
+    }
+
     /// Changes how many units are asked for at a time. A smaller pocket gives back what
     /// it does not hold any more.
     pub fn set_quantum(&mut self, quantum: u64) {
@@ -236,6 +246,11 @@ impl Lease {
         let surplus = self.spare.saturating_sub(units);
         self.spare -= surplus;
         self.pool.give_back(surplus);
+    }
+
+    /// Another lease of the same pool that asks for as many units at a time, without a floor.
+    pub fn another(&self) -> Self {
+        self.pool.lease(self.quantum)
     }
 
     /// Where it comes from.

@@ -104,6 +104,8 @@ drop_reasons! {
     NewRefused = "new_refused", "New connection from an interface with `new_connections = \"drop\"` that nobody expected.";
     RuleRefused = "rule_refused", "A rule of the operator's ruleset drops or rejects it.";
     PolicyRefused = "policy_refused", "No rule of a base chain decided, and its policy is to drop.";
+    InsideRefused = "inside_refused", "Packet of a tunnel: the rules accept it, and refuse the packet inside, which `tunnels = \"judged\"` has them judge too.";
+    InsideUnreadable = "inside_unreadable", "Packet of a tunnel that `tunnels = \"judged\"` has judged by what is inside, which can not be read: a fragment, another tunnel, malformed, or no IP.";
     ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of them at the same worker gives way.";
     SourceLimit = "source_limit", "Source with stateway_half_open_per_source half-open connections.";
     CallLimit = "call_limit", "GRE packet of a new call between two hosts that have as many announced calls as there may be.";

@@ -31,6 +31,8 @@ mod headers;
 mod hostile_text;
 #[path = "live/identifications.rs"]
 mod identifications;
+#[path = "live/inside.rs"]
+mod inside;
 #[path = "live/kernel.rs"]
 mod kernel;
 #[path = "live/kills.rs"]

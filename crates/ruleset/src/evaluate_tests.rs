@@ -59,6 +59,14 @@ impl Sample {
         state: &mut RuleState,
         now: Timestamp,
     ) -> (Outcome, Vec<Step>) {
+        let mut steps = Vec::new();
+        let mut tell = |step| steps.push(step);
+        let outcome =
+            self.seen(|view| explain(program, Stage::Forward, view, state, now, &mut tell));
+        (outcome, steps)
+    }
+
+    fn seen<T>(&self, judge: impl FnOnce(&PacketView<'_>) -> T) -> T {
         let dissected = dissect(&self.frame).expect("the frame is right");
         let network = dissected.network.expect("it is IP");
         let known =
@@ -77,10 +85,7 @@ impl Sample {
                 false => Connection::UNTRACKED,
             },
         };
-        let mut steps = Vec::new();
-        let outcome =
-            explain(program, Stage::Forward, &view, state, now, &mut |step| steps.push(step));
-        (outcome, steps)
+        judge(&view)
     }
 }
 
@@ -366,6 +371,46 @@ fn a_quota_is_used_up_once() {
     // Each packet has 40 bytes.
     let decisions = [decision(), decision(), decision(), decision()];
     assert_eq!(decisions, [Decision::Accept, Decision::Accept, Decision::Drop, Decision::Drop]);
+}
+
+#[test]
+fn a_packet_about_which_rules_are_consulted_uses_nothing_of_them() {
+    let rate = |over: bool| json!({"limit": {"rate": 1, "per": "second", "burst": 2, "inv": over}});
+    let quota = |over: bool| json!({"quota": {"val": 100, "val_unit": "bytes", "inv": over}});
+    let update = |statement: Value| {
+        json!({"set": {"op": "add", "elem": payload("ip", "saddr"), "set": "@seen",
+            "stmt": [statement]}})
+    };
+    let now = Timestamp::from_secs(10);
+    for statement in [
+        rate(false),
+        rate(true),
+        quota(false),
+        quota(true),
+        update(rate(true)),
+        update(quota(true)),
+    ] {
+        let program = one_rule(&json!([statement, {"drop": null}]));
+        let consulted = |state: &mut RuleState| {
+            tcp().seen(|view| consult(&program, Stage::Forward, view, state, now)).decision
+        };
+        let judged = |state: &mut RuleState| tcp().judge(&program, state, now).0.decision;
+        let (mut state, mut alone) = (state(&program), state(&program));
+        let mut decisions = Vec::new();
+        for _ in 0..6 {
+            let first = consulted(&mut state);
+            assert!((0..10).all(|_| consulted(&mut state) == first), "{statement}");
+            let then = judged(&mut state);
+            assert_eq!(then, judged(&mut alone), "{statement}");
+            decisions.push(then);
+        }
+        assert_eq!(
+            state.elements(&program, SetId(0), now),
+            alone.elements(&program, SetId(0), now)
+        );
+        let dropped = |decision: &Decision| *decision == Decision::Drop;
+        assert!(decisions.iter().any(dropped) && !decisions.iter().all(dropped), "{statement}");
+    }
 }
 
 #[test]

@@ -62,8 +62,8 @@ pub use compile::{CompileError, CompileOptions, Program};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
     Connection, Counted, CtState, Decider, Decision, Details, ElementUpdate, Known, Logs,
-    NatRequest, Outcome, PacketView, RuleState, SegmentSize, SharedState, Step, Tuple, evaluate,
-    explain,
+    NatRequest, Outcome, PacketView, RuleState, SegmentSize, SharedState, Step, Tuple, consult,
+    evaluate, explain,
 };
 pub use field::{CtField, Field, Guard, HeaderBits, Layer};
 pub use import::{

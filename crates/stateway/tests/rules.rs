@@ -380,3 +380,34 @@ fn no_damage_makes_the_command_panic() {
     }
     assert!(taken > 0 && refused > taken, "{taken} taken, {refused} refused");
 }
+
+#[test]
+fn what_a_tunnel_carries_is_explained_too() {
+    let rules = File::new(HOME_ROUTER.as_bytes());
+    let wrap = |length: usize| {
+        let (mut inner, mut frame) = (Vec::new(), Vec::new());
+        wire::build::PacketBuilder::v4([203, 0, 113, 9], [192, 0, 2, 65]).tcp(
+            &wire::build::Tcp { destination_port: 443, ..Default::default() },
+            b"",
+            &mut inner,
+        );
+        inner.truncate(14 + length);
+        wire::build::PacketBuilder::v4([198, 51, 100, 7], [203, 0, 113, 9]).raw(
+            wire::protocol::IPIP,
+            &inner[14..],
+            &mut frame,
+        );
+        frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    let judged = "with tunnels = \"judged\" the forward chains judge what it carries too";
+    for (length, way, expected) in [
+        (40, "in lan0 out wan0", "they accept it"),
+        (40, "in wan0 out lan0", "they drop it"),
+        (30, "in lan0 out wan0", "which can not be read here"),
+    ] {
+        let question = wrap(length) + " " + way;
+        let output = rules.run(&["rules", "explain", "--file"], &[&question]);
+        let told = text(&output.stdout);
+        assert!(told.contains(judged) && told.contains(expected), "{expected}: {told}");
+    }
+}

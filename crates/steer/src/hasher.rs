@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | of or to a translation address (see [`crate::Translated`]) | its port |
 //! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
-//! | of a tunnel that is looked into ([`TunnelSteering`]) | hash of the key of the innermost packet; of its addresses if that is a fragment or names no flow |
+//! | of a tunnel that is looked into ([`TunnelSteering`]) | hash of the key of the innermost packet; of its addresses if that is a fragment or names no flow, of what it quotes if that is an ICMP error |
 //! | ICMP error with a quote | hash of the quoted flow's key |
 //! | fragment, first or later | SipHash of (addresses, identification, protocol) |
 //! | anything else | SipHash of (sorted addresses) |
@@ -100,6 +100,9 @@ pub enum TunnelSteering {
     /// The flow inside, so that one tunnel spreads over the workers.
     #[default]
     Inner,
+    /// As [`TunnelSteering::Inner`], and what is inside is judged as well: each packet of a tunnel
+    /// is [told apart](Steered::Carrying).
+    Judged,
 }
 
 /// How packets are mapped to buckets.
@@ -131,6 +134,16 @@ pub enum Steered {
         /// Its bucket.
         bucket: BucketId,
     },
+    /// As [`Steered::Flow`], a packet of a tunnel whose inside is to be judged
+    /// ([`TunnelSteering::Judged`]).
+    Carrying {
+        /// The tunnel and which end sent the packet.
+        keyed: KeyedPacket,
+        /// As in [`Steered::Flow`].
+        hash: Option<u64>,
+        /// The bucket of the flow inside, or that of the tunnel if nothing inside has a say.
+        bucket: BucketId,
+    },
     /// An ICMP error that belongs to the flow it quotes.
     Quoted {
         /// The quoted flow and which end sent the quoted packet.
@@ -157,6 +170,7 @@ impl Steered {
     pub const fn bucket(&self) -> BucketId {
         match *self {
             Self::Flow { bucket, .. }
+            | Self::Carrying { bucket, .. }
             | Self::Quoted { bucket, .. }
             | Self::Fragment { bucket }
             | Self::Keyless { bucket } => bucket,
@@ -246,10 +260,8 @@ impl SteeringHasher {
         supplied: Option<NonZeroU32>,
     ) -> Steered {
         if let Some(keyed) = FlowKey::of_packet(network, zone) {
-            if keyed.key.is_tunnel()
-                && let Some(bucket) = self.bucket_inside(frame, network)
-            {
-                return Steered::Flow { keyed, hash: None, bucket };
+            if keyed.key.is_tunnel() {
+                return self.steer_tunnel(frame, network, keyed);
             }
             return self.steer_flow(network, keyed, supplied);
         }
@@ -264,6 +276,18 @@ impl SteeringHasher {
         Steered::Keyless { bucket: self.keyless_bucket(network) }
     }
 
+    /// The bucket of a packet of a tunnel.
+    fn steer_tunnel(&self, frame: &[u8], network: &Network, keyed: KeyedPacket) -> Steered {
+        let (hash, bucket) = match self.bucket_inside(frame, network) {
+            Some(bucket) => (None, bucket),
+            None => self.flow_bucket(&keyed.key, keyed.sender.opposite(), None),
+        };
+        match self.config.tunnels {
+            TunnelSteering::Judged => Steered::Carrying { keyed, hash, bucket },
+            _ => Steered::Flow { keyed, hash, bucket },
+        }
+    }
+
     /// The bucket of a packet of a tunnel by what is inside; `None` if that has no say.
     fn bucket_inside(&self, frame: &[u8], outer: &Network) -> Option<BucketId> {
         let SteeringConfig { fragments, tunnels, .. } = self.config;
@@ -272,7 +296,14 @@ impl SteeringHasher {
         }
         let inner = inside(frame, outer)?;
         let is_whole = inner.fragment.is_none_or(|fragment| fragment.is_atomic());
-        let keyed = FlowKey::of_packet(&inner, Zone(0)).filter(|_| is_whole);
+        let keyed = match &inner.transport {
+            // An error belongs to the flow that it quotes, inside a tunnel as outside.
+            Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) => {
+                Some(FlowKey::of_quoted(quoted, inner.family, Zone(0)))
+            }
+            _ => FlowKey::of_packet(&inner, Zone(0)),
+        };
+        let keyed = keyed.filter(|_| is_whole);
         Some(match keyed {
             Some(keyed) => self.hashed_bucket(&keyed.key, None).1,
             None => self.keyless_bucket(&inner),

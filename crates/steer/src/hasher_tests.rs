@@ -338,10 +338,14 @@ fn what_a_tunnel_carries_chooses_the_bucket_and_nothing_else() {
             let steer = |flow: u16, back: bool| {
                 let frame = tunnelled(flags, words, flow, back);
                 let network = wire::dissect(&frame).unwrap().network.unwrap();
-                match hasher.steer_frame(&frame, &network, ZONE, None) {
-                    Steered::Flow { keyed, bucket, .. } => (keyed.key, bucket),
-                    other => panic!("{other:?}"),
+                let steered = hasher.steer_frame(&frame, &network, ZONE, None);
+                let judged = SteeringConfig { tunnels: TunnelSteering::Judged, ..config };
+                let judged = SteeringHasher::new(judged).steer_frame(&frame, &network, ZONE, None);
+                let Steered::Flow { keyed, hash, bucket } = steered else { panic!("{steered:?}") };
+                if config.tunnels == TunnelSteering::Inner {
+                    assert_eq!(judged, Steered::Carrying { keyed, hash, bucket });
                 }
+                (keyed.key, bucket)
             };
             let (tunnel, first) = steer(1000, false);
             assert_eq!(tunnel.protocol, protocol::GRE);
@@ -355,5 +359,27 @@ fn what_a_tunnel_carries_chooses_the_bucket_and_nothing_else() {
             let expected = if spreads { 180..=230 } else { 1..=1 };
             assert!(expected.contains(&buckets.len()), "{config:?}: {}", buckets.len());
         }
+    }
+}
+
+#[test]
+fn an_error_inside_a_tunnel_comes_to_the_bucket_of_what_it_quotes() {
+    let hasher = hasher(HashKind::Sip);
+    let bucket = |frame: &[u8]| {
+        let network = wire::dissect(frame).unwrap().network.unwrap();
+        hasher.steer_frame(frame, &network, ZONE, None).bucket()
+    };
+    for flow in 1000..1100 {
+        let quoted = tunnelled(0, 0, flow, false);
+        let inner = &quoted[14 + 20 + 4..];
+        let (mut error, mut outer) = (Vec::new(), Vec::new());
+        wire::build::PacketBuilder::v4([192, 0, 2, 77], [192, 0, 2, 1])
+            .icmp_error(3, 1, [0; 4], inner, &mut error);
+        wire::build::PacketBuilder::v4([203, 0, 113, 2], [203, 0, 113, 1]).raw(
+            protocol::GRE,
+            &[&[0, 0, 8, 0], &error[14..]].concat(),
+            &mut outer,
+        );
+        assert_eq!(bucket(&outer), bucket(&quoted));
     }
 }

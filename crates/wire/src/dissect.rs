@@ -4,7 +4,7 @@ use crate::{
     Dissected, Family, Malformed, Network, Transport,
     ip::{self, Header},
     link::{self, IpPlace, Link},
-    transport,
+    transport::{self, Load, Loaded},
 };
 
 /// Dissects an Ethernet frame, without the frame check sequence.
@@ -98,7 +98,7 @@ pub fn inside(frame: &[u8], outer: &Network) -> Option<Network> {
     let mut innermost = None;
     for _ in 0..Dissected::MAX_TUNNELS {
         let outer = innermost.as_ref().unwrap_or(outer);
-        let Some(place) = transport::tunnel(frame, outer) else { break };
+        let Some(place) = place_inside(frame, outer) else { break };
         let mut found = None;
         // What is malformed has addresses all the same.
         let _ = network(frame, &place, &mut found);
@@ -108,6 +108,47 @@ pub fn inside(frame: &[u8], outer: &Network) -> Option<Network> {
         innermost = found;
     }
     innermost
+}
+
+fn place_inside(frame: &[u8], outer: &Network) -> Option<IpPlace> {
+    let Load { what, is_numbered } = transport::load(frame, outer)?;
+    match what {
+        _ if is_numbered => None,
+        Loaded::Packet(place) => Some(place),
+        Loaded::Frame(start) => link::read(&frame[..outer.end as usize], start).ok()?.ip,
+    }
+}
+
+/// What a packet of a tunnel carries, see [`carried`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// A packet.
+    Packet {
+        /// Its headers; offsets count from the start of the outer frame.
+        network: Network,
+        /// Of an Ethernet frame, as [`Dissected::vlan`]; else 0.
+        vlan: u16,
+    },
+    /// An Ethernet frame without IP, which begins at this offset of the outer frame.
+    Frame(u16),
+}
+
+/// What `outer`, a packet of a tunnel in `frame`, carries: the packet that the tunnel's end reads
+/// next. Other than [`inside`] it descends one level only, and takes nothing that is malformed.
+/// `None` if it is of no such tunnel or can not be read.
+pub fn carried(frame: &[u8], outer: &Network) -> Option<Carried> {
+    let (place, vlan, bare) = match transport::load(frame, outer)?.what {
+        Loaded::Packet(place) => (Some(place), 0, None),
+        Loaded::Frame(start) => {
+            let link = link::read(&frame[..outer.end as usize], start).ok()?;
+            (link.ip, link.vlan, Some(Carried::Frame(start)))
+        }
+    };
+    let mut found = None;
+    if let Some(place) = place {
+        network(frame, &place, &mut found).ok()?;
+    }
+    found.map(|network| Carried::Packet { network, vlan }).or(bare)
 }
 
 #[cfg(test)]

@@ -265,6 +265,39 @@ fn a_piece_of_a_tunnel_packet_is_not_looked_into() {
     assert_eq!(inside_of(&frame), None);
 }
 
+#[test]
+fn what_a_tunnel_carries_is_read_one_level_deep_and_only_where_it_is_right() {
+    let read = |frame: &[u8]| carried(frame, &dissect(frame).unwrap().network.unwrap());
+    let gre = |flags: u8, words: usize, ethertype: u16, load: &[u8]| {
+        let mut frame = Vec::new();
+        let header = [&[flags, 0][..], &ethertype.to_be_bytes(), &vec![0; 4 * words]].concat();
+        v4().raw(protocol::GRE, &[&header, load].concat(), &mut frame);
+        read(&frame)
+    };
+    let offset = |carried| match carried {
+        Some(Carried::Packet { network, vlan }) => (network.offset, network.protocol, vlan),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(read(&nested(0)), None);
+    assert_eq!(offset(read(&nested(1))), (34, protocol::UDP, 0));
+    assert_eq!(offset(read(&nested(3))), (34, protocol::IPIP, 0));
+    let plain = nested(0);
+    let packet = &plain[14..];
+    // Also where the receiver wants order.
+    assert_eq!(offset(gre(0x30, 2, 0x0800, packet)), (46, protocol::UDP, 0));
+    let tagged = [&plain[..12], &[0x81, 0, 0, 7], &plain[12..]].concat();
+    assert_eq!(offset(gre(0, 0, 0x6558, &tagged)), (56, protocol::UDP, 7));
+    let arp = [&plain[..12], &[8, 6], &[0; 28]].concat();
+    assert_eq!(gre(0, 0, 0x6558, &arp), Some(Carried::Frame(38)));
+    for length in [0, 10, 19, 20, 27] {
+        assert_eq!(gre(0, 0, 0x0800, &packet[..length]), None, "{length}");
+    }
+    for (ethertype, load) in [(0x86dd, packet), (0x8847, packet), (0, b""), (0x6558, &plain[..13])]
+    {
+        assert_eq!(gre(0, 0, ethertype, load), None, "{ethertype:#x}");
+    }
+}
+
 /// A UDP datagram behind `chain`, whose first header has the number `first`.
 fn behind(first: u8, chain: &[u8]) -> Result<Dissected, Malformed> {
     let (mut bytes, mut frame) = (chain.to_vec(), Vec::new());

@@ -35,7 +35,7 @@ mod whole;
 
 pub use came_in::{CameIn, TooBig};
 pub use claimed::ClaimedFragment;
-pub use dissect::{dissect, inside};
+pub use dissect::{Carried, carried, dissect, inside};
 pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, mapped, protocol,

@@ -3,7 +3,7 @@
 use crate::{
     Family, Malformed, Network, TcpFlags, TcpInfo, Transport, icmp,
     ip::Header,
-    link::{self, IpPlace, ethertype},
+    link::{IpPlace, ethertype},
     protocol, tail,
 };
 
@@ -213,26 +213,43 @@ fn gre_transport(bytes: &[u8]) -> Result<Transport, Malformed> {
     Ok(if version > 1 { Transport::Other } else { Transport::Gre { version, key } })
 }
 
-/// Where the packet is that a tunnel packet carries: IPIP (RFC 2003), 6in4 (RFC 4213), 4in6
-/// and 6in6 (RFC 2473), GRE version 0 with IP or Ethernet inside.
-pub(crate) fn tunnel(frame: &[u8], outer: &Network) -> Option<IpPlace> {
+/// What a tunnel's packet carries.
+pub(crate) struct Load {
+    pub(crate) what: Loaded,
+    /// Its receiver wants all packets of the tunnel in order.
+    pub(crate) is_numbered: bool,
+}
+
+/// Where a load is.
+pub(crate) enum Loaded {
+    Packet(IpPlace),
+    /// An Ethernet frame, from this offset on.
+    Frame(u16),
+}
+
+/// What a tunnel's packet carries: IPIP (RFC 2003), 6in4 (RFC 4213), 4in6 and 6in6 (RFC 2473),
+/// GRE version 0 with IP or Ethernet inside.
+pub(crate) fn load(frame: &[u8], outer: &Network) -> Option<Load> {
     let is_whole = outer.fragment.is_none_or(|fragment| fragment.is_atomic());
     let packet = frame.get(..outer.end as usize).filter(|_| is_whole)?;
     let start = outer.transport_offset;
-    let ip = |family, offset| Some(IpPlace { family, offset, end: packet.len(), guessed: false });
+    let ip = |family, offset| {
+        Loaded::Packet(IpPlace { family, offset, end: packet.len(), guessed: false })
+    };
+    let plain = |what| Some(Load { what, is_numbered: false });
     match outer.protocol {
-        protocol::IPIP => ip(Family::V4, start),
-        protocol::IPV6 => ip(Family::V6, start),
+        protocol::IPIP => plain(ip(Family::V4, start)),
+        protocol::IPV6 => plain(ip(Family::V6, start)),
         protocol::GRE => {
             let gre = whole_gre(tail(packet, start)).ok()?;
             let inner = start.checked_add(gre.header_len)?;
-            match (gre.version, gre.ethertype) {
-                _ if gre.is_numbered => None,
+            let what = match (gre.version, gre.ethertype) {
                 (0, ethertype::IPV4) => ip(Family::V4, inner),
                 (0, ethertype::IPV6) => ip(Family::V6, inner),
-                (0, ethertype::BRIDGING) => link::read(packet, inner).ok()?.ip,
-                _ => None,
-            }
+                (0, ethertype::BRIDGING) => Loaded::Frame(inner),
+                _ => return None,
+            };
+            Some(Load { what, is_numbered: gre.is_numbered })
         }
         _ => None,
     }

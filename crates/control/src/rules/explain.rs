@@ -2,19 +2,24 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use flow::{Timestamp, Zone, ZonePair};
+use flow::{FlowKey, Timestamp, Zone, ZonePair};
 use ruleset::listing::{Live, rule_with_live};
 use ruleset::probe::Probe;
 use ruleset::{
-    ChainId, CtState, Decision, Fate, NatKind, NatRequest, Outcome, Program, RuleId, RuleState,
-    SharedState, Stage, StageWalk, Step, Tracked, Walk, listing, walk,
+    ChainId, Connection, CtState, Decision, Fate, Known, NatKind, NatRequest, Outcome, PacketView,
+    Program, RuleId, RuleState, SharedState, Stage, StageWalk, Step, Tracked, Walk, consult,
+    listing, name_bits, walk,
 };
 use serde_json::Value;
-use wire::{Family, Summary};
+use wire::{Carried, Family, Summary, carried};
 
 use super::RuleBook;
 use crate::SCHEMA;
 use crate::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
+
+/// Of a tunnel's packet whose inside was not told or can not be read.
+const INSIDE_UNREAD: &str = "with tunnels = \"judged\" the forward chains judge what it carries too, \
+     which can not be read here";
 
 /// What rules have counted, if they are not as they were loaded.
 type Counted<'p> = Option<(&'p Program, &'p Live)>;
@@ -41,6 +46,7 @@ impl RuleBook {
         now: Timestamp,
     ) -> Explanation {
         let walk = walk(program, state, probe, tracked, now);
+        let inside = Self::inside(program, probe, state, now);
         let live = live.map(|live| (program, live));
         let family = probe.network.family;
         Explanation {
@@ -52,8 +58,45 @@ impl RuleBook {
             stages: walk.stages.iter().map(|it| self.stage(live, it, family)).collect(),
             verdict: verdict(walk.fate).to_owned(),
             outcome: self.outcome(&walk),
-            remarks: walk.remarks.iter().map(|&remark| remark.to_owned()).collect(),
+            remarks: walk.remarks.iter().map(|&it| it.to_owned()).chain(inside).collect(),
         }
+    }
+
+    /// What a gateway that judges the inside of tunnels would say of what a packet carries.
+    fn inside(
+        program: &Program,
+        probe: &Probe,
+        state: &mut RuleState,
+        now: Timestamp,
+    ) -> Option<String> {
+        let flow = FlowKey::of_packet(&probe.network, Zone(0))?;
+        let network = match carried(&probe.frame, &probe.network) {
+            _ if !flow.key.is_tunnel() => return None,
+            Some(Carried::Packet { network, .. }) => network,
+            _ => return Some(INSIDE_UNREAD.to_owned()),
+        };
+        let name = |name: &Option<String>| name.as_deref().and_then(name_bits).unwrap_or(0);
+        let known =
+            Known { reply: false, status: 0, mark: 0, zones: ZonePair::default(), details: None };
+        let view = PacketView {
+            frame: &probe.frame,
+            network: &network,
+            vlan: probe.vlan,
+            packet_type: 0,
+            input: name(&probe.input),
+            output: name(&probe.output),
+            mark: probe.mark,
+            priority: 0,
+            connection: Connection { state: CtState::New, known: Some(known) },
+        };
+        let verdict = match consult(program, Stage::Forward, &view, state, now).decision {
+            Decision::Accept | Decision::SynProxy(_) => "accept",
+            Decision::Drop | Decision::Reject(_) => "drop",
+        };
+        Some(format!(
+            "with tunnels = \"judged\" the forward chains judge what it carries too; if that opens \
+             a connection inside, they {verdict} it"
+        ))
     }
 
     fn stage(&self, live: Counted<'_>, walked: &StageWalk, family: Family) -> ExplainedStage {

@@ -292,6 +292,22 @@ impl DynamicSet {
         true
     }
 
+    /// What [`count`](DynamicSet::count) would say; `None` stands for an element that is new.
+    pub fn would_go_on(&self, number: Option<u32>, bytes: u64, now: Timestamp) -> bool {
+        let begin = number.map(|number| number as usize * self.kinds.len());
+        self.kinds.iter().enumerate().all(|(at, (part, costs))| {
+            let state = begin.map_or_else(PartState::default, |begin| self.parts[begin + at]);
+            match part {
+                Part::Counter => true,
+                Part::Limit(rate) => {
+                    let (mut used_until, cost) = (state.bytes, costs.of_packet(bytes));
+                    take_alone(&mut used_until, cost, costs.most, now) != rate.over
+                }
+                Part::Quota { bytes: most, over } => (state.bytes + bytes > *most) == *over,
+            }
+        })
+    }
+
     /// Divides what the elements allow among so many workers.
     pub fn set_workers(&mut self, workers: u64) {
         for (part, costs) in &mut self.kinds {

@@ -106,6 +106,14 @@ impl RateLease {
         self.passes(bytes, now) != self.shared.over
     }
 
+    /// The same, and nothing is used.
+    pub fn would_match(&self, bytes: u64, now: Timestamp) -> bool {
+        let SharedRate { costs, used_until, over, .. } = &*self.shared;
+        let mut used_until = used_until.load(Ordering::Relaxed);
+        let cost = costs.of_packet(bytes);
+        (self.credit > 0 || take_alone(&mut used_until, cost, costs.most, now)) != *over
+    }
+
     fn passes(&mut self, bytes: u64, now: Timestamp) -> bool {
         if self.credit > 0 {
             self.credit -= 1;
@@ -174,6 +182,11 @@ impl QuotaLease {
     pub fn matches(&mut self, bytes: u64) -> bool {
         // Used up stays used up, also for packets that are shorter.
         self.used_up = self.used_up || !self.lease.spend(bytes);
+        self.used_up == self.over
+    }
+
+    /// Whether the rule would go on for a packet that uses nothing.
+    pub fn would_match(&self) -> bool {
         self.used_up == self.over
     }
 

@@ -38,7 +38,22 @@ pub fn evaluate(
     outcome
 }
 
-/// The same, and tells every rule that matched and every chain whose policy decided, in
+/// The same, but leaves rates, quotas and sets as they are: a rate or a quota says whether the
+/// packet would be within it, and a rule that changes a set goes on as if it had. Counters count.
+pub fn consult(
+    program: &Program,
+    stage: Stage,
+    view: &PacketView<'_>,
+    state: &mut RuleState,
+    now: Timestamp,
+) -> Outcome {
+    let mut outcome = Outcome::NOTHING;
+    let mut nobody = run::Asking;
+    run::Run::new(program, view, state, now, &mut outcome, &mut nobody).stage(stage);
+    outcome
+}
+
+/// The same as [`evaluate`], and tells every rule that matched and every chain whose policy decided, in
 /// order.
 pub fn explain(
     program: &Program,

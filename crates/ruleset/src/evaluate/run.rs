@@ -27,6 +27,9 @@ pub enum Step {
 
 /// Who is told what happens.
 pub(super) trait Trace {
+    /// What the packet uses of rates, quotas and sets is used.
+    const USES: bool = true;
+
     fn tell(&mut self, step: Step);
 }
 
@@ -34,6 +37,16 @@ pub(super) trait Trace {
 pub(super) struct Silent;
 
 impl Trace for Silent {
+    #[inline]
+    fn tell(&mut self, _step: Step) {}
+}
+
+/// Nobody, and the packet uses nothing.
+pub(super) struct Asking;
+
+impl Trace for Asking {
+    const USES: bool = false;
+
     #[inline]
     fn tell(&mut self, _step: Step) {}
 }
@@ -202,9 +215,11 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                     true
                 }
                 Instruction::Limit(limit) => {
-                    self.state.within_rate(limit.index(), self.bytes, self.now)
+                    self.state.within_rate(limit.index(), self.bytes, self.now, T::USES)
                 }
-                Instruction::Quota(quota) => self.state.within_quota(quota.index(), self.bytes),
+                Instruction::Quota(quota) => {
+                    self.state.within_quota(quota.index(), self.bytes, T::USES)
+                }
                 Instruction::Log(log) => {
                     self.outcome.logs.push(log, rule);
                     true
@@ -372,7 +387,11 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     fn find_dynamic(&mut self, at: u32, key: &PackedKey) -> Option<u32> {
         let set = &mut self.state.sets[at as usize];
         let found = set.find(key, self.now)?;
-        set.count(found, self.bytes, self.now).then_some(found)
+        let goes_on = match T::USES {
+            true => set.count(found, self.bytes, self.now),
+            false => set.would_go_on(Some(found), self.bytes, self.now),
+        };
+        goes_on.then_some(found)
     }
 
     /// Counts for an element, unless its time is over.
@@ -456,7 +475,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         let lookup = &self.program.sets[update.set.index()];
         let Shape::Dynamic(at) = lookup.shape else { return false };
         match self.packed(&update.key, lookup) {
-            Some(key) => self.state.update(at as usize, update, &key, self.bytes, self.now),
+            Some(key) if T::USES => {
+                self.state.update(at as usize, update, &key, self.bytes, self.now)
+            }
+            Some(key) => self.state.would_update(at as usize, update, &key, self.bytes, self.now),
             None => false,
         }
     }

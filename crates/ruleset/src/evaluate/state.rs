@@ -230,12 +230,22 @@ impl RuleState {
         counted.bytes += bytes;
     }
 
-    pub(super) fn within_rate(&mut self, limit: usize, bytes: u64, now: Timestamp) -> bool {
-        self.rates[limit].matches(bytes, now)
+    #[inline]
+    pub(super) fn within_rate(
+        &mut self,
+        limit: usize,
+        bytes: u64,
+        now: Timestamp,
+        uses: bool,
+    ) -> bool {
+        let rate = &mut self.rates[limit];
+        if uses { rate.matches(bytes, now) } else { rate.would_match(bytes, now) }
     }
 
-    pub(super) fn within_quota(&mut self, quota: usize, bytes: u64) -> bool {
-        self.quotas[quota].matches(bytes)
+    #[inline]
+    pub(super) fn within_quota(&mut self, quota: usize, bytes: u64, uses: bool) -> bool {
+        let quota = &mut self.quotas[quota];
+        if uses { quota.matches(bytes) } else { quota.would_match() }
     }
 
     /// Nanoseconds since loading.
@@ -276,6 +286,19 @@ impl RuleState {
             self.tell(told(deadline));
         }
         goes_on
+    }
+
+    /// Whether the rule would go on; nothing changes.
+    pub(super) fn would_update(
+        &self,
+        at: usize,
+        update: &Update,
+        key: &PackedKey,
+        bytes: u64,
+        now: Timestamp,
+    ) -> bool {
+        let set = &self.sets[at];
+        update.op == UpdateOp::Delete || set.would_go_on(set.find(key, now), bytes, now)
     }
 
     fn tell(&mut self, update: ElementUpdate) {

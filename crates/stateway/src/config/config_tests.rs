@@ -150,6 +150,22 @@ fn an_empty_file_has_the_defaults() {
 }
 
 #[test]
+fn what_tunnels_carry_is_judged_where_one_worker_sees_both_directions_of_it() {
+    let config = parse("[gateway]\ntunnels = \"judged\"").unwrap();
+    assert_eq!(config.engine().unwrap().tunnels, TunnelSteering::Judged);
+    assert_eq!(
+        problems("[gateway]\nfragments = \"ordered\"\ntunnels = \"judged\""),
+        "gateway.toml:3: gateway.tunnels: needs fragments = \"spread\": with \"ordered\" the \
+         packets of one flow inside may come to two workers"
+    );
+    assert_eq!(
+        problems("[gateway]\ntunnels = \"inside\""),
+        "gateway.toml:2: gateway.tunnels: \"inside\" is not allowed; allowed: \"inner\", \
+         \"outer\", \"judged\""
+    );
+}
+
+#[test]
 fn protocols_that_can_not_pass_are_explained() {
     let texts = [
         "pass = \"arp\"",

@@ -97,7 +97,12 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
     }) {
         config.buckets = buckets;
     }
-    let tunnels = [("inner", Some(TunnelSteering::Inner)), ("outer", Some(TunnelSteering::Outer))];
+    let tunnels = [
+        ("inner", Some(TunnelSteering::Inner)),
+        ("outer", Some(TunnelSteering::Outer)),
+        ("judged", Some(TunnelSteering::Judged)),
+    ];
+    let tunnels_at = section.place_of("tunnels");
     if let Some(tunnels) = section.read(reader, "tunnels", |value| choice(value, &tunnels)) {
         config.tunnels = tunnels;
     }
@@ -110,6 +115,11 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
         [("spread", Some(FragmentSteering::Spread)), ("ordered", Some(FragmentSteering::Ordered))];
     if let Some(fragments) = section.read(reader, "fragments", |value| choice(value, &orders)) {
         config.fragments = fragments;
+    }
+    if (config.tunnels, config.fragments) == (TunnelSteering::Judged, FragmentSteering::Ordered) {
+        let what = "needs fragments = \"spread\": with \"ordered\" the packets of one flow inside \
+                    may come to two workers";
+        reader.note(tunnels_at, "gateway.tunnels", what);
     }
     config.rp_filter = rp_filter(reader, &mut section, config.mode).unwrap_or_default();
     config.balance = section.read(reader, "balance", balance).unwrap_or_default();
