@@ -81,7 +81,7 @@ pub fn fragments_arrive(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn web_pages_arrive_intact(lab: &Lab) -> Result<()> {
+pub fn web_pages_arrive_intact(lab: &Lab) -> Result<()> {
     const BYTES: usize = 5_000_001;
     let server = HttpServer::start(lab, BYTES)?;
     for family in FAMILIES {

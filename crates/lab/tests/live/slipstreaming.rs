@@ -34,7 +34,7 @@ while True:
 
 /// Greets, answers all that comes as if it was meant, and tries to reach the services then.
 const ATTACKER: &str = "
-import socket, sys
+import concurrent.futures, socket, sys
 own, victim, port, services, limit = sys.argv[1:]
 listener = socket.create_server((own, int(port)))
 print('ready', flush=True)
@@ -52,11 +52,13 @@ for text in said.split(b'REGISTER sip:')[1:]:
     number = text.split(b'CSeq: ')[1].split(b'\\r\\n')[0]
     connection.sendall(b'SIP/2.0 200 OK\\r\\nCSeq: ' + number + b'\\r\\nContact: ' + contact +
                        b';expires=600\\r\\nContent-Length: 0\\r\\n\\r\\n')
-for service in services.split(','):
+def reach(service):
     try:
         print(service, socket.create_connection((victim, int(service)), float(limit)).recv(7))
     except OSError:
         pass
+with concurrent.futures.ThreadPoolExecutor() as pool:
+    list(pool.map(reach, services.split(',')))
 print('tried', flush=True)
 connection.recv(1)
 ";
