@@ -66,7 +66,7 @@ fn learnt(lab: &Lab, family: Family) -> Result<Option<String>> {
 
 /// Asks until it is so: the gateway looks at its interfaces now and then.
 pub fn soon(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    for _ in 0..50 {
+    for _ in 0..300 {
         if is_so()? {
             return Ok(());
         }
