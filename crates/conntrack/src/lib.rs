@@ -15,6 +15,7 @@ mod event;
 mod expect;
 mod filter;
 pub mod format;
+mod forwarding;
 pub mod helper;
 mod labels;
 mod limits;
@@ -35,6 +36,7 @@ pub use direction::Direction;
 pub use event::{Event, EventKind, EventSink, ExpectationEvent, ExpectationSink};
 pub use expect::{ExpectationCursor, Expectations};
 pub use filter::{Filter, New, Prefix, PrefixError};
+pub use forwarding::Forwarding;
 pub use labels::{Label, LabelNames, Labels, NameError, UnknownLabel};
 pub use limits::{
     HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Sources, TooManyZones,

@@ -1,6 +1,7 @@
 //! Where the entries lie: chunks that never move, so that growth copies nothing.
 
 mod by_slot;
+mod recorded;
 
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use flow::{KeyedPacket, Timestamp};
 
 use self::by_slot::BySlot;
+use self::recorded::Recorded;
 use crate::entry::{Entry, Head, Status};
 use crate::expect::Claim;
 use crate::helper::Watcher;
@@ -51,6 +53,8 @@ pub(crate) struct Slab {
     shifts: BySlot<[Shift; 2]>,
     /// Of those that have timeouts of their own.
     policies: BySlot<TimeoutPolicy>,
+    /// How packets of those are forwarded for which that was recorded.
+    pub recorded: Recorded,
 }
 
 /// What is kept of a translated connection.
@@ -119,6 +123,7 @@ impl Slab {
             translations: BySlot::new(),
             shifts: BySlot::new(),
             policies: BySlot::new(),
+            recorded: Recorded::new(),
         }
     }
 
@@ -144,6 +149,7 @@ impl Slab {
             + self.translations.memory_bytes()
             + self.shifts.memory_bytes()
             + self.policies.memory_bytes()
+            + self.recorded.memory_bytes()
     }
 
     /// The entry in a slot, if one lives there.
@@ -177,6 +183,7 @@ impl Slab {
         head.hash = free;
         self.free = slot;
         self.len -= 1;
+        self.recorded.remove(slot);
         // Most connections have none of these.
         if status.has(Status::ACCOUNTED.with(Status::STAMPED)) {
             self.sides.remove(slot);
@@ -331,6 +338,8 @@ impl Slab {
     /// Gives a connection a mark.
     pub fn set_mark(&mut self, slot: u32, mark: u32) {
         self[slot].head.mark = mark;
+        // Rules and routes may have decided by it.
+        self.recorded.remove(slot);
         if let Some(part) = self.part(slot) {
             part.tunnel.set_mark(mark);
         }
@@ -350,6 +359,8 @@ impl Slab {
         if let Some(part) = self.part(slot) {
             return part.tunnel.set_labels(labels);
         }
+        // Rules may have decided by them.
+        self.recorded.remove(slot);
         let status = &mut self[slot].head.status;
         if labels.is_empty() {
             status.clear(Status::LABELLED);

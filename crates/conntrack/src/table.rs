@@ -9,6 +9,7 @@ mod inside;
 mod judged;
 mod ordinary;
 mod proxied;
+mod recorded;
 mod room;
 mod ruled;
 mod translated;
@@ -117,6 +118,7 @@ impl Table {
         let entry = match guess {
             Some(filed) => {
                 self.prefetch_translation(filed & !SECOND, prefetch);
+                self.slab.recorded.prefetch(filed & !SECOND, prefetch);
                 Some(&self.slab[filed & !SECOND])
             }
             // In a full table the new connection lies where one gives way for it.
@@ -157,7 +159,7 @@ impl Table {
             return self.relate(packet, context);
         }
         let found = match packet.zones {
-            None => match self.guessed(packet) {
+            None => match self.guessed(packet.guess, packet.keyed) {
                 Some(met) => self.if_live(met, context),
                 None => self.find(packet.keyed, packet.hash, context),
             },
@@ -193,12 +195,11 @@ impl Table {
 
     /// The connection that was guessed, also if its time is over, if it is that of the packet.
     #[inline]
-    fn guessed(&self, packet: &TrackedPacket<'_>) -> Option<Met> {
-        let Guess(filed) = packet.guess;
-        let KeyedPacket { key, sender } = packet.keyed;
+    fn guessed(&self, Guess(filed): Guess, packet: &KeyedPacket) -> Option<Met> {
+        let KeyedPacket { key, sender } = packet;
         if filed & SECOND != 0 {
             // Also where there was no guess: no connection has that number.
-            let is_reply = self.slab.second(filed)?.reply() == *packet.keyed;
+            let is_reply = self.slab.second(filed)?.reply() == *packet;
             return is_reply.then_some(Met { slot: filed & !SECOND, direction: Direction::Reply });
         }
         let head = &self.slab.live(filed)?.head;

@@ -35,7 +35,9 @@ fn packet(timestamp: u64) -> Packet {
         untracked: false,
         carries: false,
         pieces: None,
+        is_checked: true,
         is_own: false,
+        per_packet: false,
         guess: conntrack::Guess::NONE,
         alias_in: None,
     }

@@ -103,6 +103,38 @@ pub enum Command {
     Stop,
 }
 
+impl Command {
+    /// True if packets of established flows may be forwarded another way behind it: what was
+    /// recorded of them before holds no longer.
+    pub const fn changes_decisions(&self) -> bool {
+        match self {
+            Self::SetOutput(..)
+            | Self::SetMtus(_)
+            | Self::SetNames(_)
+            | Self::Routing(_)
+            | Self::Translated(_)
+            | Self::Settings(_)
+            | Self::LearnZones(_)
+            | Self::Zones(_)
+            | Self::Rules(_) => true,
+            // Rules that ask for sets which change, or for quotas, see every packet.
+            Self::Elements(..) | Self::ResetQuotas => false,
+            Self::Switch(_)
+            | Self::Connect(..)
+            | Self::Disconnect(_)
+            | Self::AddQueue(_)
+            | Self::ReleaseQueue { .. }
+            | Self::ShareLimits(_)
+            | Self::Mark(_)
+            | Self::Pin(_)
+            | Self::Subscribe(_)
+            | Self::SubscribeExpectations(_)
+            | Self::Ask(_)
+            | Self::Stop => false,
+        }
+    }
+}
+
 /// A question and where to send the answer. A question covers a piece of one
 /// bucket at most, so that packets wait for an answer no longer than for a batch.
 pub enum Question {

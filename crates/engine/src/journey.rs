@@ -35,6 +35,8 @@ pub(crate) struct Journey {
     pub is_determined: bool,
     /// It was announced by a translated connection and is translated as that: no rule is asked.
     pub follows: bool,
+    /// A rule was asked that has to see every packet of the flow.
+    pub per_packet: bool,
     /// Which ends of its connection are translated, as status bits.
     translated: u32,
 }
@@ -148,6 +150,7 @@ impl Journey {
             is_hosts: false,
             is_determined: false,
             follows: false,
+            per_packet: packet.per_packet,
             translated: 0,
         }
     }

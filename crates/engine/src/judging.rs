@@ -48,6 +48,7 @@ impl Worker {
         journey.state = CtState::Invalid;
         let asked = self.judge_stage(Stage::Untracked, packet, &mut journey, now);
         packet.mark = journey.mark;
+        packet.per_packet = journey.per_packet;
         let wanted = asked?;
         packet.untracked = wanted.notrack;
         packet.judged = true;
@@ -79,6 +80,17 @@ impl Worker {
         {
             (tracked, answers) = self.track_syn(packet, now);
         }
+        self.admit_tracked_by_rules(packet, tracked, answers, now)
+    }
+
+    /// Judges a packet that was tracked already, in front of which the SYN proxy `answers`.
+    pub(crate) fn admit_tracked_by_rules(
+        &mut self,
+        packet: &mut Packet,
+        tracked: Tracked,
+        answers: bool,
+        now: Timestamp,
+    ) -> Result<Passed, Why> {
         self.stay_with(packet, &tracked);
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
@@ -104,6 +116,10 @@ impl Worker {
         match judged {
             Ok(()) => {
                 self.confirm(packet, journey.tracked, now)?;
+                if !journey.per_packet {
+                    let Journey { tracked, passed, output_port, .. } = &journey;
+                    self.record(packet, tracked, passed.course, *output_port);
+                }
                 self.passed(packet, &journey.tracked, journey.passed, now)
             }
             Err(why) => {
@@ -345,6 +361,7 @@ impl Worker {
             connection: journey.connection(zones, asked.as_ref().map(|asked| asked as _)),
         };
         let outcome = evaluate(program, stage, &view, &mut rules.state, now);
+        journey.per_packet |= outcome.per_packet;
         journey.mark = outcome.mark.unwrap_or(journey.mark);
         journey.priority = outcome.priority.unwrap_or(journey.priority);
         let has_effects = outcome.ct_mark.is_some()

@@ -21,6 +21,7 @@ mod crew;
 mod crew_rig;
 mod doorbell;
 mod events;
+mod fast_path;
 mod following;
 mod gateway;
 mod host_flows;

@@ -19,6 +19,9 @@ const PIECE: u32 = 1024;
 impl Worker {
     /// Carries out a command. Called between two batches.
     pub(crate) fn obey(&mut self, command: Command, now: Timestamp) {
+        if command.changes_decisions() {
+            self.generation += 1;
+        }
         match command {
             Command::Switch(moves) => {
                 self.remove_aliases(now);

@@ -156,6 +156,22 @@ impl Outputs {
         self.queue(port, frame, manner, pool, counters);
     }
 
+    /// Queues a frame for a port whose link and route take one of its length.
+    #[inline]
+    pub fn send_fitting(
+        &mut self,
+        port: PortId,
+        frame: Frame,
+        onward: Onward,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        match self.ports.get_mut(usize::from(port.0)).filter(|output| output.queue.is_some()) {
+            Some(output) => output.push(frame, Some(onward), pool, counters),
+            None => self.refused.push((frame, DropReason::NoOutputPort)),
+        }
+    }
+
     /// Drops a frame for a reason, and tells its sender if there is something to tell.
     pub fn refuse(
         &mut self,

@@ -35,6 +35,8 @@ pub struct Packet {
     pub mark: u32,
     /// Rules in front of tracking have been asked: it is in its zone.
     pub judged: bool,
+    /// A rule in front of tracking has to see every packet of its flow.
+    pub per_packet: bool,
     /// Rules have said that it is not to be tracked.
     pub untracked: bool,
     /// It is of a tunnel, and what it carries is to be judged.
@@ -42,6 +44,8 @@ pub struct Packet {
     /// For a datagram that came in fragments: these, in order. They are what is
     /// sent; `frame` is the whole, to be looked at.
     pub pieces: Option<Box<Pieces>>,
+    /// A router has looked at its addresses and options.
+    pub is_checked: bool,
     /// It is for an address of the host: only what is translated goes on.
     pub is_own: bool,
     /// The bucket whose alias has led here, if one has.

@@ -85,7 +85,9 @@ fn datagram(fragments: usize) -> Packet {
         untracked: false,
         carries: false,
         pieces,
+        is_checked: true,
         is_own: false,
+        per_packet: false,
         guess: conntrack::Guess::NONE,
         alias_in: None,
     }

@@ -9,10 +9,11 @@ use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
 use netio::Frame;
 use steer::{BucketId, Steered};
-use wire::{Network, Transport};
+use wire::{ETHERNET_LEN, Network, Transport};
 
 use crate::aliases::{Filing, Waiting};
 use crate::bridge::is_never_forwarded;
+use crate::fast_path::FastPath;
 use crate::judging::Passed;
 use crate::packet::{Kept, Packet, TrackedFlow};
 use crate::prefetch::Hardware;
@@ -34,22 +35,39 @@ impl Worker {
     /// called from two places: a frame is copied when it is handed to a function.
     #[inline(always)]
     pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
-        let arrival = |router: &mut Router, frame: &Frame| router.arrival(frame);
-        let Some(frame) = self.arrive(frame, arrival, now) else { return };
+        if let Some(router) = &self.router
+            && let arrival @ (Arrival::Host | Arrival::Drop(_)) = router.arrival(&frame)
+        {
+            return self.end_arrival(frame, arrival, now);
+        }
         let (network, vlan) = match wire::dissect(frame.bytes()) {
             Ok(dissected) => (dissected.network, dissected.vlan),
             Err(malformed) => return self.drop_frame(frame, malformed.into()),
         };
-        let arrival =
-            |router: &mut Router, frame: &Frame| router.packet_arrival(frame, network.as_ref());
-        let Some(frame) = self.arrive(frame, arrival, now) else { return };
-        let Some(network) = network else { return self.pass_unjudged(frame, now) };
+        let Some(network) = network.filter(|it| it.offset == ETHERNET_LEN || self.router.is_none())
+        else {
+            return self.take_unrouted(frame, network, now);
+        };
         let origin = self.tracking.zones.origin(frame.port, vlan);
-        let packet = self.packet(frame, network, origin, None);
+        let mut packet = self.packet(frame, network, origin, None);
         if self.ownership.route(packet.bucket) == self.id {
             self.batch.push(packet);
-        } else {
+        } else if self.check_arrival(&mut packet, now) {
             self.hand_over(packet);
+        }
+    }
+
+    /// Disposes of a frame in whose packet a router has no part: one that is not IP, or lies
+    /// behind tags.
+    #[cold]
+    #[inline(never)]
+    fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
+        match &mut self.router {
+            Some(router) => {
+                let arrival = router.packet_arrival(&frame, network.as_ref());
+                self.end_arrival(frame, arrival, now);
+            }
+            None => self.pass_unjudged(frame, now),
         }
     }
 
@@ -75,30 +93,38 @@ impl Worker {
         self.drop_refused();
     }
 
-    /// What a router does with a frame that has arrived, unless it goes on; a bridge takes
-    /// every frame.
-    #[inline(always)]
-    fn arrive(
-        &mut self,
-        frame: Frame,
-        arrival: impl FnOnce(&mut Router, &Frame) -> Arrival,
-        now: Timestamp,
-    ) -> Option<Frame> {
-        match self.router.as_mut().map(|router| arrival(router, &frame)) {
-            None | Some(Arrival::Forward) => return Some(frame),
-            Some(Arrival::Untag) => self.steer_untagged(frame, now),
-            Some(Arrival::Host) => {
+    /// Has a router look at the addresses and options of a packet, once. False if the packet does
+    /// not go on: then it was disposed of.
+    #[inline]
+    fn check_arrival(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
+        let Some(router) = self.router.as_mut().filter(|_| !packet.is_checked) else { return true };
+        packet.is_checked = true;
+        let arrival = router.packet_arrival(&packet.frame, Some(&packet.network));
+        if arrival == Arrival::Forward {
+            packet.is_own = router.takes_own(&packet.network);
+            return true;
+        }
+        self.end_arrival(std::mem::take(&mut packet.frame), arrival, now);
+        false
+    }
+
+    /// Disposes of a frame that a router does not route.
+    #[inline(never)]
+    fn end_arrival(&mut self, frame: Frame, arrival: Arrival, now: Timestamp) {
+        match arrival {
+            Arrival::Forward => self.pass_unjudged(frame, now),
+            Arrival::Untag => self.steer_untagged(frame, now),
+            Arrival::Host => {
                 self.counters.softnet.processed += 1;
                 self.counters.output.to_host += 1;
                 self.pool.give_back(frame);
             }
-            Some(Arrival::Drop(reason)) => self.drop_frame(frame, reason.into()),
-            Some(Arrival::Refuse(reason, message)) => {
+            Arrival::Drop(reason) => self.drop_frame(frame, reason.into()),
+            Arrival::Refuse(reason, message) => {
                 self.tell(&frame, message, now);
                 self.drop_frame(frame, reason.into());
             }
         }
-        None
     }
 
     /// Sends a frame by the way that the bridge chooses, or the router has found for packets of
@@ -145,7 +171,6 @@ impl Worker {
             }
             Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket, false),
         };
-        let is_own = self.router.as_ref().is_some_and(|router| router.takes_own(&network));
         Packet {
             frame,
             network,
@@ -157,9 +182,11 @@ impl Worker {
             zones: None,
             mark: 0,
             judged: false,
+            per_packet: false,
             untracked: false,
             carries,
-            is_own,
+            is_checked: false,
+            is_own: false,
             alias_in: None,
         }
     }
@@ -276,6 +303,22 @@ impl Worker {
             TimeSource::Turn => now,
             TimeSource::Frame => Timestamp::from_nanos(packet.frame.timestamp),
         };
+        // A replay does without the SYN proxy: cookies can not be in a capture.
+        let screening = match self.time {
+            TimeSource::Turn => Screening::Ask,
+            TimeSource::Frame => Screening::Off,
+        };
+        match self.take_fast_path(packet, screening, now) {
+            FastPath::Sent => return,
+            FastPath::Tracked(tracked) => {
+                let judged = self.admit_tracked(packet, tracked, now);
+                return self.settle(packet, judged, now);
+            }
+            FastPath::No => {}
+        }
+        if !self.check_arrival(packet, now) {
+            return;
+        }
         // Where rules set zones, whose it is can not be said before they were asked.
         let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones());
         if !sets_zones && self.divert(packet, now) {
@@ -312,12 +355,19 @@ impl Worker {
         if !packet.untracked && self.take_proxied(packet, now) {
             return;
         }
-        // A replay does without the SYN proxy: cookies can not be in a capture.
-        let screening = match self.time {
-            TimeSource::Turn => Screening::Ask,
-            TimeSource::Frame => Screening::Off,
-        };
-        match self.admit(packet, screening, now) {
+        let judged = self.admit(packet, screening, now);
+        self.settle(packet, judged, now);
+    }
+
+    /// Asks the SYN proxy about a packet that was refused for it, and disposes of all others.
+    #[inline]
+    pub(crate) fn settle(
+        &mut self,
+        packet: &mut Packet,
+        judged: Result<Passed, Why>,
+        now: Timestamp,
+    ) {
+        match judged {
             Err(Why::SynProxy { proxy }) => self.screen(packet, proxy, now),
             judged => self.conclude(packet, judged, now),
         }
@@ -360,7 +410,18 @@ impl Worker {
         screening: Screening,
         now: Timestamp,
     ) -> Result<Passed, Why> {
-        let mut tracked = self.track(packet, screening, now);
+        let tracked = self.track(packet, screening, now);
+        self.admit_unruled_tracked(packet, tracked, now)
+    }
+
+    /// The same for a packet that was tracked already.
+    #[inline]
+    pub(crate) fn admit_unruled_tracked(
+        &mut self,
+        packet: &mut Packet,
+        mut tracked: Tracked,
+        now: Timestamp,
+    ) -> Result<Passed, Why> {
         let fresh = tracked;
         if tracked.fresh && tracked.why.is_none() {
             self.follow(packet, &tracked, now)
@@ -387,8 +448,17 @@ impl Worker {
                 let passed = self.pass_translated(packet, &fresh);
                 self.passed(packet, &fresh, passed, now)
             }
-            None => Ok(Passed::default()),
+            None => Ok(self.pass_untranslated(packet, &tracked)),
         }
+    }
+
+    /// Finds the way of a packet that is not translated.
+    #[inline]
+    fn pass_untranslated(&mut self, packet: &Packet, tracked: &Tracked) -> Passed {
+        let router = self.router.as_mut();
+        let course = router.map(|router| router.course_of(packet, packet.mark));
+        self.record(packet, tracked, course, None);
+        Passed { course, waits: false }
     }
 
     /// Translates a packet that no rules are asked about.
@@ -400,6 +470,7 @@ impl Worker {
         self.readdress(packet, &halves, Half::Destination);
         let router = self.router.as_mut();
         let course = router.map(|router| router.course_of(packet, packet.mark));
+        self.record(packet, tracked, course, None);
         self.readdress(packet, &halves, Half::Source);
         Passed { course, waits: false }
     }

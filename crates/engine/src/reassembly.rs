@@ -215,6 +215,10 @@ impl Worker {
             Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed),
         };
         let mut packet = self.packet(frame, network, origin, Some(pieces));
+        // Its fragments were looked at.
+        packet.is_checked = true;
+        let router = self.router.as_ref();
+        packet.is_own = router.is_some_and(|router| router.takes_own(&packet.network));
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }

@@ -299,6 +299,25 @@ impl Router {
         }
     }
 
+    /// The port that packets of this course leave by, the station of their next hop, and the
+    /// longest of them in bytes, if the route says so. `None` for a course to nobody, and while
+    /// the kernel has to be asked about the next hop now and then.
+    pub fn adjacency(&self, course: &Course) -> Option<(PortId, HardwareAddress, Option<u32>)> {
+        let Course::By { next: (link, address), mtu } = *course else { return None };
+        match self.routing.neighbours.get(link, address)? {
+            Neighbour::Known { station, is_fresh: true } => {
+                Some((self.routing.port_of(link)?, *station, mtu))
+            }
+            _ => None,
+        }
+    }
+
+    /// The station of this router at a port.
+    #[inline]
+    pub fn station(&self, port: PortId) -> Option<HardwareAddress> {
+        Some(self.routing.port(port)?.station)
+    }
+
     /// Sends a frame of this bucket on, keeps it until its next hop is known, or drops it.
     pub fn forward(
         &mut self,

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conntrack::Direction;
-use conntrack::Why;
 use conntrack::seqadj::Adjustment;
 use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received, Screening};
 use flow::{Class, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
@@ -153,10 +152,8 @@ impl Worker {
             self.counters.syn_proxy.cookie_invalid += 1;
             return self.refuse(packet);
         }
-        match self.admit(packet, Screening::Off, now) {
-            Err(Why::SynProxy { proxy }) => self.screen(packet, proxy, now),
-            judged => self.conclude(packet, judged, now),
-        }
+        let judged = self.admit(packet, Screening::Off, now);
+        self.settle(packet, judged, now);
     }
 
     /// What the zone of a packet promises.

@@ -48,6 +48,9 @@ const EXPIRE_BUCKETS: usize = 4;
 const POOL_SMALL: usize = 4096;
 const POOL_LARGE: usize = 256;
 
+/// Bits of a generation that count; those above are the worker's.
+const GENERATION_BITS: u32 = 48;
+
 /// How often a worker looks at the memory that it does not need, and at what is expected no
 /// more.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
@@ -136,6 +139,9 @@ pub struct Worker {
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
     pub(crate) recent_drops: RecentDrops,
+    /// Names what recorded decisions were made from: no other worker has the same number, and
+    /// this one another after each change.
+    pub(crate) generation: u64,
     /// When the turn began.
     pub(crate) now: Timestamp,
     inbox: Consumer<Command>,
@@ -209,6 +215,7 @@ impl Worker {
                 TimeSource::Turn => RecentDrops::latest(),
                 TimeSource::Frame => RecentDrops::All(Vec::new()),
             },
+            generation: (u64::from(id.0) + 1) << GENERATION_BITS,
             now: Timestamp::ZERO,
             inbox: equipment.inbox,
             notices: equipment.notices,

@@ -98,10 +98,12 @@ pub struct Fib {
     v4: Arc<Vec<Rule>>,
     v6: Arc<Vec<Rule>>,
     tables: BTreeMap<TableId, Arc<Table>>,
-    /// What the rules of IPv4 and IPv6 ask beside addresses, interface and traffic class.
+    /// What the rules of IPv4 and IPv6 ask beside addresses and interface.
     pub(crate) asks: [Asks; 2],
     /// Whether a route of IPv4, of IPv6 looks at who sends. True until all are cleared.
     pub(crate) has_sources: [bool; 2],
+    /// Whether a route of IPv4, of IPv6 is for one type of service. True until all are cleared.
+    has_types_of_service: [bool; 2],
     /// Whether a route of IPv4, of IPv6 looks at who sends, or shares flows among hops. True
     /// until all are cleared.
     tells_sources_apart: [bool; 2],
@@ -113,6 +115,7 @@ pub(crate) struct Asks {
     pub(crate) source: bool,
     pub(crate) link: bool,
     mark: bool,
+    traffic_class: bool,
     pub(crate) protocol: bool,
     pub(crate) ports: bool,
 }
@@ -124,6 +127,7 @@ impl Asks {
             source: any(|it| it.source.is_some()),
             link: any(|it| it.link != LinkSelector::Any),
             mark: any(|it| it.mark.is_some()),
+            traffic_class: any(|it| it.tos.is_some()),
             protocol: any(|it| it.protocol.is_some()),
             ports: any(|it| it.source_port.is_some() || it.destination_port.is_some()),
         }
@@ -142,6 +146,7 @@ impl Default for Fib {
             tables: BTreeMap::new(),
             asks: Default::default(),
             has_sources: [false; 2],
+            has_types_of_service: [false; 2],
             tells_sources_apart: [false; 2],
         }
     }
@@ -176,6 +181,12 @@ impl Fib {
             Answered::Hop(hop, _) => Way::Forward(*hop),
             Answered::Host(way) | Answered::Nobody(way) => way,
         }
+    }
+
+    /// True if packets of one flow may go different ways because of their traffic class.
+    pub fn asks_for_traffic_class(&self) -> bool {
+        self.asks.iter().any(|asks| asks.traffic_class)
+            || self.has_types_of_service.iter().any(|has| *has)
     }
 
     pub(crate) fn answer(&self, query: &Query) -> Answered<'_> {
@@ -259,6 +270,7 @@ impl Fib {
         let family = usize::from(route.destination.addr().is_ipv6());
         let has_choice = matches!(&route.action, Action::Forward(hops) if hops.all().len() > 1);
         self.has_sources[family] |= route.source.is_some();
+        self.has_types_of_service[family] |= route.tos != 0;
         self.tells_sources_apart[family] |= has_choice || route.source.is_some();
         self.table_mut(table).insert(route, place);
     }
@@ -272,6 +284,7 @@ impl Fib {
     pub fn clear(&mut self, v6: bool) {
         self.tells_sources_apart[usize::from(v6)] = false;
         self.has_sources[usize::from(v6)] = false;
+        self.has_types_of_service[usize::from(v6)] = false;
         for table in self.tables.values_mut() {
             Arc::make_mut(table).clear(v6);
         }

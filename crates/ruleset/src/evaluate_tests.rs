@@ -269,7 +269,11 @@ proptest! {
         let (mut a, mut b) = (state(&indexed), state(&linear));
         for (at, sample) in samples.iter().enumerate() {
             let now = Timestamp::from_secs(at as u64);
-            prop_assert_eq!(sample.judge(&indexed, &mut a, now), sample.judge(&linear, &mut b, now));
+            let (short, short_steps) = sample.judge(&indexed, &mut a, now);
+            let (long, long_steps) = sample.judge(&linear, &mut b, now);
+            prop_assert_eq!(short_steps, long_steps);
+            prop_assert!(long.per_packet || !short.per_packet, "an index asks no more rules");
+            prop_assert_eq!(Outcome { per_packet: long.per_packet, ..short }, long);
         }
         for counter in 0..indexed.counters.len() as u32 {
             let counter = crate::CounterId(counter);

@@ -58,7 +58,7 @@ mod translations;
 mod walk;
 
 pub use attached::{Helper, SynProxy, TimeoutPolicy, TimeoutState};
-pub use compile::{CompileError, CompileOptions, Program};
+pub use compile::{CompileError, CompileOptions, PerPacket, Program};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
     Connection, Counted, CtState, Decider, Decision, Details, ElementUpdate, Known, Logs,

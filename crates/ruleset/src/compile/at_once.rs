@@ -45,6 +45,12 @@ impl States {
         Self(if by_policy { accepted | undecided } else { accepted })
     }
 
+    /// Those that a rule decides about, if it asks for the state and does nothing else.
+    pub fn decided(rule: &Rule) -> Option<Self> {
+        let (states, verdict) = Self::of_rule(rule)?;
+        matches!(verdict, Verdict::Accept | Verdict::Drop).then_some(states)
+    }
+
     /// What a rule asks for and says, if it asks for the state and does nothing else.
     fn of_rule(rule: &Rule) -> Option<(Self, Verdict)> {
         let [test, Item::Verdict(verdict)] = rule.items.as_slice() else { return None };

@@ -3,6 +3,7 @@
 mod at_once;
 mod index;
 mod lookup;
+mod per_packet;
 mod table;
 
 use crate::CtState;
@@ -17,6 +18,7 @@ use crate::stage::{Stage, TableFamily};
 use self::at_once::States;
 pub(crate) use self::index::{Candidates, Dimension, Index};
 pub(crate) use self::lookup::{Lookup, PackedKey, Shape, is_dynamic};
+pub use self::per_packet::PerPacket;
 
 /// How a ruleset is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,9 @@ pub struct Program {
     /// Where the instructions of each rule begin; one more for the end.
     pub(crate) begins: Vec<u32>,
     pub(crate) code: Vec<Instruction>,
+    /// The first instruction of each rule that has to see every packet of a flow, `u32::MAX` for
+    /// a rule without one.
+    pub(crate) per_packet: Vec<u32>,
     pub(crate) sets: Vec<Lookup>,
     /// The sets that the state holds.
     pub(crate) dynamic: Vec<SetId>,
@@ -118,9 +123,13 @@ impl Program {
     pub fn compile(ruleset: ValidRuleset, options: CompileOptions) -> Result<Self, CompileError> {
         let CompileOptions { index, seed } = options;
         let (mut begins, mut code) = (Vec::with_capacity(ruleset.rules.len() + 1), Vec::new());
+        let mut per_packet = Vec::with_capacity(ruleset.rules.len());
         code.reserve_exact(ruleset.rules.iter().map(|rule| rule.items.len()).sum());
         for (rule, id) in ruleset.rules.iter().zip(0..) {
             begins.push(code.len() as u32);
+            let first =
+                rule.items.iter().position(|it| per_packet::of_item(it, &ruleset).is_some());
+            per_packet.push(first.map_or(u32::MAX, |first| (code.len() + first) as u32));
             let items = rule.items.iter().zip(0..);
             code.extend(items.map(|(item, number)| instruction(item, RuleId(id), number)));
         }
@@ -154,7 +163,18 @@ impl Program {
             sets.push(lookup);
         }
         let at_once = Stage::ALL.map(|stage| States::accepted(&ruleset, stage)).into();
-        Ok(Self { ruleset, chains, begins, code, sets, dynamic, counters, seed, at_once })
+        Ok(Self {
+            ruleset,
+            chains,
+            begins,
+            code,
+            per_packet,
+            sets,
+            dynamic,
+            counters,
+            seed,
+            at_once,
+        })
     }
 
     /// What it was compiled from.

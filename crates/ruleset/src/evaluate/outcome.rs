@@ -36,6 +36,9 @@ pub struct Outcome {
     pub segment_size: Option<SegmentSize>,
     /// What is to be logged of it.
     pub logs: Logs,
+    /// A rule was asked that has to see every packet of a flow: the next one may have another
+    /// outcome.
+    pub per_packet: bool,
 }
 
 /// A verdict.
@@ -130,5 +133,6 @@ impl Outcome {
         nat: None,
         segment_size: None,
         logs: Logs { lines: [(LogId(0), RuleId(0)); Logs::MOST], asked: 0 },
+        per_packet: false,
     };
 }

@@ -189,7 +189,9 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     fn rule(&mut self, rule: RuleId) -> Ended {
         let program = self.program;
         let (begin, end) = (program.begins[rule.index()], program.begins[rule.index() + 1]);
-        for instruction in &program.code[begin as usize..end as usize] {
+        let per_packet = program.per_packet[rule.index()];
+        for (at, instruction) in (begin..).zip(&program.code[begin as usize..end as usize]) {
+            self.outcome.per_packet |= at == per_packet;
             let goes_on = match *instruction {
                 Instruction::Narrow { field, low, high, negated } => {
                     self.value(field).is_some_and(|value| {

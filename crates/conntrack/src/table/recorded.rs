@@ -1,0 +1,43 @@
+//! What was decided for the packets of a connection is kept beside it.
+
+use flow::{Class, KeyedPacket};
+
+use super::{Met, Table};
+use crate::entry::Status;
+use crate::{ConnectionId, Forwarding, Guess, Tracked};
+
+/// Connections for which nothing is recorded: somebody has to look at each of their packets.
+const WATCHED: Status = Status::WATCHED.with(Status::PROXIED).with(Status::FRESH);
+
+impl Table {
+    /// Has everything that was recorded before hold no longer, unless this was called for the
+    /// same `reason` before. To be called before [`Table::forwarding`]: what decisions are made
+    /// from may have changed, and the table may have come to another worker.
+    #[inline]
+    pub fn begin_generation(&mut self, reason: u64) {
+        self.slab.recorded.begin(reason);
+    }
+
+    /// What was recorded for packets of this flow and direction, if their connection lies where
+    /// it was guessed.
+    #[inline]
+    pub fn forwarding(&self, guess: Guess, packet: &KeyedPacket) -> Option<Forwarding> {
+        let Met { slot, direction } = self.guessed(guess, packet)?;
+        self.slab.recorded.get(slot, direction)
+    }
+
+    /// Records how packets like this one are forwarded from now on. Without effect unless its
+    /// connection has seen a reply and nobody has to look at each of its packets: a connection
+    /// with a helper or shifted numbers, one that the SYN proxy has opened, a part of a tunnel.
+    #[inline]
+    pub fn record(&mut self, tracked: &Tracked, forwarding: Forwarding) {
+        if let (Some(ConnectionId(slot)), Some(direction)) = (tracked.connection, tracked.direction)
+            && tracked.class == Class::Established
+            && tracked.has_seen_reply()
+            && !tracked.status.has(WATCHED)
+            && !self.slab[slot].head.key.is_tunnel()
+        {
+            self.slab.recorded.set(slot, direction, forwarding);
+        }
+    }
+}

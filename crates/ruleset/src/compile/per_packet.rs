@@ -1,0 +1,195 @@
+//! What rules ask of packets, or do with them, in which packets of one flow can differ.
+//!
+//! A gateway may decide once for an established flow and do the same with its other packets
+//! only if every rule that the first one met would decide the same about all of them, and does
+//! nothing else with them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use wire::{TcpFlags, protocol};
+
+use crate::CtState;
+use crate::field::{CtField, Field, Guard, HeaderBits, Layer};
+use crate::model::{Item, Load, Operand, Parts, RuleId, Target, ValidRuleset, Verdict};
+
+use super::at_once::States;
+use super::is_dynamic;
+
+/// Bit of [`CtField::Status`] that may come after a flow was established.
+const ASSURED: u128 = 1 << 2;
+/// Flags that are the same in all TCP segments of an established connection which neither open
+/// nor end one.
+const STEADY_FLAGS: u128 =
+    TcpFlags::FIN.with(TcpFlags::SYN).with(TcpFlags::RST).with(TcpFlags::ACK).0 as u128;
+
+/// Why a rule has to see every packet of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerPacket {
+    /// It counts packets.
+    Counts,
+    /// It has a rate limit.
+    Rate,
+    /// It has a quota.
+    Quota,
+    /// It asks for log lines.
+    Logs,
+    /// It asks for a set whose elements change, or changes one.
+    ChangingSet,
+    /// It asks for something of which packets of one flow have different ones.
+    Differs(&'static str),
+    /// It does something else with each packet.
+    Acts,
+}
+
+impl fmt::Display for PerPacket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Counts => f.write_str("it counts packets"),
+            Self::Rate => f.write_str("it has a rate limit"),
+            Self::Quota => f.write_str("it has a quota"),
+            Self::Logs => f.write_str("it logs packets"),
+            Self::ChangingSet => f.write_str("it uses a set whose elements change"),
+            Self::Differs(what) => {
+                write!(f, "it asks for {what}, which packets of a flow differ in")
+            }
+            Self::Acts => f.write_str("it does something with each packet"),
+        }
+    }
+}
+
+/// Why an item has to see every packet of a flow, if it has to.
+pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
+    let set = |id: crate::model::SetId| {
+        let set = &ruleset.sets[id.index()];
+        match set {
+            _ if is_dynamic(set) || set.elements.any_expires() => Some(PerPacket::ChangingSet),
+            _ if !set.parts.is_empty() => Some(PerPacket::Counts),
+            _ => None,
+        }
+    };
+    let loads = || item.loads().iter().find_map(|load| of_bits(load, load.and));
+    match item {
+        Item::Counter(_) => Some(PerPacket::Counts),
+        Item::Limit(_) => Some(PerPacket::Rate),
+        Item::Quota(_) => Some(PerPacket::Quota),
+        Item::Log(_) => Some(PerPacket::Logs),
+        Item::Update(_) => Some(PerPacket::ChangingSet),
+        Item::Within { .. } => loads(),
+        Item::Bits { load, mask, .. } => of_bits(load, load.and & mask),
+        Item::Member { set: id, .. } | Item::VerdictMap { map: id, .. } => set(*id).or_else(loads),
+        Item::Assign { target: Target::Mark | Target::Priority, value } => match value {
+            Operand::Mapped { map, .. } => set(*map).or_else(loads),
+            Operand::PathMtu => Some(PerPacket::Acts),
+            Operand::Constant(_) | Operand::Computed(_) => loads(),
+        },
+        // Whoever gives a connection another mark or label has its flow decided about anew.
+        Item::Assign { target: Target::CtMark | Target::CtLabel, value: Operand::Constant(_) } => {
+            None
+        }
+        // Only packets that open a connection announce a segment size.
+        Item::Assign {
+            target: Target::SegmentSize,
+            value: Operand::Constant(_) | Operand::PathMtu,
+        } => None,
+        Item::Assign { .. } => Some(PerPacket::Acts),
+        Item::Verdict(_) | Item::Reject(_) | Item::Nat(_) => None,
+        Item::Helper(_) | Item::Timeout(_) | Item::Notrack | Item::SynProxy(_) => {
+            Some(PerPacket::Acts)
+        }
+    }
+}
+
+/// The same for these bits of what an item reads.
+fn of_bits(load: &Load, bits: u128) -> Option<PerPacket> {
+    let differs = |what| Some(PerPacket::Differs(what));
+    match load.field {
+        Field::Source(_)
+        | Field::Destination(_)
+        | Field::SourcePort(_)
+        | Field::DestinationPort(_)
+        | Field::L4Protocol
+        | Field::Nfproto
+        | Field::EtherType
+        | Field::Input
+        | Field::Output
+        | Field::Mark
+        | Field::Priority => None,
+        Field::Header(HeaderBits {
+            layer: Layer::Transport(Guard::Protocol(protocol::TCP)),
+            offset: 104,
+            bits: 8,
+        }) if bits & !STEADY_FLAGS == 0 => None,
+        Field::Header(_) => differs("bytes of its headers"),
+        Field::Length => differs("its length"),
+        Field::PacketType => differs("how the link carried it"),
+        Field::Vlan => differs("its VLAN"),
+        Field::SegmentSize => differs("the segment size that it announces"),
+        Field::Connection(field) => match field {
+            CtField::State
+            | CtField::Direction
+            | CtField::Mark
+            | CtField::Label
+            | CtField::Helper
+            | CtField::L3Protocol
+            | CtField::Protocol
+            | CtField::Zone(_)
+            | CtField::Source(..)
+            | CtField::Destination(..)
+            | CtField::SourcePort(_)
+            | CtField::DestinationPort(_) => None,
+            CtField::Status if bits & ASSURED == 0 => None,
+            CtField::Status => differs("the status of its connection"),
+            CtField::Expiration => differs("the time that its connection has left"),
+            CtField::Packets(_) | CtField::Bytes(_) | CtField::Average(_) => {
+                differs("what its connection has carried")
+            }
+        },
+    }
+}
+
+impl ValidRuleset {
+    /// The rules that packets of established flows meet and that have to see each of them, with
+    /// the first reason of each.
+    pub fn per_packet_rules(&self) -> Vec<(RuleId, PerPacket)> {
+        let mut waiting: Vec<_> = self.bases.iter().flatten().copied().collect();
+        let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+        while let Some(id) = waiting.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let chain = &self.chains[id.index()];
+            let is_nat = chain.base.is_some_and(|base| base.stage.is_nat());
+            // Only packets that open a connection come there.
+            if is_nat {
+                continue;
+            }
+            for (number, rule) in chain.rules.clone().zip(&self.rules[chain.rules.start as usize..])
+            {
+                let reason = rule.items.iter().find_map(|item| of_item(item, self));
+                found.extend(reason.map(|reason| (RuleId(number), reason)));
+                for item in &rule.items {
+                    if let Item::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) = item {
+                        waiting.push(*to);
+                    }
+                    if let Item::VerdictMap { map, .. } = item {
+                        let elements = self.sets[map.index()].elements.iter();
+                        waiting.extend(elements.filter_map(|element| match element.verdict()? {
+                            Verdict::Jump(to) | Verdict::Goto(to) => Some(to),
+                            _ => None,
+                        }));
+                    }
+                }
+                if States::decided(rule).is_some_and(|states| states.holds(CtState::Established)) {
+                    break;
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(rule, _)| *rule);
+        found
+    }
+}
+
+#[cfg(test)]
+#[path = "per_packet_tests.rs"]
+mod tests;
