@@ -11,9 +11,9 @@
 
 use conntrack::syn_proxy::Screening;
 use conntrack::{Forwarding, Tracked, Why};
-use flow::{Class, Timestamp, Verdict};
+use flow::{Class, Endpoint, Timestamp, Verdict};
 use netio::PortId;
-use wire::{Family, Network, TcpFlags, Transport, protocol};
+use wire::{Family, Network, Place, TcpFlags, Transport, protocol};
 
 use crate::judging::Passed;
 use crate::output::Onward;
@@ -57,12 +57,31 @@ impl Worker {
         self.count_arrived(packet);
         self.counters.classify(Class::Established);
         if tracked.is_translated() {
-            let halves = self.halves(packet, &tracked);
-            self.readdress(packet, &halves, Half::Destination);
-            self.readdress(packet, &halves, Half::Source);
+            self.translate_recorded(packet, &tracked);
         }
         self.send_recorded(packet, forwarding, now);
         FastPath::Sent
+    }
+
+    /// Gives a packet the ends that its connection leaves with.
+    #[inline]
+    fn translate_recorded(&mut self, packet: &mut Packet, tracked: &Tracked) {
+        let Packet { frame, network, .. } = packet;
+        let keeps_identification = network.family == Family::V6 || network.dont_fragment;
+        let bucket = self.ownership.get(packet.bucket).filter(|_| keeps_identification);
+        if let Some([source, destination]) =
+            bucket.and_then(|it| it.connections.ends_behind(tracked))
+        {
+            let place = |Endpoint { address, port }| Place { address, port };
+            let covers = frame.offload.checksum.covers();
+            let (source, destination) = (place(source), place(destination));
+            if wire::rewrite_ends(frame.bytes_mut(), network, &source, &destination, covers) {
+                return;
+            }
+        }
+        let halves = self.halves(packet, tracked);
+        self.readdress(packet, &halves, Half::Destination);
+        self.readdress(packet, &halves, Half::Source);
     }
 
     #[inline]

@@ -93,6 +93,14 @@ impl Change {
         self.and(Self::between(Sum::ZERO.bytes(old), Sum::ZERO.bytes(new)))
     }
 
+    /// This, and 32 bits at an even offset that become others: equation 3 of RFC 1624 for two
+    /// words at once, since 2^32 - 1 is a multiple of 2^16 - 1.
+    #[must_use]
+    #[inline(always)]
+    pub const fn replace_word(self, old: u32, new: u32) -> Self {
+        Self(Sum(self.0.0 + !old as u64 + new as u64))
+    }
+
     /// Both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {

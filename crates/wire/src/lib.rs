@@ -25,6 +25,7 @@ mod ip_writer;
 mod link;
 mod payload;
 mod readdress;
+mod rewrite;
 pub mod sctp;
 pub mod segment;
 mod summary;
@@ -48,6 +49,7 @@ pub use link::{
 };
 pub use payload::edit_payload;
 pub use readdress::{ChecksumCovers, Place, Readdress};
+pub use rewrite::rewrite_ends;
 pub use summary::Summary;
 pub use tcp_editor::{TcpEditor, map_quoted};
 pub use whole::{whole_header, whole_header_len};

@@ -1,10 +1,11 @@
 //! What was decided for the packets of a connection is kept beside it.
 
-use flow::{Class, KeyedPacket};
+use flow::{Class, Endpoint, KeyedPacket};
 
 use super::{Met, Table};
 use crate::entry::Status;
-use crate::{ConnectionId, Forwarding, Guess, Tracked};
+use crate::slab::Translation;
+use crate::{ConnectionId, Direction, Forwarding, Guess, Tracked};
 
 /// Connections for which nothing is recorded: somebody has to look at each of their packets.
 const WATCHED: Status = Status::WATCHED.with(Status::PROXIED).with(Status::FRESH);
@@ -24,6 +25,28 @@ impl Table {
     pub fn forwarding(&self, guess: Guess, packet: &KeyedPacket) -> Option<Forwarding> {
         let Met { slot, direction } = self.guessed(guess, packet)?;
         self.slab.recorded.get(slot, direction)
+    }
+
+    /// The ends that a TCP segment or UDP datagram of a translated connection leaves with, the
+    /// source first; `None` if its connection is not translated.
+    #[inline]
+    pub fn ends_behind(&self, tracked: &Tracked) -> Option<[Endpoint; 2]> {
+        let (Some(ConnectionId(slot)), Some(direction)) = (tracked.connection, tracked.direction)
+        else {
+            return None;
+        };
+        let Translation { leaves_as, .. } = self.slab.translation(slot)?;
+        Some(match direction {
+            Direction::Original => {
+                let KeyedPacket { key, sender } = leaves_as;
+                [key.endpoint(*sender), key.endpoint(sender.opposite())]
+            }
+            Direction::Reply => {
+                let head = &self.slab[slot].head;
+                let originator = head.originator();
+                [head.key.endpoint(originator.opposite()), head.key.endpoint(originator)]
+            }
+        })
     }
 
     /// Records how packets like this one are forwarded from now on. Without effect unless its
