@@ -60,6 +60,8 @@ impl Worker {
             self.translate_recorded(packet, &tracked);
         }
         self.send_recorded(packet, forwarding, now);
+        #[cfg(test)]
+        tests::note_sent();
         FastPath::Sent
     }
 
@@ -98,7 +100,12 @@ impl Worker {
         let flow = packet.flow.as_ref().filter(|_| is_usual(packet))?;
         let bucket = self.ownership.get_mut(packet.bucket)?;
         bucket.connections.begin_generation(self.generation);
-        let forwarding = bucket.connections.forwarding(packet.guess, &flow.keyed)?;
+        // Nobody has looked for the flow in the bucket that an alias leads to.
+        let guess = match (packet.alias_in, flow.hash) {
+            (Some(_), Some(hash)) => bucket.connections.guess(hash),
+            _ => packet.guess,
+        };
+        let forwarding = bucket.connections.forwarding(guess, &flow.keyed)?;
         let goes_so = forwarding.input == packet.frame.port.0
             && match self.router {
                 Some(_) => !is_exceeded(forwarding.mtu, packet),
@@ -213,3 +220,7 @@ fn is_usual(packet: &Packet) -> bool {
 fn is_exceeded(mtu: u16, packet: &Packet) -> bool {
     mtu != u16::MAX && path_mtu::is_exceeded(mtu.into(), &packet.frame)
 }
+
+#[cfg(test)]
+#[path = "fast_path_tests.rs"]
+mod tests;

@@ -19,6 +19,11 @@ impl Table {
         self.slab.recorded.begin(reason);
     }
 
+    /// Where the connection of a flow most likely lies.
+    pub fn guess(&self, hash: u64) -> Guess {
+        self.index.guess(hash as u32).map_or(Guess::NONE, Guess)
+    }
+
     /// What was recorded for packets of this flow and direction, if their connection lies where
     /// it was guessed.
     #[inline]
