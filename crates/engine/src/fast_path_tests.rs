@@ -20,6 +20,7 @@ use crate::Config;
 use crate::command::Command;
 use crate::config::Mode;
 use crate::crew_rig::Crew;
+use crate::reverse_path::ReversePath;
 use crate::routing::Routing;
 use crate::rules::Rules;
 
@@ -131,7 +132,9 @@ impl Network {
         let other = Action::Forward(Hops::one(hop));
         picture.fib.insert(TableId(7), Route::new(default, other));
         let ports = ["lan0", "wan0"].map(|name| picture.link_named(name));
-        Arc::new(Routing::new(&picture, &ports))
+        let mut routing = Routing::new(&picture, &ports);
+        routing.set_checks(|_, _| ReversePath::Strict.check(0));
+        Arc::new(routing)
     }
 }
 
@@ -481,11 +484,13 @@ impl Pair {
         let seen = self.outside[at].unwrap_or([flow.client, flow.server]);
         let [from, to] = if reply { [seen[1], seen[0]] } else { [flow.client, flow.server] };
         let port = usize::from(flow.inside == reply);
+        let port = if matches!(oddity, Oddity::OtherPort) { 1 - port } else { port };
         let other = if port == 0 { INSIDE } else { OUTSIDE };
         let builder = PacketBuilder::v4(from.0, to.0).macs(other, STATIONS[port]).id(7);
         let builder = match oddity {
             Oddity::LastHop => builder.ttl(1),
-            Oddity::Options => builder.options(&[1, 1, 1, 0]),
+            // A loose source route, which a router refuses.
+            Oddity::Options => builder.options(&[0x83, 7, 4, 192, 0, 2, 9, 0]),
             Oddity::TypeOfService => builder.traffic_class(0x10),
             Oddity::Tagged => builder.vlan(0),
             _ => builder,
@@ -518,7 +523,6 @@ impl Pair {
             let last = frame.len() - 1;
             frame[last] ^= 1;
         }
-        let port = if matches!(oddity, Oddity::OtherPort) { 1 - port } else { port };
         let [fast, slow] = self.sides.each_mut().map(|it| it.pass(port, &frame));
         assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
         if let (false, [left]) = (reply, &fast[1 - port][..])
