@@ -43,7 +43,7 @@ impl Worker {
         screening: Screening,
         now: Timestamp,
     ) -> FastPath {
-        let Some(forwarding) = self.recorded(packet) else { return FastPath::No };
+        let Some(forwarding) = self.recorded(packet, now) else { return FastPath::No };
         let tracked = self.track(packet, screening, now);
         if tracked.class != Class::Established
             || tracked.verdict != Verdict::Accept
@@ -96,7 +96,7 @@ impl Worker {
 
     /// The way of a packet, if it is recorded, holds and is for such a packet.
     #[inline]
-    fn recorded(&mut self, packet: &Packet) -> Option<Forwarding> {
+    fn recorded(&mut self, packet: &Packet, now: Timestamp) -> Option<Forwarding> {
         let flow = packet.flow.as_ref().filter(|_| is_usual(packet))?;
         let bucket = self.ownership.get_mut(packet.bucket)?;
         bucket.connections.begin_generation(self.generation);
@@ -105,14 +105,14 @@ impl Worker {
             (Some(_), Some(hash)) => bucket.connections.guess(hash),
             _ => packet.guess,
         };
-        let forwarding = bucket.connections.forwarding(guess, &flow.keyed)?;
+        let forwarding = bucket.connections.forwarding(guess, &flow.keyed, now)?;
         let goes_so = forwarding.input == packet.frame.port.0
             && match self.router {
                 Some(_) => !is_exceeded(forwarding.mtu, packet),
                 // Stations may have moved.
                 None => {
-                    let now_ns = self.now.as_nanos();
-                    self.outputs.way_of(&packet.frame, now_ns) == Some(PortId(forwarding.output))
+                    let way = self.outputs.way_of(&packet.frame, now.as_nanos());
+                    way == Some(PortId(forwarding.output))
                 }
             };
         goes_so.then_some(forwarding)

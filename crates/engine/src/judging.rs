@@ -361,7 +361,9 @@ impl Worker {
             connection: journey.connection(zones, asked.as_ref().map(|asked| asked as _)),
         };
         let outcome = evaluate(program, stage, &view, &mut rules.state, now);
-        journey.per_packet |= outcome.per_packet;
+        // Behind this packet rules see another mark, and may decide otherwise.
+        let marks_anew = outcome.ct_mark.is_some_and(|mark| mark != journey.tracked.mark);
+        journey.per_packet |= outcome.per_packet || marks_anew;
         journey.mark = outcome.mark.unwrap_or(journey.mark);
         journey.priority = outcome.priority.unwrap_or(journey.priority);
         let has_effects = outcome.ct_mark.is_some()

@@ -1,6 +1,6 @@
 //! What was decided for the packets of a connection is kept beside it.
 
-use flow::{Class, Endpoint, KeyedPacket};
+use flow::{Class, Endpoint, KeyedPacket, Timestamp};
 
 use super::{Met, Table};
 use crate::entry::Status;
@@ -25,11 +25,17 @@ impl Table {
     }
 
     /// What was recorded for packets of this flow and direction, if their connection lies where
-    /// it was guessed.
+    /// it was guessed and its time is not over.
     #[inline]
-    pub fn forwarding(&self, guess: Guess, packet: &KeyedPacket) -> Option<Forwarding> {
+    pub fn forwarding(
+        &self,
+        guess: Guess,
+        packet: &KeyedPacket,
+        now: Timestamp,
+    ) -> Option<Forwarding> {
         let Met { slot, direction } = self.guessed(guess, packet)?;
-        self.slab.recorded.get(slot, direction)
+        let is_live = !self.slab[slot].head.is_expired(now);
+        self.slab.recorded.get(slot, direction).filter(|_| is_live)
     }
 
     /// The ends that a TCP segment or UDP datagram of a translated connection leaves with, the

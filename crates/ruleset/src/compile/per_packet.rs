@@ -83,10 +83,8 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
             Operand::PathMtu => Some(PerPacket::Acts),
             Operand::Constant(_) | Operand::Computed(_) => loads(),
         },
-        // Whoever gives a connection another mark or label has its flow decided about anew.
-        Item::Assign { target: Target::CtMark | Target::CtLabel, value: Operand::Constant(_) } => {
-            None
-        }
+        // A packet that gives its connection another mark has its flow decided about anew.
+        Item::Assign { target: Target::CtMark, value: Operand::Constant(_) } => None,
         // Only packets that open a connection announce a segment size.
         Item::Assign {
             target: Target::SegmentSize,
