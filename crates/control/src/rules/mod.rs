@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use axum::body::Bytes;
 use engine::{Mode, check_rules};
 use ruleset::{
-    CompileError, CompileOptions, Document, DocumentError, Imported, Options, Place, Problem,
-    Problems, Program, Severity, Stage, ValidRuleset, import_document, listing,
+    CompileError, CompileOptions, Document, DocumentError, Imported, Options, PerPacket, Place,
+    Problem, Problems, Program, RuleId, Severity, Stage, ValidRuleset, import_document, listing,
 };
 use serde_json::Value;
 
@@ -26,6 +26,9 @@ pub use self::memory::check_memory;
 
 pub(crate) use self::keeper::{Keeper, TryError};
 pub(crate) use self::now::{explain_now, live};
+
+/// Rules that have to see every packet of a flow which a report lists at most.
+const MOST_PER_PACKET: usize = 1000;
 
 /// How text in nft's own syntax becomes what is read here.
 const FROM_TEXT: &str = "this is a ruleset in nft's own syntax; it is read as nft prints it in \
@@ -149,7 +152,24 @@ impl RuleBook {
             problems: told(&self.document, self.problems.listed()),
             summary: Some(summary(&self.ruleset)),
             kernels_rules: Vec::new(),
+            per_packet_rules: self.per_packet_rules(),
         }
+    }
+
+    /// The rules that keep flows from the fast path, and why.
+    fn per_packet_rules(&self) -> Vec<RuleProblem> {
+        let rules = self.ruleset.per_packet_rules();
+        let note = |(rule, why): (RuleId, PerPacket)| {
+            Some(Problem {
+                severity: Severity::Note,
+                place: self.ruleset.place_of_rule(rule.index())?,
+                path: String::new(),
+                what: why.to_string(),
+                effect: None,
+            })
+        };
+        let notes: Vec<_> = rules.into_iter().take(MOST_PER_PACKET).filter_map(note).collect();
+        told(&self.document, &notes)
     }
 
     /// What of it a gateway in this mode does not do; empty if it can be loaded there.
@@ -172,9 +192,18 @@ impl RuleBook {
 
 impl RulesReport {
     fn refusing(problems: Vec<RuleProblem>, invalid: usize, unsupported: usize) -> Self {
-        let (summary, kernels_rules) = (None, Vec::new());
+        let (summary, kernels_rules, per_packet_rules) = (None, Vec::new(), Vec::new());
         let (schema, loadable) = (SCHEMA, false);
-        Self { schema, loadable, invalid, unsupported, problems, summary, kernels_rules }
+        Self {
+            schema,
+            loadable,
+            invalid,
+            unsupported,
+            problems,
+            summary,
+            kernels_rules,
+            per_packet_rules,
+        }
     }
 }
 

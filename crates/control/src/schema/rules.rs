@@ -99,6 +99,10 @@ pub struct RulesReport {
     /// Rules that the kernel of this host has to carry out, where that was looked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels_rules: Vec<KernelsRule>,
+    /// Rules that have to see every packet of the flows that meet them, so that these flows are
+    /// decided about packet by packet; each as a note, the first 1000 of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub per_packet_rules: Vec<RuleProblem>,
 }
 
 /// What a ruleset holds of what Stateway runs.

@@ -169,7 +169,24 @@ fn print(
             list(&problems, out)?;
         }
     }
-    Ok(())
+    print_per_packet(&report.per_packet_rules, out)
+}
+
+/// The rules that cost the most, the first few of them.
+fn print_per_packet(rules: &[RuleProblem], out: &mut Output) -> anyhow::Result<()> {
+    const SHOWN: usize = 8;
+    if rules.is_empty() {
+        return Ok(());
+    }
+    out.title(
+        "decided packet by packet: the other packets of a flow that meets none of these go the \
+         way of the first, which is faster",
+    )?;
+    list(&rules[..rules.len().min(SHOWN)], out)?;
+    match rules.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => out.line(format_args!("and {more} more, which --json lists")),
+    }
 }
 
 fn print_summary(
