@@ -1,6 +1,6 @@
 //! Has a worker of the gateway do one kind of work, for a counter of instructions such as
 //! `valgrind --tool=callgrind`, and prints how many packets or connections that were. Without
-//! arguments prints what there is. `cargo xtask instructions` runs it.
+//! arguments it lists the kinds of work. `cargo xtask instructions` runs it.
 
 use std::error::Error;
 use std::io::Write;

@@ -1,8 +1,8 @@
-//! Work for a counter of instructions: a worker of the gateway in memory, with all that makes
-//! two runs differ taken out. Time passes by turns, seeds are fixed, and there is one thread.
+//! Work for a counter of instructions, by a worker of the gateway in memory. Two runs are the
+//! same: time passes by turns, seeds are fixed, and there is one thread.
 //!
-//! `cargo xtask instructions` runs the example of this name for each of [`all`] and counts what
-//! is done below `counted`, so that building the gateway and filling its tables is left out.
+//! `cargo xtask instructions` runs the example of this name for each of [`all`] and counts the
+//! instructions below `counted`, so that building the gateway and filling its tables is left out.
 
 use std::fmt;
 
@@ -19,15 +19,15 @@ const WARM_UP: usize = 64;
 /// Turns that count.
 const TURNS: usize = 256;
 
-/// What is counted.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A packet of an established flow, or one that is refused.
     Packet,
     /// A connection that is opened and deleted, by two packets.
     Connection,
-    /// What the frame of a packet, or the frames of a connection, take by themselves: they are
-    /// made, read and steered, and their checksums are verified.
+    /// The frame of a packet, or the frames of a connection, by themselves: they are made, read
+    /// and steered, and their checksums are verified.
     Making,
 }
 
@@ -63,7 +63,7 @@ enum Frames {
 }
 
 impl Frames {
-    /// What making them is called. Whose address they are for makes no difference.
+    /// The name of making them. Frames for the gateway's own address cost as much as others.
     const fn making(self) -> &'static str {
         match self {
             Self::Established(Style::Ipv4 | Style::Published) => "datagrams",
@@ -89,7 +89,7 @@ const VARIANTS: [(&str, Case, Style); 9] = [
     ("refused", Case::Refuse, Style::Ipv4),
 ];
 
-/// Everything whose instructions can be counted; what makes the frames comes last.
+/// Everything whose instructions can be counted; making frames comes last.
 pub fn all() -> Vec<Subject> {
     let mut all = Vec::new();
     for (name, case, style) in VARIANTS {
@@ -124,7 +124,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Runs what is called so, and says how many packets or connections were counted.
+/// Runs the subject of this name. Returns how many packets or connections were counted.
 ///
 /// # Errors
 /// [`Error::Wrong`] if there is nothing of this name, or a packet did not go where it should.

@@ -27,7 +27,7 @@ fn the_frames_of_each_are_made_by_something_that_is_counted_too() {
 }
 
 #[test]
-fn what_there_is_not_is_told() {
+fn an_unknown_name_is_an_error() {
     let error = run("packet", "rool").unwrap_err();
     assert_eq!(error.to_string(), "instructions: there is no packet rool");
 }

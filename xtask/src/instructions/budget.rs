@@ -1,4 +1,4 @@
-//! Budgets: what each figure was when it was recorded, and what each function had of it.
+//! Budgets: each figure at the time of its recording, and the share of each function.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::problem::Problem;
 
 /// One number for each figure.
 pub const BUDGETS: &str = "xtask/instructions.toml";
-/// What functions had of them.
+/// The shares of functions.
 pub const FUNCTIONS: &str = "xtask/instructions-functions.toml";
 /// Part of a budget by which a figure may be over it, per cent, and below it until somebody is
 /// asked to lower it.
@@ -21,8 +21,8 @@ const HEADER: &str = "\
 # those. Written by `cargo xtask instructions --write`; see CONTRIBUTING.md.
 ";
 const FUNCTIONS_HEADER: &str = "\
-# What each function had of the figures in instructions.toml by itself, making frames included,
-# to name those that grow. Written by `cargo xtask instructions --write`.
+# The functions' own instructions within the figures of instructions.toml, making frames
+# included. They serve to name the functions that grow. Written by `cargo xtask instructions --write`.
 ";
 
 /// Instructions by kind and name.
@@ -41,11 +41,11 @@ pub struct Figure {
     pub cost: u64,
     /// How much of it each function has by itself, with making.
     pub functions: Functions,
-    /// What was taken off for making, and its name.
+    /// The name of making its frames, and the instructions that were taken off for it.
     pub making: Option<(String, u64)>,
 }
 
-/// What each function had.
+/// The share of each function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
     /// Version of the compiler.
@@ -55,7 +55,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Takes over what was found; other figures stay.
+    /// Takes over the figures that were found; others stay.
     pub fn update(&mut self, compiler: &str, found: &[Figure]) {
         compiler.clone_into(&mut self.compiler);
         for Figure { kind, name, functions, .. } in found {
@@ -90,7 +90,7 @@ pub fn write(budgets: &Figures) -> anyhow::Result<String> {
     Ok(format!("{HEADER}\n{}", toml::to_string(budgets)?))
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Figures over their budgets, and those without one.
@@ -99,8 +99,8 @@ pub struct Verdict {
     pub improvements: Vec<String>,
 }
 
-/// Compares what was found with the budgets, which `text` is the file of. Figures that there are
-/// budgets for and that are not in `known` are problems too.
+/// Compares figures with the budgets in `text`. Budgets for figures that are not `known` are
+/// problems too.
 ///
 /// # Errors
 /// If the file is of another form.
@@ -124,7 +124,7 @@ pub fn judge(
         if cost * 100 > budget * (100 + TOLERANCE) {
             let what = format!(
                 "`{kind}.{name}` takes {cost} instructions, {percent:.1} % over its budget of \
-                 {budget}; what grew: {}",
+                 {budget}; grown: {}",
                 growth(figure, recorded, &budgets)
             );
             let remedy = format!(
@@ -151,8 +151,8 @@ pub fn judge(
 
 const RECORD: &str = "record it with `cargo xtask instructions --write`";
 
-/// The functions that grew most, with what they had and what they have. A fall of what is taken
-/// off for making is among them: it raises a figure as well.
+/// The functions that grew most, with their instructions before and now. Making frames is among
+/// them where it fell: less is taken off then, which raises a figure as well.
 fn growth(figure: &Figure, recorded: &Recorded, budgets: &Figures) -> String {
     let before = recorded.functions.get(&figure.kind).and_then(|kind| kind.get(&figure.name));
     let mut grown: Vec<(u64, String)> = Vec::new();

@@ -40,7 +40,7 @@ fn verdict(figure: Figure) -> Verdict {
 }
 
 #[test]
-fn a_rise_of_more_than_two_per_cent_fails_and_names_what_grew() {
+fn a_rise_of_more_than_two_per_cent_fails_and_names_the_functions_that_grew() {
     let functions =
         [("steady", 1700), ("grows", 311), ("shrinks", 190), ("grows_little", 7), ("new", 13)];
     let Verdict { problems, improvements } = verdict(figure(1021, &functions));
@@ -49,7 +49,7 @@ fn a_rise_of_more_than_two_per_cent_fails_and_names_what_grew() {
     assert_eq!((problem.file.as_str(), problem.line), (BUDGETS, 10));
     assert_eq!(
         problem.what,
-        "`packet.masquerade` takes 1021 instructions, 2.1 % over its budget of 1000; what grew: \
+        "`packet.masquerade` takes 1021 instructions, 2.1 % over its budget of 1000; grown: \
          new (0 -> 13), grows (300 -> 311), grows_little (5 -> 7)"
     );
     assert!(problem.remedy.contains("target/instructions/packet-masquerade.out"));
@@ -92,18 +92,18 @@ fn a_budget_for_nothing_fails_also_when_only_some_figures_are_measured() {
 }
 
 #[test]
-fn less_to_take_off_for_making_is_named_among_what_grew() {
+fn cheaper_frames_that_raise_a_figure_are_named() {
     let figure = Figure {
         making: Some(("datagrams".to_owned(), 1150)),
         ..figure(1050, &[("steady", 1700)])
     };
     let Verdict { problems, .. } = verdict(figure);
-    let what = "what grew: making.datagrams fell and less is taken off (1200 -> 1150)";
+    let what = "grown: making.datagrams fell and less is taken off (1200 -> 1150)";
     assert!(problems[0].what.ends_with(what), "{problems:?}");
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_files_can_be_read_again() {
     let found = [figure(1000, &[("<a::B<C> as d::E>::f::{{closure}}", 7)])];
     let text = write(&figures(&found)).unwrap();
     assert_eq!(toml::from_str::<Figures>(&text).unwrap(), figures(&found));

@@ -1,4 +1,4 @@
-//! What callgrind has written: instructions by function.
+//! The files of callgrind: instructions by function.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Profile {
 
 /// Reads the file of a run with `--compress-strings=no --compress-pos=no`, by its description
 /// at <https://valgrind.org/docs/manual/cl-format.html>: lines of costs belong to the `fn=` above
-/// them, but for the one behind `calls=`, which is what the called function took.
+/// them, but for the one behind `calls=`, which has the cost of the called function.
 pub fn parse(text: &str) -> anyhow::Result<Profile> {
     let mut profile = Profile::default();
     let mut function = None;
@@ -45,8 +45,8 @@ pub fn parse(text: &str) -> anyhow::Result<Profile> {
     Ok(profile)
 }
 
-/// A name without what the compiler adds to tell instances apart, which changes with every
-/// version, and without what callgrind adds to recursive calls.
+/// A name without the hash that the compiler adds, which changes with every version, and without
+/// the number that callgrind adds to recursive calls.
 fn without_hash(name: &str) -> &str {
     let name = name.split_once('\'').filter(|(_, count)| is_number(count)).map_or(name, |it| it.0);
     match name.rsplit_once("::h") {

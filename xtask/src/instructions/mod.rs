@@ -20,12 +20,12 @@ use crate::problem::Problem;
 /// The function of `bench` below which instructions count.
 const COUNTED: &str = "bench::instructions::counted*";
 
-/// What to measure, and what to do with it.
+/// Arguments of the task.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
     /// Measure only these variants, such as `masquerade`; all without
     variants: Vec<String>,
-    /// Record what is measured as the new budgets
+    /// Record the figures as the new budgets
     #[arg(long)]
     write: bool,
     /// Print one JSON object with the keys `packet`, `connection` and `making`
@@ -38,11 +38,11 @@ pub struct Options {
 struct Subject {
     kind: String,
     name: String,
-    /// What makes its frames.
+    /// The name of making its frames; none for making itself.
     making: Option<String>,
 }
 
-/// What a run of the example came to.
+/// A run of the example under valgrind.
 struct Run {
     subject: Subject,
     /// Packets or connections.
@@ -109,7 +109,7 @@ fn compiler() -> anyhow::Result<String> {
     Ok(output(Command::new(rustc).arg("--version"))?.trim().to_owned())
 }
 
-/// Runs a program to its end, which has to be a good one; what it has printed.
+/// Runs a program, which has to succeed, and returns its output.
 fn output(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let Output { status, stdout, stderr } =
@@ -117,22 +117,22 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     if !status.success() {
         bail!("{program} failed, {status}: {}", String::from_utf8_lossy(&stderr).trim());
     }
-    String::from_utf8(stdout).with_context(|| format!("{program} prints what is no text"))
+    String::from_utf8(stdout).with_context(|| format!("{program} does not print text"))
 }
 
-/// What the example can do, one a line: kind, name, and the name of making its frames.
+/// Reads the example's list, one subject a line: kind, name, and the name of making its frames.
 fn subjects(list: &str) -> anyhow::Result<Vec<Subject>> {
     let subject = |line: &str| {
         let mut words = line.split(' ').map(str::to_owned);
         let (Some(kind), Some(name)) = (words.next(), words.next()) else {
-            bail!("the example `instructions` lists what is no name: {line}");
+            bail!("the example `instructions` lists a line without a name: {line}");
         };
         Ok(Subject { kind, name, making: words.next() })
     };
     list.lines().map(subject).collect()
 }
 
-/// The subjects of these variants, and what makes their frames; all if none is named.
+/// The subjects of these variants, with making their frames; all if none is named.
 fn selected(all: &[Subject], variants: &[String]) -> anyhow::Result<Vec<Subject>> {
     let names: BTreeSet<&str> = all.iter().map(|subject| subject.name.as_str()).collect();
     if let Some(unknown) = variants.iter().find(|variant| !names.contains(variant.as_str())) {
@@ -175,7 +175,7 @@ fn count_all(example: &Path, profiles: &Path, wanted: Vec<Subject>) -> anyhow::R
     Ok(runs.into_values().collect())
 }
 
-/// Counts one; the profile stays for whoever wants to look closer.
+/// Counts one. The profile stays, for `callgrind_annotate`.
 fn count(example: &Path, profiles: &Path, subject: Subject) -> anyhow::Result<Run> {
     let Subject { kind, name, .. } = &subject;
     let file: PathBuf = profiles.join(format!("{kind}-{name}.out"));
@@ -196,7 +196,7 @@ fn count(example: &Path, profiles: &Path, subject: Subject) -> anyhow::Result<Ru
     Ok(Run { subject, units, profile })
 }
 
-/// What each takes for one packet or connection, without making its frames.
+/// The instructions of each for one packet or connection, less making its frames.
 fn less_making(runs: &[Run]) -> Vec<Figure> {
     let each = |cost: u64, run: &Run| (cost + run.units / 2) / run.units;
     let making = |name: &str| {

@@ -16,7 +16,7 @@ fn names(variants: &[&str]) -> anyhow::Result<Vec<String>> {
 }
 
 #[test]
-fn a_variant_is_measured_with_what_makes_its_frames() {
+fn a_variant_is_measured_together_with_making_its_frames() {
     assert_eq!(names(&[]).unwrap().len(), LIST.lines().count());
     assert_eq!(names(&["ipv6"]).unwrap(), ["packet ipv6", "making datagrams_ipv6"]);
     assert_eq!(

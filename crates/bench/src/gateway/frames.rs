@@ -91,7 +91,7 @@ impl Flow {
         self.segment(TcpFlags::SYN, 0)
     }
 
-    /// The segment by which the client gives up what it has opened.
+    /// The segment by which the client gives up its connection.
     pub fn reset(self) -> Frame {
         self.segment(TcpFlags::RST, 1)
     }
@@ -133,7 +133,7 @@ pub fn headers(frame: &[u8]) -> Result<Network, Error> {
     dissected.ok_or_else(|| wrong("a frame holds no whole packet".to_owned()))
 }
 
-/// What the server answers to a request, or to a piece of one, as it has come to it.
+/// The server's answer to a request, or to a piece of one, as it has come to the server.
 pub fn answer(request: &[u8]) -> Result<Frame, Error> {
     let network = headers(request)?;
     let mut frame = request.to_vec();
@@ -143,7 +143,7 @@ pub fn answer(request: &[u8]) -> Result<Frame, Error> {
         }
     };
     swap(0, 6);
-    // Sums do not look at the order of what they sum up.
+    // A checksum is the same in any order of its words.
     match network.family {
         Family::V4 => swap(LINK + 12, 4),
         Family::V6 => swap(LINK + 8, 16),
@@ -154,7 +154,7 @@ pub fn answer(request: &[u8]) -> Result<Frame, Error> {
     Ok(frame)
 }
 
-/// What a gateway makes of the ends of a flow.
+/// The ends of a flow that a gateway translates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
     /// The address that servers see in place of the client's, with whatever port.

@@ -1,4 +1,4 @@
-//! Making frames and reading them: what every figure of a gateway includes.
+//! Making frames and reading them, which is a part of every figure of a gateway.
 
 use flow::Zone;
 use netio::{Frame, FramePool};
@@ -6,10 +6,9 @@ use steer::{Steered, SteeringHasher};
 use wire::checksum::verify_transport;
 use wire::{Network, dissect};
 
-use super::frames::{self, Flow};
+use super::frames::{self, Flow, Style};
 use super::{BATCH, churn, steering, wrong};
 use crate::Error;
-use crate::gateway::frames::Style;
 use crate::measure::Work;
 
 /// A frame that has been read.

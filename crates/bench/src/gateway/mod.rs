@@ -31,14 +31,14 @@ pub const BATCH: usize = 64;
 /// Connections that each worker has open while others are opened.
 pub const LAG: usize = 4096;
 const SECRET: HashKey = HashKey(0x7472_616e_736c, 0x6174_696f_6e73);
-/// From one turn to the next where time passes by turns: about what a worker takes for one.
+/// Time from one turn to the next where time passes by turns: about as long as a worker takes.
 const TURN: Duration = Duration::from_micros(50);
 
 fn wrong(problem: String) -> Error {
     Error::Wrong { benchmark: "gateway", problem }
 }
 
-/// What is asked of the gateway.
+/// The work of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// It bridges and tracks.
@@ -94,10 +94,10 @@ pub enum Time {
     Turns,
 }
 
-/// What a worker in memory is, and who sends.
+/// A gateway in memory and its traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// What is asked of the gateway.
+    /// The work of the gateway.
     pub case: Case,
     /// How packets look.
     pub style: Style,
@@ -138,7 +138,7 @@ pub fn steering() -> SteeringHasher {
     hasher
 }
 
-/// A port of one worker: what comes in by it, and what has left.
+/// A port of one worker: the frames that come in by it, and those that have left.
 #[derive(Clone, Default)]
 struct Line(Arc<Mutex<Tape>>);
 
@@ -150,7 +150,7 @@ struct Tape {
     left: usize,
     came: u64,
     sent: u64,
-    /// What has left, if it is wanted.
+    /// The frames that have left, if they are wanted.
     kept: Option<Vec<Vec<u8>>>,
 }
 
@@ -224,7 +224,7 @@ impl PortOpener for Lines {
     }
 }
 
-/// What becomes of the frames of a worker.
+/// The way on which the frames of a worker should end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// All leave; there are so many connections at any time, and at most so many more.
@@ -338,7 +338,7 @@ impl Gateway {
         Ok(own)
     }
 
-    /// As [`Gateway::pass`], and looks at what has left.
+    /// As [`Gateway::pass`], and checks the frames that have left.
     fn pass_checked(
         &mut self,
         setup: Setup,
@@ -355,7 +355,7 @@ impl Gateway {
         Ok(sent)
     }
 
-    /// Has frames come in by a port, and returns what has left by the other.
+    /// Has frames come in by a port, and returns those that have left by the other.
     fn pass(&mut self, port: usize, frames: &[Frame]) -> Result<Vec<Frame>, Error> {
         self.lines[port].play(frames.to_vec(), frames.len());
         self.lines[1 - port].lock().kept = Some(Vec::new());
@@ -369,7 +369,7 @@ impl Gateway {
         }
     }
 
-    /// What came went where it should, and no connection was forgotten on the way.
+    /// Every frame has gone where it should, and no connection was forgotten on the way.
     ///
     /// # Errors
     /// [`Error::Wrong`].

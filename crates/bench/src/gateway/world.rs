@@ -14,13 +14,13 @@ use crate::Error;
 
 /// The gateway's two interfaces: clients are behind the first.
 pub const INTERFACES: [&str; 2] = ["lan0", "wan0"];
-/// Its addresses there; the second is what it masquerades with.
+/// Its addresses there; it masquerades with the second.
 pub const OWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 254), Ipv4Addr::new(198, 51, 100, 254)];
 const OWN_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 0x254),
 ];
-/// What flows are from behind a masquerade.
+/// The source of flows behind a masquerade.
 pub const MASQUERADE: Ipv4Addr = OWN[1];
 /// Where a forwarded port leads.
 pub const FORWARDED: SocketAddr =
@@ -35,7 +35,7 @@ const NEXT_V6: [Ipv6Addr; 2] = [
 pub const STATIONS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 1], [0, 0, 0x5e, 0, 0x53, 2]];
 pub const PEERS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 3], [0, 0, 0x5e, 0, 0x53, 4]];
 
-/// What a kernel would say of routes and neighbours.
+/// Routes and neighbours as a kernel would tell them.
 pub fn kernel() -> Result<Picture, Error> {
     let network = |address: IpAddr, length| {
         IpNet::new(address, length).map_err(|error| wrong(error.to_string()))
@@ -80,7 +80,7 @@ pub fn kernel() -> Result<Picture, Error> {
     Ok(picture)
 }
 
-/// What is done with addresses.
+/// The addresses that a ruleset translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translates {
     /// Nothing.
@@ -91,8 +91,8 @@ pub enum Translates {
     Destinations,
 }
 
-/// A ruleset as it is common on a gateway, as `nft -j list ruleset` prints it: what belongs
-/// to a connection may pass, what is invalid may not, and only clients may open anything:
+/// A ruleset as it is common on a gateway, as `nft -j list ruleset` prints it. Packets of
+/// connections may pass, invalid ones may not, and only clients may open connections:
 /// `to_clients` is `accept`, or `drop` where not even they may.
 pub fn ruleset(to_clients: &str, translates: Translates) -> Value {
     let state = |states: Value, verdict: &str| {
