@@ -74,7 +74,7 @@ pub fn run(
     let runs = count_all(&example, &profiles, wanted)?;
     let found = less_making(&runs);
     if options.write {
-        record(root, &found)?;
+        record(root, &found, !options.variants.is_empty())?;
     }
     let text = crate::read(root, BUDGETS)?;
     let recorded: Recorded = toml::from_str(&crate::read(root, FUNCTIONS)?)
@@ -220,26 +220,20 @@ fn less_making(runs: &[Run]) -> Vec<Figure> {
     runs.iter().map(figure).collect()
 }
 
-/// Writes new budgets; those of figures that were not measured stay.
-fn record(root: &Path, found: &[Figure]) -> anyhow::Result<()> {
-    let mut budgets: Figures = toml::from_str(&read_if_any(root, BUDGETS)?)?;
+/// Writes new budgets. Those of figures that were not measured stay only if `some` were
+/// selected.
+fn record(root: &Path, found: &[Figure], some: bool) -> anyhow::Result<()> {
+    let (mut budgets, mut recorded) = (Figures::new(), Recorded::default());
+    if some {
+        budgets = toml::from_str(&crate::read(root, BUDGETS)?)?;
+        recorded = toml::from_str(&crate::read(root, FUNCTIONS)?)?;
+    }
     for (kind, names) in budget::figures(found) {
         budgets.entry(kind).or_default().extend(names);
     }
-    std::fs::write(root.join(BUDGETS), budget::write(&budgets)?)?;
-    let mut recorded = match read_if_any(root, FUNCTIONS)?.as_str() {
-        "" => Recorded::default(),
-        text => toml::from_str(text)?,
-    };
     recorded.update(&compiler()?, found);
+    std::fs::write(root.join(BUDGETS), budget::write(&budgets)?)?;
     Ok(std::fs::write(root.join(FUNCTIONS), recorded.write()?)?)
-}
-
-fn read_if_any(root: &Path, file: &str) -> anyhow::Result<String> {
-    match std::fs::read_to_string(root.join(file)) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        result => result.with_context(|| format!("can not read {file}")),
-    }
 }
 
 fn print(found: &[Figure], as_json: bool) -> anyhow::Result<()> {
