@@ -2,6 +2,7 @@
 
 mod arrows;
 mod drops;
+mod instructions;
 mod licences;
 mod problem;
 mod source;
@@ -36,6 +37,8 @@ enum Task {
         #[arg(long)]
         write: bool,
     },
+    /// Count instructions under valgrind and compare them with xtask/instructions.toml
+    Instructions(instructions::Options),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -54,6 +57,13 @@ fn main() -> anyhow::Result<ExitCode> {
                 tunables::update(&root)?;
             }
             ("tunables", tunables::check(&root)?)
+        }
+        Task::Instructions(options) => {
+            let metadata = metadata(&root, Graph::Workspace)?;
+            let Some(problems) = instructions::run(&root, &metadata, &options)? else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            ("instructions", problems)
         }
     };
     for problem in &problems {

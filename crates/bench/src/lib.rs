@@ -7,6 +7,8 @@
 
 pub mod conntrack;
 pub mod defrag;
+mod gateway;
+pub mod instructions;
 mod machine;
 mod measure;
 pub mod rules;

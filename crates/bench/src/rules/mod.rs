@@ -13,7 +13,7 @@ use ruleset::{
 use serde_json::Value;
 
 pub use self::report::{Report, Row};
-pub use self::translation::{Translation, translate};
+pub use self::translation::Translation;
 use self::workload::Workload;
 use crate::measure::{Schedule, Turn, Work, cpus, rounds, turn};
 use crate::{Error, Options};

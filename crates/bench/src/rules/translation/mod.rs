@@ -3,17 +3,14 @@
 //!
 //! Frames are the shortest there are. *Established* are UDP flows, requests and answers by
 //! turns; the answers are for the ports that were chosen. *Opened and deleted* is a SYN, and an
-//! RST after [`LAG`] other connections were opened; both count as one.
+//! RST after [`LAG`](crate::gateway::LAG) other connections were opened; both count as one.
 
-mod frames;
-mod gateway;
 mod report;
 mod tables;
 
-use self::frames::Flow;
-use self::gateway::{Case, Gateway};
 pub use self::report::Translation;
 use self::tables::{Design, Lane};
+use crate::gateway::{Case, Gateway, Maker, Setup, Style, Time};
 use crate::measure::{Schedule, Turn, Work, rounds, turn};
 use crate::{Error, Options};
 
@@ -21,8 +18,15 @@ use crate::{Error, Options};
 const ESTABLISHED: u32 = 1024;
 /// Flows that are opened, one after the other.
 const OPENED: u32 = 1 << 16;
-/// Connections that each worker has open meanwhile.
-const LAG: usize = 4096;
+/// What is asked of the gateway, and what that is called.
+const CASES: [(Case, &str); 3] = [
+    (Case::Router, "gateway, no rules"),
+    (Case::RouterRules, "gateway, rules"),
+    (Case::Masquerade, MASQUERADE),
+];
+const MASQUERADE: &str = "gateway, masquerade";
+/// Part of every other figure.
+const MAKING: &str = "(making frames)";
 
 /// What one kind of traffic came to.
 pub struct Measured {
@@ -54,31 +58,19 @@ fn wrong(problem: String) -> Error {
     Error::Wrong { benchmark: "translation", problem }
 }
 
-/// Each flow is opened in its turn, and behind it the one is ended that was opened [`LAG`]
-/// before.
-fn churn(flows: &[Flow]) -> Result<Vec<frames::Frame>, Error> {
-    let count = flows.len();
-    if count <= LAG {
-        return Err(wrong(format!("{count} flows are too few")));
-    }
-    let pair = |at: usize| {
-        let old = flows[(at + count - LAG) % count];
-        Ok([flows[at].open()?, old.reset()?])
-    };
-    Ok((0..count).map(pair).collect::<Result<Vec<_>, Error>>()?.concat())
-}
-
 /// A variant with the workers that do it.
 enum Crew {
     Gateway(Vec<Gateway>),
     Tables(Vec<Lane>),
+    Makers(Vec<Maker>),
 }
 
 impl Crew {
     fn of_case(case: Case, traffic: Traffic, workers: usize) -> Result<Self, Error> {
+        let setup = |flows| Setup { case, style: Style::Ipv4, time: Time::Real, workers, flows };
         Ok(Self::Gateway(match traffic {
-            Traffic::Established => Gateway::established(case, workers, ESTABLISHED)?,
-            Traffic::Churn => Gateway::churning(case, workers, OPENED)?,
+            Traffic::Established => Gateway::established(setup(ESTABLISHED))?,
+            Traffic::Churn => Gateway::churning(setup(OPENED))?,
         }))
     }
 
@@ -89,10 +81,23 @@ impl Crew {
         }))
     }
 
+    fn making(traffic: Traffic, workers: usize) -> Result<Self, Error> {
+        let maker = |worker: usize| match traffic {
+            Traffic::Established => {
+                Maker::established(Style::Ipv4, (0..ESTABLISHED).skip(worker).step_by(workers))
+            }
+            Traffic::Churn => {
+                Maker::churning(Style::Ipv4, (0..OPENED).skip(worker).step_by(workers))
+            }
+        };
+        Ok(Self::Makers((0..workers).map(maker).collect::<Result<_, _>>()?))
+    }
+
     fn works(&mut self) -> Vec<&mut dyn Work> {
         match self {
             Self::Gateway(workers) => workers.iter_mut().map(|it| it as &mut dyn Work).collect(),
             Self::Tables(lanes) => lanes.iter_mut().map(|it| it as &mut dyn Work).collect(),
+            Self::Makers(makers) => makers.iter_mut().map(|it| it as &mut dyn Work).collect(),
         }
     }
 
@@ -100,6 +105,7 @@ impl Crew {
         match self {
             Self::Gateway(workers) => workers.iter().try_for_each(Gateway::check),
             Self::Tables(lanes) => lanes.iter().try_for_each(Lane::check),
+            Self::Makers(makers) => makers.iter().try_for_each(Maker::check),
         }
     }
 }
@@ -114,12 +120,13 @@ pub fn run(options: Options, cpus: &[usize]) -> Result<Vec<Measured>, Error> {
     for traffic in [Traffic::Established, Traffic::Churn] {
         let mut crews = Vec::new();
         for workers in 1..=cpus.len().min(2) {
-            for case in Case::ALL {
-                crews.push((case.name(), workers, Crew::of_case(case, traffic, workers)?));
+            for (case, name) in CASES {
+                crews.push((name, workers, Crew::of_case(case, traffic, workers)?));
             }
             for design in Design::ALL {
                 crews.push((design.name(), workers, Crew::of_design(design, traffic, workers)?));
             }
+            crews.push((MAKING, workers, Crew::making(traffic, workers)?));
         }
         let turns = rounds(schedule, crews.len(), |at| {
             turn(&mut crews[at].2.works(), cpus, schedule.turn)
@@ -137,27 +144,4 @@ impl Measured {
     pub fn turns(&self) -> &[Turn] {
         &self.turns
     }
-}
-
-/// Has one worker translate at least so many `units` of traffic, packets of established flows
-/// or connections that are opened, as the variant called `what` in the report does. Nothing is
-/// measured here.
-///
-/// # Errors
-/// [`Error::Wrong`] when a packet was not translated as it should be, or there is no such
-/// variant.
-pub fn translate(what: &str, opens: bool, units: u64) -> Result<(), Error> {
-    let traffic = if opens { Traffic::Churn } else { Traffic::Established };
-    let case = Case::ALL.into_iter().find(|case| case.name() == what);
-    let design = Design::ALL.into_iter().find(|design| design.name() == what);
-    let mut crew = match (case, design) {
-        (Some(case), _) => Crew::of_case(case, traffic, 1)?,
-        (_, Some(design)) => Crew::of_design(design, traffic, 1)?,
-        _ => return Err(wrong(format!("there is no variant {what:?}"))),
-    };
-    let mut done = 0;
-    while done < units {
-        done += crew.works().iter_mut().map(|work| work.batch()).sum::<u64>();
-    }
-    crew.check()
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Case, Design, Measured, Traffic};
+use super::{CASES, Design, MASQUERADE, Measured, Traffic};
 use crate::Spread;
 use crate::measure::{Turn, rates, ratios};
 use crate::table::{Cell, Table};
@@ -57,7 +57,7 @@ impl Translation {
     }
 
     fn add(&mut self, Measured { traffic, what, workers, turns }: &Measured) {
-        let is_ours = (*what, *workers) == (Case::Masquerade.name(), 1);
+        let is_ours = (*what, *workers) == (MASQUERADE, 1);
         let is_it = |row: &Row| (row.design, row.workers) == (*what, *workers);
         let at = self.nat_variants.iter().position(is_it).unwrap_or_else(|| {
             let (established_mpps, new_per_s) = Default::default();
@@ -84,12 +84,13 @@ impl Translation {
 fn ratios_of<'t>(
     turns: impl Fn(&'static str, usize) -> Option<&'t [Turn]>,
 ) -> BTreeMap<&'static str, Spread> {
-    let (ours, tables) = (Case::Masquerade.name(), Design::Buckets.name());
+    let [no_rules, rules, _] = CASES.map(|(_, name)| name);
+    let (ours, tables) = (MASQUERADE, Design::Buckets.name());
     let (hashed, one) = (Design::HASHED.name(), Design::ONE.name());
     let wanted = [
         ("workers_2", (ours, 2), (ours, 1)),
-        ("to_no_rules", (ours, 1), (Case::NoRules.name(), 1)),
-        ("to_rules", (ours, 1), (Case::Rules.name(), 1)),
+        ("to_no_rules", (ours, 1), (no_rules, 1)),
+        ("to_rules", (ours, 1), (rules, 1)),
         ("to_hashed_locks", (tables, 1), (hashed, 1)),
         ("to_hashed_locks_2", (tables, 2), (hashed, 2)),
         ("to_one_lock", (tables, 1), (one, 1)),

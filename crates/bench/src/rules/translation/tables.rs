@@ -14,21 +14,16 @@ use ::conntrack::{
 use engine::Hardware;
 use flow::{ConntrackCounters, Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone};
 use netio::{Frame, FramePool, clock};
-use steer::{
-    BucketCount, BucketId, FragmentSteering, HashKind, SteerSettings, Steered, SteeringConfig,
-    SteeringHasher, Translated, TunnelSteering,
-};
+use steer::{BucketCount, BucketId, Steered, SteeringHasher};
 use wire::checksum::verify_transport;
 use wire::{ChecksumCovers, Network, Place, Readdress, TcpFlags, Transport, dissect};
 
-use super::frames::{self, Flow};
-use super::{LAG, wrong};
+use super::wrong;
 use crate::Error;
+use crate::gateway::{self, BATCH, Ends, Flow, LAG, MASQUERADE, Style, churn, headers, steering};
 use crate::measure::Work;
 use crate::spin::Spin;
 
-/// Frames between two looks at the clock.
-const BATCH: usize = 64;
 /// Free buffers.
 const POOL: usize = 4 * BATCH;
 const SECRET: HashKey = HashKey(0x6e61_7462, 0x656e_6368);
@@ -44,21 +39,18 @@ pub enum Design {
     Buckets,
     /// One table with so many locks, and one more for whoever chooses a port.
     Locked(usize),
-    /// Nobody: frames are made and read.
-    Nobody,
 }
 
 impl Design {
     pub const HASHED: Self = Self::Locked(256);
     pub const ONE: Self = Self::Locked(1);
-    pub const ALL: [Self; 4] = [Self::Buckets, Self::HASHED, Self::ONE, Self::Nobody];
+    pub const ALL: [Self; 3] = [Self::Buckets, Self::HASHED, Self::ONE];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Buckets => "buckets",
             Self::Locked(1) => "one lock",
             Self::Locked(_) => "hashed locks, one for ports",
-            Self::Nobody => "(making frames)",
         }
     }
 }
@@ -86,7 +78,7 @@ trait Translates: Send {
 pub struct Lane {
     hasher: SteeringHasher,
     translator: Box<dyn Translates>,
-    frames: Vec<frames::Frame>,
+    frames: Vec<gateway::Frame>,
     at: usize,
     pool: FramePool,
     batch: Vec<Packet>,
@@ -100,9 +92,9 @@ impl Lane {
         design: Design,
         count: usize,
         flows: u32,
-        first: fn(Flow) -> Result<frames::Frame, Error>,
+        first: fn(Flow) -> gateway::Frame,
     ) -> Result<Vec<(Self, Vec<Flow>)>, Error> {
-        let hasher = hasher();
+        let hasher = steering();
         let shared = match design {
             Design::Locked(locks) => Some(Arc::new(Shared::new(locks))),
             _ => None,
@@ -111,17 +103,17 @@ impl Lane {
             .map(|lane| {
                 let translator: Box<dyn Translates> = match (design, &shared) {
                     (_, Some(shared)) => Box::new(shared.clone()),
-                    (Design::Nobody, _) => Box::new(Nobody),
                     _ => Box::new(Buckets::new(hasher.clone())),
                 };
                 let lane_of = |flow: &Flow| {
-                    let network = frames::headers(&first(*flow)?)?;
+                    let network = headers(&first(*flow))?;
                     Ok::<_, Error>(
                         flow_of(&hasher, &network).map(|(.., bucket)| bucket.index() % count),
                     )
                 };
                 let mut own = Vec::new();
-                for flow in (0..flows).map(Flow) {
+                for number in 0..flows {
+                    let flow = Flow { number, style: Style::Ipv4 };
                     if lane_of(&flow)? == Some(lane) {
                         own.push(flow);
                     }
@@ -144,31 +136,35 @@ impl Lane {
 
     /// Lanes whose flows, so many in all, are established.
     pub fn established(design: Design, count: usize, flows: u32) -> Result<Vec<Self>, Error> {
-        let source = (design != Design::Nobody).then_some(frames::MASQUERADE);
+        let ends = Ends { client: Some(MASQUERADE), server: None };
+        let check = |frames: &[gateway::Frame], is_answer| {
+            frames.iter().try_for_each(|frame| gateway::check(frame, Style::Ipv4, is_answer, ends))
+        };
         let set_up = |(mut lane, own): (Self, Vec<Flow>)| {
-            let requests: Vec<_> =
-                own.iter().map(|flow| flow.request()).collect::<Result<_, _>>()?;
+            let requests: Vec<_> = own.iter().flat_map(|flow| flow.request()).collect();
             let arrived = lane.pass(&requests)?;
-            arrived.iter().try_for_each(|frame| frames::checked(frame, false, source).map(drop))?;
+            check(&arrived, false)?;
             let answers: Vec<_> =
-                arrived.iter().map(|frame| frames::answer(frame)).collect::<Result<_, _>>()?;
-            let answered = lane.pass(&answers)?;
-            answered.iter().try_for_each(|frame| frames::checked(frame, true, source).map(drop))?;
+                arrived.iter().map(|frame| gateway::answer(frame)).collect::<Result<_, _>>()?;
+            check(&lane.pass(&answers)?, true)?;
             // As they come from two queues.
             let turns = requests.chunks(BATCH).zip(answers.chunks(BATCH));
             lane.frames = turns.flat_map(|(to, fro)| [to, fro].concat()).collect();
             Ok(lane)
         };
-        Self::lanes(design, count, flows, Flow::request)?.into_iter().map(set_up).collect()
+        Self::lanes(design, count, flows, |flow| flow.request().swap_remove(0))?
+            .into_iter()
+            .map(set_up)
+            .collect()
     }
 
     /// Lanes whose clients open connections and give up, as those of the gateway.
     pub fn churning(design: Design, count: usize, flows: u32) -> Result<Vec<Self>, Error> {
         let set_up = |(mut lane, own): (Self, Vec<Flow>)| {
             let last = &own[own.len() - LAG..];
-            let opened: Vec<_> = last.iter().map(|flow| flow.open()).collect::<Result<_, _>>()?;
+            let opened: Vec<_> = last.iter().map(|flow| flow.open()).collect();
             lane.pass(&opened)?;
-            lane.frames = super::churn(&own)?;
+            lane.frames = churn(&own)?;
             lane.frames_each = 2;
             Ok(lane)
         };
@@ -176,7 +172,7 @@ impl Lane {
     }
 
     /// Translates these frames, and returns them.
-    fn pass(&mut self, frames: &[frames::Frame]) -> Result<Vec<Vec<u8>>, Error> {
+    fn pass(&mut self, frames: &[gateway::Frame]) -> Result<Vec<Vec<u8>>, Error> {
         let mut all = Vec::new();
         for frames in frames.chunks(BATCH) {
             self.frames = frames.to_vec();
@@ -234,20 +230,6 @@ impl Work for Lane {
     }
 }
 
-fn hasher() -> SteeringHasher {
-    let mut hasher = SteeringHasher::new(SteeringConfig {
-        kind: HashKind::Sip,
-        key: SECRET,
-        buckets: BucketCount::DEFAULT,
-        fragments: FragmentSteering::default(),
-        tunnels: TunnelSteering::default(),
-    });
-    let address = frames::MASQUERADE.to_ipv6_mapped().octets();
-    hasher
-        .set_translated(Translated::new([address..=address], SteerSettings::default().nat_ports()));
-    hasher
-}
-
 fn flow_of(hasher: &SteeringHasher, network: &Network) -> Option<(KeyedPacket, u64, BucketId)> {
     match hasher.steer(network, Zone::default(), None) {
         Steered::Flow { keyed, hash, bucket } => {
@@ -261,16 +243,6 @@ fn readdress(packet: &mut Packet, change: &Readdress) {
     let Packet { frame, network, .. } = packet;
     let length = network.end.saturating_sub(network.transport_offset.into()) as usize;
     change.apply(frame.bytes_mut(), network, length, ChecksumCovers::All);
-}
-
-/// Makes frames and reads them: part of every other figure.
-struct Nobody;
-
-impl Translates for Nobody {
-    fn translate(&mut self, packet: &mut Packet, _now: Timestamp) -> bool {
-        std::hint::black_box(packet);
-        true
-    }
 }
 
 /// The gateway's tables.
@@ -288,7 +260,7 @@ struct Buckets {
 
 impl Buckets {
     fn new(hasher: SteeringHasher) -> Self {
-        let source = Some(Addresses::one(IpAddr::V4(frames::MASQUERADE)));
+        let source = Some(Addresses::one(IpAddr::V4(MASQUERADE)));
         Self {
             hasher,
             tables: BucketCount::DEFAULT.iter().map(|_| Table::new(Timestamp::ZERO)).collect(),
@@ -421,7 +393,7 @@ impl Shared {
     fn open(&self, packet: &Packet, hash: u64, now: Timestamp) -> Option<Readdress> {
         let KeyedPacket { key, sender } = packet.keyed;
         let (source, destination) = (key.end(sender), key.end(sender.opposite()));
-        let address = frames::MASQUERADE.to_ipv6_mapped().octets();
+        let address = MASQUERADE.to_ipv6_mapped().octets();
         let deadline = now.after(TIMEOUT);
         let to = |end: Endpoint| Some(Place { address: end.address, port: end.port });
         let chosen = self.choice.lock();
