@@ -26,16 +26,16 @@ impl fmt::Display for CpuSetForm {
 /// Why a text is no set of CPUs. Columns count characters from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpuSetError {
-    /// Something that does not belong there.
+    /// A character that does not belong there, or a missing one.
     #[error("column {column}: {found} in a {form}; expected {expected}")]
     Unexpected {
-        /// Where it stands.
+        /// Its place.
         column: usize,
-        /// What stands there.
+        /// The character, or "nothing" at the end.
         found: String,
         /// How the text was read.
         form: CpuSetForm,
-        /// What could stand there.
+        /// The characters that are allowed there.
         expected: &'static str,
     },
     /// A range that ends before it begins.
@@ -72,7 +72,7 @@ pub enum CpuSetError {
         cpu: usize,
         /// The CPUs that exist, as a list.
         existing: String,
-        /// What to write instead.
+        /// The text to write instead.
         advice: String,
     },
 }
@@ -108,7 +108,7 @@ impl CpuSet {
     }
 }
 
-/// What somebody may have meant who named CPUs that do not exist.
+/// Suggests texts for the sets that a user may have meant who named CPUs that do not exist.
 fn advice(text: &str, form: CpuSetForm, existing: &CpuSet) -> String {
     let mut advice = format!("For all of them write \"{}\"", existing.mask());
     if form == CpuSetForm::Mask
@@ -279,8 +279,8 @@ impl Cursor<'_> {
         true
     }
 
-    /// A decimal number; one that is too large for any set comes back as the
-    /// largest there is.
+    /// A decimal number. One that does not fit becomes `usize::MAX`, which is too large for any
+    /// set.
     fn number(&mut self) -> Option<usize> {
         let rest = self.rest.trim_start_matches(|c: char| c.is_ascii_digit());
         let length = self.rest.len() - rest.len();
