@@ -4,6 +4,7 @@ mod arrows;
 mod drops;
 mod licences;
 mod problem;
+mod prose;
 mod source;
 mod tunables;
 
@@ -72,6 +73,7 @@ fn main() -> anyhow::Result<ExitCode> {
 fn tidy(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut problems = arrows::check(root, &metadata(root, Graph::Workspace)?)?;
     problems.extend(source::check(root)?);
+    problems.extend(prose::check(root)?);
     problems.extend(drops::check(root)?);
     problems.extend(tunables::check(root)?);
     Ok(problems)

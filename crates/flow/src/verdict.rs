@@ -17,7 +17,7 @@ pub enum Class {
     Untracked,
 }
 
-/// What happens to a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Goes on.

@@ -21,7 +21,7 @@ struct Sender {
     starts: [Option<u32>; 2],
     /// Sequence numbers of the first bytes that have not passed, by direction.
     numbers: [u32; 2],
-    /// What was dropped.
+    /// The bytes that were dropped.
     held: Vec<u8>,
     announced: Vec<(IpAddr, u16)>,
     left: bool,

@@ -42,7 +42,7 @@ pub struct Worker {
     pub footprint: usize,
     /// Serial number of the next frame.
     pub serial: u64,
-    /// What was discarded since this was last emptied.
+    /// Frames discarded since this list was last emptied.
     pub discarded: Vec<(Frame, DropReason)>,
     /// Footprints of the frames inside, by serial number.
     pub inside: BTreeMap<u64, usize>,
