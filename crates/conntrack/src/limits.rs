@@ -350,7 +350,7 @@ impl Limits {
     }
 
     /// The number of a zone whose connections are counted; `None` for zone 0, whose connections
-    /// are not.
+    /// are not, and for unknown zones.
     #[inline]
     pub(crate) fn counted_zone(&self, zone: Zone) -> Option<usize> {
         if zone == Zone::default() {

@@ -152,7 +152,7 @@ declare_tunables! {
         "Most connections of one source (IPv4 address or IPv6 /64) that are unanswered or in their handshake; 0: any number.",
         [half_open_per_source];
     "stateway_nat_source_share", Count, 94, 1..=100,
-        "Largest share of one source (IPv4 address or IPv6 /64) in the ports towards one destination, percent of the sum of its own and the free ports; 100: any number, and no connection gives way when ports run out.",
+        "Largest share of one source (IPv4 address or IPv6 /64) in the ports towards one destination, percent of the sum of its own and the free ports; 100: any number, and no connection is evicted when ports run out.",
         [nat_source_share];
     "nf_conntrack_acct", Switch, 0, 0..=1,
         "Count packets and bytes of connections opened from now on.",

@@ -14,7 +14,7 @@ pub struct Counters {
     pub defrag: DefragCounters,
     /// The SYN proxy, under the names of `/proc/net/stat/synproxy`.
     pub syn_proxy: SynProxyCounters,
-    /// Counters of the output beside packets and bytes sent.
+    /// Counters of the output besides packets and bytes sent.
     pub output: OutputCounters,
     /// Packets sent.
     pub transmitted: u64,
@@ -212,12 +212,13 @@ counter_group! {
 }
 
 counter_group! {
-    /// The work of the output beside sending, named after the columns of `Ip` and `Icmp` in
-    /// `/proc/net/snmp`, both families together. The last three counters have no column there.
+    /// The work of the output besides sending, named after the columns of `Ip` and `Icmp` in
+    /// `/proc/net/snmp`, both families together. The counters from `tcp_resets` on have no
+    /// column there.
     ///
     /// The counters balance: frames received + `frag_creates` - `frag_oks` + `icmp_out_msgs` +
     /// `tcp_resets` + `window_updates` + `flood_copies` is the number of frames that were sent,
-    /// were dropped or still wait.
+    /// were dropped, were left to the host or still wait.
     OutputCounters {
         /// Packets cut because they were longer than the MTU of the output interface; a
         /// super-packet counts once.

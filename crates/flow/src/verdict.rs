@@ -98,7 +98,7 @@ drop_reasons! {
     FragEvictedProgress = "frag_evicted_progress", "Fragment of a datagram in several pieces, evicted to make room.";
     FragNoMemory = "frag_no_memory", "Fragment for which no room could be made.";
     SynCookie = "syn_cookie", "TCP segment that would open a connection while the SYN proxy answers, and returns no valid cookie.";
-    TableFull = "table_full", "Connection table at its limit, and no connection of the same worker gives way.";
+    TableFull = "table_full", "Connection table at its limit, and no connection of the same worker can be evicted.";
     ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected.";
     HelperIncomplete = "helper_incomplete", "Segment that ends in the middle of an announcement that a helper reads.";
     NewRefused = "new_refused", "New connection that no helper has announced, from an interface with `new_connections = \"drop\"`.";
@@ -106,11 +106,11 @@ drop_reasons! {
     PolicyRefused = "policy_refused", "No rule of a base chain decided, and its policy is to drop.";
     InsideRefused = "inside_refused", "Packet of a tunnel that the rules accept, while they refuse the packet inside it, which they see with `tunnels = \"judged\"`.";
     InsideUnreadable = "inside_unreadable", "Packet of a tunnel whose inside the rules can not see, though `tunnels = \"judged\"` wants them to: a fragment, another tunnel, malformed, or no IP.";
-    ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of those at the same worker gives way.";
+    ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of those at the same worker can be evicted.";
     SourceLimit = "source_limit", "Source with stateway_half_open_per_source half-open connections.";
     CallLimit = "call_limit", "GRE packet of a new call between two hosts that have reached the limit of announced calls.";
-    PortPoolFull = "port_pool_full", "New translated connection that finds no port: each that its rule and its bucket allow is used towards this destination, and no connection gives way.";
-    NatSourceLimit = "nat_source_limit", "New translated connection of a source that has stateway_nat_source_share of the ports towards this destination, none of which gives way.";
+    PortPoolFull = "port_pool_full", "New translated connection that finds no port: each that its rule and its bucket allow is used towards this destination, and no connection can be evicted.";
+    NatSourceLimit = "nat_source_limit", "New translated connection of a source that has stateway_nat_source_share of the ports towards this destination, and none of its connections can be evicted.";
     NatClash = "nat_clash", "New translated connection whose replies would look like those of another: its protocol has no ports.";
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";

@@ -1,8 +1,8 @@
 //! Helpers: they read the conversation on a connection, and announce the further connections
 //! that its ends agree on.
 //!
-//! A helper is attached when a connection opens: by the configuration, for a destination port,
-//! or by the expectation that the connection fulfils. It sees each packet that tracking has
+//! A helper is attached when a connection opens: by the configuration, for a destination port;
+//! by a rule; or by the expectation that the connection fulfils. It sees each packet that tracking has
 //! accepted, also repeated ones, in the order in which packets pass. It knows no table: it gets
 //! bytes and returns requests. A new helper is a file here with its facts and its state, and a
 //! [`Kind`].
