@@ -189,7 +189,7 @@ impl SteeringHasher {
         Self { config, translated: Translated::default() }
     }
 
-    /// How packets are mapped.
+    /// The configuration by which packets are mapped to buckets.
     pub const fn config(&self) -> &SteeringConfig {
         &self.config
     }

@@ -50,7 +50,7 @@ pub enum MoveReason {
     },
 }
 
-/// How the load is spread over the workers that may own buckets.
+/// The distribution of the load over the workers that may own buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spread {
     /// Load of each worker, a fraction of its time. In [`Plan::after`] it can pass 1, because
