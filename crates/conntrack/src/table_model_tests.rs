@@ -103,7 +103,7 @@ impl Model {
         };
         if self.known.len() == self.room {
             let candidates = self.known.iter().filter(|(_, known)| known.place.is_some());
-            // Of the unreplied and the unassured the more numerous go first.
+            // The more numerous group goes first: the unreplied or the unassured.
             let count = |rank| candidates.clone().filter(|(_, it)| it.rank() == Some(rank)).count();
             let unassured_first = count(1) > count(0);
             let order = |known: &Known| {

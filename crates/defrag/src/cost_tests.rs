@@ -95,7 +95,7 @@ fn a_piece_costs_the_same_however_many_there_are() {
 /// may stay in the nursery.
 #[test]
 fn who_settles_late_does_not_look_for_its_place_among_all_that_are_younger() {
-    // Of these, that the index splits one of its segments takes up to 512.
+    // Steps. The index takes up to 512 of them to split one of its segments.
     const MOST: u64 = 700;
     for others in [10, 100, 1000, 4000] {
         let killed = (2..2 + others).flat_map(|id| [piece(id, 0, 9), overlap(id, 0)]);

@@ -48,8 +48,8 @@ pub(crate) struct Nursery<F> {
     begun: u64,
     /// Time of the last sweep, at which the older datagrams settled.
     pub swept: Timestamp,
-    /// Datagrams that have settled out of their turn since all settled. At most this many in
-    /// the table are younger than the oldest in the nursery.
+    /// Datagrams that have settled out of their turn, so perhaps before older ones, since all
+    /// settled. At most this many in the table are younger than the oldest in the nursery.
     pub ahead: u8,
 }
 

@@ -7,9 +7,9 @@ use crate::memory::family_index;
 use crate::nursery::{SEATS, YOUTH};
 use crate::reassembler::{Buffer, Context, Reassembler, append};
 
-/// Most datagrams that may settle out of their turn, while older ones stay in the nursery. Then
-/// all settle. So a datagram that settles searches for its place by age among no more than
-/// these.
+/// All datagrams settle once this many have settled out of their turn, while older ones stayed in
+/// the nursery. So a datagram that settles searches for its place by age among no more than this
+/// many younger ones.
 pub(crate) const MOST_AHEAD: u8 = 32;
 
 impl<F: Buffer> Reassembler<F> {

@@ -52,7 +52,7 @@ fn a_source_that_is_alone_gets_the_share_that_is_set() {
         let mut holdings = Holdings::default();
         assert_eq!(take(&mut holdings, &stake(7 << 32, host(1), 1, 0), 10_000, share), most);
     }
-    // Of a small pool it gets as many as a count can be too high by.
+    // In a small pool it gets `ALWAYS` ports, because a count can be too high by that many.
     let mut holdings = Holdings::default();
     assert_eq!(take(&mut holdings, &stake(7 << 32, host(1), 1, 0), 100, 1), ALWAYS as u32);
 }

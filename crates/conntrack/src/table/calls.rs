@@ -116,7 +116,7 @@ impl Table {
     /// connection.
     ///
     /// # Errors
-    /// Those of [`Table::translate`].
+    /// The errors of [`Table::translate`].
     pub(super) fn follow_call(
         &mut self,
         ConnectionId(slot): ConnectionId,

@@ -159,7 +159,7 @@ impl Table {
     /// any rule can translate the connection.
     ///
     /// # Errors
-    /// Those of [`Table::translate`].
+    /// The errors of [`Table::translate`].
     pub fn follow(
         &mut self,
         id: ConnectionId,

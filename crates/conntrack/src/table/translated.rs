@@ -103,7 +103,7 @@ impl Table {
     /// the connection anew with [`Table::tell_again`] when the search is over.
     ///
     /// # Errors
-    /// Those of [`Table::translate`].
+    /// The errors of [`Table::translate`].
     pub fn translate_again(
         &mut self,
         (packet, packet_hash): (&KeyedPacket, u64),
@@ -181,7 +181,7 @@ impl Table {
     /// source port, as with the kernel.
     ///
     /// # Errors
-    /// Those of [`Table::translate`].
+    /// The errors of [`Table::translate`].
     pub fn settle(
         &mut self,
         id: ConnectionId,
