@@ -168,7 +168,7 @@ fn parse_table(document: &str) -> (Vec<Row>, Vec<Problem>) {
     (rows, problems)
 }
 
-/// What each crate may use, directly or through what it may use.
+/// The crates that each crate may use, directly or through another.
 fn closure(rows: &[Row]) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut closure: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     // A row names only rows above it, so one pass is enough.

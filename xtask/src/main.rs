@@ -5,6 +5,7 @@ mod drops;
 mod instructions;
 mod licences;
 mod problem;
+mod prose;
 mod source;
 mod tunables;
 
@@ -82,6 +83,7 @@ fn main() -> anyhow::Result<ExitCode> {
 fn tidy(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut problems = arrows::check(root, &metadata(root, Graph::Workspace)?)?;
     problems.extend(source::check(root)?);
+    problems.extend(prose::check(root)?);
     problems.extend(drops::check(root)?);
     problems.extend(tunables::check(root)?);
     Ok(problems)

@@ -1,4 +1,4 @@
-//! What a check found.
+//! A broken rule, as a check reports it.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ pub struct Problem {
     pub file: String,
     /// Line in it, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What to do about it.
+    /// The way to mend it.
     pub remedy: String,
 }
 

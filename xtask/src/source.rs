@@ -21,25 +21,34 @@ const UNSAFE_CRATE: &str = "crates/netio/";
 
 /// Checks every Rust file of the workspace.
 pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
-    let mut files = Vec::new();
-    for directory in ["crates", "xtask"] {
-        collect(root, &root.join(directory), &mut files)?;
-    }
-    files.sort();
     let mut problems = Vec::new();
-    for file in files {
+    for file in files(root, &["crates", "xtask"], "rs")? {
         problems.extend(check_file(&file, &crate::read(root, &file)?));
     }
     Ok(problems)
 }
 
-/// Adds the Rust files below a directory, as paths relative to the root.
-fn collect(root: &Path, directory: &Path, files: &mut Vec<String>) -> anyhow::Result<()> {
+/// The files below some directories that have an extension, as paths relative to the root.
+pub fn files(root: &Path, directories: &[&str], extension: &str) -> anyhow::Result<Vec<String>> {
+    let mut files = Vec::new();
+    for directory in directories {
+        collect(root, &root.join(directory), extension, &mut files)?;
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn collect(
+    root: &Path,
+    directory: &Path,
+    extension: &str,
+    files: &mut Vec<String>,
+) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {
-            collect(root, &path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            collect(root, &path, extension, files)?;
+        } else if path.extension().is_some_and(|found| found == extension) {
             files.push(path.strip_prefix(root)?.to_string_lossy().into_owned());
         }
     }

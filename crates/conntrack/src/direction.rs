@@ -1,6 +1,6 @@
-//! Which way a packet of a connection travels.
+//! The direction of a packet within its connection.
 
-/// The way of a packet, seen from the one that opened the connection.
+/// The direction of a packet, relative to the end that opened the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Direction {
@@ -11,7 +11,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The other way.
+    /// The opposite direction.
     #[must_use]
     pub const fn reversed(self) -> Self {
         match self {

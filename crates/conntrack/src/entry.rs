@@ -9,8 +9,8 @@ use crate::proto::State;
 /// log2 of the unit of [`Head::filed`] in nanoseconds, about a second.
 const FILED_SHIFT: u32 = 30;
 
-/// A connection. The first line holds what every packet reads, the second what
-/// the protocol keeps.
+/// A connection. The first line holds the fields that every packet reads, the second those of
+/// the protocol.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Entry {
@@ -22,11 +22,11 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Head {
-    /// When the connection ends unless a packet comes.
+    /// The connection ends at this time unless a packet comes.
     pub deadline: Timestamp,
     /// Low half of the flow hash; the next free slot while the entry is free.
     pub hash: u32,
-    /// When the timer wheel will look at the entry, in units of 2^30 ns.
+    /// Time at which the timer wheel will look at the entry, in units of 2^30 ns.
     filed: u32,
     /// Mark of the connection (`ct mark`).
     pub mark: u32,
@@ -44,8 +44,8 @@ pub(crate) struct Body {
     pub map_epoch: u16,
 }
 
-/// The two lines of the yardstick: 200 bytes for a connection, all in, leave 72
-/// for its share of the index and of the timer wheel.
+/// Two cache lines for an entry. They leave 72 of at most 200 bytes for a connection to its
+/// share of the index and of the timer wheel.
 const _: () = assert!(size_of::<Entry>() == 128 && size_of::<Head>() == 64);
 
 /// Facts about a connection that are one bit each.
@@ -53,39 +53,39 @@ const _: () = assert!(size_of::<Entry>() == 128 && size_of::<Head>() == 64);
 pub(crate) struct Status(u16);
 
 impl Status {
-    /// None of them.
+    /// No fact.
     pub const NONE: Self = Self(0);
     /// The slot holds a connection.
     pub const LIVE: Self = Self(1);
     /// The originator is the high side of the key.
     pub const FROM_HIGH: Self = Self(1 << 1);
-    /// A packet in the reply direction was seen.
+    /// A packet in the reply direction has come.
     pub const SEEN_REPLY: Self = Self(1 << 2);
-    /// Worth keeping when the table is full.
+    /// The connection is worth keeping when the table is full.
     pub const ASSURED: Self = Self(1 << 3);
-    /// Packets and bytes are counted in the side array.
+    /// The side array counts its packets and bytes.
     pub const ACCOUNTED: Self = Self(1 << 4);
-    /// The start is kept in the side array.
+    /// The side array holds its start.
     pub const STAMPED: Self = Self(1 << 5);
     /// A helper reads its packets.
     pub const WATCHED: Self = Self(1 << 6);
     /// Another connection has announced it.
     pub const EXPECTED: Self = Self(1 << 7);
-    /// The reserve pays for it, not the limit of the gateway.
+    /// The reserve holds its unit, not the limit of the gateway.
     pub const RESERVED: Self = Self(1 << 8);
-    /// It is among the half-open connections of its source.
+    /// It counts as a half-open connection of its source.
     pub const COUNTED: Self = Self(1 << 9);
     /// The SYN proxy has opened it.
     pub const PROXIED: Self = Self(1 << 10);
-    /// It is among the half-open TCP connections of its zone.
+    /// It counts as a half-open TCP connection of its zone.
     pub const HALF_OPEN: Self = Self(1 << 11);
     /// It has labels.
     pub const LABELLED: Self = Self(1 << 12);
     /// It is a call of GRE version 1 that another connection has announced.
     pub const CALL: Self = Self(1 << 13);
-    /// The packet that opened it is still being judged: nobody was told of it.
+    /// The packet that opened it is not yet confirmed: no event has reported it.
     pub const FRESH: Self = Self(1 << 14);
-    /// Its replies carry other addresses or ports than its own packets: it has a second key.
+    /// Its replies carry other addresses or ports than its own packets, so it has a second key.
     pub const TRANSLATED: Self = Self(1 << 15);
 
     pub const fn has(self, bit: Self) -> bool {
@@ -97,7 +97,7 @@ impl Status {
         Self(self.0 | bit.0)
     }
 
-    /// `bit` if `condition` holds, nothing otherwise.
+    /// `bit` if `condition` is true, otherwise no bit.
     pub const fn when(condition: bool, bit: Self) -> Self {
         if condition { bit } else { Self(0) }
     }
@@ -153,10 +153,10 @@ impl Entry {
 }
 
 impl Body {
-    /// True if its zone has got packets of other zones since its last packet that was accepted:
-    /// the connection may have gone on elsewhere.
+    /// True if the zone has received packets of other zones since the last accepted packet of
+    /// this connection: the connection may have continued at another gateway.
     pub fn is_behind(&self, map_epoch: u16) -> bool {
-        // The numbers come round.
+        // The numbers wrap round.
         map_epoch.wrapping_sub(self.map_epoch).cast_signed() > 0
     }
 }
@@ -172,8 +172,8 @@ impl Head {
         if sender == self.originator() { Direction::Original } else { Direction::Reply }
     }
 
-    /// True if a packet from this end can be of the connection that the key names: the key of
-    /// a translated one is that of its originator's packets only.
+    /// True if a packet from this end can belong to the connection of the key: the key of a
+    /// translated connection is that of its originator's packets only.
     #[inline]
     pub fn admits(&self, sender: Side) -> bool {
         !self.status.has(Status::TRANSLATED) || sender == self.originator()
@@ -183,13 +183,13 @@ impl Head {
         self.deadline <= now
     }
 
-    /// Remembers that the wheel will look at the entry at `deadline`.
+    /// Records that the wheel will look at the entry at `deadline`.
     pub fn note_filed(&mut self, deadline: Timestamp) {
         self.filed = filed_at(deadline);
     }
 
-    /// True when the wheel would look at the entry well after its deadline, as
-    /// after the change from a long to a short timeout.
+    /// True if the wheel would look at the entry well after its deadline, as after the change
+    /// from a long to a short timeout.
     pub fn is_filed_late(&self) -> bool {
         filed_at(self.deadline) < self.filed
     }

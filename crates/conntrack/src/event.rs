@@ -1,8 +1,8 @@
-//! What happens to connections, for whoever listens.
+//! Events of connections and of expectations.
 
 use crate::{Connection, Expected};
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// A connection was opened.
@@ -16,31 +16,34 @@ pub enum EventKind {
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind.
     pub kind: EventKind,
-    /// The connection as it is after that, and for `Destroy` as it was at the end.
+    /// The connection after the event; for `Destroy` as it was at the end.
     pub connection: Connection,
 }
 
-/// Takes events. It is called on the packet path: keep or drop, do not wait.
+/// Receives events. It is called on the packet path, so it must not wait: it keeps or drops the
+/// event.
 pub trait EventSink {
-    /// Takes one event.
+    /// Receives one event.
     fn event(&mut self, event: Event);
 }
 
-/// What happened to a connection that is expected.
+/// An event of an expectation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectationEvent {
-    /// [`EventKind::New`] when it is announced, [`EventKind::Destroy`] when it has come, its
-    /// time is over, it was withdrawn, or another took its place. It does not change.
+    /// [`EventKind::New`] for an announcement. [`EventKind::Destroy`] when the expected
+    /// connection has come, its timeout has passed, or the announcement was withdrawn or
+    /// replaced. There are no updates.
     pub kind: EventKind,
-    /// What is or was expected, with the time that is left.
+    /// The expectation with its remaining time.
     pub expected: Expected,
 }
 
-/// Takes events of expectations. It is called under their lock: keep or drop, do not wait.
+/// Receives events of expectations. It is called under their lock, so it must not wait: it
+/// keeps or drops the event.
 pub trait ExpectationSink {
-    /// Takes one event. Stamps grow, whichever worker reports.
+    /// Receives one event. Stamps grow from event to event, whichever worker reports.
     fn expectation(&mut self, stamp: u64, event: ExpectationEvent);
 }
 

@@ -1,16 +1,15 @@
-//! Connections that others have announced: the one table that all workers share.
+//! Expectations: connections that helpers have announced. This is the one table that all
+//! workers share.
 //!
-//! An expectation is announced on the control connection (its *master*) and fulfilled
-//! by another flow, whose bucket may have another owner. No worker could find out
-//! whose business a new flow is, so the table is common to all of them, and it makes no
-//! difference where master and child live or move to: expectations name the master by its
-//! key.
+//! A helper announces an expectation on the control connection (its *master*), and another flow
+//! fulfils it, whose bucket may have another owner. A worker can not know which bucket expects
+//! a new flow, so all workers share one table. Expectations name the master by its key, so it
+//! makes no difference where master and child are or move to.
 //!
-//! It is asked only for packets that open connections, and the lock is taken only if
-//! something is expected [where the packet goes](hints): while nothing is expected, a new
-//! connection costs one look at a word, and beside traffic that is announced two.
-//! The announcing packet leaves only after the announcement is filed, so whoever reacts to
-//! it is expected.
+//! Only packets that open connections ask the table. A worker takes the lock only if [the
+//! hints](hints) say that something is expected at the packet's destination: a new connection
+//! reads one word while nothing is expected, and two while something is. The announcing packet
+//! leaves only after the announcement is filed, so a flow that reacts to it is expected.
 
 mod call_ids;
 mod calls;
@@ -33,12 +32,12 @@ use self::hints::Hints;
 use crate::helper::{Announced, Kind, Memory};
 use crate::{EventKind, ExpectationEvent, ExpectationSink, Expected};
 
-/// What one connection may expect for all its calls together; the oldest goes first. Beside
-/// what a class may have for each, this is a bound for trunks.
+/// Most expectations of one connection for all its calls together; the oldest goes first. Each
+/// class limits a single call; this limit is for trunks, which carry many calls.
 const MOST_OF_MASTER: usize = 256;
 
-/// Expectations that are forgotten in one go because their time is over, while others wait for
-/// the lock.
+/// Expired expectations that one holder of the lock removes at most, because others wait for
+/// it.
 const FORGOTTEN_AT_ONCE: usize = 16;
 
 /// The expectations of a gateway; clones share them.
@@ -52,39 +51,40 @@ struct Shared {
     hints: Hints,
     book: Mutex<Book>,
     memory: Memory,
-    /// Calls that are over and whose connections are still there.
+    /// Number of calls that are over and whose connections still exist.
     calls_over: AtomicU32,
 }
 
-/// Expectations by number. Numbers grow, so the oldest comes first everywhere.
+/// Expectations by number. Numbers grow, so the oldest comes first in every index.
 ///
 /// Ordered maps need no secret: nobody can choose announcements that collide.
 #[derive(Debug, Default)]
 struct Book {
     entries: BTreeMap<u64, Expectation>,
-    /// Those that are claimed are in all but this.
+    /// The expectations that packets can find. Claimed ones are in the other indices only.
     by_destination: BTreeSet<(Destination, u64)>,
-    /// With the call of the master.
+    /// The call within the master is part of the key.
     by_master: BTreeSet<(FlowKey, u32, u64)>,
     by_deadline: BTreeSet<(Timestamp, u64)>,
     next: u64,
-    /// Events that were reported, whoever listened.
+    /// Number of events so far, whether or not somebody listened.
     stamp: u64,
     calls: Calls,
     ids: CallIds,
     media: told::Media,
 }
 
-/// Who is told of what is expected, and when it is no more.
+/// The listener for announcements and ends of expectations.
 pub(crate) type Listener<'a> = Option<&'a mut dyn ExpectationSink>;
 
-/// Where an expected connection goes to.
+/// The destination of an expected connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Destination {
     zone: Zone,
     family: Family,
     protocol: u8,
-    /// [`FlowKey::kind`], which tells calls from tunnels: their keys stand for ports, too.
+    /// [`FlowKey::kind`]. It tells calls from tunnels, whose keys also have numbers in the
+    /// place of ports.
     kind: u8,
     endpoint: Endpoint,
 }
@@ -92,14 +92,13 @@ struct Destination {
 /// The connection that announces others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Master {
-    /// Its key, and the end that has opened it.
+    /// Its key, and the end that opened it.
     pub flow: KeyedPacket,
     /// Its helper.
     pub helper: Kind,
-    /// Its mark when it announced.
+    /// Its mark at the time of the announcement.
     pub mark: u32,
-    /// Where the other end is, which is to open what it announces: the zone of the packets that
-    /// come from there.
+    /// The zone of the packets from the other end, which will open the announced connections.
     pub zone: Zone,
 }
 
@@ -111,39 +110,38 @@ pub(crate) struct Expectation {
     pub deadline: Timestamp,
 }
 
-/// What is expected of a connection that is about to be opened. The expectation stays in
-/// the book, so that it ends with its master meanwhile, but nobody else finds it: whoever
-/// holds the claim says with [`Expectations::fulfil`] or [`Expectations::release`] what
-/// has come of it.
+/// A connection's claim on an expectation while the connection is being opened. The expectation
+/// stays in the book, so that it can end with its master, but no other packet finds it. The
+/// holder of the claim must settle it with [`Expectations::fulfil`] or
+/// [`Expectations::release`].
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Claim {
-    /// As it was announced.
+    /// The expectation as it was announced.
     pub expectation: Expectation,
-    /// What the connection uses up: the expectation and all that say the same. Nothing if
-    /// it is permanent.
+    /// The expectations that the connection uses up: the claimed one and all that equal it.
+    /// Empty if it is permanent.
     numbers: Vec<u64>,
 }
 
-/// There are as many expectations as there may be.
+/// The limit of expectations is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// Where a walk over the expectations goes on.
+/// A position in a listing of the expectations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ExpectationCursor(u64);
 
 impl Expectations {
-    /// Nothing is expected. With the secret of the process nobody can choose announcements
-    /// that have others look for theirs.
+    /// An empty table. `secret` is the secret of the process: it keys the hints, so nobody can
+    /// choose announcements that make other packets take the lock.
     pub fn new(secret: HashKey) -> Self {
         let (book, memory) = (Mutex::default(), Memory::default());
         let (hints, calls_over) = (Hints::new(secret), AtomicU32::new(0));
         Self { shared: Arc::new(Shared { hints, book, memory, calls_over }) }
     }
 
-    /// How many connections are expected, those included whose time is over but that
-    /// nobody has come across.
+    /// Number of expectations, including expired ones that no worker has removed yet.
     pub fn len(&self) -> usize {
         self.book().entries.len()
     }
@@ -153,21 +151,22 @@ impl Expectations {
         self.len() == 0
     }
 
-    /// False if nobody expects a packet like this one, from whomever; rarely true although
-    /// nobody does. Takes no lock. Of a call it has to be [named](KeyedPacket::named).
+    /// False if no expectation can match this packet, whoever announced it; rarely true
+    /// although none does. Takes no lock. The packet of a call has to be
+    /// [named](KeyedPacket::named).
     pub fn may_expect(&self, packet: &KeyedPacket) -> bool {
         let KeyedPacket { key, sender } = packet;
         let to = key.endpoint(sender.opposite());
         self.shared.hints.any() && self.shared.hints.any_at(key.zone, key.protocol, &to)
     }
 
-    /// Where helpers keep what they have read of announcements.
+    /// The memory in which helpers keep parts of announcements.
     pub(crate) fn memory(&self) -> &Memory {
         &self.shared.memory
     }
 
-    /// Shows up to `budget` expectations to `each`, oldest first. Returns where to go
-    /// on, `None` at the end.
+    /// Shows up to `budget` expectations to `each`, oldest first. Returns the position to
+    /// continue from, `None` at the end.
     pub fn list(
         &self,
         from: ExpectationCursor,
@@ -186,13 +185,13 @@ impl Expectations {
         last
     }
 
-    /// Files an announcement. One that says the same as an earlier one of the master
-    /// takes its place; beyond the maximum of its class it takes that of the oldest. What the
-    /// same call has announced for another class stays as it is, for both: one port for sound
-    /// and pictures (RFC 8843) is one connection, as with the kernel.
+    /// Files an announcement. It replaces an earlier one of the same master and call that
+    /// equals it; beyond the maximum of its class it replaces the oldest. If the same call has
+    /// announced an equal connection in another class, that one stands for both classes: one
+    /// port for sound and pictures (RFC 8843) is one connection, as with the kernel.
     ///
     /// # Errors
-    /// [`Full`] if `limit` expectations are there; nothing is filed then.
+    /// [`Full`] if there are `limit` expectations; nothing is filed then.
     pub(crate) fn announce(
         &self,
         master: Master,
@@ -210,7 +209,8 @@ impl Expectations {
         let same = of_call.iter().find(same).copied();
         let is_alive = |number: &u64| book.entries[number].deadline > now;
         let stands = |number: &u64| {
-            // What is to be confirmed anew stands until then.
+            // An announcement that waits for its confirmation does not replace one that is
+            // confirmed.
             let is_confirmed = announced.waits && !book.entries[number].announced.waits;
             is_alive(number) && (is_confirmed || !of_class(number))
         };
@@ -239,7 +239,8 @@ impl Expectations {
         Ok(())
     }
 
-    /// What waits in a class of a connection is expected from now on, for so many seconds.
+    /// Confirms the waiting announcements of a connection in a class, and gives all in that
+    /// class this timeout from now on.
     pub(crate) fn confirm(
         &self,
         master: &FlowKey,
@@ -266,15 +267,16 @@ impl Expectations {
         }
     }
 
-    /// The expectation that a packet which opens a connection fulfils. Unless it is
-    /// permanent it is this packet's until the claim is settled.
+    /// The expectation that a packet fulfils by opening a connection. Unless it is permanent,
+    /// only this packet has it until the claim is settled.
     ///
-    /// Several connections may have announced one place. Who said the most exactly who
-    /// would come has the connection, of those the oldest; the others go on to wait. Only
-    /// what says the very same is used up with it, because a place has one listener: it is
-    /// the same call heard on another way, or a connection that is dead. The kernel refuses
-    /// the later announcement and drops its packet (a SIP message passes), so whoever names
-    /// a place first, or died having named it, keeps others from it.
+    /// Several connections may have announced one destination. The most precise announcement
+    /// wins, and among equally precise ones the oldest; the others go on waiting. Only
+    /// announcements that equal it are used up with it. A destination has one listener, so such
+    /// an announcement is of the same call heard on another path, or of a dead connection. The
+    /// kernel differs: it refuses the later announcement and drops its packet (a SIP message
+    /// passes), so a host that announces a destination first keeps others from it, even after
+    /// it has died.
     #[inline]
     pub(crate) fn claim(
         &self,
@@ -336,20 +338,21 @@ impl Expectations {
         Some(Claim { expectation, numbers })
     }
 
-    /// The connection of a claim was opened.
+    /// Ends a claim whose connection was opened.
     pub(crate) fn fulfil(&self, claim: &Claim, now: Timestamp, events: &mut Listener<'_>) {
         let mut book = self.book();
         if let Some(call) = claim.expectation.call() {
             self.begin_call(&mut book, claim, &call, now, events);
         }
         for &number in &claim.numbers {
-            // It may be gone with its master, or its master has announced it anew.
+            // The expectation may be gone with its master, or the master may have announced it
+            // anew.
             self.remove(&mut book, number, now, events);
         }
     }
 
-    /// The connection of a claim could not be opened: it is expected as before, unless its
-    /// master has ended or its time is over.
+    /// Ends a claim whose connection could not be opened. The connection is expected as before,
+    /// unless the master has ended or the expectation has expired.
     pub(crate) fn release(&self, claim: &Claim) {
         let mut book = self.book();
         for number in &claim.numbers {
@@ -359,7 +362,7 @@ impl Expectations {
         }
     }
 
-    /// Forgets what a connection announced in some classes.
+    /// Removes the announcements of a connection, or of one of its calls, in some classes.
     pub(crate) fn withdraw(
         &self,
         master: &FlowKey,
@@ -380,8 +383,8 @@ impl Expectations {
         }
     }
 
-    /// Forgets up to `budget` expectations, the oldest first. Returns how many of them were
-    /// listed, and whether there may be more.
+    /// Removes up to `budget` expectations, oldest first. Returns how many of them were listed,
+    /// and whether there may be more.
     pub fn flush(
         &self,
         budget: usize,
@@ -398,13 +401,13 @@ impl Expectations {
         (listed, doomed.len() == budget)
     }
 
-    /// Forgets a few of those whose time is over; true if there may be more. Nobody has to
-    /// call it, but it returns memory that nobody comes across, and tells who listens.
+    /// Removes a few expired expectations; true if there may be more. Expired expectations are
+    /// never found, so this call only returns memory and informs the listener.
     pub fn expire(&self, now: Timestamp, events: &mut Option<&mut dyn ExpectationSink>) -> bool {
         self.shared.hints.any() && self.forget_expired(&mut self.book(), now, events)
     }
 
-    /// The same under the lock, which others wait for.
+    /// The same for a caller that holds the lock, for which others may wait.
     fn forget_expired(&self, book: &mut Book, now: Timestamp, events: &mut Listener<'_>) -> bool {
         for _ in 0..FORGOTTEN_AT_ONCE {
             match book.by_deadline.first() {
@@ -435,14 +438,14 @@ impl Expectations {
         book.by_deadline.remove(&(expectation.deadline, number));
     }
 
-    /// Lets packets find an expectation.
+    /// Makes an expectation visible to packets.
     fn offer(&self, book: &mut Book, destination: &Destination, number: u64) {
         if book.by_destination.insert((*destination, number)) {
             self.shared.hints.add(destination);
         }
     }
 
-    /// Has packets find an expectation no more.
+    /// Hides an expectation from packets.
     fn withhold(&self, book: &mut Book, destination: &Destination, number: u64) {
         if book.by_destination.remove(&(*destination, number)) {
             self.shared.hints.subtract(destination);
@@ -450,7 +453,7 @@ impl Expectations {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        // Nothing that is done under the lock can panic half-way.
+        // No code panics half-way through a change under the lock.
         self.shared.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -473,19 +476,19 @@ impl Book {
         }
     }
 
-    /// What a connection has announced.
+    /// The expectations of a connection.
     fn of_master(&self, master: &FlowKey) -> impl Iterator<Item = u64> {
         let range = self.by_master.range((*master, 0, 0)..=(*master, u32::MAX, u64::MAX));
         range.map(|&(.., number)| number)
     }
 
-    /// What one of its calls has announced, the oldest first.
+    /// The expectations of one of its calls, the oldest first.
     fn of_call(&self, master: &FlowKey, call: u32) -> Vec<u64> {
         let range = self.by_master.range((*master, call, 0)..=(*master, call, u64::MAX));
         range.map(|&(.., number)| number).collect()
     }
 
-    /// What has to go before a connection may announce more.
+    /// The expectation that has to go before a connection may announce another.
     fn oldest_too_many(&self, master: &FlowKey) -> Option<u64> {
         let is_full = self.of_master(master).nth(MOST_OF_MASTER - 1).is_some();
         if is_full { self.of_master(master).min() } else { None }
@@ -523,19 +526,19 @@ impl Expectation {
 }
 
 impl Announced {
-    /// GRE packets do not carry what stands for the port of their sender.
+    /// GRE packets do not carry the number in the place of their sender's port.
     fn admits(&self, source: &Endpoint) -> bool {
         let any_port = self.protocol == protocol::GRE;
         self.source.is_none_or(|address| mapped(address) == source.address)
             && (any_port || self.source_port.is_none_or(|port| port == source.port))
     }
 
-    /// How little is said of who will come, least first.
+    /// How many of the sender's address and port an announcement leaves open, 0 to 2.
     fn vagueness(&self) -> usize {
         usize::from(self.source.is_none()) + usize::from(self.source_port.is_none())
     }
 
-    /// True if both stand for the same connections.
+    /// True if both announce the same connection.
     fn equals(&self, other: &Self) -> bool {
         let connections = |it: &Self| {
             (it.protocol, it.source, it.source_port, it.destination, it.destination_port)

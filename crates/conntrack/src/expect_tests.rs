@@ -26,7 +26,7 @@ fn master(port: u16) -> Master {
     Master { flow, helper: Kind::Ftp, mark: 7, zone: flow.key.zone }
 }
 
-/// From the server to a port of the client.
+/// A connection from the server to a port of the client.
 fn data(port: u16) -> Announced {
     Announced {
         source: Some(address(SERVER)),
@@ -52,7 +52,7 @@ impl Expectations {
         self.announce(master(master_port), announced, LIMIT, start(), &mut None)
     }
 
-    /// Opens the connection of a packet if it is expected.
+    /// Claims the expectation of a packet and fulfils it.
     fn take(&self, packet: &KeyedPacket, now: Timestamp) -> Option<Expectation> {
         let claim = self.claim(packet, now, &mut None)?;
         self.fulfil(&claim, start(), &mut None);
@@ -147,7 +147,7 @@ fn each_call_of_a_trunk_has_the_maximum_of_its_class() {
         expectations.announce(trunk, audio, 10_000, start(), &mut None).unwrap();
     };
     for call in 1..=50 {
-        // One more than the four that a call may have.
+        // One more than the maximum of a call.
         (0..5).for_each(|stream| announce(call, 2000 + call as u16 * 10 + stream));
     }
     assert_eq!(expectations.len(), 200);
@@ -211,8 +211,8 @@ fn a_flush_forgets_the_oldest_first_and_counts_what_was_listed() {
 
 #[test]
 fn nobody_keeps_others_from_a_place_by_naming_it_first() {
-    // The kernel refuses what the second connection announces for as long as the first,
-    // which anybody fulfils, stands. Here both stand.
+    // The kernel refuses the second announcement as long as the first one exists, which matches
+    // any source. Here both exist.
     let expectations = Expectations::new(HashKey(1, 2));
     let anybody = Announced { source: None, ..data(2000) };
     expectations.add(5000, anybody).unwrap();
@@ -246,8 +246,8 @@ fn what_two_connections_announce_alike_is_one_connection() {
 
 #[test]
 fn what_is_claimed_ends_with_its_master_and_with_its_time() {
-    // A worker claims it, and before that finds no room for the connection, another one
-    // ends the master, or announces the same again.
+    // A worker claims it and finds no room for the connection. Meanwhile another worker ends
+    // the master or announces the same again.
     let expectations = Expectations::new(HashKey(1, 2));
     expectations.add(5000, data(2000)).unwrap();
     let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
@@ -277,7 +277,7 @@ fn what_is_claimed_ends_with_its_master_and_with_its_time() {
 #[test]
 fn events_tell_of_each_once_in_the_order_in_which_it_happens() {
     let expectations = Expectations::new(HashKey(1, 2));
-    // Two workers, each with a listener of its own.
+    // Two workers, each with its own listener.
     let mut told = [Vec::new(), Vec::new()];
     let [here, there] = &mut told;
     let at = |seconds| start().after(Duration::from_secs(seconds));
@@ -349,11 +349,11 @@ fn expectations_whose_time_is_over_are_forgotten_a_few_at_a_time() {
     expectations.announce(self::master(7000), later(6000), 1000, start(), &mut None).unwrap();
     let over = Timestamp::from_secs(1301);
     for round in 1..=3 {
-        // Nobody is let in by one whose time is over, whoever has not come to it yet.
+        // An expired expectation matches no packet, also if no worker has removed it yet.
         assert!(expectations.claim(&child(2000 + MANY - 1), over, &mut None).is_none());
         assert_eq!(expectations.len(), usize::from(MANY) + 1 - round * FORGOTTEN_AT_ONCE);
     }
-    // There is room at once.
+    // An announcement finds room at once.
     let left = expectations.len() as u64;
     expectations.announce(master(8000), data(3000), left, over, &mut None).unwrap();
     let mut calls = 1;
@@ -378,7 +378,7 @@ fn one_place_for_two_classes_is_one_expectation() {
     assert_eq!(announce(media(2, 7, 6000), start()), 1, "sound and pictures by one port");
     assert_eq!(announce(media(2, 7, 6002), start()), 2);
     assert_eq!(announce(media(1, 8, 6000), start()), 3, "another call");
-    // What is only remembered does not count.
+    // Expired expectations do not count.
     let over = start().after(Duration::from_secs(181));
     for port in 0..FORGOTTEN_AT_ONCE as u16 {
         expectations.announce(master(9), data(100 + port), LIMIT, start(), &mut None).unwrap();

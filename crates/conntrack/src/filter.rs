@@ -1,4 +1,4 @@
-//! Which connections an operator means.
+//! Filters by which operators choose connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,8 +8,8 @@ use wire::{Family, protocol};
 use crate::limits::ip_address;
 use crate::{Connection, Labels, Tuple, TupleTransport};
 
-/// A choice of connections. What is `None` is not looked at; the default
-/// chooses all.
+/// A choice of connections. A field with `None` matches every connection; the default chooses
+/// all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Address family.
@@ -42,11 +42,11 @@ pub struct Filter {
     pub reply_source_port: Option<u16>,
     /// Destination port of the reply direction.
     pub reply_destination_port: Option<u16>,
-    /// The source is translated.
+    /// Whether and how the source is translated.
     pub new_source: Option<New>,
-    /// The destination is translated.
+    /// Whether and how the destination is translated.
     pub new_destination: Option<New>,
-    /// One of them is, or both are.
+    /// The same for either of them.
     pub new_end: Option<New>,
     /// ICMP: type, code and identifier of the original direction.
     pub icmp_type: Option<u8>,
@@ -54,26 +54,26 @@ pub struct Filter {
     pub icmp_code: Option<u8>,
     /// See [`Self::icmp_type`].
     pub icmp_id: Option<u16>,
-    /// State of the protocol as it is listed, any case.
+    /// State of the protocol as it is listed; case does not matter.
     pub state: Option<String>,
     /// Mark: value and the bits that count.
     pub mark: Option<(u32, u32)>,
-    /// Labels that must all be there.
+    /// Labels that the connection must all have.
     pub labels: Labels,
     /// Assured or not.
     pub assured: Option<bool>,
-    /// With or without a reply seen.
+    /// With or without a reply.
     pub seen_reply: Option<bool>,
     /// Announced by another connection or not.
     pub expected: Option<bool>,
 }
 
-/// What an end is translated to.
+/// The translation of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum New {
-    /// Another address or port.
+    /// To any other address or port.
     Any,
-    /// Another address, of these.
+    /// To another address in this prefix.
     Address(Prefix),
 }
 
@@ -108,8 +108,8 @@ impl Prefix {
         (self.length == width).then_some(self.address)
     }
 
-    /// The same as IPv4 if all its addresses are IPv4-mapped ones (RFC 4291 section 2.5.5.2):
-    /// packets of IPv6 do not carry those.
+    /// The prefix as IPv4 if all its addresses are IPv4-mapped ones (RFC 4291 section 2.5.5.2),
+    /// which IPv6 packets do not carry.
     fn canonical(self) -> Self {
         const MAPPED_LENGTH: u8 = 96;
         match self.address {
@@ -121,7 +121,7 @@ impl Prefix {
         }
     }
 
-    /// The same without bits behind its length: the network that the address lies in.
+    /// The prefix with all bits behind its length cleared: the network of the address.
     pub fn network(&self) -> Self {
         let width = if self.address.is_ipv4() { 32 } else { 128 };
         let host_bits = u32::from(width - self.length);
@@ -159,7 +159,7 @@ impl std::fmt::Display for Prefix {
     }
 }
 
-/// One address.
+/// A prefix with one address.
 impl From<IpAddr> for Prefix {
     fn from(address: IpAddr) -> Self {
         let length = if address.is_ipv4() { 32 } else { 128 };
@@ -187,8 +187,7 @@ impl std::str::FromStr for Prefix {
 }
 
 impl Filter {
-    /// False for what can not be meant, by the flow alone: [`Filter::matches`] has the
-    /// last word.
+    /// False if the flow alone excludes a match. [`Filter::matches`] decides the rest.
     pub(crate) fn admits(&self, key: &FlowKey, originator: Side) -> bool {
         let within = |wanted: Option<Prefix>, side| {
             let address = |side| ip_address(key.endpoint(side).address, key.family);
@@ -201,7 +200,7 @@ impl Filter {
             && within(self.destination, originator.opposite())
     }
 
-    /// The few flows of a zone that can be meant, if the filter says as much.
+    /// The few flows of a zone that can match, if the filter is precise enough to list them.
     pub fn flows(&self, zone: Zone) -> Option<Vec<FlowKey>> {
         let protocol = self.protocol?;
         let (source, destination) = (self.source?.single()?, self.destination?.single()?);
@@ -229,7 +228,7 @@ impl Filter {
         Some(if possible { flows } else { Vec::new() })
     }
 
-    /// True when the connection is meant.
+    /// True if the filter chooses the connection.
     pub fn matches(&self, connection: &Connection) -> bool {
         let (source_port, destination_port) = ports(&connection.original);
         let (source_key, destination_key) = match connection.original.transport {
@@ -274,7 +273,7 @@ impl Filter {
             && is(self.icmp_id.map(Some), own_id)
     }
 
-    /// What is said of the replies, and of how they differ from answers without translation.
+    /// Compares the conditions on the replies and on their translation.
     fn matches_replies(&self, connection: &Connection) -> bool {
         let Connection { original, reply, .. } = connection;
         let (source_port, destination_port) = ports(reply);
@@ -306,7 +305,7 @@ fn mapped(address: IpAddr) -> (Family, [u8; 16]) {
     }
 }
 
-/// True for the protocols whose flows are told apart by two ports.
+/// True for the protocols that tell flows apart by two ports.
 pub(crate) const fn has_ports(number: u8) -> bool {
     matches!(
         number,

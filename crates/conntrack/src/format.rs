@@ -13,19 +13,18 @@ use crate::{
 
 /// A connection as a line of `conntrack -L`, without the line end.
 ///
-/// `[PART]` is ours: the entry is one of several of one tunnel, whose packets come to several
-/// buckets.
+/// `[PART]` is an addition of this gateway: the entry is one of several of one tunnel, whose
+/// packets come to several buckets.
 ///
-/// `use` is always 1. In the kernel it is one more for each live connection that this one
-/// has announced, which holds on to it. Here such a connection may be anywhere, and neither
-/// knows of the other once it is open: to count them would take something that all workers
-/// share.
+/// `use` is always 1. In the kernel it is one more for each live connection that this one has
+/// announced. Here such a connection may belong to any worker, and neither refers to the other
+/// once it is open: counting them would need a counter that all workers share.
 pub struct Listed<'a>(pub &'a Connection);
 
 /// An event as a line of `conntrack -E`, without the line end.
 pub struct Reported<'a>(pub &'a Event);
 
-/// What a line has more than by default.
+/// Optional parts of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// Labels at the end (`-o labels`).
@@ -56,7 +55,7 @@ impl Display for ReportedExpectation<'_> {
 /// Characters of [`label`] with the blanks before it.
 const LABEL_WIDTH: usize = 9;
 
-/// What an event begins with.
+/// The first word of an event.
 const fn label(kind: EventKind) -> &'static str {
     match kind {
         EventKind::New => "[NEW]",
@@ -77,8 +76,8 @@ impl Display for Listed<'_> {
 }
 
 impl Display for Reported<'_> {
-    /// Counters and age are known at the end only, and a mark is shown where there
-    /// is one; a connection that ended by itself has no time left to show.
+    /// Only the last event has counters and age. A mark is shown if it is not 0. A connection
+    /// that ended by itself has no remaining time to show.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Event { kind, connection } = self.0;
         let ended = *kind == EventKind::Destroy;
@@ -128,8 +127,8 @@ impl Display for ReportedWith<'_> {
     }
 }
 
-/// The name of a network protocol with its number (the kernel's address family), as at the
-/// beginning of a line.
+/// The name of a network protocol with its number (the kernel's address family), with which a
+/// line begins.
 const fn network_protocol(family: Family) -> &'static str {
     match family {
         Family::V4 => "ipv4     2 ",
@@ -175,7 +174,7 @@ impl Display for Middle<'_> {
     }
 }
 
-/// What comes after the mark.
+/// The part behind the mark.
 struct End<'a> {
     connection: &'a Connection,
     age_s: Option<u64>,
@@ -190,7 +189,7 @@ impl Display for End<'_> {
 }
 
 impl Display for ListedExpectation<'_> {
-    /// What may have any value is 0, in the mask too.
+    /// A field that may have any value is shown as 0, and so is its mask.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let expected = self.0;
         let (any, one): (IpAddr, IpAddr) = match expected.destination {

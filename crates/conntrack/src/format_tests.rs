@@ -41,9 +41,8 @@ fn with_transport(protocol: u8, there: TupleTransport, back: TupleTransport) -> 
     connection
 }
 
-/// The expected lines were printed by `conntrack` 1.4.7 on Linux 6.18; only the
-/// addresses have been replaced. That of DCCP, which this kernel does not track, is made
-/// like that of SCTP.
+/// `conntrack` 1.4.7 printed the expected lines on Linux 6.18; only the addresses have been
+/// replaced. This kernel does not track DCCP, so that line was written like the one of SCTP.
 #[test]
 fn connections_are_listed_as_the_tool_lists_them() {
     assert_eq!(
@@ -88,7 +87,7 @@ fn connections_are_listed_as_the_tool_lists_them() {
     );
 }
 
-/// Printed by the same tool with `-o labels`.
+/// The same tool printed the lines with `-o labels`.
 #[test]
 fn labels_are_shown_where_the_tool_shows_them() {
     let mut names = LabelNames::default();
@@ -142,14 +141,14 @@ fn what_is_optional_stands_where_the_tool_puts_it() {
         Listed(&full).to_string(),
         format!("tcp      6 1 ESTABLISHED {tuples} mark=7 zone=3 delta-time=2 use=1")
     );
-    // Ended by time: nothing left to show.
+    // It has expired, so there is no time left to show.
     let ended =
         Event { kind: EventKind::Destroy, connection: Connection { timeout_s: 0, ..full.clone() } };
     assert_eq!(
         Reported(&ended).to_string(),
         format!("[DESTROY] tcp      6 ESTABLISHED {tuples} mark=7 zone=3 delta-time=2")
     );
-    // Counters and age come only with the end.
+    // Only the last event has counters and age.
     let changed = Event { kind: EventKind::Update, connection: full };
     assert_eq!(
         Reported(&changed).to_string(),
@@ -174,8 +173,8 @@ fn a_new_connection_is_reported_as_the_tool_reports_it() {
     );
 }
 
-/// Lets the kernel and the real tool, in a namespace of their own, print the
-/// connections that `insert` asks for; `None` where that is not possible.
+/// Lets the kernel and the real tool, in a namespace of their own, print the connections that
+/// `insert` adds; `None` if that is not possible.
 fn printed_by_the_tool(insert: &[&str]) -> Option<Vec<String>> {
     let mut script = String::from("set -e\n");
     for arguments in insert {
@@ -227,7 +226,7 @@ fn the_real_tool_prints_the_same() {
         .iter()
         .map(|connection| Listed(connection).to_string())
         .collect();
-    // The clock of the tool runs: let its 8999 be 9000, too.
+    // The timeouts that the tool shows count down: 8999 counts as 9000.
     printed.iter_mut().for_each(|line| *line = line.replacen(" 8999 ", " 9000 ", 1));
     // With -L alone the tool may show both families.
     printed.sort();
@@ -236,8 +235,8 @@ fn the_real_tool_prints_the_same() {
     assert_eq!(printed, expected);
 }
 
-/// The lines were printed by `conntrack -L -o extended` and `-E -o extended` 1.4.7 on Linux
-/// 6.18; only addresses and ports have been replaced.
+/// `conntrack -L -o extended` and `-E -o extended` 1.4.7 printed the lines on Linux 6.18; only
+/// addresses and ports have been replaced.
 #[test]
 fn with_extended_lines_begin_with_the_network_protocol() {
     let names = LabelNames::default();
@@ -261,8 +260,8 @@ fn with_extended_lines_begin_with_the_network_protocol() {
     );
 }
 
-/// The expected lines were printed by `conntrack -L expect` 1.4.7 on Linux 6.18; only
-/// addresses and ports have been replaced, and that without a source is made like them.
+/// `conntrack -L expect` 1.4.7 printed the expected lines on Linux 6.18. Only addresses and
+/// ports have been replaced, and the line without a source was written like them.
 #[test]
 fn expectations_are_listed_as_the_tool_lists_them() {
     let mut expected = Expected {

@@ -1,20 +1,20 @@
-//! What was decided for the packets of a connection, as a value that is kept.
+//! The decision how the packets of a connection are forwarded, as a value that can be kept.
 
-/// How the packets of one direction of a connection are forwarded: what rules, routes and
-/// neighbours decided for one of them, to be done again with the next. The translation is not
-/// part of it, because the connection has that already.
+/// The decision of rules, routes and neighbours about one packet, which the next packets of the
+/// same connection and direction follow. The translation is not part of it, because the
+/// connection has that already.
 ///
-/// It holds as long as nothing changes that it was decided from. It names nothing by its place
-/// in memory.
+/// It holds until one of its sources changes: the rules, the routes, the neighbours or the
+/// ports. It has no pointers and no slots, so that it can move with its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// Number of the port that the packets come in by.
+    /// Number of the port at which the packets arrive.
     pub input: u16,
-    /// Number of the port that they leave by.
+    /// Number of the port through which they leave.
     pub output: u16,
-    /// Link address of the next hop; all zero where the frame keeps its own, as in a bridge.
+    /// Link address of the next hop; all zero if the frame keeps its own, as in a bridge.
     pub station: [u8; 6],
-    /// Longest packet that goes this way, bytes from the network header on; [`u16::MAX`] where
-    /// nothing is known of a limit.
+    /// Length of the longest packet that may leave, in bytes from the network header on;
+    /// [`u16::MAX`] if no limit is known.
     pub mtu: u16,
 }

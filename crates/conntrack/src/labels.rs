@@ -1,4 +1,4 @@
-//! Labels of connections: 128 bits that operators set and choose by, each with a name.
+//! Labels of connections: 128 bits that operators set and filter by, each with a name.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter};
@@ -28,9 +28,9 @@ impl Label {
 pub struct Labels(u128);
 
 impl Labels {
-    /// None of them.
+    /// No label.
     pub const NONE: Self = Self(0);
-    /// All of them.
+    /// All labels.
     pub const ALL: Self = Self(u128::MAX);
 
     /// True without any label.
@@ -38,7 +38,7 @@ impl Labels {
         self.0 == 0
     }
 
-    /// True if all of `wanted` are there.
+    /// True if the set contains all of `wanted`.
     pub const fn include(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
@@ -48,7 +48,7 @@ impl Labels {
         Self(bits)
     }
 
-    /// One bit for each label, that of its number.
+    /// The labels as bits: bit n for the label with number n.
     pub const fn bits(self) -> u128 {
         self.0
     }
@@ -89,16 +89,16 @@ impl Not for Labels {
     }
 }
 
-/// What the labels are called. Those without a name go by their number.
+/// The names of labels. A label without a name is shown by its number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelNames {
     by_label: BTreeMap<Label, String>,
 }
 
-/// Why a label can not have a name.
+/// The reason why a label can not have a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// The name could be taken for something else.
+    /// The name could be mistaken for something else.
     #[error(
         "{name:?} can not name a label; allowed: 1 to {max} characters without blank and comma, \
          and no number", max = LabelNames::LONGEST
@@ -107,10 +107,10 @@ pub enum NameError {
         /// The name as given.
         name: String,
     },
-    /// The label or the name is there already.
+    /// The label has a name, or another label has this one.
     #[error("label {number} is already {name:?}")]
     Taken {
-        /// Number of the label that is there.
+        /// Number of the label that has one of the two.
         number: u8,
         /// Its name.
         name: String,
@@ -158,7 +158,7 @@ impl LabelNames {
         self.by_label.iter().map(|(&label, name)| (label, name.as_str()))
     }
 
-    /// How labels are told, by number: each by its name, or by its number if it has none.
+    /// The texts for labels, by number: the name of each, or its number if it has none.
     pub fn tell(&self, labels: Labels) -> Vec<String> {
         let told = |label: Label| {
             self.of(label).map_or_else(|| label.number().to_string(), ToOwned::to_owned)
@@ -179,18 +179,17 @@ impl LabelNames {
         })
     }
 
-    /// The labels of names and numbers with commas between.
+    /// The labels in a list of names and numbers that commas separate.
     ///
     /// # Errors
-    /// [`UnknownLabel`] for the first that is none.
+    /// [`UnknownLabel`] for the first text that is no label.
     pub fn read_list(&self, text: &str) -> Result<Labels, UnknownLabel> {
         text.split(',').map(|label| self.read(label)).collect()
     }
 }
 
-/// Labels at the end of a line of `conntrack -o labels` (version 1.4.7), with a blank before
-/// them. The tool leaves out what has no name, and of labels without any name the word
-/// alone remains.
+/// Labels at the end of a line of `conntrack -o labels` (version 1.4.7), with a blank in front.
+/// The tool leaves out labels without a name; if none has a name, it prints the word alone.
 pub struct AtTheEnd<'a>(pub Labels, pub &'a LabelNames);
 
 impl Display for AtTheEnd<'_> {

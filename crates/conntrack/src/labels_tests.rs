@@ -45,8 +45,8 @@ fn labels_are_read_by_name_or_number() {
     assert_eq!(names.tell(set(&[0, 3, 127])), ["0", "7th", "last"]);
 }
 
-/// The expected ends of lines were printed by `conntrack` 1.4.7 on Linux 6.18, with a
-/// `connlabel.conf` that names 0, 40 and 127.
+/// `conntrack` 1.4.7 printed the expected ends of lines on Linux 6.18, with a `connlabel.conf`
+/// that names 0, 40 and 127.
 #[test]
 fn labels_stand_at_the_end_of_a_line_as_the_tool_prints_them() {
     let names = names(&[(0, "eth0-in"), (40, "bulk"), (127, "last")]);

@@ -1,13 +1,12 @@
 //! The connection table of a bucket and the protocol trackers.
 //!
-//! A [`Table`] holds the connections of one bucket and belongs to one worker at a
-//! time, so nothing in it is shared or locked. [`Table::track`] says of a packet
-//! how it relates to the known connections; the caller asks for the memory ahead
-//! over a whole batch ([`Table::prefetch_index`], [`Table::prefetch_entry`]). What a packet
-//! has opened is [confirmed](Table::confirm) when the packet goes on and
-//! [withdrawn](Table::withdraw) when it does not.
-//! Outside the packet path connections are seen as [`Connection`]s, which
-//! [`mod@format`] prints as the kernel's `conntrack` tool does.
+//! A [`Table`] holds the connections of one bucket and belongs to one worker at a time, so
+//! nothing in it is shared or locked. [`Table::track`] tells how a packet relates to the known
+//! connections. The caller prefetches memory for a whole batch ([`Table::prefetch_index`],
+//! [`Table::prefetch_entry`]). It [confirms](Table::confirm) a connection that a packet has
+//! opened when the packet passes, and [withdraws](Table::withdraw) it otherwise. Outside the
+//! packet path connections appear as [`Connection`]s, which [`mod@format`] prints as the
+//! kernel's `conntrack` tool does.
 
 mod direction;
 mod entry;

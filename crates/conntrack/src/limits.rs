@@ -1,14 +1,14 @@
-//! How many connections there may be: of the gateway, of a zone, half-open of a source,
-//! and the reserve that only some sources may use.
+//! Limits on connections: of the gateway, of each zone, half-open ones of each source, and the
+//! reserve that only some sources may use.
 //!
-//! The limits of gateway, zones and reserve hold exactly, whatever the number of workers:
-//! each is a pool that workers lease from. When a limit is lowered, connections end that give
-//! way, the others stay, and none is opened until enough have gone. The limit of a source is
-//! divided, see [`Sources`].
+//! The limits of gateway, zones and reserve are exact for any number of workers: each is a pool
+//! from which workers lease units. After a limit is lowered, candidates for eviction end and
+//! other connections stay; none is opened until enough have ended. The limit of a source is
+//! divided among the workers, see [`Sources`].
 //!
-//! Connections of every zone that was ever configured are counted, also where the zone has no
-//! limit: so a limit can be set at any time without a walk over the tables. Zones have
-//! numbers here, in the order in which they became known, that never change.
+//! Connections of every zone that was ever configured are counted, also of zones without a
+//! limit. So a limit can be set at any time without a walk over the tables. Here zones have
+//! numbers in the order in which they became known; a number never changes.
 
 mod givers;
 mod half_open;
@@ -30,22 +30,23 @@ pub use sources::Sources;
 
 /// The reserve is at most 1 / `RESERVE_SHARE` of all connections.
 pub const RESERVE_SHARE: u64 = 2;
-/// The part of the table, and of the limit of a zone, that is divided among the workers for good: 1 / `FLOOR_SHARE`.
+/// 1 / `FLOOR_SHARE` of the table, and of the limit of a zone, is divided among the workers for
+/// good.
 const FLOOR_SHARE: u64 = 4;
-/// The limit of what has none.
+/// The cap of a pool without a limit.
 const NO_LIMIT: u64 = u64::MAX;
-/// Most zones that a gateway knows in its life.
+/// Most zones over the lifetime of a gateway.
 pub const MOST_ZONES: usize = 4096;
-/// Zones that are looked at in one go.
+/// Most zones that one call checks.
 const ZONES_AT_ONCE: usize = 8;
 
-/// Connections that only some sources may use, so that an operator can connect to what
-/// lies behind a gateway whose table is full.
+/// Connections that only some sources may use, so that an operator can connect to hosts behind
+/// a gateway whose table is full.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserve {
-    /// Whose connections may use it: addresses of the opener.
+    /// Originators that may use it.
     pub sources: Vec<Prefix>,
-    /// How many connections of `nf_conntrack_max` it takes away from all others.
+    /// Its part of `nf_conntrack_max`, which no other source may use.
     pub connections: u64,
 }
 
@@ -54,48 +55,48 @@ pub struct Reserve {
 pub struct LimitPools {
     table: LeasePool,
     reserve: LeasePool,
-    /// What the reserve is meant to be.
+    /// The configured size of the reserve.
     reserved: u64,
     reserved_for: Arc<[Prefix]>,
-    /// By number.
+    /// The zones by number.
     zones: Vec<(Zone, LeasePool)>,
-    /// Something is lacking in a zone.
+    /// Rings when a pool of a zone lacks units.
     zone_alarm: Alarm,
 }
 
-/// There would be too many zones.
+/// The limit of zones is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the gateway has known {MOST_ZONES} zones since its start; restart it to forget old ones")]
 pub struct TooManyZones;
 
-/// What one worker may hold.
+/// The limits of one worker.
 #[derive(Debug)]
 pub struct Limits {
     table: Lease,
     reserve: Lease,
     reserved_for: Arc<[Prefix]>,
-    /// By number.
+    /// The zones by number.
     zones: Vec<(Zone, Lease)>,
     /// Numbers of zones, by zone.
     zone_numbers: Vec<(Zone, u16)>,
-    /// The zone that was last asked whether others lack what it holds, and how many are to be
-    /// asked yet.
+    /// The number of the zone that is checked next for a lack of units at other workers, and
+    /// how many zones are still to be checked.
     asked_zone: usize,
     to_ask: usize,
     zone_alarm: Alarm,
-    /// The alarms before these have been heard.
+    /// The count of the alarm at the last check.
     alarms_heard: u64,
     /// Half-open connections by source.
     pub sources: Sources,
     /// Half-open TCP connections by zone.
     pub half_open: HalfOpen,
-    /// Which of the worker's tables have connections that give way.
+    /// The worker's tables with candidates for eviction.
     givers: Givers,
-    /// Ports towards each destination, by source.
+    /// Ports that each source uses towards each destination.
     pub(crate) holdings: Holdings,
 }
 
-/// What the connections of a table hold of the limits: it moves with them.
+/// The units of the limits that the connections of a table hold. They move with the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub table: u64,
@@ -120,25 +121,25 @@ impl LimitPools {
         pools
     }
 
-    /// Takes over a changed `nf_conntrack_max`. The reserve is part of it, at most a
-    /// [`RESERVE_SHARE`]th. Workers then have to [share](Limits::share) anew, and when all
-    /// have, what is lower is to be [settled](LimitPools::settle).
+    /// Announces a changed `nf_conntrack_max`. The reserve is part of it, at most a
+    /// [`RESERVE_SHARE`]th. After that all workers have to [share](Limits::share) anew, and
+    /// then the caller [settles](LimitPools::settle) lower limits.
     pub fn apply(&self, settings: &Settings) {
         let reserve = self.reserved.min(settings.max_entries / RESERVE_SHARE);
         self.reserve.plan_cap(reserve);
         self.table.plan_cap(settings.max_entries - reserve);
     }
 
-    /// Has limits hold that are lower than before.
+    /// Puts lower limits into effect.
     pub fn settle(&self) {
         let zones = self.zones.iter().map(|(_, pool)| pool);
         [&self.table, &self.reserve].into_iter().chain(zones).for_each(LeasePool::settle_cap);
     }
 
-    /// Takes over the limits of zones; `None`: no limit of its own. What is not among them
-    /// has none any more. Workers then have to [learn](Limits::learn) and to
-    /// [share](Limits::share) anew, and when all have, what is lower is to be
-    /// [settled](LimitPools::settle).
+    /// Announces the limits of zones; `None`: no limit. Zones that are not in the list lose
+    /// theirs. After that all workers have to [learn](Limits::learn) the zones and to
+    /// [share](Limits::share) anew, and then the caller [settles](LimitPools::settle) lower
+    /// limits.
     ///
     /// # Errors
     /// [`TooManyZones`]; nothing has changed.
@@ -161,22 +162,21 @@ impl LimitPools {
         Ok(())
     }
 
-    /// The zones that are known, with their limits.
+    /// The known zones with their limits.
     pub fn zones(&self) -> impl Iterator<Item = (Zone, Option<u64>)> {
         let limit = |pool: &LeasePool| Some(pool.cap()).filter(|&cap| cap != NO_LIMIT);
         self.zones.iter().map(move |(zone, pool)| (*zone, limit(pool)))
     }
 
-    /// The limits of one worker. It takes from the pools about a thousandth of each at a
-    /// time: the shared counters are rarely touched, and little is kept from those who
-    /// need it.
+    /// The limits of one worker. It takes about a thousandth of a pool at a time, so it rarely
+    /// touches the shared counters, and keeps little from workers that need it.
     pub fn limits(&self, secret: HashKey) -> Limits {
         self.limits_in_quanta(quantum, secret)
     }
 
-    /// The limits of one worker of a replay, where it must not show how flows are spread
-    /// over workers: it takes from the pools what it needs and no more, and sources are not
-    /// limited.
+    /// The limits of one worker of a replay, whose result must not depend on how flows are
+    /// spread over workers. It takes exactly the units that it needs, and it does not limit
+    /// sources.
     pub fn limits_of_replay(&self, secret: HashKey) -> Limits {
         let mut limits = self.limits_in_quanta(|_| 0, secret);
         limits.sources.set_workers(0);
@@ -211,7 +211,7 @@ fn quantum(pool: &LeasePool) -> u64 {
 }
 
 impl Limits {
-    /// Takes note of zones that have become known, before any packet of them comes.
+    /// Learns zones that have become known, before any packet of them comes.
     pub fn learn(&mut self, pools: &LimitPools) {
         self.learn_in_quanta(pools, quantum);
     }
@@ -224,14 +224,14 @@ impl Limits {
         self.zone_numbers.sort_unstable();
     }
 
-    /// Takes over limits that have changed, and shares them with so many workers, this one
-    /// among them: a part of the table and of each zone is always there for each.
+    /// Adopts changed limits, and shares them among `workers` workers including this one: a
+    /// part of the table and of each zone is reserved for each worker.
     pub fn share(&mut self, workers: u32) {
         let floor = |pool: &LeasePool| match pool.planned_cap() {
             NO_LIMIT => 0,
             cap => cap / FLOOR_SHARE / u64::from(workers.max(1)),
         };
-        // The floor first: what the quantum leaves in the pocket lies above it.
+        // Sets the floor first: the units that the quantum keeps lie above it.
         for (_, lease) in &mut self.zones {
             lease.set_floor(floor(lease.pool()));
             lease.set_quantum(quantum(lease.pool()));
@@ -245,20 +245,20 @@ impl Limits {
         self.settle();
     }
 
-    /// Says how many tables the gateway has: ports towards a destination belong to a worker in
-    /// proportion to those that it has [adopted](crate::Table::adopt).
+    /// Sets the number of tables of the gateway: of the ports towards a destination, a worker
+    /// has the share of the tables that it has [adopted](crate::Table::adopt).
     pub fn set_all_tables(&mut self, tables: u32) {
         self.holdings.set_all_tables(tables);
     }
 
-    /// True if others lack what this worker holds: connections should give way.
+    /// True if other workers lack units that this worker holds: connections should be evicted.
     pub fn is_overdrawn(&self) -> bool {
         self.table.is_overdrawn()
     }
 
-    /// A zone of whose limit others lack what this worker holds, which has given back what
-    /// it does not need: its connections should give way. Zones are asked only after something
-    /// has come to be lacking somewhere, all of them in turn, a few at a time.
+    /// A zone of whose limit other workers lack units that this worker holds, after it has
+    /// returned its spare units: connections of the zone should be evicted. Zones are checked
+    /// only after a pool has lacked units, then all of them in turn, a few at a time.
     #[inline]
     pub fn overdrawn_zone(&mut self) -> Option<Zone> {
         let alarms = self.zone_alarm.count();
@@ -278,7 +278,7 @@ impl Limits {
                 lease.settle();
                 if lease.is_overdrawn() {
                     let zone = *zone;
-                    // It is asked again when the others have been.
+                    // It is checked again after all others.
                     self.to_ask = self.zones.len();
                     return Some(zone);
                 }
@@ -289,31 +289,31 @@ impl Limits {
         None
     }
 
-    /// Looks at another zone first the next time.
+    /// Makes the next check begin with another zone.
     pub fn pass_over_zone(&mut self) {
         self.asked_zone += 1;
     }
 
-    /// The zones that are known, each with the connections that this worker holds.
+    /// The known zones, each with the number of connections that this worker holds.
     pub fn zones(&self) -> impl Iterator<Item = (Zone, u64)> {
         self.zones.iter().map(|(zone, lease)| (*zone, lease.used()))
     }
 
-    /// Returns what is lacking elsewhere of the table and the reserve and is not needed here.
+    /// Returns spare units of the table and the reserve that other workers lack.
     pub fn settle(&mut self) {
         self.table.settle();
         self.reserve.settle();
     }
 
-    /// Those of the only worker of a gateway: so many connections, without zones and
-    /// reserve.
+    /// The limits of the only worker of a gateway, with this many connections and without zones
+    /// and reserve.
     pub fn alone(max_entries: u64, secret: HashKey) -> Self {
         let settings = Settings { max_entries, ..Settings::default() };
         LimitPools::new(&settings, &Reserve::default()).limits(secret)
     }
 
-    /// What the same worker may hold of [connections inside tunnels](crate::Inside): they count in
-    /// the limit of the gateway, and in no other.
+    /// The limits of the same worker for [connections inside tunnels](crate::Inside), which
+    /// count only in the limit of the gateway.
     #[must_use]
     pub fn for_inside(&self) -> Self {
         Self {
@@ -333,24 +333,24 @@ impl Limits {
         }
     }
 
-    /// True if nothing is left of the limit of the gateway, and this worker has some of it.
+    /// True if the limit of the gateway is used up and this worker holds some of it.
     pub fn is_used_up(&self) -> bool {
         self.table.used() + self.table.spare() > 0 && self.table.pool().is_used_up()
     }
 
-    /// Returns what it has of the limit of the gateway and does not use.
+    /// Returns the spare units of the gateway's limit.
     pub fn give_back(&mut self) {
         self.table.give_back();
     }
 
-    /// Takes over a limit of the gateway that has changed, without a part of it that is always
-    /// there.
+    /// Adopts a changed limit of the gateway, without a reserved part of it.
     pub fn follow(&mut self) {
         self.table.set_quantum(quantum(self.table.pool()));
         self.settle();
     }
 
-    /// The number of a zone whose connections are counted: of all but zone 0.
+    /// The number of a zone whose connections are counted; `None` for zone 0, whose connections
+    /// are not, and for unknown zones.
     #[inline]
     pub(crate) fn counted_zone(&self, zone: Zone) -> Option<usize> {
         if zone == Zone::default() {
@@ -393,8 +393,8 @@ impl Limits {
         }
     }
 
-    /// Gives up what the connections of a table hold: the table leaves, and whoever gets
-    /// it must [`Limits::adopt`] as much.
+    /// Gives up the units that the connections of a table hold, because the table leaves. The
+    /// worker that gets it must [`Limits::adopt`] as many.
     pub(crate) fn surrender(&mut self, held: &Held) {
         self.table.surrender(held.table);
         self.reserve.surrender(held.reserve);
@@ -410,36 +410,36 @@ impl Limits {
         for ((_, lease), &units) in self.zones.iter_mut().zip(&held.zones) {
             lease.adopt(units);
         }
-        // Others may have been lacking it before it came.
+        // Other workers may have lacked units since before it came.
         self.to_ask = self.zones.len();
         self.half_open.add(&held.half_open);
     }
 
-    /// The next of the worker's tables that has a connection which gives way, by the number
-    /// that it was [adopted](crate::Table::adopt) with; the one at `after` comes last.
+    /// The next of the worker's tables with a candidate for eviction, by the number that it was
+    /// [adopted](crate::Table::adopt) with. The search begins behind `after`.
     pub fn giver(&self, shortage: Shortage, after: u16) -> Option<u16> {
         self.givers.next(self.group(shortage)?, after)
     }
 
-    /// Takes note of whether the table at `place` has somebody who gives way.
+    /// Records whether the table at `place` has a candidate for eviction.
     pub(crate) fn note_giver(&mut self, shortage: Shortage, place: u16, has: bool) {
         if let Some(group) = self.group(shortage) {
             self.givers.set(group, place, has);
         }
     }
 
-    /// The table at `place` is about to leave, or has left: nobody there gives way any more.
+    /// Forgets the candidates of the table at `place`, which leaves or has left.
     pub fn forget_giver(&mut self, place: u16) {
         self.givers.forget(place);
     }
 
-    /// All limits in which a connection may make room.
+    /// All limits in which an eviction may make room.
     pub(crate) fn shortages(&self) -> impl Iterator<Item = Shortage> {
         let zones = self.zones.iter().map(|&(zone, _)| Shortage::Zone(zone));
         [Shortage::Table, Shortage::Reserve].into_iter().chain(zones)
     }
 
-    /// Its index among [`Self::shortages`].
+    /// The index of a limit among [`Self::shortages`].
     fn group(&self, shortage: Shortage) -> Option<usize> {
         match shortage {
             Shortage::Table => Some(0),
@@ -448,13 +448,13 @@ impl Limits {
         }
     }
 
-    /// Connections that this worker holds, those of the reserve included.
+    /// Number of connections that this worker holds, including those of the reserve.
     pub fn used(&self) -> u64 {
         self.table.used() + self.reserve.used()
     }
 }
 
-/// An address as it stands in a flow key.
+/// The address in a flow key.
 pub(crate) fn ip_address(bytes: [u8; 16], family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::from([bytes[12], bytes[13], bytes[14], bytes[15]]),

@@ -14,7 +14,7 @@ fn pair(max_entries: u64, reserve: &Reserve) -> (LimitPools, [Limits; 2]) {
     (pools, pair)
 }
 
-/// Takes over a limit that has changed.
+/// Adopts a changed limit.
 fn change(pools: &LimitPools, pair: &mut [Limits; 2], max_entries: u64) {
     pools.apply(&settings(max_entries));
     pools.settle();
@@ -48,7 +48,7 @@ fn each_worker_has_a_part_that_no_other_takes() {
     let [first, second] = &mut pair;
     assert_eq!(spend(first, 300), 88, "an eighth is the other's");
     assert_eq!(spend(second, 300), 12);
-    // Also where the other had taken everything before.
+    // The same after the other had taken everything.
     first.table.release(88);
     second.table.release(12);
     let mut alone = pools.limits(SECRET);
@@ -84,7 +84,7 @@ fn the_reserve_leaves_half_to_the_others() {
     assert_eq!((pools.reserve.cap(), pools.table.cap()), (80, 920));
 }
 
-/// What the workers can open in a zone, each as many as it can in turn.
+/// The number of connections that the workers can open in a zone, in turn.
 fn spend_zone(limits: &mut Limits, zone: Zone, times: usize) -> usize {
     let number = limits.counted_zone(zone).unwrap();
     (0..times).filter(|_| limits.spend_zone(number)).count()
@@ -127,7 +127,7 @@ fn limits_of_zones_change_while_connections_live() {
     assert_eq!(known, [(Zone(5), Some(80)), (Zone(2), Some(7))], "numbers stay");
     let [first, second] = &mut workers;
     assert_eq!((spend_zone(first, Zone(5), 9), spend_zone(second, Zone(5), 9)), (0, 0));
-    // Both give up connections until what is left fits.
+    // Both end connections until the remaining ones fit.
     let number = first.counted_zone(Zone(5)).unwrap();
     for _ in 0..100 {
         for limits in [&mut *first, &mut *second] {
@@ -163,7 +163,7 @@ fn a_lower_limit_costs_nobody_what_fits_it() {
     assert_eq!(spend(&mut pair[0], 20_000), 20_000);
     pools.apply(&settings(30_000));
     for limits in &mut pair {
-        // Whoever is told first.
+        // The result is the same whichever worker shares first.
         limits.share(2);
         assert!(!limits.is_overdrawn());
         assert!(limits.spend());
@@ -195,7 +195,7 @@ fn zones_are_asked_only_after_something_has_come_to_be_lacking() {
     for _ in 0..1000 {
         assert_eq!((first.overdrawn_zone(), first.asked_zone), (None, at));
     }
-    // A worker comes for which nothing is left of one zone.
+    // A new worker joins when nothing is left of one zone.
     drop(std::mem::replace(second, pools.limits(SECRET)));
     assert_eq!(spend_zone(first, Zone(50), 300), 12);
     second.share(2);
@@ -209,7 +209,7 @@ fn zones_are_asked_only_after_something_has_come_to_be_lacking() {
     assert!(calls.count() <= 2 * round, "it ends");
     assert_eq!(spend_zone(second, Zone(50), 300), 12);
 
-    // So does a bucket, from a worker that was to give up what it held.
+    // A bucket comes from a worker that had to give up units.
     let [first, second] = &mut workers;
     let held = Held { zones: vec![0; 49].into_iter().chain([40]).collect(), ..Held::default() };
     first.surrender(&held);

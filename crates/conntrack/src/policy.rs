@@ -1,20 +1,20 @@
-//! Timeouts of single connections, in the place of those of their zone.
+//! Timeouts of single connections, which replace those of their zone.
 
 use wire::protocol;
 
 use crate::proto::tcp::{TcpSettings, TcpState, TcpTimeouts};
 
-/// The timeouts of a connection of one protocol, as the kernel's `nf_conntrack_timeout` has
-/// them: what a rule gives a connection stays with it, whatever becomes of the rule.
+/// The timeouts of a connection of one protocol, as with the kernel's `nf_conntrack_timeout`: a
+/// connection keeps those that a rule gave it, whatever happens to the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutPolicy {
     /// TCP.
     Tcp(TcpTimeouts),
     /// UDP, seconds.
     Udp {
-        /// With one end heard, or an exchange of less than two seconds.
+        /// After packets of one end, or an exchange of less than two seconds.
         unreplied: u32,
-        /// With both ends heard for longer.
+        /// After packets of both ends for longer.
         replied: u32,
     },
 }
@@ -28,8 +28,8 @@ impl TimeoutPolicy {
         }
     }
 
-    /// How long a connection lives after its first packet, seconds. Of TCP that is the timer
-    /// of a SYN also for what is picked up from the middle, as with the kernel.
+    /// Lifetime of a connection after its first packet, seconds. For TCP it is the timer of a
+    /// SYN also if the connection is picked up in the middle, as with the kernel.
     pub const fn first(&self) -> u32 {
         match self {
             Self::Tcp(timeouts) => timeouts.of(TcpState::SynSent),
@@ -37,7 +37,7 @@ impl TimeoutPolicy {
         }
     }
 
-    /// The settings of the TCP tracker with these timers; `None` if they are none of TCP.
+    /// The settings of the TCP tracker with these timeouts; `None` if they are not for TCP.
     pub(crate) fn of_tcp(&self, settings: &TcpSettings) -> Option<TcpSettings> {
         match self {
             Self::Tcp(timeouts) => Some(TcpSettings { timeouts: *timeouts, ..*settings }),

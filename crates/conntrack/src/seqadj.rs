@@ -1,39 +1,39 @@
-//! Connections whose two ends count from different numbers, because something between
-//! them speaks for one of them or changes what they say.
+//! Connections whose two ends count sequence numbers from different starts, because a device
+//! between them speaks for one of them or changes their payload.
 //!
-//! The tracker sees the numbers of each sender as the sender meant them: what a packet
-//! says about the numbers of the other end is put right before tracking, and its own
-//! numbers are changed for the receiver after it.
+//! The tracker sees the numbers of each sender as the sender meant them. Before tracking, the
+//! gateway corrects the numbers of a packet that refer to the other end; after it, the packet's
+//! own numbers are changed for the receiver.
 
 use wire::{Network, TcpEditor, TcpFlags};
 
 use crate::Direction;
 use crate::proto::tcp::Seq;
 
-/// By how much the sequence numbers of one direction are shifted, modulo 2^32.
+/// The shift of the sequence numbers of one direction, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shift {
-    /// Sequence number of the sender up to which `before` holds.
+    /// Last sequence number of the sender to which `before` applies.
     pub position: u32,
-    /// Added up to there.
+    /// Is added up to that number.
     pub before: u32,
-    /// Added past it.
+    /// Is added beyond it.
     pub after: u32,
 }
 
 impl Shift {
-    /// The same for all numbers.
+    /// The same shift for all numbers.
     pub const fn fixed(by: u32) -> Self {
         Self { position: 0, before: by, after: by }
     }
 
-    /// What the receiver sees of a sequence number of the sender.
+    /// The number that the receiver sees for a sequence number of the sender.
     pub const fn seen(self, sequence: u32) -> u32 {
         let past = Seq(sequence).is_after(Seq(self.position));
         sequence.wrapping_add(if past { self.after } else { self.before })
     }
 
-    /// The sequence number of the sender behind one that the receiver acknowledges.
+    /// The sequence number of the sender for one that the receiver acknowledges.
     pub const fn meant(self, acknowledged: u32) -> u32 {
         let sequence = acknowledged.wrapping_sub(self.before);
         let past = Seq(sequence).is_after(Seq(self.position));
@@ -41,17 +41,18 @@ impl Shift {
     }
 }
 
-/// Two ends that do not agree about the scale of one's windows (RFC 7323 section 2.2).
+/// The conversion of windows between two ends that do not agree on a scale (RFC 7323 section
+/// 2.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rescale {
-    /// Shift that the sender means.
+    /// Shift that the sender uses.
     pub from: u8,
     /// Shift that the receiver assumes.
     pub to: u8,
 }
 
 impl Rescale {
-    /// A window in the scale of the receiver; the largest if it can not say as much.
+    /// A window in the scale of the receiver; the largest possible one if it does not fit.
     pub fn window(self, window: u16) -> u16 {
         let bytes = u64::from(window) << self.from.min(MAX_SCALE);
         u16::try_from(bytes >> self.to.min(MAX_SCALE)).unwrap_or(u16::MAX)
@@ -61,21 +62,21 @@ impl Rescale {
 /// Largest shift of a window (RFC 7323 section 2.3).
 const MAX_SCALE: u8 = 14;
 
-/// What is changed in the segments of a connection.
+/// The changes to the segments of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adjustment {
     /// Sequence numbers, by the direction of their sender.
     pub sequences: [Shift; 2],
-    /// Timestamps, as the sequence numbers.
+    /// The same for timestamps.
     pub timestamps: [u32; 2],
     /// Windows, by the direction of their sender.
     pub windows: [Rescale; 2],
 }
 
 impl Adjustment {
-    /// Before tracking: what a segment in `direction` acknowledges and echoes becomes what
-    /// the other end has sent, and the opener's windows become what the other end takes
-    /// them for.
+    /// To be called before tracking. Converts the acknowledgment and the echo of a segment in
+    /// `direction` to the numbers that the other end has sent, and the opener's windows to the
+    /// scale that the other end assumes.
     pub fn before_tracking(&self, direction: Direction, segment: &mut TcpEditor<'_>) {
         let other = direction.reversed().index();
         segment.map_acknowledged(|number| self.sequences[other].meant(number));
@@ -86,7 +87,8 @@ impl Adjustment {
         }
     }
 
-    /// After tracking: the sender's own numbers become what the receiver expects.
+    /// To be called after tracking. Converts the sender's own numbers to those that the
+    /// receiver expects.
     pub fn after_tracking(&self, direction: Direction, segment: &mut TcpEditor<'_>) {
         let own = direction.index();
         segment.set_sequence(self.sequences[own].seen(segment.tcp().sequence));
@@ -97,8 +99,8 @@ impl Adjustment {
         }
     }
 
-    /// Changes the segment of a sender in `direction` that an ICMP error quotes back into
-    /// what it was when it was sent: the error goes to that sender.
+    /// Converts a segment of a sender in `direction`, which an ICMP error to that sender
+    /// quotes, back to its state when it was sent.
     pub fn quoted(&self, direction: Direction, frame: &mut [u8], network: &Network) {
         let (own, other) = (direction.index(), direction.reversed().index());
         wire::map_quoted(

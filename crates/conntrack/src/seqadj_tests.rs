@@ -24,8 +24,8 @@ fn windows_keep_their_bytes_as_far_as_they_can_be_said() {
 }
 
 proptest! {
-    /// What one end says in its own numbers reaches the other in the other's, and the
-    /// other way round, by way of the tracker, which sees both as they were meant.
+    /// Each end's numbers reach the other as the other counts them. The tracker in between sees
+    /// them as their sender counts.
     #[test]
     fn both_ends_read_their_own_numbers(
         by in any::<[u32; 2]>(),

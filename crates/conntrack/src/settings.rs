@@ -9,17 +9,17 @@ use crate::proto::sctp::SctpState;
 use crate::proto::tcp;
 use crate::syn_proxy::SynProxySettings;
 
-/// Everything that can be tuned about tracking.
+/// The tunables of tracking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Most connections of the gateway. Tracking itself spends from a
-    /// [`flow::Lease`]; whoever owns the pool sets its cap from this.
+    /// Most connections of the gateway. Tracking itself spends from a [`flow::Lease`]; the
+    /// owner of the pool sets its cap from this.
     pub max_entries: u64,
     /// Most half-open connections of one source, 0 for any number; see
     /// [`Sources`](crate::Sources).
     pub half_open_per_source: u32,
-    /// Most ports towards one destination that a source may have, percent of what it has and what
-    /// is free; see [`Table::translate`](crate::Table::translate).
+    /// Largest share of one source in the ports towards one destination, percent of the sum of
+    /// its own and the free ports; see [`Table::translate`](crate::Table::translate).
     pub nat_source_share: u32,
     /// Count packets and bytes of connections opened from now on.
     pub accounting: bool,
@@ -27,25 +27,26 @@ pub struct Settings {
     pub timestamps: bool,
     /// Verify transport checksums.
     pub verify_checksums: bool,
-    /// Report events if anybody listens.
+    /// Report events if there is a listener.
     pub events: bool,
     /// Pick up DCCP connections whose opening was not seen.
     pub dccp_loose: bool,
     /// Most expectations of the gateway.
     pub expect_max: u64,
-    /// Believe what is announced on TCP connections whose opening was not seen.
+    /// Accept announcements on TCP connections whose opening was not seen.
     pub expect_picked_up: bool,
     /// Expect connections to ports below 1024.
     pub expect_privileged: bool,
-    /// Believe what ends announce for others.
+    /// Accept announcements of hosts other than the ends of the connection.
     pub expect_third_parties: bool,
-    /// Believe FTP's addresses that are not the sender's.
+    /// Accept FTP addresses other than the sender's.
     pub ftp_loose: bool,
-    /// Media of SIP calls come from the other end of the signalling, and go to its sender.
+    /// Expect media of SIP calls only from the other end of the signalling, and only to its
+    /// sender.
     pub sip_direct_media: bool,
-    /// Calls to who has registered come from the registrar.
+    /// Expect calls to a registered host only from its registrar.
     pub sip_direct_signalling: bool,
-    /// Which connections are watched; no tunable.
+    /// The helpers by port; not a tunable.
     pub helpers: Helpers,
     /// Timeouts of all protocols but TCP.
     pub timeouts: Timeouts,
@@ -55,25 +56,25 @@ pub struct Settings {
     pub syn_proxy: SynProxySettings,
 }
 
-/// How long connections live without a packet, seconds.
+/// Lifetimes of connections without a packet, seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Timeouts {
-    /// UDP with one end heard, or an exchange of less than two seconds; UDP-Lite with
-    /// one end heard.
+    /// UDP with packets of one end, or an exchange of less than two seconds; UDP-Lite with
+    /// packets of one end.
     pub udp: u32,
-    /// UDP with both ends heard for longer; UDP-Lite with both ends heard.
+    /// UDP with packets of both ends for longer; UDP-Lite with packets of both ends.
     pub udp_stream: u32,
     /// ICMP queries.
     pub icmp: u32,
     /// ICMPv6 queries.
     pub icmpv6: u32,
-    /// GRE with one end heard.
+    /// GRE with packets of one end.
     pub gre: u32,
-    /// GRE with both ends heard.
+    /// GRE with packets of both ends.
     pub gre_stream: u32,
-    /// An announced call of PPTP with one end heard.
+    /// An announced call of PPTP with packets of one end.
     pub call: u32,
-    /// An announced call of PPTP with both ends heard.
+    /// An announced call of PPTP with packets of both ends.
     pub call_stream: u32,
     /// SCTP, by discriminant of [`SctpState`].
     pub sctp: [u32; SctpState::ALL.len()],
@@ -84,7 +85,7 @@ pub struct Timeouts {
 }
 
 impl Settings {
-    /// All tunables of tracking, those of the protocols among them.
+    /// All tunables of tracking, including those of the protocols.
     pub fn tunables() -> impl Iterator<Item = &'static Tunable> {
         DECLARED.tunables.iter().chain(tcp::TUNABLES)
     }
@@ -135,23 +136,23 @@ impl Default for Settings {
     }
 }
 
-/// Most connections that can be asked for.
+/// Largest limit of connections that can be set.
 const MOST_ENTRIES: u64 = 1 << 32;
-/// Most expectations that can be asked for.
+/// Largest limit of expectations that can be set.
 const MOST_EXPECTATIONS: u64 = 1 << 20;
-/// Most half-open connections, of a source or of a zone, that can be asked for.
+/// Largest limit of half-open connections, of a source or of a zone, that can be set.
 const MOST_HALF_OPEN: u64 = 1 << 20;
 
 declare_tunables! {
     Settings;
     "nf_conntrack_max", Entries, 1_048_576, 1..=MOST_ENTRIES,
-        "Most connections of the whole gateway. Where a process may use less than 536 MiB of memory, by default as many as fit.",
+        "Most connections of the whole gateway. If a process may use less than 536 MiB of memory, the default is the number that fits.",
         [max_entries];
     "stateway_half_open_per_source", Entries, 0, 0..=MOST_HALF_OPEN,
-        "Most connections of one source (IPv4 address or IPv6 /64) that nobody has answered or that are in their handshake; 0: any number.",
+        "Most connections of one source (IPv4 address or IPv6 /64) that are unanswered or in their handshake; 0: any number.",
         [half_open_per_source];
     "stateway_nat_source_share", Count, 94, 1..=100,
-        "Percent of the ports towards one destination that one source (IPv4 address or IPv6 /64) may have, of what it has and what is free; 100: any number, and no connection gives way for want of a port.",
+        "Largest share of one source (IPv4 address or IPv6 /64) in the ports towards one destination, percent of the sum of its own and the free ports; 100: any number, and no connection is evicted when ports run out.",
         [nat_source_share];
     "nf_conntrack_acct", Switch, 0, 0..=1,
         "Count packets and bytes of connections opened from now on.",
@@ -163,13 +164,13 @@ declare_tunables! {
         "Verify transport checksums; packets with a wrong one are invalid.",
         [verify_checksums];
     "nf_conntrack_events", Switch, 1, 0..=1,
-        "Report new, changed and ended connections to those who listen.",
+        "Report new, changed and ended connections to listeners.",
         [events];
     "nf_conntrack_dccp_loose", Switch, 1, 0..=1,
         "Pick up DCCP connections whose opening was not seen.",
         [dccp_loose];
     "nf_conntrack_dccp_timeout_closereq", Seconds, 64, 0..=LONGEST_TIMEOUT,
-        "How long a DCCP connection is kept whose server has asked for a Close.",
+        "How long a DCCP connection with a CloseReq is kept.",
         [timeouts.dccp[DccpState::CloseReq as usize]];
     "nf_conntrack_dccp_timeout_closing", Seconds, 64, 0..=LONGEST_TIMEOUT,
         "How long a DCCP connection with a Close is kept.",
@@ -199,10 +200,10 @@ declare_tunables! {
         "How long a flow of a protocol without a tracker of its own is kept.",
         [timeouts.generic];
     "nf_conntrack_gre_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
-        "How long a GRE flow with one end heard is kept.",
+        "How long a GRE flow with packets of one end is kept.",
         [timeouts.gre];
     "nf_conntrack_gre_timeout_stream", Seconds, 180, 0..=LONGEST_TIMEOUT,
-        "How long a GRE flow with both ends heard is kept.",
+        "How long a GRE flow with packets of both ends is kept.",
         [timeouts.gre_stream];
     "nf_conntrack_icmp_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long an ICMP query is kept.",
@@ -214,7 +215,7 @@ declare_tunables! {
         "How long an SCTP association with an unanswered INIT, or a closed one, is kept.",
         [timeouts.sctp[SctpState::Closed as usize]];
     "nf_conntrack_sctp_timeout_cookie_echoed", Seconds, 3, 0..=LONGEST_TIMEOUT,
-        "How long an SCTP association is kept whose cookie was returned.",
+        "How long an SCTP association with a returned cookie is kept.",
         [timeouts.sctp[SctpState::CookieEchoed as usize]];
     "nf_conntrack_sctp_timeout_cookie_wait", Seconds, 3, 0..=LONGEST_TIMEOUT,
         "How long an SCTP association with an answered INIT is kept.",
@@ -229,46 +230,46 @@ declare_tunables! {
         "How long an SCTP association with an answered SHUTDOWN is kept.",
         [timeouts.sctp[SctpState::ShutdownAckSent as usize]];
     "nf_conntrack_sctp_timeout_shutdown_recd", Seconds, 3, 0..=LONGEST_TIMEOUT,
-        "How long an SCTP association is kept whose opener got a SHUTDOWN.",
+        "How long an SCTP association with a SHUTDOWN to its opener is kept.",
         [timeouts.sctp[SctpState::ShutdownRecd as usize]];
     "nf_conntrack_sctp_timeout_shutdown_sent", Seconds, 3, 0..=LONGEST_TIMEOUT,
-        "How long an SCTP association is kept whose opener sent a SHUTDOWN.",
+        "How long an SCTP association with a SHUTDOWN of its opener is kept.",
         [timeouts.sctp[SctpState::ShutdownSent as usize]];
     "nf_conntrack_sip_direct_media", Switch, 1, 0..=1,
         "Expect the media of SIP calls only between the two ends of the signalling.",
         [sip_direct_media];
     "nf_conntrack_sip_direct_signalling", Switch, 1, 0..=1,
-        "Expect calls to who has registered by SIP only from the registrar.",
+        "Expect calls to a host that has registered by SIP only from its registrar.",
         [sip_direct_signalling];
     "nf_conntrack_udp_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
-        "How long a UDP or UDP-Lite flow is kept that has not become a stream.",
+        "How long a UDP or UDP-Lite flow is kept before it is a stream.",
         [timeouts.udp];
     "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST_TIMEOUT,
-        "How long a UDP flow with traffic both ways for two seconds, or a UDP-Lite flow with any, is kept.",
+        "How long a stream is kept: a UDP flow with traffic both ways for two seconds, or a UDP-Lite flow with any traffic both ways.",
         [timeouts.udp_stream];
     "stateway_expect_picked_up", Switch, 0, 0..=1,
-        "Believe all that is announced on TCP connections whose opening was not seen.",
+        "Accept all announcements on TCP connections whose opening was not seen.",
         [expect_picked_up];
     "stateway_expect_privileged_ports", Switch, 0, 0..=1,
-        "Expect connections to ports below 1024 too, wherever a helper reads that they are announced.",
+        "Accept announcements of connections to ports below 1024.",
         [expect_privileged];
     "stateway_expect_third_parties", Switch, 0, 0..=1,
-        "Expect connections to hosts that are not the end that announces them, such as those whom an H.323 gatekeeper names.",
+        "Accept announcements of connections to hosts other than the announcing end, such as those that an H.323 gatekeeper names.",
         [expect_third_parties];
     "stateway_pptp_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
-        "How long a call that PPTP has announced is kept with one end heard.",
+        "How long a call that PPTP has announced is kept with packets of one end.",
         [timeouts.call];
     "stateway_pptp_timeout_stream", Seconds, 18_000, 0..=LONGEST_TIMEOUT,
-        "How long a call that PPTP has announced is kept with both ends heard.",
+        "How long a call that PPTP has announced is kept with packets of both ends.",
         [timeouts.call_stream];
     "stateway_syn_proxy_half_open", Entries, 0, 0..=MOST_HALF_OPEN,
-        "Half-open TCP connections of a zone from which on the gateway answers SYNs itself, with cookies; 1: always, 0: never.",
+        "Number of half-open TCP connections of a zone from which on the gateway answers SYNs itself, with cookies; 1: always, 0: never.",
         [syn_proxy.half_open];
     "stateway_syn_proxy_mss", Bytes, 1460, 536..=65_495,
         "Largest TCP segment that the SYN proxy promises in the name of a server over IPv4; over IPv6 20 less.",
         [syn_proxy.segment_size];
     "stateway_syn_proxy_timestamps", Switch, 1, 0..=1,
-        "Have the SYN proxy promise timestamps, and with them window scale, SACK and ECN; off where servers do without timestamps.",
+        "Have the SYN proxy promise timestamps, and with them window scale, SACK and ECN; switch it off if servers do not use timestamps.",
         [syn_proxy.timestamps];
     "stateway_syn_proxy_wscale", Count, 7, 0..=14,
         "Scale of the windows that the SYN proxy promises in the name of a server; the windows are converted to it.",

@@ -1,4 +1,4 @@
-//! Where the entries lie: chunks that never move, so that growth copies nothing.
+//! Storage of the entries: chunks that never move, so growth copies nothing.
 
 mod by_slot;
 mod recorded;
@@ -20,56 +20,56 @@ use crate::syn_proxy::Proxied;
 use crate::tunnels::Part;
 use crate::{Counts, Labels, TimeoutPolicy};
 
-/// Entries of a chunk: 16 KiB are added at a time.
+/// Entries of a chunk; a chunk has 16 KiB.
 const CHUNK: usize = 128;
-/// No slot.
+/// The number of no slot.
 const NONE: u32 = u32::MAX;
-/// Marks a slot number that is filed under the key of the connection's replies.
+/// Flag of a slot number that is filed under the key of the connection's replies.
 pub(crate) const SECOND: u32 = 1 << 31;
 
-/// Entries by slot number. A slot is stable as long as its entry lives.
+/// Entries by slot number. A connection keeps its slot as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Slab {
     chunks: Vec<Box<[Entry; CHUNK]>>,
-    /// First free slot; the others follow through `Head::hash`. Last freed is
-    /// first used, because it is the one most likely in cache.
+    /// First free slot; the others are linked through `Head::hash`. The slot that was freed
+    /// last is used first, because it is the one most likely in cache.
     free: u32,
     len: usize,
-    /// Of connections with accounting or timestamps.
+    /// Counters and start of connections with accounting or timestamps.
     sides: BySlot<SideFacts>,
-    /// Helpers of the connections that have one.
+    /// The helpers of connections.
     watchers: BySlot<Box<Watcher>>,
-    /// What the SYN proxy knows of those that it has opened.
+    /// The state of the SYN proxy for the connections that it has opened.
     proxied: BySlot<Box<Proxied>>,
-    /// Labels of those that have some.
+    /// The labels of connections.
     labels: BySlot<Labels>,
-    /// What was expected of those whose first packet is still being judged: one at most,
-    /// or a few that wait.
+    /// The claims of connections whose first packet is still being judged: one at most, or a
+    /// few that wait.
     claims: Vec<(u32, Claim)>,
-    /// Second keys of those that are translated.
+    /// The second keys of translated connections.
     translations: BySlot<Translation>,
-    /// Of those whose payload was changed in its length: by how much their numbers are shifted,
-    /// by direction. All of them have helpers.
+    /// The shifts of the sequence numbers, by direction, of connections whose payload has
+    /// changed in length. All of these have helpers.
     shifts: BySlot<[Shift; 2]>,
-    /// Of those that have timeouts of their own.
+    /// The timeouts of connections that have their own.
     policies: BySlot<TimeoutPolicy>,
-    /// How packets of those are forwarded for which that was recorded.
+    /// The recorded forwarding decisions of connections that have any.
     pub recorded: Recorded,
 }
 
-/// What is kept of a translated connection.
+/// The translation of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Translation {
-    /// The flow of its packets as they leave, with the originator as sender. Replies have its
-    /// key and the other sender.
+    /// Key and direction of the originator's packets as they leave, with the originator as
+    /// sender. Replies have the same key and the other sender.
     pub leaves_as: KeyedPacket,
     /// Low half of the hash of that key.
     pub hash: u32,
-    /// The interface whose address it has borrowed.
+    /// The interface whose address it uses, for a masquerade.
     pub interface: Option<u32>,
-    /// Of which ports it has one, if it is counted among them.
+    /// The pool of its port, if the port is counted.
     pub pool: Option<Pool>,
-    /// When it was chosen, in units of 2^24 ns, which come round after years.
+    /// The time at which it was chosen, in units of 2^24 ns, which wrap round after years.
     since: u32,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Translation {
 const SINCE_SHIFT: u32 = 24;
 
 impl Translation {
-    /// One that is chosen now and is not counted.
+    /// A translation that is chosen now and is not counted.
     pub const fn new(
         leaves_as: KeyedPacket,
         hash: u32,
@@ -88,7 +88,7 @@ impl Translation {
         Self { leaves_as, hash, interface, pool: None, since }
     }
 
-    /// How long it has been there.
+    /// The time since it was chosen.
     pub const fn age(&self, now: Timestamp) -> Duration {
         let units = ((now.as_nanos() >> SINCE_SHIFT) as u32).wrapping_sub(self.since);
         Duration::from_nanos((units as u64) << SINCE_SHIFT)
@@ -101,7 +101,7 @@ impl Translation {
     }
 }
 
-/// What is kept of a connection only if accounting or timestamps are on.
+/// Facts about a connection that are kept only if accounting or timestamps are on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SideFacts {
     /// By [`crate::Direction::index`].
@@ -127,12 +127,12 @@ impl Slab {
         }
     }
 
-    /// Entries that live.
+    /// Number of live entries.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Slots that exist, live or free.
+    /// Number of slots, live or free.
     pub fn slots(&self) -> u32 {
         (self.chunks.len() * CHUNK) as u32
     }
@@ -152,13 +152,13 @@ impl Slab {
             + self.recorded.memory_bytes()
     }
 
-    /// The entry in a slot, if one lives there.
+    /// The entry in a slot, if it is live.
     pub fn live(&self, slot: u32) -> Option<&Entry> {
         let entry = self.chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)?;
         entry.head.status.has(Status::LIVE).then_some(entry)
     }
 
-    /// The entry that the next insertion will overwrite, to have it in cache.
+    /// The entry that the next insertion will overwrite, for a prefetch.
     pub fn next_free(&self) -> Option<&Entry> {
         (self.free != NONE).then(|| &self[self.free])
     }
@@ -206,7 +206,7 @@ impl Slab {
         }
     }
 
-    /// True if packets like this belong to what is filed here.
+    /// True if the packet belongs to the connection that is filed here.
     #[inline]
     pub fn names(&self, filed: u32, packet: &KeyedPacket) -> bool {
         if filed & SECOND != 0 {
@@ -216,7 +216,7 @@ impl Slab {
         head.key == packet.key && head.admits(packet.sender)
     }
 
-    /// True if what has this [name](KeyedPacket::name) belongs to what is filed here.
+    /// True if the flow with this [name](KeyedPacket::name) is filed here.
     pub fn is_named(&self, filed: u32, name: &KeyedPacket) -> bool {
         if filed & SECOND != 0 {
             let translation = self.translations.get(filed & !SECOND);
@@ -227,7 +227,7 @@ impl Slab {
         head.admits(name.sender) && flow.is_named_by(name)
     }
 
-    /// The hash under which a slot is filed.
+    /// The hash of the key under which a slot is filed.
     pub fn hash_of(&self, filed: u32) -> u32 {
         if filed & SECOND != 0 {
             return self.translations.get(filed & !SECOND).map_or(0, |it| it.hash);
@@ -252,12 +252,12 @@ impl Slab {
         self.translations.get(filed & !SECOND)
     }
 
-    /// The memory of a translation, if there is one, to have it in cache.
+    /// The translation of a slot, if it has one, for a prefetch.
     pub fn translation_to_come(&self, slot: u32) -> Option<&Translation> {
         self.translations.get(slot)
     }
 
-    /// Gives a connection this translation and no other.
+    /// Sets the translation of a connection.
     pub fn set_translation(&mut self, slot: u32, translation: Option<Translation>) {
         let status = &mut self[slot].head.status;
         match translation {
@@ -272,38 +272,38 @@ impl Slab {
         }
     }
 
-    /// Notes of which ports a translated connection has one.
+    /// Records the pool of a translated connection's port.
     pub fn set_pool(&mut self, slot: u32, pool: Option<Pool>) {
         if let Some(translation) = self.translations.get_mut(slot) {
             translation.pool = pool;
         }
     }
 
-    /// The translated connections whose ports are counted, with those.
+    /// The translated connections whose ports are counted, with their pools.
     pub fn pools(&self) -> impl Iterator<Item = (u32, Pool)> {
         self.translations.iter().filter_map(|(slot, it)| Some((slot, it.pool?)))
     }
 
-    /// Has a connection watched.
+    /// Attaches a helper to a connection.
     pub fn watch(&mut self, slot: u32, watcher: Watcher) {
         self[slot].head.status.set(Status::WATCHED);
         self.watchers.insert(slot, Box::new(watcher));
     }
 
-    /// The helper of a connection that is watched, unless it has left.
+    /// The helper of a connection, unless it has none or the helper has left.
     pub fn watcher(&self, slot: u32) -> Option<&Watcher> {
         let is_watched = self[slot].head.status.has(Status::WATCHED);
         let watcher = is_watched.then(|| self.watchers.get(slot)).flatten()?;
         watcher.state.is_some().then_some(watcher)
     }
 
-    /// A connection that is watched, with its helper.
+    /// A connection that has a helper, with it.
     pub fn watched_mut(&mut self, slot: u32) -> Option<(&mut Head, &mut Watcher)> {
         let head = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK].head;
         Some((head, self.watchers.get_mut(slot)?))
     }
 
-    /// Keeps what the SYN proxy has to know of a connection.
+    /// Sets the state of the SYN proxy for a connection.
     pub fn set_proxied(&mut self, slot: u32, proxied: Proxied) {
         self[slot].head.status.set(Status::PROXIED);
         self.proxied.insert(slot, Box::new(proxied));
@@ -314,16 +314,16 @@ impl Slab {
         self.proxied.len() > 0
     }
 
-    /// What the SYN proxy knows of a connection.
+    /// The state of the SYN proxy for a connection.
     pub fn proxied(&self, slot: u32) -> Option<&Proxied> {
         self.proxied.get(slot).map(Box::as_ref)
     }
 
-    /// The part that an entry is of a tunnel, if it is one.
+    /// The tunnel's part that an entry stands for; `None` if it is no part of a tunnel.
     pub fn part(&self, slot: u32) -> Option<&Part> {
         let Entry { head, body } = &self[slot];
         match &body.state {
-            // The first line tells most that they are none.
+            // The first cache line excludes most entries.
             _ if !head.key.is_tunnel() => None,
             State::Tunnel(part) => Some(part),
             _ => None,
@@ -335,10 +335,10 @@ impl Slab {
         self.part(slot).map_or(self[slot].head.mark, |part| part.tunnel.mark())
     }
 
-    /// Gives a connection a mark.
+    /// Sets the mark of a connection.
     pub fn set_mark(&mut self, slot: u32, mark: u32) {
         self[slot].head.mark = mark;
-        // Rules and routes may have decided by it.
+        // Rules and routes may have looked at the old mark.
         self.recorded.remove(slot);
         if let Some(part) = self.part(slot) {
             part.tunnel.set_mark(mark);
@@ -354,12 +354,12 @@ impl Slab {
         is_labelled.then(|| self.labels.get(slot)).flatten().copied().unwrap_or(Labels::NONE)
     }
 
-    /// Gives a connection these labels and no others.
+    /// Sets the labels of a connection.
     pub fn set_labels(&mut self, slot: u32, labels: Labels) {
         if let Some(part) = self.part(slot) {
             return part.tunnel.set_labels(labels);
         }
-        // Rules may have decided by them.
+        // Rules may have looked at the old labels.
         self.recorded.remove(slot);
         let status = &mut self[slot].head.status;
         if labels.is_empty() {
@@ -371,12 +371,12 @@ impl Slab {
         }
     }
 
-    /// Keeps what was expected until it is known what becomes of a connection.
+    /// Keeps a claim until its connection is confirmed or withdrawn.
     pub fn keep_claim(&mut self, slot: u32, claim: Claim) {
         self.claims.push((slot, claim));
     }
 
-    /// What is kept of that.
+    /// The claim of a connection.
     pub fn claim(&self, slot: u32) -> Option<&Claim> {
         self.claims.iter().find(|(of, _)| *of == slot).map(|(_, claim)| claim)
     }
@@ -391,31 +391,31 @@ impl Slab {
         self.shifts.get(slot)
     }
 
-    /// The shifts of a connection that has a helper, to change them.
+    /// Changes the shifts of a connection that has a helper.
     pub fn shift(&mut self, slot: u32, change: impl FnOnce(&mut [Shift; 2])) {
         let mut shifts = self.shifts.get(slot).copied().unwrap_or_default();
         change(&mut shifts);
         self.shifts.insert(slot, shifts);
     }
 
-    /// The timeouts that a connection has of its own. One test while none has.
+    /// The own timeouts of a connection. One test if no connection has any.
     #[inline]
     pub fn policy(&self, slot: u32) -> Option<&TimeoutPolicy> {
         self.policies.get(slot)
     }
 
-    /// Gives a connection timeouts of its own.
+    /// Sets the own timeouts of a connection.
     pub fn set_policy(&mut self, slot: u32, policy: TimeoutPolicy) {
         self.policies.insert(slot, policy);
     }
 
-    /// Hands out what is kept of that.
+    /// Removes and returns the claim of a connection.
     pub fn take_claim(&mut self, slot: u32) -> Option<Claim> {
         let at = self.claims.iter().position(|(of, _)| *of == slot)?;
         Some(self.claims.swap_remove(at).1)
     }
 
-    /// What accounting and timestamps have kept of a connection.
+    /// Counters and start of a connection, if they are kept.
     pub fn side(&self, slot: u32) -> Option<&SideFacts> {
         self.sides.get(slot)
     }
@@ -424,12 +424,12 @@ impl Slab {
         self.sides.get_mut(slot)
     }
 
-    /// Begins to keep what accounting and timestamps need of a connection.
+    /// Begins to keep counters and start of a connection.
     pub fn begin_side(&mut self, slot: u32, opened: Timestamp) {
         self.sides.insert(slot, SideFacts { counts: Default::default(), opened });
     }
 
-    /// Gives the memory back if nothing lives.
+    /// Gives the memory back if no entry is live.
     pub fn shrink(&mut self) {
         if self.len == 0 {
             *self = Self::new();

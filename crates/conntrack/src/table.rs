@@ -45,26 +45,25 @@ pub use room::Shortage;
 pub use translated::{Again, Reached};
 pub(crate) use zoned::zone_of;
 
-/// The connections of one bucket. It belongs to one worker at a time and can be
-/// given to another as a whole.
+/// The connections of one bucket. It belongs to one worker at a time and can be given to
+/// another as a whole.
 ///
-/// Connections hold units of the limits in the [`Context`]: whoever gives the table
-/// away calls [`Table::surrender`], whoever gets it [`Table::adopt`], and whoever ends it
-/// flushes it first.
+/// Connections hold units of the limits in the [`Context`]. So the worker that gives the table
+/// away calls [`Table::surrender`], its new owner calls [`Table::adopt`], and a worker that
+/// drops a table flushes it first.
 #[derive(Debug)]
 pub struct Table {
     index: SlotIndex,
     slab: Slab,
     wheel: TimerWheel,
     room: Room,
-    /// What the translation of the connection that ended last does to the packet that ended
-    /// it.
+    /// The translation of the connection that ended last, for the packet that ended it.
     parting: Halves,
     /// The zones of that connection.
     parting_zones: ZonePair,
-    /// Ports that helpers may announce.
+    /// The ports that helpers may announce.
     block: Block,
-    /// What has to be changed in the payload of the packet that passed last.
+    /// The changes that helpers want in the payload of the last packet that passed.
     edits: Vec<Edit>,
 }
 
@@ -83,8 +82,8 @@ impl Table {
         }
     }
 
-    /// Connections that hold memory, also those whose time is over but that
-    /// [`Table::expire`] has not come to.
+    /// Number of connections that hold memory, including expired ones that [`Table::expire`]
+    /// has not removed yet.
     pub fn len(&self) -> usize {
         self.slab.len()
     }
@@ -103,15 +102,14 @@ impl Table {
             + self.room.memory_bytes()
     }
 
-    /// First stage of a batch: asks for the index line of a flow.
+    /// First stage of a batch: prefetches the index line of a flow.
     #[inline]
     pub fn prefetch_index(&self, hash: u64, prefetch: impl Prefetch) {
         self.index.prefetch(hash as u32, prefetch);
     }
 
-    /// Second stage of a batch, when the index lines have come: asks for the
-    /// entry of a flow, or for the place where a new one will lie. Returns where it has found
-    /// the flow.
+    /// Second stage of a batch, when the index lines have come: prefetches the entry of a flow,
+    /// or the place of a new one. Returns the slot in which it found the flow.
     #[inline]
     pub fn prefetch_entry(&self, hash: u64, prefetch: impl Prefetch) -> Guess {
         let guess = self.index.guess(hash as u32);
@@ -121,7 +119,7 @@ impl Table {
                 self.slab.recorded.prefetch(filed & !SECOND, prefetch);
                 Some(&self.slab[filed & !SECOND])
             }
-            // In a full table the new connection lies where one gives way for it.
+            // In a full table a new connection takes the place of the one that it evicts.
             None => match self.room.prefetch_victim(prefetch) {
                 Some(victim) => {
                     self.wheel.prefetch(victim, prefetch);
@@ -137,13 +135,13 @@ impl Table {
         guess.map_or(Guess::NONE, Guess)
     }
 
-    /// Says how a packet relates to the connections, and opens, changes or ends one. Of one
-    /// that it opens nobody is told before [`Table::confirm`]; helpers have not read it yet
+    /// Finds the connection of a packet, and opens, changes or ends one. A connection that it
+    /// opens is reported only by [`Table::confirm`]; helpers read the packet later
     /// ([`Table::inspect`]).
     ///
-    /// Where there is no room for a new connection and none here gives way, the packet is
-    /// refused and nothing has changed: the caller may make room elsewhere ([`Table::evict`]
-    /// of another table with the same limits) and ask again.
+    /// If there is no room for a new connection and no candidate for eviction here, the packet
+    /// is refused and nothing has changed. The caller may make room elsewhere ([`Table::evict`]
+    /// of another table with the same limits) and try again.
     pub fn track(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
         if is_fragment(packet.network) {
             return Tracked::alone(Class::Untracked);
@@ -174,8 +172,8 @@ impl Table {
         }
     }
 
-    /// Gives back the memory of connections whose time is over, looking at no
-    /// more than `budget` entries. Returns how many it has looked at.
+    /// Returns the memory of expired connections; looks at most at `budget` entries. Returns
+    /// the number of entries that it looked at.
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_>) -> usize {
         let Self { index, slab, wheel, room, .. } = self;
         let looked_at = wheel.advance(context.now, budget, |slot| {
@@ -193,12 +191,12 @@ impl Table {
         looked_at
     }
 
-    /// The connection that was guessed, also if its time is over, if it is that of the packet.
+    /// The guessed connection, if it is that of the packet. It may have expired.
     #[inline]
     fn guessed(&self, Guess(filed): Guess, packet: &KeyedPacket) -> Option<Met> {
         let KeyedPacket { key, sender } = packet;
         if filed & SECOND != 0 {
-            // Also where there was no guess: no connection has that number.
+            // This also covers a packet without a guess: no connection has that number.
             let is_reply = self.slab.second(filed)?.reply() == *packet;
             return is_reply.then_some(Met { slot: filed & !SECOND, direction: Direction::Reply });
         }
@@ -207,7 +205,7 @@ impl Table {
             .then(|| Met { slot: filed, direction: head.direction(*sender) })
     }
 
-    /// The connection of a packet if it is live. One whose time is over ends here and now.
+    /// The connection of a packet if it is live. An expired one ends here.
     #[inline]
     fn find(&mut self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) -> Option<Met> {
         let met = self.look_up(packet, hash)?;
@@ -224,7 +222,7 @@ impl Table {
         Some(met)
     }
 
-    /// The connection of a packet, also if its time is over.
+    /// The connection of a packet, which may have expired.
     #[inline]
     fn look_up(&self, packet: &KeyedPacket, hash: u64) -> Option<Met> {
         let slab = &self.slab;
@@ -237,7 +235,7 @@ impl Table {
         Some(Met { slot, direction })
     }
 
-    /// One more packet of a connection.
+    /// Takes one more packet of a connection.
     #[inline(never)]
     fn advance(
         &mut self,
@@ -315,7 +313,7 @@ impl Table {
         }
     }
 
-    /// The first packet of a connection that takes the place of one which has ended.
+    /// Opens a connection with its first packet, in the place of one that has ended.
     fn open_in_place_of(
         &mut self,
         slot: u32,
@@ -323,11 +321,11 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Tracked {
         self.close(slot, context);
-        // What it replaces was a connection, so it is no flood.
+        // The packet replaces a connection, so it is no part of a flood.
         self.open(&TrackedPacket { screening: Screening::Off, ..*packet }, context)
     }
 
-    /// The first packet of a connection.
+    /// Handles a packet without a connection, which may open one.
     #[cold]
     #[inline(never)]
     fn open(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
@@ -339,7 +337,7 @@ impl Table {
         if let Some(zones) = packet.zones
             && zones.original != packet.keyed.key.zone
         {
-            // What it replied to is gone.
+            // The connection that it replied to has gone.
             let (keyed, hash) = packet.keyed.moved(packet.hash, zones.original);
             return self.track(&TrackedPacket { keyed: &keyed, hash, ..*packet }, context);
         }
@@ -365,7 +363,7 @@ impl Table {
         self.enlist(packet, opened, expected, context)
     }
 
-    /// Files a connection with its first packet, if there is room.
+    /// Adds a connection with its first packet, if there is room.
     fn enlist(
         &mut self,
         packet: &TrackedPacket<'_>,
@@ -403,7 +401,8 @@ impl Table {
         Tracked::of_connection(class, Direction::Original, head).at(slot, head)
     }
 
-    /// Puts an entry that was admitted into its place; `None` if the index has none for it.
+    /// Adds an admitted entry to slab, index and wheel; `None` if the index has no place for
+    /// it.
     fn put(
         &mut self,
         entry: Entry,
@@ -424,11 +423,11 @@ impl Table {
         Some(slot)
     }
 
-    /// An ICMP error: it belongs to the flow that it quotes, and goes to the
-    /// sender of the quoted packet. It changes nothing.
+    /// Finds the connection of an ICMP error: it belongs to the flow that it quotes, and goes
+    /// to the sender of the quoted packet. It changes nothing.
     fn relate(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
         let sender = packet.keyed.sender;
-        // It goes where an answer to the quoted packet would.
+        // It travels in the direction of an answer to the quoted packet.
         let answer = KeyedPacket { sender: sender.opposite(), ..*packet.keyed };
         let found = match packet.zones {
             None => self.find(&answer, packet.hash, context),
@@ -463,8 +462,8 @@ impl Table {
         counts.bytes += bytes;
     }
 
-    /// Tells the wheel of a deadline that has moved to before the time at which
-    /// the wheel would look. Later deadlines it finds out by itself.
+    /// Files a deadline anew that is now before the time at which the wheel would look. The
+    /// wheel finds later deadlines by itself.
     #[inline]
     fn refile(&mut self, slot: u32) {
         let head = &mut self.slab[slot].head;
@@ -480,15 +479,15 @@ impl Table {
     }
 }
 
-/// A connection that a packet belongs to, and which way the packet goes.
+/// The connection of a packet, and the direction of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Met {
     slot: u32,
     direction: Direction,
 }
 
-/// What a packet does to its connection. If it does not belong, but the connection may have
-/// gone on in another zone meanwhile, it may tell how far that is.
+/// Takes a packet of a connection. If it does not fit, but the connection may have continued in
+/// another zone, the tracker may start over with it.
 #[inline]
 fn advance_or_start_over(
     body: &mut Body,
@@ -510,7 +509,7 @@ fn advance_or_start_over(
     step
 }
 
-/// Ends a connection that is not in the wheel any more.
+/// Ends a connection that is no longer in the wheel.
 fn retire(
     index: &mut SlotIndex,
     slab: &mut Slab,
@@ -543,8 +542,8 @@ fn retire(
         if let Some(pool) = translation.pool {
             context.limits.holdings.leave(&Stake::of(pool, original));
         }
-        // Of what is withdrawn nobody else knows yet, and its replies may be another's. Replies to
-        // a tunnel find it without an alias.
+        // Nobody has heard of a withdrawn connection, and its replies may belong to another.
+        // Replies to a tunnel find it without an alias.
         if let Some(ended) = &mut context.ended
             && !was_fresh
             && !slab[slot].head.key.is_tunnel()
@@ -558,7 +557,7 @@ fn retire(
     context.counters.delete += u64::from(!was_fresh);
 }
 
-/// Tells who listens. Nobody is told of what is not confirmed.
+/// Reports an event to the listener, unless the connection is not confirmed.
 fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
     if let Some(events) = &mut context.events
         && context.settings.events
@@ -569,7 +568,7 @@ fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
     }
 }
 
-/// What a new connection keeps in the side array.
+/// The flags of the facts that a new connection keeps in the side array.
 fn keeps(context: &Context<'_>) -> Status {
     let Settings { accounting, timestamps, .. } = *context.settings;
     let counts = Status::when(accounting, Status::ACCOUNTED);

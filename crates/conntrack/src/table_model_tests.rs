@@ -1,4 +1,4 @@
-//! The table against a map that does the same in the plainest way.
+//! The table against a map that does the same in the simplest way.
 
 use std::collections::HashMap;
 
@@ -15,12 +15,12 @@ struct Known {
     assured: bool,
     deadline: Timestamp,
     state: State,
-    /// Place in the order of giving way, with when it got there.
+    /// Its place in the order of eviction, with the step at which it got there.
     place: Option<(u8, u64)>,
 }
 
 impl Known {
-    /// Unreplied, unassured, or closing; the rest stays.
+    /// Unreplied, unassured, or closing; others are not evicted.
     fn rank(&self) -> Option<u8> {
         match (self.assured, self.seen_reply) {
             (false, seen_reply) => Some(u8::from(seen_reply)),
@@ -29,7 +29,7 @@ impl Known {
     }
 }
 
-/// What the table must do, with the same protocol trackers.
+/// The expected behaviour of the table, with the same protocol trackers.
 struct Model {
     known: HashMap<FlowKey, Known>,
     room: usize,
@@ -42,7 +42,7 @@ impl Model {
         Self { known: HashMap::new(), room, evicted: 0, steps: 0 }
     }
 
-    /// The class, or `None` where the packet is refused.
+    /// The class, or `None` if the packet is refused.
     fn track(&mut self, network: &Network, lab: &Lab) -> Option<Class> {
         self.steps += 1;
         let class = self.judge(network, lab);
@@ -103,7 +103,7 @@ impl Model {
         };
         if self.known.len() == self.room {
             let candidates = self.known.iter().filter(|(_, known)| known.place.is_some());
-            // Of the unreplied and the unassured those first that are more.
+            // The more numerous group goes first: the unreplied or the unassured.
             let count = |rank| candidates.clone().filter(|(_, it)| it.rank() == Some(rank)).count();
             let unassured_first = count(1) > count(0);
             let order = |known: &Known| {
@@ -217,7 +217,7 @@ proptest! {
         prop_assert_eq!(counters.insert, counters.delete);
     }
 
-    /// Time hardly passes, so that connections end by giving way and not by expiry.
+    /// Time hardly passes, so connections end by eviction and not by expiry.
     #[test]
     fn a_full_table_gives_way_in_the_order_of_the_model(
         room in 1usize..8,

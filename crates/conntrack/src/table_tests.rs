@@ -14,7 +14,7 @@ use crate::{Expectations, KnownTunnels, Limits, Settings, class_without_flow};
 
 pub(super) const SECRET: HashKey = HashKey(3, 4);
 
-/// A table with all that it needs around it.
+/// A table with its surroundings.
 pub(super) struct Lab {
     pub table: Table,
     pub now: Timestamp,
@@ -24,10 +24,10 @@ pub(super) struct Lab {
     pub expectations: Expectations,
     pub tunnels: KnownTunnels,
     pub map_epoch: u16,
-    /// Packets on the wire that each that is offered stands for.
+    /// Number of packets on the wire that each packet stands for.
     pub segments: u32,
     pub events: Vec<Event>,
-    /// Where the connection of some earlier packet was, with how many have passed.
+    /// The guess for an earlier packet, and the number of packets so far.
     guesses: (Guess, u32),
 }
 
@@ -72,7 +72,7 @@ impl Lab {
         self.offer(network, Table::track_unjudged)
     }
 
-    /// Tracks a packet by one of the table's ways.
+    /// Tracks a packet with one of the table's functions.
     pub fn offer(
         &mut self,
         network: &Network,
@@ -96,7 +96,7 @@ impl Lab {
         self.run(|table, context| track(table, &packet, context))
     }
 
-    /// By turns none, the right one, that of an earlier packet, and any.
+    /// In turn no guess, the right one, that of an earlier packet, and any.
     fn guess(&mut self, hash: u64) -> Guess {
         let (earlier, turn) = &mut self.guesses;
         *turn += 1;
@@ -301,7 +301,7 @@ fn growth_keeps_every_entry_and_all_memory_comes_back() {
     let empty = lab.table.memory_bytes();
     for i in 0..FLOWS {
         assert_eq!(lab.track(&flow_number(i)).class, Class::New);
-        // One met earlier, at every stage of growth.
+        // An earlier connection is found at every stage of growth.
         let other = flow_number(i.wrapping_mul(7919) % (i + 1));
         assert_ne!(lab.track(&answer(&other)).class, Class::New);
     }
@@ -522,7 +522,7 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
     assert_eq!(class(&mut lab, Checksum::Verify), Class::New);
 }
 
-/// A segment as [`tcp`] makes it, with its numbers so much further.
+/// A segment as [`tcp`] makes it, with its numbers moved by `by`.
 fn further(mut packet: Network, by: u32) -> Network {
     if let Transport::Tcp(tcp) = &mut packet.transport {
         tcp.sequence += by;
@@ -531,7 +531,8 @@ fn further(mut packet: Network, by: u32) -> Network {
     packet
 }
 
-/// A connection that is a bucket of bytes older than its entry, from either side.
+/// The connection has moved on by many bytes since its entry was last updated, in either
+/// direction.
 #[test]
 fn a_connection_that_went_on_in_another_zone_is_picked_up_where_it_is_now() {
     const SYN: u8 = TcpFlags::SYN.0;
@@ -562,13 +563,14 @@ fn a_connection_that_went_on_in_another_zone_is_picked_up_where_it_is_now() {
         assert_eq!(lab.listed()[0].original, started, "it is the same connection");
         assert_eq!(lab.table.len(), 1);
 
-        // Who picks it up need not be who can.
+        // It is not picked up if `nf_conntrack_tcp_loose` forbids it.
         let mut lab = opened();
         lab.settings.set("nf_conntrack_tcp_loose", 0).unwrap();
         lab.map_epoch = 1;
         assert!(matches!(lab.track(&first).class, Class::Invalid(_)));
 
-        // What has gone on here has not gone on elsewhere, whatever somebody makes up.
+        // A connection that has continued here has not continued elsewhere, whatever an
+        // attacker sends.
         let mut lab = opened();
         lab.map_epoch = u16::MAX;
         assert!(matches!(lab.track(&first).class, Class::Invalid(_)), "a map before");
@@ -576,7 +578,7 @@ fn a_connection_that_went_on_in_another_zone_is_picked_up_where_it_is_now() {
         lab.track(&there);
         assert!(matches!(lab.track(&first).class, Class::Invalid(_)));
     }
-    // A reset does not tell where a connection is, and neither does a FIN.
+    // A reset does not tell the numbers of a connection, and neither does a FIN.
     for flags in [RST, RST | ACK, SYN | ACK, FIN | ACK] {
         let mut lab = opened();
         lab.map_epoch = 1;

@@ -1,16 +1,16 @@
 //! Tunnels: connections whose packets come to many buckets.
 //!
-//! Steering looks into tunnels, so that the flows inside spread over the workers. So the packets
-//! of one connection, the tunnel, come to many buckets. Each of them has an entry of its own for
-//! the tunnel, a *part*, which is tracked as any other connection. Here is what the parts have
-//! to know of each other to be one connection: who has opened it, what it is translated to,
-//! whether it was answered, its mark and its labels.
+//! Steering looks into tunnels, so that the flows inside spread over the workers. So the
+//! packets of one connection, the tunnel, come to many buckets. Each of these has its own entry
+//! for the tunnel, a *part*, which is tracked like any other connection. This module holds the
+//! facts that the parts share as one connection: its originator, its translation, whether it
+//! was answered, its mark and its labels.
 //!
-//! This is the second table that all workers share, and of the same kind as that of the
-//! [expectations](crate::Expectations): only a packet of a tunnel that finds no part in its
-//! bucket looks at it, and a part that begins or ends. A tunnel lives as long as one of its
-//! parts. Each part writes down its own deadline where others can read it, so nothing that all
-//! of them share changes with every packet.
+//! This is the second table that all workers share, after that of the
+//! [expectations](crate::Expectations). It is used only by a packet of a tunnel that finds no
+//! part in its bucket, and when a part begins or ends. A tunnel lives as long as one of its
+//! parts. Each part writes its own deadline to a place that others can read, so no packet
+//! changes memory that all parts share.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -29,11 +29,11 @@ use crate::{Direction, Labels};
 /// The tunnels of a gateway; clones share them.
 #[derive(Clone, Debug)]
 pub struct KnownTunnels {
-    /// By what packets of each direction have.
+    /// By key and sender of the packets of each direction.
     book: Arc<Mutex<HashMap<KeyedPacket, Arc<Tunnel>, Secret>>>,
 }
 
-/// Hashes with a secret: nobody can choose tunnels that collide.
+/// A keyed hash, so that nobody can choose tunnels that collide.
 #[derive(Clone, Copy, Debug)]
 struct Secret(HashKey);
 
@@ -45,18 +45,18 @@ impl BuildHasher for Secret {
     }
 }
 
-/// What the parts of a tunnel have in common.
+/// The facts that the parts of a tunnel share.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    /// What packets of the originator have.
+    /// Key and direction of the originator's packets.
     pub original: KeyedPacket,
     /// The low half of the hash of that key.
     pub hash: u32,
-    /// What it is translated to.
+    /// Its translation.
     pub translation: Option<Translation>,
     replied: AtomicBool,
     assured: AtomicBool,
-    /// Somebody has ended it as a whole.
+    /// True if the tunnel was ended as a whole.
     over: AtomicBool,
     mark: AtomicU32,
     labels: Mutex<Labels>,
@@ -65,28 +65,28 @@ pub(crate) struct Tunnel {
 
 #[derive(Debug, Default)]
 struct Parts {
-    /// When each of them ends, in nanoseconds.
+    /// The deadlines of the parts, in nanoseconds.
     deadlines: Vec<Arc<AtomicU64>>,
-    /// Listeners were told that the tunnel has ended.
+    /// True if the end of the tunnel was reported.
     is_told: bool,
 }
 
-/// The part of a tunnel that one bucket has.
+/// One bucket's part of a tunnel.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub tunnel: Arc<Tunnel>,
-    /// When it ends: its bucket writes it, and who looks for the tunnel reads it.
+    /// Its deadline. Its bucket writes it, and others read it to see whether the tunnel lives.
     deadline: Arc<AtomicU64>,
 }
 
-/// The packets of one of its directions are those of another tunnel.
+/// The packets of one of its directions belong to another tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clash;
 
 type Book<'a> = MutexGuard<'a, HashMap<KeyedPacket, Arc<Tunnel>, Secret>>;
 
 impl KnownTunnels {
-    /// There are none. The secret is that of the process.
+    /// No tunnels. `secret` is the secret of the process.
     pub fn new(secret: HashKey) -> Self {
         Self { book: Arc::new(Mutex::new(HashMap::with_hasher(Secret(secret)))) }
     }
@@ -96,13 +96,13 @@ impl KnownTunnels {
         self.book().is_empty()
     }
 
-    /// True if such packets belong to a tunnel that some bucket knows.
+    /// True if such packets belong to a live tunnel.
     pub fn has(&self, packet: &KeyedPacket, now: Timestamp) -> bool {
         packet.key.is_tunnel() && self.find(packet, now).is_some()
     }
 
-    /// True if such packets belong to a tunnel that some bucket knows, and not to the one with this
-    /// original: another bucket may have opened the very same meanwhile.
+    /// True if such packets belong to a live tunnel other than the one with this original:
+    /// another bucket may have opened the same tunnel meanwhile, which does not count.
     pub(crate) fn have_anothers(
         &self,
         packet: &KeyedPacket,
@@ -113,7 +113,7 @@ impl KnownTunnels {
             && self.find(packet, now).is_some_and(|(tunnel, _)| tunnel.original != *original)
     }
 
-    /// As [`Table::zone_of`](crate::Table::zone_of), of tunnels that other buckets know.
+    /// [`Table::zone_of`](crate::Table::zone_of) for the tunnels that other buckets know.
     pub fn zone_of(&self, zones: ZonePair, packet: &KeyedPacket, now: Timestamp) -> Option<Zone> {
         if !packet.key.is_tunnel() {
             return None;
@@ -121,7 +121,7 @@ impl KnownTunnels {
         zone_of(zones, |zone| self.find(&packet.in_zone(zone), now).map(|(_, direction)| direction))
     }
 
-    /// The tunnel of a packet, and which way that goes.
+    /// The tunnel of a packet, and the direction of the packet.
     pub(crate) fn find(
         &self,
         packet: &KeyedPacket,
@@ -132,7 +132,7 @@ impl KnownTunnels {
         Some((tunnel, direction))
     }
 
-    /// A new part of the tunnel of a packet, and which way the packet goes.
+    /// Makes a new part of the tunnel of a packet; returns it with the direction of the packet.
     pub(crate) fn join(&self, packet: &KeyedPacket, now: Timestamp) -> Option<(Part, Direction)> {
         let book = self.book();
         let tunnel = book.get(packet).filter(|it| it.lives(now))?;
@@ -140,10 +140,11 @@ impl KnownTunnels {
     }
 
     /// Files a tunnel with its first part, which lives until `deadline`. If another bucket has
-    /// filed the very same meanwhile, it becomes a part of that. True if it is the first.
+    /// filed the same tunnel meanwhile, the new part belongs to that. True if the tunnel is
+    /// new.
     ///
     /// # Errors
-    /// [`Clash`] if packets of one direction are those of another tunnel that lives.
+    /// [`Clash`] if the packets of one direction belong to another live tunnel.
     pub(crate) fn enter(
         &self,
         tunnel: Tunnel,
@@ -174,8 +175,8 @@ impl KnownTunnels {
         Ok((tunnel.part(deadline), true))
     }
 
-    /// A part has ended. True if listeners are to be told that the tunnel has: it was the last
-    /// part, or the tunnel was ended as a whole, and nobody has told them yet.
+    /// Removes a part that has ended. True if the end of the tunnel has to be reported: it was
+    /// the last part, or the tunnel was ended as a whole, and it was not reported yet.
     pub(crate) fn leave(&self, Part { tunnel, deadline }: &Part) -> bool {
         let mut book = self.book();
         let mut parts = tunnel.parts();
@@ -188,7 +189,7 @@ impl KnownTunnels {
     }
 
     fn book(&self) -> Book<'_> {
-        // Whoever panicked has left nothing half done: each step leaves the book whole.
+        // After a panic the book is still usable: each step leaves it in a valid state.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -223,7 +224,7 @@ impl Tunnel {
         }
     }
 
-    /// What packets of either direction have.
+    /// Key and sender of the packets of either direction.
     fn names(&self) -> [KeyedPacket; 2] {
         let KeyedPacket { key, sender } = self.original;
         let answer = KeyedPacket { key, sender: sender.opposite() };
@@ -245,7 +246,7 @@ impl Tunnel {
         Part { tunnel: self.clone(), deadline }
     }
 
-    /// What it does to packets of a direction.
+    /// The translation of packets of a direction.
     pub fn halves(&self, direction: Direction) -> Halves {
         let Some(translation) = self.translation else { return Halves::default() };
         let ends = |it: KeyedPacket| Ends::of(&it.key, it.sender);
@@ -259,15 +260,15 @@ impl Tunnel {
         ZonePair { original, reply }
     }
 
-    /// What it has in common with all its parts, of the status of an entry.
+    /// The flags that all parts share.
     pub fn status(&self) -> Status {
         let replied = Status::when(self.replied.load(Ordering::Acquire), Status::SEEN_REPLY);
         let assured = Status::when(self.assured.load(Ordering::Acquire), Status::ASSURED);
         replied.with(assured).with(Status::when(self.translation.is_some(), Status::TRANSLATED))
     }
 
-    /// An entry of it has this status. What nobody knew yet is all that is written, so no part
-    /// takes the others' cache lines away with every packet.
+    /// Adopts the flags of an entry. It writes only flags that are new, so that no part
+    /// invalidates the others' cache lines with every packet.
     pub fn note(&self, status: Status) {
         for (flag, bit) in [(&self.replied, Status::SEEN_REPLY), (&self.assured, Status::ASSURED)] {
             if status.has(bit) && !flag.load(Ordering::Relaxed) {
@@ -281,7 +282,7 @@ impl Tunnel {
         self.mark.load(Ordering::Relaxed)
     }
 
-    /// Gives it a mark.
+    /// Sets its mark.
     pub fn set_mark(&self, mark: u32) {
         self.mark.store(mark, Ordering::Relaxed);
     }
@@ -291,22 +292,22 @@ impl Tunnel {
         *self.labels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives it these labels and no others.
+    /// Sets its labels.
     pub fn set_labels(&self, labels: Labels) {
         *self.labels.lock().unwrap_or_else(PoisonError::into_inner) = labels;
     }
 
-    /// Ends it, wherever its parts are: each sees it when it looks next.
+    /// Ends it as a whole: each part sees that when its bucket looks next.
     pub fn end(&self) {
         self.over.store(true, Ordering::Release);
     }
 
-    /// Somebody has ended it.
+    /// True if it was ended as a whole.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Other buckets have parts too.
+    /// True if other buckets have parts too.
     pub fn is_shared(&self) -> bool {
         self.parts().deadlines.len() > 1
     }
@@ -317,13 +318,13 @@ impl Tunnel {
 }
 
 impl Part {
-    /// What an entry has learned from a packet: others are to know it.
+    /// Publishes the facts that an entry has learned from a packet.
     pub fn tell(&self, head: &Head) {
         self.deadline.store(head.deadline.as_nanos(), Ordering::Relaxed);
         self.tunnel.note(head.status);
     }
 
-    /// The status and the mark of an entry, with what others have learned.
+    /// The status and the mark of an entry, with the facts that other parts have learned.
     pub fn facts(&self, head: &Head) -> (Status, u32) {
         (head.status.with(self.tunnel.status()), self.tunnel.mark())
     }

@@ -1,4 +1,4 @@
-//! A connection for people and programs outside the packet path.
+//! Copies of connections for people and programs outside the packet path.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::limits::ip_address;
 use crate::slab::Slab;
 use crate::{Direction, Labels, entry::Entry};
 
-/// A copy of all there is to know of a connection.
+/// A copy of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Address family.
@@ -26,13 +26,13 @@ pub struct Connection {
     pub original_zone: u16,
     /// Zone of the replies alone, 0 if both directions are in one.
     pub reply_zone: u16,
-    /// As the packets of the originator carry it.
+    /// Addresses and ports of the originator's packets.
     pub original: Tuple,
-    /// As the packets of the replying end carry it.
+    /// Addresses and ports of the replies.
     pub reply: Tuple,
-    /// The key under which it is filed, for deleting and updating it.
+    /// The key under which it is filed, for changing and deleting it.
     pub key: FlowKey,
-    /// State of its protocol, as the kernel names it; `None` for those without.
+    /// State of its protocol, with the kernel's name; `None` for protocols without states.
     pub state: Option<&'static str>,
     /// Whole seconds until it ends unless a packet comes.
     pub timeout_s: u64,
@@ -42,9 +42,9 @@ pub struct Connection {
     pub assured: bool,
     /// Another connection has announced it.
     pub expected: bool,
-    /// It is one of several parts of a tunnel, each of which has its own time and counts.
+    /// It is one of several parts of a tunnel, each of which has its own lifetime and counters.
     pub part: bool,
-    /// Name of the helper that watches it.
+    /// Name of its helper.
     pub helper: Option<&'static str>,
     /// Mark.
     pub mark: u32,
@@ -67,19 +67,18 @@ pub struct Counts {
     pub bytes: u64,
 }
 
-/// Addresses and what tells flows between them apart, as packets of one
-/// direction carry it.
+/// Addresses and ports of one direction, or the numbers in the place of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     /// Source address.
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// Ports or what stands for them.
+    /// Ports or the numbers in their place.
     pub transport: TupleTransport,
 }
 
-/// What tells flows between two addresses apart.
+/// The numbers that tell flows between two addresses apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TupleTransport {
     /// TCP, UDP, UDP-Lite, SCTP, DCCP.
@@ -100,7 +99,7 @@ pub enum TupleTransport {
     },
     /// Calls of GRE version 1.
     Call {
-        /// Own call id of the source, 0 if nobody knows it.
+        /// Own call id of the source, 0 if it is not known.
         source: u16,
         /// Own call id of the destination, which its packets carry.
         destination: u16,
@@ -110,42 +109,42 @@ pub enum TupleTransport {
         /// Key, as in [`wire::Transport::Gre`].
         key: u32,
     },
-    /// Nothing does.
+    /// The protocol has no such numbers.
     None,
 }
 
-/// A copy of all there is to know of a connection that another one has announced.
+/// A copy of an expectation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Zone.
     pub zone: u16,
     /// IP protocol number.
     pub protocol: u8,
-    /// Who will open it; `None`: anybody.
+    /// Address of its opener; `None`: any.
     pub source: Option<IpAddr>,
-    /// From which port; `None`: any.
+    /// Port of its opener; `None`: any.
     pub source_port: Option<u16>,
-    /// To whom.
+    /// Destination address.
     pub destination: IpAddr,
-    /// To which port.
+    /// Destination port.
     pub destination_port: u16,
     /// Whole seconds for which it is expected.
     pub timeout_s: u64,
     /// It stands for any number of connections.
     pub permanent: bool,
-    /// The connection that has announced it, as the packets of its originator carry it.
+    /// The connection that has announced it, in the addresses of its originator's packets.
     pub master: Tuple,
     /// Name of the helper of that connection.
     pub helper: &'static str,
-    /// What the helper calls such connections, and its number for that.
+    /// The helper's name and number for this class of connections.
     pub class: (&'static str, u8),
     /// The mark that the connection will have.
     pub mark: u32,
 }
 
 impl Tuple {
-    /// Both ends with what translation may change of them. An identifier of ICMP belongs to
-    /// the end that asks, which is the source of one direction and the destination of the
+    /// Both ends, with the fields that a translation can change. An identifier of ICMP belongs
+    /// to the end that asks, which is the source of one direction and the destination of the
     /// other.
     pub(crate) const fn ends(&self) -> ((IpAddr, Option<u16>), (IpAddr, Option<u16>)) {
         let (source, destination) = match self.transport {
@@ -228,13 +227,14 @@ impl Connection {
     }
 }
 
-/// True for the types of ICMP and ICMPv6 that ask.
+/// True for the types of ICMP and ICMPv6 queries.
 const fn is_request(kind: u8) -> bool {
     matches!(kind, 8 | 13 | 15 | 17 | 128 | 139)
 }
 
-/// Whole seconds, as the kernel has them: it counts in ticks, so that in the tick in which a
-/// time begins nothing of it is over. Ours have the length of a tick at 250 Hz.
+/// Whole seconds, as the kernel shows them. The kernel counts in ticks, so a lifetime has its
+/// full length for the whole tick in which it begins. The tick here is that of a kernel with
+/// 250 Hz.
 fn seconds_left(deadline: Timestamp, now: Timestamp) -> u64 {
     const TICK: Duration = Duration::from_millis(4);
     const LAST: Duration = Duration::from_nanos(1);
@@ -275,7 +275,7 @@ fn tuple(key: &FlowKey, originator: Side, direction: Direction) -> Tuple {
     Tuple { source: address(source.address), destination: address(destination.address), transport }
 }
 
-/// The ICMP type of a query kind as it stands in a flow key.
+/// The ICMP type for a query kind of a flow key.
 fn icmp_type(kind: u8, direction: Direction) -> u8 {
     const KINDS: [QueryKind; 6] = [
         QueryKind::Echo,

@@ -7,66 +7,68 @@ use flow::DropReason;
 use crate::Direction;
 use crate::proto::tcp;
 
-/// Why a packet was refused: the reason that is counted, and what an operator has to
-/// know to believe it.
+/// Why a packet was refused: the reason that is counted, with the numbers that prove it to an
+/// operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The reason says it all.
+    /// The reason needs no numbers.
     Reason(DropReason),
     /// A TCP segment failed a check.
     Tcp {
         /// The check and its numbers.
         check: tcp::Invalid,
-        /// State of its connection, and the way of the segment; `None` if it has none.
+        /// State of its connection, and the direction of the segment; `None` if it has no
+        /// connection.
         connection: Option<(tcp::TcpState, Direction)>,
     },
-    /// What the state of an SCTP association or DCCP connection does not allow.
+    /// The state of an SCTP association or DCCP connection does not allow the packet.
     State {
         /// The state, `None` before the first packet.
         state: Option<&'static str>,
         /// The chunk or packet type.
         what: &'static str,
-        /// Its way.
+        /// Its direction.
         direction: Direction,
     },
-    /// The verification tag of an SCTP packet is none of those of its direction.
+    /// The verification tag of an SCTP packet is not one of those of its direction.
     Tag {
         /// The tag.
         found: u32,
-        /// What fits, 0 for nothing: the tag of the association, and what INITs offered.
+        /// The tags that would be accepted, 0 for an empty place: the tag of the association,
+        /// and two that INITs offered.
         expected: [u32; 3],
     },
     /// A rule refused the packet.
     Rule {
         /// Its number in the ruleset.
         rule: u32,
-        /// Which ruleset: how many were loaded before and with it.
+        /// The revision of the ruleset: its number among those loaded so far.
         revision: u32,
     },
-    /// It is for the SYN proxy to say what becomes of the packet.
+    /// The SYN proxy decides about the packet.
     SynProxy {
-        /// The number of the proxy in the ruleset, if a rule has the packet go there.
+        /// The number of the proxy in the ruleset, if a rule sends the packet to one.
         proxy: Option<u32>,
     },
     /// No rule of a chain decided, and its policy refused the packet.
     Policy {
         /// The number of the chain in the ruleset.
         chain: u32,
-        /// Which ruleset: how many were loaded before and with it.
+        /// The revision of the ruleset.
         revision: u32,
     },
-    /// A rule refused the packet that this one, of a tunnel, carries.
+    /// A rule refused the packet inside this packet of a tunnel.
     InsideRule {
         /// Its number in the ruleset.
         rule: u32,
-        /// Which ruleset: how many were loaded before and with it.
+        /// The revision of the ruleset.
         revision: u32,
     },
-    /// The policy of a chain refused the packet that this one, of a tunnel, carries.
+    /// The policy of a chain refused the packet inside this packet of a tunnel.
     InsidePolicy {
         /// The number of the chain in the ruleset.
         chain: u32,
-        /// Which ruleset: how many were loaded before and with it.
+        /// The revision of the ruleset.
         revision: u32,
     },
 }

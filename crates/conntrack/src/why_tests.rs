@@ -1,4 +1,4 @@
-//! What an operator reads about a packet that was refused.
+//! The explanation that an operator gets for a refused packet.
 
 use wire::{TcpFlags, protocol, sctp::chunk_type};
 
@@ -9,7 +9,7 @@ const SYN: u8 = TcpFlags::SYN.0;
 const ACK: u8 = TcpFlags::ACK.0;
 const RST: u8 = TcpFlags::RST.0;
 
-/// A TCP header with a window of 1000, its checksum not filled in.
+/// A TCP header with a window of 1000 and without a checksum.
 fn tcp(flags: u8, sequence: u32, acknowledgment: u32) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend(sequence.to_be_bytes());
@@ -18,7 +18,7 @@ fn tcp(flags: u8, sequence: u32, acknowledgment: u32) -> Vec<u8> {
     bytes
 }
 
-/// A packet with one chunk, its checksum not filled in.
+/// A packet with one chunk and without a checksum.
 fn sctp(tag: u32, kind: u8, value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend(tag.to_be_bytes());
@@ -27,7 +27,7 @@ fn sctp(tag: u32, kind: u8, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What is said of the last of these packets.
+/// The explanation for the last of these packets.
 fn explained(protocol: u8, packets: &[(Direction, Vec<u8>)]) -> String {
     let mut dialogue = Dialogue::of(protocol);
     dialogue.settings.verify_checksums = false;

@@ -1,4 +1,4 @@
-//! What a fragment costs does not depend on how many pieces its datagram has.
+//! The cost of a fragment does not depend on the number of fragments of its datagram.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ impl Buffer for Frame {
     }
 }
 
-/// A piece of 8 bytes of a datagram, the last one of which has this number.
+/// A fragment of 8 bytes of a datagram whose last one has the number `last`.
 fn piece(id: u32, number: u16, last: u16) -> Piece {
     let key = DatagramKey::v4(Realm::default(), [1; 16], [2; 16], 17, id);
     let (ecn, header) = (Ecn::NotEct, 20);
     Piece { key, offset: number * 8, length: 8, more: number < last, ecn, header }
 }
 
-/// What ends a datagram that holds the piece of this number.
+/// A fragment that ends a datagram with the fragment of this number.
 fn overlap(id: u32, number: u16) -> Piece {
     Piece { length: 16, ..piece(id, number, 9) }
 }
@@ -33,8 +33,8 @@ fn pieces(count: u16) -> Vec<Piece> {
     (0..count).map(|number| piece(1, number, count - 1)).collect()
 }
 
-/// Steps of each piece in turn, and how many pieces were handed out. A piece comes so many
-/// nanoseconds after the one before.
+/// Steps for each fragment in turn, and the number of fragments handed out. Each fragment comes
+/// `every_ns` nanoseconds after the one before.
 fn costs(pieces: &[Piece], every_ns: u64) -> (Vec<u64>, usize) {
     let settings = Settings { pieces_per_4k: 512, max_dist: 0, ..Settings::default() };
     let mut memory = Pools::new(&settings).memory(1);
@@ -65,12 +65,12 @@ fn a_piece_costs_the_same_however_many_there_are() {
     for count in [10, 100, 1000, 8189u16] {
         let ordered = pieces(count);
         let reversed: Vec<Piece> = ordered.iter().rev().copied().collect();
-        // A fixed order without any system: multiples of a number without a common
-        // divisor with the count.
+        // A fixed order without any system: multiples of a number that has no common divisor
+        // with the count.
         let scattered: Vec<Piece> = (0..u32::from(count))
             .map(|at| ordered[(at * 3001 % u32::from(count)) as usize])
             .collect();
-        // The first half leaves no gap, and each of the others does at first.
+        // The first half leaves no gap; each of the others leaves one at first.
         let (half, rest) = ordered.split_at(usize::from(count / 2));
         let behind = rest.iter().skip(1).step_by(2).chain(rest.iter().step_by(2));
         let gaps_at_last: Vec<Piece> = half.iter().chain(behind).copied().collect();
@@ -80,8 +80,8 @@ fn a_piece_costs_the_same_however_many_there_are() {
             let (last, others) = costs.split_last().unwrap();
             let mut others = others.to_vec();
             others.sort_unstable();
-            // One of them settles the datagram, and one counts what is held, up to as many as
-            // may begin in a block: these pay for what came before.
+            // One of them settles the datagram, and one counts the held fragments, up to as
+            // many as may begin in a block: these pay for the earlier ones.
             let [.., most, counts] = others[..] else { panic!("{count} pieces are too few") };
             assert!(most <= 40, "{most} steps for one of {count} pieces");
             assert!(counts <= 540, "{counts} steps for one of {count} pieces");
@@ -90,11 +90,12 @@ fn a_piece_costs_the_same_however_many_there_are() {
     }
 }
 
-/// The longest way to the table is that of a datagram which others have overtaken: here by
-/// `others` of which an overlap sent each there at once, within the time of being young.
+/// The longest way to the table is that of a datagram which others have overtaken. Here these
+/// are `others` datagrams that an overlap sent there at once, within the time that a datagram
+/// may stay in the nursery.
 #[test]
 fn who_settles_late_does_not_look_for_its_place_among_all_that_are_younger() {
-    // Of these, that the index splits one of its segments takes up to 512.
+    // Steps. The index takes up to 512 of them to split one of its segments.
     const MOST: u64 = 700;
     for others in [10, 100, 1000, 4000] {
         let killed = (2..2 + others).flat_map(|id| [piece(id, 0, 9), overlap(id, 0)]);

@@ -1,11 +1,10 @@
-//! Which parts of a datagram have arrived.
+//! The parts of a datagram that have arrived.
 //!
-//! Fragments end on 8-byte units (the last one of a datagram is rounded up), so a
-//! range of units is exact. While the units form a few runs, which is so for all
-//! datagrams that arrive in order and most that do not, the runs lie inside the
-//! queue. Only a datagram with more gaps than that gets a bitmap. Neither costs
-//! more when more pieces are held: the one looks at four runs, the other at the
-//! words that the piece itself covers.
+//! Fragments end on 8-byte units (the last one of a datagram is rounded up), so a range of
+//! units is exact. As long as the units form a few runs, the runs lie inside the queue; that is
+//! so for all datagrams that arrive in order and for most others. Only a datagram with more
+//! gaps gets a bitmap. The cost does not grow with the number of fragments held: a look-up
+//! visits at most four runs, or the words of the bitmap that the new fragment itself covers.
 
 use std::ops::Range;
 
@@ -17,7 +16,7 @@ pub(crate) const UNIT: u16 = 8;
 pub(crate) const RUNS: usize = 4;
 /// Units of the longest datagram.
 const UNITS: usize = 8192;
-/// Bytes of the blocks that pieces are counted by.
+/// Size of the blocks for which beginning fragments are counted, bytes.
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 65_536 / BLOCK;
 
@@ -29,7 +28,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The units that bytes touch.
+    /// The units that a range of bytes touches.
     #[inline]
     pub fn of_bytes(offset: u16, length: u16) -> Self {
         let start = offset / UNIT;
@@ -37,7 +36,7 @@ impl Run {
     }
 }
 
-/// How a range lies to what is covered already.
+/// The relation of a range to the units that are covered already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// Nothing of it is covered.
@@ -51,7 +50,7 @@ pub(crate) enum Fit {
 /// The units that have arrived.
 #[derive(Debug)]
 pub(crate) enum Coverage {
-    /// The first `len` of `runs`, in order; between any two is a gap.
+    /// The first `len` of `runs`, in order, with a gap between any two.
     Runs {
         len: u8,
         runs: [Run; RUNS],
@@ -59,7 +58,7 @@ pub(crate) enum Coverage {
     Map(Box<Map>),
 }
 
-/// One bit for each unit, and how many pieces begin in each block.
+/// One bit for each unit, and the number of fragments that begin in each block.
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
     words: [u64; UNITS / 64],
@@ -77,8 +76,8 @@ impl Coverage {
         }
     }
 
-    /// The units of a range that are covered: from the first to one behind the
-    /// last; none if there are none.
+    /// The span of covered units in a range, from the first to one behind the last; empty if
+    /// none is covered.
     #[cold]
     pub fn held_of(&self, range: Run) -> Run {
         let is_held = |unit: &u16| match self {
@@ -92,7 +91,7 @@ impl Coverage {
         Run { start, end }
     }
 
-    /// True if a new range leaves more runs than fit.
+    /// True if a new range would make more runs than fit.
     #[inline]
     pub fn would_overflow(&self, range: Run) -> bool {
         match self {
@@ -113,8 +112,8 @@ impl Coverage {
         }
     }
 
-    /// Changes to a map; `map` may hold anything. Pieces that are held already are
-    /// to be counted by [`Map::begin`].
+    /// Changes to a map; `map` may hold anything. The caller has to count the fragments that
+    /// are held already with [`Map::begin`].
     pub fn spread(&mut self, mut map: Box<Map>) -> Option<&mut Map> {
         if let Self::Runs { len, runs } = self {
             map.words.fill(0);
@@ -144,7 +143,7 @@ impl Coverage {
 
 #[inline]
 fn look_at_runs(runs: &[Run], range: Run) -> Fit {
-    // Mostly pieces come in order.
+    // Nearly all fragments come in order.
     if runs.last().is_none_or(|last| last.end <= range.start) {
         return Fit::New;
     }
@@ -167,7 +166,7 @@ fn fill_runs(len: &mut u8, runs: &mut [Run; RUNS], range: Run) {
         last.end = range.end;
         return;
     }
-    // The first run that lies behind the range.
+    // The first run behind the range.
     let at = runs[..count].iter().position(|run| range.end <= run.start).unwrap_or(count);
     let before = at > 0 && runs[at - 1].end == range.start;
     let behind = at < count && runs[at].start == range.end;
@@ -193,12 +192,12 @@ impl Map {
         Box::new(Self { words: [0; UNITS / 64], begun: [0; BLOCKS] })
     }
 
-    /// Counts a piece that begins at `offset`.
+    /// Counts a fragment that begins at `offset`.
     pub fn begin(&mut self, offset: u16) {
         self.begun[usize::from(offset) / BLOCK] += 1;
     }
 
-    /// Pieces that begin in the block of `offset`.
+    /// Number of fragments that begin in the block of `offset`.
     pub fn begun(&self, offset: u16) -> u16 {
         self.begun[usize::from(offset) / BLOCK]
     }
@@ -223,7 +222,7 @@ impl Map {
     }
 }
 
-/// The words that a range touches, each with the bits that belong to it.
+/// The words of the bitmap that a range touches, each with the bits of the range in it.
 fn masks(range: Run) -> impl Iterator<Item = (usize, u64)> {
     let Range { start, end } = usize::from(range.start)..usize::from(range.end);
     (start / 64..end.div_ceil(64)).map(move |word| {

@@ -1,4 +1,4 @@
-//! How datagrams end without being complete, and which one makes room.
+//! The end of datagrams that do not become complete, and the choice of those that make room.
 
 use flow::{DropReason, Timestamp};
 use wire::Family;
@@ -11,27 +11,28 @@ use crate::settings::FamilySettings;
 use crate::slab::{NONE, Slab};
 use crate::why::Why;
 
-/// Datagrams in progress that were given up are remembered, so that the rest of them
-/// does not begin them anew, in up to 1 / `DEAD_SHARE` of what is held.
+/// Datagrams in progress that were given up are remembered, so that their later fragments do
+/// not begin them anew. They may hold 1 / `DEAD_SHARE` of all charged memory.
 const DEAD_SHARE: u128 = 32;
-/// A datagram has come to a halt if its pace is below 1 / `HALTED` of another's, or if
-/// it waits for a piece `HALTED` times as long as it waited for the others.
+/// A datagram has come to a halt if its pace is below 1 / `HALTED` of another's, or if it has
+/// waited for its next fragment `HALTED` times as long as for the others.
 const HALTED: u128 = 4;
-/// So long pieces may wait in a receive queue before all of them come at once,
+/// Fragments may wait in a receive queue for this long before all of them come at once,
 /// microseconds.
 const BATCH_US: u128 = 100;
 
-/// The datagrams of a family: all by age, and by class.
+/// The datagrams of a family, ordered by age and, for each stage, by the time when they reached
+/// it.
 #[derive(Debug)]
 pub(crate) struct Shelf {
     pub ages: Fifo<ByAge>,
     /// By [`Stage::index`].
     pub stages: [Fifo<ByClass>; Stage::COUNT],
-    /// Bytes charged for each class.
+    /// Bytes charged for the datagrams of each stage.
     charged: [u64; Stage::COUNT],
 }
 
-/// The queues that [`Shelf::enter_by_age`] put in last.
+/// The queue that [`Shelf::enter_by_age`] put in last, and the last one of each stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entered {
     age: u32,
@@ -55,9 +56,9 @@ impl Shelf {
         self.charged[stage.index()]
     }
 
-    /// Takes in a queue that was created elsewhere, maybe long ago. `last` says which
-    /// one came before it, if all come from the youngest on: so that together they
-    /// look at every queue once.
+    /// Takes in a queue that was created elsewhere, maybe long ago. A caller that enters
+    /// several goes from the youngest to the oldest and passes the same `last`: then all calls
+    /// together visit every queue once.
     pub fn enter_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32, last: &mut Entered) {
         let stage = queues[slot].identity.stage.index();
         self.ages.insert_by_age(queues, slot, last.age);
@@ -66,7 +67,7 @@ impl Shelf {
         last.stages[stage] = slot;
     }
 
-    /// Takes a queue out with all that it is charged for.
+    /// Takes a queue out, with all bytes charged to it.
     #[inline]
     pub fn leave(&mut self, queues: &mut Slab<Queue>, slot: u32) {
         let stage = queues[slot].identity.stage.index();
@@ -75,8 +76,8 @@ impl Shelf {
         self.stages[stage].remove(queues, slot);
     }
 
-    /// Moves a newcomer to those in progress. Of all that it is charged for, `fresh`
-    /// bytes were not charged to its class yet.
+    /// Moves a newcomer to the datagrams in progress. `charged` is its whole charge, of which
+    /// `fresh` bytes were not charged to its stage yet.
     #[inline]
     pub fn promote(&mut self, queues: &mut Slab<Queue>, slot: u32, charged: u64, fresh: u64) {
         self.stages[Stage::Newcomer.index()].remove(queues, slot);
@@ -94,7 +95,7 @@ impl Shelf {
         self.charged[stage.index()] -= bytes;
     }
 
-    /// Who makes room, never `spared`; `NONE` if there is nobody else.
+    /// The datagram that makes room, never `spared`; `NONE` if there is no other.
     fn victim(
         &self,
         queues: &mut Slab<Queue>,
@@ -120,12 +121,12 @@ impl Shelf {
     }
 }
 
-/// Of the datagrams in progress, the oldest if it has come to a halt: no piece has come
-/// for several times the time that there was between its pieces, or it has gained bytes
-/// at a fraction of the pace of the youngest. So what a flood began makes room,
-/// whatever it looked like. Otherwise the youngest, which has the longest way to go:
-/// if all are honest and memory is too short for them, giving up the oldest would
-/// complete none.
+/// The oldest of the datagrams in progress if it has come to a halt, otherwise the youngest. A
+/// datagram has come to a halt if no fragment has come for several times the usual time between
+/// its fragments, or if it has gained bytes at a fraction of the pace of the youngest. So the
+/// datagrams that a flood began make room, whatever they look like. The youngest has the
+/// longest way to go: if all are honest and memory is too short for them, giving up the oldest
+/// would complete none.
 fn least_promising(
     progress: &Fifo<ByClass>,
     queues: &mut Slab<Queue>,
@@ -139,7 +140,8 @@ fn least_promising(
     }
     let pace = |slot: u32| {
         let Queue { identity, state } = &queues[slot];
-        // A microsecond, so that what came in one batch has a pace too.
+        // At least a microsecond, so that a datagram whose fragments came in one batch has a
+        // pace too.
         let age_us = now.since(identity.created).as_micros().max(1);
         (u128::from(state.tally.received), age_us, u128::from(state.tally.idle_us(now)))
     };
@@ -153,9 +155,9 @@ fn least_promising(
 }
 
 impl<F: Buffer> Reassembler<F> {
-    /// Ends the datagrams whose time is over and, if the limits have fallen below
-    /// what is held, as many of the others as it takes. Ends no more than `budget`;
-    /// returns how many.
+    /// Ends the datagrams whose timeout has passed. If the limits have fallen below the memory
+    /// held, it also ends as many others as it takes. Ends at most `budget`; returns how many
+    /// it ended.
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_, F>) -> usize {
         self.settle_grown_up(context);
         let mut ended = 0;
@@ -192,8 +194,8 @@ impl<F: Buffer> Reassembler<F> {
         evicted
     }
 
-    /// Spends memory, at the cost of other datagrams if need be, but never of the
-    /// one in slot `spared`.
+    /// Spends memory. If need be it evicts other datagrams for it, but never the one in slot
+    /// `spared`.
     #[inline]
     pub(crate) fn make_room(
         &mut self,
@@ -224,7 +226,7 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     fn evict(&mut self, family: Family, spared: u32, context: &mut Context<'_, F>) -> bool {
-        // The one that has to go may be young.
+        // The datagram that has to go may be in the nursery.
         self.settle_all(context);
         let limits = context.settings.family(family);
         let shelf = &self.shelves[family_index(family)];
@@ -264,7 +266,7 @@ impl<F: Buffer> Reassembler<F> {
         Why::unfinished(reason, &self.queues[slot], context.now)
     }
 
-    /// Ends a datagram, and its identification may be used again.
+    /// Ends a datagram. Its identification may be used again.
     pub(crate) fn give_up(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
         if !self.queues[slot].identity.stage.is_dead() {
             context.counters.reasm_fails += 1;
@@ -273,8 +275,8 @@ impl<F: Buffer> Reassembler<F> {
         self.forget(slot, context);
     }
 
-    /// Ends a datagram but remembers it until its time is over, so that none of its
-    /// pieces begins it anew.
+    /// Ends a datagram but remembers it until its timeout, so that none of its fragments begins
+    /// it anew.
     #[cold]
     pub(crate) fn kill(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
         context.counters.reasm_fails += 1;
@@ -304,7 +306,7 @@ impl<F: Buffer> Reassembler<F> {
         }
     }
 
-    /// Takes out a queue that holds no pieces any more, and returns its memory.
+    /// Takes out a queue that holds no fragments any more, and returns its memory.
     #[inline(always)]
     pub(crate) fn forget(&mut self, slot: u32, context: &mut Context<'_, F>) {
         let Queue { identity, state } = &mut self.queues[slot];

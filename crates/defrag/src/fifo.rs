@@ -1,4 +1,4 @@
-//! Queues in the order in which they came, linked through the queues themselves.
+//! Lists of queues in the order of their arrival, linked through the queues themselves.
 
 use std::marker::PhantomData;
 
@@ -16,16 +16,16 @@ impl Link {
     pub const ALONE: Self = Self { previous: NONE, next: NONE };
 }
 
-/// One of the orders that a queue stands in.
+/// An order in which queues are linked.
 pub(crate) trait Order {
     fn link(queue: &mut Queue) -> &mut Link;
 }
 
-/// By the arrival of the first piece, within a family.
+/// By the arrival of the first fragment, within a family.
 #[derive(Debug)]
 pub(crate) struct ByAge;
 
-/// By the moment when the queue came into its class.
+/// By the time when the queue reached its stage.
 #[derive(Debug)]
 pub(crate) struct ByClass;
 
@@ -85,8 +85,8 @@ impl<O: Order> Fifo<O> {
         }
     }
 
-    /// Puts a queue where its age belongs. Looks at those that are younger, from
-    /// `younger` down; with `NONE` at all of them.
+    /// Inserts a queue at its place by age. Searches downwards from `younger`, a queue that is
+    /// younger; from the youngest of all if that is `NONE`.
     pub fn insert_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32, younger: u32) {
         let created = queues[slot].identity.created;
         let mut before = match younger {
@@ -99,7 +99,7 @@ impl<O: Order> Fifo<O> {
         self.insert_after(queues, before, slot);
     }
 
-    /// `before` may be `NONE`: then the queue becomes the oldest.
+    /// Inserts a queue behind `before`; as the oldest if that is `NONE`.
     fn insert_after(&mut self, queues: &mut Slab<Queue>, before: u32, slot: u32) {
         let next = match before {
             NONE => std::mem::replace(&mut self.first, slot),

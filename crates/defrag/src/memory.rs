@@ -1,4 +1,4 @@
-//! How much may be held, by family.
+//! The limits on fragment memory, for each family.
 //!
 //! The limits `ipfrag_high_thresh` and `ip6frag_high_thresh` hold for the whole
 //! gateway. Workers spend from leases that count inside them; a quarter of each
@@ -17,7 +17,7 @@ const QUANTUM_SHARE: u64 = 16;
 /// ... but for no more than this, bytes.
 const LARGEST_QUANTUM: u64 = 256 << 10;
 
-/// 0 for IPv4, 1 for IPv6: an index into pairs by family.
+/// The index into pairs by family: 0 for IPv4, 1 for IPv6.
 pub(crate) const fn family_index(family: Family) -> usize {
     match family {
         Family::V4 => 0,
@@ -32,21 +32,21 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Pools as large as the settings say.
+    /// Pools with the limits of the settings.
     pub fn new(settings: &Settings) -> Self {
         Self { pools: settings.families().map(|family| LeasePool::new(family.high_thresh)) }
     }
 
-    /// Takes over limits that have changed. Workers that hold more than a lower
-    /// limit allows evict in their next calls of [`crate::Reassembler::expire`].
+    /// Announces changed limits. If a limit falls, workers that hold more evict in their next
+    /// calls of [`crate::Reassembler::expire`].
     pub fn apply(&self, settings: &Settings) {
         for (pool, family) in self.pools.iter().zip(settings.families()) {
             pool.plan_cap(family.high_thresh);
         }
     }
 
-    /// Has limits hold that are lower than before: to be called when all workers have
-    /// [fitted](Memory::set_workers) what they hold to them.
+    /// Puts lower limits into effect. To be called when all workers have
+    /// [fitted](Memory::set_workers) their leases to them.
     pub fn settle(&self) {
         self.pools.iter().for_each(LeasePool::settle_cap);
     }
@@ -76,7 +76,7 @@ fn quantum(pool: &LeasePool, workers: u32) -> u64 {
     (pool.planned_cap() / QUANTUM_SHARE / u64::from(workers.max(1))).min(LARGEST_QUANTUM)
 }
 
-/// What a worker may hold, bytes.
+/// The share of a worker in the fragment memory.
 #[derive(Debug)]
 pub struct Memory {
     leases: [Lease; 2],
@@ -84,7 +84,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Fits floors and quanta to a number of workers and to limits that have changed.
+    /// Adapts floors and quanta to a number of workers and to changed limits.
     pub fn set_workers(&mut self, workers: u32) {
         for (lease, pool) in self.leases.iter_mut().zip(&self.pools.pools) {
             lease.set_floor(floor(pool, workers));

@@ -1,12 +1,11 @@
-//! The youngest datagrams.
+//! The nursery: a few places for the youngest datagrams.
 //!
-//! Nearly every datagram is complete microseconds after its first piece, and what the
-//! table does to find, order and evict datagrams that stay is lost on it. So a datagram
-//! begins here, in a few places that stay in cache, with its pieces beside it, and as
-//! long as nothing unusual happens it is completed here. Everything else is the table's
-//! business: the datagram *settles* there with its pieces in the order in which they
-//! came, exactly as if it had begun there, and goes on. What is unusual need not be told
-//! apart here: all that is asked is whether a piece plainly fits.
+//! Nearly every datagram is complete microseconds after its first fragment, so it needs none of
+//! the structures by which the table finds, orders and evicts datagrams. It begins here, in a
+//! seat that stays in cache, with its fragments beside it, and it is completed here as long as
+//! nothing unusual happens. Otherwise the datagram *settles*: it moves to the table with its
+//! fragments in the order of their arrival, exactly as if it had begun there, and goes on. The
+//! nursery does not tell unusual cases apart: it only checks whether a fragment simply fits.
 
 use std::hint::select_unpredictable;
 use std::ops::{Index, IndexMut};
@@ -23,63 +22,63 @@ use crate::reassembler::Held;
 use crate::slab::NONE;
 use crate::tally::Tally;
 
-/// Datagrams that can be young at once.
+/// Most datagrams in the nursery.
 pub(crate) const SEATS: usize = 128;
-/// Places, each of which knows one seat: so many that two of a hundred datagrams rarely
-/// meet.
+/// Places of a hash table, each of which names one seat. There are so many that two of a
+/// hundred datagrams rarely share one.
 pub(crate) const PLACES: usize = 4096;
-/// Pieces that are held: those that never need more runs than a queue has.
+/// Most fragments held for a datagram: this number never needs more runs than a queue has.
 const HELD: usize = RUNS;
-/// When this has passed the datagrams that were there then settle, so that none is
-/// young for more than twice as long.
+/// At this interval the datagrams that are at least as old settle, so none stays here for more
+/// than twice this time.
 pub(crate) const YOUTH: Duration = Duration::from_millis(1);
 const YOUTH_NS: u64 = YOUTH.as_nanos() as u64;
 
-/// A few datagrams without anything unusual.
+/// The datagrams in the nursery.
 #[derive(Debug)]
 pub(crate) struct Nursery<F> {
-    /// The seat of a datagram, by its place; where none is, any.
+    /// The seat of the datagram at each place; any seat where there is no datagram.
     places: Box<[u8; PLACES]>,
     young: Box<[Young<F>; SEATS]>,
-    /// The first `free_len` are the free seats; the last is the first to be taken,
-    /// because it is the one most likely in cache.
+    /// The first `free_len` are the free seats. The last of these is taken first, because it is
+    /// the one most likely in cache.
     free: [u8; SEATS],
     free_len: usize,
-    /// Datagrams that were ever here.
+    /// Datagrams that have begun here since the start.
     begun: u64,
-    /// When those that had been here for long settled.
+    /// Time of the last sweep, at which the older datagrams settled.
     pub swept: Timestamp,
-    /// Datagrams that have settled out of their turn: in the table there are no more that
-    /// are younger than the oldest that is here.
+    /// Datagrams that have settled out of their turn, so perhaps before older ones, since all
+    /// settled. At most this many in the table are younger than the oldest in the nursery.
     pub ahead: u8,
 }
 
-/// A datagram of which up to [`HELD`] pieces have come that plainly fit together.
+/// A datagram with up to [`HELD`] fragments that simply fit together.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Young<F> {
     pub key: DatagramKey,
     pub created: Timestamp,
-    /// As [`crate::places::Places`] has it.
+    /// The hash of its key by [`crate::places::Places`].
     pub place: u32,
     pub bucket: u16,
-    /// When the last piece came: the tally is told when it leaves.
+    /// Arrival of the last fragment; the tally gets it when the datagram leaves.
     touched: Timestamp,
-    /// Held are as many pieces as it says, none in a free seat.
+    /// Its number of pieces is the number of fragments held; 0 in a free seat.
     pub tally: Tally,
-    /// The units that each piece covers; [`NOWHERE`] behind the last.
+    /// The units that each fragment covers; [`NOWHERE`] behind the last.
     starts: [i16; LANES],
     ends: [i16; LANES],
-    /// How many datagrams had begun before.
+    /// Number of datagrams that had begun before this one.
     serial: u64,
-    /// The pieces in the order in which they came.
+    /// The fragments in the order of their arrival.
     frames: Vec<F>,
 }
 
-/// Numbers that the processor compares at once. All units fit, and signed ones are what it
-/// compares best.
+/// Numbers that the processor compares at once. They are signed, because it compares these
+/// best, and every unit fits.
 const LANES: usize = 8;
-/// Start and end of a range that overlaps none and lies behind all.
+/// Start and end of a range that overlaps no other and lies behind all.
 const NOWHERE: (i16, i16) = (i16::MAX, 0);
 impl<F> Nursery<F> {
     pub fn new() -> Self {
@@ -105,7 +104,7 @@ impl<F> Nursery<F> {
         size_of::<[u8; PLACES]>() + size_of::<[Young<F>; SEATS]>() + frames * size_of::<F>()
     }
 
-    /// All that are here.
+    /// All datagrams here.
     pub fn iter(&self) -> impl Iterator<Item = &Young<F>> {
         self.young.iter().filter(|young| young.is_here())
     }
@@ -118,7 +117,7 @@ impl<F> Nursery<F> {
         (young.is_here() && young.key.is(key)).then_some(seat)
     }
 
-    /// The seat of the datagram that stands in the way of one with this place.
+    /// The seat of another datagram at the place for `place`.
     #[inline]
     pub fn in_the_way(&self, place: u32) -> Option<u8> {
         let seat = self.places[place as usize % PLACES];
@@ -130,7 +129,7 @@ impl<F> Nursery<F> {
         self.free_len == 0
     }
 
-    /// Begins a datagram, for which there must be a seat and a place.
+    /// Begins a datagram. The caller has made sure that a seat and its place are free.
     #[inline]
     pub fn begin(
         &mut self,
@@ -158,9 +157,9 @@ impl<F> Nursery<F> {
         young.frames.push(frame);
     }
 
-    /// Frees the seat of a datagram that is complete, and appends its frames to `complete`
-    /// in the order of their offsets. They are not moved if that is empty: the lists change
-    /// their places, and with them their memory.
+    /// Frees the seat of a complete datagram, and appends its frames to `complete` in the order
+    /// of their offsets. If `complete` is empty, the two lists exchange their memory and no
+    /// frame is copied.
     #[inline]
     pub fn finish(&mut self, seat: u8, complete: &mut Vec<F>) -> Tally {
         let young = &mut self[seat];
@@ -178,8 +177,8 @@ impl<F> Nursery<F> {
         tally
     }
 
-    /// Takes out a datagram that is to go on elsewhere, with its pieces in the order in
-    /// which they came. They are not linked to it yet. `secret` keys its hash.
+    /// Takes out a datagram that continues elsewhere, with its fragments in the order of their
+    /// arrival. The caller has to link them to the queue. `secret` keys its hash.
     pub fn leave(&mut self, seat: u8, secret: HashKey) -> (Queue, impl Iterator<Item = Held<F>>) {
         self.vacate(seat);
         let young = &mut self[seat];
@@ -210,7 +209,7 @@ impl<F> Nursery<F> {
         self.free_len += 1;
     }
 
-    /// The seats that are taken, by age.
+    /// The seats that are taken, oldest datagram first.
     pub fn by_age<'a>(&self, seats: &'a mut [u8; SEATS]) -> &'a [u8] {
         let taken = (0..SEATS as u8).filter(|&seat| self[seat].is_here());
         let count = seats.iter_mut().zip(taken).map(|(place, seat)| *place = seat).count();
@@ -237,7 +236,7 @@ impl<F> IndexMut<u8> for Nursery<F> {
 }
 
 impl<F> Young<F> {
-    /// Nobody, in a free seat.
+    /// The content of a free seat.
     fn nobody() -> Self {
         Self {
             key: DatagramKey::UNSPECIFIED,
@@ -266,9 +265,9 @@ impl<F> Young<F> {
         if self.tally.pieces == 1 { Stage::Newcomer } else { Stage::Progress }
     }
 
-    /// Whether a piece plainly goes well with the others. If not, the table says what is to
-    /// be done. Branches are for what never happens to honest traffic; which piece comes
-    /// next can not be foreseen.
+    /// Whether a fragment simply fits together with the others. If not, the table decides about
+    /// it. There are branches only for cases that honest traffic never has, because a processor
+    /// can not predict which fragment comes next.
     #[inline]
     pub fn fits(
         &self,
@@ -299,20 +298,21 @@ impl<F> Young<F> {
         overlaps
     }
 
-    /// Whether one more piece may be held.
+    /// Whether the datagram can hold one more fragment.
     #[inline]
     pub const fn has_room(&self) -> bool {
         (self.tally.pieces as usize) < HELD
     }
 
-    /// Takes note of what a piece that was taken in costs, and when it came.
+    /// Adds the cost of a fragment that was taken in, and the time of its arrival.
     #[inline]
     pub fn charge(&mut self, bytes: u32, source_count: u32, now: Timestamp) {
         self.tally.charge(bytes, source_count);
         self.touched = now;
     }
 
-    /// Takes in a piece that fits, and for which there is room or that completes.
+    /// Takes in a fragment that fits. There must be room for it, unless it completes the
+    /// datagram.
     #[inline(always)]
     pub fn take_in(&mut self, piece: &Piece, frame: F) {
         let place = usize::from(self.tally.pieces) % LANES;
@@ -322,16 +322,15 @@ impl<F> Young<F> {
     }
 }
 
-/// The units that a piece covers: from the first to one behind the last.
+/// The units that a fragment covers, from the first to one behind the last.
 #[inline]
 fn units(piece: &Piece) -> (i16, i16) {
     let Run { start, end } = Run::of_bytes(piece.offset, piece.length);
     (start as i16, end as i16)
 }
 
-/// Puts frames in the order of where they start. Without a branch that depends on it (the
-/// least of those that are left is chosen and exchanged, maybe for itself), because no
-/// order can be foreseen.
+/// Sorts frames by their start. It chooses the least of the remaining frames and exchanges it,
+/// maybe for itself, without a branch on the order, because a processor can not predict that.
 #[inline]
 fn sort<F>(frames: &mut [F], starts: &mut [i16; LANES]) {
     let len = frames.len().min(LANES);

@@ -1,4 +1,4 @@
-//! With the nursery everything comes out as it would without.
+//! With the nursery all results are the same as without.
 
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ struct Worker {
     counters: DefragCounters,
     settings: Settings,
     now: Timestamp,
-    /// Everything settles after each step: as if there were no nursery.
+    /// False if everything settles after each step, as if there were no nursery.
     has_nursery: bool,
 }
 
-/// What a step leads to that can be seen from outside.
+/// The visible result of a step.
 #[derive(Debug, PartialEq)]
 struct Seen {
     outcome: Option<Outcome>,
@@ -92,7 +92,7 @@ impl Worker {
         if !self.has_nursery {
             reassembler.settle_all(&mut context);
         }
-        // Frames that go together have no order among themselves.
+        // The order among frames that are discarded together is not defined.
         discarded.sort_by_key(|discarded| discarded.0);
         let families = [Family::V4, Family::V6];
         let stages = [Stage::Newcomer, Stage::Progress, Stage::Dead(DropReason::FragOverlap)];
@@ -121,7 +121,7 @@ impl Worker {
     }
 }
 
-/// A piece of one of `ids` datagrams. Most go well together; some do not.
+/// A fragment of one of `ids` datagrams. Most fit together; some do not.
 fn piece(ids: u32) -> impl Strategy<Value = Piece> {
     let odd = prop::bool::weighted(0.03);
     let ecn = prop_oneof![30 => Just(Ecn::Ect0), 1 => Just(Ecn::Ce), 1 => Just(Ecn::NotEct)];
@@ -157,8 +157,8 @@ fn step(ids: u32) -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// As long as memory suffices: who makes room among those that began within the same
-    /// two milliseconds is not fixed.
+    /// This holds as long as memory suffices: the choice of a victim among datagrams that began
+    /// within the same two milliseconds is not defined.
     #[test]
     fn nothing_changes_from_outside(
         steps in prop_oneof![

@@ -8,7 +8,8 @@ use wire::{Family, Network};
 
 use crate::coverage::UNIT;
 
-/// Whose fragments may meet: those of one zone and of one outermost VLAN.
+/// The part of the network within which fragments can belong together: one zone and one
+/// outermost VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Realm(u32);
 
@@ -17,7 +18,7 @@ impl Realm {
     /// Bits that a realm may have.
     const BITS: u32 = 16 + Self::VLAN_BITS;
 
-    /// Fragments of a zone and of a VLAN identifier of 12 bits, 0 for frames without a tag.
+    /// The realm of a zone and a VLAN identifier of 12 bits, 0 for frames without a tag.
     #[inline]
     pub const fn new(zone: Zone, vlan: u16) -> Self {
         let vlan = vlan as u32 & ((1 << Self::VLAN_BITS) - 1);
@@ -34,7 +35,7 @@ impl Realm {
         (self.0 & ((1 << Self::VLAN_BITS) - 1)) as u16
     }
 
-    /// As a number.
+    /// The realm as a number.
     pub(crate) const fn number(self) -> u32 {
         self.0
     }
@@ -43,7 +44,7 @@ impl Realm {
 /// The identity of a datagram that comes in fragments: RFC 791 section 3.2 for
 /// IPv4; RFC 8200 section 4.5 for IPv6, where the protocol is no part of it.
 ///
-/// Packed, because two lines of the cache hold all of an incomplete datagram.
+/// Packed, because an incomplete datagram fills exactly two cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct DatagramKey {
@@ -51,23 +52,23 @@ pub struct DatagramKey {
     pub source: [u8; 16],
     /// Destination address, same form.
     pub destination: [u8; 16],
-    /// Identification; of IPv4 with the protocol in the highest byte.
+    /// Identification; for IPv4 with the protocol in the highest byte.
     id: u32,
-    /// The realm, and [`IS_V6`] for IPv6.
+    /// The realm, with [`IS_V6`] for IPv6.
     realm: u32,
 }
 
-/// Set beside the realm of IPv6.
+/// Flag in the field of the realm: the datagram is of IPv6.
 const IS_V6: u32 = 1 << Realm::BITS;
-/// Where the protocol lies that is part of an identification.
+/// Position of the IPv4 protocol in the identification.
 const PROTOCOL_SHIFT: u32 = 24;
 
 impl DatagramKey {
-    /// That of no datagram.
+    /// The key of no datagram.
     pub(crate) const UNSPECIFIED: Self =
         Self { source: [0; 16], destination: [0; 16], id: 0, realm: 0 };
 
-    /// That of a datagram over IPv4: its identification has 16 bits. Addresses are in the
+    /// The key of an IPv4 datagram. The identification has 16 bits; addresses are in the
     /// IPv4-mapped form.
     #[inline]
     pub const fn v4(
@@ -81,13 +82,13 @@ impl DatagramKey {
         Self { source, destination, id, realm: realm.number() }
     }
 
-    /// That of a datagram over IPv6.
+    /// The key of an IPv6 datagram.
     #[inline]
     pub const fn v6(realm: Realm, source: [u8; 16], destination: [u8; 16], id: u32) -> Self {
         Self { source, destination, id, realm: realm.number() | IS_V6 }
     }
 
-    /// Another datagram, for the same otherwise.
+    /// The same key with another identification.
     #[must_use]
     pub const fn with_id(self, id: u32) -> Self {
         let Self { source, destination, .. } = self;
@@ -119,26 +120,26 @@ impl DatagramKey {
         }
     }
 
-    /// Whose fragments it may consist of.
+    /// The realm of its fragments.
     #[inline]
     pub const fn realm(&self) -> Realm {
         Realm(self.realm & !IS_V6)
     }
 
-    /// All but the addresses and their family.
+    /// The key without the addresses and their family.
     #[inline]
     pub(crate) const fn rest(&self) -> [u32; 2] {
         [self.id, self.realm & !IS_V6]
     }
 
-    /// Whether both are the same, without a branch for each field.
+    /// Whether both keys are equal, without a branch for each field.
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {
         let (mine, others) = (self.words(), other.words());
         mine.iter().zip(&others).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
     }
 
-    /// All of it, in the processor's order.
+    /// The whole key, in the processor's byte order.
     #[inline]
     fn words(&self) -> [u64; 5] {
         let pair = |address: [u8; 16]| {
@@ -149,13 +150,13 @@ impl DatagramKey {
         [a, b, c, d, u64::from(self.id) | u64::from(self.realm) << 32]
     }
 
-    /// The keyed hash of the datagram (SipHash-1-3: an attacker who does not know
-    /// the key can not choose datagrams that collide). The low half is the place
-    /// in the index; the high half is free to choose a bucket by.
+    /// The keyed hash of the datagram (SipHash-1-3: an attacker who does not know the key can
+    /// not choose datagrams that collide). The low half is the place in the index; the high
+    /// half is free for the choice of a bucket.
     #[inline]
     pub fn hash(&self, secret: HashKey) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
-        // The length tells the families apart: SipHash takes it in at the end.
+        // SipHash takes in the length at its end, so the hashes of the families differ.
         match self.family() {
             Family::V4 => hasher.write_u64(
                 u64::from(last_word(self.source)) << 32 | u64::from(last_word(self.destination)),
@@ -213,19 +214,19 @@ impl Ecn {
     }
 }
 
-/// What the reassembler needs to know of a fragment.
+/// A fragment as the reassembler needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The datagram that it is a piece of.
+    /// The datagram that it belongs to.
     pub key: DatagramKey,
     /// Place in the fragmentable part of the datagram, bytes; a multiple of 8.
     pub offset: u16,
-    /// Payload, bytes; a multiple of 8 unless this is the last piece.
-    /// `offset + length` is at most 65535.
+    /// Payload, bytes; a multiple of 8 unless this is the last fragment. `offset + length` is
+    /// at most 65535.
     pub length: u16,
-    /// More pieces follow.
+    /// More fragments follow.
     pub more: bool,
-    /// ECN field of this piece.
+    /// ECN field of this fragment.
     pub ecn: Ecn,
     /// Bytes before the payload that count against the 65535 bytes of the
     /// datagram: the IPv4 header, or the extension headers before the IPv6
@@ -234,12 +235,12 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The piece that a packet is; `None` for a whole datagram and for an atomic
-    /// fragment (RFC 6946), which is one: those have nothing to wait for.
+    /// The fragment in a packet; `None` for a whole datagram and for an atomic fragment (RFC
+    /// 6946), which is one: those have nothing to wait for.
     ///
-    /// `network` is what [`wire::dissect`] found, so that misaligned and oversized
-    /// fragments, empty ones, and first fragments without their header chain (RFC
-    /// 7112, RFC 1858) never get here.
+    /// `network` is the result of [`wire::dissect`], so misaligned and oversized fragments,
+    /// empty ones, and first fragments without their header chain (RFC 7112, RFC 1858) never
+    /// get here.
     #[inline]
     pub fn of(network: &Network, realm: Realm) -> Option<Self> {
         let fragment = network.fragment.filter(|fragment| !fragment.is_atomic())?;
@@ -260,13 +261,13 @@ impl Piece {
         })
     }
 
-    /// One past the last byte in the datagram.
+    /// Offset one past its last byte in the datagram.
     pub const fn end(&self) -> u16 {
         self.offset.saturating_add(self.length)
     }
 
-    /// Why no datagram may contain this piece, whatever else it consists of. The
-    /// dissector lets no such piece pass.
+    /// The reason why no datagram can contain this fragment. The dissector lets no such
+    /// fragment pass.
     #[inline]
     pub(crate) fn fault(&self) -> Option<DropReason> {
         if self.length == 0 {

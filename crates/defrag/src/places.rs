@@ -1,4 +1,4 @@
-//! Where a datagram is looked for first.
+//! A fast hash by which the reassembler looks for a datagram first.
 
 use std::hash::Hasher;
 
@@ -9,21 +9,21 @@ use wire::Family;
 use crate::nursery::{PLACES, SEATS};
 use crate::piece::{DatagramKey, last_word};
 
-/// 32-bit words of an IPv6 key; one of IPv4 has fewer.
+/// 32-bit words of an IPv6 key; an IPv4 key has fewer.
 const WORDS: usize = 10;
-/// The secrets that the identifications of IPv4 and of IPv6 are multiplied by.
+/// The indices of the secrets that multiply the identifications of IPv4 and of IPv6.
 const OF_IDS: [usize; 2] = [2, 8];
-/// So many datagrams that a sender numbers one after the other never meet in the nursery.
+/// This many datagrams with consecutive identifications never share a place in the nursery.
 const FOLLOWING: u64 = SEATS as u64;
 
-/// A keyed hash for the places where a meeting costs little: the nursery and the
-/// datagrams seen lately. It takes two multiplications for IPv4, where SipHash takes a
-/// hundred instructions.
+/// A keyed hash for tables where a collision costs little: the nursery and the cache of recent
+/// datagrams. It takes two multiplications for IPv4, where SipHash takes a hundred
+/// instructions.
 ///
-/// Pair-multiply-shift (Thorup, "High speed hashing for integers and strings", 2015,
-/// section 3.5): two given keys of a family meet in the high half with a probability of
-/// 2^-32, whichever they are. But somebody who finds two that do learns more than from
-/// SipHash, so what must hold in that case too is found by [`DatagramKey::hash`].
+/// Pair-multiply-shift (Thorup, "High speed hashing for integers and strings", 2015, section
+/// 3.5): two given keys of a family have the same high half with a probability of 2^-32,
+/// whichever they are. But an attacker who finds a collision learns more about the secrets than
+/// from SipHash. So every structure that must withstand that uses [`DatagramKey::hash`].
 #[derive(Debug)]
 pub(crate) struct Places {
     secrets: [u64; WORDS],
@@ -40,7 +40,7 @@ impl Places {
         };
         let mut secrets = std::array::from_fn(|word| number(word, 0));
         for word in OF_IDS {
-            // Fifteen of sixteen do.
+            // Fifteen of sixteen secrets pass.
             let mut attempts = 1..;
             while !keeps_followers_apart(secrets[word])
                 && let Some(attempt) = attempts.next()
@@ -76,14 +76,14 @@ impl Places {
     }
 }
 
-/// Whether identifications that follow each other have places of their own in the nursery if
-/// this is what they are multiplied by. What is added to it before, for VLAN and zone, has
-/// 24 bits in zones up to 4095; of a higher number some may meet.
+/// Whether consecutive identifications have different places in the nursery with this
+/// multiplier. VLAN and zone are added before the multiplication; up to zone 4095 that sum has
+/// 24 bits. With a higher zone some identifications may share a place.
 ///
-/// That refuses some secrets, so two given keys meet a little more often with those that are
-/// left: by one in fifteen at most.
+/// This check refuses some secrets, so two given keys collide a little more often with the
+/// remaining ones: by one in fifteen at most.
 fn keeps_followers_apart(multiplier: u64) -> bool {
-    /// All places, in units of 2^-32 of one.
+    /// The size of the whole table, in units of 2^-32 of a place.
     const ROUND: u64 = (PLACES as u64) << 32;
     const PLACE: u64 = 1 << 32;
     (1..=FOLLOWING).all(|distance| {

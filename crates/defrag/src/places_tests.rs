@@ -19,7 +19,7 @@ fn key() -> impl Strategy<Value = DatagramKey> {
 }
 
 proptest! {
-    /// That two given keys meet takes one secret in 2^32.
+    /// Two given keys collide with one secret in 2^32.
     #[test]
     fn every_bit_of_a_key_matters(key in key(), bit in 0usize..308, secret in any::<(u64, u64)>()) {
         let places = Places::new(HashKey(secret.0, secret.1));
@@ -49,7 +49,7 @@ proptest! {
         } else {
             DatagramKey::v4(realm, other.source, other.destination, protocol, id)
         };
-        // What was put in comes out again.
+        // The fields come out as they were put in.
         prop_assert_eq!((other.realm(), other.id(), other.family()), (realm, id, key.family()));
         prop_assert_ne!(places.of(&key), places.of(&other));
         prop_assert_eq!(places.of(&key), Places::new(HashKey(secret.0, secret.1)).of(&key));
@@ -60,8 +60,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Otherwise, with one secret in 250, all datagrams of all senders that number them in turn
-    /// would put each other out of the nursery.
+    /// Without this, with one secret in 250, all datagrams of all senders that number them
+    /// consecutively would push each other out of the nursery.
     #[test]
     fn datagrams_that_follow_each_other_never_meet(
         key in key(),

@@ -8,7 +8,7 @@ use crate::piece::{DatagramKey, Piece};
 use crate::slab::{NONE, Slot};
 use crate::tally::Tally;
 
-/// An incomplete datagram: two cache lines, who it is and how far it is.
+/// An incomplete datagram in two cache lines: its identity and its state.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Queue {
@@ -16,7 +16,7 @@ pub(crate) struct Queue {
     pub state: State,
 }
 
-/// What finds a queue.
+/// The part of a queue that look-ups read.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Identity {
@@ -29,13 +29,13 @@ pub(crate) struct Identity {
     pub stage: Stage,
 }
 
-/// What a piece changes.
+/// The part of a queue that a fragment changes.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct State {
     pub coverage: Coverage,
     pub peers: Link,
-    /// The pieces in the order of arrival.
+    /// Slot of the first fragment; the fragments are linked in the order of arrival.
     pub first: u32,
     pub last: u32,
     pub tally: Tally,
@@ -44,20 +44,20 @@ pub(crate) struct State {
 const _: () = assert!(size_of::<Identity>() == 64 && size_of::<State>() == 64);
 const _: () = assert!(size_of::<Slot<Queue>>() == 128, "free places need no room of their own");
 
-/// Where a datagram stands.
+/// The stage of an incomplete datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// One piece is held.
+    /// One fragment is held.
     Newcomer,
-    /// Two or more pieces are held.
+    /// Two or more fragments are held.
     Progress,
-    /// The datagram was given up for a reason that condemns its later pieces too,
-    /// and is remembered until its time is over.
+    /// The datagram was given up for a reason that condemns its later fragments too, and is
+    /// remembered until its timeout.
     Dead(DropReason),
 }
 
 impl Stage {
-    /// How many there are, the reasons of death not counted.
+    /// Number of stages; the reasons of `Dead` do not count.
     pub const COUNT: usize = 3;
 
     /// True for a datagram that was given up and is only remembered.
@@ -75,18 +75,18 @@ impl Stage {
     }
 }
 
-/// What a piece is to a queue.
+/// The judgement on a fragment for a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     /// It brings nothing new.
     Duplicate,
     /// With it the datagram can not be right.
     Fatal(DropReason),
-    /// It is the last one that was missing.
+    /// It is the last fragment that was missing.
     Completes,
-    /// It is to be held.
+    /// It has to be held.
     Fits {
-        /// The runs do not suffice any more.
+        /// True if the runs do not suffice any more.
         needs_map: bool,
     },
 }
@@ -100,13 +100,13 @@ impl Identity {
 }
 
 impl State {
-    /// A datagram that no piece is linked to yet.
+    /// A datagram whose fragments are not linked to it yet.
     #[inline]
     pub const fn of(coverage: Coverage, tally: Tally) -> Self {
         Self { coverage, peers: Link::ALONE, first: NONE, last: NONE, tally }
     }
 
-    /// What a piece would be. Changes nothing.
+    /// Judges a fragment. Changes nothing.
     #[inline]
     pub fn judge(&self, piece: &Piece, pieces_per_4k: u16) -> Judgement {
         if let Some(reason) = piece.fault().or_else(|| self.tally.conflict_of_ends(piece)) {
@@ -134,7 +134,7 @@ impl State {
         Judgement::Fits { needs_map: missing && (crowded || self.coverage.would_overflow(range)) }
     }
 
-    /// Marks the place of a piece as covered.
+    /// Marks the range of a fragment as covered.
     #[inline]
     pub fn cover(&mut self, piece: &Piece) {
         self.coverage.fill(Run::of_bytes(piece.offset, piece.length));

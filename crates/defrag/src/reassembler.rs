@@ -14,58 +14,58 @@ use crate::sources::Sources;
 use crate::tally::Tally;
 use crate::{DatagramKey, Memory, Piece, Settings, Summary, Why};
 
-/// Places for datagrams that a piece has gone to lately: 1 KiB, so that those
-/// that a sender interleaves rarely meet.
+/// Places in the cache of recent datagrams: 1 KiB, so that the datagrams that one sender
+/// interleaves rarely share a place.
 const NEAR: usize = 256;
-/// Bitmaps that are kept for the next datagrams.
+/// Bitmaps that are kept for later datagrams.
 const MAPS_KEPT: usize = 64;
 
-/// What the reassembler needs to know about a frame that it keeps.
+/// A frame that the reassembler can keep.
 pub trait Buffer {
-    /// Memory that it occupies, bytes, slack included: what is charged.
+    /// Memory that it occupies, bytes, slack included; the reassembler charges it.
     fn footprint(&self) -> usize;
 }
 
-/// What reassembly needs from its worker.
+/// The parts of a worker that reassembly uses.
 pub struct Context<'a, F> {
     /// The time.
     pub now: Timestamp,
     /// Tunables.
     pub settings: &'a Settings,
-    /// What the worker may hold.
+    /// The worker's share of fragment memory.
     pub memory: &'a mut Memory,
     /// Counters of the worker.
     pub counters: &'a mut DefragCounters,
-    /// Gets every frame that is not delivered, with the reason and its numbers.
+    /// Gets every frame that is not delivered, with the reason.
     pub discard: &'a mut dyn FnMut(F, Why),
 }
 
-/// What became of a fragment.
+/// The fate of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is held until the others are there.
+    /// It is held until the others have come.
     Held,
-    /// It was the last one that was missing.
+    /// It was the last fragment that was missing.
     Complete(Summary),
-    /// It went to [`Context::discard`], maybe with the others of its datagram.
+    /// It went to [`Context::discard`], maybe with the other fragments of its datagram.
     Refused,
 }
 
-/// A fragment that has come, beside its frame.
+/// A fragment that has arrived, without its frame.
 #[derive(Clone, Copy)]
 struct Arrival<'a> {
     piece: &'a Piece,
     place: u32,
     bucket: u16,
-    /// Fragments that its source has sent so far.
+    /// Number of fragments that its source has sent so far.
     source_count: u32,
 }
 
-/// A piece that is held.
+/// A fragment that is held.
 #[derive(Debug)]
 pub(crate) struct Held<F> {
     pub frame: F,
-    /// The piece that arrived after this one.
+    /// Slot of the fragment that arrived after this one.
     pub next: u32,
     pub offset: u16,
 }
@@ -84,25 +84,25 @@ pub struct Reassembler<F> {
     pub(crate) places: Places,
     #[expect(clippy::vec_box, reason = "they move between here and the queues")]
     spare_maps: Vec<Box<Map>>,
-    /// Datagrams that pieces went to lately, by place. Most pieces follow one of their
-    /// own closely, and the index is not asked for them. What is gone may still be
-    /// named here.
+    /// The slots of recent datagrams, by place. Most fragments closely follow one of the same
+    /// datagram, and then need no look-up in the index. An entry may name a slot whose datagram
+    /// is gone.
     near: [u32; NEAR],
-    /// Offsets and slots of the pieces of a datagram while they are put in order, the
-    /// offset in the high half.
+    /// Offsets and slots of the fragments of a datagram while they are sorted, with the offset
+    /// in the high half.
     order: Vec<u64>,
 }
 
 impl<F: Buffer> Reassembler<F> {
-    /// Charged for a datagram beside its pieces, bytes.
+    /// Bytes charged for a datagram beside its fragments.
     pub const QUEUE_BYTES: u64 = size_of::<Slot<Queue>>() as u64 + INDEX_BYTES;
-    /// Charged for a piece beside its frame, bytes.
+    /// Bytes charged for a fragment beside its frame.
     pub const PIECE_BYTES: u64 = size_of::<Slot<Held<F>>>() as u64;
-    /// Charged for the bitmap of a datagram with many gaps or pieces, bytes.
+    /// Bytes charged for the bitmap of a datagram with many gaps or fragments.
     pub const MAP_BYTES: u64 = size_of::<Map>() as u64;
 
-    /// A reassembler that holds nothing. `secret` keys all hashes; those that exchange
-    /// datagrams have the same.
+    /// An empty reassembler. `secret` keys all hashes; reassemblers that exchange datagrams
+    /// must have the same.
     pub fn new(secret: HashKey) -> Self {
         Self {
             nursery: Nursery::new(),
@@ -119,8 +119,8 @@ impl<F: Buffer> Reassembler<F> {
         }
     }
 
-    /// Datagrams that hold memory, those that were given up and are remembered
-    /// among them.
+    /// Number of datagrams that hold memory, including those that were given up and are
+    /// remembered.
     pub fn len(&self) -> usize {
         self.nursery.len() + self.queues.len()
     }
@@ -137,7 +137,7 @@ impl<F: Buffer> Reassembler<F> {
             + young.map(|young| u64::from(young.tally.charged)).sum::<u64>()
     }
 
-    /// Memory of the bookkeeping, bytes, the frames not counted.
+    /// Memory of the bookkeeping, bytes; the frames do not count.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.nursery.memory_bytes()
@@ -147,9 +147,9 @@ impl<F: Buffer> Reassembler<F> {
             + self.spare_maps.len() * size_of::<Map>()
     }
 
-    /// Takes in a fragment. `bucket` is the one that owns the datagram. When the fragment
-    /// makes its datagram complete, the frames are appended to `complete` in the order of
-    /// their offsets; otherwise nothing is.
+    /// Takes in a fragment. `bucket` is the one that owns the datagram. If the fragment
+    /// completes its datagram, the frames are appended to `complete` in the order of their
+    /// offsets; otherwise `complete` stays as it is.
     pub fn insert(
         &mut self,
         piece: &Piece,
@@ -190,7 +190,7 @@ impl<F: Buffer> Reassembler<F> {
         Outcome::Held
     }
 
-    /// Takes in a fragment that does not plainly fit to its young datagram.
+    /// Takes in a fragment that does not simply fit its datagram in the nursery.
     #[cold]
     #[inline(never)]
     fn insert_unusual(
@@ -207,7 +207,7 @@ impl<F: Buffer> Reassembler<F> {
         }
     }
 
-    /// Takes in a fragment of a datagram of the table.
+    /// Takes in a fragment of a datagram in the table.
     #[inline(never)]
     fn insert_settled(
         &mut self,
@@ -223,7 +223,7 @@ impl<F: Buffer> Reassembler<F> {
         }
         let Queue { identity, state } = &mut self.queues[slot];
         if let Stage::Dead(reason) = identity.stage {
-            // Its own pieces are no sign that its identification was used again.
+            // Fragments of the same datagram do not mean that its identification is used again.
             state.tally.source_count = source_count;
             let why = Why::unfinished(reason, &self.queues[slot], context.now);
             return discard(frame, why, context);
@@ -269,7 +269,7 @@ impl<F: Buffer> Reassembler<F> {
         self.near[place as usize % NEAR] = slot;
     }
 
-    /// Whether a piece may still join a datagram; ends the datagram if not.
+    /// Whether a fragment may still join a datagram; ends the datagram if not.
     #[inline]
     fn goes_on(&mut self, slot: u32, source_count: u32, context: &mut Context<'_, F>) -> bool {
         let Queue { identity, state } = &self.queues[slot];
@@ -287,7 +287,7 @@ impl<F: Buffer> Reassembler<F> {
         true
     }
 
-    /// Begins a datagram with its first piece to arrive.
+    /// Begins a datagram with the first fragment to arrive.
     #[inline]
     fn open(&mut self, arrival: Arrival<'_>, frame: F, context: &mut Context<'_, F>) -> Outcome {
         let Arrival { piece, place, bucket, source_count } = arrival;
@@ -311,7 +311,7 @@ impl<F: Buffer> Reassembler<F> {
         Outcome::Held
     }
 
-    /// Adds a piece that was judged to fit.
+    /// Adds a fragment that was judged to fit.
     #[inline]
     fn extend(
         &mut self,
@@ -326,7 +326,8 @@ impl<F: Buffer> Reassembler<F> {
         let map_bytes = if needs_map { Self::MAP_BYTES } else { 0 };
         let bytes = Self::PIECE_BYTES + frame.footprint() as u64 + map_bytes;
         if !self.make_room(family, bytes, slot, context) {
-            // Fragments are not sent again: without this one it can not be completed.
+            // Senders do not repeat fragments: without this one the datagram can not be
+            // completed.
             let why = Why::no_memory(family, bytes, context.settings);
             self.kill(slot, why, context);
             return discard(frame, why, context);
@@ -352,8 +353,8 @@ impl<F: Buffer> Reassembler<F> {
         Outcome::Held
     }
 
-    /// Hands out a datagram of which `piece` was the last one missing. It needs no
-    /// room, so it can not fail for want of it.
+    /// Delivers a datagram that `piece` completes. It needs no more memory, so lack of memory
+    /// can not stop it.
     #[inline]
     fn finish(
         &mut self,
@@ -380,7 +381,7 @@ impl<F: Buffer> Reassembler<F> {
         summary
     }
 
-    /// Hands out the pieces from slot `at` on and the last one to arrive, by offset.
+    /// Delivers the fragments from slot `at` on and the last one to arrive, sorted by offset.
     #[inline]
     fn put_in_order(&mut self, mut at: u32, offset: u16, frame: F, complete: &mut Vec<F>) {
         self.order.clear();
@@ -401,7 +402,7 @@ impl<F: Buffer> Reassembler<F> {
         complete.extend(behind.iter().filter_map(&mut held));
     }
 
-    /// Gives a queue the map that it needs, and counts the pieces it has in it.
+    /// Gives a queue a bitmap, and counts in it the fragments that the queue holds.
     #[cold]
     fn spread(&mut self, slot: u32) {
         let map = self.spare_maps.pop().unwrap_or_else(Map::boxed);
@@ -422,11 +423,11 @@ impl<F: Buffer> Reassembler<F> {
     }
 }
 
-/// A place in the index: a pair takes 6 of the 64 bytes of a line, and two fifths
-/// of the places are used.
+/// Bytes charged for a place in the index: a pair takes 6 of the 64 bytes of a line, and two
+/// fifths of the places are used.
 const INDEX_BYTES: u64 = 16;
 
-/// Holds a piece as the last of a datagram.
+/// Appends a fragment to the list of a datagram.
 #[inline]
 pub(crate) fn append<F>(pieces: &mut Slab<Held<F>>, state: &mut State, held: Held<F>) {
     let slot = pieces.insert(held);
@@ -436,14 +437,14 @@ pub(crate) fn append<F>(pieces: &mut Slab<Held<F>>, state: &mut State, held: Hel
     }
 }
 
-/// Refuses a fragment without a datagram.
+/// Refuses a fragment that has no datagram.
 #[cold]
 fn refuse<F>(frame: F, why: Why, context: &mut Context<'_, F>) -> Outcome {
     context.counters.reasm_fails += 1;
     discard(frame, why, context)
 }
 
-/// Apart from the way of the others, which needs the registers.
+/// A function of its own, so that it takes no registers from the common path.
 #[cold]
 #[inline(never)]
 fn discard<F>(frame: F, why: Why, context: &mut Context<'_, F>) -> Outcome {

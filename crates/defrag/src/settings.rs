@@ -13,23 +13,23 @@ pub struct Settings {
     pub v4: FamilySettings,
     /// IPv6.
     pub v6: FamilySettings,
-    /// Fragments that a source may send between two fragments of one of its IPv4
-    /// datagrams before its identifications count as used up; 0 switches this off.
+    /// Fragments that a source may send between two fragments of one of its IPv4 datagrams
+    /// before its identifications count as used again; 0 switches this off.
     pub max_dist: u32,
-    /// Pieces of a datagram that may begin in an aligned block of 4096 bytes; 512
-    /// is no bound.
+    /// Fragments of a datagram that may begin in an aligned block of 4096 bytes; 512 is no
+    /// bound.
     pub pieces_per_4k: u16,
 }
 
 /// The limits of a family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FamilySettings {
-    /// Most bytes that the fragments of the gateway hold.
+    /// Most bytes that the fragments held by the gateway may occupy.
     pub high_thresh: u64,
-    /// Bytes of them that datagrams of which several pieces have arrived may hold
-    /// while others wait for their second piece. More than `high_thresh` is as much.
+    /// Bytes of these that datagrams in several fragments may hold while others wait for their
+    /// second fragment. A value above `high_thresh` counts as `high_thresh`.
     pub low_thresh: u64,
-    /// How long a datagram may take from its first fragment on, seconds.
+    /// Longest time from the first fragment of a datagram to its completion, seconds.
     pub time: u32,
 }
 
@@ -38,8 +38,8 @@ impl FamilySettings {
         Duration::from_secs(self.time as u64)
     }
 
-    /// Whether the time of a datagram is over. In plain numbers, because it is
-    /// asked for each fragment.
+    /// Whether the timeout of a datagram has passed. It calculates in plain numbers, because it
+    /// runs for each fragment.
     #[inline]
     pub(crate) const fn is_due(&self, created: Timestamp, now: Timestamp) -> bool {
         now.as_nanos().saturating_sub(created.as_nanos()) >= self.time as u64 * 1_000_000_000
@@ -87,7 +87,7 @@ impl Default for Settings {
     }
 }
 
-/// Most bytes that can be asked for.
+/// Largest limit that can be set, bytes.
 const MOST_BYTES: u64 = 1 << 40;
 
 declare_tunables! {
@@ -96,7 +96,7 @@ declare_tunables! {
         "Most bytes that incomplete IPv4 datagrams may hold.",
         [v4.high_thresh];
     "ipfrag_low_thresh", Bytes, 3_145_728, 0..=MOST_BYTES,
-        "Bytes that IPv4 datagrams of which several fragments have come may hold; the rest is kept for new ones. More than ipfrag_high_thresh is as much as that.",
+        "Bytes that IPv4 datagrams with several fragments may hold; the rest is kept for new ones. A value above ipfrag_high_thresh counts as that limit.",
         [v4.low_thresh];
     "ipfrag_time", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long an IPv4 datagram may take from its first fragment to its last.",
@@ -111,7 +111,7 @@ declare_tunables! {
         "Most bytes that incomplete IPv6 datagrams may hold.",
         [v6.high_thresh];
     "ip6frag_low_thresh", Bytes, 3_145_728, 0..=MOST_BYTES,
-        "Bytes that IPv6 datagrams of which several fragments have come may hold; the rest is kept for new ones. More than ip6frag_high_thresh is as much as that.",
+        "Bytes that IPv6 datagrams with several fragments may hold; the rest is kept for new ones. A value above ip6frag_high_thresh counts as that limit.",
         [v6.low_thresh];
     "ip6frag_time", Seconds, 60, 0..=LONGEST_TIMEOUT,
         "How long an IPv6 datagram may take from its first fragment to its last.",

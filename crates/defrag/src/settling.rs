@@ -1,4 +1,4 @@
-//! From the nursery to the table.
+//! Moving datagrams from the nursery to the table.
 
 use flow::DropReason;
 
@@ -7,13 +7,14 @@ use crate::memory::family_index;
 use crate::nursery::{SEATS, YOUTH};
 use crate::reassembler::{Buffer, Context, Reassembler, append};
 
-/// Datagrams that may settle out of their turn, while older ones are young, before these have
-/// to settle too. One that settles looks for its place by age among no more than these.
+/// All datagrams settle once this many have settled out of their turn, while older ones stayed in
+/// the nursery. So a datagram that settles searches for its place by age among no more than this
+/// many younger ones.
 pub(crate) const MOST_AHEAD: u8 = 32;
 
 impl<F: Buffer> Reassembler<F> {
-    /// Moves a datagram to the table out of its turn. Returns its slot, `None` if the index
-    /// has no place for it and it was given up.
+    /// Moves a datagram to the table out of its turn. Returns its slot; `None` if the index had
+    /// no place for it, so that it was given up.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle(&mut self, seat: u8, context: &mut Context<'_, F>) -> Option<u32> {
@@ -27,8 +28,8 @@ impl<F: Buffer> Reassembler<F> {
         slot
     }
 
-    /// Moves the oldest datagrams to the table. Together they look at each datagram that
-    /// settled before them, and is younger, once.
+    /// Moves the oldest datagrams to the table. Together they visit each younger datagram that
+    /// settled before them once.
     #[cold]
     #[inline(never)]
     fn settle_oldest(&mut self, count: usize, context: &mut Context<'_, F>) {
@@ -46,7 +47,8 @@ impl<F: Buffer> Reassembler<F> {
         self.settle_oldest(self.nursery.len() / 2, context);
     }
 
-    /// Moves everything to the table: then nothing there is younger than what is young.
+    /// Moves all datagrams to the table. Then none in the table is younger than one in the
+    /// nursery.
     #[inline]
     pub(crate) fn settle_all(&mut self, context: &mut Context<'_, F>) {
         self.nursery.ahead = 0;
@@ -55,7 +57,7 @@ impl<F: Buffer> Reassembler<F> {
         }
     }
 
-    /// Moves to the table what is not young any more.
+    /// Moves the datagrams to the table that have been in the nursery for [`YOUTH`].
     pub(crate) fn settle_grown_up(&mut self, context: &mut Context<'_, F>) {
         let now = context.now;
         if now.since(self.nursery.swept) < YOUTH {
@@ -69,8 +71,8 @@ impl<F: Buffer> Reassembler<F> {
         }
     }
 
-    /// Moves a datagram from its seat to a slot, and to its place by age: those that are
-    /// younger came within the last moments. Says in `entered` where that is.
+    /// Moves a datagram from its seat to a slot, and to its place by age; only datagrams of the
+    /// last moments are younger. Records in `entered` where that is.
     fn move_in(&mut self, seat: u8, entered: &mut [Entered; 2]) -> u32 {
         let (mut queue, pieces) = self.nursery.leave(seat, self.secret);
         pieces.for_each(|held| append(&mut self.pieces, &mut queue.state, held));
@@ -83,7 +85,8 @@ impl<F: Buffer> Reassembler<F> {
         slot
     }
 
-    /// Puts a datagram into the index. False if there is no place and it was given up.
+    /// Puts a datagram into the index. False if the index has no place, so that it was given
+    /// up.
     pub(crate) fn file(&mut self, slot: u32, place: u32, context: &mut Context<'_, F>) -> bool {
         let (queues, hash) = (&self.queues, self.queues[slot].identity.hash);
         let filed = self.index.insert(hash, slot, |slot| queues[slot].identity.hash).is_ok();

@@ -1,30 +1,29 @@
-//! Where queues and pieces lie: chunks that never move, so that growth copies
-//! nothing, and freed places that are used again, so that nothing is allocated in
-//! steady state.
+//! Storage of queues and fragments. Its chunks never move, so growth copies nothing; freed
+//! places are used again, so the steady state allocates nothing.
 
 use std::ops::{Index, IndexMut};
 
 use crate::steps::step;
 
-/// Places that are added at a time.
+/// Places that a chunk adds.
 const CHUNK: usize = 128;
-/// Chunks that are kept for the next burst when nothing is held.
+/// Chunks that an empty slab keeps for the next burst.
 const CHUNKS_KEPT: usize = 16;
-/// No place.
+/// The number of no slot.
 pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(crate) enum Slot<T> {
-    /// With the next free place.
+    /// Holds the next free slot.
     Free(u32),
     Used(T),
 }
 
-/// Values by slot number. A slot is stable as long as its value is held.
+/// Values by slot number. A value keeps its slot as long as it is held.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     chunks: Vec<Box<[Slot<T>; CHUNK]>>,
-    /// First free place. Last freed is first used, because it is the one most
+    /// First free slot. The slot that was freed last is used first, because it is the one most
     /// likely in cache.
     free: u32,
     len: usize,
@@ -35,12 +34,12 @@ impl<T> Slab<T> {
         Self { chunks: Vec::new(), free: NONE, len: 0 }
     }
 
-    /// Values held.
+    /// Number of values held.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Places that exist, used or free.
+    /// Number of slots, used or free.
     pub fn slots(&self) -> u32 {
         (self.chunks.len() * CHUNK) as u32
     }
@@ -100,7 +99,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Drops the value in a slot where it lies.
+    /// Drops the value in a slot without moving it.
     #[inline]
     pub fn clear(&mut self, slot: u32) {
         let free = self.free;
@@ -111,11 +110,10 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Gives memory back if nothing is held and a burst has left a lot of it. Until then
-    /// it waits for the next burst; it is no more than the limits of what may be held have
-    /// allowed. To give back what is free behind the last used place, low places would
-    /// have to be used first, chunk by chunk: tried, and a piece of a datagram of 45 took 11 %
-    /// more instructions for it.
+    /// Gives memory back if nothing is held and a burst has left a lot of it. Before that the
+    /// memory waits for the next burst; the limits on held memory bound it. To free unused
+    /// chunks earlier, the slab would have to use low slots first, chunk by chunk. That was
+    /// tried: a fragment of a datagram of 45 then took 11 % more instructions.
     pub fn shrink(&mut self) {
         if self.len == 0 && self.chunks.len() > CHUNKS_KEPT {
             *self = Self::new();
@@ -144,7 +142,7 @@ impl<T> Index<u32> for Slab<T> {
         step();
         match &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK] {
             Slot::Used(value) => value,
-            // As with a slice: whoever has the number of a slot holds its value.
+            // As with a slice: code that has the number of a slot knows that a value is in it.
             Slot::Free(_) => panic!("slot {slot} is free"),
         }
     }

@@ -1,9 +1,9 @@
-//! Protection against identifications that come round again.
+//! Protection against identifications that are used again too soon.
 //!
-//! A 16-bit identification is used up in seconds at today's rates, and pieces of
-//! two datagrams with the same one would be put together (RFC 4963). A datagram
-//! whose source has sent many other fragments since it last grew is therefore not
-//! continued, as the kernel does with `ipfrag_max_dist`.
+//! A sender uses up 16-bit identifications in seconds at today's rates, and fragments of two
+//! datagrams with the same one would be put together (RFC 4963). So a datagram ends if its
+//! source has sent many other fragments since the last one of it, as with the kernel's
+//! `ipfrag_max_dist`.
 
 use std::hash::Hasher;
 
@@ -13,18 +13,18 @@ use wire::Family;
 
 use crate::piece::{Piece, Realm, last_word};
 
-/// log2 of the counters: 32 KiB for each worker.
+/// log2 of the number of counters: 32 KiB for each worker.
 const BITS: u32 = 13;
 
 /// How many fragments each source has sent, modulo 2^32.
 ///
-/// Sources may share a counter. It then runs too fast, which gives up a datagram
-/// too early at worst and never continues a wrong one, and the keyed choice of
-/// the counter lets nobody aim at another's.
+/// Sources may share a counter. It then runs too fast. At worst that gives up a datagram too
+/// early; it never continues a wrong one. The choice of the counter is keyed, so nobody can aim
+/// at another's.
 #[derive(Debug)]
 pub(crate) struct Sources {
     counters: Box<[u32; 1 << BITS]>,
-    /// Odd and secret.
+    /// An odd secret.
     multiplier: u64,
 }
 

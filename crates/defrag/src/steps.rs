@@ -1,7 +1,7 @@
-//! Counts the steps of the algorithms while tests run, so that a test can tell
-//! what they cost without a clock. Otherwise it is nothing.
+//! Counts the steps of the algorithms in tests, so that a test can measure cost without a
+//! clock. Outside of tests it does nothing.
 
-/// One more look at a piece, a queue, a run or a word of a bitmap.
+/// Counts one more visit to a fragment, a queue, a run or a word of a bitmap.
 #[inline(always)]
 pub(crate) fn step() {
     #[cfg(test)]
@@ -13,7 +13,7 @@ thread_local! {
     static COUNT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// The steps that `act` takes.
+/// The number of steps that `act` takes.
 #[cfg(test)]
 pub(crate) fn steps_of<T>(act: impl FnOnce() -> T) -> (T, u64) {
     let before = COUNT.get();

@@ -1,4 +1,4 @@
-//! What is known of an incomplete datagram beside where its pieces lie.
+//! Sums over the fragments of an incomplete datagram.
 
 use std::hint::select_unpredictable;
 
@@ -6,34 +6,33 @@ use flow::{DropReason, Timestamp};
 
 use crate::piece::{Ecn, Piece};
 
-/// Sums over the pieces that are held.
+/// Sums over the fragments that are held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
-    /// Memory charged for the queue and all that it holds, bytes.
+    /// Memory charged for the queue and its fragments, bytes.
     pub charged: u32,
-    /// Fragments that the source had sent when the last piece was added.
+    /// Number of fragments that the source had sent when the last one of this datagram came.
     pub source_count: u32,
     pub pieces: u16,
     /// Payload held, bytes.
     pub received: u16,
-    /// Highest end of a piece.
+    /// Highest end of a fragment, bytes.
     pub reach: u16,
-    /// End of the datagram, 0 until the last piece has come.
+    /// End of the datagram in bytes, 0 until the last fragment has come.
     pub total: u16,
-    /// When the last piece came, microseconds modulo 2^32.
+    /// Arrival of the latest fragment, microseconds modulo 2^32.
     pub touched: u32,
-    /// [`Piece::header`] of the first piece, 0 until it has come.
+    /// [`Piece::header`] of the fragment at offset 0, 0 until it has come.
     pub header: u16,
     pub ecn: EcnSeen,
-    /// No piece has come after one that lies behind it.
+    /// True if no fragment has come after one that lies behind it.
     pub in_order: bool,
 }
 
-/// The ECN fields of the pieces so far.
+/// The ECN fields of the fragments so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EcnSeen {
-    /// One bit for each value that was seen; above them the value of the first
-    /// piece, which lies at offset 0.
+    /// One bit for each value seen, and above these the value of the fragment at offset 0.
     bits: u8,
 }
 
@@ -52,46 +51,46 @@ impl EcnSeen {
         Self { bits: self.bits | Self::of(piece).bits }
     }
 
-    /// False if a piece that can not carry a mark is mixed with one that can (RFC
-    /// 3168 section 5.3).
+    /// False if a fragment that can not carry a mark is mixed with one that can (RFC 3168
+    /// section 5.3).
     #[inline]
     const fn is_allowed(self) -> bool {
         let seen = self.bits & 0x0f;
         seen & Self::NOT_ECT == 0 || seen == Self::NOT_ECT
     }
 
-    /// True if all pieces so far had this field.
+    /// True if all fragments so far had this field.
     #[inline]
     const fn is_only(self, ecn: Ecn) -> bool {
         (self.bits & 0x0f) >> (ecn as u8) == 1
     }
 
-    /// A field that was seen beside this one, which may be among those that were.
+    /// A field other than `found` that was seen.
     pub fn other_than(self, found: Ecn) -> Ecn {
         let others = self.bits & 0x0f & !(1 << found as u8);
         Ecn::of(others.trailing_zeros() as u8)
     }
 
-    /// The ECN field of the whole: congestion that any piece has met, or what the
-    /// first piece says.
+    /// The ECN field of the whole datagram: congestion if any fragment met it, otherwise the
+    /// field of the fragment at offset 0.
     fn merged(self) -> Ecn {
         if self.bits & Self::CE != 0 { Ecn::Ce } else { Ecn::of(self.bits >> 4) }
     }
 }
 
-/// What is known of a complete datagram beside its pieces.
+/// The properties of a complete datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// How many pieces it came in.
+    /// Number of fragments that it came in.
     pub pieces: u32,
     /// Bytes of the fragmentable part.
     pub payload: u32,
-    /// ECN field of the whole.
+    /// ECN field of the whole datagram.
     pub ecn: Ecn,
 }
 
 impl Tally {
-    /// No piece.
+    /// No fragment.
     pub const NOTHING: Self = Self {
         charged: 0,
         source_count: 0,
@@ -105,7 +104,7 @@ impl Tally {
         in_order: true,
     };
 
-    /// A datagram of which one piece is held, when it came not told yet.
+    /// The sums for one fragment, without the time of its arrival.
     #[inline]
     pub fn of(piece: &Piece, charged: u32, source_count: u32) -> Self {
         let (is_first, end) = (piece.offset == 0, piece.end());
@@ -123,14 +122,14 @@ impl Tally {
         }
     }
 
-    /// Whether a piece contradicts what is known of the datagram's end.
+    /// Returns a reason if a fragment contradicts the known end of the datagram.
     #[inline]
     pub fn conflict_of_ends(&self, piece: &Piece) -> Option<DropReason> {
         let Piece { more, .. } = *piece;
         let (end, total) = (piece.end(), self.total);
         let is_known = total != 0;
-        // The pieces of shuffled datagrams can not be foreseen, so no branches: with
-        // more to follow behind this piece, the datagram ends behind it.
+        // The processor can not predict the fragments of shuffled datagrams, so there are no
+        // branches. A fragment with more to follow must end before the datagram does.
         let conflict = (more & is_known & (end >= total))
             | (!more & is_known & (end != total))
             | (!more & !is_known & (end <= self.reach));
@@ -152,13 +151,13 @@ impl Tally {
         select_unpredictable(piece.offset == 0, piece.header, self.header)
     }
 
-    /// Whether a piece that overlaps no other goes well with all, and has the same ECN field
-    /// as they. If not, it may still be fit.
+    /// Whether a fragment that overlaps no other simply fits and has the same ECN field as the
+    /// others. If not, it may still fit.
     #[inline]
     pub fn plainly_takes(&self, piece: &Piece) -> bool {
         let end = piece.end();
-        // The largest number if the end is not known: with more to follow, a piece ends
-        // before it; the last piece ends behind all others and is the first to tell it.
+        // The largest number if the end is not known. A fragment with more to follow ends
+        // before it. The last fragment ends behind all others, and its end makes the end known.
         let bound = self.total.wrapping_sub(1);
         let low = select_unpredictable(piece.more, 0, self.reach);
         let high = select_unpredictable(piece.more, end, u16::MAX);
@@ -169,7 +168,7 @@ impl Tally {
             && self.ecn.is_only(piece.ecn)
     }
 
-    /// Takes note of a piece that was judged to fit or to complete.
+    /// Adds a fragment that was judged to fit or to complete.
     #[inline]
     pub fn note(&mut self, piece: &Piece) {
         self.pieces += 1;
@@ -181,42 +180,42 @@ impl Tally {
         self.ecn = self.ecn.with(piece);
     }
 
-    /// Whether a piece that can not carry a mark of congestion is mixed with others.
+    /// Whether the datagram would mix fragments that can carry a congestion mark with others.
     #[inline]
     pub fn mixes_ecn(&self, piece: &Piece) -> bool {
         !self.ecn.with(piece).is_allowed()
     }
 
-    /// Whether a block may have too many pieces with one more. As long as there are no
-    /// more pieces than a block may have, no block can: they are counted from the last
-    /// of these on, also if any number may begin in a block, so that counting what is
-    /// held takes no more steps than that.
+    /// Whether a block may get too many fragments with one more. No block can while the
+    /// datagram has fewer than the limit of a block. From that number on the fragments of each
+    /// block are counted, also if the limit is off, so that counting the held fragments takes
+    /// no more steps than the limit.
     #[inline]
     pub const fn is_crowded(&self, pieces_per_4k: u16) -> bool {
         self.pieces + 1 >= pieces_per_4k
     }
 
-    /// Whether a piece that overlaps no other is the last one that was missing.
+    /// Whether a fragment that overlaps no other is the last one that was missing.
     #[inline]
     pub fn is_completed_by(&self, piece: &Piece) -> bool {
         let total = self.total_with(piece);
         (total != 0) & (self.received + piece.length == total)
     }
 
-    /// Takes note of what a piece that was noted costs.
+    /// Adds the cost of a fragment.
     #[inline]
     pub fn charge(&mut self, bytes: u32, source_count: u32) {
         self.charged += bytes;
         self.source_count = source_count;
     }
 
-    /// Takes note of when the last piece came.
+    /// Records the arrival of the latest fragment.
     #[inline]
     pub fn touch(&mut self, now: Timestamp) {
         self.touched = microseconds(now);
     }
 
-    /// Time between the last piece and `now`, microseconds; not more than 2^32.
+    /// Time between the latest fragment and `now`, microseconds; below 2^32.
     pub fn idle_us(&self, now: Timestamp) -> u32 {
         microseconds(now).wrapping_sub(self.touched)
     }
@@ -230,7 +229,9 @@ impl Tally {
     }
 }
 
-/// The low 32 bits of a time in microseconds: no datagram lives for an hour.
+/// The low 32 bits of a time in microseconds, which wrap round after 71 minutes. With the default
+/// timeouts no datagram lives that long; with longer ones a wrong idle time only affects the
+/// choice of the datagram that makes room.
 pub(crate) fn microseconds(time: Timestamp) -> u32 {
     (time.as_nanos() / 1000) as u32
 }

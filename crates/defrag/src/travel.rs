@@ -11,8 +11,8 @@ use crate::sources::Sources;
 
 /// The incomplete datagrams of a bucket between two workers, by age.
 ///
-/// Their memory stays counted inside the limits, so a parcel is to be adopted by
-/// somebody: with one that is dropped its share of the limits is lost.
+/// Their memory stays counted inside the limits, so some reassembler has to adopt the parcel:
+/// if it is dropped, that memory is lost to the gateway.
 #[derive(Debug)]
 #[must_use = "the frames and the memory in it belong to somebody"]
 pub struct Parcel<F> {
@@ -22,7 +22,7 @@ pub struct Parcel<F> {
 #[derive(Debug)]
 struct Traveller<F> {
     queue: Queue,
-    /// Fragments that the source has sent since the last piece was added.
+    /// Fragments that the source has sent since the latest one of this datagram.
     distance: u32,
     pieces: Vec<Held<F>>,
 }
@@ -45,8 +45,8 @@ impl<F> Parcel<F> {
 }
 
 impl<F: Buffer> Reassembler<F> {
-    /// Takes out all datagrams of a bucket, to be adopted by its next owner. Looks
-    /// at every datagram that is held.
+    /// Takes out all datagrams of a bucket for its next owner. Visits every datagram that is
+    /// held.
     pub fn extract(&mut self, bucket: u16, memory: &mut Memory) -> Parcel<F> {
         let mut travellers = Vec::new();
         for family in 0..self.shelves.len() {
@@ -83,13 +83,14 @@ impl<F: Buffer> Reassembler<F> {
         Some(packed(queue, pieces, &self.sources, memory))
     }
 
-    /// Takes in what another worker extracted. Every datagram keeps its age: where
-    /// it is to end before others that are held here already, it does.
+    /// Takes in the datagrams that another worker extracted. Every datagram keeps its age, and
+    /// so its place in the order in which datagrams end.
     ///
-    /// The bucket's fragments must not have reached this worker before: it holds no
-    /// datagram that is in the parcel too.
+    /// The bucket's fragments must not have reached this worker before: it must hold no
+    /// datagram of the parcel.
     pub fn adopt(&mut self, parcel: Parcel<F>, context: &mut Context<'_, F>) {
-        // None that is young may stay behind any number of younger ones.
+        // The table may hold at most [`crate::settling::MOST_AHEAD`] younger datagrams than the
+        // nursery, and the parcel may bring any number.
         self.settle_all(context);
         let mut entered = [Entered::NOTHING; 2];
         for traveller in parcel.travellers.into_iter().rev() {
@@ -120,7 +121,7 @@ impl<F: Buffer> Reassembler<F> {
     }
 }
 
-/// Makes a datagram that holds no piece any more ready to travel with its pieces.
+/// Packs a datagram, whose fragments are no longer linked to it, with these.
 fn packed<F>(
     queue: Queue,
     pieces: Vec<Held<F>>,

@@ -10,37 +10,37 @@ use crate::reassembler::{Buffer, Reassembler};
 use crate::tally::Tally;
 use crate::{DatagramKey, Settings};
 
-/// How far a listing has come. The start is the default.
+/// A position in a listing. The default is the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cursor(u32);
 
 /// An incomplete datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueView {
-    /// Which one.
+    /// Its key.
     pub key: DatagramKey,
     /// Bucket that owns it.
     pub bucket: u16,
-    /// Where it stands.
+    /// Its stage.
     pub stage: Stage,
-    /// Pieces held.
+    /// Fragments held.
     pub pieces: u32,
     /// Payload held, bytes.
     pub received: u32,
-    /// Payload of the whole, bytes, once the last piece has come.
+    /// Payload of the whole datagram in bytes, once the last fragment has come.
     pub total: Option<u32>,
     /// Memory charged, bytes.
     pub charged: u64,
-    /// Time since the first piece came.
+    /// Time since the first fragment came.
     pub age: Duration,
-    /// Time that is left.
+    /// Time until its timeout.
     pub remaining: Duration,
 }
 
 impl<F: Buffer> Reassembler<F> {
-    /// Shows the datagrams in the next `places` places, and returns where to go on;
-    /// `None` at the end. Datagrams that come or go between two calls may be
-    /// missed; none is shown twice.
+    /// Lists the datagrams in the next `places` slots, and returns the position to continue
+    /// from; `None` at the end. Datagrams that come or go between two calls may be missing;
+    /// none is listed twice.
     pub fn list(
         &self,
         from: Cursor,
@@ -56,7 +56,7 @@ impl<F: Buffer> Reassembler<F> {
         if end < self.queues.slots() {
             return Some(Cursor(end));
         }
-        // Last, because they go to the table and not the other way.
+        // The nursery comes last, because datagrams move from it to the table and never back.
         self.nursery.iter().for_each(|young| each(young.view(settings, now)));
         None
     }

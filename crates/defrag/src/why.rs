@@ -1,4 +1,4 @@
-//! Why a fragment was not delivered, with the numbers that decided.
+//! The explanation why a fragment was not delivered, with the numbers that decided.
 
 use std::fmt;
 
@@ -10,112 +10,112 @@ use crate::coverage::{Run, UNIT};
 use crate::piece::{Ecn, Piece};
 use crate::queue::{Queue, State};
 
-/// Why a fragment was given up: the reason that is counted, and what an operator has to know
-/// to believe it. All fragments of a datagram share what was wrong with one of them.
+/// Why a fragment was given up: the reason that is counted, with the numbers that prove it to
+/// an operator. All fragments of a datagram share the explanation for one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The reason says it all.
+    /// The reason needs no numbers.
     Reason(DropReason),
     /// The fragment is wrong by itself.
     Impossible {
-        /// What is wrong with it.
+        /// The fault.
         reason: DropReason,
         /// Its place in the datagram, bytes.
         offset: u16,
         /// Its payload, bytes.
         length: u32,
-        /// What counts beside the payload against the longest datagram, bytes.
+        /// Bytes beside the payload that count against the longest datagram.
         header: u16,
     },
-    /// It contradicts where the datagram ends.
+    /// It contradicts the end of the datagram.
     End {
-        /// Where it ends, bytes.
+        /// End of the fragment, bytes.
         end: u16,
         /// More fragments follow it.
         more: bool,
-        /// Where the datagram ends by another fragment, 0 if none has told it.
+        /// End of the datagram by another last fragment, bytes; 0 if none has come.
         total: u16,
-        /// Up to where fragments had come, bytes.
+        /// Highest end of the fragments so far, bytes.
         reach: u16,
     },
     /// The datagram is too long.
     Oversize {
-        /// Bytes in front of its payload that count.
+        /// Bytes in front of the payload that count.
         header: u16,
-        /// Its payload up to the last known byte.
+        /// End of the payload up to the last known byte.
         end: u16,
     },
-    /// Some of it had come before, and some of it had not.
+    /// A part of it had come before.
     Overlap {
-        /// First byte of it, and one past the last.
+        /// Its first byte, and one past its last.
         range: (u16, u16),
-        /// The same of what had come before.
+        /// The first byte that had come before, and one past the last.
         held: (u16, u16),
     },
     /// All of it had come before.
     Duplicate {
-        /// First byte of it, and one past the last.
+        /// Its first byte, and one past its last.
         range: (u16, u16),
     },
-    /// Its ECN field can not stand beside that of the others.
+    /// Its ECN field can not occur together with that of the others.
     Ecn {
         /// Its field.
         found: Ecn,
-        /// That of another.
+        /// The field of another fragment.
         other: Ecn,
     },
     /// Too many fragments begin in a block of 4096 bytes.
     TooManyPieces {
         /// First byte of the block.
         block: u16,
-        /// How many may.
+        /// Most fragments that may begin there.
         limit: u16,
     },
-    /// The identification may have come round.
+    /// The identification may be in use again.
     Wrap {
         /// Fragments of its source since the last one of this datagram.
         distance: u32,
-        /// How many may come between.
+        /// Most fragments that may come between.
         limit: u32,
     },
     /// The datagram did not become complete.
     Unfinished {
-        /// What ended it.
+        /// The reason for its end.
         reason: DropReason,
-        /// How far it was.
+        /// The fragments that had come.
         progress: Progress,
-        /// How long it had waited, milliseconds.
+        /// Time since the first fragment, milliseconds.
         waited_ms: u64,
     },
-    /// No room could be made.
+    /// There was no memory for it.
     NoMemory {
-        /// Bytes that were needed.
+        /// Bytes that it needed.
         bytes: u32,
-        /// Most that the fragments of the gateway may hold.
+        /// Most bytes that the fragments of the gateway may hold.
         limit: u64,
     },
     /// Its datagram had been given up before.
     GivenUp {
-        /// Why.
+        /// The reason for that.
         reason: DropReason,
-        /// How long after the first fragment this one came, milliseconds.
+        /// Time between the first fragment and this one, milliseconds.
         after_ms: u64,
     },
 }
 
-/// How far a datagram is.
+/// The part of a datagram that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Fragments that have come.
     pub pieces: u16,
-    /// Payload of them, bytes.
+    /// Payload of these, bytes.
     pub received: u16,
-    /// Payload of the whole, bytes; 0 if the last fragment has not come.
+    /// Payload of the whole datagram in bytes; 0 if the last fragment has not come.
     pub total: u16,
 }
 
 impl Why {
-    /// The reason under which it is counted.
+    /// The reason under which the drop is counted.
     pub const fn reason(self) -> DropReason {
         match self {
             Self::Reason(reason)
@@ -133,7 +133,7 @@ impl Why {
         }
     }
 
-    /// The same of a datagram that waits no longer because nothing can come any more.
+    /// The same for a datagram that ends because no more frames can come.
     #[must_use]
     pub const fn at_the_end(self) -> Self {
         match self {
@@ -144,19 +144,19 @@ impl Why {
         }
     }
 
-    /// Why a fragment that is wrong by itself is.
+    /// Explains the fault of a fragment that is wrong by itself.
     pub(crate) fn impossible(piece: &Piece, reason: DropReason) -> Self {
         let Piece { offset, length, header, .. } = *piece;
         Self::Impossible { reason, offset, length: length.into(), header }
     }
 
-    /// Why there was no room for so many bytes.
+    /// Explains that there was no room for `bytes` bytes.
     #[cold]
     pub(crate) fn no_memory(family: Family, bytes: u64, settings: &Settings) -> Self {
         Self::NoMemory { bytes: bytes as u32, limit: settings.family(family).high_thresh }
     }
 
-    /// Why a fragment was judged so.
+    /// Explains the judgement on a fragment.
     #[cold]
     pub(crate) fn judged(
         reason: DropReason,
@@ -191,7 +191,7 @@ impl Why {
         }
     }
 
-    /// Why a datagram that was not complete has ended.
+    /// Explains the end of a datagram that was not complete.
     #[cold]
     pub(crate) fn unfinished(reason: DropReason, queue: &Queue, now: Timestamp) -> Self {
         let Queue { identity, state } = queue;

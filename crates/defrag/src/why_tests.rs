@@ -11,7 +11,7 @@ impl Buffer for Frame {
     }
 }
 
-/// What became of each fragment that was not delivered, in words.
+/// The explanation for each fragment that was not delivered.
 fn told(pieces: &[Piece], settings: &Settings, wait_ms: u64) -> Vec<String> {
     let mut memory = Pools::new(settings).memory(1);
     let mut counters = DefragCounters::default();
@@ -91,8 +91,8 @@ fn limits_are_told() {
     );
 }
 
-/// The whole datagram shares what was wrong with one of its fragments, and what comes later is
-/// told that it had been given up.
+/// All fragments of a datagram share the explanation for one of them; a later fragment is
+/// explained by the end of its datagram.
 #[test]
 fn what_comes_later_is_told_what_came_before() {
     let pieces = [piece(1, 0, 16, true), piece(1, 8, 16, true), piece(1, 32, 8, true)];

@@ -1,13 +1,13 @@
-//! The way back to who sent a packet, by which a packet with a forged source is told (RFC 3704).
+//! The way back to the sender of a packet. It reveals packets with a forged source (RFC 3704).
 
 use crate::LinkId;
 use crate::fib::{Answered, Fib, Query};
 use crate::route::{Action, Route};
 
-/// Where the best route to the source of a packet leads.
+/// The direction of the best route to the source of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Back {
-    /// Out of the link that the packet came in by, or out of several with this among them.
+    /// Out of the link by which the packet came in, or out of several with this among them.
     Here,
     /// Out of other links.
     Elsewhere {
@@ -23,9 +23,9 @@ pub enum Back {
 }
 
 impl Fib {
-    /// Looks for the way back to the source of a packet as the kernel does: by rules and routes for
-    /// a packet the other way round, without a mark, that has come in where this one is to go `out`
-    /// (`None`: it is for the host).
+    /// Looks for the way back to the source of a packet as the kernel does: by the rules and
+    /// routes for a packet in the opposite direction, without a mark, that has come in by
+    /// `out`. `out` is the link on which `packet` goes on, or `None` if it is for the host.
     pub fn back(&self, packet: &Query, out: Option<LinkId>) -> Back {
         let reverse = Query {
             source: packet.destination,
@@ -40,8 +40,8 @@ impl Fib {
             Answered::Host(_) => return Back::Host,
             Answered::Nobody(_) => return Back::Nowhere,
         };
-        // Of IPv6 routes that differ in nothing but their hop each is as good: two links may have
-        // one prefix. Of IPv4 routes the kernel asks the first alone.
+        // Among IPv6 routes that differ only in their hop each one counts: two links may have
+        // one prefix. Among IPv4 routes the kernel looks at the first alone.
         let rank = routes.first().map(Route::rank);
         let is_as_good = |route: &&Route| packet.source.is_ipv6() && Some(route.rank()) == rank;
         let others = routes.iter().skip(1).take_while(is_as_good);
@@ -56,8 +56,8 @@ impl Fib {
         Back::Elsewhere { link: hop.link, is_direct: hop.gateway.is_none() }
     }
 
-    /// True if nothing but the source, the traffic class and the link decides what
-    /// [`Fib::back`] says of packets of a family.
+    /// True if the answer of [`Fib::back`] for packets of a family depends only on the source,
+    /// the traffic class and the link.
     pub fn is_back_plain(&self, v6: bool) -> bool {
         let family = usize::from(v6);
         let asks = self.asks[family];

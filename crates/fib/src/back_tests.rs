@@ -18,7 +18,7 @@ fn by(link: LinkId, gateway: Option<&str>) -> NextHop {
     NextHop::new(link, gateway.map(ip))
 }
 
-/// 192.0.2.0/24 on one link, everybody else behind a router on the other.
+/// 192.0.2.0/24 on one link, all other addresses behind a router on the other.
 fn fib() -> Fib {
     let mut fib = Fib::default();
     for (to, hop) in [("192.0.2.0/24", by(LAN, None)), ("0.0.0.0/0", by(WAN, Some("198.51.100.1")))]
@@ -66,7 +66,7 @@ fn each_of_several_hops_is_a_way_back_and_so_is_a_route_as_good() {
     }
 }
 
-/// Rules see a packet the other way round.
+/// Rules see a packet in the opposite direction.
 #[test]
 fn rules_are_asked_for_an_answer_to_the_packet() {
     let mut fib = fib();

@@ -9,17 +9,17 @@ use crate::rule::{LinkSelector, Rule, RuleAction, Selector};
 use crate::table::{Answer, Place, Table};
 use crate::{LinkId, TableId};
 
-/// Rules that are asked about one packet at most, so that `goto` makes no loop.
+/// Most rules that a look-up visits, so that a `goto` can not loop for ever.
 const MAX_RULES: usize = 4096;
 
-/// What is asked about a packet.
+/// The properties of a packet that rules and routes look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query {
     /// Source address.
     pub source: IpAddr,
     /// Destination address, of the same family.
     pub destination: IpAddr,
-    /// Where it came in.
+    /// The interface by which it came in.
     pub link: LinkId,
     /// Its mark.
     pub mark: u32,
@@ -29,7 +29,7 @@ pub struct Query {
     pub protocol: u8,
     /// Source and destination port, where it has them.
     pub ports: Option<(u16, u16)>,
-    /// A number that all packets of its flow share and that is spread over all values.
+    /// A number that all packets of its flow share; the values of all flows are spread evenly.
     pub flow_hash: u32,
 }
 
@@ -48,8 +48,8 @@ impl Query {
         }
     }
 
-    /// What routes and rules see of the traffic class: for IPv4 the four bits of the type
-    /// of service of RFC 1349, without the last, as the kernel has it; for IPv6 the DSCP.
+    /// The type of service as routes and rules see it. IPv4: four bits of the octet of RFC 1349
+    /// without the last, as in the kernel. IPv6: the DSCP.
     pub(crate) const fn tos(&self) -> u8 {
         match self.destination {
             IpAddr::V4(_) => self.traffic_class & 0x1c,
@@ -58,33 +58,34 @@ impl Query {
     }
 }
 
-/// Which way a packet goes.
+/// The way that a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// To the next hop.
     Forward(NextHop),
-    /// Nowhere: it is for the host itself.
+    /// To the host itself.
     Local,
-    /// It is for everybody on a link: a router does not forward it.
+    /// To every station on a link: a router does not forward it.
     Broadcast,
-    /// It is for a group.
+    /// To a group.
     Multicast,
-    /// It ends without a word.
+    /// To nowhere, silently.
     Blackhole,
-    /// It ends, because a route says so: the host is unreachable.
+    /// To nowhere: a route says that the host is unreachable.
     Unreachable,
-    /// It ends, because a route forbids it.
+    /// To nowhere: a route forbids it.
     Prohibited,
-    /// It ends, because there is no route.
+    /// To nowhere: there is no route.
     NoRoute,
-    /// Only the kernel could send it on, see [`Action::Unsupported`].
+    /// To where only the kernel can send it, see [`Action::Unsupported`].
     Unsupported,
 }
 
-/// What rules and tables say of a packet.
+/// The answer of rules and tables for a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answered<'a> {
-    /// It goes to this hop; the routes to its destination begin with the one that it is of.
+    /// It goes to this hop. The slice holds the routes to its destination, from the route of
+    /// this hop on.
     Hop(&'a NextHop, &'a [Route]),
     /// It is for the host, or for several.
     Host(Way),
@@ -98,18 +99,20 @@ pub struct Fib {
     v4: Arc<Vec<Rule>>,
     v6: Arc<Vec<Rule>>,
     tables: BTreeMap<TableId, Arc<Table>>,
-    /// What the rules of IPv4 and IPv6 ask beside addresses and interface.
+    /// The fields that the rules of IPv4 and of IPv6 look at, beside the destination.
     pub(crate) asks: [Asks; 2],
-    /// Whether a route of IPv4, of IPv6 looks at who sends. True until all are cleared.
+    /// Whether a route of IPv4 or of IPv6 selects by source. Stays true until all routes of the
+    /// family are cleared.
     pub(crate) has_sources: [bool; 2],
-    /// Whether a route of IPv4, of IPv6 is for one type of service. True until all are cleared.
+    /// Whether a route of IPv4 or of IPv6 is for one type of service. Stays true until all
+    /// routes of the family are cleared.
     has_types_of_service: [bool; 2],
-    /// Whether a route of IPv4, of IPv6 looks at who sends, or shares flows among hops. True
-    /// until all are cleared.
+    /// Whether a route of IPv4 or of IPv6 selects by source or shares flows among hops. Stays
+    /// true until all routes of the family are cleared.
     tells_sources_apart: [bool; 2],
 }
 
-/// What some of the rules of a family ask of a packet.
+/// The fields of a packet that at least one rule of a family looks at.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asks {
     pub(crate) source: bool,
@@ -135,7 +138,7 @@ impl Asks {
 }
 
 impl Default for Fib {
-    /// The rules that the kernel begins with, and no routes.
+    /// The rules with which the kernel begins, and no routes.
     fn default() -> Self {
         let ask = Rule::ask;
         let v6 = vec![ask(0, TableId::LOCAL), ask(32_766, TableId::MAIN)];
@@ -153,8 +156,8 @@ impl Default for Fib {
 }
 
 impl Fib {
-    /// The question without what nobody asks: all packets of which it is the same go the same
-    /// way.
+    /// The query without the fields that no rule or route looks at. Packets with the same
+    /// essence go the same way.
     pub(crate) fn essence(&self, query: &Query) -> Query {
         let family = usize::from(query.destination.is_ipv6());
         let Asks { source, mark, protocol, ports, .. } = self.asks[family];
@@ -175,7 +178,7 @@ impl Fib {
         asked
     }
 
-    /// Which way a packet goes.
+    /// Finds the way of a packet.
     pub fn way(&self, query: &Query) -> Way {
         match self.answer(query) {
             Answered::Hop(hop, _) => Way::Forward(*hop),
@@ -207,7 +210,7 @@ impl Fib {
                 RuleAction::Goto(priority) => {
                     let target = rules.partition_point(|rule| rule.priority < priority);
                     let exists = rules.get(target).is_some_and(|rule| rule.priority == priority);
-                    // Only forward, as the kernel has it.
+                    // A `goto` leads forward only, as in the kernel.
                     at = if exists { at.max(target) } else { at };
                 }
                 RuleAction::Nop => {}
@@ -238,7 +241,7 @@ impl Fib {
         suppress.is_none_or(|suppress| length > suppress).then_some(answer)
     }
 
-    /// Takes over all rules of a family.
+    /// Replaces all rules of a family.
     pub fn set_rules(&mut self, v6: bool, mut rules: Vec<Rule>) {
         rules.sort_by_key(|rule| rule.priority);
         self.asks[usize::from(v6)] = Asks::of(&rules);
@@ -260,8 +263,8 @@ impl Fib {
         self.insert_route(table, route, Place::First);
     }
 
-    /// Puts a route in the place of the first for the same destination, source, type of
-    /// service and metric; adds it if there is none.
+    /// Replaces the first route with the same destination, source, type of service and metric;
+    /// adds the route if there is none.
     pub fn replace(&mut self, table: TableId, route: Route) {
         self.insert_route(table, route, Place::Instead);
     }
@@ -275,7 +278,7 @@ impl Fib {
         self.table_mut(table).insert(route, place);
     }
 
-    /// Takes a route out; false if there is none such.
+    /// Takes a route out; false if there is no such route.
     pub fn remove(&mut self, table: TableId, route: &Route) -> bool {
         self.tables.contains_key(&table) && self.table_mut(table).remove(route)
     }

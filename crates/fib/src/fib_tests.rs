@@ -15,7 +15,7 @@ fn address(v6: bool, byte: u8) -> IpAddr {
     }
 }
 
-/// A prefix of that network; 0 is all there is.
+/// A prefix of that network; with 0 bits it covers everything.
 fn prefix(v6: bool, byte: u8, bits: u8) -> IpNet {
     let network = if v6 { 32 } else { 24 };
     IpNet::new(address(v6, byte), if bits == 0 { 0 } else { network + bits }).unwrap().trunc()
@@ -99,7 +99,8 @@ fn queries(v6: bool) -> impl Strategy<Value = Query> {
     )
 }
 
-/// What the manual pages say, step by step over plain lists. Of several hops it allows any.
+/// The behaviour in the manual pages, step by step over plain lists. Of several hops it allows
+/// any.
 struct Model {
     rules: Vec<Rule>,
     tables: BTreeMap<TableId, Vec<Route>>,
@@ -188,7 +189,7 @@ fn selects(selector: &Selector, query: &Query) -> bool {
         && selector.protocol.is_none_or(|protocol| protocol == query.protocol)
 }
 
-/// Rules and tables of one family, which routes go again, and packets.
+/// Rules and tables of one family, the routes that are removed again, and packets.
 #[derive(Clone, Debug)]
 struct World {
     v6: bool,
@@ -240,7 +241,7 @@ proptest! {
         for query in &queries {
             prop_assert!(model.agrees(query, fib.way(query)), "{query:?}: {:?}", fib.way(query));
         }
-        // Who remembers ways says the same, whether there is a place for each or not.
+        // A cache of ways gives the same answers, whether there is a place for each or not.
         let mut remembered = Ways::new(4);
         for query in queries.iter().chain(&queries) {
             prop_assert_eq!(remembered.way(&fib, query), fib.way(query), "{:?}", query);
@@ -249,8 +250,8 @@ proptest! {
             let Some((table, route)) = routes.get(index) else { continue };
             let known = model.tables.entry(TableId(*table)).or_default();
             let at = known.iter().position(|known| known == route);
-            // What is removed must be there; which of two that differ only in what is alive
-            // or how much it weighs is not said.
+            // A route that is removed must exist; of two that differ only in the liveness or
+            // weight of their hops either may go.
             let Some(at) = at else { continue };
             let twins = known.iter().filter(|known| known.is_for_the_same(route)).count();
             if twins == 1 {
@@ -263,7 +264,7 @@ proptest! {
             prop_assert!(model.agrees(query, fib.way(query)), "{query:?}: {:?}", fib.way(query));
             prop_assert_eq!(remembered.way(&fib, query), fib.way(query), "{:?}", query);
         }
-        // Nobody who has a clone sees what changes later.
+        // Later changes do not reach a clone.
         prop_assert_eq!(ways(&snapshot), before);
     }
 }

@@ -1,8 +1,8 @@
-//! Which way a packet goes: a mirror of the kernel's routing policy rules, routing tables
-//! and neighbours, and the same decisions from it. No state of packets, no input or output.
+//! Routing: a mirror of the kernel's policy rules, routing tables and neighbours that decides
+//! as the kernel does. It keeps no state of packets and does no input or output.
 //!
-//! A [`Fib`] is cheap to clone: clones share what neither of them changes. So whoever
-//! follows the kernel changes one of its own, and hands clones to those who ask it.
+//! A [`Fib`] is cheap to clone: clones share every part that none of them changes. So the
+//! thread that follows the kernel changes its own, and hands clones to the workers.
 //!
 //! ```
 //! use fib::{Action, Fib, Hops, LinkId, NextHop, Query, Route, TableId, Way};
@@ -37,7 +37,7 @@ pub use ways::Ways;
 pub struct LinkId(pub u32);
 
 impl LinkId {
-    /// Where the host's own packets come from.
+    /// The interface from which the host's own packets come.
     pub const LOOPBACK: Self = Self(1);
 }
 
@@ -46,10 +46,10 @@ impl LinkId {
 pub struct TableId(pub u32);
 
 impl TableId {
-    /// Where routes go unless somebody says otherwise.
+    /// The table for routes that name no other.
     pub const MAIN: Self = Self(254);
     /// Addresses of the host, and broadcasts.
     pub const LOCAL: Self = Self(255);
-    /// Asked after the main table, for IPv4; empty unless somebody fills it.
+    /// The table that IPv4 asks after the main table; empty unless somebody fills it.
     pub const DEFAULT: Self = Self(253);
 }

@@ -1,4 +1,4 @@
-//! Neighbours: which station on a link an address is.
+//! Neighbours: the stations that hold the addresses of a link.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,18 +9,18 @@ use crate::LinkId;
 /// The address of a station on an Ethernet link.
 pub type HardwareAddress = [u8; 6];
 
-/// What is known of a neighbour.
+/// The state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Its station, and whether the kernel is sure of it; if not, it has to be asked to
+    /// Its station is known. If the kernel is not sure of it, the kernel has to be asked to
     /// look again while packets go there.
     Known {
         /// The station.
         station: HardwareAddress,
-        /// False for what the kernel calls stale.
+        /// False if the kernel calls it stale.
         is_fresh: bool,
     },
-    /// It was asked for and has not answered yet.
+    /// The kernel has asked for it and has no answer yet.
     Incomplete,
     /// It does not answer.
     Failed,
@@ -29,33 +29,33 @@ pub enum Neighbour {
 /// All neighbours.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours {
-    // An ordered map: who is on a link can choose addresses, and there is no secret to hash
-    // them with here.
+    // An ordered map: the stations of a link can choose addresses, and there is no secret here
+    // to hash them with.
     known: Arc<BTreeMap<(LinkId, IpAddr), Neighbour>>,
 }
 
 impl Neighbours {
-    /// What is known of an address on a link.
+    /// The state of an address on a link.
     pub fn get(&self, link: LinkId, address: IpAddr) -> Option<&Neighbour> {
         self.known.get(&(link, address))
     }
 
-    /// Takes over news.
+    /// Sets the state of an address.
     pub fn insert(&mut self, link: LinkId, address: IpAddr, neighbour: Neighbour) {
         Arc::make_mut(&mut self.known).insert((link, address), neighbour);
     }
 
-    /// Forgets one.
+    /// Forgets an address.
     pub fn remove(&mut self, link: LinkId, address: IpAddr) {
         Arc::make_mut(&mut self.known).remove(&(link, address));
     }
 
-    /// Forgets all.
+    /// Forgets all addresses.
     pub fn clear(&mut self) {
         self.known = Arc::default();
     }
 
-    /// All, by link and address.
+    /// All addresses with their states, by link and address.
     pub fn iter(&self) -> impl Iterator<Item = (LinkId, IpAddr, &Neighbour)> {
         self.known.iter().map(|((link, address), neighbour)| (*link, *address, neighbour))
     }

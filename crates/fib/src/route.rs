@@ -7,18 +7,18 @@ use ipnet::IpNet;
 use crate::LinkId;
 use crate::fib::Query;
 
-/// A route: what becomes of packets to a prefix.
+/// A route: the action for packets to a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where packets go that it is for.
+    /// The prefix that the packets' destinations are in.
     pub destination: IpNet,
-    /// Where packets come from that it is for; `None`: anywhere. IPv6 only.
+    /// The prefix that the packets' sources are in; `None`: any source. IPv6 only.
     pub source: Option<IpNet>,
-    /// The type of service (IPv4) that it is for, as octet; 0: any.
+    /// The type of service (IPv4) that the packets have, as octet; 0: any.
     pub tos: u8,
-    /// Among routes to one prefix the one with the lowest is taken.
+    /// The route with the lowest metric wins among routes to one prefix.
     pub metric: u32,
-    /// What becomes of the packets.
+    /// The action for the packets.
     pub action: Action,
 }
 
@@ -28,13 +28,14 @@ impl Route {
         Self { destination: destination.trunc(), source: None, tos: 0, metric: 0, action }
     }
 
-    /// True if `other` takes the place of this: the kernel keeps one of both.
+    /// True if both have the same destination, source, type of service and metric; then
+    /// [`Place::Instead`](crate::table::Place::Instead) lets one replace the other.
     pub(crate) fn is_for_the_same(&self, other: &Self) -> bool {
         (self.destination, self.source, self.tos, self.metric)
             == (other.destination, other.source, other.tos, other.metric)
     }
 
-    /// True if both are one route, whether its hops are alive or not.
+    /// True if both are one route; whether their hops are alive does not count.
     pub(crate) fn is_the_same(&self, other: &Self) -> bool {
         self.is_for_the_same(other)
             && match (&self.action, &other.action) {
@@ -43,7 +44,7 @@ impl Route {
             }
     }
 
-    /// True if it is for a packet to its destination.
+    /// True if the route takes a packet to its destination.
     #[inline]
     pub(crate) fn is_for(&self, query: &Query) -> bool {
         (self.tos == 0 || self.tos == query.tos())
@@ -57,26 +58,27 @@ impl Route {
     }
 }
 
-/// What becomes of a packet (rtnetlink(7), `rtm_type`).
+/// The action of a route (rtnetlink(7), `rtm_type`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It goes on.
+    /// The packet goes on.
     Forward(Hops),
-    /// It is for the host itself, anycast included.
+    /// The packet is for the host itself, anycast included.
     Local,
-    /// It is for everybody on a link.
+    /// The packet is for every station on a link.
     Broadcast,
-    /// It is for a group.
+    /// The packet is for a group.
     Multicast,
-    /// It ends here.
+    /// The packet ends here.
     Blackhole,
-    /// It ends here, and its sender is told that the destination is not reachable.
+    /// The packet ends here, and its sender learns that the destination is unreachable.
     Unreachable,
-    /// It ends here, and its sender is told that this is forbidden.
+    /// The packet ends here, and its sender learns that this is forbidden.
     Prohibit,
-    /// The table has no answer: the next rule is asked.
+    /// The table has no answer: the next rule decides.
     Throw,
-    /// The kernel would do what can not be done here, such as encapsulate it.
+    /// The kernel would do something that this gateway can not do, such as encapsulate the
+    /// packet.
     Unsupported,
 }
 
@@ -87,14 +89,14 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// The same hops, of a route that lets no longer packets by than this; bytes.
+    /// The same hops, of a route with this MTU, in bytes.
     #[must_use]
     pub fn with_mtu(mut self, mtu: u32) -> Self {
         self.hops.iter_mut().for_each(|hop| hop.mtu = Some(mtu));
         self
     }
 
-    /// The only hop.
+    /// A single hop.
     pub fn one(hop: NextHop) -> Self {
         Self { hops: Box::new([hop]) }
     }
@@ -109,13 +111,13 @@ impl Hops {
         self.hops.iter().map(name).eq(other.hops.iter().map(name))
     }
 
-    /// All of them.
+    /// All hops.
     pub fn all(&self) -> &[NextHop] {
         &self.hops
     }
 
-    /// The hop of a flow, of those that are alive: in proportion to their weights, and the
-    /// same for one flow as long as these stay.
+    /// The hop of a flow among the hops that are alive. Flows are shared in proportion to the
+    /// weights, and a flow keeps its hop as long as these stay the same.
     pub fn choose(&self, flow_hash: u32) -> Option<&NextHop> {
         if let [hop] = &*self.hops {
             return hop.alive.then_some(hop);
@@ -132,20 +134,19 @@ impl Hops {
     }
 }
 
-/// A hop.
+/// A next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The interface.
     pub link: LinkId,
-    /// The router; `None`: the destination itself is on the link. It may be of the other
-    /// address family.
+    /// The router, whose address may be of the other family; `None`: the destination itself is
+    /// on the link.
     pub gateway: Option<IpAddr>,
     /// Its share of the flows, 1 to 65536 (kernel: 1 to 256).
     pub weight: u32,
-    /// False while the kernel says that nothing can go this way.
+    /// False while the kernel says that the link can carry no packets.
     pub alive: bool,
-    /// Bytes of the longest packet that the route lets by, if it says so; the link may take
-    /// fewer.
+    /// The MTU of the route in bytes, if it has one; that of the link may be smaller.
     pub mtu: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Routing policy: which table is asked about which packet (ip-rule(8)).
+//! Routing policy: the rules that choose a table for a packet (ip-rule(8)).
 
 use std::ops::RangeInclusive;
 
@@ -10,38 +10,38 @@ use crate::{LinkId, TableId};
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Rules are asked from the lowest on.
+    /// Rules are tried in ascending order of their priority.
     pub priority: u32,
-    /// Which packets it is for.
+    /// The packets that it is for.
     pub selector: Selector,
-    /// The rule is for all packets but those that the selector names.
+    /// True: the rule is for all packets except those of the selector.
     pub invert: bool,
-    /// What it does.
+    /// The action for these packets.
     pub action: RuleAction,
 }
 
-/// Which packets a rule is for: those for which everything is true. The default is all.
+/// The packets of a rule: those that meet every condition. The default is all packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
-    /// From a prefix.
+    /// The source is in this prefix.
     pub source: Option<IpNet>,
-    /// To a prefix.
+    /// The destination is in this prefix.
     pub destination: Option<IpNet>,
-    /// That came in by an interface.
+    /// The packet came in by this interface.
     pub link: LinkSelector,
-    /// Whose mark has these bits under this mask.
+    /// The mark has these bits under this mask.
     pub mark: Option<(u32, u32)>,
-    /// Of this type of service, or for IPv6 traffic class, as octet.
+    /// The type of service, or for IPv6 the traffic class, is this octet.
     pub tos: Option<u8>,
-    /// Of an IP protocol.
+    /// The IP protocol number is this.
     pub protocol: Option<u8>,
-    /// From a port of TCP, UDP and the like.
+    /// The source port (TCP, UDP and the like) is in this range.
     pub source_port: Option<RangeInclusive<u16>>,
-    /// To a port.
+    /// The destination port is in this range.
     pub destination_port: Option<RangeInclusive<u16>>,
 }
 
-/// Which interface a packet has to come from.
+/// The interface by which a packet has to come in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSelector {
     /// Any.
@@ -49,35 +49,35 @@ pub enum LinkSelector {
     Any,
     /// This one.
     Is(LinkId),
-    /// One that does not exist now, or that packets do not come from: none.
+    /// An interface that does not exist now, or that packets do not come from: no packet
+    /// matches.
     Absent,
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAction {
-    /// Asks a table; without an answer the next rule is asked.
+    /// Asks a table; if that has no answer, the next rule is tried.
     Ask {
         /// The table.
         table: TableId,
-        /// Answers of prefixes that are no longer than this do not count
-        /// (`suppress_prefixlength`).
+        /// Answers from prefixes of at most this length do not count (`suppress_prefixlength`).
         suppress: Option<u8>,
     },
-    /// Goes on with the first rule of this priority; does nothing if there is none.
+    /// Continues with the first rule of this priority; does nothing if there is none.
     Goto(u32),
     /// Does nothing.
     Nop,
     /// The packet ends here.
     Blackhole,
-    /// It ends here, and its sender is told that the destination is not reachable.
+    /// The packet ends here, and its sender learns that the destination is unreachable.
     Unreachable,
-    /// It ends here, and its sender is told that this is forbidden.
+    /// The packet ends here, and its sender learns that this is forbidden.
     Prohibit,
 }
 
 impl Rule {
-    /// A rule for all packets.
+    /// A rule for all packets that asks a table.
     pub fn ask(priority: u32, table: TableId) -> Self {
         let action = RuleAction::Ask { table, suppress: None };
         Self { priority, selector: Selector::default(), invert: false, action }

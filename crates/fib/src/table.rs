@@ -9,10 +9,11 @@ use prefix_trie::{Prefix, PrefixMap};
 use crate::fib::Query;
 use crate::route::{Action, NextHop, Route};
 
-/// What a table says of a packet.
+/// The answer of a table for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
-    /// To this hop; the routes begin with the one that it is of.
+    /// The packet goes to this hop. The slice holds the routes of the prefix, from the route of
+    /// this hop on.
     Forward(&'a NextHop, &'a [Route]),
     Ends(&'a Action),
 }
@@ -24,18 +25,18 @@ pub struct Table {
     v6: Sheaf<Ipv6Net>,
 }
 
-/// Parts that the routes of a family are divided into.
+/// Number of parts for the routes of a family.
 const PARTS: usize = 256;
 
-/// Routes by destination, in parts that clones share until one of them changes: a change of
-/// one route copies one part of 256, not a million routes.
+/// Routes by destination, divided into parts. Clones share a part until one of them changes it:
+/// so a change of one route copies one part of 256 and not a million routes.
 #[derive(Clone, Debug)]
 struct Sheaf<P: Prefix> {
     /// Prefixes that are too short to lie in one part.
     short: Arc<Part<P>>,
     /// The others, by their first bits.
     parts: Box<[Arc<Part<P>>]>,
-    /// Prefixes in all parts together.
+    /// Number of prefixes in all parts together.
     len: usize,
 }
 
@@ -43,7 +44,8 @@ type Part<P> = PrefixMap<P, Vec<Route>>;
 
 /// A prefix whose first bits name its part.
 trait Divided: Prefix + Clone {
-    /// Which part it lies in, below [`PARTS`]; `None` if it is too short to lie in one.
+    /// The number of the part it lies in, below [`PARTS`]; `None` if the prefix is too short to
+    /// lie in one.
     fn part(&self) -> Option<usize>;
 }
 
@@ -53,12 +55,12 @@ impl Divided for Ipv4Net {
     }
 }
 
-/// The parts of IPv6 are told apart by the first 24 bits: registries hand out addresses from
-/// few blocks of 12 to 23 bits, and in shorter ones.
+/// The first 24 bits decide the part: registries hand out IPv6 addresses from few blocks of 12
+/// to 23 bits.
 impl Divided for Ipv6Net {
     fn part(&self) -> Option<usize> {
         let [a, b, c, ..] = self.addr().octets();
-        // Of neighbours among the blocks each has a part of its own.
+        // This folding gives adjacent blocks different parts.
         let folded = b.wrapping_mul(31).wrapping_add(a.wrapping_mul(97)) ^ c;
         (self.prefix_len() >= 24).then_some(usize::from(folded))
     }
@@ -121,25 +123,27 @@ impl<P: Divided> Sheaf<P> {
 
     #[inline]
     fn ask<'a>(&'a self, address: &P, query: &Query) -> Option<(u8, Answer<'a>)> {
-        // An address is as long a prefix as there is, so it lies in a part.
+        // An address is the longest possible prefix, so it lies in a part.
         let part = address.part().map(|part| &self.parts[part]);
         part.and_then(|part| ask(part, address, query)).or_else(|| ask(&self.short, address, query))
     }
 }
 
-/// Where a route is put among those of its rank.
+/// The place of a route among those of its rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In front of them.
     First,
     /// Behind them.
     Last,
-    /// In the place of the first for exactly the same, or behind them if there is none.
+    /// In the place of the first route that [`Route::is_for_the_same`], or behind the others if
+    /// there is none.
     Instead,
 }
 
 impl Table {
-    /// Adds a route. One with the same hops gives way to it: the kernel keeps no two.
+    /// Adds a route. It replaces one with the same hops, because the kernel keeps no two such
+    /// routes.
     pub(crate) fn insert(&mut self, route: Route, place: Place) {
         match route.destination {
             IpNet::V4(prefix) => self.v4.insert(prefix, route, place),
@@ -147,7 +151,7 @@ impl Table {
         }
     }
 
-    /// Takes a route out; false if there is none such.
+    /// Takes a route out; false if there is no such route.
     pub(crate) fn remove(&mut self, route: &Route) -> bool {
         match route.destination {
             IpNet::V4(prefix) => self.v4.remove(&prefix, route),
@@ -164,12 +168,12 @@ impl Table {
         }
     }
 
-    /// How many prefixes there are routes to.
+    /// Number of prefixes with routes.
     pub fn len(&self) -> usize {
         self.v4.len + self.v6.len
     }
 
-    /// True without a route.
+    /// True if there are no routes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -180,8 +184,7 @@ impl Table {
         v4.chain(self.v6.parts().flat_map(PrefixMap::values)).flatten()
     }
 
-    /// What the longest prefix says whose routes have an answer for the packet, and how
-    /// long it is.
+    /// The answer of the longest prefix that has one for the packet, with its length.
     #[inline]
     pub(crate) fn ask(&self, query: &Query) -> Option<(u8, Answer<'_>)> {
         match query.destination {
@@ -200,7 +203,7 @@ fn ask<'a, P: Prefix>(
     if let Some(answer) = first(longest, query) {
         return Some((prefix.prefix_len(), answer));
     }
-    // Rare: nothing of the longest prefix is for this packet, or alive.
+    // Rare: no route of the longest prefix is for this packet and alive.
     let covering =
         routes.cover(address).filter(|(other, _)| other.prefix_len() < prefix.prefix_len());
     let answers =
@@ -208,7 +211,7 @@ fn ask<'a, P: Prefix>(
     answers.last()
 }
 
-/// What the first route says that is for a packet and alive.
+/// The answer of the first route that is for the packet and alive.
 #[inline]
 fn first<'a>(routes: &'a [Route], query: &Query) -> Option<Answer<'a>> {
     routes.iter().enumerate().find_map(|(at, route)| match &route.action {

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Hops, LinkId};
 
-/// Addresses with few different bits in all places where parts are told apart, so that
-/// prefixes of every length cover some of them.
+/// Addresses with few different bits in all places that decide the part, so that prefixes of
+/// every length cover some of them.
 fn addresses() -> impl Strategy<Value = IpAddr> {
     let bits = prop::collection::vec(prop::sample::select(vec![0u8, 1, 0x80, 0xff]), 16);
     (any::<bool>(), bits).prop_map(|(v6, bits)| match v6 {
@@ -23,17 +23,17 @@ fn routes() -> impl Strategy<Value = Route> {
     })
 }
 
-/// What the longest of some prefixes says, looked for one by one.
+/// The answer of the longest matching prefix, by a search through all.
 fn longest<'a>(routes: &'a [Route], query: &Query) -> Option<(u8, &'a NextHop)> {
     let covers = |route: &&Route| route.destination.contains(&query.destination);
-    // The first of those of one prefix counts, `max_by_key` takes the last.
+    // Among the routes of one prefix the first counts; `max_by_key` takes the last.
     let route = routes.iter().rev().filter(covers).max_by_key(|it| it.destination.prefix_len())?;
     let Action::Forward(hops) = &route.action else { return None };
     Some((route.destination.prefix_len(), &hops.all()[0]))
 }
 
 proptest! {
-    /// Prefixes of every length, in every part, are found as by a search through all.
+    /// The table finds prefixes of every length, in every part, as a search through all does.
     #[test]
     fn the_longest_prefix_is_found_wherever_it_lies(
         routes in prop::collection::vec(routes(), 0..40),
@@ -72,7 +72,7 @@ proptest! {
     }
 }
 
-/// Parts that two do not share.
+/// Number of parts that two tables do not share.
 fn not_shared<P: Divided>(old: &Sheaf<P>, new: &Sheaf<P>) -> usize {
     std::iter::zip(&old.parts, &new.parts).filter(|(old, new)| !Arc::ptr_eq(old, new)).count()
 }

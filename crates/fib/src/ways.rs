@@ -1,28 +1,27 @@
-//! The ways that were found last.
+//! A cache of the ways found last.
 
 use crate::fib::{Fib, Query, Way};
 
-/// Remembers what a [`Fib`] has said about packets, so that all but the first between two
-/// hosts are spared the rules and tables. A packet's flow has one place in it, which the flow
-/// that came last holds.
+/// Remembers the answers of a [`Fib`], so that only the first packet between two hosts takes
+/// the look-up in rules and tables. A flow has one place in it; flows with the same place
+/// replace each other.
 #[derive(Debug)]
 pub struct Ways {
     places: Box<[Option<(Query, Way)>]>,
 }
 
 impl Ways {
-    /// For as many flows as fit into `places`, a power of two (anything else is made the next
-    /// larger one).
+    /// A cache with `places` places, rounded up to a power of two.
     pub fn new(places: usize) -> Self {
         Self { places: vec![None; places.next_power_of_two()].into() }
     }
 
-    /// Forgets everything: to be called when the [`Fib`] is another.
+    /// Forgets everything. Must be called when the [`Fib`] changes.
     pub fn forget(&mut self) {
         self.places.fill(None);
     }
 
-    /// What `fib` says about a packet, the same one as since [`Ways::forget`].
+    /// The answer of `fib` for a packet. `fib` must not have changed since [`Ways::forget`].
     #[inline]
     pub fn way(&mut self, fib: &Fib, query: &Query) -> Way {
         let asked = fib.essence(query);

@@ -1,5 +1,5 @@
-//! What a worker counts. Each worker owns one [`Counters`]; nobody else writes
-//! it, and readers get a copy.
+//! The counters of a worker. Each worker owns one [`Counters`] and alone writes it; readers get
+//! a copy.
 
 use crate::{Class, DropReason};
 
@@ -14,7 +14,7 @@ pub struct Counters {
     pub defrag: DefragCounters,
     /// The SYN proxy, under the names of `/proc/net/stat/synproxy`.
     pub syn_proxy: SynProxyCounters,
-    /// Frames that were not received but made.
+    /// Counters of the output besides packets and bytes sent.
     pub output: OutputCounters,
     /// Packets sent.
     pub transmitted: u64,
@@ -109,7 +109,7 @@ macro_rules! counter_group {
                 $(self.$field += other.$field;)*
             }
 
-            /// Names and values, in the order of the kernel's columns.
+            /// Names and values, in the order of the fields.
             pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field),)*].into_iter()
             }
@@ -122,13 +122,13 @@ counter_group! {
     SoftnetCounters {
         /// Packets processed by this worker, its own and handed over.
         processed,
-        /// Packets for this worker that its backlog refused.
+        /// Packets that this worker was to hand over and another worker's full backlog refused.
         dropped,
         /// Turns that ended with work left because the budget was spent.
         time_squeeze,
         /// Times that this worker was woken because its backlog became non-empty.
         received_rps,
-        /// Packets refused by the flow limit.
+        /// Packets that it was to hand over and the flow limit refused.
         flow_limit_count,
     }
 }
@@ -138,7 +138,7 @@ counter_group! {
     ConntrackCounters {
         /// Look-ups that found an entry.
         found,
-        /// Packets that no flow can own.
+        /// Packets that belong to no flow and can not open one.
         invalid,
         /// Entries inserted.
         insert,
@@ -148,7 +148,7 @@ counter_group! {
         drop,
         /// Entries evicted to make room.
         early_drop,
-        /// Packets whose header or checksum was wrong, and bad ICMP errors.
+        /// Packets with a wrong header or checksum, and ICMP errors that fit no flow.
         error,
         /// Look-ups begun anew; always 0, because a bucket has one owner.
         search_restart,
@@ -158,14 +158,15 @@ counter_group! {
         chaintoolong,
         /// Entries deleted, by timeout or by their protocol.
         delete,
-        /// Connections opened that were expected.
+        /// Connections opened that a helper had announced.
         expect_new,
         /// Connections that helpers have announced.
         expect_create,
-        /// Announcements that were not believed: for a privileged port, or for a third party.
+        /// Announcements that a helper refused, because they named a privileged port or a third
+        /// party.
         expect_refused,
-        /// Connections that their helper has left, because another protocol is spoken or the
-        /// beginning was not seen.
+        /// Connections that their helper has left, because they speak another protocol or
+        /// because it had not seen how they began.
         helper_left,
     }
 }
@@ -174,21 +175,21 @@ counter_group! {
     /// Reassembly counters, named after the columns of `Ip` in `/proc/net/snmp`,
     /// both families together; evictions have no column there.
     DefragCounters {
-        /// Fragments that were to be reassembled.
+        /// Fragments received for reassembly.
         reasm_reqds,
         /// Datagrams completed.
         reasm_oks,
-        /// Datagrams given up for whatever reason, and fragments refused that no
-        /// datagram in progress could take.
+        /// Datagrams given up, for any reason, and fragments refused that no datagram in
+        /// progress could take.
         reasm_fails,
-        /// Datagrams whose time was over before they were complete.
+        /// Datagrams whose timeout passed before they were complete.
         reasm_timeout,
-        /// Datagrams of which one piece was held, evicted to make room.
+        /// Datagrams with one fragment, evicted to make room.
         evicted_newcomer,
-        /// Datagrams of which several pieces were held, evicted to make room.
+        /// Datagrams with several fragments, evicted to make room.
         evicted_progress,
-        /// Datagrams that had been given up and were remembered until their time
-        /// was over, forgotten early to make room.
+        /// Datagrams given up and remembered until their timeout, but forgotten earlier to make
+        /// room.
         evicted_dead,
     }
 }
@@ -196,13 +197,14 @@ counter_group! {
 counter_group! {
     /// SYN proxy counters, named after the columns of `/proc/net/stat/synproxy`.
     SynProxyCounters {
-        /// SYNs that were answered in the name of a server.
+        /// SYNs that the proxy answered in the name of a server.
         syn_received,
-        /// ACKs that should have returned a cookie and did not.
+        /// ACKs without a valid cookie where one was due.
         cookie_invalid,
-        /// ACKs that returned a cookie: each opened a connection.
+        /// ACKs with a valid cookie; each opened a connection.
         cookie_valid,
-        /// Segments of a client that had the SYN to a silent server repeated.
+        /// Segments of a client after which the proxy repeated its SYN to a server that had not
+        /// answered.
         cookie_retrans,
         /// Connections whose client opened them anew after they had closed.
         conn_reopened,
@@ -210,31 +212,32 @@ counter_group! {
 }
 
 counter_group! {
-    /// What the output makes of frames beside sending them, named after the columns of
-    /// `Ip` and `Icmp` in `/proc/net/snmp`, both families together; the last has no
+    /// The work of the output besides sending, named after the columns of `Ip` and `Icmp` in
+    /// `/proc/net/snmp`, both families together. The counters from `tcp_resets` on have no
     /// column there.
     ///
-    /// With these the books balance: what was received + `frag_creates` - `frag_oks` +
-    /// `icmp_out_msgs` + `tcp_resets` + `window_updates` + `flood_copies` is what was sent or dropped
-    /// or still waits.
+    /// The counters balance: frames received + `frag_creates` - `frag_oks` + `icmp_out_msgs` +
+    /// `tcp_resets` + `window_updates` + `flood_copies` is the number of frames that were sent,
+    /// were dropped, were left to the host or still wait.
     OutputCounters {
-        /// Packets that were cut because the output interface takes none of their
-        /// length; a super-packet is one.
+        /// Packets cut because they were longer than the MTU of the output interface; a
+        /// super-packet counts once.
         frag_oks,
-        /// Packets of such a length that must not be cut, and were dropped.
+        /// Packets dropped because they were longer than the MTU and must not be cut.
         frag_fails,
         /// Frames made by cutting.
         frag_creates,
-        /// Errors made for senders of what was dropped.
+        /// ICMP errors made for the senders of dropped packets.
         icmp_out_msgs,
-        /// Resets made for senders of what rules reject so.
+        /// TCP resets made for the senders of packets that a rule rejects with a reset.
         tcp_resets,
-        /// Windows of clients that were opened when the server of a proxied connection
-        /// answered. All else that the SYN proxy makes takes the place of a frame.
+        /// Segments that open the window of a client when the server of a proxied connection
+        /// has answered. Every other segment of the SYN proxy takes the place of a received
+        /// frame.
         window_updates,
         /// Copies of flooded frames beyond the first.
         flood_copies,
-        /// Frames that a router leaves to the host, which has its own copy of them.
+        /// Frames that a router leaves to the host, which has a copy of its own.
         to_host,
     }
 }

@@ -1,22 +1,22 @@
 //! Settings that are declared once: name, range, meaning, and the field behind them.
 //!
-//! [`declare_tunables!`](crate::declare_tunables) makes the constant `DECLARED` of a
-//! settings type, by which it implements `get`, `set` and its defaults.
+//! [`declare_tunables!`](crate::declare_tunables) makes the constant `DECLARED` of a settings
+//! type. The type uses it for `get`, `set` and its defaults.
 
 use crate::{SetTunableError, Tunable};
 
-/// Longest timeout, seconds: what the kernel takes with a clock of 1000 ticks.
+/// Longest timeout, seconds: the limit of a kernel with 1000 clock ticks a second.
 pub const LONGEST_TIMEOUT: u64 = 2_147_483;
 
-/// The tunables of the settings `S` and how to reach their fields.
+/// The tunables of the settings `S`, with access to their fields.
 pub struct Declared<S: 'static> {
     /// Name, range and meaning.
     pub tunables: &'static [Tunable],
-    /// In the order of `tunables`.
+    /// The access to each field, in the order of `tunables`.
     pub access: &'static [Access<S>],
 }
 
-/// How a field is read and written.
+/// Functions that read and write a field.
 pub struct Access<S> {
     /// Reads the field.
     pub get: fn(&S) -> u64,
@@ -54,11 +54,11 @@ impl<S> Declared<S> {
     }
 }
 
-/// How a field is seen from outside.
+/// Converts a field from and to the number that operators see.
 pub trait Field: Copy {
-    /// The field as a number.
+    /// Returns the field as a number.
     fn show(self) -> u64;
-    /// The field of a number in the tunable's range.
+    /// Makes the field from a number in the tunable's range.
     fn restore(value: u64) -> Self;
 }
 
@@ -71,7 +71,7 @@ impl Field for bool {
     }
 }
 
-/// Unsigned integers: the range of the tunable fits the field.
+/// Unsigned integers. Each tunable's range fits its field.
 macro_rules! integer_fields {
     ($($integer:ty)*) => {$(
         impl Field for $integer {
@@ -87,7 +87,7 @@ macro_rules! integer_fields {
 
 integer_fields! { u8 u16 u32 u64 }
 
-/// Declares the tunables of a settings type and how to reach their fields, in one list.
+/// Declares the tunables of a settings type and the fields behind them, in one list.
 #[macro_export]
 macro_rules! declare_tunables {
     ($settings:ty; $($name:literal, $unit:ident, $default:literal, $min:literal..=$max:expr,

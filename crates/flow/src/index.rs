@@ -1,4 +1,4 @@
-//! From a hash to a slot, one cache line per look-up.
+//! An index from hashes to slots that reads one cache line for a look-up.
 //!
 //! Each line holds ten (tag, slot) pairs; a tag is 16 bits of the hash, so that
 //! the entry itself is read only when it is almost certainly the right one. A
@@ -11,8 +11,8 @@
 //! moves more than one segment, so growth has no pause whatever the size, and
 //! shrinking is the same step backwards.
 //!
-//! Only the low 32 bits of a hash arrive here: the high half selects the bucket,
-//! and in the table of a bucket it is alike for all entries.
+//! The index takes only the low 32 bits of a hash: the high half selects the bucket, so all
+//! entries of one bucket's table share it.
 
 use crate::Prefetch;
 
@@ -36,7 +36,7 @@ struct Line {
     tags: [u16; WAYS],
     /// One bit for each pair in use.
     used: u16,
-    /// Entries whose home is here or before and that lie behind this line.
+    /// Entries that lie behind this line while their home is this line or one before.
     overflow: u16,
 }
 
@@ -104,7 +104,7 @@ impl SlotIndex {
         self.segments.len() * size_of::<Segment>() + self.segments.capacity() * size_of::<usize>()
     }
 
-    /// Asks for the home line of a hash.
+    /// Prefetches the home line of a hash.
     #[inline]
     pub fn prefetch(&self, hash: u32, prefetch: impl Prefetch) {
         prefetch.prefetch(&self.segments[self.segment_of(hash)][line_of(hash)]);
@@ -140,8 +140,8 @@ impl SlotIndex {
         None
     }
 
-    /// Files a slot. `hash_of` tells the hash of a slot that is filed already;
-    /// it is asked when a segment is split.
+    /// Files a slot. `hash_of` returns the hash of a slot that is filed already; the index
+    /// calls it when it splits a segment.
     ///
     /// # Errors
     /// [`Crowded`] when the segment of the hash is full: about 256 of its 640
@@ -178,8 +178,8 @@ impl SlotIndex {
         }
         let Some(last) = self.segments.pop() else { return };
         self.set_mask();
-        // The buddy holds few entries too, so there is room; were there none, the
-        // segment comes back and nothing has changed.
+        // The buddy holds few entries too, so there is room. If there were none, the segment
+        // comes back and nothing has changed.
         let pairs: Vec<(u32, u32)> = slots_of(&last).map(|slot| (hash_of(slot), slot)).collect();
         for (done, &(hash, slot)) in pairs.iter().enumerate() {
             let at = self.segment_of(hash);
@@ -207,7 +207,8 @@ impl SlotIndex {
         for slot in slots_of(&old) {
             let hash = hash_of(slot);
             let at = self.segment_of(hash);
-            // Fewer entries in the same place: there is room.
+            // The old segment had room for these entries, and each of the two gets a part of
+            // them.
             let placed = place(&mut self.segments[at], hash, slot);
             debug_assert_eq!(placed, Ok(()), "no room after a split");
         }
@@ -223,7 +224,7 @@ impl SlotIndex {
         if wide < count { wide } else { place & (self.mask >> 1) }
     }
 
-    /// To be called whenever a segment has come or gone.
+    /// Must be called after the number of segments has changed.
     fn set_mask(&mut self) {
         self.mask = (2 << self.segments.len().ilog2()) - 1;
     }

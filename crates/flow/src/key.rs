@@ -1,4 +1,4 @@
-//! Which flow a packet belongs to.
+//! The key of the flow that a packet belongs to.
 
 use std::hash::Hasher;
 
@@ -10,26 +10,27 @@ use wire::{Family, IcmpQuery, Network, QueryKind, Quoted, QuotedTransport, Trans
 pub struct Zone(pub u16);
 
 impl Zone {
-    /// What a flow's hash has more in this zone than in zone 0. Only the low half: the bucket
-    /// of a flow is the same in all zones. No two zones have the same.
+    /// The difference between a flow's hash in this zone and in zone 0. It lies in the low
+    /// half, so a flow has the same bucket in all zones. It is different for each zone.
     const fn spread(self) -> u64 {
-        // Odd, so nothing is lost: 2^32 over the golden ratio (Knuth, "The Art of Computer
-        // Programming" 6.4).
+        // An odd factor, so the product differs for each zone: 2^32 over the golden ratio
+        // (Knuth, "The Art of Computer Programming" 6.4).
         (self.0 as u32).wrapping_mul(0x9e37_79b1) as u64
     }
 }
 
-/// The zones of a connection: the packets of each direction are looked for in one of them.
+/// The zones of a connection, one for each direction. Tracking looks a packet up in the zone of
+/// its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ZonePair {
-    /// Of the packets of its originator.
+    /// The zone of the originator's packets.
     pub original: Zone,
-    /// Of those that answer.
+    /// The zone of the packets that answer.
     pub reply: Zone,
 }
 
 impl ZonePair {
-    /// One for both directions, as nearly always.
+    /// The same zone for both directions, which is the usual case.
     pub const fn both(zone: Zone) -> Self {
         Self { original: zone, reply: zone }
     }
@@ -39,8 +40,8 @@ impl ZonePair {
         self.original.0 == self.reply.0
     }
 
-    /// The zone that rules and operators name the connection by: that of the direction which
-    /// has one other than 0.
+    /// The zone by which rules and operators name the connection: the zone of the direction
+    /// that has one other than 0.
     pub const fn named(self) -> Zone {
         if self.original.0 == 0 { self.reply } else { self.original }
     }
@@ -51,7 +52,7 @@ impl ZonePair {
 pub struct Endpoint {
     /// Address; IPv4 in the IPv4-mapped form.
     pub address: [u8; 16],
-    /// Port, or what stands in for it (see [`FlowKey`]).
+    /// Port, or the number in its place (see [`FlowKey`]).
     pub port: u16,
 }
 
@@ -80,10 +81,10 @@ impl Side {
     }
 }
 
-/// The identity of a flow, the same for both of its directions: the two
-/// endpoints are sorted as (address, port) pairs.
+/// The identity of a flow, the same for both of its directions: the two endpoints are sorted as
+/// (address, port) pairs.
 ///
-/// What stands in for the ports of protocols without them:
+/// Protocols without ports put these numbers in their place:
 ///
 /// | protocol | `low.port` / `high.port` | `kind` |
 /// | --- | --- | --- |
@@ -93,12 +94,12 @@ impl Side {
 /// | GRE version 1, a connection | each end's own call id | 2 |
 /// | any other | 0 / 0 | 0 |
 ///
-/// The end that asks is part of an ICMP key because an echo request from A and
-/// one from B with the same identifier are two flows.
+/// The end that asks is part of an ICMP key, because an echo request from A and one from B with
+/// the same identifier belong to two flows.
 ///
-/// A packet of GRE version 1 names only the call id of its receiver (RFC 2637 section 4.1),
-/// so its key is that of all calls between two hosts ([`FlowKey::of_calls`]), which share a
-/// bucket and a hash. Which of them it belongs to is for tracking to find out.
+/// A packet of GRE version 1 names only the call id of its receiver (RFC 2637 section 4.1). So
+/// its key stands for all calls between two hosts ([`FlowKey::of_calls`]), which share a bucket
+/// and a hash. Tracking finds out which call the packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FlowKey {
     /// The end that sorts first.
@@ -132,15 +133,16 @@ impl KeyedPacket {
         Self { key: FlowKey { zone, ..self.key }, ..self }
     }
 
-    /// The same packet with the hash of its flow in another zone, and that hash.
+    /// The same packet in another zone, and the hash of its flow there; `hash` is the one in
+    /// its present zone.
     #[must_use]
     pub const fn moved(self, hash: u64, zone: Zone) -> (Self, u64) {
         (self.in_zone(zone), hash ^ self.key.zone.spread() ^ zone.spread())
     }
 }
 
-/// [`FlowKey::kind`] of GRE: of version 0, and of version 1 that of its packets and that of a call
-/// between two ends.
+/// The values of [`FlowKey::kind`] for GRE: version 0; a packet of version 1; a call of version
+/// 1 between two ends.
 const TUNNEL: u8 = 0;
 const CALLS: u8 = 1;
 const CALL: u8 = 2;
@@ -148,7 +150,7 @@ const CALL: u8 = 2;
 impl FlowKey {
     /// The flow of a packet by its own headers.
     ///
-    /// `None` for what names no flow of its own: ICMP errors (see
+    /// `None` for packets that name no flow of their own: ICMP errors (see
     /// [`FlowKey::of_quoted`]), other ICMP messages and later fragments.
     pub fn of_packet(network: &Network, zone: Zone) -> Option<KeyedPacket> {
         Self::of_ported(network, zone).or_else(|| {
@@ -168,7 +170,8 @@ impl FlowKey {
         })
     }
 
-    /// The flow of a packet if it is of a transport with ports, as nearly all are.
+    /// The flow of a packet whose transport has ports, which nearly all have; `None` for
+    /// others.
     #[inline]
     pub fn of_ported(network: &Network, zone: Zone) -> Option<KeyedPacket> {
         let (source, destination) = match network.transport {
@@ -183,7 +186,7 @@ impl FlowKey {
         Some(Builder::of(network, zone).ports(source, destination))
     }
 
-    /// The flow that an ICMP error speaks of.
+    /// The flow that the quote of an ICMP error names.
     pub fn of_quoted(quoted: &Quoted, family: Family, zone: Zone) -> KeyedPacket {
         let build = Builder {
             source: quoted.source,
@@ -223,8 +226,8 @@ impl FlowKey {
         Builder { source, destination, family, protocol: protocol::GRE, zone }.gre(TUNNEL, key).key
     }
 
-    /// A call of GRE version 1 between two ends, each with its own call id as port; 0 where
-    /// nobody knows it.
+    /// A call of GRE version 1 between two ends, each with its own call id as port, or 0 if
+    /// that is not known.
     pub fn of_call(family: Family, zone: Zone, source: Endpoint, destination: Endpoint) -> Self {
         let (source_id, destination_id) = (source.port, destination.port);
         let (source, destination) = (source.address, destination.address);
@@ -233,7 +236,7 @@ impl FlowKey {
         calls.key.call(calls.sender, source_id, destination_id)
     }
 
-    /// One of the calls that a packet's key stands for.
+    /// The key of one of the calls that this packet key stands for.
     #[must_use]
     pub fn call(self, sender: Side, sender_id: u16, receiver_id: u16) -> Self {
         let Self { mut low, mut high, .. } = self;
@@ -244,7 +247,7 @@ impl FlowKey {
         Self { low, high, kind: CALL, ..self }
     }
 
-    /// The key that packets have: of a call, that of all calls between its ends.
+    /// The key that packets carry. For a call it is the key of all calls between its ends.
     #[must_use]
     pub const fn of_calls(self) -> Self {
         if !self.is_call() {
@@ -261,7 +264,8 @@ impl FlowKey {
         self.protocol == protocol::GRE && self.kind == CALL
     }
 
-    /// True for what packets of GRE version 1 have in common.
+    /// True for the key of a packet of GRE version 1, which stands for all calls between its
+    /// ends.
     #[inline]
     pub const fn is_of_calls(&self) -> bool {
         self.protocol == protocol::GRE && self.kind == CALLS
@@ -278,12 +282,12 @@ impl FlowKey {
         }
     }
 
-    /// The same flow between other ends, and which of them `sender` has become.
+    /// The same flow between other ends, and the side that `sender` has there.
     ///
-    /// The ports of the ends are what stands for them in this protocol: for an ICMP query the
-    /// identifier, as the port of the end that asks; for a call of GRE each end's call id. They
-    /// are not looked at where the protocol has nothing of the kind (GRE version 0, node
-    /// information of ICMPv6), and have to be 0 for protocols that are not in the table above.
+    /// The port of an end is the number that the protocol puts in its place: for an ICMP query
+    /// the identifier, given as the port of the end that asks; for a call of GRE each end's
+    /// call id. Protocols with no such number (GRE version 0, node information of ICMPv6)
+    /// ignore the ports. Protocols that are not in the table of [`FlowKey`] need ports of 0.
     #[must_use]
     pub fn between(&self, sender: Side, source: Endpoint, destination: Endpoint) -> KeyedPacket {
         let Self { family, protocol, zone, .. } = *self;
@@ -328,8 +332,9 @@ impl FlowKey {
         }
     }
 
-    /// The end that is `side`, with what stands for its port: of an ICMP query only the end
-    /// that asks has an identifier, of GRE version 0 nobody.
+    /// The end on `side`, with its port or the number in its place. In an ICMP query only the
+    /// end that asks has an identifier; in GRE version 0 neither end has a number, so its port
+    /// is 0.
     pub const fn end(&self, side: Side) -> Endpoint {
         let Endpoint { address, port } = self.endpoint(side);
         let port = match self.protocol {
@@ -351,10 +356,10 @@ impl FlowKey {
         }
     }
 
-    /// The keyed hash of the flow (SipHash-1-3: an attacker who does not know the
-    /// key can not choose flows that collide). The high half selects the bucket,
-    /// the low half the place in the bucket's table. The high half does not depend on the zone
-    /// ([`KeyedPacket::moved`]). Calls have the hash of their packets.
+    /// The keyed hash of the flow (SipHash-1-3: an attacker who does not know the key can not
+    /// choose flows that collide). The high half selects the bucket, the low half the place in
+    /// the bucket's table. The high half does not depend on the zone ([`KeyedPacket::moved`]).
+    /// A call has the hash of its packets.
     pub fn hash(&self, key: HashKey) -> u64 {
         self.of_calls().packet_hash(key)
     }
@@ -374,14 +379,15 @@ impl FlowKey {
         hash ^ self.zone.spread()
     }
 
-    /// Apart, so that the short hash of IPv4 keeps its state in registers.
+    /// A function of its own, so that the short hash of IPv4 keeps its state in registers.
     #[inline(never)]
     fn hash_long(&self, key: HashKey) -> u64 {
         let ([a, b], [c, d]) = (halves(self.low.address), halves(self.high.address));
         self.hash_words([a, b, c, d], key)
     }
 
-    /// The number of words tells the families apart: SipHash takes the length in at the end.
+    /// Hashes the addresses and the rest of the key. IPv4 passes one word and IPv6 four;
+    /// SipHash takes in the length at its end, so the families differ.
     #[inline]
     fn hash_words<const N: usize>(&self, addresses: [u64; N], key: HashKey) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
@@ -437,7 +443,7 @@ impl Builder {
     fn ports(self, source_port: u16, destination_port: u16) -> KeyedPacket {
         let source = Endpoint { address: self.source, port: source_port };
         let destination = Endpoint { address: self.destination, port: destination_port };
-        // As numbers, because comparing byte arrays is a call.
+        // Numbers, because comparing byte arrays is a call.
         let order = |end: &Endpoint| (u128::from_be_bytes(end.address), end.port);
         let (low, high, sender) = if order(&source) <= order(&destination) {
             (source, destination, Side::Low)
@@ -451,11 +457,11 @@ impl Builder {
         self.asked(query.kind as u8, !query.reply, query.id, u16::from(query.code))
     }
 
-    /// A query of a kind; `asks` says that the source does.
+    /// A query of a kind; `asks` is true if the source asks.
     fn asked(self, kind: u8, asks: bool, id: u16, code: u16) -> KeyedPacket {
         let (low, high, mut sender) = self.sorted_addresses();
         if low == high {
-            // Only the type tells the directions apart.
+            // With equal addresses only the type of the message tells the directions apart.
             sender = if asks { Side::Low } else { Side::High };
         }
         let asking = if asks { sender } else { sender.opposite() };

@@ -48,7 +48,7 @@ proptest! {
         prop_assert_eq!(there.key.endpoint(there.sender), Endpoint { address: a, port: source_port });
     }
 
-    /// Against the key of a packet that has these ends.
+    /// Compared with the key of a packet that has these ends.
     #[test]
     fn between_other_ends_a_flow_has_the_key_of_its_packets(
         ends: [([u8; 16], u16); 4], choice in 0usize..6, reply: bool, kind in 0usize..6, code: u8,
@@ -84,7 +84,7 @@ proptest! {
         let (source, destination) = (other_has_none(ends[2]), other_has_none(ends[3]));
         let after = before.key.between(before.sender, source, destination);
         prop_assert_eq!(after, packet(ends[2], ends[3]));
-        // What the ends are called is enough to come back.
+        // The ends are enough to get back to the first key.
         let ends = [before.sender, before.sender.opposite()].map(|side| before.key.end(side));
         prop_assert_eq!(after.key.between(after.sender, ends[0], ends[1]), before);
     }
@@ -174,7 +174,7 @@ proptest! {
 }
 
 proptest! {
-    /// Packets name one call id, so the ids must not decide where they go.
+    /// A packet names only one call id, so the ids must not decide its bucket.
     #[test]
     fn all_calls_between_two_hosts_have_one_hash(
         a: [u8; 16], b: [u8; 16], ids: (u16, u16), zone: u16, tunnel_key: u32,

@@ -1,9 +1,9 @@
 //! A global limit, handed out in leases.
 //!
-//! A shared counter that every packet touches halves two workers. So a worker
-//! takes allowance from the pool many units at a time, spends it from its own
-//! pocket, and gives back what it does not need. What is leased counts inside
-//! the cap, so the sum held by all workers can never exceed it.
+//! Two workers run at half speed if every packet touches a shared counter. So a worker takes
+//! many units from the pool at a time, spends them without touching the pool, and gives back
+//! the units that it does not need. Leased units count inside the cap, so the sum that all
+//! workers hold can never exceed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,22 +17,22 @@ pub struct LeasePool {
 #[derive(Debug)]
 struct Shared {
     cap: AtomicU64,
-    /// The cap to come, where it is lower.
+    /// The announced cap, which may be lower than the present one.
     planned: AtomicU64,
     leased: AtomicU64,
-    /// Units that floors lack.
+    /// Units that are missing from the floors of leases.
     owed: AtomicU64,
     alarm: Alarm,
 }
 
-/// Tells whether anything has come to be lacking in any of several pools since one looked
-/// last, so that not every lease has to be asked every time. Clones share it.
+/// Counts how often units have come to be missing in any of several pools. A worker that finds
+/// the count unchanged need not check its leases. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct Alarm(Arc<AtomicU64>);
 
 impl Alarm {
-    /// How often something has come to be lacking: a lease owed more, or a lower cap held. It is
-    /// told after what it tells of.
+    /// How often a lease was owed more than before, or a lower cap took effect. The count rises
+    /// after the event itself is visible.
     #[inline]
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Acquire)
@@ -43,8 +43,7 @@ impl Alarm {
     }
 }
 
-/// A worker's share of a pool. What it does not spend returns to the pool when
-/// it is dropped; what is spent stays counted until it is released.
+/// A worker's share of a pool. A lease that is dropped returns all its units.
 #[derive(Debug)]
 pub struct Lease {
     pool: LeasePool,
@@ -66,7 +65,7 @@ impl LeasePool {
         Self::with_alarm(cap, Alarm::default())
     }
 
-    /// A pool of `cap` units that rings an alarm when units are lacking.
+    /// A pool of `cap` units that rings an alarm when units are missing.
     pub fn with_alarm(cap: u64, alarm: Alarm) -> Self {
         let [leased, owed] = [AtomicU64::new(0), AtomicU64::new(0)];
         let [cap, planned] = [AtomicU64::new(cap), AtomicU64::new(cap)];
@@ -78,22 +77,22 @@ impl LeasePool {
         self.shared.cap.load(Ordering::Relaxed)
     }
 
-    /// The limit that [`LeasePool::plan_cap`] has announced: floors and quanta have to fit it.
+    /// The limit that [`LeasePool::plan_cap`] has announced. Floors and quanta have to fit it.
     pub fn planned_cap(&self) -> u64 {
         self.shared.planned.load(Ordering::Relaxed)
     }
 
-    /// Announces another limit. A higher one holds at once; a lower one from
-    /// [`LeasePool::settle_cap`] on, before which all leases should have got the floors and
-    /// quanta that fit it: otherwise what one holds unspent is lacking to the others, and
-    /// they give up what would fit.
+    /// Announces another limit. A higher one takes effect at once. A lower one takes effect
+    /// with [`LeasePool::settle_cap`]; before that call every lease should get a floor and a
+    /// quantum that fit the new limit. Otherwise one lease may hold spare units that the others
+    /// lack, and these give up entries for which there would be room.
     pub fn plan_cap(&self, cap: u64) {
         self.shared.planned.store(cap, Ordering::Relaxed);
         self.shared.cap.fetch_max(cap, Ordering::Relaxed);
     }
 
-    /// Has the limit hold that was announced. When it is below what is leased, nothing is
-    /// taken away; new leases are refused until enough has come back.
+    /// Puts the announced limit into effect. The pool takes nothing away when more than that is
+    /// leased; it refuses new leases until enough has come back.
     pub fn settle_cap(&self) {
         self.shared.cap.store(self.planned_cap(), Ordering::Relaxed);
         self.shared.alarm.ring();
@@ -109,24 +108,23 @@ impl LeasePool {
         self.leased() + self.owed() >= self.cap()
     }
 
-    /// A lease that asks for `quantum` units at a time; with 0 it takes what it
-    /// spends, gives back what is released, and never holds spare units.
+    /// A lease that asks for `quantum` units at a time. With a quantum of 0 it takes exactly
+    /// the units that it spends, returns those that are released, and never holds spare units.
     pub fn lease(&self, quantum: u64) -> Lease {
         self.lease_with_floor(quantum, 0)
     }
 
-    /// A lease that is granted `floor` units before any other gets more than its
-    /// own floor: one worker can not starve another. When the pool has nothing
-    /// left, the units are owed: the others [are overdrawn](Lease::is_overdrawn)
-    /// until they have given up as much. The sum of all floors must be inside the
-    /// cap.
+    /// A lease that is granted `floor` units before any other gets more than its own floor, so
+    /// that one worker can not starve another. When the pool has nothing left, it owes the
+    /// units: the other leases [are overdrawn](Lease::is_overdrawn) until they have given up as
+    /// much. The sum of all floors must be inside the cap.
     pub fn lease_with_floor(&self, quantum: u64, floor: u64) -> Lease {
         let mut lease = Lease { pool: self.clone(), spare: 0, used: 0, quantum, floor: 0, owed: 0 };
         lease.set_floor(floor);
         lease
     }
 
-    /// Takes up to `wanted` units, as many as the cap allows beside `kept`.
+    /// Takes up to `wanted` units, as many as the cap allows if `kept` units stay in the pool.
     fn take(&self, wanted: u64, kept: u64) -> u64 {
         let mut granted = 0;
         // Relaxed: the counter guards no other memory, only its own sum.
@@ -159,7 +157,7 @@ impl Lease {
         true
     }
 
-    /// Asks the pool for what is lacking; true if `units` can be spent now.
+    /// Asks the pool for the missing units; true if `units` can be spent now.
     #[cold]
     #[inline(never)]
     fn refill(&mut self, units: u64) -> bool {
@@ -169,9 +167,9 @@ impl Lease {
         self.spare >= units
     }
 
-    /// Returns spent units. More than two quanta of spare units, those below the
-    /// floor not counted, go back to the pool at once, so that other workers are
-    /// not starved by a pocket.
+    /// Returns spent units. When more than two quanta are spare, those below the floor not
+    /// counted, the lease gives the surplus back to the pool at once, so that it does not
+    /// starve other workers.
     #[inline]
     pub fn release(&mut self, units: u64) {
         debug_assert!(units <= self.used, "released more than was spent");
@@ -183,16 +181,16 @@ impl Lease {
         }
     }
 
-    /// True if the pool lacks units for floors, or its cap fell below what is
-    /// leased, and this lease holds more than its floor: time to release some and
-    /// to [settle](Lease::settle).
+    /// True if this lease holds more than its floor while the pool lacks units for floors or
+    /// has leased more than its cap. Its owner should then release some units and
+    /// [settle](Lease::settle).
     pub fn is_overdrawn(&self) -> bool {
         self.spare + self.used > self.floor
             && self.pool.leased() + self.pool.owed() > self.pool.cap()
     }
 
-    /// Gives the spare units above the floor back if they are lacking elsewhere, and
-    /// takes what is lacking here.
+    /// Gives the spare units above the floor back if the pool lacks units, and takes the units
+    /// that its own floor lacks.
     pub fn settle(&mut self) {
         if self.is_overdrawn() {
             self.keep_spare(self.reserve());
@@ -205,8 +203,8 @@ impl Lease {
         self.keep_spare(self.reserve());
     }
 
-    /// Changes how many units are asked for at a time. A smaller pocket gives back what
-    /// it does not hold any more.
+    /// Changes how many units the lease asks for at a time. With a smaller quantum it gives
+    /// back the surplus.
     pub fn set_quantum(&mut self, quantum: u64) {
         self.quantum = quantum;
         self.keep_spare(self.reserve() + quantum);
@@ -226,7 +224,7 @@ impl Lease {
         let granted = self.pool.take(missing, 0);
         self.spare += granted;
         let owed = missing - granted;
-        // Wraps round where the debt falls.
+        // The addition wraps round when the debt falls.
         self.pool.shared.owed.fetch_add(owed.wrapping_sub(self.owed), Ordering::Relaxed);
         if owed > self.owed {
             self.pool.shared.alarm.ring();
@@ -253,7 +251,7 @@ impl Lease {
         self.pool.lease(self.quantum)
     }
 
-    /// Where it comes from.
+    /// The pool of this lease.
     pub fn pool(&self) -> &LeasePool {
         &self.pool
     }
@@ -268,9 +266,9 @@ impl Lease {
         self.spare
     }
 
-    /// Gives up `units` of what is spent without returning them to the pool: a
-    /// bucket that changes its worker takes its entries' allowance along, and its
-    /// new worker must [`Lease::adopt`] them.
+    /// Gives up `units` of the spent ones without returning them to the pool. A bucket that
+    /// changes its worker takes its entries' units along, and its new worker must
+    /// [`Lease::adopt`] them.
     pub fn surrender(&mut self, units: u64) {
         debug_assert!(units <= self.used, "surrendered more than was spent");
         self.used -= units.min(self.used);

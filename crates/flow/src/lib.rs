@@ -1,11 +1,10 @@
 //! The vocabulary of the gateway.
 //!
-//! Every stage speaks of packets in these words: which flow a packet belongs to
-//! ([`FlowKey`], [`Side`], [`Zone`]), what tracking made of it ([`Class`]), what
-//! is to happen to it ([`Verdict`], [`DropReason`]), what time it is
-//! ([`Timestamp`], [`TimerWheel`]) how much may be held ([`LeasePool`]),
-//! where it lies ([`SlotIndex`]), and what of it people are shown ([`Shown`]).
-//! Nothing here reads a clock or a random source: both are arguments.
+//! Every stage describes packets with these types: the flow that a packet belongs to
+//! ([`FlowKey`], [`Side`], [`Zone`]), its class after tracking ([`Class`]), its fate
+//! ([`Verdict`], [`DropReason`]), time ([`Timestamp`], [`TimerWheel`]), limits ([`LeasePool`]),
+//! an index of slots ([`SlotIndex`]), and text that is safe to print ([`Shown`]). Nothing here
+//! reads a clock or a random source: both are arguments.
 
 mod counters;
 pub mod declared;

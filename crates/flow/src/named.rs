@@ -1,17 +1,17 @@
-//! What packets of calls name: of enhanced GRE one call id, that of the receiver (RFC 2637
-//! section 4.1), which tells the calls between two hosts apart.
+//! Names of GRE calls. A packet of enhanced GRE (version 1) names only the call id of its
+//! receiver (RFC 2637 section 4.1), which tells the calls between two hosts apart.
 
 use wire::{IcmpError, Network, QuotedTransport, Transport};
 
 use crate::KeyedPacket;
 
-/// [`FlowKey::kind`](crate::FlowKey::kind) of the name that an ICMP error has for a call: of
-/// its sender's call id, since that was the receiver's of what is quoted.
+/// [`FlowKey::kind`](crate::FlowKey::kind) of a call as an ICMP error names it: by the call id
+/// of the error's sender, who was the receiver of the quoted packet.
 const BY_SENDER: u8 = 3;
 
 impl KeyedPacket {
-    /// The same with the call id that the packet names, if it is one of enhanced GRE. For an
-    /// ICMP error this has to be an answer to what it quotes.
+    /// The same packet with the call id that it names, if it is one of enhanced GRE. An ICMP
+    /// error has to be keyed as an answer to the packet that it quotes.
     #[must_use]
     #[inline]
     pub fn named(self, network: &Network) -> Self {
@@ -33,8 +33,8 @@ impl KeyedPacket {
         }
     }
 
-    /// What packets of this flow in this direction name: of a call its receiver's id alone.
-    /// Anything else is its own name.
+    /// The name that packets of this flow and direction carry. For a call it holds the
+    /// receiver's id alone; every other flow is its own name.
     #[must_use]
     #[inline]
     pub fn name(&self) -> Self {
@@ -45,7 +45,7 @@ impl KeyedPacket {
         Self { key: key.call(sender, 0, key.endpoint(sender.opposite()).port), sender }
     }
 
-    /// True if this, which is no name, is the flow and the direction of what has this name.
+    /// True if `name` names this flow and direction. `self` must be a flow and not a name.
     #[inline]
     pub fn is_named_by(&self, name: &Self) -> bool {
         let Self { key, sender } = *self;
@@ -104,7 +104,8 @@ mod tests {
             prop_assert_eq!(flow.name() == name, ids[1 - from] == named);
             let back = KeyedPacket { key: call(ids), sender: sender.opposite() };
             prop_assert!(!back.is_named_by(&name), "it goes the other way");
-            // An error about this packet goes to its sender, with what it was for as its source.
+            // An error about this packet goes back to its sender and comes from its
+            // destination.
             let answer = KeyedPacket { sender: keyed.sender.opposite(), ..keyed };
             let error = Network {
                 transport: Transport::IcmpError(IcmpError {
@@ -123,7 +124,7 @@ mod tests {
         }
     }
 
-    /// What there is of an ICMP error beside what is tested.
+    /// A real ICMP error, of which the tests replace a few fields.
     fn error() -> IcmpError {
         let Transport::IcmpError(error) = quoting().transport else { panic!("it is one") };
         error

@@ -1,13 +1,12 @@
-//! Asking the memory system for a line before it is needed.
+//! Prefetching of cache lines.
 
 /// Fetches the cache line of a value ahead of its use.
 ///
-/// The instruction needs an unsafe call in Rust, so the crates that look things
-/// up take the way to do it as an argument: `netio` has the real one, and
-/// [`NoPrefetch`] serves tests and machines without one. A prefetch never
-/// changes a result.
+/// The instruction needs an unsafe call in Rust. So the crates with look-ups take the prefetch
+/// as an argument: `netio` has the real one, and [`NoPrefetch`] serves tests and machines
+/// without one. A prefetch never changes a result.
 pub trait Prefetch: Copy {
-    /// Ask for the line that holds the start of `at`.
+    /// Asks for the line that holds the start of `at`.
     fn prefetch<T>(self, at: &T);
 }
 

@@ -5,16 +5,16 @@ use std::fmt::{self, Write};
 /// Text from outside as it is shown to people: in one line, and without a character that a
 /// terminal obeys.
 ///
-/// What is escaped: control characters but the tab (C0, DEL and C1 of ISO 6429, which begin a
+/// It escapes control characters except the tab (C0, DEL and C1 of ISO 6429, which begin a
 /// terminal's commands; CR and LF, which would forge lines), the line and paragraph separators,
 /// and the characters of Unicode's property `Bidi_Control` (UAX 9), which would show text in
-/// another order than it has. A line end becomes `\n`, a return `\r`, all others `\u` with four
-/// hexadecimal digits.
+/// another order than it has. A line end becomes `\n`, a return `\r`, every other character
+/// `\u` with four hexadecimal digits.
 ///
-/// A backslash stays as it is, so to escape twice is to escape once: whoever writes to a
-/// terminal or to a log escapes all of it, and whoever makes several lines of text escapes the
-/// parts. In JSON, whose own escapes these are, it changes how a text is written and not what it
-/// says.
+/// A backslash stays as it is, so escaping twice gives the same text as escaping once. Code
+/// that writes to a terminal or to a log escapes all of its text; code that composes several
+/// lines escapes the parts. JSON uses the same escapes, so there they change how a text is
+/// written and not its meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<T>(pub T);
 

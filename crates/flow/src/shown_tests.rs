@@ -26,7 +26,7 @@ fn what_a_terminal_obeys_is_escaped() {
     }
 }
 
-/// Text with many of the characters in question.
+/// Text with many of the escaped characters.
 fn hostile() -> impl Strategy<Value = String> {
     let character = prop_oneof![
         any::<char>(),
@@ -38,7 +38,7 @@ fn hostile() -> impl Strategy<Value = String> {
     proptest::collection::vec(character, 0..40).prop_map(String::from_iter)
 }
 
-/// What is written by `escape`, read again.
+/// Reads text back that `escape` has written.
 fn read_again(text: &str) -> String {
     let mut read = String::new();
     let mut rest = text;
@@ -64,7 +64,7 @@ proptest! {
     #[test]
     fn no_text_gets_past_the_escapes(text in hostile()) {
         let shown = shown(&text);
-        // Written down once more, from the standards.
+        // A second implementation, from the standards.
         let obeyed = |c: char| {
             let code = u32::from(c);
             (c.is_control() && c != '\t')

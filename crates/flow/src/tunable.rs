@@ -13,7 +13,7 @@ pub enum Unit {
     Packets,
     /// Entries of a table.
     Entries,
-    /// A plain number; the description says of what.
+    /// A plain number; the description says what it counts.
     Count,
 }
 
@@ -38,7 +38,7 @@ pub struct Tunable {
     pub name: &'static str,
     /// Unit of the value.
     pub unit: Unit,
-    /// Value at the start.
+    /// Value before anybody sets it.
     pub default: u64,
     /// Smallest value allowed.
     pub min: u64,
@@ -93,8 +93,8 @@ pub enum SetTunableError {
     },
 }
 
-/// What is said of a value that is not between the two limits, both allowed. `unit` is
-/// empty where there is none.
+/// The message for a value outside of the two limits, both of which are allowed. `unit` is
+/// empty for a plain number.
 pub fn out_of_range(
     name: &str,
     value: impl std::fmt::Display,

@@ -1,4 +1,4 @@
-//! What tracking says of a packet and what happens to it.
+//! The result of tracking a packet, and its fate.
 
 /// The relation of a packet to the flows that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +17,7 @@ pub enum Class {
     Untracked,
 }
 
-/// What happens to a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Goes on.
@@ -88,7 +88,7 @@ drop_reasons! {
     VerificationTag = "verification_tag", "SCTP packet with a wrong verification tag.";
     FragEnd = "frag_end", "Fragment past the end of its datagram, or with another end.";
     FragOverlap = "frag_overlap", "Fragment of a datagram whose fragments overlap.";
-    FragDuplicate = "frag_duplicate", "Fragment of which everything had arrived before.";
+    FragDuplicate = "frag_duplicate", "Fragment that brings no byte that had not arrived before.";
     FragEcn = "frag_ecn", "Fragment of a datagram that mixes ECN-capable and other fragments.";
     FragTooManyPieces = "frag_too_many_pieces", "Fragment of a datagram in more pieces than ipfrag_pieces_per_4k allows.";
     FragTimeout = "frag_timeout", "Fragment of a datagram that was not complete in time.";
@@ -97,27 +97,27 @@ drop_reasons! {
     FragEvicted = "frag_evicted", "Only fragment of a datagram, evicted to make room.";
     FragEvictedProgress = "frag_evicted_progress", "Fragment of a datagram in several pieces, evicted to make room.";
     FragNoMemory = "frag_no_memory", "Fragment for which no room could be made.";
-    SynCookie = "syn_cookie", "TCP segment that opens a connection while the SYN proxy answers, and returns no cookie that it was given.";
-    TableFull = "table_full", "Connection table at its limit, and no connection of the same worker gives way.";
+    SynCookie = "syn_cookie", "TCP segment that would open a connection while the SYN proxy answers, and returns no valid cookie.";
+    TableFull = "table_full", "Connection table at its limit, and no connection of the same worker can be evicted.";
     ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected.";
     HelperIncomplete = "helper_incomplete", "Segment that ends in the middle of an announcement that a helper reads.";
-    NewRefused = "new_refused", "New connection from an interface with `new_connections = \"drop\"` that nobody expected.";
-    RuleRefused = "rule_refused", "A rule of the operator's ruleset drops or rejects it.";
+    NewRefused = "new_refused", "New connection that no helper has announced, from an interface with `new_connections = \"drop\"`.";
+    RuleRefused = "rule_refused", "A rule of the operator's ruleset drops or rejects the packet.";
     PolicyRefused = "policy_refused", "No rule of a base chain decided, and its policy is to drop.";
-    InsideRefused = "inside_refused", "Packet of a tunnel: the rules accept it, and refuse the packet inside, which `tunnels = \"judged\"` has them judge too.";
-    InsideUnreadable = "inside_unreadable", "Packet of a tunnel that `tunnels = \"judged\"` has judged by what is inside, which can not be read: a fragment, another tunnel, malformed, or no IP.";
-    ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of them at the same worker gives way.";
+    InsideRefused = "inside_refused", "Packet of a tunnel that the rules accept, while they refuse the packet inside it, which they see with `tunnels = \"judged\"`.";
+    InsideUnreadable = "inside_unreadable", "Packet of a tunnel whose inside the rules can not see, though `tunnels = \"judged\"` wants them to: a fragment, another tunnel, malformed, or no IP.";
+    ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of those at the same worker can be evicted.";
     SourceLimit = "source_limit", "Source with stateway_half_open_per_source half-open connections.";
-    CallLimit = "call_limit", "GRE packet of a new call between two hosts that have as many announced calls as there may be.";
-    PortPoolFull = "port_pool_full", "New translated connection for whose source no port is left: each that its rule and its bucket allow is used towards this destination, and nobody gives way.";
-    NatSourceLimit = "nat_source_limit", "New translated connection of a source that has stateway_nat_source_share of the ports towards this destination, none of which gives way.";
-    NatClash = "nat_clash", "New translated connection whose replies could not be told from those of another: its protocol has no ports.";
+    CallLimit = "call_limit", "GRE packet of a new call between two hosts that have reached the limit of announced calls.";
+    PortPoolFull = "port_pool_full", "New translated connection that finds no port: each that its rule and its bucket allow is used towards this destination, and no connection can be evicted.";
+    NatSourceLimit = "nat_source_limit", "New translated connection of a source that has stateway_nat_source_share of the ports towards this destination, and none of its connections can be evicted.";
+    NatClash = "nat_clash", "New translated connection whose replies would look like those of another: its protocol has no ports.";
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";
     FlowLimit = "flow_limit", "One flow held more than its share of a half-full backlog.";
     MoveBufferFull = "move_buffer_full", "Packets that waited for a moving bucket exceeded the backlog limit.";
-    NatNoAddress = "nat_no_address", "Packet to be masqueraded that leaves by an interface without an address of its family.";
+    NatNoAddress = "nat_no_address", "Packet to be masqueraded, while its output interface has no address of its family.";
     NatToHost = "nat_to_host", "Packet whose destination a rule has made an address of the host, as one of several: the kernel, which alone can deliver it, may have chosen another.";
-    AliasTaken = "alias_taken", "Packet that opens a translated connection whose replies would be those of another connection.";
+    AliasTaken = "alias_taken", "Packet that opens a translated connection whose replies would look like those of another connection.";
     AliasTableFull = "alias_table_full", "Packet that opens a translated connection, while the owner of the bucket of its replies has as many aliases as nf_conntrack_max.";
     AliasQueueFull = "alias_queue_full", "Too many packets of one bucket wait until the replies of their connections find them.";
     NoBuffer = "no_buffer", "No free frame buffer to copy into.";

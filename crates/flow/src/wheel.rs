@@ -1,10 +1,10 @@
 //! A hierarchical timer wheel over small integer identifiers.
 //!
-//! The wheel decides when an entry is looked at, not when it is dead: deadlines
-//! move with every packet, so moving them must cost nothing. An owner keeps the
-//! true deadline in its entry; when the wheel fires, it answers with the later
-//! deadline if there is one, and the entry is filed anew (Varghese and Lauck,
-//! "Hashed and Hierarchical Timing Wheels", 1987).
+//! The wheel decides when an entry is looked at, not when it is dead: a deadline moves with
+//! every packet, so moving it must cost nothing. The owner keeps the true deadline in its
+//! entry. When the wheel fires, the owner answers with the later deadline if there is one, and
+//! the wheel files the entry anew (Varghese and Lauck, "Hashed and Hierarchical Timing Wheels",
+//! 1987).
 
 use crate::{Prefetch, Timestamp};
 
@@ -12,8 +12,8 @@ use crate::{Prefetch, Timestamp};
 const SLOTS: usize = 64;
 /// Levels: with ticks of about a second the last one spans 194 days.
 const LEVELS: usize = 4;
-/// log2 of a tick in nanoseconds: 2^30 ns = 1.07 s. Expiry is exact at look-up
-/// time, the wheel only returns memory, so coarse is fine.
+/// log2 of a tick in nanoseconds: 2^30 ns = 1.07 s. Look-ups check the exact deadline and the
+/// wheel only returns memory, so a coarse tick is enough.
 const TICK_SHIFT: u32 = 30;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
 const NONE: u32 = u32::MAX;
@@ -33,9 +33,9 @@ const UNFILED: Link = Link { previous: NONE, next: NONE, slot: NONE };
 
 /// Files identifiers (indices of a slab) by the time at which to look at them.
 ///
-/// The slots of the present tick hold what is due and not yet looked at; time
-/// does not move on before they are empty. So no entry is ever passed over, and
-/// whatever is filed lies less than a round ahead of the present slot of its level.
+/// The slots of the present tick hold the entries that are due and not yet looked at; time does
+/// not move on before they are empty. So the wheel never passes an entry over, and every entry
+/// lies less than a round ahead of the present slot of its level.
 #[derive(Debug)]
 pub struct TimerWheel {
     /// First entry of each slot, level by level.
@@ -80,11 +80,10 @@ impl TimerWheel {
             + self.links.capacity() * size_of::<usize>()
     }
 
-    /// Files `id` for its owner to be asked about. The last time is after
-    /// `deadline` and less than two ticks after it, if the budgets of
-    /// [`TimerWheel::advance`] suffice, and later by the calls that they lack. A
-    /// deadline more than 64 ticks away is asked about before, at most once for
-    /// each level on its way down. An id that is filed already is moved.
+    /// Files `id`, so that [`TimerWheel::advance`] asks its owner about it; moves an id that is
+    /// filed already. With sufficient budgets the last question comes after `deadline` and less
+    /// than two ticks after it; with smaller ones it comes later. If the deadline is more than
+    /// 64 ticks away, the owner is asked earlier too, at most once for each level.
     pub fn insert(&mut self, id: u32, deadline: Timestamp) {
         while id as usize >= self.links.len() * CHUNK {
             self.links.push(Box::new([UNFILED; CHUNK]));
@@ -95,7 +94,7 @@ impl TimerWheel {
         self.push(id, self.slot_of(due));
     }
 
-    /// Asks for the links of an id that is to be taken out.
+    /// Prefetches the links of an id that is to be taken out.
     #[inline]
     pub fn prefetch(&self, id: u32, prefetch: impl Prefetch) {
         if let Some(chunk) = self.links.get(id as usize / CHUNK) {
@@ -126,11 +125,10 @@ impl TimerWheel {
         self.filed -= 1;
     }
 
-    /// Moves time on towards `now` and calls `expired` for at most `budget`
-    /// entries. It answers with a later deadline to file the entry again, or with
-    /// `None` when the entry is gone. The work is bounded by the budget however
-    /// far `now` is ahead; what the budget leaves is due at the next call.
-    /// Returns how many entries were looked at.
+    /// Moves time on towards `now` and calls `expired` for at most `budget` entries. `expired`
+    /// answers with a later deadline to file the entry again, or with `None` if the entry is
+    /// gone. The budget bounds the work however far `now` is ahead; entries beyond it are due
+    /// at the next call. Returns how many entries were looked at.
     pub fn advance(
         &mut self,
         now: Timestamp,
@@ -148,8 +146,8 @@ impl TimerWheel {
         budget
     }
 
-    /// Turns to the first tick at which something is due and returns one such
-    /// entry; turns to `target` when nothing is due up to then.
+    /// Turns to the first tick at which an entry is due and returns one such entry; turns to
+    /// `target` when none is due up to then.
     fn turn_towards(&mut self, target: u64) -> Option<u32> {
         let Some(tick) = self.next_tick().filter(|&tick| tick <= target) else {
             self.tick = self.tick.max(target);
@@ -160,8 +158,7 @@ impl TimerWheel {
         heads.find(|&id| id != NONE)
     }
 
-    /// The first tick, from the present one on, at which a slot comes that holds
-    /// something.
+    /// The first tick, from the present one on, that reaches a slot with an entry.
     fn next_tick(&self) -> Option<u64> {
         let first = |(level, &occupied): (u32, &u64)| {
             let shift = level * SLOT_BITS;
@@ -194,7 +191,7 @@ impl TimerWheel {
                 return slot_at(level, due);
             }
         }
-        // Beyond the last level: its farthest slot, from where it is filed again.
+        // Beyond the last level: the farthest slot, from which the entry is filed again.
         let shift = (LEVELS as u32 - 1) * SLOT_BITS;
         slot_at(LEVELS as u32 - 1, ((self.tick >> shift) + SLOTS as u64 - 1) << shift)
     }

@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Runs a wheel as its owner does: true deadlines on the side, refile if early.
+/// Runs a wheel as its owner does: with true deadlines, filing an entry again if it comes
+/// early.
 fn expire(
     wheel: &mut TimerWheel,
     deadlines: &mut HashMap<u32, Timestamp>,
@@ -60,9 +61,8 @@ proptest! {
 const REACH: u64 = 16_000_000;
 
 proptest! {
-    /// However far time jumps, a call looks at no more than its budget, an entry
-    /// is looked at once for each level at most, and calls that go on find all
-    /// that is over.
+    /// However far time jumps, a call looks at no more entries than its budget, an entry is
+    /// looked at once for each level at most, and further calls find all expired entries.
     #[test]
     fn no_jump_takes_more_than_the_budget(
         timeouts in proptest::collection::vec(0u64..REACH, 1..60),

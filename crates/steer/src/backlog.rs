@@ -1,16 +1,15 @@
-//! How much may wait between two workers.
+//! The limit on packets that wait between two workers.
 //!
-//! The kernel keeps one backlog queue per CPU, and every producer locks it. Here
-//! each pair of workers has a ring of its own, and its producer, who alone knows
-//! what it put in, accounts for it: one [`Backlog`] per (producer, consumer), with
-//! nothing shared. So `netdev_max_backlog` bounds each ring, and a flow limit sees
-//! the packets of one producer. That is as exact as the kernel's where it
-//! matters, because a direction of a flow arrives at one receive queue and
-//! therefore from one producer.
+//! The kernel keeps one backlog queue per CPU, and every producer locks it. Here each pair of
+//! workers has a ring of its own. Its producer alone adds to it and does the accounting: one
+//! [`Backlog`] per (producer, consumer), with nothing shared. So `netdev_max_backlog` bounds
+//! each ring, and a flow limit sees the packets of one producer. That is as exact as the
+//! kernel's in the case that matters, because one direction of a flow arrives at one receive
+//! queue and therefore from one producer.
 
 use flow::DropReason;
 
-/// Packets that the flow limit looks back on.
+/// Length of the flow limit's history, packets.
 const HISTORY: usize = 128;
 /// A flow with more than this share of the history is over its limit.
 const SHARE: u8 = (HISTORY / 2) as u8;
@@ -34,16 +33,16 @@ impl Default for BacklogLimits {
     }
 }
 
-/// What a backlog refused, under the names of `/proc/net/softnet_stat`.
+/// Numbers of refused packets, under the names of `/proc/net/softnet_stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BacklogCounters {
     /// Packets refused because the backlog was full.
     pub dropped: u64,
-    /// Packets refused because their flow held too much of it.
+    /// Packets refused because their flow held too large a share of the backlog.
     pub flow_limit_count: u64,
 }
 
-/// Decides, for the producer of one ring, what may enter it.
+/// Decides for the producer of one ring which packets may enter it.
 #[derive(Clone, Debug)]
 pub struct Backlog {
     max_backlog: usize,
@@ -61,10 +60,9 @@ impl Backlog {
         }
     }
 
-    /// Whether a packet may enter while `queue_length` packets wait, a datagram in
-    /// fragments counted as many. `flow_hash`
-    /// gives any hash that the packets of one flow share; it is asked only where the
-    /// flow limit applies.
+    /// Whether a packet may enter while `queue_length` packets wait; a datagram in fragments
+    /// counts as many. `flow_hash` returns any hash that the packets of one flow share; it is
+    /// called only while the flow limit applies.
     ///
     /// # Errors
     /// [`DropReason::BacklogFull`] or [`DropReason::FlowLimit`]; the packet has
@@ -89,12 +87,12 @@ impl Backlog {
         Ok(())
     }
 
-    /// What was refused since the start.
+    /// Numbers of packets refused since the start.
     pub fn counters(&self) -> BacklogCounters {
         self.counters
     }
 
-    /// Puts new limits in force. The flow limit forgets its history only if its
+    /// Puts new limits in force. The flow limit forgets its history only if the length of its
     /// table changes.
     pub fn set_limits(&mut self, limits: BacklogLimits) {
         self.max_backlog = limits.max_backlog as usize;
@@ -107,9 +105,9 @@ impl Backlog {
     }
 }
 
-/// The packets that came last while the backlog was half full, and how many of
-/// them each flow sent. Packets that are refused count too, so a flow has to
-/// fall below its share before it is let in again.
+/// The last packets that came while the backlog was half full, and the number of them from each
+/// flow. Refused packets count too, so a flow has to fall below its share before its packets
+/// enter again.
 #[derive(Clone, Debug)]
 struct FlowLimit {
     /// Packets of the history, by hash of their flow.

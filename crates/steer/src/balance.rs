@@ -1,4 +1,4 @@
-//! Moving buckets to where there is time for them.
+//! The balancer: moves buckets to workers that have time for them.
 //!
 //! After RSS++ (Barbette, Katsikas, Maguire, Kostić, "RSS++: load and state-aware
 //! receive side scaling", CoNEXT 2019): the load of a worker over an interval is
@@ -7,12 +7,11 @@
 //!
 //! # The fair level
 //!
-//! A flow can not be split, so neither can its bucket. A bucket that alone is
-//! heavier than the mean is an *elephant*: its worker can do no better than to
-//! carry nothing else. So the level to which the others are balanced is the mean
-//! of what remains without the elephants, and their workers. What a worker
-//! carries above the level, or above its heaviest bucket if that is more, is its
-//! *excess*: the part of its load that could be elsewhere.
+//! A flow can not be split, so neither can its bucket. A bucket that alone is heavier than the
+//! mean is an *elephant*: the best that its worker can do is to carry nothing else. So the fair
+//! level leaves elephants and their workers out: it is the mean load of the remaining workers.
+//! The *excess* of a worker is the load that it carries above the level, or above its heaviest
+//! bucket if that is more. It is the part of its load that could be elsewhere.
 //!
 //! # Why it does not oscillate
 //!
@@ -30,11 +29,10 @@ mod plan;
 
 pub use plan::{Move, MoveReason, Plan, Spread};
 
-/// How the balancer decides. Loads are fractions of one worker's time.
+/// The settings of the balancer. Loads are fractions of one worker's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BalanceSettings {
-    /// Load up to which a worker is meant to be used; decides
-    /// [`Plan::wanted_workers`].
+    /// Load at which a worker is meant to be used; decides [`Plan::wanted_workers`].
     pub target_load: f64,
     /// Excess above which buckets move.
     pub threshold: f64,
@@ -50,18 +48,18 @@ impl Default for BalanceSettings {
     }
 }
 
-/// What was measured over one interval.
+/// Measurements over one interval.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// Who owns which bucket.
+    /// The owner of each bucket.
     pub table: &'a IndirectionTable,
-    /// Work of each bucket, in any unit that is the same for all: packets or,
-    /// better, cycles. What is missing counts as 0.
+    /// Work of each bucket, in any unit that is the same for all: packets or, better, cycles. A
+    /// missing bucket counts as 0.
     pub bucket_work: &'a [u64],
-    /// Fraction of the interval that each worker was busy, by worker number,
-    /// 0 to 1. What is missing or not a number counts as 0. All of it is laid on
-    /// the worker's buckets; what they do not cause, such as receiving, makes a
-    /// plan move too little, and the next one corrects it.
+    /// Fraction of the interval for which each worker was busy, 0 to 1, by worker number. A
+    /// missing load, or one that is not a number, counts as 0. The whole load is divided among
+    /// the worker's buckets. Buckets do not cause all of it, for example receiving; for that
+    /// reason a plan moves too little, and the next one corrects it.
     pub worker_load: &'a [f64],
     /// The workers that may own buckets. Buckets of others are moved away first.
     pub allowed: WorkerSet,
@@ -81,8 +79,8 @@ impl Balancer {
         Self { settings, resting: Vec::new() }
     }
 
-    /// The moves that the sample calls for. Changes nothing, so it is a dry run as
-    /// long as nobody carries out the moves and calls [`Balancer::finish_round`].
+    /// The moves that the sample calls for. It changes nothing, so it is a dry run until the
+    /// caller makes the moves and calls [`Balancer::finish_round`].
     pub fn plan(&self, sample: &Sample<'_>) -> Plan {
         let mut planner = Planner::new(self, sample);
         let before = planner.spread();
@@ -99,7 +97,7 @@ impl Balancer {
         }
     }
 
-    /// Ends a round: the buckets that moved begin to rest, others rest on.
+    /// Ends a round: the buckets that moved begin to rest, and the others rest one round less.
     pub fn finish_round(&mut self, moves: &[Move]) {
         self.resting.iter_mut().for_each(|rounds| *rounds = rounds.saturating_sub(1));
         for step in moves {
@@ -182,7 +180,7 @@ impl<'a> Planner<'a> {
         self.buckets.iter().find(|bucket| bucket.owner == worker)
     }
 
-    /// Load of a worker that could be elsewhere; none if no bucket causes it.
+    /// Load of a worker that could be elsewhere; 0 if no bucket causes load.
     fn excess(&self, worker: &Worker, level: f64) -> f64 {
         match self.heaviest_of(worker.id) {
             Some(heaviest) if heaviest.load > 0.0 => worker.load - heaviest.load.max(level),
@@ -211,8 +209,7 @@ impl<'a> Planner<'a> {
         self.moves.len() < self.balancer.settings.max_moves
     }
 
-    /// Moves the buckets of workers that may own none, heaviest first. They do
-    /// not wait for a rest to end.
+    /// Moves the buckets of workers that may own none, heaviest first, also those that rest.
     fn evacuate(&mut self) {
         for at in 0..self.buckets.len() {
             let Some(to) = self.least_loaded().filter(|_| self.has_moves_left()) else { return };
@@ -241,9 +238,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The bucket to move: the heaviest that fits both what the donor has too
-    /// much and what the receiver has too little, so that few moves suffice; else
-    /// the lightest that fits neither but still relieves the pair.
+    /// The bucket to move: the heaviest that is at most the donor's excess and at most the load
+    /// that the receiver lacks, so that few moves suffice; else the lightest that fits neither
+    /// but still relieves the pair.
     fn choose(&self, from: usize, to: usize, excess: f64, level: f64) -> Option<usize> {
         let (donor, receiver) = (&self.workers[from], &self.workers[to]);
         let fits = excess.min(level - receiver.load);

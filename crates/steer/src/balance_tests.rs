@@ -121,7 +121,7 @@ fn a_bucket_that_moved_rests() {
     let mut balancer = Balancer::new(BalanceSettings::default());
     let mut seen = Vec::new();
     for round in 0..6 {
-        // The load follows the buckets that moved: the worst case for a balancer.
+        // The load follows the buckets that moved, which is the worst case for a balancer.
         let worker_load = loads(&table, &work, 0.02);
         let sample = Sample {
             table: &table,
@@ -179,7 +179,7 @@ fn nonsense_is_survived() {
 }
 
 fn work() -> impl Strategy<Value = Vec<u64>> {
-    // Mice, and now and then an elephant.
+    // Mostly small buckets, sometimes an elephant.
     prop::collection::vec(prop_oneof![8 => 0..20_u64, 1 => 0..2000_u64], 64)
 }
 
@@ -211,7 +211,7 @@ proptest! {
             let squares = |spread: &Spread| spread.loads.iter().map(|&(_, load)| load * load).sum::<f64>();
             prop_assert!(squares(&plan.after) < squares(&plan.before));
             carry_out(&mut table, &plan);
-            // What was planned is what is measured afterwards.
+            // The planned loads are the ones measured afterwards.
             let measured = loads(&table, &work, unit);
             for &(worker, load) in &plan.after.loads {
                 prop_assert!((measured[worker.index()] - load).abs() < 1e-9);

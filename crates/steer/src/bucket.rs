@@ -17,9 +17,8 @@ impl std::fmt::Display for BucketId {
     }
 }
 
-/// How many buckets there are: a power of two from 1 to [`BucketCount::MAX`].
-///
-/// A power of two, so that a change of the count splits or joins whole buckets.
+/// How many buckets there are: a power of two from 1 to [`BucketCount::MAX`], so that a change
+/// of the count splits or joins whole buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketCount(u16);
 
@@ -32,13 +31,13 @@ pub struct BucketCount(u16);
 pub struct BucketCountError {
     /// The number as given.
     pub given: u64,
-    /// The nearest number that is possible.
+    /// A number that is possible: the next power of two, at most the largest count.
     pub suggestion: u16,
 }
 
 impl BucketCount {
-    /// The largest count: one that the 16 bits of entropy of the symmetric
-    /// Toeplitz hash still fill (see [`crate::symmetric_toeplitz`]).
+    /// The largest count. The symmetric Toeplitz hash has 16 bits of entropy, which still fill
+    /// that many buckets (see [`crate::symmetric_toeplitz`]).
     pub const MAX: u16 = 4096;
     /// The default: fine enough to balance 64 workers, small enough that the
     /// fixed cost of a bucket does not matter.

@@ -1,4 +1,4 @@
-//! Sets of CPUs, as `rps_cpus` names them.
+//! Sets of CPUs, as the setting `rps_cpus` writes them.
 //!
 //! # How a text is read
 //!
@@ -12,12 +12,11 @@
 //! | other commas | list | `0,2` is CPUs 0 and 2 |
 //! | anything else | mask | `3` is CPUs 0 and 1; `10` is CPU 4; `0b` is CPUs 0, 1 and 3 |
 //!
-//! A bare number is a hexadecimal mask, because that is what the kernel's file
-//! of this name takes. The kernel writes mask words of 8 digits, so a text that
-//! was copied from there is always read as it was meant; a comma between shorter
-//! groups was written by a person who lists CPUs. What remains is the decimal
-//! count or CPU number written where a mask is meant: it is refused when the
-//! mask names a CPU that does not exist, with what was understood and what to
+//! A bare number is a hexadecimal mask, because the kernel's file of this name takes one. The
+//! kernel writes mask words of 8 digits, so a text copied from there is always read as it was
+//! meant; a comma between shorter groups was written by a person who lists CPUs. One mistake
+//! remains: a decimal count or CPU number in the place of a mask. It is refused when the mask
+//! names a CPU that does not exist; the error shows how the text was understood and what to
 //! write instead.
 //!
 //! In a list, `a-b:n` takes every n-th CPU of a range (as taskset does) and

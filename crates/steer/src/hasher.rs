@@ -1,36 +1,34 @@
 //! From a packet to its bucket.
 //!
-//! # What decides the bucket
+//! # The packet's part that decides
 //!
 //! | packet | bucket from |
 //! | --- | --- |
-//! | of or to a translation address (see [`crate::Translated`]) | its port |
+//! | from or to a translation address (see [`crate::Translated`]) | the port at that address |
 //! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
-//! | of a tunnel that is looked into ([`TunnelSteering`]) | hash of the key of the innermost packet; of its addresses if that is a fragment or names no flow, of what it quotes if that is an ICMP error |
+//! | of a tunnel that is steered by its inside ([`TunnelSteering`]) | hash of the key of the innermost packet; of its addresses if that is a fragment or names no flow, of what it quotes if that is an ICMP error |
 //! | ICMP error with a quote | hash of the quoted flow's key |
 //! | fragment, first or later | SipHash of (addresses, identification, protocol) |
 //! | anything else | SipHash of (sorted addresses) |
 //!
-//! The zone has no part in it: rules may put a packet into another when it has come to its
-//! bucket, and look for it in several. Equal flows of different zones share a bucket, where the
-//! table tells them apart.
+//! The zone has no part in it: rules choose a packet's zone after it has reached its bucket,
+//! and tracking may look for it in several zones. Equal flows of different zones share a
+//! bucket, and the bucket's table tells them apart.
 //!
-//! A packet of a tunnel belongs to the flow that its outermost header names, and to no other: its
-//! inside, which nobody has judged, chooses the bucket and nothing else. So one flow, the tunnel,
-//! has packets in many buckets.
+//! A packet of a tunnel belongs to the flow that its outermost header names, and to no other.
+//! The rules have not judged its inside, so that chooses the bucket and nothing else. So one
+//! flow, the tunnel, has packets in many buckets.
 //!
-//! The first fragment carries ports and could name its flow, but the others can
-//! not: all of them take the fragment's way, and the whole datagram is steered
-//! again after reassembly. For IPv6 the protocol is left out: RFC 8200 section
-//! 4.5 identifies a datagram by addresses and identification alone, and behind
-//! the fragment header the pieces may name different next headers. An atomic
-//! fragment (RFC 6946) is a whole datagram and is steered as one.
+//! The first fragment carries ports and could name its flow, but the others can not. So all of
+//! them are steered as fragments, and the whole datagram is steered again after reassembly. For
+//! IPv6 the protocol is left out: RFC 8200 section 4.5 identifies a datagram by addresses and
+//! identification alone, and behind the fragment header the fragments may name different next
+//! headers. An atomic fragment (RFC 6946) is a whole datagram and is steered as one.
 //!
-//! With [`FragmentSteering::Ordered`] every packet takes the last row's way, of tunnels by the
-//! outermost addresses: what
-//! comes in pieces and what comes whole meet at one worker, in the order in which
-//! it arrived. Replies to translation addresses are the exception: they have to come to the
-//! bucket of their port.
+//! With [`FragmentSteering::Ordered`] every packet is steered by its addresses as in the last
+//! row, a tunnel's packets by the outermost ones. So fragments and whole packets between two
+//! hosts meet at one worker, in the order of their arrival. Replies to translation addresses
+//! are the exception: they have to come to the bucket of their port.
 //!
 //! # Two hashes
 //!
@@ -38,23 +36,22 @@
 //! chooses the bucket and its low half the place in the bucket's table, so
 //! that the places of one bucket's flows are still spread.
 //!
-//! [`HashKind::ToeplitzSymmetric`] is what an interface with the symmetric RSS
-//! key computes. It exists for one reason: to take the bucket from the hash that
-//! the interface supplies. Replies, ICMP errors and everything that the
-//! interface hashed differently are computed here by the same function, so it
-//! never matters which of the two computed it. It has 16 bits of entropy, ignores
-//! the zone, and can be aimed at by anyone; the table hash stays SipHash.
+//! [`HashKind::ToeplitzSymmetric`] is the hash that an interface with the symmetric RSS key
+//! computes. It has one purpose: to take the bucket from the hash that the interface supplies.
+//! For replies, ICMP errors and all packets that the interface hashed differently this module
+//! computes it with the same function, so it never matters which of the two computed it. It has
+//! 16 bits of entropy and ignores the zone, and anyone can aim at a bucket; the table hash
+//! stays SipHash.
 //!
 //! # When a supplied hash counts
 //!
-//! Only where every interface that claims to hash (addresses, ports) with the
-//! symmetric key computes exactly that: TCP and UDP, not fragmented, without
-//! options or extension headers (the home address option and routing headers
-//! replace addresses in some hash types), directly behind an untagged Ethernet
-//! header (behind tags, PPPoE, MPLS and tunnels interfaces differ in what they
-//! descend into). Everything else is computed here at the price of a few
-//! nanoseconds. Zero never counts: interfaces mean "none" by it. A packet whose
-//! hash is zero is computed here, to zero.
+//! A supplied hash counts only for packets that every interface with the symmetric key over
+//! (addresses, ports) hashes in the same way: TCP and UDP, not fragmented, without options or
+//! extension headers (the home address option and routing headers replace addresses in some
+//! hash types), directly behind an untagged Ethernet header (interfaces differ in how they
+//! treat tags, PPPoE, MPLS and tunnels). For all others this module computes the hash, which
+//! takes a few nanoseconds. A supplied hash of zero never counts, because interfaces mean
+//! "none" by it; the computed hash is then the one that counts.
 
 use std::hash::Hasher;
 use std::num::NonZeroU32;
@@ -65,7 +62,7 @@ use wire::{Family, FragmentInfo, Network, Transport, inside, protocol};
 
 use crate::{BucketCount, BucketId, Translated, symmetric_toeplitz};
 
-/// Which hash chooses the bucket of a flow.
+/// The hash that chooses the bucket of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HashKind {
     /// SipHash-1-3 under the secret of the process.
@@ -76,72 +73,72 @@ pub enum HashKind {
     ToeplitzSymmetric,
 }
 
-/// What keeps fragments together.
+/// The rule that keeps fragments of a datagram together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FragmentSteering {
-    /// Each datagram by itself: spreads best; datagrams of one flow that arrive
-    /// in fragments may overtake each other and those that arrive whole.
+    /// Each datagram has a bucket of its own. That spreads best; datagrams of one flow that
+    /// arrive in fragments may overtake each other and those that arrive whole.
     #[default]
     Spread,
-    /// Everything between two addresses together, so that a datagram leaves in its
-    /// turn whether it came whole or in fragments. The flows between two hosts
-    /// share one worker.
+    /// All packets between two addresses have one bucket, so a datagram leaves in its turn
+    /// whether it came whole or in fragments. The flows between two hosts share one worker.
     Ordered,
-    /// All fragments in one bucket, and everything else as in `Spread`: replays,
-    /// where the number of workers must not show.
+    /// All fragments have one bucket, and everything else is steered as in `Spread`. This is
+    /// for replays, whose result must not depend on the number of workers.
     OneBucket,
 }
 
-/// What chooses the bucket of a packet of a tunnel: IP in IP, or GRE version 0.
+/// The part of a tunnel's packet that chooses its bucket. Tunnels are IP in IP and GRE version
+/// 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TunnelSteering {
-    /// The tunnel, which so has one worker for each direction at most.
+    /// The tunnel. It then has at most one worker for each direction.
     Outer,
-    /// The flow inside, so that one tunnel spreads over the workers.
+    /// The flow inside, so that the packets of one tunnel spread over the workers.
     #[default]
     Inner,
-    /// As [`TunnelSteering::Inner`], and what is inside is judged as well: each packet of a tunnel
-    /// is [told apart](Steered::Carrying).
+    /// As [`TunnelSteering::Inner`]. In addition the rules judge the packet inside: steering
+    /// marks each packet of a tunnel as [`Steered::Carrying`].
     Judged,
 }
 
-/// How packets are mapped to buckets.
+/// The settings of steering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteeringConfig {
-    /// Which hash chooses the bucket of a flow.
+    /// The hash that chooses the bucket of a flow.
     pub kind: HashKind,
     /// Secret of the keyed hash, needed with either kind.
     pub key: HashKey,
     /// How many buckets there are.
     pub buckets: BucketCount,
-    /// What keeps fragments together.
+    /// The rule for fragments.
     pub fragments: FragmentSteering,
-    /// What chooses the bucket of a tunnel's packet.
+    /// The rule for tunnels.
     pub tunnels: TunnelSteering,
 }
 
-/// What steering found out about a packet.
+/// The result of steering a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steered {
     /// The packet belongs to the flow that its outermost headers name.
     Flow {
         /// The flow and which end sent the packet.
         keyed: KeyedPacket,
-        /// The table hash of the flow, where choosing the bucket needed it
-        /// ([`HashKind::Sip`]); otherwise the owner computes it
+        /// The table hash of the flow, if it was needed to choose the bucket
+        /// ([`HashKind::Sip`]). Otherwise the owner computes it
         /// ([`SteeringHasher::table_hash`]).
         hash: Option<u64>,
         /// Its bucket.
         bucket: BucketId,
     },
-    /// As [`Steered::Flow`], a packet of a tunnel whose inside is to be judged
+    /// As [`Steered::Flow`], for a packet of a tunnel whose inside the rules judge
     /// ([`TunnelSteering::Judged`]).
     Carrying {
         /// The tunnel and which end sent the packet.
         keyed: KeyedPacket,
         /// As in [`Steered::Flow`].
         hash: Option<u64>,
-        /// The bucket of the flow inside, or that of the tunnel if nothing inside has a say.
+        /// The bucket of the flow inside, or of the tunnel if the inside can not choose one.
         bucket: BucketId,
     },
     /// An ICMP error that belongs to the flow it quotes.
@@ -153,12 +150,12 @@ pub enum Steered {
         /// Bucket of the quoted flow.
         bucket: BucketId,
     },
-    /// A piece of a datagram that must be reassembled first.
+    /// A fragment of a datagram, which must be reassembled first.
     Fragment {
-        /// Bucket of all pieces of the datagram.
+        /// Bucket of all fragments of the datagram.
         bucket: BucketId,
     },
-    /// Names no flow; packets between the same two addresses stay in order.
+    /// The packet names no flow; packets between the same two addresses stay in order.
     Keyless {
         /// Bucket of the pair of addresses.
         bucket: BucketId,
@@ -166,7 +163,7 @@ pub enum Steered {
 }
 
 impl Steered {
-    /// The bucket, whatever decided it.
+    /// The bucket, in every case.
     pub const fn bucket(&self) -> BucketId {
         match *self {
             Self::Flow { bucket, .. }
@@ -186,13 +183,13 @@ pub struct SteeringHasher {
 }
 
 impl SteeringHasher {
-    /// A hasher; two with equal configurations and translation addresses agree on every
-    /// packet. In the beginning there are no such addresses.
+    /// A hasher without translation addresses. Two hashers with equal configurations and
+    /// translation addresses choose the same bucket for every packet.
     pub fn new(config: SteeringConfig) -> Self {
         Self { config, translated: Translated::default() }
     }
 
-    /// How packets are mapped.
+    /// The configuration by which packets are mapped to buckets.
     pub const fn config(&self) -> &SteeringConfig {
         &self.config
     }
@@ -207,7 +204,8 @@ impl SteeringHasher {
         self.translated = translated;
     }
 
-    /// The bucket of a packet, of a tunnel as [`TunnelSteering::Outer`] says.
+    /// The bucket of a packet without its frame: a tunnel's packet is steered as with
+    /// [`TunnelSteering::Outer`].
     #[inline(always)]
     pub fn steer(&self, network: &Network, zone: Zone, supplied: Option<NonZeroU32>) -> Steered {
         self.steer_frame(&[], network, zone, supplied)
@@ -215,11 +213,10 @@ impl SteeringHasher {
 
     /// The bucket of the packet in `frame` that `network` describes.
     ///
-    /// `supplied` is the hash that the interface delivered with the packet, to be
-    /// passed only if the interface is declared to hash with the symmetric
-    /// Toeplitz key over addresses and ports. It is used only in
-    /// [`HashKind::ToeplitzSymmetric`] and only for packets that every such
-    /// interface hashes alike; see the description of this module.
+    /// `supplied` is the hash that the interface delivered with the packet. Pass it only if the
+    /// interface is declared to hash with the symmetric Toeplitz key over addresses and ports.
+    /// It is used only with [`HashKind::ToeplitzSymmetric`] and only for packets that every
+    /// such interface hashes in the same way; see the description of this module.
     #[inline(always)]
     pub fn steer_frame(
         &self,
@@ -269,7 +266,7 @@ impl SteeringHasher {
             &network.transport
         {
             let keyed = FlowKey::of_quoted(quoted, network.family, zone);
-            // The quoted packet went out, so its reply would be for its sender.
+            // The quoted packet went out, so its sender receives the replies.
             let (hash, bucket) = self.flow_bucket(&keyed.key, keyed.sender, None);
             return Steered::Quoted { keyed, hash, bucket };
         }
@@ -288,7 +285,7 @@ impl SteeringHasher {
         }
     }
 
-    /// The bucket of a packet of a tunnel by what is inside; `None` if that has no say.
+    /// The bucket of a tunnel's packet by its inside; `None` if that can not choose one.
     fn bucket_inside(&self, frame: &[u8], outer: &Network) -> Option<BucketId> {
         let SteeringConfig { fragments, tunnels, .. } = self.config;
         if tunnels == TunnelSteering::Outer || fragments == FragmentSteering::Ordered {
@@ -331,7 +328,8 @@ impl SteeringHasher {
         key.packet_hash(self.config.key)
     }
 
-    /// `first` is the end that is looked at first for a translation address.
+    /// Steering looks at the end `first` before the other when it looks for a translation
+    /// address.
     #[inline(always)]
     fn flow_bucket(
         &self,
@@ -412,15 +410,15 @@ const GOLDEN_RATIO: u32 = 0x9e37_79b1;
 /// The exclusive or of all 16-bit words of addresses and ports.
 #[inline]
 fn folded(key: &FlowKey) -> u16 {
-    // Adding without carry knows no byte order until the last step.
+    // The exclusive or does not depend on the byte order, so only the last step converts it.
     let sum = u128::from_ne_bytes(key.low.address) ^ u128::from_ne_bytes(key.high.address);
     let sum = (sum >> 64) as u64 ^ sum as u64;
     let sum = (sum >> 32) as u32 ^ sum as u32;
     u16::from_be((sum >> 16) as u16 ^ sum as u16) ^ key.low.port ^ key.high.port
 }
 
-/// True for packets of which every interface with the symmetric key computes the
-/// same hash as [`symmetric_toeplitz`].
+/// True for packets that every interface with the symmetric key hashes as
+/// [`symmetric_toeplitz`] does.
 #[inline]
 fn may_trust_supplied(network: &Network) -> bool {
     const ETHERNET_HEADER: u16 = 14;

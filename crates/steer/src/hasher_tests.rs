@@ -197,7 +197,7 @@ proptest! {
         prop_assert_eq!(hash, about);
     }
 
-    /// What a symmetric interface computes is what is computed here.
+    /// An interface with the symmetric key computes the same hash.
     #[test]
     fn a_supplied_hash_changes_nothing((a, b, p, q) in any::<(u16, u16, u16, u16)>(), is_v6 in any::<bool>()) {
         let hasher = hasher(HashKind::ToeplitzSymmetric);
@@ -261,8 +261,8 @@ proptest! {
     }
 }
 
-/// Flows that differ as those of one client network do: linear hashes alone leave
-/// buckets empty here.
+/// Flows that differ like those of one client network: with a linear hash alone some buckets
+/// stay empty.
 #[test]
 fn flows_of_a_client_network_spread() {
     for kind in [HashKind::Sip, HashKind::ToeplitzSymmetric] {

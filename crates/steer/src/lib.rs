@@ -1,13 +1,13 @@
-//! Receive packet steering: which worker owns a packet.
+//! Receive packet steering: chooses the worker of a packet.
 //!
 //! ```text
 //! packet -> SteeringHasher -> bucket -> IndirectionTable -> worker -> Backlog -> ring
 //! ```
 //!
-//! [`SteeringHasher`] maps both directions of a flow, and the ICMP errors about
-//! it, to one bucket. [`IndirectionTable`] says who owns a bucket; [`place`]
-//! decides from the interfaces' `rps_cpus` who may. [`Backlog`]
-//! bounds what one worker hands to another, and [`Balancer`] moves buckets when the load is uneven.
+//! [`SteeringHasher`] maps both directions of a flow, and the ICMP errors about it, to one
+//! bucket. [`IndirectionTable`] holds the owner of each bucket; [`place`] derives the workers
+//! that may own buckets from the interfaces' `rps_cpus`. [`Backlog`] bounds the packets that
+//! one worker hands to another, and [`Balancer`] moves buckets when the load is uneven.
 //!
 //! Everything here is a function or a small owned structure: no clock, no lock,
 //! no thread, no input or output.

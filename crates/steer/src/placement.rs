@@ -1,14 +1,13 @@
-//! From the interfaces' `rps_cpus` to the workers that may own buckets.
+//! Placement: from the interfaces' `rps_cpus` to the workers that may own buckets.
 //!
 //! # The rule
 //!
-//! `rps_cpus` of an interface promises: what arrives here is worked on by these
-//! CPUs and no others. In the kernel each direction of a flow keeps that promise
-//! by itself. Here both directions belong to one bucket with one owner, and any
-//! bucket holds flows of any pair of interfaces. So the only owners that keep every
-//! promise are the workers in the **intersection** of all sets, and it is the same
-//! for all buckets. The union would break promises in silence; a set per bucket
-//! can not help, because a bucket is chosen by a hash that knows no interface.
+//! The `rps_cpus` of an interface promises: these CPUs and no others work on the packets that
+//! arrive here. In the kernel each direction of a flow keeps that promise by itself. Here both
+//! directions belong to one bucket with one owner, and any bucket holds flows of any pair of
+//! interfaces. So only the workers in the **intersection** of all sets keep every promise, and
+//! they are the same for all buckets. The union would break promises in silence. A set per
+//! bucket can not help, because a hash that knows no interface chooses the bucket.
 //!
 //! * An interface with an empty set promises nothing: any worker will do. (A mask
 //!   of zero is refused before it gets here: to the kernel it means "no steering",
@@ -17,8 +16,8 @@
 //!   CPUs that are offline; a set without any worker is an error.
 //! * Two sets that share no worker are an error that names the interfaces.
 //!   Gateways that are to use separate CPUs are separate processes.
-//! * Workers outside the intersection still receive and transmit; they only own
-//!   nothing. [`Placement::without_buckets`] names them, so that the operator can be told.
+//! * Workers outside the intersection still receive and transmit; they only own nothing.
+//!   [`Placement::without_buckets`] names them, so that the operator learns of them.
 //!
 //! Within the allowed workers a bucket's owner is number `(hash * len) >> 32`, as
 //! receive packet steering chooses (see [`IndirectionTable::spread`]).
@@ -34,7 +33,7 @@ pub struct WorkerCpu {
     pub cpu: usize,
 }
 
-/// An interface and the CPUs that may work on what arrives there.
+/// An interface and the CPUs that may work on the packets that arrive there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceCpus {
     /// Name of the interface.
@@ -43,7 +42,7 @@ pub struct InterfaceCpus {
     pub cpus: CpuSet,
 }
 
-/// Who may own buckets, and who owns them at the start.
+/// The workers that may own buckets, and the owners at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The workers that may own buckets.
@@ -87,9 +86,9 @@ pub enum PlacementError {
         interface: String,
         /// Its CPUs, as a list.
         cpus: String,
-        /// The interfaces before it, of which it excludes all workers.
+        /// The interfaces before it. It excludes all of their workers.
         others: String,
-        /// What those have in common, as a list.
+        /// The CPUs that those have in common, as a list.
         other_cpus: String,
     },
 }

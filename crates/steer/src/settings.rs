@@ -54,8 +54,8 @@ pub const TUNABLES: &[Tunable] = &[
         default: 1024,
         min: 1,
         max: 8192,
-        meaning: "First port that source translation gives away. Connections with a port that a \
-                  change takes out of the range get no replies any more.",
+        meaning: "First port that source translation gives away. Connections whose port a change \
+                  takes out of the range get no replies any more.",
     },
     Tunable {
         name: "stateway_nat_port_max",
@@ -63,12 +63,13 @@ pub const TUNABLES: &[Tunable] = &[
         default: 32767,
         min: 16383,
         max: 65535,
-        // So each of the buckets that there may be has two ports, wherever the range begins.
+        // With these limits each of at most 4096 buckets has two ports, wherever the range
+        // begins.
         meaning: "Last port that source translation gives away, 16383 at least, so that each of \
                   4096 buckets has ports. Let it stay below the kernel's ip_local_port_range: \
-                  those ports are the host's own. What a rule forwards from one port of the range \
-                  is all of one bucket and so of one worker: a busy service (8080, 8443) wants a \
-                  port outside of the range, or a range that leaves it out.",
+                  those ports are the host's own. All connections that a rule forwards from one \
+                  port of the range belong to one bucket and so to one worker: a busy service \
+                  (8080, 8443) wants a port outside of the range, or a range that leaves it out.",
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Who owns which bucket.
+//! The indirection table: the owner of each bucket.
 
 use crate::{BucketCount, BucketId, WorkerId, WorkerSet};
 
@@ -81,9 +81,9 @@ impl IndirectionTable {
         self.owners.iter().copied().collect()
     }
 
-    /// The fewest moves after which only `workers` own buckets and no worker has
-    /// two more than another: what a worker that comes or goes needs. Load is not
-    /// looked at; that is the part of [`crate::Balancer`].
+    /// The fewest moves after which only `workers` own buckets and no worker has two more than
+    /// another. They are used when a worker comes or goes. They ignore the load; that is the
+    /// task of [`crate::Balancer`].
     ///
     /// # Errors
     /// [`NoWorkers`] when the set is empty.
@@ -93,7 +93,7 @@ impl IndirectionTable {
         if ranked.is_empty() {
             return Err(NoWorkers);
         }
-        // Those who hold most keep the larger quota: fewest moves.
+        // The workers that hold most get the larger quota, which makes the fewest moves.
         ranked.sort_by_key(|&(worker, held)| (std::cmp::Reverse(held), worker));
         let (quota, larger) = (self.len() / ranked.len(), self.len() % ranked.len());
         let mut surplus: Vec<(BucketId, WorkerId)> =

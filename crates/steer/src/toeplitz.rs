@@ -97,11 +97,10 @@ impl std::fmt::Debug for Toeplitz {
 /// The Toeplitz hash under [`ToeplitzKey::SYMMETRIC`], from the exclusive or of
 /// all 16-bit words of the tuple.
 ///
-/// The key repeats every 16 bits, so equal bits of all words add the same
-/// window: only their sum counts. That makes the hash symmetric and fast, and
-/// leaves 65536 values, which anyone can aim at: fit to choose a bucket, never
-/// to choose a place in a table. IPv4 addresses may be folded in their
-/// IPv4-mapped form, because the two prefixes cancel out.
+/// The key repeats every 16 bits, so equal bits of all words add the same window: only their
+/// sum counts. That makes the hash symmetric and fast. It also leaves only 65536 values, which
+/// anyone can aim at. So the hash may choose a bucket, but never a place in a table. IPv4
+/// addresses may be folded in their IPv4-mapped form, because the two prefixes cancel out.
 #[inline]
 pub const fn symmetric_toeplitz(folded: u16) -> u32 {
     FOLDED_HIGH[(folded >> 8) as usize] ^ FOLDED_LOW[(folded & 0xff) as usize]

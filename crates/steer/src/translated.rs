@@ -1,9 +1,9 @@
-//! How a reply to a translated address finds its bucket.
+//! Steering of packets to translated addresses by their port.
 //!
-//! Source translation gives a connection an address of this gateway and a port. The reply
-//! names these, and nothing of the connection as its originator knows it, so a hash of it
-//! leads anywhere. Instead the bucket is read from the port: a bucket gives away only the
-//! ports of its *block*, those whose low bits are its number.
+//! Source translation gives a connection an address of this gateway and a port. The reply names
+//! only these, so a hash of its key would lead to any bucket. Instead the bucket is read from
+//! the port: a bucket gives away only the ports of its *block*, those whose low bits are its
+//! number.
 //!
 //! ```text
 //! 192.0.2.1:40000 -> 198.51.100.1:443     hash: bucket 7
@@ -11,12 +11,12 @@
 //! 198.51.100.1:443 -> 203.0.113.1:1031    bucket 7 again
 //! ```
 //!
-//! This holds for what goes to a *translation address* with a destination port inside the
-//! *port range*, for all transports with ports, and for ICMP queries with their identifier
-//! as port. What is from such an address is steered alike, so that both directions of what
-//! is not translated stay together; of two translation addresses the destination's counts. An
-//! ICMP error quotes a packet as it went out, so there the quoted source takes the place of
-//! the destination.
+//! This holds for packets to a *translation address* with a destination port inside the *port
+//! range*, for all transports with ports, and for ICMP queries with their identifier as port. A
+//! packet from such an address is steered by its source port, so that both directions of an
+//! untranslated flow stay together. If both ends are translation addresses, the destination's
+//! port counts. An ICMP error quotes a packet as it went out, so there the quoted source takes
+//! the place of the destination.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use wire::{Family, protocol};
 
 use crate::{BucketCount, BucketId};
 
-/// The ports that source translation gives away: 1 at least.
+/// The ports that source translation gives away, from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     /// The first.
@@ -43,17 +43,17 @@ impl PortRange {
     }
 }
 
-/// Addresses that connections are translated to, and the range of their ports. Cheap to
-/// clone, and of no cost where there are no addresses.
+/// Addresses that connections are translated to, and the range of their ports. It is cheap to
+/// clone, and steering costs nothing where there are no addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translated {
-    /// As numbers, sorted, apart from each other; IPv4 in the mapped form.
+    /// As numbers, sorted and not adjacent; IPv4 in the mapped form.
     addresses: Arc<[(u128, u128)]>,
     ports: PortRange,
 }
 
 impl Translated {
-    /// Ranges of addresses (IPv4 in the mapped form), in any order, that may overlap.
+    /// Takes ranges of addresses (IPv4 in the mapped form) in any order; they may overlap.
     pub fn new(
         addresses: impl IntoIterator<Item = RangeInclusive<[u8; 16]>>,
         ports: PortRange,
@@ -80,7 +80,7 @@ impl Translated {
         Self { addresses: self.addresses.clone(), ports }
     }
 
-    /// The addresses, as ranges that are apart from each other, in order.
+    /// The addresses, as ranges that neither overlap nor touch, in order.
     pub fn addresses(&self) -> impl Iterator<Item = RangeInclusive<[u8; 16]>> {
         self.addresses.iter().map(|(first, last)| first.to_be_bytes()..=last.to_be_bytes())
     }
@@ -90,7 +90,7 @@ impl Translated {
         self.ports
     }
 
-    /// True where there is no address.
+    /// True if there are no addresses.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty()
@@ -104,15 +104,15 @@ impl Translated {
         behind > 0 && address <= self.addresses[behind - 1].1
     }
 
-    /// True for what is steered by its port: a translation address with a port inside the
-    /// range.
+    /// True if packets of this end are steered by its port: it is a translation address, and
+    /// the port is inside the range.
     #[inline]
     pub fn takes(&self, end: Endpoint) -> bool {
         self.ports.contains(end.port) && self.contains(end.address)
     }
 
-    /// The bucket of a flow by the port of one of its ends: of `first` if that is a
-    /// translation address, else of the other; `None` if neither is.
+    /// The bucket of a flow by the port of one of its ends: `first` if that is a translation
+    /// address, else the other end; `None` if neither is.
     #[inline]
     pub fn bucket(&self, key: &FlowKey, first: Side, buckets: BucketCount) -> Option<BucketId> {
         if self.is_empty() {
@@ -138,7 +138,7 @@ impl Default for Translated {
     }
 }
 
-/// True for protocols whose connections are told apart by ports, or an identifier.
+/// True for protocols that tell connections apart by ports or by an identifier.
 const fn has_ports(key: &FlowKey) -> bool {
     match key.protocol {
         protocol::TCP | protocol::UDP | protocol::UDPLITE | protocol::SCTP | protocol::DCCP => true,
@@ -148,7 +148,7 @@ const fn has_ports(key: &FlowKey) -> bool {
     }
 }
 
-/// An end of a flow, of an ICMP query with the identifier as port.
+/// The end of a flow on `side`. For an ICMP query the port is the identifier.
 #[inline]
 const fn end(key: &FlowKey, side: Side) -> Endpoint {
     match key.protocol {

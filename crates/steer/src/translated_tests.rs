@@ -39,8 +39,8 @@ fn hasher(kind: HashKind, fragments: FragmentSteering, buckets: u64) -> Steering
     hasher
 }
 
-/// A protocol with its transport between two ports, the first of them the identifier of a
-/// query by one who asks, the second of one who answers.
+/// A transport of a protocol between two ports. For a query the first is the identifier if the
+/// source asks, the second if it answers.
 fn transport(protocol: u8, source_port: u16, destination_port: u16, is_reply: bool) -> Transport {
     match protocol {
         protocol::TCP => Transport::Tcp(TcpInfo {
@@ -90,7 +90,7 @@ fn protocol_of(family: Family, number: usize) -> u8 {
     [protocol::TCP, protocol::UDP, protocol::UDPLITE, protocol::SCTP, protocol::DCCP, icmp][number]
 }
 
-/// The error of somebody on the way of a packet.
+/// An error about a packet, from a router on its way.
 fn error_about(packet: &Network) -> Network {
     let transport = match packet.transport {
         Transport::IcmpQuery(query) => QuotedTransport::Query(query),
@@ -156,7 +156,7 @@ proptest! {
         let towards = hasher.bucket_towards(&keyed.key, keyed.sender.opposite());
         prop_assert_eq!(towards, bucket);
 
-        // Pieces meet first; the whole then goes on by its port.
+        // Fragments meet in one bucket first; the whole datagram is then steered by its port.
         let piece = FragmentInfo { id, offset: 0, more: true, payload_offset: 34 };
         reply.fragment = Some(piece);
         let first = hasher.steer(&reply, ZONE, None);

@@ -1,8 +1,8 @@
 //! Writing packets: for tests, traffic generators, and the ICMP errors that a
 //! gateway sends.
 //!
-//! A [`PacketBuilder`] holds everything up to the IP header; a finishing method
-//! appends one frame with right lengths and checksums to a buffer.
+//! A [`PacketBuilder`] holds the headers up to IP; a finishing method appends one frame with
+//! correct lengths and checksums to a buffer.
 //!
 //! ```
 //! use wire::{build::PacketBuilder, dissect};
@@ -32,7 +32,7 @@ pub const MAX_ICMPV6_ERROR: usize = 1280;
 
 /// The headers up to IP. The default is an untagged frame with TTL 64.
 ///
-/// What is too long for a length field is cut: no packet is longer than 65,535
+/// A payload that is too long for the length fields is cut: no packet is longer than 65,535
 /// bytes of IP.
 #[derive(Clone, Debug)]
 pub struct PacketBuilder {
@@ -103,8 +103,8 @@ impl PacketBuilder {
         self
     }
 
-    /// Adds a VLAN tag with control information `tag` (priority and identifier)
-    /// inside those that are there; every tag but the last is a service tag.
+    /// Adds a VLAN tag with control information `tag` (priority and identifier) inside the tags
+    /// added before; every tag but the last is a service tag.
     #[must_use]
     pub fn vlan(mut self, tag: u16) -> Self {
         self.tags.push(tag);
@@ -195,9 +195,9 @@ impl PacketBuilder {
         self.icmp(kind, 0, [i0, i1, s0, s1], payload, out);
     }
 
-    /// Appends an ICMP or ICMPv6 error about the IP packet that begins `quoted`,
-    /// of which as much is quoted as an error may carry. `rest` is the second
-    /// word of the header: the next-hop MTU, a pointer, or zero.
+    /// Appends an ICMP or ICMPv6 error about the IP packet that begins `quoted`, and quotes as
+    /// much of it as an error may carry. `rest` is the second word of the header: the next-hop
+    /// MTU, a pointer, or zero.
     pub fn icmp_error(&self, kind: u8, code: u8, rest: [u8; 4], quoted: &[u8], out: &mut Vec<u8>) {
         let room = match self.family() {
             Family::V4 => MAX_ICMP_ERROR - 20 - self.options.len() - 8,
@@ -219,9 +219,8 @@ impl PacketBuilder {
         self.transport(protocol, &message, out);
     }
 
-    /// Appends a packet with `payload` behind the IP header to `out`; the
-    /// checksum of a transport that is known is written. For IPv6 `payload` may
-    /// begin with extension headers.
+    /// Appends a packet with `payload` behind the IP header to `out` and writes the checksum of
+    /// a transport that is known. For IPv6 `payload` may begin with extension headers.
     pub fn transport(&self, protocol: u8, payload: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         self.raw(protocol, payload, out);
@@ -233,23 +232,23 @@ impl PacketBuilder {
         }
     }
 
-    /// Appends a packet with `payload` behind the IP header, as it is, to `out`.
+    /// Appends a packet with the unchanged `payload` behind the IP header to `out`.
     pub fn raw(&self, protocol: u8, payload: &[u8], out: &mut Vec<u8>) {
         let payload = &payload[..payload.len().min(self.room())];
         self.headers(protocol, payload.len(), None, out);
         out.extend_from_slice(payload);
     }
 
-    /// Appends the piece of a datagram that begins at `offset`, a multiple of 8
-    /// bytes, to `out`. `protocol` is that of the datagram.
+    /// Appends the fragment of a datagram that begins at `offset`, a multiple of 8 bytes, to
+    /// `out`. `protocol` is that of the datagram.
     pub fn fragment(&self, protocol: u8, offset: u16, more: bool, piece: &[u8], out: &mut Vec<u8>) {
         let piece = &piece[..piece.len().min(self.room() - 8)];
         self.headers(protocol, piece.len(), Some((offset, more)), out);
         out.extend_from_slice(piece);
     }
 
-    /// The pieces of `datagram`, in order, each a frame of at most `piece` bytes
-    /// (rounded down to a multiple of 8, at least 8) behind the IP headers.
+    /// The fragments of `datagram`, in order, each a frame with at most `piece` bytes of it
+    /// (rounded down to a multiple of 8, at least 8).
     pub fn fragments(&self, protocol: u8, datagram: &[u8], piece: usize) -> Vec<Vec<u8>> {
         let piece = (piece & !7).max(8);
         let datagram = &datagram[..datagram.len().min(self.room())];

@@ -1,9 +1,9 @@
-//! What the fragments of a datagram were like, for the fragments that it leaves in.
+//! The sizes of the fragments that a datagram came in, for the fragments that it leaves in.
 //!
 //! A gateway that changes the payload of a datagram can not send on the fragments that it came
-//! in. What it makes instead is no longer than they were, so that it passes wherever they
-//! would have: a sender that looks for the path MTU with its fragments learns from the
-//! gateway what it would learn without.
+//! in. It makes new ones that are no longer than those were, so that they pass wherever those
+//! would have passed: a sender that looks for the path MTU with its fragments learns the same
+//! as without the gateway.
 
 use crate::fragment::{Cut, DontFragment};
 use crate::{Family, Network};
@@ -11,24 +11,24 @@ use crate::{Family, Network};
 /// Least MTU of a link with IPv6 (RFC 8200 section 5).
 const IPV6_MIN_MTU: u32 = 1280;
 
-/// The fragments that a datagram came in, all together.
+/// A summary of the fragments that a datagram came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CameIn {
     family: Family,
     id: u32,
     /// Longest IP packet among the fragments, bytes.
     largest: u32,
-    /// Longest of those that must not be cut.
+    /// Longest IP packet among the fragments that must not be cut, bytes; 0 if there is none.
     largest_forbidden: u32,
 }
 
-/// The link ahead is too short for what must not be shorter than it came: its sender is to
-/// be told.
+/// The link ahead is too short for a datagram that must not leave in shorter fragments than it
+/// came in. Its sender must be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooBig;
 
 impl CameIn {
-    /// The fragment that is described; `None` if it is none.
+    /// The summary of one fragment; `None` if the packet is no fragment.
     pub fn of(network: &Network) -> Option<Self> {
         let id = network.fragment?.id;
         let largest = network.end - u32::from(network.offset);
@@ -36,7 +36,7 @@ impl CameIn {
         Some(Self { family: network.family, id, largest, largest_forbidden })
     }
 
-    /// With those of another part of the same datagram.
+    /// The summary of these fragments and `other` ones of the same datagram.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -51,15 +51,15 @@ impl CameIn {
         self.largest
     }
 
-    /// How the datagram is to be cut for a link of this MTU: into fragments that are no longer
-    /// than the largest that came, under their identification. Those of IPv4 must not be cut
-    /// further if the largest must not.
+    /// How to cut the datagram for a link of this MTU: into fragments that are no longer than
+    /// the largest that came, under their identification. Fragments of IPv4 have "don't
+    /// fragment" if the largest that came had it.
     ///
-    /// With IPv6, fragments that came shorter than every link allows may leave longer: up to
-    /// 1280 bytes.
+    /// With IPv6, fragments that came shorter than the minimum MTU of 1280 bytes may leave with
+    /// up to that length.
     ///
     /// # Errors
-    /// [`TooBig`] where the largest does not fit and no router may cut it.
+    /// [`TooBig`] if the largest does not fit and no router may cut it.
     pub fn cut(&self, mtu: u32) -> Result<Cut, TooBig> {
         let Self { family, id, largest, largest_forbidden } = *self;
         let is_final = family == Family::V6 || largest_forbidden == largest;

@@ -20,7 +20,7 @@ fn builder(v6: bool) -> PacketBuilder {
     }
 }
 
-/// Fragments of these lengths, one after the other, and which of them must not be cut.
+/// Fragments of these lengths, one after the other; the flag tells which must not be cut.
 fn fragments(v6: bool, id: u16, lengths: &[(usize, bool)]) -> Vec<Network> {
     let mut offset = 0;
     let describe = |(at, &(length, forbidden)): (usize, &(usize, bool))| {
@@ -38,9 +38,9 @@ fn fragments(v6: bool, id: u16, lengths: &[(usize, bool)]) -> Vec<Network> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever is done to its payload, a datagram leaves in fragments that are no longer than
-    /// those it came in, nor than the link takes, under their identification, as full as they
-    /// can be, and cut no further by others if the largest must not be.
+    /// After any change of its payload, a datagram leaves in fragments that are no longer than
+    /// those it came in and than the MTU, under the same identification, each as long as
+    /// possible. If the largest that came must not be cut, they must not be cut either.
     #[test]
     fn what_leaves_is_no_longer_than_what_came(
         v6: bool,

@@ -17,9 +17,9 @@ impl Sum {
     #[must_use]
     #[inline(always)]
     pub fn bytes(self, bytes: &[u8]) -> Self {
-        // 32-bit words in the machine's order: the sum does not depend on the
-        // order but for a swap of its bytes (RFC 1071 section 2 (B)), and a
-        // 64-bit accumulator takes 2^32 of them without a carry.
+        // 32-bit words in the machine's order: apart from a swap of its bytes the sum does not
+        // depend on the order (RFC 1071 section 2 (B)), and a 64-bit accumulator takes 2^32
+        // words without a carry.
         let (words, rest) = bytes.as_chunks::<4>();
         let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
         let mut last = [0; 4];
@@ -38,7 +38,7 @@ impl Sum {
     /// transport of `length` bytes.
     #[must_use]
     pub fn pseudo_header(self, network: &Network, length: u32) -> Self {
-        // Each with a length that is known, so that none is asked for at run time.
+        // Slices of constant length, so that no length is checked at run time.
         let addresses = match network.family {
             Family::V4 => self.bytes(&network.source[12..]).bytes(&network.destination[12..]),
             Family::V6 => self.bytes(&network.source).bytes(&network.destination),
@@ -71,7 +71,7 @@ pub fn is_intact(bytes: &[u8]) -> bool {
     checksum(bytes) == 0
 }
 
-/// What a change of covered bytes does to a checksum (RFC 1624 equation 3).
+/// The effect that a change of covered bytes has on a checksum (RFC 1624 equation 3).
 ///
 /// A UDP checksum of 0 means that there is none and must not be updated; a result
 /// of 0 has to be sent as 0xffff for UDP (RFC 768).
@@ -79,21 +79,21 @@ pub fn is_intact(bytes: &[u8]) -> bool {
 pub struct Change(Sum);
 
 impl Change {
-    /// What is covered summed up to `before` and sums up to `after`.
+    /// The change of covered bytes from the sum `before` to the sum `after`.
     pub const fn between(before: Sum, after: Sum) -> Self {
         // The complement of the sum is the sum of the complements.
         Self(after.word(before.finish()))
     }
 
-    /// This, and a run of words such as an address that becomes another. `old` and `new`
-    /// have the same even length and begin at an even offset of what is covered.
+    /// This change and the replacement of a run of words, such as an address. `old` and `new`
+    /// have the same even length and begin at an even offset of the covered bytes.
     #[must_use]
     #[inline(always)]
     pub fn replace(self, old: &[u8], new: &[u8]) -> Self {
         self.and(Self::between(Sum::ZERO.bytes(old), Sum::ZERO.bytes(new)))
     }
 
-    /// This, and 32 bits at an even offset that become others: equation 3 of RFC 1624 for two
+    /// Adds to this change that of 32 bits at an even offset: equation 3 of RFC 1624 for two
     /// words at once, since 2^32 - 1 is a multiple of 2^16 - 1.
     #[must_use]
     #[inline(always)]
@@ -101,18 +101,18 @@ impl Change {
         Self(Sum(self.0.0 + !old as u64 + new as u64))
     }
 
-    /// Both.
+    /// Both changes together.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(Sum(self.0.0 + other.0.0))
     }
 
-    /// The checksum that was `checksum`.
+    /// Returns the checksum that `checksum` becomes.
     pub const fn apply(self, checksum: u16) -> u16 {
         self.0.word(!checksum).finish()
     }
 
-    /// Brings the checksum that lies `at` an offset of `bytes` up to date, if there is one.
+    /// Updates the checksum `at` an offset of `bytes`, if the field lies within them.
     pub fn update(self, bytes: &mut [u8], at: usize) {
         if let Some(field) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
             *field = self.apply(u16::from_be_bytes(*field)).to_be_bytes();
@@ -120,8 +120,8 @@ impl Change {
     }
 }
 
-/// Writes the checksum of the IPv4 header that begins `header`. A header that is
-/// cut short is left as it is.
+/// Writes the checksum of the IPv4 header that begins `header`. Leaves a header that is cut
+/// short as it is.
 pub fn fill_ipv4_header(header: &mut [u8]) {
     let length = header.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
     if let Some(header) = header.get_mut(..length)
@@ -133,14 +133,14 @@ pub fn fill_ipv4_header(header: &mut [u8]) {
     }
 }
 
-/// True if the transport checksum of `network` is right or can not be known.
+/// True if the transport checksum of `network` is right or can not be verified.
 ///
-/// `network` is what [`crate::dissect`] found in `frame`. Known are TCP, UDP (zero
-/// is "none", which tunnels over IPv6 may use too: RFC 6935 section 5), UDP-Lite, ICMP,
-/// ICMPv6, DCCP and SCTP; other protocols are right. It can not be known for a
-/// piece of a datagram, and for IPv6 with a routing header that is not used up,
-/// whose pseudo header has another destination. Partial checksums, as virtual
-/// interfaces hand them over, are the caller's to recognise.
+/// `network` is the result of [`crate::dissect`] for `frame`. This function verifies TCP, UDP
+/// (zero is "none", which tunnels over IPv6 may use too: RFC 6935 section 5), UDP-Lite, ICMP,
+/// ICMPv6, DCCP and SCTP; it accepts other protocols. It can not verify a fragment, nor an IPv6
+/// packet with a routing header that is not used up, whose pseudo header has another
+/// destination. The caller has to recognise partial checksums, as virtual interfaces deliver
+/// them.
 pub fn verify_transport(frame: &[u8], network: &Network) -> bool {
     let Some(bytes) = frame.get(transport_range(network)) else { return false };
     if !is_verifiable(frame, network) {
@@ -159,9 +159,9 @@ pub fn verify_transport(frame: &[u8], network: &Network) -> bool {
     }
 }
 
-/// Writes the transport checksum of `network`, for the protocols that
-/// [`verify_transport`] knows; returns false where there is none to write: other
-/// protocols and what can not be known.
+/// Writes the transport checksum of `network`, for the protocols that [`verify_transport`]
+/// verifies. Returns false if it writes none: for other protocols, and for packets whose
+/// checksum can not be verified.
 pub fn fill_transport(frame: &mut [u8], network: &Network) -> bool {
     if !is_verifiable(frame, network) {
         return false;
@@ -189,11 +189,11 @@ pub fn fill_transport(frame: &mut [u8], network: &Network) -> bool {
     true
 }
 
-/// Completes a partial checksum, as a network card does: the field `offset` bytes
-/// behind `start` holds the sum of a pseudo header, and what counts from `start` to the
-/// end of `frame` is added. False if the field lies beyond the frame.
+/// Completes a partial checksum, as a network card does. The field `offset` bytes behind
+/// `start` holds the sum of a pseudo header; this function adds the bytes from `start` to the
+/// end of `frame`. False if the field lies beyond the frame.
 ///
-/// At offset 8 no transport but SCTP has its checksum, and that is a CRC32c.
+/// SCTP is the only transport with a checksum at offset 8, and that is a CRC32c.
 pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
     const SCTP_FIELD: usize = 8;
     let field = usize::from(offset);
@@ -216,10 +216,11 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
     true
 }
 
-/// Where the checksum is in an ICMP or ICMPv6 header.
+/// Offset of the checksum in an ICMP or ICMPv6 header.
 pub(crate) const ICMP_FIELD: usize = 2;
 
-/// Where a transport has its Internet checksum; `None` for one that has none.
+/// Offset of the Internet checksum in the header of a transport; `None` for a transport without
+/// one.
 pub(crate) fn sum_field(protocol: u8, family: Family) -> Option<usize> {
     match (protocol, family) {
         (protocol::TCP, _) => Some(16),
@@ -229,7 +230,7 @@ pub(crate) fn sum_field(protocol: u8, family: Family) -> Option<usize> {
     }
 }
 
-/// What an Internet checksum covers and where it is.
+/// The bytes that an Internet checksum covers, and its place.
 struct Covered {
     pseudo_header: Sum,
     /// Covered bytes of the transport, from its start.
@@ -273,7 +274,7 @@ impl Covered {
     }
 }
 
-/// RFC 9260 section 6.8: over the packet with a checksum field of zero.
+/// RFC 9260 section 6.8: the CRC covers the packet with a checksum field of zero.
 fn sctp_checksum(packet: &[u8]) -> u32 {
     let (before, rest) = packet.split_at(8);
     crc32c(&[before, &[0; 4], &rest[4..]])
@@ -288,8 +289,7 @@ fn is_verifiable(frame: &[u8], network: &Network) -> bool {
     whole && (network.family == Family::V4 || !is_source_routed(frame, network))
 }
 
-/// True if a routing header says that the packet has further to go than to its
-/// destination address.
+/// True if a routing header names further stops behind the destination address of the packet.
 pub(crate) fn is_source_routed(frame: &[u8], network: &Network) -> bool {
     let mut offset = usize::from(network.offset) + 40;
     let end = usize::from(network.transport_offset);

@@ -70,8 +70,8 @@ proptest! {
         let before = checksum(&bytes);
         let old: [u8; 4] = bytes[at * 2..at * 2 + 4].try_into().unwrap();
         bytes[at * 2..at * 2 + 4].copy_from_slice(&new);
-        // 0 and 0xffff are the same number in one's complement; which of the two
-        // comes out matters only where everything is zero.
+        // 0 and 0xffff are the same number in one's complement; it matters only if all bytes
+        // are zero which of the two comes out.
         prop_assume!(bytes.iter().any(|byte| *byte != 0));
         let at_once = Change::default().replace(&old, &new);
         prop_assert_eq!(at_once.apply(before), checksum(&bytes));
@@ -105,7 +105,7 @@ proptest! {
         let network = dissect(&frame).unwrap().network.unwrap();
         prop_assert!(verify_transport(&frame, &network));
         let known = protocol != if v6 { 1 } else { 58 };
-        // Fields that say what is covered are not flipped.
+        // The test does not flip fields that determine the covered range.
         let covering = match protocol { 17 | 33 | 136 => 32..48, _ => 0..0 };
         if known && !covering.contains(&flip) {
             let at = usize::from(network.transport_offset) + flip / 8;

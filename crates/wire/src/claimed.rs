@@ -1,4 +1,4 @@
-//! What a fragment says of itself that is refused for what it says.
+//! The claims of a fragment, also of one that is refused for them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,8 +7,8 @@ use crate::dissected::Family;
 use crate::extension::{self, FRAGMENT};
 use crate::{Dissected, link, tail};
 
-/// What the headers of a fragment say, whether or not it can be. Only to tell people why a
-/// fragment was refused: [`crate::dissect`] is what fragments are taken by.
+/// The fields in the headers of a fragment, whether or not they are valid. They only explain to
+/// people why a fragment was refused: fragments are accepted by [`crate::dissect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimedFragment {
     /// Source address.
@@ -25,14 +25,14 @@ pub struct ClaimedFragment {
     pub length: u32,
     /// More fragments follow.
     pub more: bool,
-    /// What counts beside the payload against the longest datagram: the IPv4 header, or the
-    /// IPv6 headers between the fixed one and the fragment header, bytes.
+    /// Bytes that count against the longest datagram beside the payload: the IPv4 header, or
+    /// the IPv6 headers between the fixed one and the fragment header.
     pub header: u16,
 }
 
 impl ClaimedFragment {
-    /// What the outermost IP packet of a frame says; `None` if that is no fragment. The frame
-    /// may have been cut off behind its headers.
+    /// The claims of the outermost IP packet of a frame; `None` if that is no fragment. The
+    /// frame may be cut off behind its headers.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let place = link::read(frame, 0).ok()?.ip?;
         let packet = tail(frame, place.offset);

@@ -13,7 +13,7 @@ fn builder(v6: bool) -> PacketBuilder {
 }
 
 proptest! {
-    /// Of a fragment that can be, it is what the dissector finds.
+    /// For a valid fragment it agrees with the dissector.
     #[test]
     fn agrees_with_the_dissector(
         v6: bool,

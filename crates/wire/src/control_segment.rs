@@ -1,5 +1,5 @@
-//! TCP segments without payload that a gateway makes out of a packet of their
-//! connection: answers to its sender, and segments in its sender's name.
+//! TCP segments without payload that a gateway makes from a packet of their connection: answers
+//! to its sender, and segments in its sender's name.
 
 use crate::{
     Dissected, Network, TcpFlags, TcpInfo, Transport, checksum, dissect,
@@ -11,14 +11,14 @@ use crate::{
     tcp_option::{MAX_OPTIONS, kind},
 };
 
-/// Longest frame that [`ControlSegment::write`] writes, bytes: Ethernet, as many VLAN tags
-/// as are read, PPPoE, IPv6, and TCP with options.
+/// Longest frame that [`ControlSegment::write`] writes, bytes: Ethernet, the most VLAN tags
+/// that are read, PPPoE, IPv6, and TCP with options.
 pub const MAX_FRAME: usize = 14 + 4 * Dissected::MAX_VLAN_TAGS + 8 + 40 + 20 + MAX_OPTIONS;
 
 /// The ECN field of a traffic class (RFC 3168 section 5).
 const ECN: u8 = 3;
 
-/// Where a segment goes, seen from the packet that it is made from.
+/// The direction of a segment, relative to the packet that it is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// To the sender, in the name of the receiver.
@@ -27,11 +27,10 @@ pub enum Way {
     Along,
 }
 
-/// A segment to make. The addresses and ports are those of the packet that it is made
-/// from.
+/// A segment to make. It has the addresses and ports of the packet that it is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlSegment {
-    /// Where it goes.
+    /// The direction.
     pub way: Way,
     /// Sequence number.
     pub sequence: u32,
@@ -46,8 +45,8 @@ pub struct ControlSegment {
 }
 
 impl ControlSegment {
-    /// The reset that answers a segment (RFC 9293 section 3.5.2); none to a reset. `length` is
-    /// that of its text, bytes.
+    /// The reset that answers a segment (RFC 9293 section 3.5.2); `None` if the segment is a
+    /// reset. `length` is the length of its text in bytes.
     pub fn reset(to: &TcpInfo, length: u32) -> Option<Self> {
         let has = |flag| to.flags.contains(flag);
         if has(TcpFlags::RST) {
@@ -64,13 +63,14 @@ impl ControlSegment {
         Some(Self { way: Way::Back, sequence, acknowledgment, flags, window: 0, options })
     }
 
-    /// Writes the segment on the link that `frame`, a TCP packet, came from: tags as they
-    /// are, Ethernet addresses as `way` says. IP options and extension headers are left out.
+    /// Writes the segment for the link from which `frame`, a TCP packet, came: with the same
+    /// tags, and with Ethernet addresses for `way`. It leaves out IP options and extension
+    /// headers.
     ///
-    /// Returns the length, at most [`MAX_FRAME`]; `None` where `out` is too short and where
-    /// none can be made: `frame` is no TCP packet by itself, comes through a tunnel or
-    /// along MPLS labels, which lead one way only, or has an address that is not that of
-    /// a single host.
+    /// Returns the length, at most [`MAX_FRAME`]; `None` if `out` is too short or no segment
+    /// can be made. That is so if `frame` is no TCP packet by itself, if it comes through a
+    /// tunnel or along MPLS labels, which lead one way only, or if one of its addresses is not
+    /// that of a single host.
     pub fn write(&self, frame: &[u8], out: &mut [u8]) -> Option<usize> {
         let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame) else {
             return None;
@@ -156,7 +156,7 @@ impl OptionList {
         self.push([kind::NO_OPERATION, kind::NO_OPERATION, kind::SACK_PERMITTED, 2])
     }
 
-    /// Timestamps: a value of one's own, and the last of the other end.
+    /// Timestamps: the sender's own value, and the last value of the other end.
     #[must_use]
     pub fn timestamps(self, value: u32, echo: u32) -> Self {
         self.push([kind::NO_OPERATION, kind::NO_OPERATION, kind::TIMESTAMPS, 10])
@@ -170,7 +170,7 @@ impl OptionList {
         self.push([kind::NO_OPERATION, kind::WINDOW_SCALE, 3, shift])
     }
 
-    /// Adds a word; without effect when the list is full, which one of each does not do.
+    /// Adds a word; without effect if the list is full. One option of each kind fits.
     fn push(mut self, word: [u8; 4]) -> Self {
         let length = usize::from(self.length);
         if let Some(place) = self.bytes.get_mut(length..length + 4) {

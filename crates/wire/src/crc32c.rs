@@ -27,10 +27,11 @@ pub(crate) fn crc32c(parts: &[&[u8]]) -> u32 {
     !bytes.fold(!0, |crc, byte| step(crc, *byte))
 }
 
-/// By what the CRC32c of bytes changes (exclusive or) when four of them change by
-/// `changed`, in the order of the bytes, and `following` bytes after those do not.
+/// The exclusive or of the CRC32c before and after a change of four bytes. `changed` is the
+/// exclusive or of these bytes, read in little-endian order; `following` unchanged bytes come
+/// behind them.
 pub(crate) fn crc32c_of_change(changed: u32, following: usize) -> u32 {
-    // The CRC is linear but for what it begins and ends with, which is in both.
+    // The CRC is linear except for its initial and final values, which cancel out.
     let changed = changed.to_le_bytes().into_iter();
     changed.chain(std::iter::repeat_n(0, following)).fold(0, step)
 }

@@ -14,7 +14,7 @@ pub enum PacketType {
     Data,
     /// Acknowledges packets.
     Ack,
-    /// Both.
+    /// Payload and an acknowledgment.
     DataAck,
     /// The server asks the client to close.
     CloseReq,
@@ -22,7 +22,7 @@ pub enum PacketType {
     Close,
     /// The connection is gone.
     Reset,
-    /// Asks where the sequence numbers are.
+    /// Asks the other end to synchronise sequence numbers.
     Sync,
     /// Answers a Sync.
     SyncAck,
@@ -67,15 +67,14 @@ pub struct Header {
     pub kind: PacketType,
     /// Sequence number: 48 bits, or the low 24 of them.
     pub sequence: u64,
-    /// Acknowledgment number, as long as the sequence number; `None` for types
-    /// without.
+    /// Acknowledgment number, as long as the sequence number; `None` for types that have none.
     pub acknowledgment: Option<u64>,
     /// True for numbers of 48 bits.
     pub extended: bool,
 }
 
 impl Header {
-    /// True if this acknowledges the packet with the (48-bit) `sequence` number.
+    /// True if this header acknowledges the packet with the (48-bit) `sequence` number.
     pub fn acknowledges(&self, sequence: u64) -> bool {
         let mask = if self.extended { (1 << 48) - 1 } else { (1 << 24) - 1 };
         self.acknowledgment == Some(sequence & mask)
@@ -101,7 +100,7 @@ fn read(bytes: &[u8]) -> Option<Header> {
     if !extended && !matches!(kind, Data | Ack | DataAck) {
         return None;
     }
-    // Where a number ends; each is preceded by padding up to a whole word.
+    // The ends of the two numbers; padding up to a whole word precedes each.
     let (sequence_end, acknowledgment_end) = if extended { (16, 24) } else { (12, 16) };
     let number = |end: usize| {
         let length = if extended { 6 } else { 3 };

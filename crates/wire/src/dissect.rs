@@ -1,4 +1,4 @@
-//! The one pass over a frame.
+//! Dissecting a frame in one pass.
 
 use crate::{
     Dissected, Family, Malformed, Network, Transport,
@@ -9,32 +9,31 @@ use crate::{
 
 /// Dissects an Ethernet frame, without the frame check sequence.
 ///
-/// Descends through VLAN tags (802.1Q, 802.1ad, 0x9100), PPPoE sessions and MPLS
-/// to IPv4 or IPv6 and through the extension headers to the transport. What is not IP
-/// is `Ok` without a network: other EtherTypes, PPP control packets (their
-/// [`Dissected::ethertype`] stays 0x8864), LLC. More tags or labels than the limits are an
-/// error, since receivers may take any number off. MPLS carries no protocol
-/// number, so what lies below the labels is IP only if its header is valid; the
-/// EtherType stays that of MPLS.
+/// Descends through VLAN tags (802.1Q, 802.1ad, 0x9100), PPPoE sessions and MPLS to IPv4 or
+/// IPv6 and through the extension headers to the transport. A frame that is not IP is `Ok`
+/// without a network: other EtherTypes, PPP control packets (their [`Dissected::ethertype`]
+/// stays 0x8864), LLC. More tags or labels than the limits are an error, since receivers may
+/// take any number off. MPLS carries no protocol number, so the payload below the labels is IP
+/// only if its header is valid; the EtherType stays that of MPLS.
 ///
-/// Padding behind the IP packet is allowed, and so are super-packets of a few
-/// bytes more than 64 KiB.
+/// Padding behind the IP packet is allowed, and so are super-packets of a few bytes more than
+/// 64 KiB.
 ///
 /// # Tunnels
 ///
-/// What comes back is always the outermost packet, which is the one that the next host reads:
-/// whatever a packet is judged by has to be that. What lies inside is for [`inside`] to say.
+/// The result always describes the outermost packet. The next host reads that packet, so the
+/// rules have to judge it. [`inside`] reads the packets within a tunnel.
 ///
 /// # Errors
 ///
-/// The first header that is cut short or contradicts itself, see [`Malformed`].
+/// [`Malformed`] for the first header that is cut short or contradicts itself.
 pub fn dissect(frame: &[u8]) -> Result<Dissected, Malformed> {
     let link = link::read(frame, 0)?;
     above_link(frame, &link)
 }
 
-/// What is above the link layer. The only value returned is `result`, so that it
-/// is built where the caller wants it and not copied there.
+/// Dissects the layers above the link. The only value returned is `result`, so that the
+/// compiler builds it where the caller wants it and does not copy it.
 fn above_link(frame: &[u8], link: &Link) -> Result<Dissected, Malformed> {
     let mut result = Ok(Dissected { network: None, ethertype: link.ethertype, vlan: link.vlan });
     if let (Ok(dissected), Some(place)) = (&mut result, &link.ip)
@@ -45,11 +44,12 @@ fn above_link(frame: &[u8], link: &Link) -> Result<Dissected, Malformed> {
     result
 }
 
-/// Puts the packet at `place` into `found`; leaves that as it is if `place` was guessed
-/// and is no IP packet. Where the transport header is malformed the rest is there.
+/// Puts the packet at `place` into `found`. If `place` was guessed and holds no IP packet,
+/// `found` stays as it is. With a malformed transport header the rest of the packet is
+/// described.
 ///
-/// Results go into place, here and in the transport parsers: handed up through
-/// nested `Result`s, copying would cost more than reading the packet.
+/// Results are written to their place, here and in the transport parsers: returning them
+/// through nested `Result`s would copy them, which costs more than reading the packet.
 #[inline(always)]
 fn network(frame: &[u8], place: &IpPlace, found: &mut Option<Network>) -> Result<(), Malformed> {
     let bytes = &frame[..place.end];
@@ -69,8 +69,8 @@ fn network(frame: &[u8], place: &IpPlace, found: &mut Option<Network>) -> Result
     }
 }
 
-/// What is above an IP header. Called once for each family, so that the compiler
-/// makes a straight path for each.
+/// Dissects the layers above an IP header. It is called once for each family, so that the
+/// compiler makes a straight path for each.
 #[inline(always)]
 fn above(frame: &[u8], header: &Header<'_>, found: &mut Option<Network>) -> Result<(), Malformed> {
     let packet = &frame[..header.end as usize];
@@ -84,13 +84,14 @@ fn above(frame: &[u8], header: &Header<'_>, found: &mut Option<Network>) -> Resu
 
 /// The innermost packet that can be read inside `outer`, a packet of a tunnel in `frame`: IP in
 /// IP (RFC 2003, RFC 2473, RFC 4213) and GRE version 0 (RFC 2784), up to
-/// [`Dissected::MAX_TUNNELS`] inside one another. `None` if it is of no such tunnel, a fragment,
-/// or nothing can be read inside.
+/// [`Dissected::MAX_TUNNELS`] levels. `None` if `outer` belongs to no such tunnel, if it is a
+/// fragment, or if nothing inside can be read.
 ///
-/// Nobody has judged it and it may be anything, so it tells whom to give the packet to, and
-/// nothing else. Where its transport header is malformed that is [`Transport::Other`].
+/// No rule has judged the inner packet and it may be anything, so it may decide which worker
+/// gets the outer one, and nothing else. A malformed transport header inside is
+/// [`Transport::Other`].
 ///
-/// GRE with sequence numbers (RFC 2890 section 2.2) is not looked into: its receiver wants all
+/// GRE with sequence numbers (RFC 2890 section 2.2) gives `None`: its receiver wants all
 /// packets in order.
 #[cold]
 #[inline(never)]
@@ -100,7 +101,7 @@ pub fn inside(frame: &[u8], outer: &Network) -> Option<Network> {
         let outer = innermost.as_ref().unwrap_or(outer);
         let Some(place) = place_inside(frame, outer) else { break };
         let mut found = None;
-        // What is malformed has addresses all the same.
+        // A packet with a malformed transport header has addresses all the same.
         let _ = network(frame, &place, &mut found);
         if found.is_none() {
             break;
@@ -119,23 +120,23 @@ fn place_inside(frame: &[u8], outer: &Network) -> Option<IpPlace> {
     }
 }
 
-/// What a packet of a tunnel carries, see [`carried`].
+/// The payload of a tunnel's packet, see [`carried`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     /// A packet.
     Packet {
         /// Its headers; offsets count from the start of the outer frame.
         network: Network,
-        /// Of an Ethernet frame, as [`Dissected::vlan`]; else 0.
+        /// VLAN of the inner Ethernet frame, as in [`Dissected::vlan`]; 0 if there is none.
         vlan: u16,
     },
     /// An Ethernet frame without IP, which begins at this offset of the outer frame.
     Frame(u16),
 }
 
-/// What `outer`, a packet of a tunnel in `frame`, carries: the packet that the tunnel's end reads
-/// next. Other than [`inside`] it descends one level only, and takes nothing that is malformed.
-/// `None` if it is of no such tunnel or can not be read.
+/// The payload of `outer`, a packet of a tunnel in `frame`: the packet that the tunnel's end
+/// reads next. Unlike [`inside`] it descends one level only and accepts nothing malformed.
+/// `None` if `outer` belongs to no such tunnel or its payload can not be read.
 pub fn carried(frame: &[u8], outer: &Network) -> Option<Carried> {
     let (place, vlan, bare) = match transport::load(frame, outer)?.what {
         Loaded::Packet(place) => (Some(place), 0, None),

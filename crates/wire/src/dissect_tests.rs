@@ -33,7 +33,7 @@ fn v6() -> PacketBuilder {
     PacketBuilder::v6([0x20; 16], [0x21; 16])
 }
 
-/// What is wrong with a fragment, if anything is.
+/// The fault of a fragment, if it has one.
 fn fault(
     builder: &PacketBuilder,
     protocol: u8,
@@ -127,7 +127,7 @@ fn tcp_does_not_go_on_inside_its_header() {
     assert_eq!(fault(&v4(), protocol::TCP, 8, true, &[0; 16]), Some(Malformed::FirstFragment));
     assert_eq!(fault(&v4(), protocol::TCP, 16, true, &[0; 16]), None);
     assert_eq!(fault(&v4(), protocol::UDP, 8, true, &[0; 16]), None);
-    // The protocol in a later fragment of IPv6 says nothing (RFC 8200 section 4.5).
+    // The protocol in a later fragment of IPv6 has no meaning (RFC 8200 section 4.5).
     assert_eq!(fault(&v6(), protocol::TCP, 8, true, &[0; 16]), None);
 }
 
@@ -165,7 +165,7 @@ fn a_quote_of_something_without_a_flow_names_none() {
         other[20] = kind;
         assert!(!names_one(&other), "{kind}");
     }
-    // Options that the quote does not reach to the end of.
+    // Options that reach beyond the end of the quote.
     let mut generic = packet.to_vec();
     (generic[0], generic[9]) = (0x4f, 253);
     assert!(!names_one(&generic));
@@ -223,7 +223,8 @@ fn what_comes_back_is_the_outermost_packet_and_inside_is_as_deep_as_it_goes() {
 #[test]
 fn what_is_wrong_inside_is_no_fault_of_the_tunnel() {
     let frame = nested(1);
-    // Cut short inside the UDP header, where only the addresses are known, and before.
+    // Cut short inside the UDP header, so that only the addresses are known, and in front of
+    // it.
     let carried = |length: usize| {
         let mut inner = frame[34..].to_vec();
         inner.truncate(length);
@@ -283,7 +284,7 @@ fn what_a_tunnel_carries_is_read_one_level_deep_and_only_where_it_is_right() {
     assert_eq!(offset(read(&nested(3))), (34, protocol::IPIP, 0));
     let plain = nested(0);
     let packet = &plain[14..];
-    // Also where the receiver wants order.
+    // The outer packet is carried also if its receiver wants order.
     assert_eq!(offset(gre(0x30, 2, 0x0800, packet)), (46, protocol::UDP, 0));
     let tagged = [&plain[..12], &[0x81, 0, 0, 7], &plain[12..]].concat();
     assert_eq!(offset(gre(0, 0, 0x6558, &tagged)), (56, protocol::UDP, 7));

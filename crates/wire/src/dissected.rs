@@ -1,4 +1,4 @@
-//! What one pass over a frame finds.
+//! The result of dissecting a frame.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,8 +38,8 @@ pub enum Family {
 
 /// One frame, dissected.
 ///
-/// Offsets count bytes from the start of the frame. Of a tunnel it is the outermost
-/// packet, see [`inside`](crate::inside).
+/// Offsets count bytes from the start of the frame. In a tunnel this is the outermost packet,
+/// see [`inside`](crate::inside).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dissected {
     /// Network layer and what lies above it; `None` for frames that are not IP.
@@ -47,20 +47,20 @@ pub struct Dissected {
     /// EtherType of the payload after VLAN tags and PPPoE, host order; below 0x0600 the length
     /// of an LLC frame. PPP's protocol numbers for IPv4 and IPv6 are mapped to their EtherTypes.
     pub ethertype: u16,
-    /// Identifier (12 bits) of the outermost tag that names a VLAN, 0 where none does. Tags with
-    /// identifier 0 only have a priority: what lies behind them counts.
+    /// Identifier (12 bits) of the outermost tag that names a VLAN, 0 if none does. A tag with
+    /// identifier 0 only has a priority.
     pub vlan: u16,
 }
 
 impl Dissected {
-    /// How many tunnel headers [`inside`](crate::inside) descends into at most.
+    /// Most tunnel headers that [`inside`](crate::inside) descends into.
     pub const MAX_TUNNELS: usize = 4;
-    /// How many VLAN tags a frame may have.
+    /// Most VLAN tags of a frame.
     pub const MAX_VLAN_TAGS: usize = 4;
-    /// How many MPLS labels a frame may have.
+    /// Most MPLS labels of a frame.
     pub const MAX_MPLS_LABELS: usize = 8;
-    /// How many IPv6 extension headers are read at most (RFC 8504 section 5.3
-    /// lets a node set such a limit).
+    /// Most IPv6 extension headers of a packet (RFC 8504 section 5.3 lets a node set such a
+    /// limit).
     pub const MAX_EXTENSION_HEADERS: usize = 8;
 }
 
@@ -88,8 +88,8 @@ pub struct Network {
     pub traffic_class: u8,
     /// IPv4 "don't fragment"; false for IPv6, whose routers never fragment.
     pub dont_fragment: bool,
-    /// Fragment fields. `None` for a whole datagram. An IPv6 atomic fragment
-    /// (RFC 6946) has `Some` with offset 0 and no more to come.
+    /// Fragment fields. `None` for a whole datagram. An IPv6 atomic fragment (RFC 6946) has
+    /// `Some` with offset 0 and no more fragments to come.
     pub fragment: Option<FragmentInfo>,
     /// The transport header, or why there is none.
     pub transport: Transport,
@@ -133,7 +133,7 @@ fn ip_of(family: Family, address: [u8; 16]) -> IpAddr {
 pub struct FragmentInfo {
     /// Identification: 16 bits for IPv4, 32 for IPv6.
     pub id: u32,
-    /// Offset of this piece in the datagram, bytes (a multiple of 8).
+    /// Offset of this fragment in the datagram, bytes (a multiple of 8).
     pub offset: u16,
     /// More fragments follow.
     pub more: bool,
@@ -143,7 +143,7 @@ pub struct FragmentInfo {
 }
 
 impl FragmentInfo {
-    /// True for a piece that is the whole datagram (RFC 6946).
+    /// True for a fragment that is the whole datagram (RFC 6946).
     pub fn is_atomic(&self) -> bool {
         self.offset == 0 && !self.more
     }
@@ -197,17 +197,17 @@ pub enum Transport {
     Gre {
         /// Version 0 (RFC 2784) or 1 (RFC 2637, PPTP).
         version: u8,
-        /// The key (RFC 2890); for version 1 the receiver's call id; 0 without.
+        /// The key (RFC 2890), 0 if there is none; for version 1 the receiver's call id.
         key: u32,
     },
-    /// A protocol without ports that Stateway knows.
+    /// A protocol that Stateway knows no ports of.
     Other,
     /// A fragment other than the first: no transport header is present.
     LaterFragment,
 }
 
 impl Transport {
-    /// Source and destination port, of a protocol that has them.
+    /// Source and destination port; `None` if the protocol has no ports.
     #[inline]
     pub const fn ports(&self) -> Option<(u16, u16)> {
         match *self {
@@ -297,7 +297,7 @@ impl std::fmt::Debug for TcpFlags {
 /// An ICMP query or answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpQuery {
-    /// What is asked.
+    /// The kind of query.
     pub kind: QueryKind,
     /// True for the answer.
     pub reply: bool,
@@ -360,8 +360,8 @@ pub struct IcmpError {
     pub kind: u8,
     /// ICMP code.
     pub code: u8,
-    /// The quoted packet; `None` where the quote is too short or is a later
-    /// fragment, which names no flow.
+    /// The quoted packet; `None` if the quote is too short or is a later fragment, which names
+    /// no flow.
     pub quoted: Option<Quoted>,
 }
 
@@ -383,7 +383,7 @@ pub struct Quoted {
     pub transport: QuotedTransport,
 }
 
-/// What of the quoted transport names the flow.
+/// The fields of the quoted transport that name the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotedTransport {
     /// TCP, UDP, UDP-Lite, SCTP, DCCP.
@@ -406,18 +406,18 @@ pub enum QuotedTransport {
     Other,
 }
 
-/// Why a frame could not be dissected. The variants name the first header that
-/// is cut short or contradicts itself.
+/// Why a frame could not be dissected. Each variant names the first header that is cut short or
+/// contradicts itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Malformed {
-    /// Shorter than an Ethernet header, cut inside VLAN tags, PPPoE or MPLS, or PPPoE of a
-    /// version, type or code that sessions do not have.
+    /// An Ethernet header cut short, a frame cut off inside VLAN tags, PPPoE or MPLS, or PPPoE
+    /// of a version, type or code that sessions do not have.
     Link,
     /// More VLAN tags than [`Dissected::MAX_VLAN_TAGS`] or more MPLS labels than
     /// [`Dissected::MAX_MPLS_LABELS`].
     LinkDepth,
-    /// PPP in a PPPoE session that carries neither IP as it is nor control: a packet may be
-    /// hidden in it.
+    /// PPP in a PPPoE session that is neither plain IP nor control: a packet may be hidden in
+    /// it.
     HiddenPpp,
     /// IPv4: wrong version or header length, total length beyond the frame or
     /// shorter than the header, or a wrong header checksum.
@@ -443,7 +443,7 @@ pub enum Malformed {
     Udp,
     /// ICMP or ICMPv6 header cut short.
     Icmp,
-    /// SCTP common header or a chunk cut short, or a tag of zero in a chunk.
+    /// SCTP common header or chunk cut short, or a chunk with a tag of zero.
     Sctp,
     /// DCCP header cut short, a data offset that does not fit, or a reserved type.
     Dccp,

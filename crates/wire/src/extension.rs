@@ -7,7 +7,7 @@ pub(crate) const ROUTING: u8 = 43;
 pub(crate) const FRAGMENT: u8 = 44;
 pub(crate) const DESTINATION_OPTIONS: u8 = 60;
 
-/// Where the chain ends.
+/// The end of the chain.
 pub(crate) struct Chain {
     /// Number of the first header that is no extension header; for a later
     /// fragment the number in its fragment header.
@@ -19,12 +19,12 @@ pub(crate) struct Chain {
 
 /// Follows the chain that starts at `offset` with a header numbered `protocol`.
 ///
-/// ESP and "no next header" end the chain like any transport, and so do an authentication
-/// and a mobility header: packet filters of the kernel stop there too, and who reads on
-/// would find ports that the receiver may never look at. A second fragment header is
-/// refused: no sender makes one (RFC 8200 section 4.1), and only one can be described. So is
-/// a hop-by-hop header behind another header, which every receiver has to refuse (section
-/// 4.1).
+/// ESP and "no next header" end the chain like any transport, and so do an authentication and a
+/// mobility header: packet filters of the kernel stop there too, and a gateway that read on
+/// would find ports that the receiver may never look at. A second fragment header is refused:
+/// no sender makes one (RFC 8200 section 4.1), and only one can be described. A hop-by-hop
+/// header behind another header is refused too, because every receiver has to refuse it
+/// (section 4.1).
 #[inline]
 pub(crate) fn walk(packet: &[u8], offset: u16, protocol: u8) -> Result<Chain, Malformed> {
     if is_extension(protocol) {
@@ -43,7 +43,7 @@ fn follow(packet: &[u8], mut offset: u16, mut protocol: u8) -> Result<Chain, Mal
         if is_misplaced || headers > Dissected::MAX_EXTENSION_HEADERS {
             return Err(Malformed::ExtensionHeaders);
         }
-        // In a first fragment the rest of the chain may have been left for the next.
+        // The sender of a first fragment may have left the rest of the chain for the next.
         let cut_short = match &fragment {
             Some(first) if first.more => Malformed::FirstFragment,
             _ => Malformed::ExtensionHeaders,

@@ -42,37 +42,37 @@ pub struct Cut {
     pub mtu: u32,
     /// Identification of an IPv6 datagram; an IPv4 datagram keeps its own.
     pub id: u32,
-    /// What "don't fragment" of an IPv4 datagram means.
+    /// The treatment of the "don't fragment" bit of an IPv4 datagram.
     pub dont_fragment: DontFragment,
 }
 
-/// What becomes of the "don't fragment" bit of IPv4.
+/// The treatment of the "don't fragment" bit of IPv4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DontFragment {
-    /// A datagram that has it is not cut.
+    /// A datagram with the bit is not cut.
     #[default]
     Obey,
-    /// It does not matter, and the fragments do not have it.
+    /// The bit is ignored, and the fragments do not have it.
     Clear,
-    /// It does not matter, and the fragments have it: they came so.
+    /// The bit is ignored, and the fragments have it, because the fragments that came had it.
     Set,
 }
 
 /// Why a frame can not be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncut {
-    /// It need not be: the packet fits the MTU. A fragment that is the whole
-    /// datagram is never made (RFC 8021).
+    /// The packet fits the MTU, so it need not be cut. A fragment that is the whole datagram is
+    /// never made (RFC 8021).
     Fits,
     /// There is no IP packet in the frame, or it has a malformed header.
     NotIp,
-    /// The sender of the IPv4 datagram forbids it.
+    /// The sender of the IPv4 datagram forbids cutting it.
     DontFragment,
-    /// An IPv6 packet with a fragment header: nobody but the sender may cut it.
+    /// An IPv6 packet with a fragment header: only the sender may cut it.
     Fragment,
-    /// The MTU has no room for the headers that every fragment needs and 8 bytes;
-    /// for IPv6, where the first fragment holds all headers (RFC 7112), for those. A
-    /// jumbogram has no room in any MTU: it can not be cut.
+    /// The MTU has no room for the headers that every fragment needs and 8 bytes of payload.
+    /// With IPv6 the first fragment holds all headers (RFC 7112), so it has no room for those.
+    /// A jumbogram fits no MTU: it can not be cut.
     NoRoom,
 }
 
@@ -90,19 +90,19 @@ impl std::fmt::Display for Uncut {
 
 impl std::error::Error for Uncut {}
 
-/// The fragments of one datagram that are still to be written.
+/// The fragments of one datagram that are not yet written.
 ///
-/// An IPv4 fragment is cut like a datagram (RFC 791 section 3.2): its pieces keep
-/// its place in the datagram.
+/// An IPv4 fragment is cut like a datagram (RFC 791 section 3.2): the new fragments keep its
+/// place in the datagram.
 #[derive(Clone, Debug)]
 pub struct Fragments<'a> {
     link: &'a [u8],
     header: PieceHeader<'a>,
-    /// What is still to be written.
+    /// The part of the payload that is not yet written.
     payload: &'a [u8],
     /// Place of `payload` in the datagram, bytes.
     offset: u16,
-    /// Other fragments follow what is cut here.
+    /// True if other fragments of the datagram follow the packet that is cut here.
     more: bool,
     /// Every fragment has "don't fragment".
     dont_fragment: bool,
@@ -119,24 +119,24 @@ enum PieceHeader<'a> {
     V6 {
         /// The part that is in front of every fragment header.
         before: &'a [u8],
-        /// Where in `before` the number of the header behind it is.
+        /// Offset in `before` of the number that names the next header.
         next_at: usize,
         id: u32,
     },
-    /// An IPv6 packet that fits: all of it is payload. A fragment that is the whole
+    /// An IPv6 packet that fits the MTU; all of it is payload. A fragment that is the whole
     /// datagram is never made (RFC 8021).
     Whole,
 }
 
 impl<'a> Fragments<'a> {
-    /// The fragments of the IP packet in an Ethernet frame, of which the link header
-    /// with its tags goes in front of each.
+    /// The fragments of the IP packet in an Ethernet frame. The link header with its tags goes
+    /// in front of each.
     ///
-    /// Transport checksums must be complete. Tunnels are not looked into: the
-    /// outermost packet is cut.
+    /// Transport checksums must be complete. Only the outermost packet is cut, not one inside a
+    /// tunnel.
     ///
     /// # Errors
-    /// [`Uncut`] says why there are none.
+    /// [`Uncut`] if the packet can not or need not be cut.
     pub fn new(frame: &'a [u8], cut: &Cut) -> Result<Self, Uncut> {
         let header = outermost(frame).ok_or(Uncut::NotIp)?;
         let (start, end) = (usize::from(header.offset), header.end as usize);
@@ -148,7 +148,7 @@ impl<'a> Fragments<'a> {
         Self::of(link, packet, &header, cut)
     }
 
-    /// The same behind another link header; a datagram that fits is the only one then.
+    /// The same behind another link header. A packet that fits is the only fragment.
     ///
     /// # Errors
     /// [`Uncut`], but not [`Uncut::Fits`].
@@ -251,7 +251,7 @@ impl<'a> Fragments<'a> {
         };
         self.header.write(header, piece.len(), place);
         body.copy_from_slice(piece);
-        // Both are in the datagram, which has no more than 65535 bytes.
+        // Both lie within the datagram, which has no more than 65535 bytes.
         self.offset = self.offset.saturating_add(piece.len() as u16);
         self.payload = rest;
         self.header.leave_out_what_is_not_copied();
@@ -265,7 +265,7 @@ impl<'a> Fragments<'a> {
     }
 }
 
-/// What the header of a fragment says of its place.
+/// The fields of a fragment's header that place it in the datagram.
 struct Place {
     offset: u16,
     more: bool,
@@ -330,10 +330,10 @@ fn outermost(frame: &[u8]) -> Option<Header<'_>> {
     header.ok()
 }
 
-/// Length of the part of an IPv6 packet that is in front of every fragment header:
-/// all up to the routing header, else up to the hop-by-hop options (RFC 8200 section
-/// 4.5); and where the number of the header behind it is. `chain` ends with the last
-/// extension header and was read before.
+/// Length of the part of an IPv6 packet that stands in front of every fragment header: all up
+/// to the routing header, else up to the hop-by-hop options (RFC 8200 section 4.5). The second
+/// number is the offset of the field in it that names the next header. `chain` ends with the
+/// last extension header and has been read before.
 fn unfragmentable(chain: &[u8]) -> (usize, usize) {
     let mut found = (IPV6_LEN, 6);
     let (mut at, mut number) = (IPV6_LEN, chain[6]);
@@ -357,7 +357,7 @@ struct Options {
 }
 
 impl Options {
-    /// `options` are what an IPv4 header has: at most 40 bytes.
+    /// `options` are those of an IPv4 header: at most 40 bytes.
     fn new(options: &[u8]) -> Self {
         let mut bytes = [0; 40];
         let length = options.len().min(bytes.len());
@@ -369,8 +369,8 @@ impl Options {
         &self.bytes[..self.length]
     }
 
-    /// The options that go into every fragment (RFC 791 section 3.1: the copied
-    /// flag). The list ends where it can not be read on.
+    /// The options that go into every fragment (RFC 791 section 3.1: the copied flag). The list
+    /// ends at an option that can not be read.
     fn copied(&self) -> Self {
         const END: u8 = 0;
         const NO_OPERATION: u8 = 1;

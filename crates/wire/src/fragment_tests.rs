@@ -24,7 +24,7 @@ fn network(frame: &[u8]) -> Network {
     network
 }
 
-/// What a fragment says of its place, as etherparse reads it.
+/// The place fields of a fragment, as etherparse reads them.
 fn place(frame: &[u8]) -> (u32, u16, bool) {
     match SlicedPacket::from_ethernet(frame).unwrap().net.unwrap() {
         NetSlice::Ipv4(packet) => {
@@ -47,8 +47,8 @@ fn place(frame: &[u8]) -> (u32, u16, bool) {
     }
 }
 
-/// Puts fragments together again: the payload that they carry, from the first byte.
-/// They have to be in order and to leave no gap.
+/// Puts fragments together: the payload that they carry, from the first byte. They have to be
+/// in order and without a gap.
 fn join(frames: &[Vec<u8>], id: u32) -> Vec<u8> {
     let mut joined = Vec::new();
     for (index, frame) in frames.iter().enumerate() {
@@ -71,7 +71,7 @@ fn v6() -> PacketBuilder {
     PacketBuilder::v6([0x20; 16], [0x21; 16])
 }
 
-/// Options as RFC 791 section 3.1 builds them, padded; and those to be copied.
+/// Options as RFC 791 section 3.1 builds them, padded; and those that have to be copied.
 fn options() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let option = (any::<u8>(), vec(any::<u8>(), 0..6)).prop_map(|(kind, data)| match kind {
         0 | 1 => vec![1],
@@ -86,8 +86,8 @@ fn options() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     })
 }
 
-/// IPv6 extension headers before the transport, number and body, and how many of
-/// them are in the part that is not fragmented.
+/// IPv6 extension headers in front of the transport, by number and body, and how many of them
+/// are in the unfragmentable part.
 fn chain() -> impl Strategy<Value = (Vec<u8>, usize)> {
     prop_oneof![
         Just((vec![], 0)),
@@ -141,7 +141,7 @@ proptest! {
         for (index, piece) in frames.iter().enumerate() {
             prop_assert_eq!(&piece[..start], &frame[..start]);
             prop_assert!(piece.len() - start <= mtu as usize);
-            // No fragment but the last could hold 8 bytes more.
+            // Only the last fragment could hold 8 bytes more.
             let last = index + 1 == frames.len();
             prop_assert!(last || piece.len() - start + 8 > mtu as usize);
             let network = network(piece);
@@ -196,7 +196,7 @@ proptest! {
             if !pppoe && protocol == 200 {
                 prop_assert_eq!(place(piece), (id, joined.len() as u16, !last));
             }
-            // But for a length and a number the part in front is that of the datagram.
+            // Apart from a length and a number the part in front equals that of the datagram.
             let mut copy = piece[start..start + before].to_vec();
             copy[4..6].copy_from_slice(&frame[start + 4..start + 6]);
             let next_at = if unfragmentable == 0 { 6 } else { before - 16 };

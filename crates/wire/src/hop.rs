@@ -1,11 +1,11 @@
-//! One hop further: what a router changes of a packet that it passes on.
+//! The changes that a router makes to a packet that it passes on.
 
 use crate::checksum::Change;
 
-/// Where the time to live is in an IPv4 header; the protocol is behind it.
+/// Offset of the time to live in an IPv4 header; the protocol is behind it.
 const IPV4_TTL: usize = 8;
 const IPV4_CHECKSUM: usize = 10;
-/// Where the hop limit is in an IPv6 header.
+/// Offset of the hop limit in an IPv6 header.
 const IPV6_HOP_LIMIT: usize = 7;
 
 /// The time to live of the IP packet that begins `packet`, 0 if it is cut short.
@@ -15,8 +15,8 @@ pub fn hops_left(packet: &[u8]) -> u8 {
 }
 
 /// Takes one from the time to live of the IP packet that begins `packet` (RFC 1812 section
-/// 5.3.1, RFC 8200 section 3). False if nothing would be left after it: then the packet is
-/// unchanged, and must not be passed on.
+/// 5.3.1, RFC 8200 section 3). False if nothing would be left: then the packet is unchanged and
+/// must not be passed on.
 #[must_use]
 pub fn take_hop(packet: &mut [u8]) -> bool {
     let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
@@ -47,7 +47,8 @@ pub fn give_hop(packet: &mut [u8]) {
     }
 }
 
-/// Gives the IPv4 packet that begins `packet` another identification; one of IPv6 stays.
+/// Gives the IPv4 packet that begins `packet` another identification; leaves an IPv6 packet as
+/// it is.
 pub fn set_identification(packet: &mut [u8], id: u16) {
     const ID: usize = 4;
     let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
@@ -59,7 +60,7 @@ pub fn set_identification(packet: &mut [u8], id: u16) {
     }
 }
 
-/// Writes from whom and to whom an Ethernet frame goes on its next link.
+/// Writes the source and destination station of an Ethernet frame.
 pub fn set_stations(frame: &mut [u8], from: [u8; 6], to: [u8; 6]) {
     if let Some(header) = frame.first_chunk_mut::<12>() {
         header[..6].copy_from_slice(&to);

@@ -36,8 +36,8 @@ pub(crate) fn read(packet: &[u8], family: Family, offset: u16) -> Result<Transpo
     })
 }
 
-/// The query or answer that `header` begins. Node information has no identifier;
-/// its query type (RFC 4620 section 4), which the answer repeats, stands in.
+/// The query or answer that `header` begins. Node information has no identifier; its query type
+/// (RFC 4620 section 4), which the answer repeats, takes that place.
 fn query(family: Family, header: &[u8; 8]) -> Option<IcmpQuery> {
     let &[icmp_type, code, _, _, i0, i1, _, _] = header;
     let (kind, reply) = match (family, icmp_type) {
@@ -58,8 +58,8 @@ fn query(family: Family, header: &[u8; 8]) -> Option<IcmpQuery> {
     Some(IcmpQuery { kind, reply, icmp_type, code, id: u16::from_be_bytes([i0, i1]) })
 }
 
-/// The quote in an ICMP error. Its checksum and total length are not looked at:
-/// the router that quotes may have changed the header, and cut the packet.
+/// The quote in an ICMP error. Its checksum and total length are ignored: the router that
+/// quotes may have changed the header, and it may have cut the packet.
 fn quoted_v4(packet: &[u8], offset: u16) -> Option<Quoted> {
     let rest = tail(packet, offset);
     let header: &[u8; 20] = rest.first_chunk()?;
@@ -101,9 +101,9 @@ fn quoted_v6(packet: &[u8], offset: u16) -> Option<Quoted> {
     })
 }
 
-/// What names the flow, or `None` where the quote ends before it or is of an ICMP
-/// message without a flow. All of it lies in the first 8 bytes, except the key of a
-/// GRE header with a checksum.
+/// The fields that name the flow. `None` if the quote ends before them or is of an ICMP message
+/// without a flow. All of them lie in the first 8 bytes, except the key of a GRE header with a
+/// checksum.
 fn quoted_transport(
     packet: &[u8],
     family: Family,

@@ -12,8 +12,8 @@ use crate::{
     protocol,
 };
 
-/// Longest frame that [`write()`] writes, bytes: Ethernet, as many VLAN tags
-/// as are read, PPPoE, and the longest error.
+/// Longest frame that [`write()`] writes, bytes: Ethernet, the most VLAN tags that are read,
+/// PPPoE, and the longest error.
 pub const MAX_FRAME: usize = 14 + 4 * Dissected::MAX_VLAN_TAGS + 8 + MAX_ICMPV6_ERROR;
 
 /// No IPv6 link has a smaller MTU, bytes (RFC 8200 section 5).
@@ -23,13 +23,13 @@ const ICMP_HEADER: usize = 8;
 /// Internetwork control (RFC 1812 section 4.3.2.5).
 const PRECEDENCE: u8 = 6 << 5;
 
-/// What an error says.
+/// The content of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The packet is longer than the link ahead takes: for IPv4 "fragmentation needed"
     /// (RFC 1191 section 4), for IPv6 "packet too big" (RFC 4443 section 3.2).
     TooBig {
-        /// Bytes of IP that the link takes. An IPv6 sender is never told of less than
+        /// Bytes of IP that the link takes. An IPv6 sender is never told a value below
         /// [`MIN_IPV6_MTU`].
         mtu: u32,
     },
@@ -43,7 +43,7 @@ pub enum Message {
     },
     /// A byte of the IPv4 header is wrong (RFC 792, "parameter problem").
     ParameterProblem {
-        /// Which, from 0.
+        /// Offset of the byte, from 0.
         pointer: u8,
     },
 }
@@ -66,16 +66,16 @@ impl Message {
 
 /// Writes an error to the sender of a packet.
 ///
-/// The frame goes back on the link that `frame` came from: Ethernet addresses
-/// swapped, tags as they are. `from` is the address in whose name it is sent. As
-/// much is quoted as RFC 1812 section 4.3.2.3 and RFC 4443 section 2.4 (c) allow.
+/// The frame goes back on the link that `frame` came from: Ethernet addresses swapped, the same
+/// tags. `from` is the source address. It quotes as much as RFC 1812 section 4.3.2.3 and RFC
+/// 4443 section 2.4 (c) allow.
 ///
-/// Returns the length, at most [`MAX_FRAME`]; `None` where `out` is too short, where
-/// `from` is of the other family, and where no error may be sent (RFC 1812 section
-/// 4.3.2.7, RFC 4443 section 2.4 (e)): about an ICMP error or redirect, about a later
-/// fragment, to or from a group, a broadcast address or no single host. RFC 4443
-/// would allow "packet too big" for groups; but then one packet is answered by every link
-/// that it was copied to. MPLS labels lead one way only, so nothing goes back along them.
+/// Returns the length, at most [`MAX_FRAME`]; `None` if `out` is too short, if `from` is of the
+/// other family, or if no error may be sent (RFC 1812 section 4.3.2.7, RFC 4443 section 2.4
+/// (e)): about an ICMP error or redirect, about a later fragment, to or from a group, a
+/// broadcast address or no single host. RFC 4443 would allow "packet too big" for groups; but
+/// then every link that a packet was copied to would answer it. MPLS labels lead one way only,
+/// so nothing goes back along them.
 pub fn write(frame: &[u8], message: Message, from: IpAddr, out: &mut [u8]) -> Option<usize> {
     let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame) else {
         return None;
@@ -116,8 +116,8 @@ fn is_answered(frame: &[u8], network: &Network) -> bool {
     let among_hosts = frame[0] & GROUP == 0 && frame[6] & GROUP == 0;
     let about_packet = match network.transport {
         Transport::LaterFragment | Transport::IcmpError(_) => false,
-        // Redirects (RFC 792: type 5, RFC 4861: type 137) and errors that are not
-        // known, which are below 128 in ICMPv6.
+        // Redirects (RFC 792: type 5, RFC 4861: type 137) and unknown errors; the types of
+        // ICMPv6 errors are below 128.
         Transport::IcmpOther { kind, .. } => match network.family {
             Family::V4 => kind != 5,
             Family::V6 => kind >= 128 && kind != 137,
@@ -130,8 +130,8 @@ fn is_answered(frame: &[u8], network: &Network) -> bool {
         && is_single_host(network.destination_ip())
 }
 
-/// False for an address that is not that of one host: the network 0, loopback,
-/// groups, and for IPv4 what is reserved with the broadcast address.
+/// False for an address that does not belong to a single host: the network 0, loopback, groups,
+/// and for IPv4 the reserved block with the broadcast address.
 pub fn is_single_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !matches!(address.octets()[0], 0 | 127 | 224..),

@@ -18,8 +18,8 @@ pub(crate) fn mapped(address: [u8; 4]) -> [u8; 16] {
 
 /// An IP header with its extension headers; the fields are those of [`Network`].
 ///
-/// It is small so that the parsers hand it on in registers; a [`Network`] is
-/// written once, when all of it is known.
+/// It is small, so that the parsers return it in registers; a [`Network`] is written once, when
+/// all fields are known.
 pub(crate) struct Header<'a> {
     addresses: Addresses<'a>,
     pub(crate) offset: u16,
@@ -45,12 +45,12 @@ impl Header<'_> {
         }
     }
 
-    /// More pieces of the datagram come after this one.
+    /// More fragments of the datagram come after this one.
     pub(crate) fn more(&self) -> bool {
         self.fragment.is_some_and(|fragment| fragment.more)
     }
 
-    /// Another piece holds the transport header.
+    /// Another fragment holds the transport header.
     pub(crate) fn is_later_fragment(&self) -> bool {
         self.fragment.is_some_and(|fragment| fragment.offset != 0)
     }
@@ -120,8 +120,8 @@ pub(crate) fn ipv4(packet: &[u8], offset: u16) -> Result<Header<'_>, Malformed> 
         }
         Some(fragment)
     };
-    // Asked last: what is wrong with a fragment by its header alone names an attack, also if
-    // a capture holds no more than the header.
+    // Checked last: a fragment whose header is wrong names an attack, also if a capture holds
+    // no more than the header.
     if usize::from(total) > rest.len() {
         return Err(BAD);
     }
@@ -177,9 +177,9 @@ pub(crate) fn ipv6(packet: &[u8], offset: u16) -> Result<Header<'_>, Malformed> 
     })
 }
 
-/// The payload length of a jumbogram (RFC 2675 section 2): a super-packet of the
-/// kernel may be one. Only a hop-by-hop header that begins with the option is
-/// understood, which is how the kernel writes it.
+/// The payload length of a jumbogram (RFC 2675 section 2), which a super-packet of the kernel
+/// may be. Only a hop-by-hop header that begins with the option is understood; the kernel
+/// writes it so.
 fn jumbo_length(payload: &[u8]) -> Result<u32, Malformed> {
     match payload.first_chunk() {
         Some(&[_, _, 0xc2, 4, l0, l1, l2, l3]) => {
@@ -190,8 +190,8 @@ fn jumbo_length(payload: &[u8]) -> Result<u32, Malformed> {
     }
 }
 
-/// Checks a piece of `length` bytes whose datagram has `before` bytes that count
-/// against the limit in front of the fragmentable part.
+/// Checks a fragment of `length` bytes. `before` bytes in front of the fragmentable part count
+/// against the limit too.
 fn check_fragment(fragment: &FragmentInfo, length: usize, before: usize) -> Result<(), Malformed> {
     if length == 0 && !fragment.is_atomic() {
         Err(Malformed::FragmentEmpty)

@@ -1,8 +1,9 @@
 //! Options of the IPv4 header and hop-by-hop options of IPv6, as a router has to look at them.
 //!
-//! Everybody on the way of a packet reads these, so a router checks them before it passes the
-//! packet on (RFC 1812 section 5.2.4, RFC 8200 section 4.3), and enters itself where the sender has
-//! asked for that. Options that are not known here are left to the packet's receiver.
+//! Every router on the way of a packet reads these options. So a router checks them before it
+//! passes the packet on (RFC 1812 section 5.2.4, RFC 8200 section 4.3), and records its address
+//! or the time if the sender has asked for that. It leaves unknown options to the packet's
+//! receiver.
 
 use crate::{checksum, extension};
 
@@ -12,7 +13,7 @@ const IPV4_LEN: usize = 20;
 const MAX_IPV4_LEN: usize = 60;
 /// Bytes of the IPv6 header.
 const IPV6_LEN: usize = 40;
-/// Where the number of the next header is in an IPv6 header.
+/// Offset of the number of the next header in an IPv6 header.
 const IPV6_NEXT: usize = 6;
 
 /// Options of IPv4 by type (RFC 791 section 3.1, RFC 2113; 134 is "commercial IP security").
@@ -25,7 +26,7 @@ const SECURITY_LABEL: u8 = 134;
 const STRICT_ROUTE: u8 = 137;
 const ROUTER_ALERT: u8 = 148;
 
-/// What the sender of a timestamp option has asked for.
+/// Flags of the timestamp option: the values that its sender asks for.
 const TIMES: u8 = 0;
 const ADDRESSES_AND_TIMES: u8 = 1;
 const TIMES_OF_NAMED: u8 = 3;
@@ -35,33 +36,32 @@ const PAD_1: u8 = 0;
 const PAD_N: u8 = 1;
 const ROUTER_ALERT_V6: u8 = 5;
 const JUMBO: u8 = 0xc2;
-/// Most bytes of padding at a stretch: more is never needed to align what follows (RFC 4942
-/// section 2.1.9.5).
+/// Most bytes of padding in a row: alignment never needs more (RFC 4942 section 2.1.9.5).
 const MAX_PADDING: usize = 7;
 /// Most hop-by-hop options other than padding (RFC 8504 section 5.3; `max_hbh_opts_number` of the
 /// kernel).
 const MAX_HOP_OPTIONS: usize = 8;
 
-/// Why a router does not pass a packet on for its options.
+/// The fault in its options for which a router does not pass a packet on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedOption {
-    /// It is to go by way of hosts that its sender names, which is a way around filters.
+    /// Its sender names hosts that it has to pass, which is a way around filters.
     SourceRoute,
     /// An option of IPv4 contradicts itself.
     Malformed {
-        /// The byte of the header that is wrong, for the sender to be told (RFC 792).
+        /// The byte of the header that is wrong, for the error to the sender (RFC 792).
         pointer: u8,
     },
-    /// A hop-by-hop option of IPv6 contradicts itself, or is not known and its type forbids to
-    /// pass it on unread.
+    /// A hop-by-hop option of IPv6 contradicts itself, or it is unknown and its type forbids
+    /// routers to pass it on unread.
     HopByHop,
 }
 
-/// Checks the options of the IP packet that begins `packet`, whose headers
-/// [`dissect`](crate::dissect()) has accepted.
+/// Checks the options of the IP packet that begins `packet`. [`dissect`](crate::dissect()) must
+/// have accepted its headers.
 ///
 /// # Errors
-/// [`RefusedOption`], of the first option that is wrong or not allowed.
+/// [`RefusedOption`] for the first option that is wrong or not allowed.
 #[inline]
 pub fn check_options(packet: &[u8]) -> Result<(), RefusedOption> {
     match packet.first() {
@@ -74,8 +74,8 @@ pub fn check_options(packet: &[u8]) -> Result<(), RefusedOption> {
     }
 }
 
-/// The options in an IPv4 header, each with where it begins. The rest of a list that can not be
-/// read is an error, which says where that is.
+/// Iterates over the options of an IPv4 header with the offset of each. If the rest of the list
+/// can not be read, it ends with an error that holds the offset of that rest.
 struct Options<'a> {
     header: &'a [u8],
     at: usize,
@@ -126,7 +126,7 @@ fn ipv4(packet: &[u8]) -> Result<(), RefusedOption> {
     Ok(())
 }
 
-/// The first byte of an option that is wrong, counted from where it begins.
+/// The first byte of an option that is wrong, as offset in the option; `None` if it is right.
 fn fault(option: &[u8], is_again: bool) -> Option<usize> {
     let length = option.len();
     let pointer = option.get(2).map_or(0, |pointer| usize::from(*pointer));
@@ -140,7 +140,7 @@ fn fault(option: &[u8], is_again: bool) -> Option<usize> {
         TIMESTAMP => match option[3] & 0x0f {
             ADDRESSES_AND_TIMES | TIMES_OF_NAMED if is_half_full(length, pointer, 8) => Some(2),
             TIMES_OF_NAMED => None,
-            // One more that had no room can not be counted.
+            // The counter of routers without room has 4 bits, so it can not count a sixteenth.
             _ => (pointer > length && option[3] >> 4 == 15).then_some(3),
         },
         ROUTER_ALERT if length < 4 => Some(1),
@@ -149,13 +149,13 @@ fn fault(option: &[u8], is_again: bool) -> Option<usize> {
     }
 }
 
-/// True if there is room in an option of `length` bytes, from the byte that `pointer` counts on from
-/// 1, but not for `needed` bytes.
+/// True if an option of `length` bytes has room from the byte at `pointer` on (counted from 1),
+/// but not for `needed` bytes.
 const fn is_half_full(length: usize, pointer: usize, needed: usize) -> bool {
     pointer <= length && pointer + needed - 1 > length
 }
 
-/// The same as [`fault`] for a security label: a domain, which is not 0, and tags behind it.
+/// [`fault`] for a security label: a domain, which is not 0, and tags behind it.
 fn label_fault(option: &[u8]) -> Option<usize> {
     const TAGS: usize = 6;
     let Some(domain) = option.get(2..TAGS).filter(|_| option.len() >= TAGS + 2) else {
@@ -175,7 +175,7 @@ fn label_fault(option: &[u8]) -> Option<usize> {
     None
 }
 
-/// `None` for options that keep the packet from being passed on.
+/// `None` if the options forbid to pass the packet on.
 #[cold]
 fn hop_by_hop(packet: &[u8]) -> Option<()> {
     let header = packet.get(IPV6_LEN..)?;
@@ -201,7 +201,8 @@ fn hop_by_hop(packet: &[u8]) -> Option<()> {
             let may_pass = match (kind, body) {
                 (ROUTER_ALERT_V6, body) => body.len() == 2,
                 (JUMBO, body) => at % 4 == 2 && is_jumbo(packet, body),
-                // The first two bits say what becomes of a packet with an option that is not known.
+                // The first two bits of an unknown option say whether a packet with it may
+                // pass.
                 _ => kind >> 6 == 0,
             };
             if options > MAX_HOP_OPTIONS || !may_pass {
@@ -213,14 +214,14 @@ fn hop_by_hop(packet: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// True if a jumbo option with this body may stand in a packet (RFC 2675 section 3).
+/// True if a packet may have a jumbo option with this body (RFC 2675 section 3).
 fn is_jumbo(packet: &[u8], body: &[u8]) -> bool {
     const LENGTH: std::ops::Range<usize> = 4..6;
     let is_long = |body: [u8; 4]| u32::from_be_bytes(body) > u16::MAX.into();
     body.try_into().is_ok_and(is_long) && packet.get(LENGTH) == Some(&[0, 0])
 }
 
-/// What a router enters into the options of a packet that it passes on.
+/// The values that a router writes into the options of a packet that it passes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waypoint {
     /// Its address on the link that the packet goes out by.
@@ -237,12 +238,13 @@ pub fn has_ipv4_options(packet: &[u8]) -> bool {
     packet.first().is_some_and(|first| first >> 4 == 4 && *first != 0x45)
 }
 
-/// Enters a router into the options of an IPv4 packet that ask for it (RFC 1812 sections 5.2.4.2
-/// and 5.2.4.3); the sender may have named addresses that it wants the time of, and `is_own` says
-/// which are the router's. What lies behind the end of the options is cleared: nobody reads it.
+/// Writes a router's address or time into the options of an IPv4 packet that ask for it (RFC
+/// 1812 sections 5.2.4.2 and 5.2.4.3). If the sender has named the addresses whose times it
+/// wants, `is_own` returns true for those of the router. Bytes behind the end of the options
+/// are cleared, because nobody reads them.
 ///
-/// [`check_options`] has to have accepted the packet; otherwise nothing is entered from what is
-/// wrong on.
+/// [`check_options`] has to have accepted the packet; otherwise nothing is written from the
+/// first wrong option on.
 pub fn record_waypoint(packet: &mut [u8], waypoint: &Waypoint, is_own: impl Fn([u8; 4]) -> bool) {
     let mut before = [0; MAX_IPV4_LEN];
     for (copy, byte) in before.iter_mut().zip(&*packet) {
@@ -259,7 +261,7 @@ pub fn record_waypoint(packet: &mut [u8], waypoint: &Waypoint, is_own: impl Fn([
 
 fn enter(option: &mut [u8], waypoint: &Waypoint, is_own: &impl Fn([u8; 4]) -> bool) {
     let &mut [kind, length, pointer, ref mut body @ ..] = option else { return };
-    // The pointer counts from 1, and three bytes are in front of the body.
+    // The pointer counts from 1, and three bytes stand in front of the body.
     let Some(at) = usize::from(pointer).checked_sub(4) else { return };
     let flags = body.first().copied().unwrap_or(0);
     let Waypoint { out, came_in, time_ms } = *waypoint;

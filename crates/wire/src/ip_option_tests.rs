@@ -7,7 +7,7 @@ use crate::dissect;
 const OWN: [u8; 4] = [198, 51, 100, 254];
 const WAYPOINT: Waypoint = Waypoint { out: OWN, came_in: [192, 0, 2, 254], time_ms: 0x0102_0304 };
 
-/// An IPv4 packet with these options, padded with what ends them.
+/// An IPv4 packet with these options, padded with the end of the list.
 fn packet(options: &[u8]) -> Vec<u8> {
     let mut padded = options.to_vec();
     padded.resize(options.len().next_multiple_of(4), END);
@@ -18,7 +18,7 @@ fn packet(options: &[u8]) -> Vec<u8> {
     frame.split_off(14)
 }
 
-/// The byte that is wrong, counted from where the options begin.
+/// The byte that is wrong, counted from the start of the options.
 fn wrong_byte(options: &[u8]) -> Option<u8> {
     match check_options(&packet(options)) {
         Err(RefusedOption::Malformed { pointer }) => Some(pointer - 20),
@@ -32,7 +32,7 @@ fn each_fault_of_an_option_is_pointed_at() {
     for (options, wrong) in [
         (&[][..], None),
         (&[1, 1, 1, 0], None),
-        // An option that nobody knows.
+        // An unknown option.
         (&[25, 3, 9], None),
         (&[1, 25, 1], Some(1)),
         (&[25, 0], Some(0)),
@@ -70,14 +70,14 @@ fn each_fault_of_an_option_is_pointed_at() {
     assert_eq!(wrong_byte(&[1, 1, 1, 25]), Some(3), "there is no length");
 }
 
-/// An answer would have to go back the same way, so there is none, whatever is wrong behind it.
+/// An answer would have to go back the same way, so there is none, whatever follows the option.
 #[test]
 fn a_source_route_is_refused_without_a_word() {
     for kind in [LOOSE_ROUTE, STRICT_ROUTE] {
         for options in [
             &[kind, 7, 4, 203, 0, 113, 1][..],
             &[7, 3, 4, kind, 7, 4, 203, 0, 113, 1],
-            // At its end.
+            // The same at the end of the route.
             &[kind, 3, 4],
             &[kind, 3, 4, 25, 1],
         ] {
@@ -114,7 +114,7 @@ fn hop_by_hop_options_that_must_be_known_are_refused() {
         (&[1, 2, 0, 0, 1, 2, 0, 0, 5, 2, 0, 0, 0, 0], false),
         (&[5, 2, 0, 0, 1, 0], true),
         (&[5, 1, 0, 0, 0, 0], false),
-        // Not known: to be passed over, and to be refused in three ways.
+        // Unknown options: one that may pass, and three kinds that are refused.
         (&[0x1e, 4, 1, 2, 3, 4], true),
         (&[0x5e, 4, 1, 2, 3, 4], false),
         (&[0x9e, 4, 1, 2, 3, 4], false),
@@ -162,7 +162,7 @@ fn a_router_enters_itself_where_it_is_asked_to() {
 }
 
 proptest! {
-    /// Whatever the options are: nothing but them changes, and the packet stays one.
+    /// For any options, only the options change, and the packet stays valid.
     #[test]
     fn any_options_are_read_and_written(
         options in prop::collection::vec(prop_oneof![

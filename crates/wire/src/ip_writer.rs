@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{Family, checksum};
 
-/// Time to live of a packet that begins its way here.
+/// Time to live of a packet that the gateway makes.
 pub(crate) const TTL: u8 = 64;
 
 /// An IP header without options.
@@ -25,12 +25,11 @@ impl IpHeader {
         }
     }
 
-    /// Writes the header to all of `header`, which is as long as it must be for the
-    /// family of the addresses; `None` if these are of two families.
+    /// Writes the header to all of `header`, whose length must fit the family of the addresses;
+    /// `None` if these are of two families.
     ///
-    /// For IPv4 "don't fragment" makes the datagram one that needs no identification
-    /// (RFC 6864 section 4.1); what is written here is short enough to go through
-    /// everywhere.
+    /// For IPv4 it sets "don't fragment", so the datagram needs no identification (RFC 6864
+    /// section 4.1). The packets written here are so short that they fit every link.
     pub(crate) fn write(&self, header: &mut [u8], payload: usize) -> Option<()> {
         let Self { protocol, traffic_class, ttl, .. } = *self;
         match (self.from, self.to) {

@@ -1,9 +1,9 @@
 //! Reading and writing packet headers, without state.
 //!
-//! [`dissect`] makes one pass over a frame and returns a [`Dissected`]: where
-//! each header lies, who talks to whom, and whatever the stages above need to
-//! decide about the packet. It never panics, whatever the bytes are; what it can
-//! not make sense of comes back as a [`Malformed`] that names the header.
+//! [`dissect`] makes one pass over a frame and returns a [`Dissected`]: the place of each
+//! header, the addresses and ports, and the other fields by which the stages above decide. It
+//! never panics, whatever the bytes are; a frame that it can not read gives a [`Malformed`]
+//! that names the header.
 
 pub mod build;
 mod came_in;
@@ -54,7 +54,7 @@ pub use summary::Summary;
 pub use tcp_editor::{TcpEditor, map_quoted};
 pub use whole::{whole_header, whole_header_len};
 
-/// What follows `offset`; empty if nothing does.
+/// The bytes from `offset` on; empty if there are none.
 #[inline]
 fn tail(bytes: &[u8], offset: u16) -> &[u8] {
     bytes.get(usize::from(offset)..).unwrap_or_default()

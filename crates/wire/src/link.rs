@@ -1,14 +1,14 @@
 //! From the Ethernet header to the IP header: VLAN tags, PPPoE and MPLS.
 //!
-//! A frame must not pass for something else while a receiver finds an IP packet in it. So
-//! whatever is read here is read to its end, or it is an error: a stack of tags or labels that
-//! is too deep, and PPP that hides its packet.
+//! A frame in which a receiver finds an IP packet must not pass as another protocol. So this
+//! module reads every header that it knows to its end. It refuses a stack of tags or labels
+//! that is too deep, and PPP that hides its packet.
 
 use std::fmt;
 
 use crate::{Dissected, Family, Malformed, tail};
 
-/// EtherTypes (IEEE registration authority) that are looked into.
+/// EtherTypes (IEEE registration authority) of headers that are read.
 pub(crate) mod ethertype {
     pub(crate) const IPV4: u16 = 0x0800;
     pub(crate) const IPV6: u16 = 0x86dd;
@@ -34,19 +34,20 @@ pub const ETHERNET_LEN: u16 = 14;
 const PPPOE_LEN: u16 = 8;
 pub(crate) const PPP_IPV4: u16 = 0x0021;
 pub(crate) const PPP_IPV6: u16 = 0x0057;
-/// PPP's protocols from here on carry no packets: they control the link or one of the
-/// protocols on it (RFC 1661 section 2).
+/// Protocol numbers of PPP from this one on carry no packets: they control the link or one of
+/// the protocols on it (RFC 1661 section 2).
 const PPP_CONTROL: u16 = 0x8000;
-/// The least EtherType; what is less counts the bytes of an LLC frame (IEEE 802.3 section 3.2.6).
+/// The least EtherType; a smaller number is the length of an LLC frame (IEEE 802.3 section
+/// 3.2.6).
 pub const FIRST_ETHERTYPE: u16 = 0x0600;
 
-/// What lies below the network layer.
+/// The link header of a frame.
 pub(crate) struct Link {
     /// As in [`Dissected::ethertype`].
     pub(crate) ethertype: u16,
     /// As in [`Dissected::vlan`].
     pub(crate) vlan: u16,
-    /// Where the IP packet is.
+    /// The place of the IP packet.
     pub(crate) ip: Option<IpPlace>,
 }
 
@@ -56,11 +57,11 @@ pub(crate) struct IpPlace {
     pub(crate) offset: u16,
     /// One past the last byte that may belong to the packet.
     pub(crate) end: usize,
-    /// Nothing below says that this is IP: MPLS labels carry no protocol.
+    /// True if no header says that this is IP: MPLS labels carry no protocol.
     pub(crate) guessed: bool,
 }
 
-/// Reads the Ethernet header at `start` and whatever is between it and IP.
+/// Reads the Ethernet header at `start` and the headers between it and IP.
 #[inline(always)]
 pub(crate) fn read(frame: &[u8], start: u16) -> Result<Link, Malformed> {
     let header = untagged(frame, start)?;
@@ -72,7 +73,8 @@ pub(crate) fn read(frame: &[u8], start: u16) -> Result<Link, Malformed> {
     Ok(Link { ethertype: header.ethertype, vlan: 0, ip })
 }
 
-/// Reads what is between an Ethernet header and IP that does not follow it at once.
+/// Reads the headers between an Ethernet header and an IP header that does not follow it
+/// directly.
 #[inline(never)]
 fn read_further(frame: &[u8], header: Header) -> Result<Link, Malformed> {
     let Header { ethertype, vlan, end } = behind_tags(frame, header)?;
@@ -97,7 +99,7 @@ struct Header {
     ethertype: u16,
     /// As in [`Dissected::vlan`].
     vlan: u16,
-    /// Where what it carries begins.
+    /// Offset of the payload.
     end: u16,
 }
 
@@ -117,8 +119,8 @@ const fn is_tag(ethertype: u16) -> bool {
     matches!(ethertype, ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_QINQ)
 }
 
-/// The header with its tags. One with identifier 0 says how urgent a frame is and names no VLAN
-/// (IEEE 802.1Q-2022 table 9-2); receivers take any number of such tags off.
+/// Reads the tags of a header. A tag with identifier 0 holds a priority and names no VLAN (IEEE
+/// 802.1Q-2022 table 9-2); receivers take any number of such tags off.
 fn behind_tags(frame: &[u8], header: Header) -> Result<Header, Malformed> {
     let Header { mut ethertype, mut vlan, mut end } = header;
     for _ in 0..Dissected::MAX_VLAN_TAGS {
@@ -135,25 +137,26 @@ fn behind_tags(frame: &[u8], header: Header) -> Result<Header, Malformed> {
     if is_tag(ethertype) { Err(Malformed::LinkDepth) } else { Ok(Header { ethertype, vlan, end }) }
 }
 
-/// True for the EtherTypes of IP and of tags: what follows them is read and never only named.
+/// True for the EtherTypes of IP and of tags: the gateway always reads the headers that follow
+/// these.
 pub const fn is_read_behind(ethertype: u16) -> bool {
     matches!(ethertype, ethertype::IPV4 | ethertype::IPV6) || is_tag(ethertype)
 }
 
-/// [`Dissected::vlan`] of a frame; 0 also for one that can not be read.
+/// [`Dissected::vlan`] of a frame; 0 also if the frame can not be read.
 pub fn vlan_of(frame: &[u8]) -> u16 {
     header(frame, 0).map_or(0, |header| header.vlan)
 }
 
-/// Bytes of the tags of a frame with an IP packet, if none of them names a VLAN; `None` for a
-/// frame without tags too.
+/// Bytes of the tags of a frame with an IP packet, if none of them names a VLAN; `None` also
+/// for a frame without tags.
 pub fn priority_tags(frame: &[u8]) -> Option<u16> {
     let Header { ethertype, vlan, end } = header(frame, 0).ok()?;
     let is_ip = matches!(ethertype, ethertype::IPV4 | ethertype::IPV6);
     (is_ip && vlan == 0 && end > ETHERNET_LEN).then_some(end - ETHERNET_LEN)
 }
 
-/// What a frame carries, as its link header says.
+/// The protocol that a frame carries according to its link header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkProtocol {
     /// By its EtherType.
@@ -175,8 +178,7 @@ impl fmt::Display for LinkProtocol {
 }
 
 impl LinkProtocol {
-    /// The protocol behind the tags of a frame; `None` where none is named in a way that is
-    /// known.
+    /// The protocol behind the tags of a frame; `None` if the frame names none of a known form.
     pub fn of(frame: &[u8]) -> Option<Self> {
         /// Unnumbered information.
         const UI: u8 = 3;
@@ -197,11 +199,11 @@ fn known(family: Family, offset: u16, end: usize) -> Option<IpPlace> {
     Some(IpPlace { family, offset, end, guessed: false })
 }
 
-/// Makes a link header, which reaches up to IP, fit an IP packet of `ip_length`
-/// bytes: PPPoE has a length field.
+/// Adapts a link header, which reaches up to IP, to an IP packet of `ip_length` bytes: PPPoE
+/// has a length field.
 pub(crate) fn fit(header: &mut [u8], ip_length: usize) {
-    // No EtherType ends so, nor a bottom label of MPLS, whose last byte but one is
-    // odd.
+    // Neither an EtherType nor a bottom label of MPLS ends with these bytes: the last byte but
+    // one of such a label is odd.
     if let [.., l0, l1, p0, p1] = header
         && matches!(u16::from_be_bytes([*p0, *p1]), PPP_IPV4 | PPP_IPV6)
     {
@@ -213,13 +215,13 @@ fn advance(offset: u16, by: u16) -> Result<u16, Malformed> {
     offset.checked_add(by).ok_or(Malformed::Link)
 }
 
-/// RFC 2516 section 4. The length field has to fit, but the IP packet may reach
-/// beyond it: access concentrators are seen to send short packets that state a
-/// length of less than they carry. `None` for control packets of PPP.
+/// RFC 2516 section 4. The length field has to fit, but the IP packet may reach beyond it: some
+/// access concentrators send short packets with a length field that is too small. `None` for
+/// control packets of PPP.
 ///
-/// All else is refused, whether or not its receiver has agreed to it: a protocol field of one
-/// byte (RFC 1661 section 6.5, which Linux reads from anybody), compressed headers, pieces of
-/// packets, compressed and encrypted data may all be IP.
+/// Everything else is refused, whether or not its receiver has agreed to it: a protocol field
+/// of one byte (RFC 1661 section 6.5, which Linux accepts from anybody), compressed headers,
+/// packets in several parts, compressed and encrypted data may all be IP.
 #[cold]
 #[inline(never)]
 fn pppoe(frame: &[u8], offset: u16) -> Result<Option<IpPlace>, Malformed> {

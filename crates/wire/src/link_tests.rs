@@ -117,7 +117,7 @@ fn session(version_type: u8, code: u8, ppp: &[u8]) -> Vec<u8> {
     instead(&header, &frame)
 }
 
-/// RFC 1661 section 2 numbers what PPP carries; from 0x8000 on it is control.
+/// RFC 1661 section 2 numbers the protocols of PPP; those from 0x8000 on are control protocols.
 #[test]
 fn ppp_is_ip_or_control_or_refused() {
     for protocol in 0..=u16::MAX {
@@ -136,13 +136,13 @@ fn ppp_is_ip_or_control_or_refused() {
 
 #[test]
 fn a_compressed_protocol_field_hides_no_packet() {
-    // What Linux takes for 0x0021 and 0x0057.
+    // Linux takes these for 0x0021 and 0x0057.
     for compressed in [0x21, 0x57] {
         assert_eq!(is_ip(&session(0x11, 0, &[compressed])), Err(Malformed::HiddenPpp));
     }
 }
 
-/// Linux reads packets in session frames whatever their version, type and code are.
+/// Linux reads packets in session frames with any version, type and code.
 #[test]
 fn pppoe_of_another_version_is_refused() {
     for (version_type, code) in [(0x11, 1), (0x11, 0xa7), (0x10, 0), (0x21, 0), (0, 0)] {

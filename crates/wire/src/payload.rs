@@ -1,4 +1,4 @@
-//! Changing what a packet carries, where that may become longer or shorter.
+//! Changing the payload of a packet, which may become longer or shorter.
 
 use std::ops::Range;
 
@@ -7,18 +7,18 @@ use crate::{ChecksumCovers, Family, Network, Transport};
 
 /// Length of a UDP header, bytes.
 const UDP_HEADER: usize = 8;
-/// Length of an IPv6 header, which its length field leaves out, bytes.
+/// Length of an IPv6 header, bytes. The length field of IPv6 does not count it.
 const IPV6_HEADER: usize = 40;
 
-/// Writes the packet that `network` describes into `out`, with other bytes in some places of
-/// what is behind its TCP or UDP header. Returns the new description. Lengths and checksums are
-/// those of what is written; a wrong checksum stays wrong, and one that UDP leaves out stays
-/// out. Headers in front of `network`, such as those of a tunnel or of PPPoE, are copied: if
-/// they say how long the packet is, the caller has to see to that.
+/// Writes the packet that `network` describes into `out`, with some ranges of its TCP or UDP
+/// payload replaced. Returns the new description. It writes correct lengths and checksums; a
+/// wrong checksum stays wrong, and UDP without a checksum stays without. Headers in front of
+/// `network`, such as those of a tunnel or of PPPoE, are copied: if they contain the length of
+/// the packet, the caller has to adapt them.
 ///
-/// The places count from the first byte behind the transport header, in their order and
-/// without overlap. `None`, with anything in `out`, if they do not, for other protocols, for
-/// pieces of a datagram, and for a packet that would be longer than its length field can say.
+/// The ranges count from the first byte behind the transport header; they are in order and do
+/// not overlap. `None`, with anything in `out`, if they are not so, for other protocols, for
+/// fragments, and for a packet that would be longer than its length field allows.
 pub fn edit_payload<'a>(
     frame: &[u8],
     network: &Network,
@@ -72,7 +72,7 @@ fn header_len(transport: &Transport) -> Option<usize> {
     }
 }
 
-/// Writes how long the packet is that ends with `frame`.
+/// Writes the lengths of the packet that ends with `frame`.
 fn write_lengths(frame: &mut [u8], network: &mut Network) -> Option<()> {
     let (end, start) = (frame.len(), usize::from(network.offset));
     let header = &mut frame[start..];
@@ -85,7 +85,7 @@ fn write_lengths(frame: &mut [u8], network: &mut Network) -> Option<()> {
         Family::V6 => {
             let behind = u16::try_from((end - start).checked_sub(IPV6_HEADER)?).ok()?;
             let field = header.get_mut(4..6)?;
-            // Zero is said of what is too long for the field (RFC 2675).
+            // A zero stands for a length that does not fit the field (RFC 2675).
             if *field == [0, 0] {
                 return None;
             }

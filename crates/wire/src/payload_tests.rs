@@ -5,7 +5,7 @@ use crate::build::{PacketBuilder, Tcp};
 use crate::checksum::complete;
 use crate::{TcpFlags, dissect, protocol};
 
-/// A packet whose payload is to be chosen.
+/// A packet with any payload.
 #[derive(Clone, Copy, Debug)]
 struct Model {
     v6: bool,
@@ -51,7 +51,7 @@ fn network_of(frame: &[u8]) -> Network {
 
 type Texts = Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>;
 
-/// What stays, what goes and what comes in its place, in turn.
+/// Bytes that stay, bytes that are replaced, and their replacement, in turn.
 fn texts() -> impl Strategy<Value = Texts> {
     let text = || prop::collection::vec(any::<u8>(), 0..40);
     prop::collection::vec((text(), text(), text()), 0..5)
@@ -63,7 +63,7 @@ fn model() -> impl Strategy<Value = Model> {
 }
 
 proptest! {
-    /// Against a packet that was built with the other payload.
+    /// Compared with a packet that was built with the other payload.
     #[test]
     fn an_edited_packet_is_one_that_was_built_so(
         model in model(), texts in texts(), rest: Vec<u8>, padding in 0usize..20, wrong: bool,
@@ -96,7 +96,7 @@ proptest! {
         } else if before == after {
             prop_assert!(!verify_transport(&out, &edited));
         }
-        // What a card completes is the same.
+        // A network card completes it to the same packet.
         if model.kind != Kind::UdpWithoutChecksum && !wrong {
             let length = (network.end as usize - usize::from(network.transport_offset)) as u32;
             let sum = !crate::checksum::Sum::ZERO.pseudo_header(&network, length).finish();

@@ -1,9 +1,9 @@
-//! Changing whom a packet is from and to, in place: what address translation does to
-//! its bytes (RFC 3022 section 4.1, RFC 5382, RFC 5508).
+//! Changing the addresses and ports of a packet in place, as address translation does (RFC 3022
+//! section 4.1, RFC 5382, RFC 5508).
 //!
-//! Every checksum is brought up to date from the change alone (RFC 1624), SCTP's CRC
-//! included, so a packet of any length costs the same (SCTP: one step for each byte), one
-//! with a wrong checksum keeps a wrong one, and a first fragment needs nothing of the rest.
+//! Every checksum is updated from the change alone (RFC 1624), SCTP's CRC included. So the cost
+//! does not depend on the packet's length (SCTP: one step for each byte), a wrong checksum
+//! stays wrong, and a first fragment needs no byte of the others.
 
 use std::ops::Range;
 
@@ -13,41 +13,41 @@ use crate::{
     Family, IcmpError, IcmpQuery, Network, QueryKind, QuotedTransport, Transport, protocol,
 };
 
-/// Where the checksum is in an IPv4 header.
+/// Offset of the checksum in an IPv4 header.
 const IPV4_CHECKSUM: usize = 10;
-/// Where the identifier is in an ICMP query.
+/// Offset of the identifier in an ICMP query.
 const ICMP_ID: usize = 4;
-/// Where the call id is in an enhanced GRE header (RFC 2637 section 4.1).
+/// Offset of the call id in an enhanced GRE header (RFC 2637 section 4.1).
 const GRE_CALL_ID: usize = 6;
-/// Where the CRC is in an SCTP header.
+/// Offset of the CRC in an SCTP header.
 const SCTP_CHECKSUM: usize = 8;
 
-/// An address with what tells its flows apart.
+/// An address with the number that tells its flows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Address, IPv4 in the mapped form, as in [`Network::source`].
     pub address: [u8; 16],
-    /// Port. For an ICMP query the identifier, as the place of the end that asks; for
-    /// enhanced GRE the call id, as the place of the end that receives. Other protocols
-    /// do not look at it.
+    /// Port. In an ICMP query it is the identifier, in the place of the end that asks; in
+    /// enhanced GRE it is the call id, in the place of the end that receives. Other protocols
+    /// ignore it.
     pub port: u16,
 }
 
-/// New ends of a packet; `None` is an end that stays.
+/// New ends of a packet; an end with `None` stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readdress {
-    /// Whom it is to be from.
+    /// The new sender.
     pub source: Option<Place>,
-    /// Whom it is to be for.
+    /// The new receiver.
     pub destination: Option<Place>,
 }
 
-/// How far the transport checksum of a packet has come.
+/// The bytes that the transport checksum of a packet covers so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumCovers {
-    /// It is finished: pseudo header, transport header and payload.
+    /// Pseudo header, transport header and payload: the checksum is complete.
     All,
-    /// The field holds the sum of the pseudo header, and whoever sends the packet adds
+    /// The pseudo header. The field holds its sum, and the device that sends the packet adds
     /// the rest: a partial checksum.
     PseudoHeader,
 }
@@ -55,9 +55,9 @@ pub enum ChecksumCovers {
 impl Readdress {
     /// Changes the ends of the packet that `network` describes, and the description.
     ///
-    /// `transport_len` is how long the transport is with its payload, bytes: for a first
-    /// fragment that of the whole datagram, which SCTP needs. A later fragment has
-    /// addresses only. The addresses have to be of the packet's family.
+    /// `transport_len` is the length of the transport header with its payload in bytes. For a
+    /// first fragment it is that of the whole datagram, which SCTP needs. In a later fragment
+    /// only addresses change. The new addresses have to be of the packet's family.
     pub fn apply(
         &self,
         frame: &mut [u8],
@@ -83,9 +83,9 @@ impl Readdress {
     }
 
     /// Changes the ends of the packet that the ICMP error in `frame` quotes, and the
-    /// description of it. The checksums of quoted header, quoted transport and message
-    /// follow, as far as the quote reaches; a CRC does not, because how much it covers
-    /// was cut off.
+    /// description of it. It updates the checksums of quoted header, quoted transport and
+    /// message, as far as the quote reaches. It does not update a CRC, because the quote does
+    /// not tell the length that the CRC covers.
     pub fn apply_to_quoted(&self, frame: &mut [u8], network: &mut Network) {
         let start = usize::from(network.transport_offset);
         let family = network.family;
@@ -114,14 +114,14 @@ impl Readdress {
         }
     }
 
-    /// Writes addresses, ports and checksums of the packet whose headers are at `places`
-    /// of `frame` and which ends with it. `None` if it is cut off before its transport.
+    /// Writes addresses, ports and checksums of the packet whose headers are at `places` of
+    /// `frame` and which ends with `frame`. `None` if it is cut off before its transport.
     fn write(&self, frame: &mut [u8], places: Range<usize>, packet: Packet) -> Option<()> {
         let (before, transport) = frame.split_at_mut_checked(places.end)?;
         let header = before.get_mut(places.start..)?;
         let addresses = self.write_addresses(header, packet)?;
         let old: Option<[u8; 4]> = transport.first_chunk().copied();
-        // A later fragment has nothing of it.
+        // A later fragment has no transport header.
         let Some(identified) = packet.identified else { return Some(()) };
         let ports = self.write_ports(transport, identified);
         match (packet.checksum_field(), old) {
@@ -137,12 +137,12 @@ impl Readdress {
         Some(())
     }
 
-    /// Returns what the change does to a sum over the pseudo header.
+    /// Returns the effect on a sum over the pseudo header.
     fn write_addresses(&self, header: &mut [u8], packet: Packet) -> Option<Change> {
         // With a routing header the pseudo header has the last destination, which is not
         // the one in the IPv6 header (RFC 8200 section 8.1).
         let ends = [(self.source, true), (self.destination, !packet.is_routed)];
-        // The length of an address is known where it is written.
+        // The length of an address is a constant for each family.
         let change = match packet.family {
             Family::V4 => write_ends::<4>(header.get_mut(12..20)?, ends)?,
             Family::V6 => write_ends::<16>(header.get_mut(8..40)?, ends)?,
@@ -153,7 +153,7 @@ impl Readdress {
         Some(change)
     }
 
-    /// Returns what the change does to a sum over the transport header.
+    /// Returns the effect on a sum over the transport header.
     fn write_ports(&self, transport: &mut [u8], identified: Identified) -> Change {
         let at = |field, place: Option<Place>| place.map(|place| (field, place.port));
         let ports = match identified {
@@ -173,7 +173,7 @@ impl Readdress {
         change
     }
 
-    /// The end that asks, in a query or in its answer.
+    /// The new end that asks, in a query or in its answer.
     fn asking(&self, reply: bool) -> Option<Place> {
         if reply { self.destination } else { self.source }
     }
@@ -224,8 +224,8 @@ impl Readdress {
     }
 }
 
-/// Writes the new ones of two addresses of `N` bytes that lie one behind the other. Returns
-/// what that does to a sum over those that count.
+/// Writes the new ones of two adjacent addresses of `N` bytes. Returns the effect on a sum over
+/// those whose flag is true.
 #[inline]
 fn write_ends<const N: usize>(
     addresses: &mut [u8],
@@ -243,7 +243,7 @@ fn write_ends<const N: usize>(
     Some(change)
 }
 
-/// What has to be known of a packet, or of a quoted one, to change its ends.
+/// The properties of a packet, or of a quoted one, that a change of its ends depends on.
 #[derive(Clone, Copy)]
 struct Packet {
     family: Family,
@@ -252,18 +252,18 @@ struct Packet {
     identified: Option<Identified>,
     is_routed: bool,
     covers: ChecksumCovers,
-    /// `None` where that was cut off.
+    /// `None` if the packet was cut off.
     transport_len: Option<usize>,
 }
 
-/// Where a transport has its checksum, and of what kind that is.
+/// Offset and kind of a transport's checksum.
 enum Field {
     Sum { at: usize, pseudo_header: bool },
     Crc { at: usize },
 }
 
 impl Packet {
-    /// `None` for a protocol whose checksum, if it has one, does not cover what changes.
+    /// `None` for a protocol without a checksum over the fields that change.
     fn checksum_field(self) -> Option<Field> {
         if self.protocol == protocol::SCTP {
             return Some(Field::Crc { at: SCTP_CHECKSUM });
@@ -288,7 +288,8 @@ impl Packet {
         *field = new.to_be_bytes();
     }
 
-    /// A CRC is linear: what the ports do to it depends on them and on how much follows.
+    /// A CRC is linear: the effect of new ports depends only on them and on the number of bytes
+    /// behind them.
     fn update_crc(self, transport: &mut [u8], at: usize, old: [u8; 4]) {
         if let Some(length) = self.transport_len
             && let Some(&new) = transport.first_chunk::<4>()
@@ -302,7 +303,7 @@ impl Packet {
     }
 }
 
-/// What tells the flows between two addresses apart.
+/// The fields that tell the flows between two addresses apart.
 #[derive(Clone, Copy)]
 enum Identified {
     Ports,
@@ -339,7 +340,7 @@ impl Identified {
     }
 }
 
-/// Node information has a query type where others have their identifier.
+/// Node information has a query type in the place of the identifier.
 fn has_id(query: &IcmpQuery) -> bool {
     query.kind != QueryKind::NodeInformation
 }

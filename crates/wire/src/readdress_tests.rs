@@ -5,7 +5,7 @@ use crate::build::{PacketBuilder, Tcp};
 use crate::fragment::{Cut, Fragments};
 use crate::{Dissected, TcpFlags, checksum, dissect};
 
-/// What a packet carries, with ends to be chosen.
+/// The content of a packet, with any ends.
 #[derive(Clone, Debug)]
 enum Content {
     Tcp,
@@ -19,7 +19,7 @@ enum Content {
     Unknown,
 }
 
-/// Two ends and what is between them.
+/// Two ends and the content between them.
 #[derive(Clone, Debug)]
 struct Model {
     v6: bool,
@@ -41,7 +41,7 @@ impl Model {
         if self.vlan { builder.vlan(9) } else { builder }
     }
 
-    /// The packet, written from nothing, with every checksum by the builder.
+    /// The packet, built anew, with every checksum by the builder.
     fn frame(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let builder = self.builder(self.source.0, self.destination.0);
@@ -115,7 +115,7 @@ fn content() -> impl Strategy<Value = Content> {
     ]
 }
 
-/// A packet and what its ends are to become.
+/// A packet and its new ends.
 fn cases() -> impl Strategy<Value = (Model, Readdress)> {
     let end = || (any::<[u8; 16]>(), any::<u16>());
     let new = || prop::option::of(end());
@@ -203,7 +203,7 @@ proptest! {
     #[test]
     fn fragments_become_those_of_the_new_packet((mut model, to) in cases(), large: bool) {
         model.payload = vec![7; if large { 9000 } else { 400 }];
-        // A chunk of SCTP has a length of its own, and is not looked at here.
+        // A chunk of SCTP has its own length, which this test ignores.
         let cut = |frame: &[u8]| {
             let mut fragments = Fragments::new(frame, &Cut { mtu: 300, id: 3, ..Cut::default() })
                 .expect("longer than the MTU");
@@ -265,7 +265,7 @@ proptest! {
     }
 }
 
-/// Puts the CRC that `from` quotes into `error`, and its checksum right.
+/// Puts the CRC that `from` quotes into `error`, and corrects the checksum of that.
 fn leave_crc(error: &mut [u8], from: &[u8]) {
     let described = network(error);
     let Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) = described.transport else {

@@ -1,18 +1,19 @@
-//! Both ends of a TCP segment or UDP datagram at once, for the packets that nearly all are.
+//! Rewriting both ends of a usual TCP segment or UDP datagram at once.
 
 use crate::checksum::Change;
 use crate::{ChecksumCovers, Family, Network, Place, protocol};
 
-/// Where the checksum is in an IPv4 header.
+/// Offset of the checksum in an IPv4 header.
 const IPV4_CHECKSUM: usize = 10;
-/// Where it is in a TCP header and in a UDP header.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
+/// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: usize = 6;
 
-/// Does what [`Readdress::apply`](crate::Readdress::apply) with both ends does to the bytes of a
-/// whole TCP segment or UDP datagram whose transport follows the IP header itself, without
-/// options or extension headers, and does not bring `network` up to date. False for any other
-/// packet, of which nothing has changed.
+/// Gives a TCP segment or UDP datagram a new source and destination. The bytes become those that
+/// [`Readdress::apply`](crate::Readdress::apply) writes for both ends, but `network` is not
+/// brought up to date. Returns false, and changes nothing, if the packet is a fragment, has IP
+/// options or extension headers, is cut short, or has another protocol.
 #[inline]
 #[must_use]
 pub fn rewrite_ends(
@@ -51,8 +52,8 @@ pub fn rewrite_ends(
     true
 }
 
-/// Writes two addresses of `N` words, which lie one behind the other. They are the last words
-/// of their mapped forms.
+/// Writes two addresses of `N` words each, one behind the other. An address is the last `N`
+/// words of its mapped form in `ends`.
 #[inline(always)]
 fn write_addresses<const N: usize>(place: &mut [u8], ends: [&[u8; 16]; 2]) -> Change {
     let mut change = Change::default();
@@ -77,13 +78,13 @@ fn write_checksum(
     let old = u16::from_be_bytes(*field);
     let is_udp = protocol == protocol::UDP;
     let new = match covers {
-        // "None" in UDP (RFC 768).
+        // Zero means that the datagram has no checksum (RFC 768).
         ChecksumCovers::All if is_udp && old == 0 => 0,
         ChecksumCovers::All => match all.apply(old) {
             0 if is_udp => 0xffff,
             new => new,
         },
-        // The field has the sum itself, not its complement.
+        // The field holds the sum itself, not its complement.
         ChecksumCovers::PseudoHeader => !addresses.apply(!old),
     };
     *field = new.to_be_bytes();

@@ -5,7 +5,7 @@ use crate::build::{PacketBuilder, Tcp};
 use crate::{Readdress, TcpFlags, dissect};
 
 fn place() -> impl Strategy<Value = Place> {
-    // Words of zeros and ones are where a one's complement sum has two zeros.
+    // Words of all zeros or all ones reach the two zeros of a one's complement sum.
     let byte = prop_oneof![4 => any::<u8>(), 1 => Just(0), 1 => Just(0xff)];
     (prop::array::uniform16(byte), any::<u16>()).prop_map(|(address, port)| Place { address, port })
 }
@@ -26,7 +26,7 @@ struct Sample {
     before: [Place; 2],
     after: [Place; 2],
     payload: Vec<u8>,
-    /// What the checksum field holds, if not what it should.
+    /// The value of the checksum field, if it is not the right one.
     checksum: Option<u16>,
     partial: bool,
 }

@@ -41,7 +41,7 @@ pub struct Chunk<'a> {
     pub kind: u8,
     /// Flags, whose meaning depends on the type.
     pub flags: u8,
-    /// What follows the chunk header, without padding.
+    /// The bytes behind the chunk header, without padding.
     pub value: &'a [u8],
 }
 
@@ -53,7 +53,7 @@ impl Chunk<'_> {
         self.flags & 1 != 0
     }
 
-    /// The tag that the sender of this INIT or INIT ACK wants to find in each packet.
+    /// The tag that the sender of this INIT or INIT ACK expects in each packet to it.
     ///
     /// # Errors
     /// [`Malformed::Sctp`] for a chunk that is too short, or a tag of zero, which RFC
@@ -82,8 +82,8 @@ pub fn chunks<'a>(frame: &'a [u8], network: &Network) -> Chunks<'a> {
 impl<'a> Iterator for Chunks<'a> {
     type Item = Result<Chunk<'a>, Malformed>;
 
-    /// What is too short for a chunk header is padding. The padding of the last chunk
-    /// may be missing.
+    /// Bytes that are too few for a chunk header are padding. The padding of the last chunk may
+    /// be missing.
     fn next(&mut self) -> Option<Self::Item> {
         const CHUNK_HEADER: usize = 4;
         let &[kind, flags, l0, l1] = self.rest.first_chunk()?;

@@ -1,7 +1,7 @@
 //! Cutting super-packets up, as a network card with segmentation offload does.
 //!
-//! For super-packets that the kernel can not be asked to cut up: inside a tunnel,
-//! every header in front of the payload has to follow, also those of the tunnel.
+//! These super-packets are the ones that the kernel can not cut up: inside a tunnel, every
+//! header in front of the payload has to change, also those of the tunnel.
 
 use crate::{
     Dissected, Family, TcpFlags, Transport,
@@ -11,13 +11,13 @@ use crate::{
     protocol, tail, transport,
 };
 
-/// Headers of a super-packet that change from segment to segment, at most: IP and a
-/// tunnel's or the transport's on each level.
+/// Most headers of a super-packet that change from segment to segment: IP and the header of a
+/// tunnel or the transport on each level.
 const MAX_LAYERS: usize = 2 * (Dissected::MAX_TUNNELS + 1);
 /// Length of a UDP header, bytes.
 const UDP_LEN: u16 = 8;
 
-/// What is known of a super-packet beside its bytes.
+/// The offload fields of a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuperPacket {
     /// Frame offset of the TCP or UDP header whose payload is to be cut up, the
@@ -25,19 +25,19 @@ pub struct SuperPacket {
     pub transport_offset: u16,
     /// Payload bytes of each segment but the last, at least 1.
     pub segment_size: u16,
-    /// The checksum of that header holds the sum of the pseudo header only. A UDP
-    /// header that has no checksum gets none unless this is set.
+    /// The checksum of that header holds the sum of the pseudo header only. A UDP header
+    /// without a checksum gets none unless this is set.
     pub partial_checksum: bool,
 }
 
 /// A super-packet ready to be cut up.
 ///
-/// The segments have the headers of the super-packet, with
-/// - lengths and checksums of all IP, UDP and GRE headers as they have to be; a
-///   UDP header or GRE header without a checksum gets none (RFC 6935, RFC 7348);
-/// - IPv4 identifications, of all levels, and GRE sequence numbers counted up;
-/// - TCP sequence numbers, FIN and PSH on the last segment only, CWR on the first
-///   only (RFC 3168 section 6.1.2: it is sent once).
+/// The segments have the headers of the super-packet, except that
+/// - lengths and checksums of all IP, UDP and GRE headers fit the segment; a UDP or GRE header
+///   without a checksum gets none (RFC 6935, RFC 7348);
+/// - IPv4 identifications, of all levels, and GRE sequence numbers count up;
+/// - TCP sequence numbers count up by the payload; only the last segment has FIN and PSH, only
+///   the first has CWR (RFC 3168 section 6.1.2: it is sent once).
 ///
 /// Checksums are complete.
 #[derive(Clone, Copy, Debug)]
@@ -49,18 +49,18 @@ pub struct Segments<'a> {
     used: usize,
 }
 
-/// A header that changes, and the frame offset where it begins.
+/// A header that changes, with its frame offset.
 #[derive(Clone, Copy, Debug)]
 enum Layer {
     Ipv4(u16),
     Ipv6(u16),
     Gre(u16),
-    /// With the sum of the pseudo header but for the length, if it has a checksum.
+    /// With the sum of the pseudo header without the length, if it has a checksum.
     Udp(u16, Option<Sum>),
     Tcp(u16, Sum),
 }
 
-/// Which segment is being written.
+/// The place of a segment in the super-packet.
 #[derive(Clone, Copy)]
 struct Place {
     index: usize,
@@ -72,14 +72,14 @@ struct Place {
 impl<'a> Segments<'a> {
     /// Finds the headers of a super-packet in an Ethernet frame.
     ///
-    /// Descends as [`crate::dissect`] does, and besides into any tunnel over UDP
-    /// (VXLAN, Geneve, GUE, FOU and others): what lies between the UDP header and
-    /// the IP header that ends at `packet.transport_offset` is the same in all
-    /// segments, which is right for all of these.
+    /// Descends as [`crate::dissect`] does, and in addition into any tunnel over UDP (VXLAN,
+    /// Geneve, GUE, FOU and others). It copies the bytes between the UDP header and the IP
+    /// header that ends at `packet.transport_offset` into all segments, which is right for all
+    /// of these.
     ///
-    /// `None` where the headers do not lead to TCP or UDP at that place, say
-    /// another length than that of the frame, or have to change in a way that is
-    /// not known here (PPPoE, fragments, jumbograms).
+    /// `None` if the headers do not lead to TCP or UDP at that place, if they state another
+    /// length than that of the frame, or if they would have to change in a way that is not
+    /// known here (PPPoE, fragments, jumbograms).
     pub fn new(frame: &'a [u8], packet: &SuperPacket) -> Option<Self> {
         let start = packet.transport_offset;
         let mut segments = Self {
@@ -128,7 +128,7 @@ impl<'a> Segments<'a> {
         let start = packet.transport_offset;
         let bytes = tail(self.frame, start);
         let pseudo_header = |field: usize| match packet.partial_checksum {
-            // What is there counts, not the addresses: with a routing header, the
+            // The sum in the field counts, not the addresses: with a routing header, the
             // destination of the pseudo header is another (RFC 8200 section 8.1).
             true => Some(Sum::ZERO.bytes(bytes.get(field..field + 2)?).word(!length_of(bytes))),
             false => Some(pseudo_header(header)),
@@ -180,7 +180,7 @@ impl<'a> Segments<'a> {
         payload.copy_from_slice(self.piece(index));
         let is_last = index + 1 >= self.count();
         let place = Place { index, is_last, before: index * self.segment_size };
-        // From the inside out: checksums cover what lies inside.
+        // From the innermost header to the outermost: a checksum covers the headers inside.
         for layer in self.layers[..self.used].iter().rev() {
             layer.write(place, out);
         }
@@ -281,9 +281,9 @@ fn ip_at(frame: &[u8], family: Family, offset: u16) -> IpPlace {
     IpPlace { family, offset, end: frame.len(), guessed: false }
 }
 
-/// The IP header at or behind `from` that ends where the transport at `start` begins.
-/// Length, chain of headers and, for IPv4, the checksum have to be right, so that
-/// nothing else is taken for one.
+/// The IP header at or behind `from` that ends at `start`, where the transport begins. Its
+/// length, its chain of headers and, for IPv4, its checksum have to be right, so that no other
+/// bytes pass for a header.
 fn ip_before(frame: &[u8], from: u16, start: u16) -> Option<IpPlace> {
     let offsets = (from..start).rev().filter(|offset| (start - offset).is_multiple_of(4));
     let place = |offset| {
@@ -315,7 +315,8 @@ fn pseudo_header(header: &Header<'_>) -> Sum {
     Sum::ZERO.pseudo_header(&header.with_transport(Transport::Other), 0)
 }
 
-/// No packet here is longer than a length field can say: [`read_ip`].
+/// [`read_ip`] refuses packets that are longer than a length field can express, so the length
+/// fits.
 fn length_of(bytes: &[u8]) -> u16 {
     bytes.len() as u16
 }
@@ -334,7 +335,7 @@ fn add(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&field.wrapping_add(value).to_be_bytes());
 }
 
-/// Writes the checksum over `bytes` and what `before` sums up.
+/// Writes the checksum over `bytes` and the bytes summed up in `before`.
 fn fill(bytes: &mut [u8], at: usize, before: Sum) {
     put(bytes, at, 0);
     let sum = before.bytes(bytes).finish();

@@ -8,12 +8,12 @@ use crate::{
     protocol,
 };
 
-/// Bytes that are shown of a frame in which nothing can be read.
+/// Most bytes shown of a frame that can not be read.
 const BYTES_SHOWN: usize = 32;
 
-/// A frame in one line: who to whom, the transport and its numbers, and the same of the
-/// innermost packet of a tunnel; what a fragment claims
-/// that can not be; the first bytes of what can not be read.
+/// A frame in one line: addresses, ports, the transport and its numbers, and the same for the
+/// innermost packet of a tunnel. For an invalid fragment it shows the claims of its headers,
+/// for any other frame that can not be read the first bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary<'a> {
     /// The frame, link header first.

@@ -1,6 +1,6 @@
-//! Changing the numbers of a TCP header in place. The checksum is brought up to date
-//! from the change alone (RFC 1624), so a packet of any length costs the same, and one
-//! with a wrong checksum keeps a wrong one.
+//! Changing the numbers of a TCP header in place. The checksum is updated from the change alone
+//! (RFC 1624). So the cost does not depend on the packet's length, and a wrong checksum stays
+//! wrong.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::{
     tcp_option::{TcpOptions, kind},
 };
 
-/// Where the checksum is in a TCP header.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
 
 /// The TCP header of a packet.
@@ -23,11 +23,11 @@ pub struct TcpEditor<'a> {
 }
 
 impl<'a> TcpEditor<'a> {
-    /// The header of `network`, which describes `frame` and is kept up to date;
-    /// `None` if that is no TCP.
+    /// The header of `network`, which describes `frame` and is kept up to date; `None` if the
+    /// packet is not TCP.
     ///
-    /// `covers_all` is false for a packet with a partial checksum, which sums up
-    /// the pseudo header only: nothing that is changed here is in it.
+    /// `covers_all` is false for a packet with a partial checksum. That covers the pseudo
+    /// header only, so no change here affects it.
     pub fn new(frame: &'a mut [u8], network: &'a mut Network, covers_all: bool) -> Option<Self> {
         let start = usize::from(network.transport_offset);
         let Transport::Tcp(tcp) = &mut network.transport else { return None };
@@ -53,7 +53,7 @@ impl<'a> TcpEditor<'a> {
     }
 
     /// Lowers the maximum segment size that the segment announces (RFC 9293 section 3.7.1);
-    /// it is never raised. Without effect on one that announces none.
+    /// never raises it. Without effect on a segment that announces none.
     pub fn lower_segment_size(&mut self, size: u16) {
         let mut options = TcpOptions::new(&self.header[20..]);
         let found = options.find(|option| option.kind == kind::MAX_SEGMENT_SIZE);
@@ -65,8 +65,8 @@ impl<'a> TcpEditor<'a> {
         }
     }
 
-    /// Changes the acknowledgment number and the edges of all SACK blocks (RFC 2018
-    /// section 3). Without effect where ACK is not set.
+    /// Changes the acknowledgment number and the edges of all SACK blocks (RFC 2018 section 3).
+    /// Without effect if ACK is not set.
     pub fn map_acknowledged(&mut self, mut map: impl FnMut(u32) -> u32) {
         if !self.tcp.flags.contains(TcpFlags::ACK) {
             return;
@@ -80,8 +80,8 @@ impl<'a> TcpEditor<'a> {
         }
     }
 
-    /// Changes value and echo of the timestamps (RFC 7323 section 3.2), where there
-    /// are any. The echo counts only where ACK is set.
+    /// Changes value and echo of the timestamps (RFC 7323 section 3.2), if there are any. The
+    /// echo is valid only with ACK.
     pub fn map_timestamps(
         &mut self,
         mut value: impl FnMut(u32) -> u32,
@@ -96,14 +96,14 @@ impl<'a> TcpEditor<'a> {
         }
     }
 
-    /// Where the bodies of the options of a kind lie in the header: at most four, and
-    /// more than one only if the sender repeats itself.
+    /// The places in the header of the bodies of the options of a kind: at most four, and more
+    /// than one only if the sender repeats itself.
     fn options(&self, kind: u8) -> impl Iterator<Item = Range<usize>> + use<> {
         let mut places: [Range<usize>; 4] = Default::default();
         let found = TcpOptions::new(&self.header[20..]).filter(|option| option.kind == kind);
         for (place, option) in places.iter_mut().zip(found) {
             let start = 20 + option.offset;
-            // Whole words: what is left over is no number.
+            // Whole words: a number does not fit into the rest.
             *place = start..start + (option.body.len() & !3);
         }
         places.into_iter()
@@ -122,9 +122,9 @@ impl<'a> TcpEditor<'a> {
     }
 }
 
-/// Changes sequence and acknowledgment number of the TCP header that an ICMP error
-/// quotes, as far as the quote reaches. The checksum of the message follows; that of the
-/// quoted packet does not, because nobody can verify it.
+/// Changes sequence and acknowledgment number of the TCP header that an ICMP error quotes, as
+/// far as the quote reaches. It updates the checksum of the message, but not that of the quoted
+/// packet, because nobody can verify that.
 pub fn map_quoted(
     frame: &mut [u8],
     network: &Network,
@@ -152,8 +152,8 @@ pub fn map_quoted(
     }
 }
 
-/// Writes two or four bytes at `at`, which may be odd: nothing aligns options. What they
-/// do to the checksum is the same as what the words do that hold them.
+/// Writes two or four bytes at `at`, which may be odd, because options need no alignment. The
+/// checksum changes by the aligned words that hold these bytes.
 fn write(covered: &mut [u8], at: usize, new: &[u8], checksum: Option<usize>) {
     let skew = at % 2;
     let (mut before, mut after) = ([0; 6], [0; 6]);

@@ -4,8 +4,8 @@ use super::*;
 use crate::build::{PacketBuilder, Tcp};
 use crate::{checksum, dissect};
 
-/// The sum of RFC 1071 as it is written there, over pseudo header and transport. What the
-/// mapped form of IPv4 adds, 0xffff twice, is nothing in one's complement.
+/// The sum of RFC 1071 as it is written there, over pseudo header and transport. The mapped
+/// form of IPv4 adds 0xffff twice, which is nothing in one's complement.
 fn is_right(frame: &[u8], network: &Network) -> bool {
     let bytes = &frame[network.transport_offset.into()..network.end as usize];
     let mut all = [network.source, network.destination].concat();

@@ -2,7 +2,7 @@
 
 use crate::{Network, TcpInfo};
 
-/// Option kinds (IANA "TCP Option Kind Numbers") that are looked at.
+/// Option kinds (IANA "TCP Option Kind Numbers") that the gateway reads.
 pub mod kind {
     /// End of the list.
     pub const END: u8 = 0;
@@ -23,7 +23,8 @@ pub mod kind {
 /// Most bytes of options in a header.
 pub const MAX_OPTIONS: usize = 40;
 
-/// The options of a segment; `tcp` is the transport of `network`, and both are of `frame`.
+/// The options of a segment. `tcp` is the transport of `network`, and `network` describes
+/// `frame`.
 pub fn of_segment<'a>(frame: &'a [u8], network: &Network, tcp: &TcpInfo) -> &'a [u8] {
     let header = usize::from(network.transport_offset);
     frame.get(header + 20..header + usize::from(tcp.header_len)).unwrap_or(&[])
@@ -34,9 +35,9 @@ pub fn of_segment<'a>(frame: &'a [u8], network: &Network, tcp: &TcpInfo) -> &'a 
 pub struct TcpOption<'a> {
     /// Its kind.
     pub kind: u8,
-    /// What follows kind and length.
+    /// The bytes behind kind and length.
     pub body: &'a [u8],
-    /// Where `body` begins, bytes from the first option.
+    /// Offset of `body`, bytes from the first option.
     pub offset: usize,
 }
 
@@ -48,7 +49,7 @@ pub struct TcpOptions<'a> {
 }
 
 impl<'a> TcpOptions<'a> {
-    /// `options` is what lies between the fixed header and the payload.
+    /// `options` are the bytes between the fixed header and the payload.
     pub const fn new(options: &'a [u8]) -> Self {
         Self { rest: options, offset: 0 }
     }

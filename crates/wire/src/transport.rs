@@ -32,8 +32,7 @@ pub(crate) fn read(
     }
 }
 
-/// True if `bytes` end before the transport header does that is said to be
-/// malformed.
+/// True if the malformed transport header reaches beyond `bytes`.
 #[cold]
 fn is_cut_short(malformed: Malformed, bytes: &[u8]) -> bool {
     let words = |at: usize, shift| bytes.get(at).map_or(0, |field| usize::from(field >> shift) * 4);
@@ -42,13 +41,13 @@ fn is_cut_short(malformed: Malformed, bytes: &[u8]) -> bool {
         Malformed::Udp | Malformed::Icmp => bytes.len() < 8,
         Malformed::Sctp => bytes.len() < 12,
         Malformed::Dccp => bytes.len() < words(4, 0).max(12),
-        // Nothing else can be wrong with it but source routing.
+        // The only other fault is source routing.
         Malformed::Gre => bytes.first().is_none_or(|flags| flags & 0x40 == 0),
         _ => false,
     }
 }
 
-/// All but TCP and UDP, kept out of the way of those two.
+/// Every transport but TCP and UDP; apart, so that those two keep a short path.
 #[inline(never)]
 fn read_rare(packet: &[u8], header: &Header<'_>) -> Result<Transport, Malformed> {
     let bytes = tail(packet, header.transport_offset);
@@ -86,9 +85,9 @@ fn tcp(bytes: &[u8], transport: &mut Transport) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// RFC 768. A first fragment (not `whole`) holds less than the length says. A
-/// length shorter than the IP payload is legal; what follows is no part of the
-/// datagram (RFC 9868 gives it a use).
+/// RFC 768. A first fragment (not `whole`) holds less than the length field says. A length
+/// shorter than the IP payload is legal; the bytes behind it are no part of the datagram (RFC
+/// 9868 gives them a use).
 #[inline]
 fn udp(bytes: &[u8], whole: bool, transport: &mut Transport) -> Result<(), Malformed> {
     let &[s0, s1, d0, d1, l0, l1, _, _] = bytes.first_chunk().ok_or(Malformed::Udp)?;
@@ -110,7 +109,7 @@ fn udp(bytes: &[u8], whole: bool, transport: &mut Transport) -> Result<(), Malfo
     Ok(())
 }
 
-/// RFC 3828 section 3.1: the third field is the checksum coverage, 0 for all.
+/// RFC 3828 section 3.1: the third field is the checksum coverage; 0 means all bytes.
 fn udp_lite(bytes: &[u8], whole: bool) -> Result<Transport, Malformed> {
     let &[s0, s1, d0, d1, c0, c1, _, _] = bytes.first_chunk().ok_or(Malformed::Udp)?;
     let length = u16::from_be_bytes([c0, c1]);
@@ -160,14 +159,14 @@ pub(crate) struct Gre {
     pub(crate) ethertype: u16,
     /// Header length, bytes: 4 to 16.
     pub(crate) header_len: u16,
-    /// It has a sequence number.
+    /// True if it has a sequence number.
     is_numbered: bool,
 }
 
 /// Reads a GRE header: RFC 2784 and RFC 2890, version 1 RFC 2637 section 4.1.
 ///
-/// Only what leads to the key has to be present, so that a header quoted by an
-/// ICMP error can be read too; `header_len` may lie beyond `bytes`.
+/// Only the part up to the key has to be present, so that a header quoted by an ICMP error can
+/// be read too; `header_len` may lie beyond `bytes`.
 pub(crate) fn gre(bytes: &[u8]) -> Result<Gre, Malformed> {
     const CHECKSUM: u16 = 0x8000;
     const ROUTING: u16 = 0x4000;
@@ -187,7 +186,7 @@ pub(crate) fn gre(bytes: &[u8]) -> Result<Gre, Malformed> {
     } else {
         0
     };
-    // The high half is the length of the payload.
+    // In version 1 the high half is the length of the payload.
     let key = if version == 1 { key & 0xffff } else { key };
     let acknowledged = if version == 1 { has(ACKNOWLEDGMENT) } else { 0 };
     Ok(Gre {
@@ -213,22 +212,22 @@ fn gre_transport(bytes: &[u8]) -> Result<Transport, Malformed> {
     Ok(if version > 1 { Transport::Other } else { Transport::Gre { version, key } })
 }
 
-/// What a tunnel's packet carries.
+/// The payload of a tunnel's packet.
 pub(crate) struct Load {
     pub(crate) what: Loaded,
-    /// Its receiver wants all packets of the tunnel in order.
+    /// True if its receiver wants all packets of the tunnel in order.
     pub(crate) is_numbered: bool,
 }
 
-/// Where a load is.
+/// The place of the payload.
 pub(crate) enum Loaded {
     Packet(IpPlace),
     /// An Ethernet frame, from this offset on.
     Frame(u16),
 }
 
-/// What a tunnel's packet carries: IPIP (RFC 2003), 6in4 (RFC 4213), 4in6 and 6in6 (RFC 2473),
-/// GRE version 0 with IP or Ethernet inside.
+/// The payload of a tunnel's packet: IPIP (RFC 2003), 6in4 (RFC 4213), 4in6 and 6in6 (RFC
+/// 2473), GRE version 0 with IP or Ethernet inside.
 pub(crate) fn load(frame: &[u8], outer: &Network) -> Option<Load> {
     let is_whole = outer.fragment.is_none_or(|fragment| fragment.is_atomic());
     let packet = frame.get(..outer.end as usize).filter(|_| is_whole)?;

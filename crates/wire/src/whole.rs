@@ -1,4 +1,4 @@
-//! The headers of the datagram that fragments make.
+//! The headers of a datagram that is put together from fragments.
 
 use crate::extension::{self, FRAGMENT};
 use crate::link::{ETHERNET_LEN, ethertype};
@@ -7,8 +7,8 @@ use crate::{Family, Network, checksum};
 const IPV6_HEADER: usize = 40;
 const FRAGMENT_HEADER: usize = 8;
 
-/// How many bytes [`whole_header`] writes for the datagram whose first fragment has these
-/// headers; `None` if it is no fragment.
+/// Number of bytes that [`whole_header`] writes for the datagram whose first fragment has these
+/// headers; `None` if the packet is no fragment.
 pub fn whole_header_len(network: &Network) -> Option<usize> {
     let fragment_header = match network.family {
         Family::V4 => 0,
@@ -18,17 +18,16 @@ pub fn whole_header_len(network: &Network) -> Option<usize> {
     usize::from(ETHERNET_LEN + headers).checked_sub(fragment_header)
 }
 
-/// Writes to `whole` the headers of the datagram whose first fragment is given:
-/// an Ethernet header with the addresses of the frame and the IP header up to the
-/// fragmentable part (RFC 791 section 3.2; RFC 8200 section 4.5, which takes the
-/// fragment header out). Returns their length; behind them belong the `payload`
-/// bytes of all fragments, in order.
+/// Writes to `whole` the headers of the datagram whose first fragment is given: an Ethernet
+/// header with the addresses of the frame and the IP header up to the fragmentable part (RFC
+/// 791 section 3.2; RFC 8200 section 4.5, which takes the fragment header out). Returns their
+/// length; the `payload` bytes of all fragments belong behind them, in order.
 ///
-/// `network` is that of the first fragment, `ecn` the two bits that the fragments
-/// make together. VLAN tags, and tunnels in which the datagram lay, are left out.
+/// `network` is that of the first fragment; `ecn` holds the two ECN bits that the fragments
+/// give together. It leaves out VLAN tags, and tunnels around the datagram.
 ///
-/// `None` when `network` is no first fragment of `first`, the datagram is longer
-/// than its length field can say, or `whole` has no room for the headers.
+/// `None` if `network` is no first fragment of `first`, if the datagram is longer than its
+/// length field allows, or if `whole` has no room for the headers.
 pub fn whole_header(
     first: &[u8],
     network: &Network,
@@ -55,7 +54,7 @@ fn ipv4(header: &[u8], payload: usize, ecn: u8, whole: &mut [u8]) -> Option<usiz
     let fixed: &mut [u8; 20] = whole.first_chunk_mut()?;
     fixed[1] = fixed[1] & !3 | ecn & 3;
     fixed[2..4].copy_from_slice(&total.to_be_bytes());
-    // Of the fragment fields only "don't fragment" has a meaning for the whole.
+    // In a whole datagram "don't fragment" is the only fragment field with a meaning.
     [fixed[6], fixed[7]] = [fixed[6] & 0x40, 0];
     checksum::fill_ipv4_header(whole);
     Some(header.len())
@@ -73,13 +72,13 @@ fn ipv6(header: &[u8], payload: usize, ecn: u8, whole: &mut [u8]) -> Option<usiz
     Some(kept.len())
 }
 
-/// The field that says what follows the extension headers of `header`, an IPv6
-/// header and nothing behind its extension headers.
+/// The field that names the header behind the extension headers of `header`, which is an IPv6
+/// header that ends with its extension headers.
 fn next_header_of_last(header: &mut [u8]) -> Option<&mut u8> {
     let (mut field, mut at) = (6, IPV6_HEADER);
     while at < header.len() {
         let number = *header.get(field)?;
-        // Anything else than an extension header would be the transport.
+        // Any other header would be the transport.
         if number == FRAGMENT || !extension::is_extension(number) {
             return None;
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::build::PacketBuilder;
 use crate::{dissect, protocol};
 
-/// For experiments (RFC 3692); nothing is known about what lies behind it.
+/// A protocol for experiments (RFC 3692): the dissector knows no format of its payload.
 const EXPERIMENT: u8 = 253;
 
 /// Puts the fragments of a datagram together, by their offsets.
@@ -47,7 +47,7 @@ proptest! {
         let tagged = builder.vlan(9).id(7).traffic_class(0xb9);
         let fragments = tagged.fragments(protocol::UDP, transport, piece * 8);
         prop_assume!(fragments.len() > 1);
-        // All but the two bits of congestion notification is the first fragment's.
+        // Apart from the two ECN bits the headers are those of the first fragment.
         prop_assert_eq!(together(&fragments, 0), datagram);
         let marked = together(&fragments, 3);
         let network = dissect(&marked).unwrap().network.unwrap();

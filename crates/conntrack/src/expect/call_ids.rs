@@ -1,8 +1,9 @@
-//! What the ids are known by that the ends of translated control connections give their calls.
+//! Translation of the call ids that the ends of translated control connections choose.
 //!
 //! Two hosts behind one address may give two calls with one server the same id. A packet of the
-//! server names that id alone, so one of the hosts becomes known by another. It stays so until
-//! the control connection ends, so a message that is sent again says the same.
+//! server carries that id alone, so one of the hosts gets another id towards the server. It
+//! keeps that id until the control connection ends, so a message that is sent again says the
+//! same.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +12,14 @@ use flow::FlowKey;
 use super::Expectations;
 use crate::Direction;
 
-/// Ids of one end of a control connection that are remembered; of more, the first is forgotten.
+/// Most ids of one end of a control connection that are remembered; beyond that the first is
+/// forgotten.
 const IDS: usize = 16;
-/// Ids that are tried: no two hosts have as many calls with each other.
+/// Most ids that are tried: no two hosts have that many calls with each other.
 const TRIES: u16 = 1024;
 
-/// Where packets of a call go to: whom they are from, and whom for. Both addresses in the
-/// mapped form.
+/// The addresses of a call's packets on their way: sender and receiver. Both are in the
+/// IPv4-mapped form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Way {
     pub zone: flow::Zone,
@@ -25,12 +27,12 @@ pub(crate) struct Way {
     pub to: [u8; 16],
 }
 
-/// The ids that are known by another, and those that are not to be.
+/// The ids in use towards the other side, and the ids that stand behind them.
 #[derive(Debug, Default)]
 pub(super) struct CallIds {
-    /// Whose an id is where it is known.
+    /// The control connection that uses an id on a way.
     taken: BTreeMap<(Way, u16), FlowKey>,
-    /// By control connection; the oldest first.
+    /// The ids of a control connection, oldest first.
     of_master: BTreeMap<FlowKey, Vec<CallId>>,
 }
 
@@ -66,8 +68,9 @@ impl CallIds {
 }
 
 impl Expectations {
-    /// What an id becomes known by that an end of a control connection gives a call: its own,
-    /// if no other control connection has that on this way. `None` if there is no other.
+    /// The id towards the other side for an id that an end of a control connection chose: its
+    /// own, unless another control connection uses that on this way. `None` if all that were
+    /// tried are in use.
     pub(crate) fn give_call_id(
         &self,
         master: &FlowKey,
@@ -89,13 +92,13 @@ impl Expectations {
         Some(known)
     }
 
-    /// What an id of an end is known by.
+    /// The id towards the other side for an end's own id.
     pub(crate) fn known_call_id(&self, master: &FlowKey, (end, own): (Direction, u16)) -> u16 {
         let found = self.book().ids.find(master, |id| (id.end, id.own) == (end, own));
         found.map_or(own, |id| id.known)
     }
 
-    /// The id of an end that is known by this one.
+    /// An end's own id for the one towards the other side.
     pub(crate) fn own_call_id(&self, master: &FlowKey, (end, known): (Direction, u16)) -> u16 {
         let found = self.book().ids.find(master, |id| (id.end, id.known) == (end, known));
         found.map_or(known, |id| id.own)

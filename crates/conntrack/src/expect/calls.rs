@@ -1,6 +1,7 @@
-//! Announced calls of GRE version 1. They end when their control connection says so or ends
-//! itself, and they live in a bucket that may have another owner. So whoever sees the end
-//! notes it here, and the owner looks: each turn at one word, and with each packet of a call.
+//! Announced calls of GRE version 1. A call ends when its control connection says so or ends
+//! itself. The call's connection is in a bucket that may have another owner. So the worker that
+//! sees the end records it here, and the owner checks: each turn it reads one word, and so it
+//! does for each packet of a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,28 +13,28 @@ use wire::{mapped, protocol};
 use super::{Book, Claim, Expectation, Expectations, Listener, Way};
 use crate::helper::Announced;
 
-/// The announced calls that have a connection, as many as there are such connections.
+/// The announced calls that have a connection.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    /// By the keys of their connections.
+    /// By the key of their connection.
     open: BTreeMap<FlowKey, Open>,
     by_master: BTreeMap<FlowKey, BTreeSet<FlowKey>>,
-    /// Which of them packets belong to.
+    /// The call that a packet with this name belongs to.
     named: BTreeMap<Name, FlowKey>,
-    /// Those whose connection is to be ended.
+    /// The calls whose connection has to be ended.
     over: BTreeSet<FlowKey>,
 }
 
-/// What packets of a call name as they come: its receiver's call id on their way.
+/// The name that a packet of a call carries: its way and its receiver's call id.
 type Name = (Way, u16);
 
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// Who has announced it.
+    /// The control connection that has announced it.
     master: FlowKey,
-    /// What it is between its ends, whatever they know each other by.
+    /// Its key between the real ends, before translation.
     real: FlowKey,
-    /// Of packets from either end.
+    /// The names of packets from either end.
     names: [Name; 2],
 }
 
@@ -45,8 +46,9 @@ impl Calls {
         self.named.extend(open.names.into_iter().map(|name| (name, call)));
     }
 
-    /// Who has announced a call last has a say in when it ends: the ids were free again. So
-    /// another call that has one of them on the same way is over.
+    /// The control connection that announced a call last decides when it ends, because the ids
+    /// had become free again. So another call that has one of these ids on the same way is
+    /// over.
     pub fn hand_over(&mut self, announced: &Expectation) {
         let Some(open) = Open::of(announced) else { return };
         if let Some(other) = self.named.get(&open.names[0]).copied()
@@ -72,7 +74,7 @@ impl Calls {
         self.over.remove(call);
         let Some(open) = self.open.remove(call) else { return };
         for name in open.names.into_iter() {
-            // Another call may have it by now.
+            // Another call may use the name by now.
             if self.named.get(&name) == Some(call) {
                 self.named.remove(&name);
             }
@@ -91,8 +93,8 @@ impl Calls {
 }
 
 impl Expectations {
-    /// The connection of a call was opened: neither end is expected any longer to open it. If
-    /// nobody expects it any more, it was over before it began.
+    /// Records that the connection of a call was opened: from now on neither end is expected to
+    /// open it. If no expectation of it is left, the call was over before it began.
     pub(super) fn begin_call(
         &self,
         book: &mut Book,
@@ -117,8 +119,7 @@ impl Expectations {
         self.note_over(book);
     }
 
-    /// Forgets all that a connection has announced, which ends: what is expected no longer
-    /// is, and its calls are over.
+    /// Removes the announcements of a connection that ends, and ends its calls.
     pub(crate) fn forget(&self, master: &FlowKey, now: Timestamp, events: &mut Listener<'_>) {
         self.withdraw(master, None, &(0..=u8::MAX), now, events);
         let mut book = self.book();
@@ -127,8 +128,8 @@ impl Expectations {
         self.note_over(&book);
     }
 
-    /// Ends a call of a connection, or does not expect it any longer: it is that between these
-    /// ends, whatever they know each other by.
+    /// Ends a call of a connection, or stops expecting it. `call` is its key between the real
+    /// ends, before translation.
     pub(crate) fn end_call(
         &self,
         master: &FlowKey,
@@ -144,33 +145,33 @@ impl Expectations {
         }
     }
 
-    /// The connection of a call has ended.
+    /// Records that the connection of a call has ended.
     pub(crate) fn call_has_ended(&self, call: &FlowKey) {
         let mut book = self.book();
         book.calls.leave(call);
         self.note_over(&book);
     }
 
-    /// True if there are connections of calls that are over: the owners of their buckets
-    /// have to end them ([`Self::calls_over`], [`Table::end_call`](crate::Table::end_call)).
+    /// True if there are connections of calls that are over. The owners of their buckets have
+    /// to end them ([`Self::calls_over`], [`Table::end_call`](crate::Table::end_call)).
     #[inline]
     pub fn has_calls_over(&self) -> bool {
-        // Whoever sees the end of the control connection may be another worker; pairs with
+        // Another worker may have seen the end of the control connection; this load pairs with
         // the release in `note_over`.
         self.shared.calls_over.load(Ordering::Acquire) != 0
     }
 
-    /// The keys of these connections.
+    /// The keys of connections whose calls are over.
     pub fn calls_over(&self) -> Vec<FlowKey> {
         self.book().calls.over.iter().copied().collect()
     }
 
-    /// True if a call is over.
+    /// True if the call of this connection is over.
     pub(crate) fn is_over(&self, call: &FlowKey) -> bool {
         self.has_calls_over() && self.book().calls.over.contains(call)
     }
 
-    /// Forgets what is expected of a call, from either end; false if it was nothing.
+    /// Removes the expectations of a call, from either end; false if there were none.
     fn forget_call(
         &self,
         book: &mut Book,
@@ -193,13 +194,13 @@ impl Expectations {
 }
 
 impl Open {
-    /// True for the same ids on the same ways, whichever end has opened it.
+    /// True for the same ids on the same ways, whichever end opened the call.
     fn is_named_like(&self, other: &Self) -> bool {
         let [one, back] = other.names;
         self.names == [one, back] || self.names == [back, one]
     }
 
-    /// The call that is expected, once it is there; `None` for what is no call.
+    /// The call of an expectation; `None` if it expects no call.
     fn of(expectation: &Expectation) -> Option<Self> {
         let master = expectation.master.flow.key;
         let real = expectation.real_call()?;
@@ -216,13 +217,14 @@ impl Open {
 }
 
 impl Expectation {
-    /// The key that the connection of a call will have which is expected, if it is one.
+    /// The key that the connection of the expected call will have; `None` if no call is
+    /// expected.
     pub(super) fn call(&self) -> Option<FlowKey> {
         let Announced { destination, destination_port, .. } = self.announced;
         self.call_to(destination, destination_port)
     }
 
-    /// The call between its ends: the same whichever of them opens it.
+    /// The key of the call between its real ends, whichever of them opens it.
     fn real_call(&self) -> Option<FlowKey> {
         let Announced { destination, destination_port, follow, .. } = self.announced;
         let meant = follow.and_then(|follow| follow.destination);

@@ -1,4 +1,4 @@
-//! Which new connections are worth a look at what is expected: to be asked without a lock.
+//! A filter, read without a lock, for the new connections that may be expected.
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -8,25 +8,26 @@ use siphasher::sip::SipHasher13;
 
 use super::Destination;
 
-/// Counters, a power of two; 32 KiB. With 4096 places expected, the default maximum, four of
-/// five others are still told apart from them.
+/// Number of counters, a power of two; 32 KiB. With 4096 expectations, the default maximum, it
+/// still excludes four of five other destinations.
 const WORDS: usize = 1 << 14;
 
-/// How many connections are expected, in all and by a hash of the place that they go to.
+/// How many connections are expected, in all and by a hash of their destination.
 ///
-/// A place is zone, protocol, address and port: what somebody announces makes packets
-/// to that place look, and hardly any others, whatever the zone. Only who holds the lock of
-/// the expectations writes; anybody reads.
+/// A destination is zone, protocol, address and port. So an announcement makes packets to its
+/// destination take the lock, and hardly any others, whatever the zone. Only the holder of the
+/// expectations' lock writes; anybody may read.
 #[derive(Debug)]
 pub(super) struct Hints {
     total: AtomicU32,
-    /// One that has overflowed stays as it is: what it covers is looked for in vain.
+    /// A counter that has overflowed stays at its maximum, so packets to its destinations take
+    /// the lock in vain.
     words: Box<[AtomicU16; WORDS]>,
     key: HashKey,
 }
 
 impl Hints {
-    /// Nothing is expected. The hash is keyed by what is derived from `secret`.
+    /// No expectations. `secret` keys the hash.
     pub fn new(secret: HashKey) -> Self {
         let derive = |name: &[u8]| {
             let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
@@ -47,20 +48,20 @@ impl Hints {
         self.total.load(Ordering::Acquire) != 0
     }
 
-    /// False if nothing is expected at a place.
+    /// False if nothing is expected at a destination.
     #[inline]
     pub fn any_at(&self, zone: Zone, protocol: u8, to: &Endpoint) -> bool {
         self.words[self.place(zone, protocol, to)].load(Ordering::Acquire) != 0
     }
 
-    /// One more is expected at a place.
+    /// Counts an expectation.
     pub fn add(&self, place: &Destination) {
         let word = self.word(place);
         word.store(word.load(Ordering::Relaxed).saturating_add(1), Ordering::Release);
         self.total.fetch_add(1, Ordering::Release);
     }
 
-    /// One less is expected at a place.
+    /// Counts an expectation less.
     pub fn subtract(&self, place: &Destination) {
         self.total.fetch_sub(1, Ordering::Release);
         let word = self.word(place);
@@ -70,8 +71,8 @@ impl Hints {
         }
     }
 
-    /// A multiplication and not a whole hash: who finds two places with one word gains no
-    /// more than a look at the lock, and the key is not to be seen from outside.
+    /// A multiplication and not a whole hash: an attacker who finds two destinations with one
+    /// counter only makes packets take the lock, and the key can not be observed from outside.
     #[inline]
     fn place(&self, zone: Zone, protocol: u8, to: &Endpoint) -> usize {
         let address = u128::from_be_bytes(to.address);
@@ -87,7 +88,7 @@ impl Hints {
         &self.words[self.place(place.zone, place.protocol, &place.endpoint)]
     }
 
-    /// True if no word counts anything.
+    /// True if all counters are zero.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         !self.any() && self.words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
@@ -112,7 +113,7 @@ mod tests {
         hints.any_at(place.zone, place.protocol, &place.endpoint)
     }
 
-    /// How many of 10000 places look warm while `expected` are.
+    /// How many of 10000 destinations look expected while `expected` are.
     fn warm(expected: impl Iterator<Item = Destination>, others: fn(u32) -> Destination) -> usize {
         let hints = Hints::new(HashKey(1, 2));
         let expected: Vec<_> = expected.collect();
@@ -126,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_is_expected_in_a_zone_leaves_others_cold() {
-        // A client has all ports of its address expected that it may.
+        // A client has as many ports of its address expected as it may.
         let expected = || (0..1024).map(|port| place(7, 1, 1024 + port));
         let elsewhere = |number: u32| place(8, 1, 1024 + number as u16);
         let share = 10_000 * 1024 / WORDS;

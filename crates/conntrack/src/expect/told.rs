@@ -1,4 +1,5 @@
-//! What the other ends of translated connections are told of what is expected.
+//! The addresses and ports that the other ends of translated connections know for expected
+//! ones.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -9,20 +10,20 @@ use wire::{Family, mapped};
 use super::{Book, Destination, Expectation, Expectations, Master};
 use crate::helper::Announced;
 
-/// Places of media whose ports are remembered; of more, the first is forgotten.
+/// Most media places that are remembered; beyond that the first is forgotten.
 const REMEMBERED: usize = 1024;
 
-/// The ports that others were told of places where media were to come, the even one of each pair.
-/// The flows of a call outlive it, and who has another call at the same places goes on with
-/// them. So it has to be known by the same ports.
+/// The translated ports of the places where media were expected, the even port of each pair.
+/// The media flows of a call outlive it, and a new call at the same places continues them. So
+/// it has to use the same translated ports.
 #[derive(Debug, Default)]
 pub(super) struct Media {
     ports: BTreeMap<Place, u16>,
-    /// The first that was remembered comes first.
+    /// In the order in which they were remembered.
     order: VecDeque<Place>,
 }
 
-/// Zone and protocol, the place, and the address that it is known by.
+/// Zone, protocol, the place, and its translated address.
 type Place = (Zone, u8, (IpAddr, u16), IpAddr);
 
 impl Media {
@@ -38,7 +39,7 @@ impl Media {
     }
 }
 
-/// Where media are to come, if it is this that is announced.
+/// The media place that an announcement is for; `None` if it is not for media.
 fn place_of(master: &Master, announced: &Announced) -> Option<Place> {
     let (address, port) = announced.follow?.destination?;
     announced.pair_of?;
@@ -47,10 +48,10 @@ fn place_of(master: &Master, announced: &Announced) -> Option<Place> {
 }
 
 impl Expectations {
-    /// The first of some ports that a connection may announce in place of another: the one
-    /// that it has announced for the same before, or one that nobody expects anything at.
-    /// Of what comes in [pairs](Announced::pair_of), both ports are like this, and those that
-    /// the same place was known by the last time go before others.
+    /// The first of some ports that a connection may announce in the place of its own: the port
+    /// that it announced for the same place before, or one at which nothing is expected. In
+    /// [pairs](Announced::pair_of), both ports must be free, and the ports that the same place
+    /// had the last time are tried first.
     pub(crate) fn choose_port(
         &self,
         master: &Master,
@@ -75,22 +76,23 @@ impl Expectations {
         Some(port)
     }
 
-    /// The place that a translated connection has announced, where the other end was told `said`.
+    /// The real place that a translated connection has announced as `said`.
     pub(crate) fn meant(&self, master: &FlowKey, said: (IpAddr, u16)) -> Option<(IpAddr, u16)> {
         self.book().follows(master).find_map(|(announced, meant)| {
             ((announced.destination, announced.destination_port) == said).then_some(meant)
         })
     }
 
-    /// What the other end was told of a place that a translated connection has announced.
+    /// The translated place that the other end knows for a real place, which a translated
+    /// connection has announced.
     pub(crate) fn told(&self, master: &FlowKey, meant: (IpAddr, u16)) -> Option<(IpAddr, u16)> {
         self.book().follows(master).find_map(|(announced, place)| {
             (place == meant).then_some((announced.destination, announced.destination_port))
         })
     }
 
-    /// The port that others know that of a host by: one that the connection `master` has
-    /// announced for it at this address.
+    /// The translated port of a host's port: one that the connection `master` has announced for
+    /// it at this address.
     pub(crate) fn port_of(
         &self,
         master: &FlowKey,
@@ -108,13 +110,14 @@ impl Expectations {
 }
 
 impl Book {
-    /// What a connection has announced in translation, and whom each is really for.
+    /// The announcements of a connection that are translated, each with its real place.
     fn follows(&self, master: &FlowKey) -> impl Iterator<Item = (&Announced, (IpAddr, u16))> {
         let all = self.of_master(master).map(|number| &self.entries[&number].announced);
         all.filter_map(|announced| Some((announced, announced.follow?.destination?)))
     }
 
-    /// The port that stands for the same already, or beside that of the other of a pair.
+    /// The port that an earlier announcement has for the same place, or for the other port of
+    /// its pair.
     fn told_before(&self, master: &FlowKey, new: &Announced) -> Option<u16> {
         let (address, port) = new.follow?.destination?;
         self.follows(master).find_map(|(old, meant)| {
@@ -132,7 +135,7 @@ impl Book {
         })
     }
 
-    /// True if nobody expects anything at a port but what is for the same place.
+    /// True if nothing is expected at a port, except for the same place.
     fn is_free(&self, master: &Master, announced: &Announced, port: u16) -> bool {
         let key = &master.flow.key;
         let family = if announced.destination.is_ipv4() { Family::V4 } else { Family::V6 };
@@ -140,7 +143,8 @@ impl Book {
         let protocol = announced.protocol;
         let it = Destination { zone: master.zone, family, protocol, kind: 0, endpoint };
         let place = place_of(master, announced);
-        // The one that it takes the place of, so that what is sent again says the same.
+        // The announcement that the new one replaces does not count, so that a repeated message
+        // says the same.
         let has_one = master.helper.classes()[usize::from(announced.class)].maximum == 1;
         let gives_way = |number: &u64| {
             let Expectation { master, announced: other, .. } = &self.entries[number];

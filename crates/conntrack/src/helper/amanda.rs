@@ -1,4 +1,4 @@
-//! Amanda: the backup server asks a client by UDP, and the reply says to which ports the
+//! Amanda: the backup server asks a client by UDP, and the reply names the ports to which the
 //! server shall connect for data, messages and index.
 
 use wire::protocol;
@@ -14,20 +14,20 @@ pub(super) const FACTS: Facts = Facts {
     classes: &[Class { name: "stream", maximum: 4, timeout_s: 180 }],
 };
 
-/// How long the client may take for its reply, seconds: it first estimates its file systems.
+/// Time that the client has for its reply, seconds: it first estimates its file systems.
 const KEEP_S: u32 = 300;
 const STREAMS: [&[u8]; 4] = [b"DATA", b"MESG", b"INDEX", b"STATE"];
 
-/// What the packets of both ends begin with, and what stands between the second blank and the
-/// third.
+/// The first word of the packets of both ends, and the possible words between their second and
+/// third blank.
 const NAME: &[u8] = b"Amanda";
 const REQUEST: &[u8] = b"REQ";
 const REPLIES: [&[u8]; 2] = [b"REP", b"PREP"];
 
-/// What is remembered of the two ends.
+/// The state of the conversation.
 #[derive(Debug, Default)]
 pub(super) struct Amanda {
-    /// The backup server has asked for something.
+    /// True if the backup server has sent a request.
     asked: bool,
 }
 
@@ -54,7 +54,7 @@ impl Inspect for Amanda {
         let mut words = words.filter(|word| !word.is_empty());
         while let Some(name) = words.next() {
             let text = words.next().unwrap_or_default();
-            // Without an index there is no port for it, but those behind it count.
+            // Without an index the reply has no port for it, but the words behind it count.
             let Some((port, rest)) = number(text) else { continue };
             let port = u16::try_from(port).unwrap_or(0);
             if port == 0 || !STREAMS.contains(&name) {

@@ -12,7 +12,7 @@ fn said(direction: Direction, text: &str) -> Vec<u16> {
 
 fn said_after(asked: &str, direction: Direction, text: &str) -> Vec<u16> {
     let mut talk = Talk::new(Kind::Amanda, protocol::UDP);
-    // They are for other tests.
+    // Other tests cover privileged ports.
     talk.settings.expect_privileged = true;
     assert!(talk.say(Direction::Original, asked.as_bytes()).is_empty());
     let announced = talk.announced(direction, [text.as_bytes()]);

@@ -1,9 +1,8 @@
-//! Protocols that ask everybody on the link: each host answers from its own address, which no
-//! answer of the connection would come from. SNMP (RFC 3416) and the NetBIOS name service
-//! (RFC 1002).
+//! Protocols that ask all hosts on the link: SNMP (RFC 3416) and the NetBIOS name service (RFC
+//! 1002). Each host answers from its own address, so its answer does not match the connection.
 //!
-//! A bridge does not know which addresses are those of the network that was asked, so anybody
-//! may answer who does so from the port that was asked, in time.
+//! A bridge does not know the addresses of the network that was asked, so every host may answer
+//! that does so in time and from the port that was asked.
 
 use wire::protocol;
 
@@ -24,10 +23,10 @@ pub(super) const NETBIOS_NS: Facts = Facts {
     classes: &[Class { name: "answer", maximum: 1, timeout_s: Broadcast::NETBIOS_NS.wait_s }],
 };
 
-/// Waits for the answers of many.
+/// Waits for the answers of many hosts.
 #[derive(Debug)]
 pub(super) struct Broadcast {
-    /// How long answers may come, seconds.
+    /// Time during which answers may come, seconds.
     wait_s: u32,
 }
 

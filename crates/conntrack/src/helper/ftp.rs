@@ -1,11 +1,11 @@
-//! FTP (RFC 959, RFC 2428): the ends agree on the control connection where the next
-//! data connection goes to.
+//! FTP (RFC 959, RFC 2428): the ends agree on the control connection on the address and port of
+//! the next data connection.
 //!
-//! A command counts only at the start of a line, and only if the connection has begun as FTP does
-//! ([`session`]); a reply only if the client has asked for it, and not inside a reply of several
-//! lines, which may hold any text (RFC 959 section 4.2). A line that a segment cuts off is not
-//! taken apart: the segment is dropped, and the sender puts it together with the rest when it
-//! sends it again.
+//! A command counts only at the start of a line, and only if the connection has begun as FTP
+//! does ([`session`]). A reply counts only if the client has asked for it, and not inside a
+//! reply of several lines, which may hold any text (RFC 959 section 4.2). A line that a segment
+//! cuts off is not read: the segment is dropped, and the sender puts the line together with the
+//! rest when it sends it again.
 
 mod session;
 
@@ -25,56 +25,58 @@ pub(super) const FACTS: Facts = Facts {
     classes: &[Class { name: "data", maximum: 1, timeout_s: 300 }],
 };
 
-/// A longer line announces nothing, bytes.
+/// Longest line that can announce a connection, bytes.
 const LONGEST_LINE: usize = 256;
-/// Bytes that tell commands apart, and replies: four letters or three digits, and what is behind.
+/// Bytes that tell commands, and replies, apart: four letters or three digits, and the
+/// character behind.
 const HEAD: usize = 5;
 
-/// What is remembered of a control connection.
+/// The state of a control connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ftp {
     session: Session,
     /// By [`Direction::index`].
     sides: [Side; 2],
-    /// How often the client has asked where to connect to, and was not answered.
+    /// How many requests of the client for an address are not answered yet.
     asked: u8,
-    /// The code of the reply of several lines that has begun.
+    /// The code of the reply of several lines that is being sent.
     reply: Option<[u8; 3]>,
 }
 
-/// How far one direction was read, in sequence numbers.
+/// How far one direction has been read, in sequence numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Side {
-    /// The next byte; `None` before the first.
+    /// Sequence number of the next byte; `None` before the first.
     next: Option<u32>,
     line: Line,
-    /// Where announcements stand in the last segments that have any: from the beginning of the
-    /// first to the end of the last. They announce the same when they are sent again, which may
-    /// be after the next.
+    /// The ranges of the announcements in the last two segments with any: from the beginning of
+    /// the first to the end of the last. They are read again when the sender repeats them,
+    /// which may be after the next segment.
     announced: [Option<(u32, u32)>; 2],
     /// The end of the last segment that was dropped for a line inside it.
     refused: Option<u32>,
 }
 
-/// What is known of the line that goes on with the next byte.
+/// The state of the line that continues with the next byte.
 #[derive(Clone, Copy, Debug, Default)]
 enum Line {
-    /// Nothing that matters: where it began was not seen, or what it is has been heard.
+    /// The line does not matter: its beginning was not seen, or the part that counts has been
+    /// read.
     #[default]
     Passing,
-    /// Its first bytes: so many, and line ends behind them.
+    /// The first bytes of the line and their number; line ends fill the rest.
     Begun([u8; HEAD], u8),
 }
 
-/// Why a line announces nothing.
+/// The reason why a line announces nothing.
 enum Silent {
-    /// It is about something else.
+    /// It says something else.
     Other,
-    /// It is cut off by the end of the segment.
+    /// The end of the segment cuts it off.
     Cut,
 }
 
-/// Where a data connection will go to, and where in the line that stands.
+/// The address and port of a data connection, with their place in the line.
 struct Target {
     address: IpAddr,
     port: u16,
@@ -97,7 +99,7 @@ impl Inspect for Ftp {
         let before = *self;
         let inspected = self.read(packet, sequence, seen, ask);
         if inspected == Inspected::Incomplete {
-            // All of it comes again.
+            // The whole segment comes again.
             let side = packet.direction.index();
             let refused = self.sides[side].refused;
             *self = before;
@@ -108,11 +110,11 @@ impl Inspect for Ftp {
 }
 
 impl Ftp {
-    /// How many bytes of a segment were read before.
+    /// The number of bytes of a segment that were read before.
     ///
     /// # Errors
-    /// What to do if nothing can be read: bytes are missing in front of it on which everything
-    /// depends, or as [`Watched::seen`].
+    /// [`Inspected`] if nothing can be read: bytes in front of it are missing on which
+    /// everything depends, or for the reasons of [`Watched::seen`].
     fn find(&mut self, packet: &Watched<'_>, sequence: u32) -> Result<usize, Inspected> {
         let side = &mut self.sides[packet.direction.index()];
         if side.next.is_none() && packet.start.is_none() {
@@ -137,7 +139,7 @@ impl Ftp {
         Ok(packet.payload.len().min(seen.max(0) as usize))
     }
 
-    /// Reads announcements once more that are in what was read before.
+    /// Reads announcements again that lie in the part that was read before.
     fn repeat(
         &mut self,
         packet: &Watched<'_>,
@@ -151,7 +153,7 @@ impl Ftp {
             if start >= seen {
                 continue;
             }
-            // As it was then: no reply of several lines had begun.
+            // The state at that time: no reply of several lines had begun.
             let mut again = Self { session: Session::Commands, asked: u8::MAX, ..Self::default() };
             let twin = &mut again.sides[packet.direction.index()];
             *twin = Side { line: Line::NEW, refused: side.refused, ..Side::default() };
@@ -165,7 +167,7 @@ impl Ftp {
         Inspected::Pass
     }
 
-    /// Reads the lines of a segment behind what was read before.
+    /// Reads the lines of a segment behind the part that was read before.
     fn read(
         &mut self,
         packet: &Watched<'_>,
@@ -216,13 +218,13 @@ impl Ftp {
         Inspected::Pass
     }
 
-    /// True if a line of an end may be an announcement.
+    /// True if the next line of an end may be an announcement.
     fn announces(&self, speaker: Direction) -> bool {
         let is_due = speaker == Direction::Original || self.asked > 0 && self.reply.is_none();
         is_due && self.session.believes(speaker)
     }
 
-    /// Hears how a line begins; false if there is nothing to read any more.
+    /// Handles the first bytes of a line; false if the helper has no more to read.
     fn hear(&mut self, speaker: Direction, head: [u8; HEAD]) -> bool {
         let event = match speaker {
             Direction::Original => {
@@ -240,7 +242,7 @@ impl Ftp {
         after.is_some()
     }
 
-    /// The code of the reply that a line begins. The lines inside a reply begin none (RFC 959
+    /// The code of the reply that a line begins; `None` for the lines inside a reply (RFC 959
     /// section 4.2).
     fn reply_of(&mut self, [a, b, c, behind, _]: [u8; HEAD]) -> Option<[u8; 3]> {
         let code = [a, b, c];
@@ -259,7 +261,7 @@ impl Ftp {
     }
 }
 
-/// What a line announces that starts at `start`.
+/// The announcement in the line that starts at `start`.
 fn read_line(packet: &Watched<'_>, start: usize) -> Result<Announced, Silent> {
     let rest = &packet.payload[start..];
     let mut line = Text { bytes: &rest[..rest.len().min(LONGEST_LINE)], at: 0 };
@@ -277,8 +279,8 @@ fn read_line(packet: &Watched<'_>, start: usize) -> Result<Announced, Silent> {
     })
 }
 
-/// Another address and port as the three ways of saying them have them: six numbers,
-/// `|1|address|port|` and `|||port|`.
+/// Another address and port in the form of the old one: six numbers, `|1|address|port|` or
+/// `|||port|`.
 pub(super) fn rewrite(old: &[u8], address: IpAddr, port: u16) -> Option<Vec<u8>> {
     let (&first, rest) = old.split_first()?;
     let text = match address {
@@ -301,9 +303,9 @@ pub(super) fn rewrite(old: &[u8], address: IpAddr, port: u16) -> Option<Vec<u8>>
 }
 
 impl Side {
-    /// True if a segment that cuts off a line at offset `start` is to be dropped. A
-    /// sender that has the rest and room for it will send both in one segment. If the
-    /// same end comes again behind other lines, the segment is as long as it can be.
+    /// True if a segment that cuts off a line at offset `start` has to be dropped. A sender
+    /// with the rest and room for it will send both in one segment. If the same end comes again
+    /// behind other lines, the segment can not become longer.
     fn waits_for_rest(&mut self, start: usize, end: u32) -> bool {
         start == 0 || self.refused.replace(end) != Some(end)
     }
@@ -316,7 +318,8 @@ impl Line {
         matches!(self, Self::Begun(_, 0))
     }
 
-    /// It goes on with these bytes, and may be over then; how it begins, as soon as that is known.
+    /// Adds bytes to the line, which ends with them if `is_over`. Returns its first bytes as
+    /// soon as they are complete.
     fn go_on(&mut self, bytes: &[u8], is_over: bool) -> Option<[u8; HEAD]> {
         let Self::Begun(head, length) = self else { return None };
         let place = head.iter_mut().skip((*length).into());
@@ -355,8 +358,8 @@ impl Text<'_> {
         }
     }
 
-    /// `227` with six numbers in any text: RFC 1123 section 4.1.2.6 has the client look
-    /// for the first digit.
+    /// `227` with six numbers in any text: a client looks for the first digit (RFC 1123 section
+    /// 4.1.2.6).
     fn passive_reply(&mut self) -> Result<Target, Silent> {
         while !self.peek()?.is_ascii_digit() {
             self.next_in_line()?;
@@ -415,7 +418,8 @@ impl Text<'_> {
         })
     }
 
-    /// A decimal number up to `max`. What ends it must be there: it could go on.
+    /// A decimal number up to `max`. The character behind it must be present, because the
+    /// number could continue.
     fn number(&mut self, max: u16) -> Result<u16, Silent> {
         let mut value = None;
         while self.peek()?.is_ascii_digit() {
@@ -428,14 +432,14 @@ impl Text<'_> {
         value.map(|value| value as u16).ok_or(Silent::Other)
     }
 
-    /// RFC 2428 section 2: any printable character, by which no digit can be meant.
+    /// RFC 2428 section 2: any printable character except a digit.
     fn delimiter(&mut self) -> Result<u8, Silent> {
         let byte = self.next()?;
         let fits = byte.is_ascii_graphic() && !byte.is_ascii_digit();
         fits.then_some(byte).ok_or(Silent::Other)
     }
 
-    /// True if the line goes on with `word`, which is passed then.
+    /// Skips `word` and returns true if the line continues with it.
     fn begins(&mut self, word: &[u8]) -> Result<bool, Silent> {
         let rest = &self.bytes[self.at..];
         let common = rest.len().min(word.len());

@@ -9,19 +9,19 @@ const CLIENT: &str = "192.0.2.1";
 const SERVER: &str = "198.51.100.2";
 const THERE: Direction = Direction::Original;
 const BACK: Direction = Direction::Reply;
-/// The numbers come round soon.
+/// The sequence numbers wrap round soon.
 const START: u32 = u32::MAX - 20;
 
-/// A control connection, one of whose ends sends again what is dropped.
+/// A control connection in which one end repeats dropped segments.
 struct Sender {
     ftp: Ftp,
     settings: Settings,
     direction: Direction,
     addresses: [IpAddr; 2],
     starts: [Option<u32>; 2],
-    /// Numbers of the first bytes that were not passed on, by direction.
+    /// Sequence numbers of the first bytes that have not passed, by direction.
     numbers: [u32; 2],
-    /// What was dropped.
+    /// The bytes that were dropped.
     held: Vec<u8>,
     announced: Vec<(IpAddr, u16)>,
     left: bool,
@@ -32,8 +32,8 @@ impl Sender {
         Self::between(direction, CLIENT, SERVER)
     }
 
-    /// The server has greeted, the client has said who it is, and waits for replies that name
-    /// ports.
+    /// A connection on which the server has greeted, and the client has logged in and waits for
+    /// replies that name ports.
     fn between(direction: Direction, client: &str, server: &str) -> Self {
         let mut this = Self { direction, ..Self::opened(client, server) };
         this.converse(&[(BACK, "220 ready\r\n"), (THERE, "USER a\r\n"), (BACK, "230 in\r\n")]);
@@ -42,7 +42,7 @@ impl Sender {
         this
     }
 
-    /// Nobody has said anything.
+    /// A connection on which nobody has sent a line.
     fn opened(client: &str, server: &str) -> Self {
         // They are for other tests.
         let settings = Settings { expect_privileged: true, ..Settings::default() };
@@ -59,7 +59,7 @@ impl Sender {
         }
     }
 
-    /// Both ends speak, each in one segment.
+    /// Lets both ends send their lines, each in one segment.
     fn converse(&mut self, said: &[(Direction, &str)]) {
         let own = self.direction;
         for &(direction, text) in said {
@@ -69,7 +69,7 @@ impl Sender {
         self.direction = own;
     }
 
-    /// Sends what was dropped together with more.
+    /// Sends the dropped bytes together with more.
     fn send(&mut self, more: &[u8]) -> Inspected {
         let segment = [&self.held, more].concat();
         let before = self.announced.len();
@@ -84,7 +84,7 @@ impl Sender {
         inspected
     }
 
-    /// What is sent next does not follow what was.
+    /// Leaves a gap in front of the next bytes.
     fn skip(&mut self, bytes: u32) {
         let number = &mut self.numbers[self.direction.index()];
         *number = number.wrapping_add(bytes);
@@ -254,7 +254,7 @@ fn the_last_two_announcements_count_when_they_are_sent_again() {
     assert_eq!(sender.announced().len(), 3);
     for (port, announced) in [(10, &[][..]), (11, &["192.0.2.1 19979"]), (12, &["192.0.2.1 19980"])]
     {
-        // By itself, cut at its end, and with what followed.
+        // The line alone, cut at its end, and with the following bytes.
         for end in ["", "NO", "NOOP\r\n"] {
             let again = line(port) + end;
             sender.segment(starts[usize::from(port) - 10], again.as_bytes());
@@ -350,7 +350,7 @@ fn it_does_not_matter_where_one_segment_ends() {
     }
 }
 
-/// What an end says first.
+/// First lines of other protocols.
 const OTHERS: [&[u8]; 10] = [
     b"POST / HTTP/1.1\r\nHost: ftp.example.com\r\n\r\n",
     b"GET / HTTP/1.1\r\n\r\n",
@@ -431,7 +431,7 @@ fn a_reply_counts_once_for_each_request() {
         (&[(THERE, "PASV\r\nPASV\r\n"), (BACK, REPLY), (BACK, REPLY)], 2),
         (&[(THERE, "STOR PASV\r\n"), (BACK, REPLY)], 0),
         (&[(THERE, "PASVX\r\n"), (BACK, REPLY)], 0),
-        // A text that the server shows may have any lines.
+        // A text of the server may contain any lines.
         (&[(THERE, "PASV\r\n"), (BACK, "250-a\r\n"), (BACK, REPLY)], 0),
         (&[(THERE, "PASV\r\n"), (BACK, "250-a\r\n 250 b\r\n250-c\r\n"), (BACK, REPLY)], 0),
         (&[(THERE, "PASV\r\n"), (BACK, "250-a\r\n251 b\r\n250 c\r\n"), (BACK, REPLY)], 1),

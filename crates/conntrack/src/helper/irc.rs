@@ -1,11 +1,11 @@
 //! IRC: clients offer each other direct connections (DCC, Rollo's specification of 1994) in
 //! private messages (RFC 2812 section 3.3.1) that go through their servers.
 //!
-//! Only offers of the client count that has opened the connection, and only once it has said who
-//! it is (RFC 2812 section 3.1), as the first that it says. `RESUME` and `ACCEPT` name the port of
-//! an offer that was made before, so they announce nothing; nor do offers of port 0, which ask the
-//! other client to listen. Anybody may take an offer up: the client does not know from where the
-//! other will come.
+//! Only offers of the client that opened the connection count, and only after it has registered
+//! (RFC 2812 section 3.1) with its first lines. `RESUME` and `ACCEPT` name the port of an
+//! earlier offer, so they announce nothing; nor do offers of port 0, which ask the other client
+//! to listen. Any host may accept an offer, because the client does not know the address of the
+//! other.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -24,47 +24,47 @@ pub(super) const FACTS: Facts = Facts {
     classes: &[Class { name: "dcc", maximum: 8, timeout_s: 300 }],
 };
 
-/// Offers that name who listens.
+/// Offers that name the address and port of the listener.
 const OFFERS: [&[u8]; 5] = [b"SEND", b"CHAT", b"MOVE", b"TSEND", b"SCHAT"];
 /// The byte around a request of one client to another (CTCP).
 const QUOTE: u8 = 1;
 
-/// Lines of the client.
+/// The state of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Irc {
     lines: Stream,
     session: Session,
 }
 
-/// What the client has said of itself.
+/// The client's progress in registering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Session {
-    /// Nothing at all.
+    /// It has sent no line.
     #[default]
     Opening,
-    /// That it speaks IRC.
+    /// It has sent a command of IRC.
     Begun,
-    /// Its nickname.
+    /// It has sent its nickname.
     Named,
-    /// Its user.
+    /// It has sent its user name.
     Identified,
-    /// Both: it is registered, unless the server refuses.
+    /// It has sent both: it is registered, unless the server refuses.
     Registered,
 }
 
-/// A line, as far as registration goes.
+/// The command of a line, as far as registration goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Nick,
     User,
-    /// What may come before: PASS, the capabilities of IRCv3, encryption, and gateways from the web
-    /// that say for whom they come.
+    /// A command that may come before: PASS, the capabilities of IRCv3, encryption, and
+    /// gateways from the web that name their client.
     Before,
     Other,
 }
 
 impl Word {
-    /// `None` for a line without any.
+    /// `None` for a line without a word.
     fn of(line: &[u8]) -> Option<Self> {
         const BEFORE: [&[u8]; 4] = [b"PASS", b"CAP", b"STARTTLS", b"WEBIRC"];
         let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?;
@@ -79,7 +79,7 @@ impl Word {
 }
 
 impl Session {
-    /// What it comes to; `None` if this is no IRC.
+    /// The next state; `None` if this is not IRC.
     fn after(self, word: Word) -> Option<Self> {
         use Word::{Before, Nick, Other, User};
         Some(match (self, word) {
@@ -133,15 +133,15 @@ fn framing(bytes: &[u8]) -> Framing {
 struct Offer {
     address: IpAddr,
     port: u16,
-    /// Where address and port stand in the line.
+    /// The place of address and port in the line.
     place: Range<usize>,
 }
 
-/// `[:prefix] PRIVMSG target :^ADCC SEND file address port [size]^A`; the name of the file may
-/// be in quotes. An IPv4 address is one decimal number. Only behind a colon may a text have
-/// blanks (RFC 2812 section 2.3.1).
+/// Reads `[:prefix] PRIVMSG target :^ADCC SEND file address port [size]^A`. The name of the
+/// file may be in quotes. An IPv4 address is one decimal number. A text with blanks must have a
+/// colon in front (RFC 2812 section 2.3.1).
 fn offer(line: &[u8]) -> Option<Offer> {
-    // Servers pass over blanks in front.
+    // Servers skip leading blanks.
     let mut command = line.trim_ascii_start();
     if command.starts_with(b":") {
         command = after(command, b' ')?;
@@ -170,7 +170,7 @@ fn offer(line: &[u8]) -> Option<Offer> {
     Some(Offer { address, port, place })
 }
 
-/// Another address and port, with a blank between.
+/// Another address and port, with a blank between them.
 pub(super) fn rewrite(address: IpAddr, port: u16) -> Vec<u8> {
     let text = match address {
         IpAddr::V4(address) => format!("{} {port}", address.to_bits()),
@@ -186,7 +186,7 @@ fn address(text: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// What follows the first `byte`.
+/// The text behind the first `byte`.
 fn after(text: &[u8], byte: u8) -> Option<&[u8]> {
     Some(&text[text.iter().position(|&other| other == byte)? + 1..])
 }

@@ -9,7 +9,7 @@ const OWN: u32 = 0xc000_0201;
 
 const REGISTRATION: &str = "NICK a\r\nUSER a 0 * :a\r\n";
 
-/// The client has said who it is.
+/// A client that has registered.
 fn registered() -> Talk {
     let mut talk = Talk::new(Kind::Irc, protocol::TCP);
     assert!(talk.say(Direction::Original, REGISTRATION.as_bytes()).is_empty());

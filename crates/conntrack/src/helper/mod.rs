@@ -1,19 +1,18 @@
-//! Helpers: they read what the ends of a connection tell each other, and announce
-//! the further connections that the ends agree on.
+//! Helpers: they read the conversation on a connection, and announce the further connections
+//! that its ends agree on.
 //!
-//! A helper is attached when a connection opens: by the configuration, for a
-//! destination port, or by the expectation that the connection fulfils; never by a
-//! port alone. It sees each packet that tracking has accepted, in the order in which
-//! packets pass, so also what is sent again. It knows no table: bytes go in,
-//! requests come out. To add one: a file here with its facts and its state, and a
+//! A helper is attached when a connection opens: by the configuration, for a destination port;
+//! by a rule; or by the expectation that the connection fulfils. It sees each packet that tracking has
+//! accepted, also repeated ones, in the order in which packets pass. It knows no table: it gets
+//! bytes and returns requests. A new helper is a file here with its facts and its state, and a
 //! [`Kind`].
 //!
-//! A web page can have a browser send almost any bytes to any port, behind a first line that
-//! it can not choose, and can choose where segments begin. So what looks like an announcement
-//! counts only where the dialogue of the protocol has a place for it. A helper follows a TCP
-//! connection from its first byte, and leaves it when that speaks another
-//! protocol or when it has not seen how it was opened. Whatever a helper reads, nobody is
-//! expected at a privileged port or at a third party's address.
+//! A web page can make a browser send almost any bytes to any port, behind a first line that
+//! the page can not choose, and it can choose where segments begin. So bytes that look like an
+//! announcement count only where the dialogue of the protocol allows one. A helper follows a
+//! TCP connection from its first byte. It leaves the connection if that speaks another protocol
+//! or if it has not seen the beginning. Whatever a helper reads, it announces no privileged
+//! port and no address of a third party unless the operator allows that.
 
 mod amanda;
 mod broadcast;
@@ -68,17 +67,17 @@ pub enum Kind {
     Ras,
     /// H.323: call signalling.
     Q931,
-    /// H.323: control of the media of a call. Only [`Self::Q931`] can announce it.
+    /// H.323: control of the media of a call. Only [`Self::Q931`] announces it.
     H245,
 }
 
-/// What there is to know of a helper beside its state.
+/// The constants of a helper.
 pub(crate) struct Facts {
-    /// Name as the kernel has it.
+    /// Name as in the kernel.
     pub name: &'static str,
     /// Protocols that carry it.
     pub protocols: &'static [u8],
-    /// Assigned port; 0: none.
+    /// Assigned port; 0 if there is none.
     pub port: u16,
     /// Kinds of connections that it announces.
     pub classes: &'static [Class],
@@ -88,15 +87,15 @@ pub(crate) struct Facts {
 pub(crate) struct Class {
     /// Name for people.
     pub name: &'static str,
-    /// How many of them one connection, or one call that it carries, may expect at a time;
-    /// the oldest goes first.
+    /// Most of them that one connection, or one call on it, may expect at a time; the oldest
+    /// goes first.
     pub maximum: usize,
-    /// How long one is expected, seconds.
+    /// Lifetime of an expectation, seconds.
     pub timeout_s: u32,
 }
 
 impl Kind {
-    /// All that can be attached to a port.
+    /// All helpers that can be attached to a port.
     pub const ALL: &'static [Self] = &[
         Self::Amanda,
         Self::Ftp,
@@ -128,7 +127,7 @@ impl Kind {
         }
     }
 
-    /// Its state for a new connection.
+    /// The state of the helper for a new connection.
     pub(crate) fn start(self) -> Watcher {
         let state: Box<dyn Inspect> = match self {
             Self::Amanda => Box::<amanda::Amanda>::default(),
@@ -147,18 +146,18 @@ impl Kind {
         Watcher { kind: self, state: Some(state), starts: None }
     }
 
-    /// Name as the kernel has it.
+    /// Name as in the kernel.
     pub const fn name(self) -> &'static str {
         self.facts().name
     }
 
-    /// The port that is assigned to its protocol.
+    /// The assigned port of its protocol; 0 if there is none.
     pub const fn default_port(self) -> u16 {
         self.facts().port
     }
 
-    /// Another address and port in the place of `old`, as the helper's protocol writes them.
-    /// `None` where it can not: the protocols of these helpers have to do without.
+    /// Another address and port in the place of `old`, in the form of the helper's protocol.
+    /// `None` if the address can not be written there, or if the protocol has none to rewrite.
     pub(crate) fn rewrite(self, old: &[u8], address: IpAddr, port: u16) -> Option<Vec<u8>> {
         match self {
             Self::Ftp => ftp::rewrite(old, address, port),
@@ -170,7 +169,8 @@ impl Kind {
         }
     }
 
-    /// True if the operator has others than the ends of its connections announced.
+    /// True if the operator allows the helper to announce hosts other than the ends of its
+    /// connections.
     fn trusts_third_parties(self, settings: &Settings) -> bool {
         settings.expect_third_parties
             || match self {
@@ -185,7 +185,7 @@ impl Kind {
     }
 }
 
-/// Which connections are watched, by destination port.
+/// The helpers by destination port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Helpers(Vec<Attachment>);
 
@@ -204,16 +204,16 @@ pub enum AttachError {
     Taken {
         /// The port.
         port: u16,
-        /// Who has it.
+        /// Its helper.
         kind: Kind,
     },
-    /// Too many.
+    /// There are too many attachments.
     #[error("helpers are attached to {MAX_ATTACHMENTS} ports already, and that is the limit")]
     TooMany,
 }
 
 impl Helpers {
-    /// Has connections to `port`, opened from now on, watched.
+    /// Attaches a helper to connections to `port` that open from now on.
     ///
     /// # Errors
     /// [`AttachError`]; nothing is changed then.
@@ -236,21 +236,21 @@ impl Helpers {
         self.0.iter().map(|&Attachment { protocol, port, kind }| (protocol, port, kind))
     }
 
-    /// Who watches connections to a port.
+    /// The helper of connections to a port.
     pub fn of(&self, protocol: u8, port: u16) -> Option<Kind> {
         let found = self.0.iter().find(|it| (it.protocol, it.port) == (protocol, port));
         found.map(|attachment| attachment.kind)
     }
 }
 
-/// A helper with what it knows of one connection.
+/// A helper with its state for one connection.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     pub kind: Kind,
-    /// `None`: it has [left](Inspected::Left).
+    /// `None` if it has [left](Inspected::Left) the connection.
     pub state: Option<Box<dyn Inspect>>,
-    /// TCP: the number of the first byte of each direction, by [`Direction::index`], as far as
-    /// its SYN was seen. `None` before the first packet.
+    /// TCP: the sequence number of the first byte of each direction, by [`Direction::index`],
+    /// if its SYN was seen. `None` before the first packet.
     starts: Option<[Option<u32>; 2]>,
 }
 
@@ -258,7 +258,8 @@ impl Watcher {
     /// Memory of the largest state, bytes.
     pub const STATE_BYTES: usize = size_of::<sip::Sip>();
 
-    /// Has it read a packet, as [`Inspect::inspect`], until it leaves.
+    /// Lets the helper read a packet, see [`Inspect::inspect`]. After it has left it reads
+    /// nothing more.
     pub fn read(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let state = self.state.as_mut();
         let inspected = state.map_or(Inspected::Pass, |state| state.inspect(packet, ask));
@@ -266,9 +267,9 @@ impl Watcher {
         inspected
     }
 
-    /// Learns from a segment where the bytes of its sender begin; returns that for later ones
-    /// too. Only the packet that opens the connection says it of the opener: anybody could
-    /// forge a SYN afterwards, to have the beginning where it suits.
+    /// Learns from a SYN the number of its sender's first byte, and returns it for this and
+    /// later segments. For the opener only the first packet of the connection counts: otherwise
+    /// anybody could forge a later SYN to move the beginning.
     pub fn start_of(&mut self, direction: Direction, transport: &Transport) -> Option<u32> {
         let Transport::Tcp(tcp) = transport else { return None };
         let said = tcp.flags.contains(TcpFlags::SYN).then(|| tcp.sequence.wrapping_add(1));
@@ -288,52 +289,52 @@ impl Watcher {
 
 /// The part of a helper that reads packets.
 pub(crate) trait Inspect: Debug + Send {
-    /// Reads a packet of the connection, and asks for what it leads to, in this order.
+    /// Reads a packet of the connection, and calls `ask` with its requests, in order.
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected;
 }
 
-/// What a helper sees of a packet of a connection that it watches.
+/// A packet of a connection with a helper, as the helper sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched<'a> {
-    /// Seen from the opener of the connection.
+    /// Relative to the end that opened the connection.
     pub direction: Direction,
     /// Addresses and ports of this packet.
     pub source: IpAddr,
     pub destination: IpAddr,
     pub source_port: u16,
     pub destination_port: u16,
-    /// The address by which the receiver knows the sender: another than `source` if the
+    /// The address by which the receiver knows the sender: different from `source` if the
     /// connection is translated.
     pub seen_as: IpAddr,
-    /// Whom the packet is really for: another than `destination` if that is translated.
+    /// The real receiver of the packet: different from `destination` if that is translated.
     pub receiver: IpAddr,
-    /// Another end is what the receiver knows the sender by, or what it is really for.
+    /// True if either of these addresses, or its port, is different.
     pub is_translated: bool,
-    /// What is behind the transport header. Not empty; up to 64 KiB, so several
-    /// messages of a stream may be in it.
+    /// The bytes behind the transport header. It is not empty and has up to 64 KiB, so it may
+    /// contain several messages of a stream.
     pub payload: &'a [u8],
-    /// TCP: number of the first byte of the payload. `None` for datagrams.
+    /// TCP: sequence number of the first byte of the payload. `None` for datagrams.
     pub sequence: Option<u32>,
-    /// TCP: number of the first byte that the sender has said, if its SYN was seen.
+    /// TCP: sequence number of the sender's first byte, if its SYN was seen.
     pub start: Option<u32>,
-    /// The frame goes to many: broadcast or multicast.
+    /// The frame is broadcast or multicast.
     pub group: bool,
     /// Another connection has announced this one.
     pub is_expected: bool,
     pub settings: &'a Settings,
-    /// For what has to wait for the next segment.
+    /// The memory for messages that wait for the next segment.
     pub memory: &'a Memory,
-    /// What was announced before.
+    /// The earlier announcements of the connection.
     pub told: Told<'a>,
 }
 
 impl Watched<'_> {
-    /// How many bytes of a segment with this number come again, where `next` follows what was
-    /// read of its sender; negative: how many are missing in front of it.
+    /// How many bytes of a segment with this number were read before, where `next` follows the
+    /// last byte that was read; if negative, how many are missing in front of it.
     ///
     /// # Errors
-    /// The helper has to leave: the beginning was not seen, or it was forged, as nobody says
-    /// anything in front of its first byte.
+    /// [`Inspected::Left`]: the helper did not see the beginning, or the segment is forged,
+    /// because it lies in front of its sender's first byte.
     fn seen(&self, sequence: u32, next: Option<u32>) -> Result<i32, Inspected> {
         let picked_up = self.settings.expect_picked_up.then_some(sequence);
         let expected = next.or(self.start).or(picked_up).ok_or(Inspected::Left)?;
@@ -342,16 +343,17 @@ impl Watched<'_> {
     }
 }
 
-/// The first port that anybody may use. Below, services of hosts listen (RFC 6335 section 6).
+/// The first port that ordinary users may open. Services of hosts listen below it (RFC 6335
+/// section 6).
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
 impl Watched<'_> {
-    /// True if what the packet announces is not to be believed: it leads to a privileged port,
-    /// or to somebody for whom its sender can not speak.
+    /// True if an announcement of this packet is refused: it names a privileged port, or a host
+    /// for which the sender may not speak.
     pub fn refuses(&self, kind: Kind, announced: &Announced) -> bool {
         let Announced { destination, destination_port: port, .. } = *announced;
-        // What comes back to the port that has asked reaches nobody who did not speak. GRE has
-        // no ports.
+        // A packet to the port from which this one came reaches a program that has just spoken.
+        // GRE has no ports.
         let is_answer = self.sequence.is_none()
             && announced.protocol == protocol::UDP
             && (destination, port) == (self.source, self.source_port);
@@ -362,23 +364,23 @@ impl Watched<'_> {
             || !(kind.trusts_third_parties(settings) || self.speaks_for(kind, destination))
     }
 
-    /// True if the sender is the host that has an address, or may speak for it.
+    /// True if `address` is the sender's, or one that it may announce.
     fn speaks_for(&self, kind: Kind, address: IpAddr) -> bool {
         match kind {
-            // A call of PPTP is announced from both ends by its last message, whoever sends that,
-            // and a gatekeeper confirms where its endpoint has said that it can be called.
+            // The last message of a PPTP call announces both ends, whichever end sends it. A
+            // gatekeeper confirms the address at which its endpoint accepts calls.
             Kind::Pptp | Kind::Ras => {
                 [self.source, self.seen_as, self.destination, self.receiver].contains(&address)
             }
-            // An end that knows how others see it names the port that they see as well. It is not
-            // for us to translate that once more.
+            // An end that knows its translated address also names its translated port. That
+            // must not be translated once more.
             Kind::Sip => address == self.source,
             _ => address == self.source || address == self.seen_as,
         }
     }
 }
 
-/// What the ends of a translated connection have been told so far.
+/// The translations of earlier announcements on a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told<'a> {
     pub expectations: &'a Expectations,
@@ -387,70 +389,71 @@ pub(crate) struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// The place that an end has announced, where the other end was told `said`; else that.
+    /// The real place behind `said`, if an end has announced one that is translated to `said`;
+    /// else `said`.
     pub fn meant(&self, said: (IpAddr, u16)) -> (IpAddr, u16) {
         self.expectations.meant(self.master, said).unwrap_or(said)
     }
 }
 
-/// What a helper asks for.
+/// A request of a helper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Expect a connection.
     Expect(Announced),
-    /// Expect no longer what this connection has announced in these classes.
+    /// Withdraw the announcements of this connection in these classes.
     Withdraw {
         /// Indices into [`Kind::classes`].
         classes: RangeInclusive<u8>,
-        /// Only what this [call](Announced::call) has announced; `None`: all of it.
+        /// Only those of this [call](Announced::call); `None`: all.
         call: Option<u32>,
     },
-    /// Neither expect nor keep a call of GRE that this connection has announced, by the ends
-    /// with their own call ids.
+    /// End a call of GRE that this connection has announced, or stop expecting it. The ends
+    /// have their own call ids.
     End {
         /// One end.
         source: (IpAddr, u16),
         /// The other.
         destination: (IpAddr, u16),
     },
-    /// What waits for a confirmation in this class is confirmed, and expected from now on.
+    /// The announcements in this class that wait for a confirmation are confirmed.
     Confirm {
         /// Index into [`Kind::classes`].
         class: u8,
-        /// For how long, seconds.
+        /// Lifetime from now on, seconds.
         seconds: u32,
     },
-    /// Here stands an end, or a place that an end has announced: the receiver has to read what
-    /// it knows it by.
+    /// The message names an end of the connection, or a place that an end has announced, at
+    /// this place. The receiver has to read the address by which it knows that.
     Mention(Mention),
-    /// The receiver has to read something else here.
+    /// Replace these bytes for the receiver.
     Edit(Edit),
-    /// Here stands how many bytes another part of the packet has.
+    /// The message states the length of a part of itself at this place.
     Measure {
-        /// Where the number stands, in decimal digits.
+        /// The place of the number, in decimal digits.
         place: Range<usize>,
         /// The part.
         of: Range<usize>,
     },
-    /// Keep this connection so long if its protocol would keep it for less.
+    /// Keep this connection at least this long.
     Keep {
-        /// From now on.
+        /// Seconds from now on.
         seconds: u32,
     },
 }
 
-/// An address that a message names, and its port if that is named.
+/// An address that a message names, with its port if it names one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mention {
-    /// Where in the payload.
+    /// Its place in the payload.
     pub place: Range<usize>,
     pub address: IpAddr,
     pub port: Option<u16>,
-    /// What of both stands there.
+    /// Which of the two are written there.
     pub form: Form,
 }
 
-/// How an end is written.
+/// The form in which a message writes an address and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `192.0.2.1:5060`, `[2001:db8::1]:5060`
@@ -464,7 +467,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// An end, as it is written.
+    /// An address and port in this form.
     pub fn write(self, address: IpAddr, port: u16) -> Vec<u8> {
         let text = match (self, address) {
             (Self::Both, _) => SocketAddr::new(address, port).to_string(),
@@ -481,37 +484,38 @@ impl Form {
 pub(crate) struct Announced {
     /// Index into [`Kind::classes`] of the helper that announces it.
     pub class: u8,
-    /// Which of several conversations on the announcing connection it belongs to: the
-    /// maximum of a class holds for each. 0 where there is but one.
+    /// Number of the conversation on the announcing connection that it belongs to; the maximum
+    /// of a class holds for each conversation. 0 if there is only one.
     pub call: u32,
     /// Its protocol.
     pub protocol: u8,
-    /// Who will open it; `None`: anybody.
+    /// Address of its opener; `None`: any.
     pub source: Option<IpAddr>,
-    /// From which port; `None`: any.
+    /// Port of its opener; `None`: any.
     pub source_port: Option<u16>,
-    /// To whom.
+    /// Destination address.
     pub destination: IpAddr,
-    /// To which port.
+    /// Destination port.
     pub destination_port: u16,
-    /// Who will watch it.
+    /// Helper of the announced connection.
     pub helper: Option<Kind>,
-    /// It stands for any number of connections, until its time is over.
+    /// It stands for any number of connections, until it expires.
     pub permanent: bool,
-    /// Nobody is let in before it is [confirmed](Request::Confirm).
+    /// It is not found before it is [confirmed](Request::Confirm).
     pub waits: bool,
-    /// It is one of two, whose ports differ in the last bit only: the port that is named.
+    /// It is one of two whose ports differ in the last bit only; this is the port in the
+    /// message.
     pub pair_of: Option<u16>,
-    /// How long it is expected, seconds; `None`: as long as its class says.
+    /// Lifetime, seconds; `None`: that of its class.
     pub timeout_s: Option<u32>,
-    /// Where in the payload address and port stand; empty where they do not.
+    /// The place of address and port in the payload; empty if they are not in it.
     pub place: Range<usize>,
-    /// How it is translated when it comes.
+    /// The translation of the announced connection.
     pub follow: Option<Follow>,
 }
 
 impl Announced {
-    /// One connection of class 0, by anybody, that nobody watches.
+    /// One connection of class 0, opened by any host, without a helper.
     pub const fn new(protocol: u8, destination: IpAddr, destination_port: u16) -> Self {
         Self {
             class: 0,
@@ -532,20 +536,20 @@ impl Announced {
     }
 }
 
-/// What to do with a packet that was inspected.
+/// The fate of an inspected packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inspected {
-    /// It goes on.
+    /// It passes.
     Pass,
-    /// It ends in the middle of an announcement. It is dropped, so that the sender
-    /// sends it again together with the rest.
+    /// It ends in the middle of an announcement. It is dropped, so that the sender repeats it
+    /// together with the rest.
     Incomplete,
-    /// It goes on, and so does the connection, without the helper: another protocol is spoken,
-    /// or what is said from now on is encrypted, or the beginning was not seen.
+    /// It passes, and the helper leaves the connection: that speaks another protocol or is
+    /// encrypted from now on, or the beginning was not seen.
     Left,
 }
 
-/// The protocols of helpers that speak over both TCP and UDP, or one of them.
+/// The transports of helpers.
 const TCP: &[u8] = &[protocol::TCP];
 const UDP: &[u8] = &[protocol::UDP];
 const TCP_AND_UDP: &[u8] = &[protocol::TCP, protocol::UDP];

@@ -1,7 +1,7 @@
 //! PPTP (RFC 2637): calls between a network server (PNS) and an access concentrator (PAC) that
 //! a TCP connection opens and closes, and whose PPP frames travel in GRE version 1.
 //!
-//! Each end gives a call an id of its own, and GRE packets carry that of their receiver.
+//! Each end gives a call its own id, and GRE packets carry the id of their receiver.
 //!
 //! | message | from | means |
 //! | --- | --- | --- |
@@ -12,15 +12,15 @@
 //! | Call-Disconnect-Notify | PAC | it has ended, and so has its GRE connection |
 //! | Stop-Control-Connection-Request, -Reply | either | no more calls are possible |
 //!
-//! A call is announced from both ends, and whoever sends first takes both announcements.
-//! With the control connection all its calls end. Messages shorter than the RFC has them say
-//! nothing.
+//! A call is announced from both ends, and the end that sends first uses up both announcements.
+//! All calls end with their control connection. Messages that are shorter than in the RFC are
+//! ignored.
 //!
-//! The kernel's helper differs where it knows less: it takes the opener of the control
-//! connection for the PNS, whereas here the messages say who is; it has one call for each
-//! control connection, whatever ids Call-Disconnect-Notify and Call-Clear-Request name, and
-//! keeps what was asked for through Stop and Start; it takes 0 for an id that it has not
-//! heard; and it reads a message only where it is the first of a segment and ends in it.
+//! The kernel's helper knows less. It takes the opener of the control connection for the PNS,
+//! whereas here the messages tell which end it is. It has one call for each control connection,
+//! whatever ids Call-Disconnect-Notify and Call-Clear-Request name, and it keeps requested
+//! calls through Stop and Start. It takes 0 for an id that it has not read. It reads a message
+//! only if that is the first of a segment and ends in it.
 
 use std::net::IpAddr;
 
@@ -36,22 +36,22 @@ pub(super) const FACTS: Facts = Facts {
     name: "pptp",
     protocols: TCP,
     port: 1723,
-    // Of each call, from either end.
+    // For each call, from either end.
     classes: &[Class { name: "call", maximum: 2, timeout_s: 300 }],
 };
 
-/// Calls that are remembered of a control connection; of more, the first is forgotten.
+/// Most calls of a control connection that are remembered; beyond that the first is forgotten.
 const CALLS: usize = 16;
 
-/// Length of what all messages begin with, bytes (RFC 2637 section 2).
+/// Length of the header of all messages, bytes (RFC 2637 section 2).
 const HEADER: usize = 12;
 /// Control messages, the only type that is defined.
 const CONTROL: u16 = 1;
 const MAGIC_COOKIE: [u8; 4] = 0x1A2B_3C4D_u32.to_be_bytes();
-/// What was asked for was done (sections 2.2, 2.4, 2.8 and 2.10).
+/// Result code: the request was carried out (sections 2.2, 2.4, 2.8 and 2.10).
 const DONE: u8 = 1;
 
-/// What an end says.
+/// A control message with the fields that the helper uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     StartRequest,
@@ -75,7 +75,7 @@ struct Ids {
 }
 
 impl Message {
-    /// `None` for what is no message that matters here.
+    /// `None` for a message that the helper does not use.
     fn read(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| -> Option<u16> {
             Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
@@ -121,20 +121,20 @@ fn framing(bytes: &[u8]) -> Framing {
     }
 }
 
-/// What the ends have agreed on for the control connection.
+/// The state of the control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 enum Session {
     #[default]
     None,
     Requested,
     Confirmed,
-    /// One end has asked to stop.
+    /// An end has asked to stop.
     Stopping,
     /// An end has refused.
     Failed,
 }
 
-/// A call, which belongs to this end as PNS and to the other as PAC.
+/// A call. `pns` is the direction of packets from its PNS; the other end is the PAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Call {
     pns: Direction,
@@ -147,16 +147,17 @@ enum Stage {
     Outgoing { pns: u16 },
     /// The PAC offers it.
     Incoming { pac: u16 },
-    /// The PNS takes what was offered.
+    /// The PNS has accepted the offer.
     Accepted(Ids),
-    /// It is announced. `incoming`: the PAC offered it.
+    /// It is announced. `incoming`: the PAC had offered it.
     Up { ids: Ids, incoming: bool },
     /// It was announced and is about to end.
     Clearing(Ids),
 }
 
 impl Call {
-    /// A number of its own: the ids of the opener of the control connection and the other end.
+    /// A number for the call: the id of the opener of the control connection, and that of the
+    /// other end.
     fn number(&self, ids: Ids) -> u32 {
         let (opener, other) = match self.pns {
             Direction::Original => (ids.pns, ids.pac),
@@ -184,7 +185,7 @@ impl Stage {
     }
 }
 
-/// What is remembered of a control connection.
+/// The state of a control connection with its streams.
 #[derive(Debug, Default)]
 pub(super) struct Pptp {
     streams: Streams,
@@ -197,14 +198,14 @@ struct Control {
     calls: Vec<Call>,
 }
 
-/// Whose id stands in a message.
+/// The end that an id in a message belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Senders,
     Receivers,
 }
 
-/// Where ids stand in a message of a kind (sections 2.7 to 2.15).
+/// The offsets of the ids in a message of a kind (sections 2.7 to 2.15).
 const fn ids_of(kind: u8) -> &'static [(usize, Whose)] {
     match kind {
         7 | 9 | 12 | 13 => &[(12, Whose::Senders)],
@@ -214,14 +215,14 @@ const fn ids_of(kind: u8) -> &'static [(usize, Whose)] {
     }
 }
 
-/// True for the kinds in which an end says which id it gives a call.
+/// True for the kinds in which an end tells the id that it gives a call.
 const fn gives_id(kind: u8) -> bool {
     matches!(kind, 7..=10)
 }
 
 /// A message with the ids that the ends themselves gave their calls, although its sender knows
-/// the receiver's by another. What has to be edited for the receiver is asked for if the
-/// message begins at `at` of this packet; of what an earlier segment has begun the ids are gone.
+/// the receiver's by another. It requests the edits for the receiver if the message begins at
+/// `at` of this packet; a message that an earlier segment began can not be edited any more.
 fn as_meant(
     bytes: &[u8],
     at: Option<usize>,
@@ -245,7 +246,7 @@ fn as_meant(
             Whose::Senders if gives_id(kind) => {
                 let [from, to] = [packet.receiver, packet.seen_as].map(wire::mapped);
                 let way = Way { zone: master.zone, from, to };
-                // Without one the call clashes with another, and is not let through.
+                // If no id is free, the call clashes with another, and its packets are dropped.
                 expectations.give_call_id(master, (end, id), way).unwrap_or(id)
             }
             Whose::Senders => expectations.known_call_id(master, (end, id)),
@@ -275,7 +276,7 @@ impl Inspect for Pptp {
     }
 }
 
-/// What a message does to a call.
+/// The effect of a message on a call.
 struct Outcome {
     call: Call,
     ids: Ids,
@@ -323,7 +324,7 @@ impl Control {
         let other = from.reversed();
         match message {
             Message::StartRequest | Message::StartReply { .. } | Message::StopReply { .. } => {}
-            // Nobody answers any more what was asked for.
+            // No reply to earlier requests will come.
             Message::StopRequest => self.calls.retain(|call| call.stage.announced().is_some()),
             Message::Disconnect { pac } => self.disconnect(other, pac, tell),
             Message::IncomingReply { ids, accepted } => self.take(from, ids, accepted),
@@ -342,7 +343,7 @@ impl Control {
             Stage::Up { ids, .. } => ids.pns == id,
             _ => false,
         } && call.pns == pns);
-        // Said again, or the reply shows that it was not.
+        // A repeated request changes nothing; if the call is a new one, the reply will tell.
         if !known {
             self.remember(Call { pns, stage: Stage::Outgoing { pns: id } });
         }
@@ -430,7 +431,8 @@ impl Control {
         self.calls.iter().position(|call| call.pns == pns && is_it(call.stage))
     }
 
-    /// Adds a call; if there are too many, the oldest that is not up goes, or the oldest.
+    /// Adds a call. If there are too many, it forgets the oldest call that is not up, or else
+    /// the oldest.
     fn remember(&mut self, call: Call) {
         if self.calls.len() >= CALLS {
             let idle = self.calls.iter().position(|call| !matches!(call.stage, Stage::Up { .. }));

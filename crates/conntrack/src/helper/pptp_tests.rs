@@ -7,8 +7,8 @@ use crate::helper::talk::{CLIENT, SERVER, Talk};
 const THERE: Direction = Direction::Original;
 const BACK: Direction = Direction::Reply;
 
-/// A message as RFC 2637 draws it: the width of each field behind the header in bytes, and
-/// its value; `0` where nobody looks.
+/// A message as RFC 2637 draws it: the width of each field behind the header in bytes, and its
+/// value; `0` for fields that the helper does not read.
 pub(crate) fn message(kind: u16, fields: &[(usize, u64)]) -> Vec<u8> {
     let length = 12 + fields.iter().map(|(width, _)| width).sum::<usize>();
     let header = [(2, length as u64), (2, 1), (4, 0x1A2B_3C4D), (2, u64::from(kind)), (2, 0)];
@@ -21,7 +21,7 @@ pub(crate) fn message(kind: u16, fields: &[(usize, u64)]) -> Vec<u8> {
     bytes
 }
 
-/// What an end can say, field by field.
+/// The messages of an end, field by field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Says {
     /// Start-Control-Connection-Request, and the Reply with its result.
@@ -133,8 +133,8 @@ fn messages_are_as_long_as_the_rfc_has_them() {
 
 const OPENING: [(Direction, Says); 2] = [(THERE, Start), (BACK, Started(1))];
 
-/// What the helper asks for: `1>2`: a call is expected from the client with id 1 to the
-/// server with id 2, `2<1` the other way, `end 1 2`: it is over.
+/// The request of the helper as text. `1>2`: a call is expected from the client with id 1 to
+/// the server with id 2; `2<1`: in the opposite direction; `end 1 2`: it is over.
 fn text(request: &Request) -> String {
     let name = |address: IpAddr| if address.to_string() == CLIENT { "c" } else { "s" };
     let end = |(address, id): (IpAddr, u16)| format!("{}{id}", name(address));
@@ -319,7 +319,7 @@ proptest! {
         prop_assert_eq!(requests.join(" "), asked(&said));
     }
 
-    /// Whatever is said, what ends was announced before, and nothing else is remembered.
+    /// Only announced calls end, and the helper remembers nothing else, for any messages.
     #[test]
     fn only_what_was_announced_ends(said in prop::collection::vec(any_word(), 0..200)) {
         let mut announced = std::collections::HashSet::new();

@@ -1,6 +1,6 @@
-//! SANE (network protocol 1.05, chapter 5): the reply to `SANE_NET_START` names the port where
-//! the scanner's host hands out the picture. It counts if the client has begun as this protocol
-//! does.
+//! SANE (network protocol 1.05, chapter 5): the reply to `SANE_NET_START` names the port at
+//! which the scanner's host offers the picture. It counts if the client has begun in this
+//! protocol.
 
 use wire::protocol;
 
@@ -16,12 +16,12 @@ pub(super) const FACTS: Facts = Facts {
 
 /// The first request of a client: `SANE_NET_INIT` with a version of the protocol, 1.x.
 const INIT: [u8; 5] = [0, 0, 0, 0, 1];
-/// `SANE_NET_START` and its handle follow in one word each.
+/// A request `SANE_NET_START`: this word, and a handle in the next.
 const START: [u8; 4] = [0, 0, 0, 7];
 const REQUEST_BYTES: u32 = 8;
 
-/// Requests and replies take turns, so each begins where the direction changes. Their lengths
-/// need not be known.
+/// Requests and replies take turns, so each begins where the direction changes. The helper need
+/// not know their lengths.
 #[derive(Debug, Default)]
 pub(super) struct Sane {
     session: Session,
@@ -32,7 +32,7 @@ pub(super) struct Sane {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Session {
-    /// The client has to say what it speaks.
+    /// The client has to send its first request.
     #[default]
     Opening,
     Open,
@@ -40,7 +40,7 @@ enum Session {
     Asked,
 }
 
-/// What one end says before the other does.
+/// The bytes that one end sends before the other does.
 #[derive(Debug)]
 struct Turn {
     direction: Direction,
@@ -48,7 +48,7 @@ struct Turn {
     length: u32,
     /// Its first two words.
     words: [u8; 8],
-    /// A part of it was not seen.
+    /// A part of it is missing.
     is_cut: bool,
 }
 
@@ -76,7 +76,7 @@ impl Turn {
 }
 
 impl Session {
-    /// The other end speaks: what was said before is over.
+    /// The state after this turn, when the other end speaks.
     fn after(self, turn: &Turn) -> Self {
         match self {
             Self::Opening => Self::Opening,
@@ -100,7 +100,7 @@ impl Inspect for Sane {
         };
         let Some(fresh) = payload.get(seen.max(0) as usize..).filter(|fresh| !fresh.is_empty())
         else {
-            // Sent again.
+            // These bytes were read before.
             return Inspected::Pass;
         };
         *next = Some(sequence.wrapping_add(payload.len() as u32));

@@ -12,7 +12,7 @@ const READY: &[u8] = &[0, 0, 0, 0, 1, 0, 0, 3];
 const STARTS: &[u8] = &[0, 0, 0, 7, 0, 0, 0, 5];
 const STARTED: &[u8] = &[0, 0, 0, 0, 0, 0, 0x9c, 0x41, 0, 0, 0x12, 0x34, 0, 0, 0, 0];
 
-/// Both ends know that they speak SANE.
+/// A conversation that has begun with SANE's first request.
 fn begun() -> Talk {
     let mut talk = Talk::new(Kind::Sane, protocol::TCP);
     for (direction, bytes) in [(THERE, INIT), (BACK, READY)] {
@@ -21,7 +21,7 @@ fn begun() -> Talk {
     talk
 }
 
-/// The ports that are announced by turns, each in pieces.
+/// The ports that these turns announce, each turn sent in pieces.
 fn announced(turns: &[(Direction, &[u8])], piece: usize) -> Vec<u16> {
     let mut talk = begun();
     let mut ports = Vec::new();

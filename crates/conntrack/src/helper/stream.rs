@@ -1,4 +1,4 @@
-//! Messages out of TCP segments, however the sender cuts them.
+//! Puts messages together from TCP segments, however the sender cuts them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::{Inspected, Watched};
 use crate::Direction;
 
-/// The longest message that is looked at when it comes in several segments, bytes.
+/// Longest message that is kept until its last segment comes, bytes.
 const LONGEST: usize = 8192;
 
-/// Segments whose beginning is remembered, because they may be sent again.
+/// Most segments whose start is remembered, because the sender may repeat them.
 const REMEMBERED: usize = 4;
 
-/// What the beginning of a message says about its end.
+/// The result of reading the beginning of a message.
 pub(crate) enum Framing {
-    /// It is so many bytes long, at least 1.
+    /// The message has this many bytes, at least 1.
     Length(usize),
-    /// So many bytes say nothing, and a message may follow.
+    /// This many bytes have no meaning; a message may follow.
     Filler(usize),
     /// More bytes have to come.
     Unknown,
@@ -24,34 +24,35 @@ pub(crate) enum Framing {
     Garbage,
 }
 
-/// One direction of a TCP connection as a row of messages.
+/// One direction of a TCP connection as a sequence of messages.
 ///
-/// It begins with the first byte, or with the first segment if `stateway_expect_picked_up` has
-/// connections followed whose beginning was not seen. Until a message has come, whatever is
-/// none ends it for good: another protocol is spoken, and what looks like a message where a
-/// segment begins may be its data. Afterwards, behind a gap or what is no message, the
-/// next segment is taken to begin with one, as most senders do.
+/// It begins with the first byte, or with the first segment that is seen if
+/// `stateway_expect_picked_up` lets helpers follow such connections. Until a message has come,
+/// bytes that are no message end it for good: the connection speaks another protocol, and bytes
+/// at the start of a segment that look like a message may be its data. Afterwards, behind a gap
+/// or behind garbage, the next segment is taken to begin with a message, as with most senders.
 ///
-/// It keeps what has come of a message that is not complete, at most [`LONGEST`] bytes and
-/// as [`Memory`] allows. A longer message is passed over if its length is known. A segment that
-/// is sent again is read by itself if it begins where a message was known to begin.
+/// It keeps the part of an incomplete message that has come, at most [`LONGEST`] bytes and if
+/// [`Memory`] allows it. A longer message is skipped if its length is known. A repeated segment
+/// is read by itself if it begins where a message was known to begin.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     /// The sequence number after the last byte that was seen.
     next: Option<u32>,
     /// The beginning of a message.
     kept: Option<Kept>,
-    /// Bytes to come of a message that is passed over.
+    /// Remaining bytes of a message that is skipped.
     skip: usize,
-    /// A message has come.
+    /// True if a message has come.
     pub heard: bool,
-    /// Where the last segments began that began with a message, the last first.
+    /// The starts of the last segments that began with a message, latest first.
     starts: [Option<u32>; REMEMBERED],
 }
 
 impl Stream {
-    /// Takes in a segment and calls `each` with every message that it completes, and where
-    /// in the payload that message begins unless it began in an earlier one.
+    /// Takes in a segment and calls `each` with every message that it completes. The second
+    /// argument is the offset of that message in the payload, `None` if it began in an earlier
+    /// one.
     pub fn feed(
         &mut self,
         packet: &Watched<'_>,
@@ -67,14 +68,14 @@ impl Stream {
             Err(inspected) => return inspected,
         };
         if seen < 0 && !self.heard {
-            // The beginning comes first.
+            // The beginning has to come first.
             return Inspected::Pass;
         }
         if seen < 0 {
             let is_between = self.kept.is_none() && self.skip == 0;
             let starts = self.starts;
             *self = Self { heard: true, starts, ..Self::default() };
-            // What fills the gap begins with a message, too.
+            // The bytes that fill the gap begin with a message too.
             is_between.then(|| self.remember(sequence.wrapping_add_signed(seen)));
         } else if seen as usize >= payload.len() {
             if self.heard && self.starts.contains(&Some(sequence)) {
@@ -90,7 +91,7 @@ impl Stream {
         self.read(payload, seen.max(0) as usize, memory, framing, each)
     }
 
-    /// Reads a segment whose first bytes were seen before.
+    /// Reads a segment whose first `seen` bytes were read before.
     fn read(
         &mut self,
         payload: &[u8],
@@ -118,7 +119,8 @@ impl Stream {
                     let (message, behind) = rest.split_at(length.max(1));
                     if matches!(framed, Framing::Length(_)) {
                         self.heard = true;
-                        // What came before counts, whatever else stands in its place now.
+                        // The bytes that came first count, so the message is here only if the
+                        // same bytes are.
                         let is_here =
                             |at: &usize| *at >= old || payload[*at..].starts_with(message);
                         each(message, payload.len().checked_sub(rest.len()).filter(is_here));
@@ -133,7 +135,7 @@ impl Stream {
                     }
                     return Inspected::Pass;
                 }
-                // Where it ends nobody knows any more if it can not be kept.
+                // If the beginning can not be kept, the end of the message can not be found.
                 Framing::Unknown => {
                     self.kept = if rest.len() < LONGEST { memory.keep(rest) } else { None };
                     return self.kept.as_ref().map_or(Inspected::Left, |_| Inspected::Pass);
@@ -152,7 +154,7 @@ impl Stream {
         }
     }
 
-    /// How many of the next bytes belong to a message that is passed over.
+    /// How many of the next bytes belong to a message that is skipped.
     fn passed_over(&mut self, fresh: usize) -> usize {
         let bytes = self.skip.min(fresh);
         self.skip -= bytes;
@@ -160,7 +162,7 @@ impl Stream {
     }
 }
 
-/// Both directions of a TCP connection as rows of messages, by [`Direction::index`].
+/// Both directions of a TCP connection as sequences of messages, by [`Direction::index`].
 #[derive(Debug, Default)]
 pub(crate) struct Streams([Stream; 2]);
 
@@ -175,8 +177,8 @@ impl Streams {
         self.0[packet.direction.index()].feed(packet, framing, each)
     }
 
-    /// The same for protocols in which the opener of the connection is the first who speaks:
-    /// where it is not, another protocol is spoken.
+    /// The same for protocols in which the opener of the connection speaks first. If the other
+    /// end does, the connection speaks another protocol.
     pub fn feed_in_turn(
         &mut self,
         packet: &Watched<'_>,
@@ -191,21 +193,21 @@ impl Streams {
     }
 }
 
-/// What all helpers of a gateway keep of messages that have not come whole. Only segments
-/// that cut a message touch it. Clones share it.
+/// The memory for incomplete messages of all helpers of a gateway. Only segments that cut a
+/// message use it. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory(Arc<AtomicUsize>);
 
 impl Memory {
-    /// The most that is kept, bytes. What would go beyond passes unread.
+    /// Most bytes that are kept; messages beyond that pass unread.
     const MOST: usize = 16 << 20;
-    /// What a kept beginning costs beside its bytes, about.
+    /// Approximate cost of a kept beginning beside its bytes.
     const EACH: usize = 64;
 
     fn keep(&self, bytes: &[u8]) -> Option<Kept> {
         let cost = Self::EACH + bytes.len();
         let before = self.0.fetch_add(cost, Ordering::Relaxed);
-        // Returns the cost when it goes.
+        // Dropping it returns the cost.
         let mut kept = Kept { bytes: Vec::new(), cost, memory: self.clone() };
         (before + cost <= Self::MOST).then(|| {
             kept.bytes = bytes.to_vec();

@@ -5,7 +5,8 @@ use crate::helper::Told;
 use crate::helper::talk::{nothing_told, some_connection};
 use crate::{Direction, Settings};
 
-/// Messages whose first two bytes say how many follow; 255 begins none.
+/// Messages whose first two bytes are the number of the following bytes; no message begins with
+/// 255.
 fn framing(bytes: &[u8]) -> Framing {
     match *bytes {
         [255, ..] => Framing::Garbage,
@@ -19,11 +20,11 @@ struct Reader {
     stream: Stream,
     memory: Memory,
     messages: Vec<(Vec<u8>, Option<usize>)>,
-    /// Of the first byte: that of the first segment, unless it is said.
+    /// Sequence number of the first byte; by default that of the first segment.
     start: Option<u32>,
     picked_up: bool,
     left: bool,
-    /// Another than that of most tests.
+    /// The framing, if it is not that of most tests.
     framing: Option<fn(&[u8]) -> Framing>,
 }
 
@@ -78,7 +79,8 @@ fn message(length: u16, fill: u8) -> Vec<u8> {
     [&length.to_be_bytes()[..], &vec![fill; length.into()]].concat()
 }
 
-/// Of two ways to say the same bytes the first counts, and it has gone on.
+/// If a repeated segment has other bytes, those that came first count, because they have
+/// passed.
 #[test]
 fn a_message_that_began_before_does_not_begin_in_what_comes_again_with_other_bytes() {
     let mut reader = Reader::default();

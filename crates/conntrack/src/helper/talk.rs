@@ -12,7 +12,7 @@ pub(crate) const CLIENT: &str = "192.0.2.1";
 pub(crate) const SERVER: &str = "198.51.100.2";
 pub(crate) const CLIENT_PORT: u16 = 40000;
 
-/// Nothing is expected.
+/// An empty table.
 pub(crate) fn nothing_told() -> Expectations {
     Expectations::new(HashKey(1, 2))
 }
@@ -26,29 +26,29 @@ pub(crate) fn some_connection() -> FlowKey {
 /// The two ends of a connection with a helper between them.
 pub(crate) struct Talk {
     state: Box<dyn Inspect>,
-    /// Of the next byte of each end; `None` over UDP.
+    /// Sequence numbers of the next byte of each end; `None` over UDP.
     pub numbers: Option<[u32; 2]>,
     pub ends: [(IpAddr, u16); 2],
     pub settings: Settings,
     pub memory: Memory,
     expectations: Expectations,
     master: FlowKey,
-    /// The datagrams go to all.
+    /// The datagrams are broadcast or multicast.
     pub group: bool,
     /// Another connection has announced this one.
     pub is_expected: bool,
     kind: Kind,
-    /// Of the first byte of each end.
+    /// Sequence numbers of the first byte of each end.
     starts: [Option<u32>; 2],
     /// The helper has left.
     pub left: bool,
-    /// Announcements that are not to be believed.
+    /// Number of announcements that were refused.
     pub refused: usize,
 }
 
 impl Talk {
     pub fn new(kind: Kind, protocol: u8) -> Self {
-        // They come round soon.
+        // The numbers wrap round soon.
         let numbers = (protocol == protocol::TCP).then_some([u32::MAX - 20; 2]);
         Self {
             state: kind.start().state.unwrap(),
@@ -70,12 +70,13 @@ impl Talk {
         }
     }
 
-    /// The opening was not seen.
+    /// A connection whose opening was not seen.
     pub fn picked_up(self) -> Self {
         Self { starts: [None; 2], ..self }
     }
 
-    /// What the helper asks for when an end says more, without what is refused.
+    /// Sends more bytes of an end. Returns the requests of the helper, without refused
+    /// announcements.
     pub fn say(&mut self, direction: Direction, payload: &[u8]) -> Vec<Request> {
         let (from, to) = (direction.index(), direction.reversed().index());
         let ((source, source_port), (destination, destination_port)) =
@@ -116,7 +117,7 @@ impl Talk {
         asked
     }
 
-    /// What it announces, in pieces, without where that stands.
+    /// Sends some pieces. Returns the announcements, without their place in the payload.
     pub fn announced<'a>(
         &mut self,
         direction: Direction,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The decimal number at the beginning, after blanks, and what follows it. `None` without a
+/// The decimal number at the beginning, after blanks, and the text behind it. `None` without a
 /// digit and above 32 bits.
 pub(crate) fn number(text: &[u8]) -> Option<(u32, &[u8])> {
     let text = text.trim_ascii_start();
@@ -11,7 +11,7 @@ pub(crate) fn number(text: &[u8]) -> Option<(u32, &[u8])> {
     Some((number, &text[digits..]))
 }
 
-/// Where a part of a text stands in it.
+/// The range of a part of a text.
 pub(crate) fn place(text: &[u8], part: &[u8]) -> Range<usize> {
     let start = part.as_ptr().addr().saturating_sub(text.as_ptr().addr());
     start..start + part.len()
@@ -29,7 +29,7 @@ impl<'a> Lines<'a> {
         Self { rest: text, folded: false }
     }
 
-    /// A line that begins with a blank belongs to the line before it.
+    /// Joins a line that begins with a blank to the line before it.
     #[must_use]
     pub fn folded(self) -> Self {
         Self { folded: true, ..self }

@@ -16,10 +16,10 @@ pub(super) const FACTS: Facts = Facts {
 const READ: u16 = 1;
 const WRITE: u16 = 2;
 
-/// How a file may be sent, RFC 1350 section 1.
+/// Transfer modes, RFC 1350 section 1.
 const MODES: [&[u8]; 3] = [b"octet", b"netascii", b"mail"];
 
-/// TFTP has nothing to remember.
+/// TFTP needs no state.
 #[derive(Debug)]
 pub(super) struct Tftp;
 
@@ -35,7 +35,7 @@ impl Inspect for Tftp {
     }
 }
 
-/// Opcode, file name and mode, the latter two with a zero behind them.
+/// True for an opcode, a file name and a mode, the latter two with a zero behind them.
 fn is_request(payload: &[u8]) -> bool {
     let Some((opcode, texts)) = payload.split_first_chunk() else { return false };
     let mut texts = texts.split_inclusive(|&byte| byte == 0);

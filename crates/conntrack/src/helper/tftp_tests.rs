@@ -55,7 +55,7 @@ fn requests_announce_an_answer_from_any_port() {
         b"\0\x01file\0octet",
         b"\0\x01\0octet\0",
         b"\0\x01file\0octets\0",
-        // STUN, of which a browser chooses a part: its length, and other texts behind it.
+        // STUN in which a browser chooses the length and the texts behind it.
         b"\0\x01\x01\x04\x21\x12\xa4\x42transaction-\0\x06\x01name of a user\0\0",
         b"\0\x03\0\x01data\0data\0",
         b"\0\x04\0\x01",

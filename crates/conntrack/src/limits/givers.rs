@@ -1,10 +1,10 @@
-//! Which tables of a worker have a connection that gives way.
+//! The tables of a worker that have a candidate for eviction.
 
-/// Places in a word.
+/// Bits of a word.
 const WORD: u16 = 64;
 
-/// The tables that have candidates, by the limit that they make room in. Each table tells
-/// when it gets its first and when it loses its last, so who needs one need not ask them all.
+/// The tables with candidates, for each limit. A table reports its first candidate and the loss
+/// of its last, so a search need not visit the tables.
 #[derive(Debug, Default)]
 pub(crate) struct Givers(Vec<Places>);
 
@@ -17,7 +17,7 @@ struct Places {
 }
 
 impl Givers {
-    /// Says whether the table at `place` has candidates in a group.
+    /// Records whether the table at `place` has candidates in a group.
     pub fn set(&mut self, group: usize, place: u16, has: bool) {
         if self.0.len() <= group {
             if !has {
@@ -28,15 +28,15 @@ impl Givers {
         self.0[group].set(place, has);
     }
 
-    /// The table at `place` has left.
+    /// Removes the table at `place`.
     pub fn forget(&mut self, place: u16) {
         for places in &mut self.0 {
             places.set(place, false);
         }
     }
 
-    /// The next table with candidates in a group, the one at `after` last. Takes the same
-    /// time however many there are.
+    /// The next table with candidates in a group, from the one behind `after` on, round to
+    /// `after`. Takes constant time.
     pub fn next(&self, group: usize, after: u16) -> Option<u16> {
         let places = self.0.get(group)?;
         places.first_from(after.wrapping_add(1)).or_else(|| places.first_from(0))

@@ -1,17 +1,16 @@
-//! How many TCP connections are in their handshake, which is when the SYN proxy begins.
+//! The number of TCP connections in their handshake, which decides when the SYN proxy starts.
 
 use flow::Zone;
 
-/// Half-open TCP connections by zone, of one table or of all of a worker.
+/// Half-open TCP connections by zone, of one table or of all tables of a worker.
 ///
-/// They are always counted: a proxy that is switched on in a flood knows of what the flood
-/// has opened. Zones without any have no place here, so the memory is that of the zones
-/// that had some at a time.
+/// They are always counted, so a proxy that is switched on during a flood knows the connections
+/// that the flood has opened. Only zones with half-open connections have an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HalfOpen(Vec<(Zone, u64)>);
 
 impl HalfOpen {
-    /// Those of a zone.
+    /// The number in a zone.
     pub fn get(&self, zone: Zone) -> u64 {
         self.find(zone).map_or(0, |at| self.0[at].1)
     }

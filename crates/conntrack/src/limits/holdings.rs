@@ -1,4 +1,4 @@
-//! How many ports each source has of those that there are towards one destination.
+//! The number of translated ports that each source uses towards one destination.
 
 use std::num::NonZeroU32;
 
@@ -10,42 +10,45 @@ use super::sources::prefix;
 const LINES: usize = 1 << 14;
 /// Counters of a line.
 const CELLS: u32 = 16;
-/// Ports of a pool that a source may always have with each worker, as counts may be too high.
+/// Ports of a pool that a source may always have at each worker, because counts may be too
+/// high.
 const ALWAYS: u64 = 16;
 
-/// An odd number that spreads what it multiplies.
+/// An odd factor that spreads the bits of its argument.
 const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
 
-/// The ports that there are for the connections of a rule towards one destination, by a keyed
-/// hash of both.
+/// The ports for the connections of a rule towards one destination, identified by a keyed hash
+/// of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pool(NonZeroU32);
 
-/// What a source has of a pool.
+/// The share of a source in a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stake {
     pool: Pool,
     pub source: NatSource,
 }
 
-/// Whose connections are counted together: those of an IPv4 address, or of the first 64 bits of an
-/// IPv6 address, in one zone.
+/// A source for this count: an IPv4 address, or the first 64 bits of an IPv6 address, in one
+/// zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NatSource {
     prefix: u64,
     zone: Zone,
 }
 
-/// The translated connections of a worker, counted by pool, and by source in each pool.
+/// The translated connections of a worker, counted for each pool, and for each source in each
+/// pool.
 ///
-/// All of them are counted, in 1 MiB from the first on, so nobody is left out for want of room. In
-/// return counters are shared: each count is the least of two counters, and never too low
-/// (a sketch as that of Cormode and Muthukrishnan, 2005). With half a million connections it is
-/// some 8 too high.
+/// The table has a fixed size of 1 MiB from the first connection on, so no source is left out
+/// for lack of room. In return counters are shared: each count is the lesser of two counters,
+/// which is never too low (a sketch as that of Cormode and Muthukrishnan, 2005). With half a
+/// million connections it is about 8 too high.
 #[derive(Debug, Default)]
 pub(crate) struct Holdings {
     lines: Vec<Line>,
-    /// Tables of the worker, and of the gateway; 0 where there is one alone.
+    /// Number of tables of the worker, and of the gateway; the latter is 0 if there is only one
+    /// table.
     tables: u32,
     all_tables: u32,
 }
@@ -55,20 +58,20 @@ pub(crate) struct Holdings {
 struct Line([u32; CELLS as usize]);
 
 impl Pool {
-    /// The pool with this hash.
+    /// The pool for this hash.
     pub fn of(hash: u64) -> Self {
         Self(NonZeroU32::new((hash >> 32) as u32).unwrap_or(NonZeroU32::MIN))
     }
 }
 
 impl Stake {
-    /// That of a connection of this originator.
+    /// The stake of the originator of a connection.
     pub fn of(pool: Pool, KeyedPacket { key, sender }: KeyedPacket) -> Self {
         let prefix = prefix(key.endpoint(sender), key.family);
         Self { pool, source: NatSource { prefix, zone: key.zone } }
     }
 
-    /// Where it is counted. The pool is a secret, so nobody can aim at another's place.
+    /// The place of its counter. The pool is a secret, so nobody can aim at another's place.
     fn place(&self) -> u32 {
         let NatSource { prefix, zone } = self.source;
         let salt = u64::from(zone.0) << 32 | u64::from(self.pool.0.get());
@@ -80,7 +83,7 @@ impl Stake {
 }
 
 impl Holdings {
-    /// Says how many tables the gateway has, of which this worker has those that it adopts.
+    /// Sets the number of tables of the gateway, which the workers divide among them.
     pub fn set_all_tables(&mut self, tables: u32) {
         self.all_tables = tables;
     }
@@ -104,7 +107,7 @@ impl Holdings {
         }
     }
 
-    /// One less that was counted.
+    /// Counts a connection less.
     pub fn leave(&mut self, stake: &Stake) {
         debug_assert!(self.held(stake) > 0, "a connection leaves that nobody has counted");
         for place in [stake.pool.0.get(), stake.place()] {
@@ -116,12 +119,12 @@ impl Holdings {
         }
     }
 
-    /// How many ports a source has of a pool, with this worker.
+    /// The number of ports that a source has of a pool at this worker.
     pub fn held(&self, stake: &Stake) -> u32 {
         self.count(stake.place())
     }
 
-    /// The part of so many ports that is this worker's: that of its tables.
+    /// The share of this worker in `ports` ports, in proportion to its tables.
     pub fn part(&self, ports: u32) -> u32 {
         match self.all_tables {
             0 => ports,
@@ -129,9 +132,10 @@ impl Holdings {
         }
     }
 
-    /// True if a source may have one more of a pool of so many ports. That is so while it has less
-    /// than `share` percent of what it has and what is free (a threshold that follows what is free,
-    /// as that of Choudhury and Hahne, 1998), or fewer than are kept free of one source.
+    /// True if a source may have one more of a pool of `ports` ports. It may while it has less
+    /// than `share` percent of the sum of its own and the free ports (a threshold that follows
+    /// the free ports, as that of Choudhury and Hahne, 1998), or less than the minimum that
+    /// every source may have.
     pub fn allows(&self, stake: &Stake, ports: u32, share: u32) -> bool {
         let (held, all, share) = (u64::from(self.held(stake)), u64::from(ports), u64::from(share));
         let free = all.saturating_sub(self.count(stake.pool.0.get()).into());
@@ -144,10 +148,10 @@ impl Holdings {
         self.lines.get(line).map_or(0, |line| line.0[one].min(line.0[other]))
     }
 
-    /// Connections that are counted.
+    /// Number of connections that are counted.
     #[cfg(test)]
     pub fn total(&self) -> usize {
-        // Two counters for each of two counts.
+        // Each connection counts in two counters for its pool and in two for its source.
         self.lines.iter().flat_map(|line| line.0).map(|count| count as usize).sum::<usize>() / 4
     }
 

@@ -20,7 +20,7 @@ fn host(number: u16) -> Ipv4Addr {
     Ipv4Addr::from(0xc000_0200 + u32::from(number))
 }
 
-/// As many as a source gets of so many.
+/// Takes as many ports as a source may have of `ports`; returns their number.
 fn take(holdings: &mut Holdings, stake: &Stake, ports: u32, share: u32) -> u32 {
     let mut got = 0;
     while holdings.count(stake.pool.0.get()) < ports && holdings.allows(stake, ports, share) {
@@ -35,11 +35,12 @@ fn a_source_gets_its_share_and_leaves_the_rest_to_others() {
     let key = |number| stake(7 << 32, host(number), 1, 0);
     let mut holdings = Holdings::default();
     assert_eq!(take(&mut holdings, &key(1), 1000, SHARE), 940);
-    // The next has the same part of what is left, and so on.
+    // Each further source gets the same share of the remaining ports.
     let others: Vec<u32> =
         (2..8).map(|number| take(&mut holdings, &key(number), 1000, SHARE)).collect();
     assert_eq!(others, [60, 0, 0, 0, 0, 0]);
-    // What the first gives back is not its own again before as much is free as before.
+    // The first gives back ports. It can not take them again before as many are free as at
+    // first.
     (0..100).for_each(|_| holdings.leave(&key(1)));
     assert!(holdings.allows(&key(3), 1000, SHARE));
     assert_eq!(take(&mut holdings, &key(1), 1000, SHARE), 44);
@@ -51,7 +52,7 @@ fn a_source_that_is_alone_gets_the_share_that_is_set() {
         let mut holdings = Holdings::default();
         assert_eq!(take(&mut holdings, &stake(7 << 32, host(1), 1, 0), 10_000, share), most);
     }
-    // Of a few it gets what counts can be wrong by.
+    // In a small pool it gets `ALWAYS` ports, because a count can be too high by that many.
     let mut holdings = Holdings::default();
     assert_eq!(take(&mut holdings, &stake(7 << 32, host(1), 1, 0), 100, 1), ALWAYS as u32);
 }
@@ -76,7 +77,7 @@ fn two_that_want_all_get_the_same() {
             }
         }
     }
-    // 9 times what is free: 474 of 1000 each.
+    // A source may have 9 times the number of free ports: 474 of 1000 each.
     assert_eq!(got, [474, 474]);
 }
 
@@ -102,13 +103,13 @@ fn a_worker_has_the_part_of_its_tables() {
     assert_eq!(holdings.part(256), 63);
 }
 
-/// Holds counts against those of a map; returns how much they are too high on average.
+/// Compares the counts with those of a map; returns by how much they are too high on average.
 fn compare(seed: u64, connections: u32) -> f64 {
     let mut holdings = Holdings::default();
     let mut model: HashMap<(u64, u16), u32> = HashMap::new();
     let key = |number: u32| {
         let mixed = (u64::from(number) ^ seed).wrapping_mul(FACTOR);
-        // One of ten is towards one of few destinations.
+        // Every tenth connection is towards one of few destinations.
         let pool = if number.is_multiple_of(10) { mixed % 8 } else { mixed >> 20 };
         (pool.wrapping_mul(FACTOR), number as u16 % 500)
     };

@@ -1,4 +1,4 @@
-//! How many half-open connections each source has, in a bounded memory.
+//! The number of half-open connections of each source, in bounded memory.
 
 use std::hash::Hasher;
 
@@ -11,13 +11,13 @@ const SETS: usize = 4096;
 /// Sources of a set: two cache lines.
 const WAYS: usize = 8;
 
-/// Half-open connections by source and zone. A source is an IPv4 address or the first 64
-/// bits of an IPv6 address, because whoever has one address of such a network has all.
+/// Half-open connections by source and zone. A source is an IPv4 address or the first 64 bits
+/// of an IPv6 address, because a host with one address of such a network can use all of them.
 ///
-/// The memory is 512 KiB for each worker, from the first connection that is counted on.
-/// There is room for [`Sources::MOST`] sources at a time; connections of a source that
-/// finds no room are not counted and not limited. Those that send the most are there
-/// before a flood of spoofed sources begins, and against the flood early drop helps.
+/// The memory is 512 KiB for each worker, from the first counted connection on. There is room
+/// for [`Sources::MOST`] sources at a time; connections of a source that finds no room are
+/// neither counted nor limited. The sources that send the most are already counted before a
+/// flood of spoofed sources begins, and early drop helps against the flood.
 #[derive(Debug)]
 pub struct Sources {
     sets: Vec<[Source; WAYS]>,
@@ -28,7 +28,7 @@ pub struct Sources {
 #[derive(Clone, Copy, Debug, Default)]
 struct Source {
     prefix: u64,
-    /// 0: nobody.
+    /// 0 in a free entry.
     half_open: u32,
     zone: Zone,
     is_v6: bool,
@@ -40,23 +40,22 @@ impl Sources {
     /// Most sources that one worker counts at a time.
     pub const MOST: usize = SETS * WAYS;
 
-    /// Nobody has any.
+    /// No source has a connection.
     pub(super) const fn new(secret: HashKey) -> Self {
         Self { sets: Vec::new(), secret, workers: 1 }
     }
 
-    /// How many workers share the limit. A source's connections are spread over the
-    /// workers by a hash, and each worker allows its share, rounded up: a source is
-    /// refused at the limit if its connections are spread evenly, earlier if they are not,
-    /// and has never more than the limit and one for each worker. With 0 workers nobody is
-    /// limited.
+    /// Sets the number of workers that share the limit. A hash spreads a source's connections
+    /// over the workers, and each worker allows its share, rounded up. So a source is refused
+    /// at the limit if its connections are spread evenly, and earlier otherwise; it never has
+    /// more than the limit plus one for each worker. With 0 workers there is no limit.
     pub fn set_workers(&mut self, workers: u32) {
         self.workers = workers;
     }
 
-    /// Counts one more half-open connection of a source with `limit` on all workers
-    /// together. `Some(true)`: counted, `Some(false)`: there was no room to count it,
-    /// `None`: the source is at its limit.
+    /// Counts one more half-open connection of a source, which may have `limit` on all workers
+    /// together. `Some(true)`: counted; `Some(false)`: there was no room to count it; `None`:
+    /// the source is at its limit.
     pub(crate) fn count(
         &mut self,
         source: Endpoint,
@@ -81,7 +80,7 @@ impl Sources {
         Some(free.map(|free| *free = Source { half_open: 1, ..wanted }).is_some())
     }
 
-    /// One connection less that was counted.
+    /// Counts a connection less.
     pub(crate) fn discount(&mut self, source: Endpoint, family: Family, zone: Zone) {
         let wanted = Source::of(source, family, zone);
         let known = self.set(&wanted).iter_mut().find(|known| known.is(&wanted));
@@ -98,15 +97,15 @@ impl Sources {
         &mut self.sets[hasher.finish() as usize % SETS]
     }
 
-    /// Half-open connections that are counted.
+    /// Number of half-open connections that are counted.
     #[cfg(test)]
     pub(crate) fn total(&self) -> u64 {
         self.sets.iter().flatten().map(|source| u64::from(source.half_open)).sum()
     }
 }
 
-/// What of an address tells its source from others: all of an IPv4 address, the first 64 bits of
-/// an IPv6 address.
+/// The part of an address that identifies its source: all of an IPv4 address, the first 64 bits
+/// of an IPv6 address.
 pub(super) fn prefix(source: Endpoint, family: Family) -> u64 {
     let address = u128::from_be_bytes(source.address);
     match family {

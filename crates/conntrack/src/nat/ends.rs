@@ -1,11 +1,11 @@
-//! The two ends of a connection as its packets name them.
+//! The two ends of a connection in the addresses of its packets.
 
 use flow::{Endpoint, FlowKey, KeyedPacket, Side};
 use wire::{Place, Readdress};
 
 use crate::Direction;
 
-/// Both ends, as packets of the originator name them.
+/// Both ends, in the addresses of the originator's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     pub source: Endpoint,
@@ -13,12 +13,12 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// The ends of a flow that `sender` has opened.
+    /// The ends of a flow whose originator is `sender`.
     pub fn of(key: &FlowKey, sender: Side) -> Self {
         Self { source: key.end(sender), destination: key.end(sender.opposite()) }
     }
 
-    /// The same ends, as packets of the other direction name them.
+    /// The same ends in the addresses of the other direction's packets.
     pub const fn reversed(self) -> Self {
         Self { source: self.destination, destination: self.source }
     }
@@ -29,11 +29,11 @@ impl Ends {
     }
 }
 
-/// What a translation does to the packets of one direction. An end that is `None` stays.
+/// The effect of a translation on the packets of one direction. An end with `None` stays.
 ///
 /// The destination changes before a packet is routed and the source after that, as in the
-/// kernel, so rules and routes see the host that it is really for, and rules of the forward
-/// stage the one that it is really from.
+/// kernel. So rules and routes see the real receiver, and rules of the forward stage the real
+/// sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Halves {
     /// New destination.
@@ -43,7 +43,7 @@ pub struct Halves {
 }
 
 impl Halves {
-    /// What a connection that leaves as `translated` does to its packets.
+    /// The effect of a connection that leaves as `translated` on its packets.
     pub(crate) fn between(original: &Ends, translated: &Ends, direction: Direction) -> Self {
         let new = |before: Endpoint, after: Endpoint| {
             (before != after).then_some(Place { address: after.address, port: after.port })
@@ -66,27 +66,28 @@ impl Halves {
         *self == Self::default()
     }
 
-    /// For the packet before it is routed.
+    /// The change of the packet before it is routed.
     pub const fn before_routing(&self) -> Readdress {
         Readdress { source: None, destination: self.destination }
     }
 
-    /// For the packet after it was routed.
+    /// The change of the packet after it was routed.
     pub const fn after_routing(&self) -> Readdress {
         Readdress { source: self.source, destination: None }
     }
 
-    /// For the packet, all at once.
+    /// Both changes of the packet.
     pub const fn whole(&self) -> Readdress {
         Readdress { source: self.source, destination: self.destination }
     }
 
-    /// For what an ICMP error that goes in this direction quotes
-    /// ([`Readdress::apply_to_quoted`]): a packet that was on its way in the other one, which
-    /// becomes what its sender has sent. The error's own addresses change as those of any
-    /// packet of the direction, so one from a router behind a translated destination comes in
-    /// the name of that, as with the kernel: nobody outside could tell whom the router speaks
-    /// of (RFC 5508 section 4.2).
+    /// The change of the packet that an ICMP error in this direction quotes
+    /// ([`Readdress::apply_to_quoted`]). The quoted packet travelled in the other direction;
+    /// the change turns it back into the packet that its sender has sent. The error's own
+    /// addresses change as those of any packet of the direction. So an error from a router
+    /// behind a translated destination comes in the name of that destination, as with the
+    /// kernel: otherwise nobody outside could tell which host the router means (RFC 5508
+    /// section 4.2).
     pub const fn quoted(&self) -> Readdress {
         Readdress { source: self.destination, destination: self.source }
     }

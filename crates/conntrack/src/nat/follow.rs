@@ -1,5 +1,5 @@
-//! Connections that a translated one announces: what the other end is told, and how they are
-//! translated when they come.
+//! Connections that a translated connection announces: the addresses that the other end learns
+//! for them, and their translation.
 
 use std::net::IpAddr;
 
@@ -11,40 +11,41 @@ use crate::Direction;
 use crate::helper::{Announced, Mention};
 use crate::limits::ip_address;
 
-/// How an announced connection is translated: as the one that has announced it, the other way
-/// round.
+/// The translation of an announced connection: that of the announcing connection, in the
+/// opposite direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Follow {
-    /// Whom it is really for.
+    /// The real destination.
     pub destination: Option<(IpAddr, u16)>,
-    /// Whom it has to be from: its receiver knows its peer by this address.
+    /// The new source: its receiver knows its peer by this address.
     pub source: Option<IpAddr>,
-    /// The call id by which that knows it, of a call.
+    /// For a call, the call id by which its receiver knows the source.
     pub source_port: Option<u16>,
-    /// The interface whose address the announcing connection has borrowed.
+    /// The interface whose address the announcing connection uses.
     pub interface: Option<u32>,
 }
 
 /// The ends of a packet on both sides of the gateway.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passage {
-    /// As it came.
+    /// On arrival.
     pub came: Ends,
-    /// As it leaves.
+    /// On departure.
     pub leaves: Ends,
 }
 
-/// A change of what a packet carries.
+/// A change of a packet's payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
-    /// What goes: bytes of what is behind the transport header.
+    /// The range of the payload behind the transport header that is replaced.
     pub place: std::ops::Range<usize>,
-    /// What comes in its place.
+    /// The bytes that replace it.
     pub text: Vec<u8>,
 }
 
 impl Passage {
-    /// Packets of a direction of the connection `original` that leaves as `leaves_as`.
+    /// The ends of packets of a direction of the connection `original`, which leaves as
+    /// `leaves_as`.
     pub fn of(original: &KeyedPacket, leaves_as: &KeyedPacket, direction: Direction) -> Self {
         let ends = |it: &KeyedPacket| Ends::of(&it.key, it.sender);
         let (original, leaves) = (ends(original), ends(leaves_as));
@@ -54,13 +55,13 @@ impl Passage {
         }
     }
 
-    /// True if the packet leaves with other ends.
+    /// True if the packet leaves with other ends than it came with.
     pub fn changes(&self) -> bool {
         self.came != self.leaves
     }
 
-    /// What the receiver knows the end by that is mentioned; `None` if it is no end of the
-    /// packet.
+    /// The address and port by which the receiver knows the mentioned end; `None` if it is no
+    /// end of the packet.
     pub fn known_by(&self, mention: &Mention) -> Option<(IpAddr, u16)> {
         let Self { came, leaves } = self;
         let is_it = |end: &flow::Endpoint| {
@@ -72,8 +73,8 @@ impl Passage {
         Some((ip_address(now.address, family_of(mention.address)), now.port))
     }
 
-    /// What is announced, as it will come: with the addresses that the other end knows. Its
-    /// port is still that which was announced. `None` if nothing of it is translated.
+    /// The announced connection with the addresses that the other end knows. Its port is still
+    /// the announced one. `None` if no address of it is translated.
     pub fn announced(&self, announced: &Announced, interface: Option<u32>) -> Option<Announced> {
         let Self { came, leaves } = self;
         let is = |address: IpAddr, end: [u8; 16]| mapped(address) == end;
@@ -106,16 +107,16 @@ impl Passage {
 /// An end of a call.
 #[derive(Clone, Copy)]
 struct CallEnd {
-    /// The address that it has.
+    /// Its real address.
     real: [u8; 16],
-    /// That by which the other end knows it.
+    /// The address by which the other end knows it.
     known: [u8; 16],
     direction: Direction,
 }
 
 impl Passage {
-    /// What is announced of a call, by a packet of a direction, as it will come. `known` says
-    /// by which id the other end knows that of an end.
+    /// The announced call, from a packet of a direction, with the addresses and ids that the
+    /// other end knows. `known` returns the id by which the other side knows an end's own id.
     pub fn call(
         &self,
         announced: &Announced,
@@ -153,7 +154,8 @@ impl Passage {
         })
     }
 
-    /// The address that an end has which the sender of the packet knows by another.
+    /// The real address for one by which the sender of the packet knows its receiver; other
+    /// addresses stay.
     pub fn real(&self, address: [u8; 16]) -> [u8; 16] {
         let is_receiver = address == self.came.destination.address;
         if is_receiver { self.leaves.destination.address } else { address }

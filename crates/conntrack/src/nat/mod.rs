@@ -1,15 +1,16 @@
-//! Translation: which addresses and ports the packets of a connection get (RFC 3022,
-//! RFC 4787, RFC 5382, RFC 5508).
+//! Translation: choosing the addresses and ports of a connection's packets (RFC 3022, RFC 4787,
+//! RFC 5382, RFC 5508).
 //!
-//! A rule asks for a translation with a [`Request`]; [`Table::translate`](crate::Table::translate)
-//! chooses for it while the connection's first packet is being judged, so a connection is never
-//! seen with one translation and then with another. Its replies have a key of their own then,
-//! by which the table finds it too.
+//! A rule asks for a translation with a [`Request`].
+//! [`Table::translate`](crate::Table::translate) chooses it while the rules judge the
+//! connection's first packet, so no packet leaves with another translation than the later ones.
+//! From then on the replies have a key of their own, by which the table finds the connection
+//! too.
 //!
 //! A reply has to find its bucket before anybody has looked at a table. So each bucket gives
-//! away the ports of a [`Block`] of its own: the destination port of a reply names the bucket.
-//! That has a price that RFC 4787 (REQ-1) would rather not pay: one port of a client gets
-//! different ports towards different destinations, because these are of different buckets.
+//! away only the ports of its own [`Block`]: the destination port of a reply names the bucket.
+//! That has a price, which RFC 4787 (REQ-1) advises against: one port of a client gets
+//! different ports towards different destinations, because these belong to different buckets.
 
 mod ends;
 mod follow;

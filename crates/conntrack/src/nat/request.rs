@@ -1,4 +1,4 @@
-//! What a rule asks for.
+//! The translation that a rule asks for.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use wire::{Family, mapped};
 use super::Supply;
 use crate::limits::Pool;
 
-/// Which end of a connection's packets changes, seen from its originator.
+/// The end of a connection that changes, as its originator's packets name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// Whom they are from: source translation, masquerade.
+    /// The sender: source translation, masquerade.
     Source,
-    /// Whom they are for: destination translation, redirect.
+    /// The receiver: destination translation, redirect.
     Destination,
 }
 
@@ -32,35 +32,34 @@ pub struct Ports {
     last: u16,
 }
 
-/// A translation that is wanted.
+/// A translation that a rule asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which end changes.
+    /// The end that changes.
     pub end: End,
-    /// The addresses to choose from; `None`: the packet's own. Of another family than the
-    /// packet's they leave it as it is.
+    /// The addresses to choose from; `None`: the packet's own. Addresses of another family have
+    /// no effect.
     pub addresses: Option<Addresses>,
     /// The ports to choose from, or the identifiers of ICMP. `None`: a source keeps its port if
-    /// that is free and of the bucket's block, and gets another of the block otherwise; a
-    /// destination keeps it.
+    /// that is free and in the bucket's block, and gets another of the block otherwise; a
+    /// destination keeps its port.
     pub ports: Option<Ports>,
-    /// The port is chosen at random, also where the packet's own would do. The kernel's
-    /// `random` and `fully-random` are both this.
+    /// True to choose the port at random, also if the packet's own would do. This stands for
+    /// the kernel's `random` and for its `fully-random`.
     pub random: bool,
-    /// The address is chosen by the client alone, so a client has the same address towards
-    /// all destinations.
+    /// True to choose the address by the client alone, so that a client has the same address
+    /// towards all destinations.
     pub persistent: bool,
-    /// The bits that the addresses do not have in common stay as they are: a network is mapped
-    /// onto another, host by host.
+    /// True to keep the bits in which the addresses differ: this maps one network onto another,
+    /// host by host.
     pub netmap: bool,
-    /// The connection lives no longer than this interface keeps its address: a masquerade.
-    /// The number is the kernel's.
+    /// For a masquerade the kernel's number of the interface: the connection ends when the
+    /// interface loses its address.
     pub interface: Option<u32>,
 }
 
 impl Addresses {
-    /// From `first` to `last`; `None` if they are of two families or there is none between
-    /// them.
+    /// From `first` to `last`; `None` if they are of two families or in the wrong order.
     pub fn new(first: IpAddr, last: IpAddr) -> Option<Self> {
         let family = |address: IpAddr| if address.is_ipv4() { Family::V4 } else { Family::V6 };
         let number = |address| u128::from_be_bytes(mapped(address));
@@ -81,13 +80,13 @@ impl Addresses {
         self.family
     }
 
-    /// True for one of them, in the mapped form.
+    /// True if the range contains this address (in the mapped form).
     pub fn contains(&self, address: [u8; 16]) -> bool {
         (self.first..=self.last).contains(&u128::from_be_bytes(address))
     }
 
-    /// The address that a number stands for: each has as many numbers as any other, or one
-    /// more.
+    /// The address for a number. All addresses get the same share of the numbers, up to a
+    /// difference of one.
     pub(super) fn pick(&self, number: u128) -> [u8; 16] {
         let offset = match (self.last - self.first).checked_add(1) {
             Some(count) => number % count,
@@ -96,18 +95,18 @@ impl Addresses {
         (self.first + offset).to_be_bytes()
     }
 
-    /// The one behind an address of them, round.
+    /// The address behind `address`; behind the last one follows the first.
     pub(super) fn next(&self, address: [u8; 16]) -> [u8; 16] {
         let number = u128::from_be_bytes(address);
         if number >= self.last { self.first.to_be_bytes() } else { (number + 1).to_be_bytes() }
     }
 
-    /// How many there are, at most `most`.
+    /// Number of addresses, at most `most`.
     pub(super) fn count_up_to(&self, most: u128) -> u128 {
         (self.last - self.first).saturating_add(1).min(most)
     }
 
-    /// The address in the network of these that `address` is in its own.
+    /// The address that corresponds to `address` in the network of this range.
     pub(super) fn map(&self, address: [u8; 16]) -> [u8; 16] {
         let host = self.first ^ self.last;
         (self.first & !host | u128::from_be_bytes(address) & host).to_be_bytes()
@@ -115,25 +114,26 @@ impl Addresses {
 }
 
 impl Ports {
-    /// From `first` to `last`; `None` if there is none between them.
+    /// From `first` to `last`; `None` if they are in the wrong order.
     pub const fn new(first: u16, last: u16) -> Option<Self> {
         if first <= last { Some(Self { first, last }) } else { None }
     }
 
-    /// The first.
+    /// The first port.
     pub const fn first(self) -> u16 {
         self.first
     }
 
-    /// The last.
+    /// The last port.
     pub const fn last(self) -> u16 {
         self.last
     }
 }
 
 impl Request {
-    /// A number for the ports of the request towards one destination, of a connection whose
-    /// packets leave so: those that it names, or those of the bucket.
+    /// A hash that identifies the ports of the request towards one destination, for a
+    /// connection that leaves as `leaves_as`: the ports that the request names, or those of the
+    /// bucket.
     pub fn pool_hash(
         &self,
         leaves_as: &KeyedPacket,
@@ -147,12 +147,12 @@ impl Request {
         hash(&pool.key) ^ u64::from(last)
     }
 
-    /// The same as what is counted by it.
+    /// The same as the key of a count.
     pub(crate) fn pool(&self, leaves_as: &KeyedPacket, supply: Supply<'_>) -> Pool {
         Pool::of(self.pool_hash(leaves_as, supply))
     }
 
-    /// A translation of an end that leaves everything as it is.
+    /// A translation of an end that changes nothing.
     pub const fn of(end: End) -> Self {
         Self {
             end,

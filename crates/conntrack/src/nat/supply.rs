@@ -1,11 +1,10 @@
-//! From what a translation is chosen, and in which order.
+//! The candidates of a translation, and their order.
 
 use flow::{Endpoint, FlowKey};
 
 use super::{Addresses, End, Ends, Ports, Request};
 
-/// Other addresses of a range that are tried when the ports of one are used up. Each takes as
-/// many tries as the block has ports.
+/// Most addresses of a range that are tried. Each takes as many tries as the block has ports.
 const MOST_ADDRESSES: u128 = 4;
 
 /// The ports that a bucket may give away: each `stride`-th of a range.
@@ -16,23 +15,24 @@ pub struct Block {
     len: u32,
 }
 
-/// What a choice is made from.
+/// The resources of a choice.
 #[derive(Clone, Copy)]
 pub struct Supply<'a> {
-    /// Ports of the bucket.
+    /// The ports of the bucket.
     pub block: Block,
-    /// A random number, another for each connection. It decides only what is to be random.
+    /// A random number for each connection. It decides only choices that have to be random.
     pub seed: u64,
-    /// The hash of a flow, as the table's packets bring it.
+    /// The hash of a flow, the same as for the table's packets.
     pub hash: &'a dyn Fn(&FlowKey) -> u64,
 }
 
 impl Block {
-    /// All ports that a client may have: there is one bucket.
+    /// All ports for a gateway with one bucket.
     pub const ALL: Self = Self { first: 1024, stride: 1, len: 64512 };
 
     /// The ports `p` in a range with `p & (buckets - 1) == bucket`. `buckets` is a power of
-    /// two; for more than 65536 of them, or where the range is too short, there may be none.
+    /// two. The block may be empty if there are more than 65536 buckets or if the range is too
+    /// short.
     pub fn of_bucket(range: Ports, bucket: u32, buckets: u32) -> Self {
         debug_assert!(buckets.is_power_of_two() && bucket < buckets);
         let (first, last) = (u32::from(range.first()), u32::from(range.last()));
@@ -40,7 +40,7 @@ impl Block {
         Self::spaced(first + ahead, last, buckets)
     }
 
-    /// From `first` on to `last`, each `stride`-th.
+    /// Every `stride`-th port from `first` to `last`.
     fn spaced(first: u32, last: u32, stride: u32) -> Self {
         match u16::try_from(first) {
             Ok(first) if u32::from(first) <= last => {
@@ -50,7 +50,7 @@ impl Block {
         }
     }
 
-    /// Those that lie in a range as well.
+    /// The ports of the block that also lie in a range.
     #[must_use]
     pub fn within(self, range: Ports) -> Self {
         let Self { first, stride, len } = self;
@@ -62,46 +62,46 @@ impl Block {
         Self::spaced(first + steps * stride, last.min(range.last().into()), stride)
     }
 
-    /// How many there are.
+    /// Number of ports.
     pub const fn len(self) -> u32 {
         self.len
     }
 
-    /// The first; another in each bucket.
+    /// The first port, which is different in each bucket.
     pub(crate) const fn first(self) -> u16 {
         self.first
     }
 
-    /// True if there is none.
+    /// True if there are no ports.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// True for one of them.
+    /// True for a port of the block.
     pub fn contains(self, port: u16) -> bool {
         let Some(ahead) = u32::from(port).checked_sub(self.first.into()) else { return false };
         ahead.is_multiple_of(self.stride) && ahead / self.stride < self.len
     }
 
-    /// True if a port lies between the first and the last of them, so that other buckets may
-    /// have it.
+    /// True if a port lies between the first and the last of the block, so that it belongs to
+    /// the block of some bucket.
     pub(crate) fn spans(self, port: u16) -> bool {
         let ahead = u32::from(port).checked_sub(self.first.into());
         ahead.is_some_and(|ahead| self.len > 0 && ahead <= (self.len - 1) * self.stride)
     }
 
-    /// The one behind `at` others, counted round.
+    /// The port at position `at`, counted round.
     fn nth_round(self, at: u32) -> u16 {
-        // Within the range that it was made of.
+        // It lies within the range of the block.
         self.first.wrapping_add((at % self.len.max(1) * self.stride) as u16)
     }
 
-    /// All of them once, from a random one on.
+    /// All ports once, beginning at a position that `start` chooses.
     pub(crate) fn all_from(self, start: u64) -> impl Iterator<Item = u16> {
         (0..self.len).map(move |at| self.nth_from(start, at))
     }
 
-    /// Of these the one behind `at` others.
+    /// The port at position `at` of these.
     fn nth_from(self, start: u64, at: u32) -> u16 {
         self.nth_round((start % u64::from(self.len.max(1))) as u32 + at)
     }
@@ -113,8 +113,8 @@ impl From<Ports> for Block {
     }
 }
 
-/// Where a translation of a connection may lead, the best first: `ends` is where it leads
-/// now. Finite, and without duplicates if the packet's own port is not counted.
+/// The candidates for a translation of a connection, best first. `ends` are its present ends.
+/// The list is finite, and has no duplicates apart from the packet's own port.
 pub(crate) fn candidates(
     request: Request,
     key: FlowKey,
@@ -124,8 +124,8 @@ pub(crate) fn candidates(
     candidates_behind(0, request, key, ends, supply).map(|(_, ends)| ends)
 }
 
-/// The same without those in the first places, and with each the number of places up to it: a
-/// search that begins again there need not look at the first. Some places hold none.
+/// The same without the first `places`, each with the number of places up to and including its
+/// own: a later search can continue from there. Some places hold no candidate.
 pub(crate) fn candidates_behind(
     places: usize,
     request: Request,
@@ -167,7 +167,7 @@ fn addresses(
     let (first, count) = match range {
         None => (own, 1),
         Some(range) if request.netmap => (range.map(own), 1),
-        // A source that needs no other keeps its address, as with the kernel.
+        // A source in the range keeps its address, as with the kernel.
         Some(range) if request.end == End::Source && range.contains(own) => {
             (own, range.count_up_to(MOST_ADDRESSES))
         }
@@ -176,14 +176,14 @@ fn addresses(
             (first, range.count_up_to(MOST_ADDRESSES))
         }
     };
-    // Who wants one address for a client wants no other for want of ports.
+    // A rule that wants one address for a client wants no other when its ports run out.
     let count = if request.persistent || request.end == End::Destination { 1 } else { count };
     std::iter::successors(Some(first), move |&address| Some(range?.next(address)))
         .take(count as usize)
 }
 
 /// A number that is the same for all connections of a client, or of a client with a
-/// destination, and the same with all workers.
+/// destination, and the same at all workers.
 fn spread(request: Request, key: &FlowKey, ends: Ends, supply: Supply<'_>) -> u128 {
     let client = Endpoint { port: 0, ..ends.source };
     let other = if request.persistent { client } else { Endpoint { port: 0, ..ends.destination } };
@@ -195,14 +195,14 @@ fn spread(request: Request, key: &FlowKey, ends: Ends, supply: Supply<'_>) -> u1
 /// The ports to try for each address.
 #[derive(Clone, Copy)]
 struct PortChoice {
-    /// The packet's own first.
+    /// The packet's own port; tried first if present.
     keep: Option<u16>,
-    /// Then these.
+    /// The ports that are tried then.
     others: Block,
-    /// From the first on, and not from anywhere.
+    /// True to start with the first port of `others`, false to start anywhere.
     in_order: bool,
-    /// Then those of a rule that are of other blocks. Whether their buckets have given them away
-    /// is not known here, so each connection begins with another.
+    /// The ports of the rule that belong to other blocks; tried last. This worker does not know
+    /// whether their buckets have given them away, so each connection begins with another.
     shared: Option<Ports>,
 }
 
@@ -215,12 +215,13 @@ impl PortChoice {
             return as_it_is;
         }
         let others = match (request.end, request.ports) {
-            // An identifier belongs to the end that asks, so it is no port of this one.
+            // An identifier belongs to the end that asks, so the destination of a query has no
+            // port.
             (End::Destination, _) if key.is_query() => return as_it_is,
             (End::Destination, None) => return as_it_is,
             (End::Destination, Some(range)) => range.into(),
             (End::Source, None) => block,
-            // What the rule says goes before what the block says.
+            // The range of the rule goes before the block.
             (End::Source, Some(range)) => block.within(range),
         };
         let shared = request.ports.filter(|_| request.end == End::Source);
@@ -231,21 +232,21 @@ impl PortChoice {
         Self { keep: may_stay.then_some(own), others, in_order, shared }
     }
 
-    /// How many places there are.
+    /// Number of places.
     fn places(self) -> usize {
         let shared = self.shared.map_or(0, |range| Block::from(range).len());
         usize::from(self.keep.is_some()) + (self.others.len() + shared) as usize
     }
 
-    /// All of them but those in the first places, each with its own: first of all from `start` on,
-    /// the shared ones from `of_shared`.
+    /// The ports from place `first` on, each with its place. The ports of `others` begin at
+    /// `start`, the shared ones at `of_shared`.
     fn ports(self, first: usize, start: u64, of_shared: u64) -> impl Iterator<Item = (usize, u16)> {
         let start = if self.in_order { 0 } else { start };
         let shared = self.shared.map_or(Self::NONE, Block::from);
         let kept = usize::from(self.keep.is_some());
         (first..self.places()).filter_map(move |place| {
             let Some(at) = place.checked_sub(kept) else { return Some((place, self.keep?)) };
-            // Fewer than there are ports, both.
+            // Both are less than the number of ports.
             let at = at as u32;
             let port = match at.checked_sub(self.others.len()) {
                 None => self.others.nth_from(start, at),

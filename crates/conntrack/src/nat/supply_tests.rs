@@ -7,7 +7,7 @@ use wire::{Family, mapped, protocol};
 use super::*;
 
 proptest! {
-    /// A search that goes on finds what is left, and in the same order.
+    /// A search that continues finds the remaining candidates in the same order.
     #[test]
     fn what_is_behind_a_place_is_the_rest(
         (own, first, count) in (1..u16::MAX, 1..60_000_u16, 1..300_u16),

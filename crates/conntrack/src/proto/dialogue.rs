@@ -1,4 +1,4 @@
-//! Two ends that talk through a table, byte by byte.
+//! A dialogue of two ends through a table, for tests of trackers.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ pub struct Dialogue {
     expectations: Expectations,
     tunnels: KnownTunnels,
     last: Option<FlowKey>,
-    /// Of the packets that come.
+    /// The epoch of the packets.
     pub map_epoch: u16,
-    /// Why the last packet was refused.
+    /// The reason why the last packet was refused.
     pub why: Option<Why>,
 }
 
@@ -55,8 +55,8 @@ impl Dialogue {
         }
     }
 
-    /// Tracks a packet whose first four bytes will be the ports. The answer is its class
-    /// with the reason, then state, timeout and flags of the connection.
+    /// Tracks a packet whose first four bytes are replaced by the ports. Returns its class or
+    /// the reason, then state, timeout and flags of the connection.
     pub fn says(&mut self, from: Direction, transport: &[u8]) -> String {
         let frame = self.frame(from, transport);
         self.sees(&frame)
@@ -135,7 +135,7 @@ impl Dialogue {
     }
 }
 
-/// Plays packets in turn and compares all that the table says.
+/// Plays packets in turn and compares the answers of the table.
 pub fn play(dialogue: &mut Dialogue, lines: &[(Direction, Vec<u8>, &str)]) {
     for (at, (from, packet, expected)) in lines.iter().enumerate() {
         assert_eq!(dialogue.says(*from, packet), *expected, "packet {at}");

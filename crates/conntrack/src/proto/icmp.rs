@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 queries: a flow is a question and its answers.
+//! ICMP and ICMPv6 queries: a flow is a query and its answers.
 
 use flow::DropReason;
 use wire::{Family, IcmpQuery};
@@ -6,12 +6,12 @@ use wire::{Family, IcmpQuery};
 use super::Input;
 use crate::Why;
 
-/// Only a question opens a flow.
+/// Only a query opens a flow.
 pub(super) fn open(query: IcmpQuery) -> Result<(), Why> {
     if query.reply { Err(DropReason::IcmpNotQuery.into()) } else { Ok(()) }
 }
 
-/// The two versions have a timeout each, seconds.
+/// The timeout for the version of ICMP, seconds.
 pub(super) fn timeout(input: &Input<'_>) -> u32 {
     match input.network.family {
         Family::V4 => input.settings.timeouts.icmp,

@@ -1,4 +1,4 @@
-//! The protocols: what each keeps of a connection and what it makes of a packet.
+//! The protocol trackers: the state of a connection, and the effect of a packet on it.
 
 pub mod dccp;
 #[cfg(test)]
@@ -19,7 +19,7 @@ use self::tcp::{Segment, TcpState, TcpTracker};
 use crate::tunnels::Part;
 use crate::{Context, Direction, Settings, TimeoutPolicy, TrackedPacket, Why};
 
-/// What a protocol keeps of a connection.
+/// The state of a connection by protocol.
 #[derive(Debug)]
 pub(crate) enum State {
     Tcp(TcpTracker),
@@ -29,22 +29,22 @@ pub(crate) enum State {
     Dccp(Dccp),
     Icmp,
     Gre,
-    /// One part of a tunnel, by any protocol that [`flow::FlowKey::is_tunnel`] knows. What such a
-    /// packet opens is of the kind above or below until it is confirmed.
+    /// A part of a tunnel, of any protocol for which [`flow::FlowKey::is_tunnel`] is true.
+    /// Until its first packet is confirmed, such a connection is a `Gre` or `Generic` one.
     Tunnel(Part),
     /// GRE that another connection has announced: a call of PPTP.
     Call,
-    /// Every other protocol: by addresses alone.
+    /// Every other protocol, tracked by addresses alone.
     Generic,
 }
 
-/// A packet as its protocol sees it.
+/// A packet as input of its tracker.
 pub(crate) struct Input<'a> {
     pub now: Timestamp,
     pub network: &'a Network,
     pub frame: &'a [u8],
     pub settings: &'a Settings,
-    /// Timeouts that the connection has of its own.
+    /// Timeouts of this connection alone.
     pub policy: Option<&'a TimeoutPolicy>,
 }
 
@@ -59,7 +59,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Timeouts of UDP in seconds: with one end heard, and with both heard for a while.
+    /// Timeouts of UDP in seconds: after packets of one end, and after packets of both for a
+    /// while.
     fn udp_timeouts(&self) -> (u32, u32) {
         match self.policy {
             Some(&TimeoutPolicy::Udp { unreplied, replied }) => (unreplied, replied),
@@ -68,7 +69,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// What the connection looked like before the packet.
+/// The connection before the packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
     pub direction: Direction,
@@ -76,30 +77,30 @@ pub(crate) struct Before {
     pub assured: bool,
 }
 
-/// What a packet does to its connection.
+/// The effect of a packet on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It belongs.
+    /// It belongs to the connection.
     Accept {
-        /// New time to live, seconds.
+        /// New lifetime, seconds.
         timeout: u32,
-        /// Set the connection assured.
+        /// True to set the connection assured.
         assure: bool,
-        /// The state has another name now.
+        /// True if the name of the state has changed.
         changed: bool,
     },
-    /// It belongs, but neither keeps the connection alive nor counts.
+    /// It belongs to the connection, but does not extend its lifetime.
     Pass,
-    /// It does not belong.
+    /// It does not belong to the connection.
     Invalid {
-        /// Why.
+        /// The reason.
         why: Why,
-        /// Lower the time to live to this if more is left, seconds.
+        /// Lower the lifetime to this if more is left, seconds.
         cap: Option<u32>,
     },
-    /// It opens a new connection in place of this one.
+    /// It opens a new connection in the place of this one.
     Reopen,
-    /// It belongs, and ends the connection.
+    /// It belongs to the connection, and ends it.
     End,
 }
 
@@ -110,8 +111,8 @@ impl Step {
 }
 
 impl State {
-    /// The state after a first packet and how long the connection lives in seconds, or why
-    /// the packet can not open one.
+    /// The state after a first packet and the lifetime in seconds, or the reason why the packet
+    /// can not open a connection.
     pub fn open(input: &Input<'_>) -> Result<(Self, u32), Why> {
         let timeouts = &input.settings.timeouts;
         match (&input.network.transport, input.network.protocol) {
@@ -139,7 +140,7 @@ impl State {
         }
     }
 
-    /// What one more packet does.
+    /// Takes one more packet.
     pub fn advance(&mut self, input: &Input<'_>, before: Before) -> Step {
         match self {
             Self::Tcp(tcp) => advance_tcp(tcp, input, before),
@@ -163,9 +164,9 @@ impl State {
         }
     }
 
-    /// The new time to live, seconds, of a connection without timeouts of its own that has seen a
-    /// reply, if a packet does nothing else to it. `None`, and nothing has changed, for any other
-    /// packet: it is one for [`State::advance`].
+    /// The new lifetime in seconds, if the packet only refreshes the connection. The connection
+    /// must have seen a reply and have no timeouts of its own. `None`, with nothing changed,
+    /// for any other packet: [`State::advance`] must take that.
     #[inline(always)]
     pub fn keep_up(
         &mut self,
@@ -188,9 +189,9 @@ impl State {
         }
     }
 
-    /// Picks up a connection of which a part was not seen, amid its packets, as one that is
-    /// older than the gateway; `None` if this packet does not tell enough, or is not to. Only
-    /// TCP, SCTP and DCCP know what a packet has to fit.
+    /// Picks up a connection in its middle, like one that is older than the gateway. `None` if
+    /// this packet does not tell enough, or may not do so. Only TCP, SCTP and DCCP check
+    /// whether packets fit.
     #[cold]
     pub fn start_over(&mut self, input: &Input<'_>, direction: Direction) -> Option<Step> {
         let timeout = match (self, &input.network.transport) {
@@ -256,8 +257,7 @@ impl State {
     }
 }
 
-/// The names that the states of a protocol have in lists; none for protocols
-/// that have no states.
+/// The names of the states of a protocol in listings; none for protocols without states.
 pub fn state_names(number: u8) -> impl Iterator<Item = &'static str> {
     let of = |protocol, names: &[&'static str]| {
         let names = if number == protocol { names.to_vec() } else { Vec::new() };

@@ -1,4 +1,4 @@
-//! Each protocol with little state, as a table of what it does in which situation.
+//! The protocols with little state: a table of their reactions to each situation.
 
 use super::*;
 use wire::{IcmpQuery, QueryKind};

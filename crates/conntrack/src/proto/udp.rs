@@ -1,4 +1,4 @@
-//! UDP: a short life until both ends have spoken for two seconds.
+//! UDP: a short lifetime until both ends have sent packets for two seconds.
 
 use std::time::Duration;
 
@@ -6,14 +6,13 @@ use flow::Timestamp;
 
 use super::{Before, Input, State, Step};
 
-/// An exchange that goes on for this long is a stream and not one question with
-/// its answer.
+/// An exchange of this duration is a stream, not a single query with its answer.
 const STREAM_AFTER: Duration = Duration::from_secs(2);
 
-/// What is kept of a UDP flow.
+/// The state of a UDP flow.
 #[derive(Debug)]
 pub(crate) struct Udp {
-    /// From when on traffic both ways makes it a stream.
+    /// From this time on a flow with traffic both ways is a stream.
     pub(super) stream_from: Timestamp,
 }
 
@@ -23,7 +22,7 @@ pub(super) fn open(input: &Input<'_>) -> (State, u32) {
 }
 
 impl Udp {
-    /// True once packets both ways make it a stream.
+    /// True if traffic both ways makes it a stream.
     #[inline]
     pub(super) fn is_stream(&self, now: Timestamp) -> bool {
         now > self.stream_from

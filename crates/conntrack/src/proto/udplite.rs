@@ -1,5 +1,5 @@
-//! UDP-Lite (RFC 3828): with UDP's timeouts, but a stream from the first answer on, as
-//! the kernel has it.
+//! UDP-Lite (RFC 3828): it has UDP's timeouts, but is a stream from the first answer on, as
+//! with the kernel.
 
 use super::{Before, Step};
 use crate::settings::Timeouts;

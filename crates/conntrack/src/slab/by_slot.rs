@@ -1,10 +1,10 @@
-//! What only some connections have, by the slot of their entry.
+//! Values that only some connections have, by slot.
 
 use super::CHUNK;
 
-/// Values of some slots. Memory comes by the chunk, as entries do, and goes with the last
-/// value: what is kept for one connection costs an empty place for its neighbours, so large
-/// values are boxed.
+/// Values of some slots. Memory is allocated in chunks like those of the entries, and freed
+/// with the last value. A value for one connection costs an empty place for each neighbour, so
+/// large values are boxed.
 #[derive(Debug)]
 pub(super) struct BySlot<T> {
     chunks: Vec<Option<Box<[Option<T>; CHUNK]>>>,
@@ -62,7 +62,7 @@ impl<T> BySlot<T> {
         }
     }
 
-    /// Without what values own themselves.
+    /// The memory without that which values own themselves.
     pub fn memory_bytes(&self) -> usize {
         self.chunks.capacity() * size_of::<usize>()
             + self.chunks.iter().flatten().count() * size_of::<[Option<T>; CHUNK]>()

@@ -1,4 +1,4 @@
-//! Recorded decisions of connections, by slot.
+//! Recorded forwarding decisions of connections, by slot.
 
 use std::num::NonZeroU16;
 
@@ -7,28 +7,28 @@ use flow::Prefetch;
 use super::CHUNK;
 use crate::{Direction, Forwarding};
 
-/// The generation before anything was recorded.
+/// The generation of a new table. Numbers begin here again after the highest one.
 const FIRST: NonZeroU16 = NonZeroU16::MIN;
 
-/// One [`Forwarding`] for each direction of those connections that have one. Each holds for the
-/// generation that it was recorded in. Memory comes by the chunk, as entries do, and goes when
-/// theirs goes.
+/// At most one [`Forwarding`] for each direction of each connection. It holds for the generation
+/// in which it was recorded. Memory is allocated in chunks of as many slots as the chunks of
+/// entries have, and is freed when the last connection of the table ends.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     chunks: Vec<Option<Box<[[Record; 2]; CHUNK]>>>,
     generation: NonZeroU16,
-    /// What the present generation was begun for.
+    /// The reason that the caller of `begin` gave for the present generation.
     begun_for: u64,
 }
 
-/// What was recorded for one direction, and in which generation.
+/// The record of one direction; `generation` is `None` if there is none.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     generation: Option<NonZeroU16>,
     forwarding: Forwarding,
 }
 
-/// A connection has to fit 200 bytes with its records.
+/// Entry and records of a connection together must fit into 200 bytes.
 const _: () = assert!(size_of::<[Record; 2]>() == 28);
 
 const NOTHING: [Record; 2] = [Record {
@@ -41,7 +41,7 @@ impl Recorded {
         Self { chunks: Vec::new(), generation: FIRST, begun_for: 0 }
     }
 
-    /// Begins a generation, unless the present one was begun for the same.
+    /// Begins a generation, unless the present one was begun for the same reason.
     #[inline]
     pub fn begin(&mut self, reason: u64) {
         if self.begun_for != reason {
@@ -53,13 +53,14 @@ impl Recorded {
     fn begin_next(&mut self, reason: u64) {
         self.begun_for = reason;
         self.generation = self.generation.checked_add(1).unwrap_or_else(|| {
-            // Numbers come again from here on, so nothing with one of them may stay.
+            // The numbers of old generations are used again from here on, so no record that has
+            // one may stay.
             self.chunks = Vec::new();
             FIRST
         });
     }
 
-    /// Asks for the memory of a slot's records, if it has any.
+    /// Prefetches the records of a slot, if its chunk has any.
     #[inline]
     pub fn prefetch(&self, slot: u32, prefetch: impl Prefetch) {
         if let Some(records) = self.records(slot) {
@@ -67,7 +68,7 @@ impl Recorded {
         }
     }
 
-    /// What was recorded for a direction in this generation.
+    /// The decision recorded for a direction in this generation.
     #[inline]
     pub fn get(&self, slot: u32, direction: Direction) -> Option<Forwarding> {
         let Record { generation, forwarding } = self.records(slot)?[direction.index()];
@@ -90,7 +91,7 @@ impl Recorded {
             Record { generation: Some(self.generation), forwarding };
     }
 
-    /// Forgets both directions of a slot.
+    /// Removes the records of both directions of a slot.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
         if let Some(Some(chunk)) = self.chunks.get_mut(slot as usize / CHUNK) {

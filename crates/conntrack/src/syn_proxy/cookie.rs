@@ -6,29 +6,29 @@ use std::hash::Hasher;
 use flow::{HashKey, KeyedPacket, Timestamp};
 use siphasher::sip::SipHasher24;
 
-/// A cookie is good in the step in which it was made and in the next: 64 to 128 s.
+/// A cookie is valid in the step in which it was made and in the next: 64 to 128 s.
 const STEP_NS: u64 = 64_000_000_000;
 
-/// Largest segments that a cookie can tell of, bytes: what is common, by link (Ethernet,
+/// The largest segment sizes that a cookie can express, bytes: those of common links (Ethernet,
 /// PPPoE, IPv6 tunnels, wireless networks, jumbo frames).
 const SEGMENT_SIZES: [u16; 8] = [64, 536, 1220, 1360, 1400, 1440, 1460, 8940];
-/// Bits of a cookie that hold the place in [`SEGMENT_SIZES`] and, lowest, whether the step
-/// was odd. All others are the hash.
+/// Bits of a cookie that hold the place in [`SEGMENT_SIZES`] and, in the lowest one, the parity
+/// of the step. All others are the hash.
 const PLAIN_BITS: u32 = 4;
 
 /// Makes and verifies cookies.
 ///
-/// Of the 32 bits of a sequence number 28 are a keyed hash. Whoever guesses opens one
-/// connection in 2^27 tries, because two initial numbers fit an acknowledgment, and it
-/// costs the server one SYN.
+/// Of the 32 bits of a sequence number 28 are a keyed hash. An attacker who guesses opens one
+/// connection in 2^27 tries, because two initial numbers fit an acknowledgment. It costs the
+/// server one SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct Cookies {
     key: HashKey,
 }
 
 impl Cookies {
-    /// Cookies under the secret of the process. They have a key of their own, because
-    /// they are shown to everybody, and the stronger of the two usual SipHashes.
+    /// Cookies under the secret of the process. They have a derived key and use the stronger of
+    /// the two usual SipHashes, because everybody can see them.
     pub fn new(secret: HashKey) -> Self {
         let derive = |name: &[u8]| {
             let mut hasher = SipHasher24::new_with_keys(secret.0, secret.1);
@@ -38,11 +38,11 @@ impl Cookies {
         Self { key: HashKey(derive(b"SYN cookie, first half"), derive(b"SYN cookie, second half")) }
     }
 
-    /// The sequence number to answer a SYN with. `opener` is the flow with the sender of
-    /// the SYN, `initial` its sequence number, `segment_size` the largest segment that it
-    /// takes, bytes.
+    /// The sequence number of the answer to a SYN. `opener` is the flow with the sender of the
+    /// SYN, `initial` the sequence number of the SYN, `segment_size` the largest segment that
+    /// its sender accepts, bytes.
     ///
-    /// `promise` is a number of what was promised: a cookie is good for nothing else.
+    /// `promise` is the number of the promise: a cookie is valid for that promise only.
     pub fn make(
         &self,
         opener: &KeyedPacket,
@@ -56,8 +56,8 @@ impl Cookies {
         self.cookie(opener, initial, place as u32, promise, step)
     }
 
-    /// The largest segment that the opener takes, rounded down, if `cookie` was made for
-    /// it and is young enough. Below 64 bytes it is 64.
+    /// The largest segment that the opener accepts, rounded down, if `cookie` was made for it
+    /// and is young enough. For less than 64 bytes it is 64.
     pub fn check(
         &self,
         cookie: u32,

@@ -75,8 +75,8 @@ proptest! {
 fn guessing_is_as_hard_as_promised() {
     let cookies = Cookies::new(HashKey(1, 2));
     let opener = opener(0, 1, (2, 3));
-    // One in 2^28 of all numbers fits for each size and each of the two steps: 16 in all.
-    // Of the first 2^20 numbers that is one in 256 tries of this test.
+    // One in 2^28 of all numbers fits for each size and each of the two steps: 16 in all. So
+    // one in 256 runs of this test finds one among the first 2^20 numbers.
     let good = (0..1 << 20).filter(|&guess| cookies.check(guess, &opener, 5, 0, NOW).is_some());
     assert!(good.count() <= 1);
 }

@@ -1,5 +1,5 @@
-//! Answering SYNs in the name of servers, so that a flood of them costs no memory here and
-//! does not reach the servers (RFC 4987 section 3.7, with the cookies of section 3.6).
+//! The SYN proxy answers SYNs in the name of servers, so that a flood of SYNs costs no memory
+//! here and does not reach the servers (RFC 4987 section 3.7, with the cookies of section 3.6).
 //!
 //! ```text
 //! client                      gateway                     server
@@ -13,15 +13,15 @@
 //!    data ------------------->  numbers shifted  ------->
 //! ```
 //!
-//! The first answer needs no state: it is a function of the SYN, a secret and the time.
-//! Only an ACK that returns its cookie opens a connection here and at the server. The
-//! server counts from another number than the cookie, so from then on the numbers of one
-//! are shifted for the other ([`Adjustment`]).
+//! The first answer needs no state: it is a function of the SYN, a secret and the time. Only an
+//! ACK that returns its cookie opens a connection here and at the server. The server counts
+//! from another number than the cookie, so from then on the gateway shifts the numbers of each
+//! end for the other ([`Adjustment`]).
 //!
-//! The gateway repeats nothing by itself. A client with something to say asks again after
-//! a closed window, and each time the gateway asks a silent server again. One that waits
-//! for the server to speak first waits for ever if the ACK or the SYN is lost: this is
-//! the price of a cookie (RFC 4987 section 3.6), and why the proxy works above a threshold.
+//! The gateway repeats nothing by itself. A client with data asks again after a closed window,
+//! and each time the gateway asks a silent server again. A client that waits for the server to
+//! speak first waits for ever if the ACK or the SYN is lost. This is the price of a cookie (RFC
+//! 4987 section 3.6), and the reason why the proxy works above a threshold.
 
 mod cookie;
 mod options;
@@ -45,18 +45,18 @@ pub use promise::Promise;
 /// Settings of the proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SynProxySettings {
-    /// Half-open connections of a zone from which on it answers; 0: never.
+    /// Number of half-open connections of a zone from which on it answers; 0: never.
     pub half_open: u32,
-    /// Largest segment that is promised in the name of a server over IPv4, bytes; over
-    /// IPv6 20 less.
+    /// Largest segment that it promises in the name of a server over IPv4, bytes; over IPv6 20
+    /// less.
     pub segment_size: u16,
-    /// Scale of the windows that is promised in the name of a server.
+    /// Scale of the windows that it promises in the name of a server.
     pub window_scale: u8,
     /// Promise timestamps, and with them window scale, SACK and ECN.
     pub timestamps: bool,
 }
 
-/// A TCP segment and where it came from.
+/// A TCP segment that was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// Its flow, with its sender.
@@ -74,21 +74,21 @@ pub struct Received<'a> {
 pub struct Proxied {
     /// Sequence number of the client's SYN.
     initial: u32,
-    /// Sequence number of the SYN+ACK that it got.
+    /// Sequence number of the SYN+ACK that the client received.
     cookie: u32,
-    /// Largest segment that the client takes, bytes.
+    /// Largest segment that the client accepts, bytes.
     segment_size: u16,
     /// Window that the client announced last, in its scale.
     window: u16,
-    /// What the client was promised.
+    /// The promise to the client.
     promise: Promise,
     /// The client's timestamp and the promised one that it echoes.
     timestamps: Option<Timestamps>,
-    /// What is to be changed, once the server has answered.
+    /// The changes to its segments, once the server has answered.
     adjustment: Option<Adjustment>,
 }
 
-/// What follows the SYN+ACK of the server.
+/// The segments that follow the SYN+ACK of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// Completes the handshake of the server.
@@ -97,22 +97,22 @@ pub struct Joined {
     pub to_client: ControlSegment,
 }
 
-/// What the proxy has to do with a packet that would open a connection.
+/// The task of the proxy for a packet that would open a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screening {
     /// Nothing.
     Off,
-    /// It has a say: a segment that it [screens] is refused as
+    /// It decides: a segment for which [`screens`] is true is refused as
     /// [`Why::SynProxy`](crate::Why::SynProxy), and nothing has changed.
     Ask,
-    /// It answers the packet if rules accept it. For them to judge, the packet opens a
-    /// connection that takes no room, so nobody gives way for it and no limit refuses it. It is
-    /// to be [withdrawn](crate::Table::withdraw) whatever they say.
+    /// It answers the packet if the rules accept it. For the rules, the packet opens a
+    /// connection that takes no room, so it evicts no other and no limit refuses it. The caller
+    /// has to [withdraw](crate::Table::withdraw) it whatever the rules decide.
     Answer,
 }
 
-/// True for a segment that the proxy has a say in if it belongs to no connection: a SYN,
-/// or what may return a cookie.
+/// True for a segment that the proxy handles if it belongs to no connection: a SYN, or a
+/// segment that may return a cookie.
 pub const fn screens(flags: TcpFlags) -> bool {
     let syn = flags.contains(TcpFlags::SYN);
     !flags.contains(TcpFlags::RST) && syn != flags.contains(TcpFlags::ACK)
@@ -150,14 +150,14 @@ pub fn answer(
         sequence: cookies.make(keyed, tcp.sequence, offer.segment_size, promise.number(), now),
         acknowledgment: tcp.sequence.wrapping_add(1),
         flags,
-        // No data before there is a server to take it.
+        // No data before there is a server to receive it.
         window: 0,
         options,
     }
 }
 
-/// The connection that a client opens by acknowledging a cookie; `None` if it is not one
-/// that it was given lately.
+/// The connection that a client opens by acknowledging a cookie; `None` if the client was given
+/// no such cookie recently.
 pub fn redeem(
     cookies: &Cookies,
     ack: &Received<'_>,
@@ -166,7 +166,7 @@ pub fn redeem(
 ) -> Option<Proxied> {
     let Received { keyed, tcp, .. } = *ack;
     let cookie = tcp.acknowledgment.wrapping_sub(1);
-    // A probe of the closed window may repeat the number before its first.
+    // A probe of the closed window may carry the number in front of its first.
     let (initial, segment_size) =
         [tcp.sequence.wrapping_sub(1), tcp.sequence].into_iter().find_map(|initial| {
             Some((initial, cookies.check(cookie, keyed, initial, promise.number(), now)?))
@@ -183,13 +183,13 @@ pub fn redeem(
 }
 
 impl Proxied {
-    /// Has the server send segments of `longest` bytes at most.
+    /// Limits the segments that the server will send to `longest` bytes.
     pub fn limit_segment_size(&mut self, longest: u32) {
         let longest = u16::try_from(longest).unwrap_or(u16::MAX);
         self.segment_size = self.segment_size.min(longest);
     }
 
-    /// The client's SYN for the server, to be made from a packet of the client.
+    /// The client's SYN for the server. It has to be written from a packet of the client.
     pub fn syn(&self) -> ControlSegment {
         let extras = self.extras();
         let mut options = OptionList::default().max_segment_size(self.segment_size);
@@ -217,13 +217,13 @@ impl Proxied {
         }
     }
 
-    /// True for a segment of the client that speaks of the cookie and not yet of more.
+    /// True for a segment of the client that acknowledges only the SYN+ACK with the cookie.
     pub fn is_from_opening(&self, tcp: &TcpInfo) -> bool {
         tcp.flags.contains(TcpFlags::ACK) && tcp.acknowledgment == self.cookie.wrapping_add(1)
     }
 
-    /// Takes the SYN+ACK of the server, also if it is repeated. `None` if that does not
-    /// answer the SYN, or comes from another beginning than the first did.
+    /// Takes the SYN+ACK of the server, also a repeated one. `None` if it does not answer the
+    /// SYN, or has another sequence number than the first one.
     pub fn join(&mut self, syn_ack: &Received<'_>) -> Option<Joined> {
         let Received { tcp, .. } = *syn_ack;
         let offset = self.cookie.wrapping_sub(tcp.sequence);
@@ -287,8 +287,8 @@ impl Proxied {
         }
     }
 
-    /// The reset for a server that answers a SYN with anything but a SYN+ACK or a reset:
-    /// it remembers an older connection (RFC 9293 section 3.5.1).
+    /// The reset for a server that answers a SYN with anything but a SYN+ACK or a reset,
+    /// because it remembers an older connection (RFC 9293 section 3.5.1).
     pub fn reset(&self, tcp: &TcpInfo) -> ControlSegment {
         ControlSegment {
             way: Way::Back,
@@ -300,8 +300,8 @@ impl Proxied {
         }
     }
 
-    /// The reset of a client, for the server: without what it acknowledges, which is not
-    /// the server's.
+    /// The reset of a client, for the server. It leaves out the acknowledgment, whose number is
+    /// not the server's.
     pub fn abort(&self, tcp: &TcpInfo) -> ControlSegment {
         ControlSegment { way: Way::Along, sequence: tcp.sequence, ..self.reset(tcp) }
     }
@@ -311,12 +311,12 @@ impl Proxied {
         self.cookie.wrapping_add(1)
     }
 
-    /// What is to be changed; `None` until the server has answered.
+    /// The changes to its segments; `None` until the server has answered.
     pub const fn adjustment(&self) -> Option<&Adjustment> {
         self.adjustment.as_ref()
     }
 
-    /// What the client was promised.
+    /// The promise to the client.
     pub const fn promise(&self) -> &Promise {
         &self.promise
     }

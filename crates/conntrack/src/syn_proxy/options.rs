@@ -1,4 +1,4 @@
-//! What a SYN offers, and how it survives in a timestamp until the opener comes back.
+//! The options that a SYN offers, and their encoding in a timestamp that the opener returns.
 
 use flow::Timestamp;
 use wire::tcp_option::{TcpOption, TcpOptions, kind};
@@ -6,26 +6,26 @@ use wire::{Family, TcpFlags, TcpInfo};
 
 /// Largest shift of a window (RFC 7323 section 2.3).
 const MAX_SCALE: u8 = 14;
-/// In place of a shift: windows are not scaled.
+/// Value in the place of a shift: windows are not scaled.
 const NO_SCALE: u32 = 15;
 const SCALE_BITS: u32 = 4;
 const SACK_PERMITTED: u32 = 1 << SCALE_BITS;
 const ECN: u32 = 1 << (SCALE_BITS + 1);
-/// Low bits of a timestamp that hold [`Extras`]; above them counts a clock in
-/// milliseconds, with steps of 64.
+/// Low bits of a timestamp that hold [`Extras`]. Above them is a clock in milliseconds, in
+/// steps of 64.
 const EXTRA_BITS: u32 = SCALE_BITS + 2;
 
-/// What the control bits and options of a SYN offer.
+/// The offers in the control bits and options of a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// Largest segment that the sender takes, bytes.
+    /// Largest segment that the sender accepts, bytes.
     pub segment_size: u16,
-    /// Its timestamp, if it sends any.
+    /// Its timestamp, if it sends one.
     pub timestamp: Option<u32>,
     pub extras: Extras,
 }
 
-/// What has no room in a cookie.
+/// The offers for which a cookie has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
     /// Shift of the windows that the sender announces, at most 14.
@@ -70,7 +70,7 @@ impl Offer {
 }
 
 impl Extras {
-    /// A timestamp to answer with. It never goes back, because the clock does not.
+    /// The timestamp for an answer. It never goes back, because the clock does not.
     pub fn to_timestamp(self, now: Timestamp) -> u32 {
         let scale = self.scale.map_or(NO_SCALE, u32::from);
         let sack_permitted = if self.sack_permitted { SACK_PERMITTED } else { 0 };
@@ -79,7 +79,7 @@ impl Extras {
         clock | scale | sack_permitted | ecn
     }
 
-    /// What the echo of such a timestamp says.
+    /// The offers in the echo of such a timestamp.
     pub const fn of_timestamp(timestamp: u32) -> Self {
         let scale = timestamp & ((1 << SCALE_BITS) - 1);
         Self {

@@ -1,39 +1,39 @@
-//! When the proxy answers.
+//! Decides when the proxy answers.
 
 use std::time::Duration;
 
 use flow::Timestamp;
 
-/// How long after a promise it is decided whether it was taken up: as long as a cookie
-/// is good, and about as long as a table keeps a half-open connection.
+/// The time after a promise at which it counts as not taken up: as long as a cookie is valid,
+/// and about as long as a table keeps a half-open connection.
 const STEP_NS: u64 = 64_000_000_000;
 
-/// Whether the SYNs of a zone are answered.
+/// Whether the proxy answers the SYNs of a zone.
 ///
-/// What is answered is not in the table, so the half-open connections alone would tell of
-/// the end of a flood as soon as the proxy begins. Promises that nobody came back for
-/// count as if they were half-open: it ends when a whole step had so few of both that
-/// without it the threshold would not be reached.
+/// SYNs that it answers are not in the table. So with half-open connections alone the flood
+/// would seem to be over as soon as the proxy begins. For that reason promises that no client
+/// has taken up count like half-open connections. The proxy stops when a whole step had so few
+/// of both that the threshold would not be reached without it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pressure {
-    /// The step that is counted, and the first in which it answered.
+    /// The current step, and the first step in which it answered.
     step: u64,
     since: u64,
     answering: bool,
-    /// Promises that nobody came back for, in this step.
+    /// Promises of this step that no client has taken up.
     open: u64,
-    /// In the step before.
+    /// The same number for the step before.
     before: u64,
-    /// When the last promise was made, here or where flows have come from.
+    /// Time of the last promise of this worker, or of one whose flows it took over.
     promised: Option<Timestamp>,
 }
 
 impl Pressure {
-    /// How long somebody may come back for a promise.
+    /// Time for which a client may take up a promise.
     pub const PROMISED: Duration = Duration::from_nanos(STEP_NS);
 
-    /// Whether to answer a SYN while there are `half_open` connections; `threshold` of
-    /// them, with the new one, are too many.
+    /// Whether to answer a SYN while there are `half_open` connections. The proxy starts when
+    /// these and the new one reach `threshold`.
     pub fn answers(&mut self, half_open: u64, threshold: u64, now: Timestamp) -> bool {
         let step = now.as_nanos() / STEP_NS;
         let is_new = step > self.step;
@@ -52,7 +52,8 @@ impl Pressure {
         self.answering
     }
 
-    /// Answers no longer, whatever there is: it was switched off. What was promised holds.
+    /// Stops answering at once, because the proxy was switched off. Earlier promises stay
+    /// valid.
     pub fn end(&mut self) {
         self.answering = false;
     }
@@ -63,23 +64,23 @@ impl Pressure {
         self.promised = Some(now);
     }
 
-    /// Whether a cookie can be one that was given to somebody: nobody gets a connection for
-    /// a guess where none was given lately.
+    /// Whether a cookie can be one that was given to a client. Otherwise no guess can open a
+    /// connection.
     pub fn redeems(&self, now: Timestamp) -> bool {
         self.answering || self.last_promise(now).is_some()
     }
 
-    /// When the last promise was made, if that can still be taken up.
+    /// The time of the last promise, if it can still be taken up.
     pub fn last_promise(&self, now: Timestamp) -> Option<Timestamp> {
         self.promised.filter(|at| now.since(*at) < Self::PROMISED)
     }
 
-    /// Takes note of a promise that another worker has made.
+    /// Learns of a promise of another worker.
     pub fn learn(&mut self, promised: Timestamp) {
         self.promised = self.promised.max(Some(promised));
     }
 
-    /// Counts a client that came back.
+    /// Counts a client that took up its promise.
     pub fn taken_up(&mut self) {
         self.open = self.open.saturating_sub(1);
     }

@@ -1,30 +1,30 @@
-//! What a client is promised in the name of a server.
+//! The promise to a client in the name of a server.
 
 use wire::Family;
 
 use super::SynProxySettings;
 use super::options::Extras;
 
-/// What the answer to a SYN says beside its numbers.
+/// The content of the answer to a SYN beside its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// Largest segment, bytes; `None`: says nothing of it.
+    /// Largest segment, bytes; `None` to leave it out.
     pub segment_size: Option<u16>,
     /// Scale of the windows, if the client offers one.
     pub window_scale: Option<u8>,
-    /// Timestamps, if the client sends them; without them none of what follows, nor windows
-    /// with a scale.
+    /// Timestamps, if the client sends them. Without them it promises none of the following,
+    /// and no scale of windows.
     pub timestamps: bool,
     /// Selective acknowledgment, if the client permits it.
     pub sack: bool,
-    /// Explicit congestion notification, if the client can do it.
+    /// Explicit congestion notification, if the client supports it.
     pub ecn: bool,
-    /// A rule asks for it: nobody else knows its cookies.
+    /// True for the promise of a rule: its cookies are valid for no other promise.
     pub by_rule: bool,
 }
 
 impl Promise {
-    /// What the settings of a zone say.
+    /// The promise of the settings of a zone.
     pub const fn of_zone(settings: &SynProxySettings, family: Family) -> Self {
         let ipv6_header = match family {
             Family::V4 => 0,
@@ -40,7 +40,7 @@ impl Promise {
         }
     }
 
-    /// What of a client's offer is taken.
+    /// The offers of a client that the promise accepts.
     pub(super) fn of_offered(&self, offered: Extras) -> Extras {
         Extras {
             scale: offered.scale.filter(|_| self.window_scale.is_some()),
@@ -49,8 +49,8 @@ impl Promise {
         }
     }
 
-    /// A number that no other promise of a rule has; that of all zones is 0, since their
-    /// settings may change while a client is on its way back.
+    /// A number that no other promise of a rule has. It is 0 for the promises of all zones,
+    /// because their settings may change before a client returns the cookie.
     pub(super) fn number(&self) -> u64 {
         if !self.by_rule {
             return 0;

@@ -1,5 +1,5 @@
-//! What operators do to a table: list, look up, change, delete. All of it works
-//! in bounded pieces, so that a large table does not hold up its worker.
+//! Operations of operators on a table: list, look up, change, delete. All of them work in
+//! bounded steps, so that a large table does not delay its worker.
 
 use flow::{FlowKey, KeyedPacket, Timestamp};
 
@@ -8,26 +8,26 @@ use crate::entry::Entry;
 use crate::slab::SECOND;
 use crate::{Connection, Context, EventKind, Filter, Labels};
 
-/// Where a walk over a table goes on. Connections that are opened or ended
-/// meanwhile may be met or missed; all others are met exactly once.
+/// A position in a walk over a table. Connections that open or end during the walk may be met
+/// or missed; all others are met exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cursor(pub(super) u32);
 
-/// What to change in a connection.
+/// The changes to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// New mark: a value and a mask. The bits of the mask become 0, then those of the value
-    /// are inverted, as with the kernel's tool.
+    /// New mark: a value and a mask. First the bits of the mask become 0, then the bits of the
+    /// value are inverted, as with the kernel's tool.
     pub mark: Option<(u32, u32)>,
-    /// New time to live from now on, seconds.
+    /// New lifetime from now on, seconds.
     pub timeout_s: Option<u32>,
-    /// Labels that it is to have no longer.
+    /// Labels to remove.
     pub drop_labels: Labels,
-    /// Labels that it is to have, also if they are among those.
+    /// Labels to add, also if `drop_labels` contains them.
     pub add_labels: Labels,
 }
 
-/// What an operator does to the connections that a filter chooses.
+/// An operation on the connections that a filter chooses.
 pub enum Action<'a> {
     /// Show them.
     Show(&'a mut dyn FnMut(Connection)),
@@ -37,8 +37,8 @@ pub enum Action<'a> {
     Update(Changes),
 }
 
-/// What a connection that is chosen costs of the budget of [`Table::select`], in places
-/// that are not.
+/// The cost of a chosen connection in the budget of [`Table::select`], in slots that are not
+/// chosen.
 pub const CHOSEN_COST: u32 = 16;
 
 impl Table {
@@ -47,8 +47,8 @@ impl Table {
         self.view(self.slot_of(key, hash)?, now)
     }
 
-    /// Shows live connections to `each`, looking at no more than `budget` places.
-    /// Returns where to go on, `None` at the end.
+    /// Shows live connections to `each`; looks at most at `budget` slots. Returns the position
+    /// to continue from, `None` at the end.
     pub fn list(
         &self,
         from: Cursor,
@@ -61,7 +61,7 @@ impl Table {
         (end < self.slab.slots()).then_some(Cursor(end))
     }
 
-    /// Changes a connection; false if there is none.
+    /// Changes a connection; false if there is no such connection.
     pub fn update(
         &mut self,
         key: &FlowKey,
@@ -74,7 +74,7 @@ impl Table {
         true
     }
 
-    /// False if it is so already, of which nobody hears.
+    /// Returns false if nothing changes; then nothing is reported.
     fn change(&mut self, slot: u32, changes: Changes, context: &mut Context<'_>) -> bool {
         let before = self.slab.mark(slot);
         let mark = changes.mark.map_or(before, |(value, mask)| (before & !mask) ^ value);
@@ -101,20 +101,20 @@ impl Table {
         is_changed
     }
 
-    /// Ends a connection; false if there is none.
+    /// Ends a connection; false if there is no such connection.
     pub fn delete(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> bool {
         let Some(slot) = self.live_slot_of(key, hash, context) else { return false };
         self.end_whole(slot, context);
         true
     }
 
-    /// Does `action` to the live connections that `filter` chooses, looking at no more than
-    /// `budget` places. Returns to how many it was done, which leaves out those that are so
-    /// already, and where to go on, `None` at the end.
+    /// Applies `action` to the live connections that `filter` chooses; looks at most at
+    /// `budget` slots. Returns the number of connections that it applied to, without those that
+    /// it did not change, and the position to continue from, `None` at the end.
     ///
-    /// What the filter says of the flow is asked of the first line of each entry alone, so
-    /// a place that is not chosen costs one cache line; one that is costs as much of the
-    /// budget as [`CHOSEN_COST`] of them.
+    /// The conditions on the flow are tested with the first line of an entry alone, so a slot
+    /// that is not chosen costs one cache line; a chosen one costs as much of the budget as
+    /// [`CHOSEN_COST`] of them.
     pub fn select(
         &mut self,
         filter: &Filter,
@@ -136,8 +136,8 @@ impl Table {
         (done, None)
     }
 
-    /// True if such packets belong to a connection whose time is not over. Of a call they may
-    /// be [named](KeyedPacket::named), and those of its receiver's call id are meant.
+    /// True if such packets belong to a connection that has not expired. Packets of a call may
+    /// be [named](KeyedPacket::named); they stand for all with the call id of their receiver.
     pub fn has(&self, packet: &KeyedPacket, hash: u64, now: Timestamp) -> bool {
         self.slot_of_packet(packet, hash).is_some_and(|slot| !self.slab[slot].head.is_expired(now))
     }
@@ -155,8 +155,8 @@ impl Table {
         found.map(|filed| filed & !SECOND)
     }
 
-    /// Does `action` to the connection of a flow if `filter` chooses it; false if it does not, or
-    /// if the connection is so already.
+    /// Applies `action` to the connection of a flow if `filter` chooses it; false if it does
+    /// not, or if nothing changed.
     pub fn select_flow(
         &mut self,
         key: &FlowKey,
@@ -165,7 +165,8 @@ impl Table {
         mut action: Action<'_>,
         context: &mut Context<'_>,
     ) -> bool {
-        // Two, if one of them is translated and the other is from the address that it hides.
+        // There may be two, if one of them is translated and the other comes from the address
+        // behind the translation.
         let mut slots = [None; 2];
         let mut rest = slots.iter_mut();
         let slab = &self.slab;
@@ -177,15 +178,15 @@ impl Table {
         slots.into_iter().flatten().filter_map(act).fold(false, |any, one| any | one)
     }
 
-    /// The connection with this key as its first, also if its time is over: of two the one
-    /// that the index comes to first.
+    /// The connection with this key as its first, which may have expired. If there are two, the
+    /// one that the index finds first.
     pub(super) fn slot_of(&self, key: &FlowKey, hash: u64) -> Option<u32> {
         let slab = &self.slab;
         let is_it = |filed| filed & SECOND == 0 && slab[filed].head.key == *key;
         self.index.find(hash as u32, is_it)
     }
 
-    /// The same, but one whose time is over ends here and now.
+    /// The same for live connections; an expired one ends here.
     fn live_slot_of(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> Option<u32> {
         let slot = self.slot_of(key, hash)?;
         if self.slab[slot].head.is_expired(context.now) {
@@ -195,7 +196,8 @@ impl Table {
         Some(slot)
     }
 
-    /// Whether it was done; `None` if the filter does not choose what is there.
+    /// Applies `action` to a slot; `None` if the filter does not choose it, false if nothing
+    /// changed.
     fn act(
         &mut self,
         slot: u32,
@@ -219,8 +221,8 @@ impl Table {
         Some(true)
     }
 
-    /// Ends the connections that `doomed` picks, looking at no more than `budget`
-    /// places. Returns how many it has ended and where to go on, `None` at the end.
+    /// Ends the connections for which `doomed` is true; looks at most at `budget` slots.
+    /// Returns the number that it ended and the position to continue from, `None` at the end.
     pub fn flush(
         &mut self,
         from: Cursor,

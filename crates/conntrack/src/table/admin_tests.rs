@@ -1,4 +1,4 @@
-//! What a filter chooses, against the list of everything.
+//! Filters compared with a scan of the full listing.
 
 use flow::{FlowKey, Zone};
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ proptest! {
         }
         prop_assert_eq!(&found, &wanted);
         if let Some(keys) = filter.flows(Zone(0)) {
-            // None where the filter says another zone.
+            // None of them is chosen if the filter names another zone.
             let chosen = lab.run(|table, context| {
                 keys.iter().any(|key| {
                     table.select_flow(key, key.hash(SECRET), &filter, Action::Delete, context)
@@ -97,7 +97,7 @@ proptest! {
         let changed = lab.run(|table, context| table.select(&filter, Action::Update(changes), whole, context).0);
         let marked: Vec<FlowKey> = lab.listed().iter().filter(|c| (c.mark, c.timeout_s) == (9, 7)).map(|c| c.key).collect();
         prop_assert_eq!(marked.len() as u64, changed);
-        // Of what is so already nobody hears.
+        // A change without an effect is not reported.
         let changes = Changes { timeout_s: None, ..changes };
         lab.events.clear();
         let again = lab.run(|table, context| table.select(&filter, Action::Update(changes), whole, context).0);
@@ -117,7 +117,7 @@ enum Step {
 }
 
 proptest! {
-    /// The model is a map; slots are used again by connections that have no labels yet.
+    /// The model is a map. Slots are used again by connections without labels.
     #[test]
     fn labels_belong_to_one_connection_until_it_ends(
         steps in prop::collection::vec(
@@ -129,7 +129,7 @@ proptest! {
             1..120,
         ),
     ) {
-        // The same life without labels.
+        // The same steps without labels.
         let mut bare = Lab::new();
         let mut lab = Lab::new();
         let mut model = std::collections::BTreeMap::new();
@@ -168,7 +168,7 @@ proptest! {
             let changes = Changes { drop_labels: Labels::ALL, ..Changes::default() };
             lab.run(|table, context| table.update(&key(i), key(i).hash(SECRET), changes, context));
         }
-        // Nothing remains of labels that nobody has.
+        // No memory of labels remains.
         prop_assert_eq!(lab.table.memory_bytes(), bare.table.memory_bytes());
         prop_assert!(lab.listed().iter().all(|connection| connection.labels.is_empty()));
     }

@@ -1,10 +1,10 @@
-//! Calls of GRE version 1, as PPTP has them (RFC 2637). A packet names one call id only, that
-//! of its receiver, so its key is that of all calls between two hosts. Here the one is found
-//! that it belongs to:
+//! Calls of GRE version 1, as PPTP uses them (RFC 2637). A packet names only the call id of its
+//! receiver, so its key is that of all calls between two hosts. This module finds the call that
+//! it belongs to:
 //!
-//! - an announced call has the call ids of both ends, and packets of both directions belong
-//!   to it;
-//! - of what nobody has announced the other call id is not known, so each direction is a
+//! - an announced call has the call ids of both ends, and packets of both directions belong to
+//!   it;
+//! - the sender's call id of an unannounced call is not known, so each direction is a
 //!   connection of its own, whose sender has the id 0.
 
 use flow::{Class, DropReason, Endpoint, FlowKey, KeyedPacket, Side};
@@ -18,11 +18,11 @@ use crate::nat::{Ends, Follow, Supply};
 use crate::slab::SECOND;
 use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
-/// Most calls between two hosts, which all have one hash: they lie in one place of the index
-/// and are looked at in turn. Beyond it the oldest that nobody has announced gives way.
+/// Most calls between two hosts. All of them have one hash, so they are in one place of the
+/// index, and a look-up tries them in turn. Beyond it the oldest unannounced call is evicted.
 pub const CALLS_OF_A_PAIR: usize = 64;
 
-/// What is filed that a packet can belong to.
+/// The filed connections that a packet can belong to.
 #[derive(Clone, Copy, Default)]
 struct Candidates {
     announced: Option<u32>,
@@ -30,7 +30,7 @@ struct Candidates {
 }
 
 impl Table {
-    /// A packet of a call.
+    /// Tracks a packet of a call.
     #[inline(never)]
     pub(super) fn track_call(
         &mut self,
@@ -47,7 +47,7 @@ impl Table {
             context.counters.found += 1;
             return self.advance(self.met(filed, name.sender), packet, context);
         }
-        // Before what was not announced: that may be from before the announcement.
+        // An announcement goes before an unannounced connection, which may be older than it.
         let now = context.now;
         let (expectations, mut listener) = context.expecting();
         let expected = expectations.claim(&name, now, &mut listener);
@@ -80,7 +80,8 @@ impl Table {
         self.enlist(&TrackedPacket { keyed: &keyed, ..*packet }, opened, expected, context)
     }
 
-    /// The connection of a packet that an ICMP error quotes; `answer` is an answer to that.
+    /// The connection of a packet that an ICMP error quotes. `answer` stands for an answer to
+    /// the quoted packet.
     #[cold]
     pub(super) fn quoted_call(
         &self,
@@ -101,7 +102,7 @@ impl Table {
         Some(self.met(filed, name.sender))
     }
 
-    /// The connection that is filed, as a packet of a call from `sender` meets it.
+    /// The filed connection, with the direction of a packet of a call from `sender`.
     fn met(&self, filed: u32, sender: Side) -> Met {
         let slot = filed & !SECOND;
         let direction = match filed == slot {
@@ -111,10 +112,11 @@ impl Table {
         Met { slot, direction }
     }
 
-    /// Gives the connection of a call that was announced on a translated one its ends.
+    /// Gives its ends to the connection of a call that was announced on a translated
+    /// connection.
     ///
     /// # Errors
-    /// Those of [`Table::translate`].
+    /// The errors of [`Table::translate`].
     pub(super) fn follow_call(
         &mut self,
         ConnectionId(slot): ConnectionId,
@@ -138,11 +140,11 @@ impl Table {
         }
     }
 
-    /// The connection, other than that in `slot`, that packets of a call would belong to as
-    /// well.
+    /// The connection, other than the one in `slot`, that packets of a call would also belong
+    /// to.
     pub(super) fn other_call(&self, packet: &KeyedPacket, hash: u32, slot: u32) -> Option<u32> {
         let is_announced = |filed: u32| self.slab[filed & !SECOND].head.status.has(Status::CALL);
-        // Of what nobody has announced each direction is a connection, and has no replies.
+        // Each direction of an unannounced call is a connection without replies.
         if !is_announced(slot) {
             return None;
         }
@@ -151,7 +153,7 @@ impl Table {
         self.index.find(hash, |filed| is_other(filed) && self.slab.is_named(filed, &name))
     }
 
-    /// True if there are as many translated calls between two hosts as there may be.
+    /// True if two hosts have reached the limit of translated calls.
     pub(super) fn is_crowded(&self, packet: &KeyedPacket, hash: u32) -> bool {
         let mut calls = 0;
         let pair = packet.key.of_calls();
@@ -163,7 +165,7 @@ impl Table {
         calls >= CALLS_OF_A_PAIR
     }
 
-    /// Ends the connection of a call that is over; its key is one of
+    /// Ends the connection of a call that is over. Its key is one of
     /// [`Expectations::calls_over`](crate::Expectations::calls_over).
     pub fn end_call(&mut self, call: &FlowKey, hash: u64, context: &mut Context<'_>) {
         let slab = &self.slab;
@@ -193,7 +195,8 @@ impl Table {
         Candidates { announced, unannounced }
     }
 
-    /// False for a connection whose time is over or whose call is; it is ended then.
+    /// False for a connection that has expired or whose call is over; then it ends the
+    /// connection.
     fn lives(&mut self, filed: u32, context: &mut Context<'_>) -> bool {
         let slot = filed & !SECOND;
         let head = &self.slab[slot].head;
@@ -204,7 +207,8 @@ impl Table {
         lives
     }
 
-    /// Makes room for one more call between two hosts; false if all of them are announced.
+    /// Makes room for one more call between two hosts; false if all of their calls are
+    /// announced.
     fn has_room_for_call(
         &mut self,
         packet: &KeyedPacket,

@@ -16,7 +16,7 @@ const SERVER: [u8; 4] = [198, 51, 100, 2];
 const SECRET: HashKey = HashKey(7, 8);
 const CONTROL: u16 = 40000;
 
-/// A table to whose server's side only expected connections may come.
+/// A table in which only announced connections may be opened towards the server.
 struct Lab {
     table: Table,
     now: Timestamp,
@@ -27,7 +27,7 @@ struct Lab {
     tunnels: KnownTunnels,
     /// Next sequence numbers of the control connection.
     next: [u32; 2],
-    /// The client's port of it.
+    /// The client's port of the control connection.
     port: u16,
     server_may_open: bool,
 }
@@ -53,7 +53,7 @@ impl Lab {
         }
     }
 
-    /// With a control connection on which calls are possible.
+    /// A table with a control connection on which calls are possible.
     fn open() -> Self {
         let mut lab = Self::new();
         lab.connect(CONTROL);
@@ -142,7 +142,7 @@ impl Lab {
     fn call(&mut self, pns: u16, pac: u16) {
         self.say(There, Says::Outgoing(pns));
         self.say(Back, Says::OutgoingReply(pac, pns, 1));
-        // What nobody acknowledges shortens the life of the control connection.
+        // Unacknowledged data shortens the lifetime of the control connection.
         self.segment(There, self.port, TcpFlags::ACK, b"");
     }
 
@@ -152,7 +152,8 @@ impl Lab {
         Self::frame(from, |builder, frame| builder.transport(protocol::GRE, &header, frame))
     }
 
-    /// A GRE packet with the receiver's call id: its class, or that it was dropped.
+    /// Tracks a GRE packet with the receiver's call id; returns its class, or that it was
+    /// dropped.
     fn gre(&mut self, from: Direction, id: u16) -> &'static str {
         let tracked = self.track(from, &Self::gre_frame(from, id));
         match (tracked.verdict, tracked.class) {
@@ -170,7 +171,7 @@ impl Lab {
         found
     }
 
-    /// The lines of GRE without the mark and the number of users.
+    /// The lines of GRE, without the mark and the number of users.
     fn calls(&self) -> Vec<String> {
         let all = self.connections();
         let calls = all.iter().filter(|connection| connection.protocol == protocol::GRE);
@@ -178,7 +179,7 @@ impl Lab {
         lines.map(|line| line.strip_suffix(" mark=0 use=1").unwrap().to_owned()).collect()
     }
 
-    /// As the worker does that owns the bucket.
+    /// Does the work of the bucket's owner.
     fn end_calls(&mut self) {
         for call in self.expectations.calls_over() {
             self.run(|table, context| table.end_call(&call, call.hash(SECRET), context));
@@ -233,7 +234,7 @@ fn what_nobody_announced_is_new_in_each_direction() {
              src=192.0.2.1 dst=198.51.100.2 srckey=0x9 dstkey=0x0",
         ]
     );
-    // Without ids on either side it is one, and nothing else is.
+    // With ids of 0 on both sides it is one call, and nothing else is.
     assert_eq!((lab.gre(There, 0), lab.gre(Back, 0)), ("new", "established"));
     assert_eq!(lab.gre(Back, 5), "new");
 }
@@ -275,7 +276,7 @@ fn a_call_ends_before_its_owner_has_looked() {
     lab.say(Back, Says::Disconnect(9));
     assert!(lab.expectations.has_calls_over());
     let error = |from: Direction| {
-        // Of the client, about a packet to it.
+        // An error of the client about a packet to it.
         let quoted = &Lab::gre_frame(from.reversed(), 5)[14..];
         Lab::frame(from, |builder, frame| builder.icmp_error(3, 3, [0; 4], quoted, frame))
     };
@@ -345,7 +346,7 @@ fn who_announces_a_call_again_ends_it() {
     assert_eq!(lab.gre(Back, 5), "established", "the old one has no say");
     lab.say(Back, Says::Disconnect(9));
     assert_eq!(lab.gre(Back, 5), "new_refused");
-    // Announced again before anybody has looked: another connection.
+    // It is announced again before a worker has checked: another connection.
     for _ in 0..2 {
         lab.call(5, 9);
         assert_eq!((lab.gre(There, 9), lab.gre(Back, 5)), ("related", "established"));
@@ -372,7 +373,7 @@ fn the_books_forget_calls_that_end_by_themselves() {
     lab.say(Back, Says::Disconnect(9));
     assert!(!lab.expectations.has_calls_over());
     lab.segment(There, lab.port, TcpFlags::ACK, b"");
-    // Its time is over, but nobody has looked.
+    // It has expired, but no worker has removed it.
     lab.call(5, 9);
     assert_eq!(lab.gre(There, 9), "related");
     lab.now = lab.now.after(Duration::from_secs(600));

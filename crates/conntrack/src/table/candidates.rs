@@ -1,32 +1,32 @@
-//! Which connections give way when there is no room, oldest first.
+//! The candidates for eviction, oldest first.
 //!
-//! The links lie in chunks of their own, by slot number: an entry keeps its two cache
-//! lines, and filing one connection touches its links and those of a neighbour or two,
-//! however many there are.
+//! The links are in separate chunks, by slot number, so an entry keeps its two cache lines.
+//! Filing a connection touches its links and those of one or two neighbours, however many
+//! connections there are.
 
 use flow::Prefetch;
 
 use crate::entry::Status;
 use crate::proto::State;
 
-/// Links of a chunk, as many as the slab has entries in one.
+/// Links of a chunk: as many as a chunk of the slab has entries.
 const CHUNK: usize = 128;
 /// No slot.
 const NO_SLOT: u32 = u32::MAX;
 /// No list.
 const NO_LIST: u16 = u16::MAX;
 
-/// What is lost when a connection is ended early, the least first.
+/// The rank of a candidate for eviction; the least loss comes first.
 ///
-/// The kernel ends whatever is not assured that it meets near a new connection, and what
-/// is closing once the table is nearly full. Here there is an order, because the three
-/// are not worth the same. What nobody has answered is what most floods are made of, and its
-/// sender tries again. What was answered once has another end that remembers it: a
-/// handshake in progress, a query. A flood whose target answers is made of that. So of these
-/// two the one of which there is [more](Candidates::first_of) gives way, and what is real of
-/// the other stays. What closes was a whole connection of a real user and may still carry data
-/// one way: it gives way last. Within a rank the oldest goes first: it has had most time to get
-/// its answer, so what is real passes through while a flood runs.
+/// The kernel evicts any connection near the new one that is not assured, and closing ones once
+/// the table is nearly full. Here the candidates have an order, because their loss is not the
+/// same. Most floods consist of unanswered connections, and a real sender of one tries again.
+/// An answered connection is remembered by its other end: a handshake in progress, a query. A
+/// flood whose target answers consists of those. So of these two ranks the one with [more
+/// connections](Candidates::first_of) is evicted from, and the real connections of the other
+/// stay. A closing connection was a complete one of a real user and may still carry data in one
+/// direction, so it is evicted last. Within a rank the oldest goes first: it has had most time
+/// to be answered, so real connections get through while a flood runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
 pub(crate) enum Rank {
@@ -34,14 +34,14 @@ pub(crate) enum Rank {
     Unreplied,
     /// A reply was seen, but not enough to be assured.
     Unassured,
-    /// Was assured, and its ends have begun to close it.
+    /// It was assured, and its ends have begun to close it.
     Closing,
 }
 
 impl Rank {
     pub const ALL: [Self; 3] = [Self::Unreplied, Self::Unassured, Self::Closing];
 
-    /// The rank of a connection; `None` for what does not give way.
+    /// The rank of a connection; `None` if it must not be evicted.
     pub fn of(status: Status, state: &State) -> Option<Self> {
         if status.has(Status::ASSURED) {
             state.is_closing().then_some(Self::Closing)
@@ -56,7 +56,7 @@ impl Rank {
 /// Lists of slots, each in the order in which its slots were filed.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    /// On demand: a connection that was never in a list needs no links.
+    /// Allocated on demand: a connection that was never in a list needs no links.
     chunks: Vec<Option<Box<Chunk>>>,
     lists: Vec<Ends>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Candidates {
 struct Ends {
     oldest: u32,
     newest: u32,
-    /// How many slots there are.
+    /// Number of slots.
     count: u32,
 }
 
@@ -76,7 +76,7 @@ impl Ends {
 #[derive(Debug)]
 struct Chunk {
     links: [Link; CHUNK],
-    /// The list that holds the slot, `NO_LIST` for none.
+    /// The list that contains the slot, `NO_LIST` if there is none.
     lists: [u16; CHUNK],
 }
 
@@ -94,14 +94,14 @@ impl Candidates {
             + self.lists.capacity() * size_of::<Ends>()
     }
 
-    /// The slot that was filed first of those in `list`.
+    /// The slot that was filed first in `list`.
     pub fn oldest(&self, list: u16) -> Option<u32> {
         let ends = self.lists.get(usize::from(list))?;
         (ends.oldest != NO_SLOT).then_some(ends.oldest)
     }
 
-    /// Who gives way first of the connections of a group, whose lists begin with `first`, one
-    /// for each [`Rank`].
+    /// The connection of a group that is evicted first. The lists of the group begin with
+    /// `first`, one for each [`Rank`].
     #[inline]
     pub fn first_of(&self, first: u16) -> Option<u32> {
         let list = |rank: Rank| first + rank as u16;
@@ -114,7 +114,7 @@ impl Candidates {
         self.oldest(list(more)).or_else(|| self.oldest(list(Rank::Closing)))
     }
 
-    /// Asks for the links of a slot.
+    /// Prefetches the links of a slot.
     #[inline]
     pub fn prefetch(&self, slot: u32, prefetch: impl Prefetch) {
         if let Some(Some(chunk)) = self.chunks.get(slot as usize / CHUNK) {
@@ -132,9 +132,8 @@ impl Candidates {
         })
     }
 
-    /// Files a slot as the newest of `list`, or takes it out of whatever list it is in.
-    /// Nothing happens if it is in that list already. True if a list has got its first slot
-    /// or lost its last.
+    /// Files a slot as the newest of `list`; `None` takes it out of its list. Nothing happens
+    /// if it is in that list already. True if a list has got its first slot or lost its last.
     pub fn file(&mut self, slot: u32, list: Option<u16>) -> bool {
         let list = list.unwrap_or(NO_LIST);
         let (chunk, at) = (slot as usize / CHUNK, slot as usize % CHUNK);
@@ -156,7 +155,7 @@ impl Candidates {
         emptied || begun
     }
 
-    /// True if it is the first.
+    /// True if the list was empty.
     fn append(&mut self, slot: u32, list: u16) -> bool {
         let list = usize::from(list);
         if self.lists.len() <= list {
@@ -172,7 +171,7 @@ impl Candidates {
         older == NO_SLOT
     }
 
-    /// True if it was the last.
+    /// True if the list is empty now.
     fn unlink(&mut self, Link { older, newer }: Link, list: u16) -> bool {
         let list = usize::from(list);
         self.lists[list].count -= 1;
@@ -187,7 +186,7 @@ impl Candidates {
         (older, newer) == (NO_SLOT, NO_SLOT)
     }
 
-    /// The links of a slot that is in a list.
+    /// The links of a slot in a list.
     fn link(&mut self, slot: u32) -> &mut Link {
         let chunk = self.chunks[slot as usize / CHUNK].get_or_insert_default();
         &mut chunk.links[slot as usize % CHUNK]

@@ -1,4 +1,5 @@
-//! What helpers announce on translated connections, and the connections that come of it.
+//! Announcements of helpers on translated connections, and the translation of the announced
+//! connections.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -14,11 +15,11 @@ use crate::proto::tcp::Seq;
 use crate::seqadj::{Adjustment, Shift};
 use crate::{ConnectionId, Context, Direction, Expectations};
 
-/// What a helper announces, seen from the other side of the gateway.
+/// The source of an announcement on a connection that may be translated.
 pub(super) struct Announcer<'a> {
     pub master: Master,
     pub passage: Passage,
-    /// Of the packet.
+    /// The direction of the announcing packet.
     pub direction: Direction,
     pub interface: Option<u32>,
     pub block: Block,
@@ -26,8 +27,8 @@ pub(super) struct Announcer<'a> {
 }
 
 impl Announcer<'_> {
-    /// What has to be expected, and what the announcing packet has to say instead; `None` if
-    /// no port is left for it.
+    /// The announcement with the addresses that the other end knows, and the edit of the
+    /// announcing packet; `None` if no port is left for it.
     pub fn translate(
         &self,
         announced: Announced,
@@ -50,7 +51,7 @@ impl Announcer<'_> {
         };
         let writes = |port| self.master.helper.rewrite(old?, translated.destination, named(port));
         if writes(port).is_none() {
-            // The other end is told nothing, so it can only mean what it sees.
+            // The packet carries no address, so the other end takes the port that it sees.
             if port == came.source.port {
                 translated.destination_port = leaves.source.port;
             }
@@ -61,7 +62,7 @@ impl Announcer<'_> {
         let known = leaves.source.port;
         let kept = if is_own { known } else { port };
         let kept = (is_own || self.block.contains(port)).then_some(kept);
-        // A datagram to the port that the sender is known by is for the one that it speaks from.
+        // A datagram to the sender's translated port must reach the port that it sends from.
         let is_apart = |it: &u16| is_own || protocol != protocol::UDP || *it != known;
         let ports = kept.into_iter().chain(self.ports(&translated, port)).filter(is_apart);
         let port = expectations.choose_port(&self.master, &translated, ports)?;
@@ -71,14 +72,15 @@ impl Announcer<'_> {
         Some((translated, edit))
     }
 
-    /// A call, as it will come.
+    /// An announced call with the addresses and ids that the other end knows.
     fn call(&self, announced: Announced, expectations: &Expectations) -> Announced {
         let master = &self.master.flow.key;
         let known = |end, own| expectations.known_call_id(master, (end, own));
         self.passage.call(&announced, self.direction, known, self.interface).unwrap_or(announced)
     }
 
-    /// The key of a call between two ends that are named by what the sender knows them by.
+    /// The key of a call between the real ends. The arguments are the ends as the sender knows
+    /// them.
     pub fn call_between(&self, source: (IpAddr, u16), destination: (IpAddr, u16)) -> FlowKey {
         let real = |(address, port)| {
             let address = self.passage.real(mapped(address));
@@ -88,18 +90,18 @@ impl Announcer<'_> {
         FlowKey::of_call(family, zone, real(source), real(destination))
     }
 
-    /// Those that may be announced, from a certain one on.
+    /// The ports that may be announced, beginning with `from`.
     fn ports(&self, announced: &Announced, from: u16) -> impl Iterator<Item = u16> {
         let block = self.block;
         let (has_pair, last_bit) = (announced.pair_of.is_some(), from & 1);
-        // Of a pair, the other port is of another bucket's block.
+        // The other port of a pair belongs to another bucket's block.
         block
             .all_from(from.into())
             .filter(move |port| !has_pair || block.spans(port ^ 1))
             .map(move |port| if has_pair { port & !1 | last_bit } else { port })
     }
 
-    /// What has to be read where a message mentions an end, if that is something else.
+    /// The edit for a place where a message mentions an end; `None` if nothing changes there.
     pub fn mention(&self, mention: Mention, expectations: &Expectations) -> Option<Edit> {
         let old = self.payload.get(mention.place.clone())?;
         let master = &self.master.flow.key;
@@ -109,15 +111,15 @@ impl Announcer<'_> {
             .known_by(&mention)
             .or_else(|| expectations.told(master, said()?))
             .or_else(|| expectations.meant(master, said()?))?;
-        // How it is written is not for us to change.
+        // A correct address stays in the form in which it is written.
         let is_same = address == mention.address && mention.port.is_none_or(|it| it == port);
         let text = mention.form.write(address, port);
         (!is_same && text != old).then_some(Edit { place: mention.place, text })
     }
 }
 
-/// Puts all changes of a message in order, each place once, the first that was asked for. Where
-/// the message says how long a part is, it says so of what it will be.
+/// Sorts the edits of a message; if two overlap, the first one wins. Also edits the numbers in
+/// the message that state the length of a part, if that changes.
 pub(super) fn put_together(mut edits: Vec<Edit>, measures: Vec<Measure>) -> Vec<Edit> {
     edits.sort_by_key(|edit| edit.place.start);
     let mut end = 0;
@@ -139,25 +141,25 @@ pub(super) fn put_together(mut edits: Vec<Edit>, measures: Vec<Measure>) -> Vec<
     edits
 }
 
-/// A number in a message that says how long a part of it is.
+/// A number in a message that states the length of a part of it.
 pub(super) struct Measure {
     pub place: Range<usize>,
     pub of: Range<usize>,
 }
 
 impl Table {
-    /// The ports that helpers of this table may announce for their clients: those of the
-    /// bucket, as in [`Supply::block`]. All, until it is told.
+    /// Sets the ports that helpers of this table may announce for their clients: those of the
+    /// bucket, as in [`Supply::block`]. Before this call helpers may announce all ports.
     pub fn set_block(&mut self, block: Block) {
         self.block = block;
     }
 
-    /// Translates a new connection that a translated one has announced, as that is, and says
-    /// that this was done: no rule is asked then, as with the kernel. To be called before any
-    /// rule is asked for a translation.
+    /// Translates a new connection that a translated one has announced in the same way, and
+    /// returns true if it did. Then no rule decides, as with the kernel. To be called before
+    /// any rule can translate the connection.
     ///
     /// # Errors
-    /// Those of [`Table::translate`].
+    /// The errors of [`Table::translate`].
     pub fn follow(
         &mut self,
         id: ConnectionId,
@@ -196,8 +198,9 @@ impl Table {
     }
 
     /// Gives a new connection the source port that its originator has announced on the same
-    /// master, if it sends from where it listens: whoever was told of it sees answers come from
-    /// there (RFC 4961). False if there is none, or if somebody has it.
+    /// master, if it sends from the port on which it listens: the host that learned that port
+    /// expects answers from there (RFC 4961). False if there is no such port, or if another
+    /// connection has it.
     fn keep_told_port(
         &mut self,
         slot: u32,
@@ -226,24 +229,24 @@ impl Table {
         }
     }
 
-    /// What has to be changed in the payload of the packet that the table was asked to
-    /// [`pass`](Table::pass) last, in the order of the places. The sequence number that the
-    /// packet leaves with is that by the [adjustment](Table::adjustment) from before or after.
+    /// The edits of the payload of the packet that was the last argument of
+    /// [`pass`](Table::pass), in the order of their places. The packet leaves with the sequence
+    /// number of the [adjustment](Table::adjustment) before or after this; both give the same.
     pub fn take_edits(&mut self) -> Vec<Edit> {
         std::mem::take(&mut self.edits)
     }
 
-    /// True if numbers have to be shifted in packets of any connection of the table.
+    /// True if a connection of the table has shifted sequence numbers.
     #[inline]
     pub const fn has_adjustments(&self) -> bool {
         self.slab.has_shifts()
     }
 
-    /// The numbers that have to be shifted in the packets of a connection because of such
-    /// changes, and the direction of this packet; `None` also if its time is over. Before it is tracked the numbers are changed
-    /// with [`Adjustment::before_tracking`], behind what the SYN proxy changes, and after
-    /// [`Table::pass`] with [`Adjustment::after_tracking`], before what that changes. Costs one
-    /// test while there are none.
+    /// The shifts of the sequence numbers of a connection that such edits cause, and the
+    /// direction of this packet; `None` if there are none or if the connection has expired. The
+    /// caller applies [`Adjustment::before_tracking`] before it tracks the packet, after the
+    /// changes of the SYN proxy; and [`Adjustment::after_tracking`] after [`Table::pass`],
+    /// before the changes of the SYN proxy. Costs one test if no connection has shifts.
     #[inline]
     pub fn adjustment(
         &self,
@@ -262,7 +265,8 @@ impl Table {
         Some((met.direction, Adjustment { sequences, ..Adjustment::default() }))
     }
 
-    /// Keeps the edits of a packet for the caller, and what they do to the numbers that follow.
+    /// Keeps the edits of a packet for the caller, and records their effect on the following
+    /// sequence numbers.
     pub(super) fn keep_edits(
         &mut self,
         slot: u32,
@@ -283,10 +287,10 @@ impl Table {
 }
 
 impl Shift {
-    /// The segment at a number gets longer on its way, modulo 2^32. Without effect if it is
-    /// one that was sent again. Of two such segments the earlier must have arrived before the
-    /// later is sent, as in protocols whose ends take turns: what is sent again from before
-    /// it can not be told how much it was shifted.
+    /// Records that the segment at a sequence number becomes longer by `by` on its way, modulo
+    /// 2^32. Without effect for a repeated segment. If two segments change their lengths, the
+    /// earlier must have arrived before the later is sent, as in protocols whose ends take
+    /// turns: the shift of a repeated segment from before both is forgotten.
     pub(crate) fn lengthen(&mut self, sequence: u32, by: u32) {
         if self.before == self.after || Seq(sequence).is_after(Seq(self.position)) {
             let after = self.after.wrapping_add(by);

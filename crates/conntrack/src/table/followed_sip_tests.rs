@@ -1,5 +1,5 @@
-//! Calls by SIP through translated connections: what phones and servers read of each other, and
-//! where sound goes.
+//! Calls by SIP through translated connections: the messages that phones and servers receive,
+//! and the way of the media.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn dotted((address, port): End4) -> String {
     format!("{}:{port}", Ipv4Addr::from(address))
 }
 
-/// A message of `sender`, who can be reached at `contact`, with sound at `media`.
+/// A message of `sender`, which accepts requests at `contact` and media at `media`.
 fn message(first: &str, sequence: &str, via: &str, contact: &str, media: Option<End4>) -> String {
     let body = media.map_or(String::new(), |(address, port)| {
         let address = Ipv4Addr::from(address);
@@ -33,7 +33,7 @@ fn sound(text: &str) -> u16 {
     rest.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// The lengths of the body as it says and as it is.
+/// The length of the body in its header, and its real length.
 fn lengths(text: &str) -> [usize; 2] {
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let said = head.split_once("Content-Length: ").unwrap().1.split("\r\n").next().unwrap();
@@ -44,14 +44,14 @@ fn lengths(text: &str) -> [usize; 2] {
 struct Signalling {
     lab: Lab,
     flags: Option<u8>,
-    /// Of the next byte: as the client counts, and as the server does.
+    /// Sequence numbers of the next byte: as the client counts, and as the server does.
     said: [u32; 2],
     heard: [u32; 2],
     ends: [(End4, End4); 2],
 }
 
 impl Signalling {
-    /// From `client` to `named`.
+    /// Opens a connection from `client` to `named`.
     fn open(tcp: bool, client: End4, named: End4, rules: &[Request]) -> Self {
         let mut lab = Lab::new(Kind::Sip, 5060);
         let (seen, server) = if tcp {
@@ -64,12 +64,12 @@ impl Signalling {
         Self { lab, flags: tcp.then_some(ACK), said: [1; 2], heard: [1; 2], ends }
     }
 
-    /// What the other end reads of what one says.
+    /// Sends a message of one end; returns the message that the other receives.
     fn say(&mut self, who: usize, text: &str) -> String {
         let numbers = (self.said[who], self.heard[who]);
         let sent = self.lab.send(self.ends[who], self.flags, numbers, text.as_bytes(), &[]);
         assert_eq!(sent.tracked.verdict, Verdict::Accept, "{:?}", sent.tracked.why);
-        // Who has opened it is alone until the other has spoken.
+        // The opener is alone until the other end has sent a packet.
         assert!(matches!(sent.tracked.class, Class::New | Class::Established));
         let read = String::from_utf8(edited(text.as_bytes(), &sent.edits)).unwrap();
         self.said[who] += text.len() as u32;
@@ -79,14 +79,14 @@ impl Signalling {
         read
     }
 
-    /// Sound from `from` to `to`: as it leaves.
+    /// Sends media from `from` to `to`; returns class and ends as they leave.
     fn sound(&mut self, from: End4, to: End4) -> (Class, End4, End4) {
         let sent = self.lab.send((from, to), None, (0, 0), b"\x80sound", &masquerade());
         (sent.tracked.class, end4(sent.leaves.source), end4(sent.leaves.destination))
     }
 }
 
-/// A call of a phone behind a masquerade; what the server has read of it.
+/// A call of a phone behind a masquerade; returns the port that the server has read.
 fn call(signalling: &mut Signalling) -> u16 {
     let seen = signalling.ends[1].1;
     let (own, outside) = (dotted(PHONE), dotted(seen));
@@ -170,7 +170,7 @@ fn a_server_behind_a_forwarded_port_is_heard() {
     }
 }
 
-/// A registration of `contact`, which is confirmed; what the registrar has read.
+/// A confirmed registration of `contact`; returns the contact that the registrar has read.
 fn register(signalling: &mut Signalling, contact: End4) -> End4 {
     let (own, seen) = (signalling.ends[0].0, signalling.ends[1].1);
     let [own, seen] = [own, seen].map(dotted);
@@ -196,7 +196,7 @@ fn a_phone_behind_a_masquerade_can_be_called() {
         let seen = signalling.ends[1].1;
         let told = register(&mut signalling, contact);
         assert_eq!(told == seen, contact == PHONE, "the port that it speaks from is known");
-        // From another port of the registrar: a connection of its own, which is read as well.
+        // From another port of the registrar comes a connection of its own, with a helper too.
         let caller = (SERVER, 5071);
         let invite = |to: End4| {
             let first = format!("INVITE sip:a@{} SIP/2.0", dotted(to));
@@ -240,7 +240,7 @@ fn a_registration_over_tcp_is_of_a_port_where_the_phone_listens() {
     let told = (OUTSIDE, told.split('>').next().unwrap().parse().unwrap());
     assert_eq!(read, text(seen, told));
     assert_ne!(told, seen);
-    // It says where it is when it calls, too.
+    // It names its own address in calls too.
     let invite = |via: End4, contact: End4| {
         let first = format!("INVITE sip:b@{} SIP/2.0", dotted(REGISTRAR));
         message(&first, "8 INVITE", &dotted(via), &dotted(contact), None)
@@ -249,7 +249,8 @@ fn a_registration_over_tcp_is_of_a_port_where_the_phone_listens() {
 }
 
 proptest! {
-    /// Whatever is said, edits are apart, in order and inside, and what stays is as it was.
+    /// Edits never overlap, are in order and inside the message, and change nothing else, for
+    /// any message.
     #[test]
     fn no_message_is_too_strange_to_be_edited(
         cuts in prop::collection::vec((any::<prop::sample::Index>(), 0usize..40, prop::sample::select(&[

@@ -1,4 +1,4 @@
-//! FTP and others through translated connections: what both ends see of each other.
+//! FTP and other protocols through translated connections: the addresses that both ends see.
 
 use std::net::Ipv4Addr;
 
@@ -18,7 +18,7 @@ mod sip;
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
-/// The address of the gateway that its outside sees.
+/// The gateway's address towards the outside.
 const OUTSIDE: [u8; 4] = [203, 0, 113, 9];
 const SECRET: HashKey = HashKey(7, 8);
 const SYN: u8 = 2;
@@ -52,7 +52,7 @@ struct Lab {
     tunnels: KnownTunnels,
 }
 
-/// What has become of a packet.
+/// The result for a packet.
 struct Sent {
     tracked: Tracked,
     edits: Vec<Edit>,
@@ -91,8 +91,8 @@ impl Lab {
         act(&mut self.table, &mut context)
     }
 
-    /// A segment, or a datagram where there are no flags, as the engine would take it through
-    /// the table; a connection that it opens is translated by `rules`.
+    /// Takes a segment through the table as the engine does, or a datagram if there are no
+    /// flags; `rules` translate a connection that it opens.
     fn send(
         &mut self,
         (from, to): (End4, End4),
@@ -162,7 +162,8 @@ impl Lab {
         Sent { tracked, edits, leaves }
     }
 
-    /// Opens a TCP connection; the numbers of both go on at 1. Returns where the server sees the client and the client sees the server.
+    /// Opens a TCP connection; the numbers of both ends continue at 1. Returns the client's
+    /// address as the server sees it, and the server's as the client sees it.
     fn control(&mut self, client: End4, named: End4, rules: &[Request]) -> (End4, End4) {
         let opened = self.send((client, named), Some(SYN), (0, 0), b"", rules);
         let (seen, server) = (end4(opened.leaves.source), end4(opened.leaves.destination));
@@ -171,7 +172,8 @@ impl Lab {
         (seen, server)
     }
 
-    /// The same for FTP, with what both say first: the client goes on at 9 and the server at 8.
+    /// The same for FTP, with the first lines of both ends: the client continues at 9 and the
+    /// server at 8.
     fn ftp(&mut self, client: End4, named: End4, rules: &[Request]) -> (End4, End4) {
         let (seen, server) = self.control(client, named, rules);
         self.send((server, seen), Some(ACK), (1, 1), b"220 a\r\n", &[]);
@@ -230,11 +232,11 @@ fn an_active_client_behind_a_masquerade_gets_its_data_connection() {
     assert!(told.starts_with("PORT 203,0,113,9,") && told.ends_with("\r\n"), "{told:?}");
     let port = port_of(&told);
     assert!(block().contains(port), "{port}");
-    // Sent again, it says the same.
+    // Repeated, it says the same.
     let again = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
     assert_eq!(again.edits, sent.edits);
     assert_eq!(lab.expectations.len(), 1);
-    // To the client's own port nobody is expected, from others neither.
+    // No connection is expected at the client's own port, and none from other addresses.
     let data = lab.send(((SERVER, 20), (OUTSIDE, port)), Some(SYN), (5, 0), b"", &[]);
     assert_eq!((data.tracked.class, data.tracked.fresh), (Class::Related, true));
     assert_eq!(end4(data.leaves.destination), (CLIENT, 40000));
@@ -261,7 +263,7 @@ fn a_passive_client_behind_a_masquerade_keeps_its_address() {
     assert_eq!(end4(data.leaves.destination), (SERVER, 2000));
 }
 
-/// The server says its own address, or is configured to say the one that clients know.
+/// The server names its own address, or is configured to name the one that clients know.
 #[test]
 fn a_server_behind_a_forwarded_port_is_reached_at_the_address_that_clients_know() {
     let texts: [&[u8]; 3] = [
@@ -367,8 +369,8 @@ fn helpers_write_what_they_read() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
-    /// The server gets the client's stream with other addresses in it, without a gap and
-    /// without a contradiction, and each end has acknowledged what it has sent.
+    /// The server receives the client's stream with other addresses in it, complete and
+    /// consistent, and each end gets acknowledgments for exactly the bytes that it has sent.
     #[test]
     fn the_stream_goes_on_behind_lines_that_became_longer_or_shorter(
         segments in prop::collection::vec(
@@ -411,7 +413,8 @@ proptest! {
                 received.extend(&text);
             }
             sequence += payload.len() as u32;
-            // The server acknowledges all of it; the tracker would refuse what was not sent.
+            // The server acknowledges all of it; the tracker would refuse an acknowledgment of
+            // more.
             let acknowledged = 9 + received.len() as u32;
             let ack = lab.send((server, seen), Some(ACK), (8, acknowledged), b"", &[]);
             prop_assert_eq!(ack.tracked.class, Class::Established, "{:?}", ack.tracked.why);

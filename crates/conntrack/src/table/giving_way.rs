@@ -1,4 +1,5 @@
-//! Who gets the ports towards a destination where they run out, and whose connection gives way.
+//! The distribution of the ports towards a destination when they run out: which source gets
+//! one, and which connection is evicted for it.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -13,33 +14,33 @@ use crate::entry::{Entry, Status};
 use crate::limits::{NatSource, Pool, Stake};
 use crate::nat::{Block, Ends, Request, Supply, candidates};
 
-/// Ports whose connections are looked at for one to give way: all of a block, where 256 buckets
-/// share the range of ports.
+/// Most ports whose connections are compared as candidates for eviction: a whole block if 256
+/// buckets share the range of ports.
 const LOOKS: usize = 256;
-/// The same for a source that has its part, and so may take only what is its own.
+/// The same for a source that has its share and may take over only its own ports.
 const OWN_LOOKS: usize = 32;
-/// How long another source's connection must have been there to give way: an answer that is still
-/// on its way would come to whoever gets the port.
+/// Age below which a connection of another source is not evicted: an answer on its way would
+/// reach the new owner of the port.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
-/// A share, in percent, that sets no limit.
+/// A share, in percent, that means no limit.
 const NO_LIMIT: u32 = 100;
 
-/// Who wants the port that another connection has.
+/// A source that wants the port of another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claimant {
     source: NatSource,
-    /// Ports that it has towards the destination.
+    /// Number of its ports towards the destination.
     held: u32,
 }
 
-/// How readily a connection gives way: that of a source with more ports first (to a power of
-/// two), then by what is lost, then the one that has least time left.
+/// The order of eviction: first a connection of a source with more ports (to a power of two),
+/// then one of the lowest rank, then the one with the least time left.
 type Readiness = (u32, Reverse<Rank>, Reverse<Timestamp>);
 
 impl Table {
-    /// The source that a new connection gets: what is `free`, unless its source has its part of
-    /// the ports already. Then one of that source's own connections gives way, and if nothing is
-    /// free one of any.
+    /// The source for a new connection. It is `free`, unless the originator has its share of
+    /// the ports already: then one of its own connections is evicted. If there is no free one,
+    /// a connection of any source is evicted.
     pub(super) fn grant(
         &mut self,
         slot: u32,
@@ -69,8 +70,8 @@ impl Table {
         Ok((got, self.pool(slot, request, &got.0, supply, context)))
     }
 
-    /// The ports that a connection is counted among which is to leave so; `None` where nobody
-    /// counts.
+    /// The pool in which a connection that leaves as `leaves_as` is counted; `None` if it is
+    /// not counted.
     pub(super) fn pool(
         &self,
         slot: u32,
@@ -84,8 +85,8 @@ impl Table {
         counts.then(|| request.pool(leaves_as, supply))
     }
 
-    /// Has the connection give way that is the first to do so of those that have a port which
-    /// `request` leaves; `own`: any of the same source.
+    /// Evicts the first candidate among the connections on the ports that `request` allows;
+    /// with `own`, any connection of the same source.
     fn take_over(
         &mut self,
         slot: u32,
@@ -124,7 +125,8 @@ impl Table {
         Some(got)
     }
 
-    /// The source of a connection that gives way for the one in `slot`, which is to leave so.
+    /// Evicts the connection on the source of `leaves_as` for the connection in `slot`, if it
+    /// may, and returns that source.
     pub(super) fn wrest(
         &mut self,
         slot: u32,
@@ -140,7 +142,7 @@ impl Table {
         gives_way.then_some((leaves_as, hash as u32))
     }
 
-    /// Has the connection give way whose replies are these, if it does so for `claimant`.
+    /// Evicts the connection with these replies, if it may be evicted for `claimant`.
     pub fn give_way(
         &mut self,
         reply: &KeyedPacket,
@@ -153,21 +155,22 @@ impl Table {
         other.map(|other| self.end_early(other, context)).is_some()
     }
 
-    /// Who wants a port of a pool for a new connection.
+    /// The claimant of a port of a pool for a new connection.
     pub(super) fn claimant(&self, slot: u32, pool: Pool, context: &Context<'_>) -> Claimant {
         let stake = self.stake(slot, pool);
         Claimant { source: stake.source, held: context.limits.holdings.held(&stake) }
     }
 
-    /// What the source of a connection has of a pool.
+    /// The share of a connection's originator in a pool.
     pub(super) fn stake(&self, slot: u32, pool: Pool) -> Stake {
         Stake::of(pool, self.original(slot))
     }
 
-    /// How readily a connection gives way for a claimant, and whether it is of the same source.
-    /// What nobody has answered and what closes does so unless the claimant has more ports; what was
-    /// answered, but is not assured, only if the claimant has less than half as many. What is young
-    /// gives way to its own source alone.
+    /// The order of a connection's eviction for a claimant, and whether both are of the same
+    /// source; `None` if it is not evicted. An unanswered or a closing connection is evicted
+    /// unless the claimant has more ports; one that is answered but not assured only if the
+    /// claimant has less than half as many. A young connection is evicted only for its own
+    /// source.
     fn readiness(
         &self,
         slot: u32,
@@ -197,7 +200,7 @@ impl Table {
     }
 }
 
-/// The packets that come back to what leaves so.
+/// The replies to packets that leave as `leaves_as`.
 const fn reply_to(leaves_as: KeyedPacket) -> KeyedPacket {
     KeyedPacket { sender: leaves_as.sender.opposite(), ..leaves_as }
 }

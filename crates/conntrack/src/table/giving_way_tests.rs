@@ -8,7 +8,7 @@ use super::*;
 use crate::nat::{Addresses, End, Ports};
 use crate::table::tests::{Lab, SECRET, address, keyed, tcp, udp};
 
-/// The address that all have outside, and their server.
+/// The outside address of all clients, and their server.
 const OUTSIDE: u8 = 200;
 const SERVER: u8 = 100;
 
@@ -21,11 +21,11 @@ fn request() -> Request {
     Request { addresses: Some(Addresses::one(outside)), ..Request::of(End::Source) }
 }
 
-/// A gateway with so many ports.
+/// A gateway with this many ports.
 struct Gateway {
     lab: Lab,
     ports: u16,
-    /// Between two new connections.
+    /// Time between two new connections.
     pause: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Gateway {
         Self { lab, ports, pause: ANSWERED_WITHIN }
     }
 
-    /// A new connection of a client; the port that it has got.
+    /// Opens a connection of a client; returns its port.
     fn open(&mut self, client: u8, port: u16) -> Result<u16, DropReason> {
         self.open_by(&udp(Family::V4, (client, port), (SERVER, 53)))
     }
@@ -55,7 +55,7 @@ impl Gateway {
             }
             judged
         });
-        // Time goes on, so who came first has least time left.
+        // Time passes, so the first connection has the least time left.
         self.lab.wait(self.pause);
         judged?;
         let reply = self.lab.table.reply(id);
@@ -87,7 +87,7 @@ impl Gateway {
         self.answer(outside);
     }
 
-    /// What is counted of a client.
+    /// The number of ports that are counted for a client.
     fn held(&self, client: u8) -> u32 {
         let block = Block::from(Ports::new(2000, 1999 + self.ports).unwrap());
         let supply = Supply { block, seed: 1, hash: &hash };
@@ -102,20 +102,21 @@ impl Gateway {
 #[test]
 fn who_gives_way_is_of_the_source_with_most_ports_and_waits_longest() {
     let mut gateway = Gateway::new(8);
-    // The first client has five, of which three are answered; the second two, the third one.
+    // The first client has five connections, of which three are answered; the second has two,
+    // the third one.
     let first: Vec<u16> = (1..=5).map(|port| gateway.open(1, port).unwrap()).collect();
     (0..3).for_each(|at| gateway.answer(first[at]));
     gateway.open_all(2, 1..=2);
     let of_third = gateway.open(3, 1).unwrap();
     gateway.answer(of_third);
     let ends = [
-        // Five and four are as many as each other, to a power of two.
+        // Five and four count as equal, because only the power of two matters.
         (1, 4),
         (1, 5),
-        // So are three and two: what nobody has answered goes first.
+        // So do three and two: an unanswered connection goes first.
         (2, 1),
         (1, 1),
-        // Now everybody has two or one.
+        // Now every client has two or one.
         (1, 2),
         (2, 2),
     ];
@@ -136,7 +137,8 @@ fn nobody_gives_way_to_who_has_more() {
     gateway.open_all(2, 1..=3);
     assert_eq!(gateway.open(1, 6), Err(DropReason::PortPoolFull));
     assert!((1..=3).all(|port| gateway.is_there(2, port)));
-    // Among equals what nobody has answered gives way, and what is established to nobody.
+    // Among clients with equal numbers unanswered connections are evicted, and established ones
+    // never are.
     gateway.open_all(2, 4..=20);
     assert!((1..=5).all(|port| gateway.is_there(1, port)));
     assert_eq!((gateway.held(1), gateway.held(2)), (5, 3));
@@ -146,7 +148,7 @@ fn nobody_gives_way_to_who_has_more() {
 fn what_was_answered_gives_way_to_who_has_less_than_half() {
     for (own, gives_way) in [(0, true), (1, true), (2, false)] {
         let mut gateway = Gateway::new(10);
-        // Of the second client's the first has twice as many and more, or not.
+        // The first client has at least twice as many as the second, or not.
         (1..=own).for_each(|port| gateway.settle(2, port));
         for port in 1..=4 {
             let outside = gateway.open(1, port).unwrap();
@@ -196,7 +198,7 @@ fn what_closes_gives_way_to_equals_and_not_to_who_has_more() {
     gateway.lab.track(&segment(1, 2, TcpFlags::FIN.0 | ACK, (17, 9)));
     connect(&mut gateway, 2, 3).unwrap();
     assert_eq!(gateway.lab.counters.early_drop, 1);
-    // Now the second has three, so it gets none of the first.
+    // Now the second has three, so none of the first is evicted for it.
     gateway.lab.track(&segment(1, 1, TcpFlags::FIN.0 | ACK, (17, 9)));
     assert_eq!(connect(&mut gateway, 2, 4), Err(DropReason::PortPoolFull));
     connect(&mut gateway, 3, 1).unwrap();
@@ -212,7 +214,7 @@ fn a_source_that_has_its_part_goes_on_with_its_own() {
         assert_eq!((gateway.held(1), gateway.lab.table.len()), (200, 200));
     }
     assert_eq!(gateway.lab.counters.early_drop, 100);
-    // Another gets what is left.
+    // Another client gets the remaining ports.
     gateway.open_all(2, 0..150);
     assert_eq!((gateway.held(1), gateway.held(2)), (200, 150));
 }

@@ -1,12 +1,12 @@
 //! Connections inside tunnels.
 //!
-//! Where the packet that a tunnel carries is judged as well, its connection lies here and not
-//! among those of the bucket, so neither can be taken for the other. Each tunnel has a number in
-//! the bucket, which stands for the zone in the keys of what it carries. So no connection inside
-//! one tunnel is met from another.
+//! If the rules also judge the packets inside a tunnel, the connections of those packets are
+//! here and not among those of the bucket, so neither can be mistaken for the other. Each
+//! tunnel has a number in the bucket, which takes the place of the zone in the keys of its
+//! packets. So a packet inside one tunnel never meets a connection inside another.
 //!
-//! Numbers that no connection has any more are used again. There are never more than twice as
-//! many as connections, but for a few, so the limit of connections bounds the memory.
+//! Numbers without connections are used again. There are at most twice as many numbers as
+//! connections, apart from a few, so the limit of connections bounds the memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,30 +14,30 @@ use flow::{FlowKey, Timestamp, Zone};
 
 use super::Table;
 
-/// Numbers that a bucket may give before it looks which are used.
+/// Numbers that a bucket gives out before it looks for unused ones.
 const FEW: usize = 64;
 
-/// What connections inside have in common: the tunnel's own connection, by the packets of its
-/// originator, and inside that the VLAN.
+/// The properties that connections inside one tunnel share: the key of the tunnel's own
+/// connection, and the VLAN inside the tunnel.
 pub type Passage = (FlowKey, u16);
 
 /// The connections of one bucket that are inside tunnels.
 #[derive(Debug)]
 pub struct Inside {
-    /// The connections. The zone of their keys is [a number](Inside::number).
+    /// The connections. The zone in their keys is [a number](Inside::number).
     pub connections: Table,
     numbers: BTreeMap<Passage, u16>,
-    /// Numbers below that of [`Inside::numbers`] that nobody has.
+    /// Unused numbers below the length of [`Inside::numbers`].
     free: Vec<u16>,
 }
 
 impl Inside {
-    /// There are none.
+    /// No connections.
     pub fn new(now: Timestamp) -> Self {
         Self { connections: Table::new(now), numbers: BTreeMap::new(), free: Vec::new() }
     }
 
-    /// The number of a passage; `None` if none is left, and so many connections are inside other
+    /// The number of a passage; `None` if all numbers are in use by connections inside other
     /// tunnels.
     pub fn number(&mut self, passage: Passage) -> Option<Zone> {
         if let Some(&number) = self.numbers.get(&passage) {
@@ -68,7 +68,7 @@ impl Inside {
 }
 
 impl Table {
-    /// The flow of a connection, as packets of its originator name it.
+    /// The key of a connection, in the addresses of its originator's packets.
     pub fn flow_of(&self, id: crate::ConnectionId) -> FlowKey {
         self.original(id.0).key
     }

@@ -1,4 +1,4 @@
-//! What becomes of a connection when its first packet has been judged.
+//! Confirming or withdrawing a connection after its first packet has been judged.
 
 use flow::{DropReason, Verdict};
 
@@ -7,7 +7,7 @@ use crate::entry::Status;
 use crate::{ConnectionId, Context, EventKind, Tracked, TrackedPacket};
 
 impl Table {
-    /// Tracks a packet that nobody judges: what it opens is confirmed at once.
+    /// Tracks a packet that no rule judges: a connection that it opens is confirmed at once.
     #[inline]
     pub fn track_unjudged(
         &mut self,
@@ -18,9 +18,9 @@ impl Table {
         self.pass(tracked, packet, context)
     }
 
-    /// A packet goes on, as far as anybody but its helper is concerned: what it has opened is
-    /// confirmed, and the helper reads it, which may say that it ends here after all. Costs a
-    /// look at the result of tracking where there is nothing to do.
+    /// Lets a packet pass that every stage but its helper has accepted: confirms the connection
+    /// that it has opened, and lets the helper read it. The helper may still drop the packet.
+    /// Costs one test of the tracking result if there is nothing to do.
     #[inline]
     pub fn pass(
         &mut self,
@@ -51,13 +51,13 @@ impl Table {
         if tracked.is_watched() { self.inspect(tracked, packet, context) } else { tracked }
     }
 
-    /// The packet that has opened a connection goes on: the connection is there for all to
-    /// see, and what it was expected as is expected no longer.
+    /// Confirms a connection, because the packet that opened it passes: the connection becomes
+    /// visible, and its expectation is fulfilled.
     ///
     /// # Errors
-    /// [`DropReason::NatClash`] if another bucket has opened a tunnel meanwhile with the packets of
-    /// one direction of this one. The connection is withdrawn, and the packet is to be dropped, as
-    /// in the kernel.
+    /// [`DropReason::NatClash`] if another bucket has meanwhile opened a tunnel that has the
+    /// packets of one direction of this one. The connection is withdrawn, and the packet has to
+    /// be dropped, as in the kernel.
     pub fn confirm(
         &mut self,
         id: ConnectionId,
@@ -83,9 +83,9 @@ impl Table {
         Ok(())
     }
 
-    /// The packet that has opened a connection does not go on: there was none. What it took of
-    /// the limits is given back, and what it was expected as is expected again; who gave way
-    /// for it does not come back. Without effect on a connection that is confirmed.
+    /// Withdraws a connection, because the packet that opened it does not pass. Its units of
+    /// the limits are returned, and its expectation is found again; a connection that was
+    /// evicted for it does not come back. Without effect on a confirmed connection.
     pub fn withdraw(&mut self, id: ConnectionId, context: &mut Context<'_>) {
         let ConnectionId(slot) = id;
         if self.is_fresh(slot) {

@@ -60,7 +60,7 @@ fn packet((kind, client, port): (u8, u8, u16)) -> Network {
     }
 }
 
-/// All that a table and what is around it say of themselves.
+/// The visible state of a table and of its surroundings.
 fn books(lab: &mut Lab) -> impl PartialEq + std::fmt::Debug {
     let mut listed = lab.listed();
     listed.sort_by_key(|connection| connection.key.hash(SECRET));
@@ -71,7 +71,8 @@ fn books(lab: &mut Lab) -> impl PartialEq + std::fmt::Debug {
 }
 
 proptest! {
-    /// Beside a table where packets that are refused here may not open a connection at all.
+    /// Compared with a table in which the packets that are refused here may not open a
+    /// connection at all.
     #[test]
     fn what_is_withdrawn_leaves_nothing(
         steps in prop::collection::vec((0u8..5, 1u8..5, 0u16..4, any::<bool>(), 0u64..40), 1..150),
@@ -84,7 +85,7 @@ proptest! {
         for (kind, client, port, passes, seconds) in steps {
             let network = packet((kind, client, port));
             let withdrawn = judge(&mut ours, &network, true, passes);
-            // It notices that the time of an earlier connection is over, and no more.
+            // The model sees that an earlier connection has expired, and nothing else.
             judge(&mut model, &network, !withdrawn, true);
             prop_assert_eq!(books(&mut ours), books(&mut model));
             for lab in [&mut ours, &mut model] {
@@ -100,7 +101,7 @@ proptest! {
         prop_assert_eq!((ours.table.len(), ours.limits.used()), (0, 0));
     }
 
-    /// Beside a table that never sees them, where there is hardly room.
+    /// Compared with a table that never sees these packets, and with hardly any room.
     #[test]
     fn what_the_proxy_answers_takes_no_room(
         steps in prop::collection::vec((0u8..5, 1u8..5, 0u16..4, any::<bool>(), 0u64..40), 1..150),

@@ -1,4 +1,4 @@
-//! The short way of the packets that nearly all are: of connections that both ends keep up.
+//! The fast path for nearly all packets: those of connections that both ends keep up.
 
 use flow::{Class, Verdict};
 
@@ -7,10 +7,10 @@ use crate::entry::{Entry, Status};
 use crate::{ConnectionId, Context, Tracked, TrackedPacket};
 
 impl Table {
-    /// Does what [`Table::track`] does with a packet of a connection that has seen a reply, if it
-    /// moves nothing but windows, timer and counts. `None` for all other packets; nothing has
-    /// changed then.
-    // It has one caller, and what makes it short is that nothing of it goes through memory.
+    /// Does the same as [`Table::track`] for a packet of a connection that has seen a reply, if
+    /// the packet changes only windows, timer and counters. `None`, with nothing changed, for
+    /// all other packets.
+    // Inlined into its only caller, so that its values stay in registers, which makes it fast.
     #[inline(always)]
     pub(super) fn keep_up(
         &mut self,
@@ -26,7 +26,10 @@ impl Table {
         if !status.has(Status::SEEN_REPLY) {
             return None;
         }
-        debug_assert!(!status.has(Status::FRESH), "what is judged has no replies yet");
+        debug_assert!(
+            !status.has(Status::FRESH),
+            "a connection that is not confirmed has no replies"
+        );
         if body.is_behind(packet.map_epoch) {
             return None;
         }

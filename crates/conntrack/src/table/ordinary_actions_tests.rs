@@ -1,4 +1,4 @@
-//! What happens to connections, at random, for the test of the two ways.
+//! Random events in the life of connections, for the comparison of the two paths.
 
 use flow::{KeyedPacket, Zone, ZonePair};
 use proptest::prelude::*;
@@ -17,15 +17,15 @@ const RST: u8 = TcpFlags::RST.0;
 pub(super) const FTP: u16 = 1;
 /// Clients send datagrams from here, and segments from all other ports.
 pub(super) const DATAGRAMS: u16 = 2;
-/// What a segment carries that announces another connection; those that do not have its first
-/// 8 bytes. A translated client is known by ports of four digits, which take more room.
+/// The payload of a segment that announces another connection; other segments carry its first 8
+/// bytes. The ports of a translated client have four digits, which take more room.
 pub(super) const COMMAND: &[u8] = b"\nPORT 192,0,2,1,0,3\n";
 /// Behind Ethernet, IPv4 and TCP, as in the packets that are made here.
 pub(super) const PAYLOAD: usize = 14 + 20 + 20;
-/// Of connections from the zone of a tenant.
+/// The zones of connections from the zone of a tenant.
 const ONE_WAY: ZonePair = ZonePair { original: Zone(5), reply: Zone(0) };
 
-/// Tunables, with values that they take while connections live.
+/// Tunables, with the values that they take while connections live.
 const TUNED: [(&str, [u64; 2]); 10] = [
     ("nf_conntrack_acct", [0, 1]),
     ("nf_conntrack_timestamp", [0, 1]),
@@ -39,7 +39,7 @@ const TUNED: [(&str, [u64; 2]); 10] = [
     ("nf_conntrack_udp_timeout_stream", [60, 120]),
 ];
 
-/// A connection that begins.
+/// A new connection.
 #[derive(Clone, Debug)]
 pub(super) struct Opened {
     pub family: Family,
@@ -47,10 +47,10 @@ pub(super) struct Opened {
     pub to: (u8, u16),
     pub zones: Option<ZonePair>,
     pub flags: u8,
-    /// Last bytes of the addresses that rules translate its ends to.
+    /// Last bytes of the addresses to which rules translate its ends.
     pub translated: [Option<u8>; 2],
     pub has_policy: bool,
-    /// Both ends speak until it is assured.
+    /// Both ends send packets until it is assured.
     pub greets: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Sent {
     pub window: u16,
     pub segments: u32,
     pub announces: bool,
-    /// Its zone had another map when it came.
+    /// Its zone had another map when the packet came.
     pub is_late: bool,
 }
 
@@ -104,8 +104,8 @@ fn any_opened() -> impl Strategy<Value = Opened> {
     )
 }
 
-/// Most segments only keep a connection up. Others are outside the windows, so that it is picked
-/// up with them if it may have gone on elsewhere.
+/// Most segments only refresh a connection. Others are outside the windows, so that they pick
+/// it up if it may have continued elsewhere.
 fn any_sent() -> impl Strategy<Value = Sent> {
     let direction = prop_oneof![Just(Direction::Original), Just(Direction::Reply)];
     let other = prop::sample::select(&[SYN, SYN | ACK, FIN | ACK, RST][..]);

@@ -1,5 +1,5 @@
-//! A table with its short way beside one that goes the long way with every packet, from where the
-//! index has the connection: nobody may be able to tell the two apart.
+//! A table with its fast path beside one that takes the slow path for every packet: their
+//! results must be equal.
 
 #[path = "ordinary_actions_tests.rs"]
 mod actions;
@@ -24,7 +24,7 @@ thread_local! {
     static KEPT_UP: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One more packet has gone the short way.
+/// Counts a packet that took the fast path.
 pub(super) fn note_kept_up() {
     KEPT_UP.set(KEPT_UP.get() + 1);
 }
@@ -40,7 +40,7 @@ fn supply() -> Supply<'static> {
 
 type Track = fn(&mut Table, &TrackedPacket<'_>, &mut Context<'_>) -> Tracked;
 
-/// [`Table::track`] as if there were neither guesses nor a short way.
+/// [`Table::track`] without guesses and without the fast path.
 fn track_the_long_way(
     table: &mut Table,
     packet: &TrackedPacket<'_>,
@@ -66,13 +66,13 @@ impl Twin {
     fn new(room: u64, track: Track) -> Self {
         let mut lab = Lab::with_room_for(room);
         lab.settings.helpers.attach(Kind::Ftp, FTP).unwrap();
-        // Nobody greets, and ports have one digit.
+        // There is no greeting, and ports have one digit.
         (lab.settings.expect_picked_up, lab.settings.expect_privileged) = (true, true);
         lab.table.set_block(supply().block);
         Self { lab, track }
     }
 
-    /// What is said of the packet, if the action is one.
+    /// The result for the packet, if the action is one.
     fn act(&mut self, action: &Action) -> Option<(Tracked, Vec<Edit>)> {
         let lab = &mut self.lab;
         match *action {
@@ -125,7 +125,7 @@ impl Twin {
         if let (true, Some(ConnectionId(slot))) = (opened.greets, tracked.connection) {
             self.send(slot, &Sent::by(Direction::Reply, SYN | ACK, (0, 9)));
             self.send(slot, &Sent::by(Direction::Original, ACK, (9, 9)));
-            // Datagrams are a stream only then.
+            // Datagrams are a stream only after this time.
             self.lab.wait(Duration::from_secs(3));
             self.send(slot, &Sent::by(Direction::Reply, ACK, (9, 17)));
         }
@@ -147,7 +147,8 @@ impl Twin {
         said
     }
 
-    /// Tracks a packet and lets it pass, unless what it opens can not be translated as wanted.
+    /// Tracks a packet and lets it pass, unless the connection that it opens can not be
+    /// translated as wanted.
     fn offer(
         &mut self,
         network: &Network,
@@ -173,7 +174,7 @@ impl Twin {
         (tracked, self.lab.table.take_edits())
     }
 
-    /// All that there is in memory of the connections.
+    /// All connections as they are in memory.
     fn memory(&self) -> Vec<String> {
         let slab = &self.lab.table.slab;
         let entry = |slot: u32| {
@@ -185,7 +186,7 @@ impl Twin {
     }
 }
 
-/// What rules do with a connection that a packet opens.
+/// Applies rules to a connection that a packet opens.
 fn judge(
     table: &mut Table,
     tracked: &Tracked,
@@ -216,12 +217,12 @@ fn judge(
     }
 }
 
-/// How many packets were sent, and how many of them went the short way.
+/// Number of packets, and of those that took the fast path.
 #[derive(Default)]
 struct Tally {
     sent: u64,
     short: u64,
-    /// Of these, by the kinds of connections that the short way has to do with.
+    /// The latter by kinds of connections that matter to the fast path.
     short_of: [u64; 6],
 }
 

@@ -9,7 +9,7 @@ use crate::{Counts, Table, TimeoutPolicy};
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// What the client and the server of a TCP connection send after its handshake.
+/// The segments of client and server after the handshake.
 fn segments() -> [Network; 2] {
     [
         tcp(Family::V4, (1, 1000), (9, 80), ACK, (101, 201)),
@@ -23,7 +23,7 @@ fn shake_hands(lab: &mut Lab) {
     lab.track(&segments()[0]);
 }
 
-/// Time left of a connection, seconds.
+/// Remaining lifetime of a connection, seconds.
 fn left(lab: &Lab, packet: &Network) -> u64 {
     let key = keyed(packet).key;
     lab.table.get(&key, key.hash(SECRET), lab.now).expect("it lives").timeout_s
@@ -80,7 +80,7 @@ fn timeouts_of_its_own_stay_with_what_is_settled() {
 fn memory_comes_back_when_the_timer_of_what_is_settled_was_cut() {
     let mut lab = Lab::new();
     shake_hands(&mut lab);
-    // The wheel has found that it lives for days.
+    // The wheel has found the deadline that is days away.
     lab.wait(Duration::from_secs(130));
     lab.run(|table, context| table.expire(10, context));
     let [request, response] = segments();

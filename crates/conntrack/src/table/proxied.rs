@@ -10,9 +10,9 @@ use crate::syn_proxy::Proxied;
 use crate::{Context, Direction};
 
 impl Table {
-    /// What the SYN proxy knows of the connection of a packet, and the direction of the
-    /// packet (for an ICMP error: of what it quotes). `None` for connections that it did
-    /// not open; costs one test while there are none that it did.
+    /// The state of the SYN proxy for the connection of a packet, and the direction of the
+    /// packet (for an ICMP error, that of the quoted packet). `None` for connections that the
+    /// proxy did not open. Costs one test if it has opened none.
     #[inline]
     pub fn proxied(
         &self,
@@ -31,8 +31,7 @@ impl Table {
         Some((direction, self.slab.proxied(slot)?))
     }
 
-    /// Ends what is left of a connection that its ends have closed: its opener has been
-    /// promised another.
+    /// Ends a connection that its ends have closed, because its opener was promised another.
     pub fn end_closed(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) {
         if let Some(slot) = self.slot_of(key, hash)
             && let State::Tcp(tcp) = &self.slab[slot].body.state
@@ -42,16 +41,16 @@ impl Table {
         }
     }
 
-    /// Keeps what the SYN proxy has to know of the connection of a packet; without effect if
-    /// there is no such connection.
+    /// Sets the state of the SYN proxy for the connection of a packet; without effect if there
+    /// is no such connection.
     pub fn set_proxied(&mut self, keyed: &KeyedPacket, hash: u64, proxied: Proxied) {
         if let Some(Met { slot, .. }) = self.look_up(keyed, hash) {
             self.slab.set_proxied(slot, proxied);
         }
     }
 
-    /// The flow of packets that go against one of a connection, and its hash as far as the table
-    /// needs it: they have another key if the connection is translated.
+    /// The flow of packets in the opposite direction to `keyed`, and the hash of its key as the
+    /// table needs it. If the connection is translated, they have another key.
     pub fn way_back(&self, keyed: &KeyedPacket, hash: u64) -> Option<(KeyedPacket, u64)> {
         let Met { slot, direction } = self.look_up(keyed, hash)?;
         let back = KeyedPacket { sender: keyed.sender.opposite(), ..*keyed };

@@ -1,4 +1,4 @@
-//! What was decided for the packets of a connection is kept beside it.
+//! The table keeps forwarding decisions beside its connections.
 
 use flow::{Class, Endpoint, KeyedPacket, Timestamp};
 
@@ -7,25 +7,25 @@ use crate::entry::Status;
 use crate::slab::Translation;
 use crate::{ConnectionId, Direction, Forwarding, Guess, Tracked};
 
-/// Connections for which nothing is recorded: somebody has to look at each of their packets.
+/// Connections for which nothing is recorded, because a stage must see each of their packets.
 const WATCHED: Status = Status::WATCHED.with(Status::PROXIED).with(Status::FRESH);
 
 impl Table {
-    /// Has everything that was recorded before hold no longer, unless this was called for the
-    /// same `reason` before. To be called before [`Table::forwarding`]: what decisions are made
-    /// from may have changed, and the table may have come to another worker.
+    /// Invalidates all records, unless the last call gave the same `reason`. A worker calls this
+    /// before [`Table::forwarding`] and [`Table::record`], because rules, routes or neighbours
+    /// may have changed and the table may have come from another worker.
     #[inline]
     pub fn begin_generation(&mut self, reason: u64) {
         self.slab.recorded.begin(reason);
     }
 
-    /// Where the connection of a flow most likely lies.
+    /// The slot in which the connection of a flow most likely is.
     pub fn guess(&self, hash: u64) -> Guess {
         self.index.guess(hash as u32).map_or(Guess::NONE, Guess)
     }
 
-    /// What was recorded for packets of this flow and direction, if their connection lies where
-    /// it was guessed and its time is not over.
+    /// The decision recorded for packets of this flow and direction; `None` if the guess is wrong
+    /// or the connection has expired.
     #[inline]
     pub fn forwarding(
         &self,
@@ -38,8 +38,8 @@ impl Table {
         self.slab.recorded.get(slot, direction).filter(|_| is_live)
     }
 
-    /// The ends that a TCP segment or UDP datagram of a translated connection leaves with, the
-    /// source first; `None` if its connection is not translated.
+    /// The translated source and destination of a TCP segment or UDP datagram, in this order;
+    /// `None` if its connection is not translated.
     #[inline]
     pub fn ends_behind(&self, tracked: &Tracked) -> Option<[Endpoint; 2]> {
         let (Some(ConnectionId(slot)), Some(direction)) = (tracked.connection, tracked.direction)
@@ -60,9 +60,9 @@ impl Table {
         })
     }
 
-    /// Records how packets like this one are forwarded from now on. Without effect unless its
-    /// connection has seen a reply and nobody has to look at each of its packets: a connection
-    /// with a helper or shifted numbers, one that the SYN proxy has opened, a part of a tunnel.
+    /// Records the decision for further packets of this flow and direction. Nothing is recorded
+    /// before the connection has seen a reply, nor if a stage must see each of its packets:
+    /// because of a helper, of shifted sequence numbers, of the SYN proxy or of a tunnel.
     #[inline]
     pub fn record(&mut self, tracked: &Tracked, forwarding: Forwarding) {
         if let (Some(ConnectionId(slot)), Some(direction)) = (tracked.connection, tracked.direction)

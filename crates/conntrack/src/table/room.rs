@@ -1,4 +1,4 @@
-//! Room for new connections: what a table holds of the limits, and what gives way.
+//! Room for new connections: the units of the limits that a table holds, and eviction.
 
 use flow::{DropReason, KeyedPacket, Prefetch, Zone};
 
@@ -11,33 +11,34 @@ use crate::slab::Slab;
 use crate::syn_proxy::Screening;
 use crate::{Context, TrackedPacket};
 
-/// Which limit leaves no room.
+/// The limit that leaves no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// That of the gateway, for those that may not use the reserve.
+    /// The limit of the gateway, for connections that may not use the reserve.
     Table,
     /// The reserve.
     Reserve,
-    /// That of a zone.
+    /// The limit of a zone.
     Zone(Zone),
 }
 
-/// The books of a table.
+/// The accounts of a table.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// Three lists by rank of what the gateway's limit pays for, then three of the reserve.
+    /// Three lists by rank for the connections under the gateway's limit, then three for the
+    /// reserve.
     payers: Candidates,
-    /// Three lists for each zone, by its number.
+    /// Three lists for each zone, by the zone's number.
     zones: Candidates,
     held: Held,
-    /// Connections that are counted by source.
+    /// Number of connections that are counted by source.
     counted: usize,
-    /// The last connection that came found no room but in place of another, and so will the
-    /// next.
+    /// True if the last new connection found no free room, so that it needed an eviction. The
+    /// next one will probably find none either.
     is_full: bool,
-    /// Its number among the tables of the worker.
+    /// The table's number at the worker.
     place: u16,
-    /// The connection that is being judged, if it takes no room.
+    /// The connection that is being judged for the SYN proxy and takes no room.
     guest: Option<u32>,
 }
 
@@ -57,7 +58,7 @@ impl Room {
         }
     }
 
-    /// Notes a connection that was admitted.
+    /// Adds a connection that was admitted.
     fn enter(&mut self, head: &Head, limits: &Limits) {
         *self.payer(head) += 1;
         self.counted += usize::from(head.status.has(Status::COUNTED));
@@ -74,7 +75,7 @@ impl Room {
         self.guest == Some(slot)
     }
 
-    /// Takes a connection out that ends, and gives back what it holds.
+    /// Removes a connection that ends, and returns its units.
     pub fn leave(&mut self, slot: u32, head: &Head, limits: &mut Limits) {
         if self.guest.take_if(|guest| *guest == slot).is_some() {
             return;
@@ -100,13 +101,13 @@ impl Room {
         }
     }
 
-    /// A connection is half-open no longer.
+    /// Records that a connection is no longer half-open.
     fn left_half_open(&mut self, head: &Head, limits: &mut Limits) {
         self.held.half_open.leave(head.key.zone);
         limits.half_open.leave(head.key.zone);
     }
 
-    /// Files a connection by its rank, which may have changed.
+    /// Files a connection under its present rank.
     fn rank(&mut self, slot: u32, entry: &Entry, limits: &mut Limits) {
         let Entry { head, body } = entry;
         let rank = Rank::of(head.status, &body.state).map(|rank| rank as u16);
@@ -121,13 +122,13 @@ impl Room {
         }
     }
 
-    /// Tells the worker whether somebody here gives way.
+    /// Reports to the worker whether this table has a candidate for eviction.
     fn tell(&self, shortage: Shortage, limits: &mut Limits) {
         let has = self.victim(shortage, limits).is_some();
         limits.note_giver(shortage, self.place, has);
     }
 
-    /// Who gives way.
+    /// The connection that is evicted first.
     fn victim(&self, shortage: Shortage, limits: &Limits) -> Option<u32> {
         let (candidates, group) = match shortage {
             Shortage::Table => (&self.payers, 0),
@@ -137,8 +138,8 @@ impl Room {
         candidates.first_of(group * RANKS)
     }
 
-    /// Who gives way for the next connection of this table, most likely, with its links
-    /// asked for.
+    /// The connection that the next new one will most likely replace, with its links
+    /// prefetched.
     #[inline]
     pub fn prefetch_victim(&self, prefetch: impl Prefetch) -> Option<u32> {
         let victim = self.is_full.then(|| self.payers.first_of(0))??;
@@ -154,7 +155,8 @@ impl Room {
         }
     }
 
-    /// The connections that are counted by source: what is half-open was never assured.
+    /// The connections that are counted by source. A half-open connection was never assured, so
+    /// it is in one of these lists.
     fn counted(&self, slab: &Slab) -> Vec<u32> {
         if self.counted == 0 {
             return Vec::new();
@@ -167,8 +169,7 @@ impl Room {
 }
 
 impl Table {
-    /// Ends the connection that is the first to give way; false if none does. Takes the
-    /// same time however many connections there are.
+    /// Evicts the first candidate; false if there is none. Takes constant time.
     pub fn evict(&mut self, shortage: Shortage, context: &mut Context<'_>) -> bool {
         let Some(victim) = self.room.victim(shortage, context.limits) else { return false };
         self.close(victim, context);
@@ -176,8 +177,9 @@ impl Table {
         true
     }
 
-    /// Takes what a new connection needs of every limit, all or nothing; nothing for a packet that
-    /// the SYN proxy answers. The status tells what the connection has to give back.
+    /// Takes the units that a new connection needs from every limit, all or none. A packet that
+    /// the SYN proxy answers needs none. The returned flags tell which units the connection has
+    /// to return.
     pub(super) fn admit(
         &mut self,
         packet: &TrackedPacket<'_>,
@@ -206,7 +208,7 @@ impl Table {
         }
     }
 
-    /// The same, but for the limit of half-open connections of a source.
+    /// The same without the limit of half-open connections of a source.
     pub(super) fn pay(
         &mut self,
         packet: &KeyedPacket,
@@ -236,7 +238,7 @@ impl Table {
         Err(DropReason::TableFull)
     }
 
-    /// Enters a connection that was admitted into the books, unless it takes no room.
+    /// Adds an admitted connection to the accounts, unless it takes no room.
     pub(super) fn enter(&mut self, slot: u32, screening: Screening, context: &mut Context<'_>) {
         if screening == Screening::Answer {
             debug_assert_eq!(self.room.guest, None, "one packet is judged at a time");
@@ -254,7 +256,7 @@ impl Table {
         self.room.rank(slot, entry, context.limits);
     }
 
-    /// Takes note of a connection's changed state or status.
+    /// Updates the accounts after a change of a connection's state or status.
     pub(super) fn rank(&mut self, slot: u32, context: &mut Context<'_>) {
         let Entry { head, body } = &mut self.slab[slot];
         let in_progress = !head.status.has(Status::SEEN_REPLY) || body.state.is_opening();
@@ -271,8 +273,8 @@ impl Table {
         self.room.rank(slot, &self.slab[slot], context.limits);
     }
 
-    /// Takes what the connections hold out of the limits of a worker: the table leaves it
-    /// for one whose limits come from the same pools.
+    /// Takes the units of the connections out of the limits of a worker, because the table
+    /// leaves it for a worker with limits from the same pools.
     pub fn surrender(&self, limits: &mut Limits) {
         limits.forget_giver(self.room.place);
         limits.surrender(&self.room.held);
@@ -285,8 +287,8 @@ impl Table {
         }
     }
 
-    /// The other half of [`Table::surrender`]. The table is number `place` of the worker,
-    /// by which [`Limits::giver`] names it; below 4096.
+    /// The other half of [`Table::surrender`]. The table becomes number `place` of the worker,
+    /// which [`Limits::giver`] returns; below 4096.
     pub fn adopt(&mut self, limits: &mut Limits, place: u16) {
         self.room.place = place;
         let shortages: Vec<_> = limits.shortages().collect();
@@ -309,7 +311,7 @@ impl Table {
     }
 }
 
-/// The limit that pays for a connection.
+/// The limit that holds the unit of a connection.
 fn paid_by(head: &Head) -> Shortage {
     if head.status.has(Status::RESERVED) { Shortage::Reserve } else { Shortage::Table }
 }

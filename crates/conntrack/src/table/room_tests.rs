@@ -52,7 +52,7 @@ fn answer(client: u8, port: u16) -> Network {
     udp(Family::V4, (200, 53), (client, port))
 }
 
-/// Makes a connection that stays.
+/// Opens a connection that is assured.
 fn settle(lab: &mut Lab, zone: u16, client: u8, port: u16) {
     for _ in 0..2 {
         track(lab, zone, &query(client, port));
@@ -220,7 +220,7 @@ proptest! {
         for (zone, client, port, back, moves, limit) in steps {
             let known = limits.iter().position(|&(other, _)| other == Zone(zone));
             if limit > 5 && zone > 0 {
-                // 6: none, 7: a small one.
+                // 6 stands for no limit, 7 for a small one.
                 let limit = (limit == 7).then_some(3);
                 match known {
                     Some(at) => limits[at].1 = limit,
@@ -286,7 +286,7 @@ proptest! {
                 std::mem::swap(&mut lab.limits, &mut other);
                 lab.table.adopt(&mut lab.limits, 0);
             }
-            // Those whose time is over but that still hold memory are among them.
+            // Expired connections that still hold memory are included.
             let slab = &lab.table.slab;
             let held: Vec<_> = (0..slab.slots()).filter_map(|slot| slab.live(slot)).collect();
             let open = |state: &Entry| matches!(state.body.state.name(), Some("SYN_SENT" | "SYN_RECV" | "SYN_SENT2"));

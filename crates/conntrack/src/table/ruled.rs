@@ -1,4 +1,4 @@
-//! What rules ask of the connection of a packet, and do to it.
+//! The actions of rules on the connection of a packet.
 
 use flow::Timestamp;
 
@@ -10,13 +10,13 @@ use crate::proto::tcp::TcpState;
 use crate::{Connection, ConnectionId, Context, EventKind, Labels, TimeoutPolicy, Tracked};
 
 impl Table {
-    /// All there is to know of a connection; `None` if it is not there any more.
+    /// A copy of a connection; `None` if it has ended.
     pub fn connection(&self, id: ConnectionId, now: Timestamp) -> Option<Connection> {
         let ConnectionId(slot) = id;
         self.slab.live(slot).map(|_| Connection::of(&self.slab, slot, now))
     }
 
-    /// Gives the connection of a packet a mark.
+    /// Sets the mark of a packet's connection.
     pub fn set_mark(&mut self, tracked: &mut Tracked, mark: u32, context: &mut Context<'_>) {
         let Some(ConnectionId(slot)) = tracked.connection else { return };
         tracked.mark = mark;
@@ -26,7 +26,7 @@ impl Table {
         }
     }
 
-    /// Gives the connection of a packet labels beside those that it has.
+    /// Adds labels to a packet's connection.
     pub fn add_labels(&mut self, tracked: &Tracked, labels: Labels, context: &mut Context<'_>) {
         let Some(ConnectionId(slot)) = tracked.connection else { return };
         let known = self.slab.labels(slot);
@@ -36,8 +36,8 @@ impl Table {
         }
     }
 
-    /// Has a helper read the packets of a connection, the one that has opened it included.
-    /// Without effect on a connection that is confirmed or has a helper.
+    /// Attaches a helper to a connection, which also reads the packet that opened it. Without
+    /// effect on a connection that is confirmed or has a helper.
     pub fn set_helper(&mut self, tracked: &mut Tracked, kind: Kind) {
         let Some(ConnectionId(slot)) = tracked.connection.filter(|_| tracked.fresh) else { return };
         if !self.slab[slot].head.status.has(Status::WATCHED) {
@@ -46,8 +46,8 @@ impl Table {
         tracked.status = self.slab[slot].head.status;
     }
 
-    /// Gives a connection timeouts of its own, from the packet on that has opened it. Without
-    /// effect on a connection that is confirmed or of another protocol.
+    /// Gives a connection its own timeouts from its first packet on. Without effect on a
+    /// connection that is confirmed or of another protocol.
     pub fn set_policy(&mut self, tracked: &Tracked, policy: &TimeoutPolicy, now: Timestamp) {
         let Some(ConnectionId(slot)) = tracked.connection.filter(|_| tracked.fresh) else { return };
         let head = &mut self.slab[slot].head;
@@ -59,8 +59,9 @@ impl Table {
         self.slab.set_policy(slot, *policy);
     }
 
-    /// The sender of a packet was told in the name of the other end that the connection is
-    /// reset: it is closed. One that is not confirmed is for [`Table::withdraw`].
+    /// Closes the connection of a packet whose sender got a reset in the name of the other end.
+    /// Without effect on an unconfirmed connection, for which [`Table::withdraw`] is to be
+    /// called.
     pub fn reset(&mut self, tracked: &Tracked, context: &mut Context<'_>) {
         let Some(ConnectionId(slot)) = tracked.connection else { return };
         let own = self.slab.policy(slot).and_then(|policy| policy.of_tcp(&context.settings.tcp));

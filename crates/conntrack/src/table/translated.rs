@@ -1,9 +1,9 @@
 //! Connections whose packets leave with other addresses or ports than they came with.
 //!
-//! Such a connection has two keys: that of its originator's packets, by which any connection
-//! is filed, and that of its replies. Each of them is the key of one direction only, so a
-//! packet that has the first key but comes from the other end is of another connection. The
-//! second key lies beside the entries, and the index holds the slot twice.
+//! Such a connection has two keys: that of its originator's packets, under which every
+//! connection is filed, and that of its replies. Each of them is the key of one direction only,
+//! so a packet with the first key that comes from the other end belongs to another connection.
+//! The second key is stored beside the entries, and the index contains the slot twice.
 
 use std::net::IpAddr;
 
@@ -17,50 +17,50 @@ use crate::nat::{End, Ends, Halves, Request, Supply, candidates, candidates_behi
 use crate::slab::{SECOND, Translation};
 use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 
-/// Ports of a range that are tried for a new destination. Whether one is free says less than
-/// for a source, which is chosen last.
+/// Most ports of a range that are tried for a new destination. A free one is no guarantee,
+/// because the source is chosen later.
 const DESTINATION_TRIES: usize = 128;
-/// Sources that are tried before a connection is refused: each is a look-up, and other packets
-/// wait. All ports of a block, where 16 buckets or more share the range of ports.
+/// Most sources that are tried before a connection is refused: each try is a look-up, and other
+/// packets wait. They are all ports of a block if 16 buckets or more share the range of ports.
 const SOURCE_TRIES: usize = 2048;
 
-/// Another source that a connection has got.
+/// The new source of a connection that was translated again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Again {
-    /// The flow and sender that replies have now.
+    /// Key and sender of its replies now.
     pub reply: KeyedPacket,
     /// The source.
     pub source: Place,
-    /// Where the search goes on.
+    /// The position from which the search can continue.
     pub reached: Reached,
-    /// Who wants it, if others have to give way.
+    /// The claimant of this source, if other connections may be evicted for it.
     pub claimant: Option<Claimant>,
 }
 
-/// How far a search for another source has come.
+/// The progress of a search for another source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Behind how many places of those that there are to try it goes on.
+    /// Number of candidates that were tried.
     pub tried: usize,
-    /// Nothing was free, so now others give way.
+    /// True if no candidate was free, so that other connections are evicted.
     pub insists: bool,
 }
 
 impl Table {
-    /// Chooses a new source or destination for a connection whose first packet is being
-    /// judged: first the destination, if a rule asks for one, then the source. Between the two
-    /// [`Table::translation`] tells the destination already, for routing.
+    /// Chooses a new source or destination for a connection whose first packet is being judged:
+    /// first the destination, if a rule changes it, then the source. Between the two
+    /// [`Table::translation`] returns the new destination already, for routing.
     ///
-    /// Once the last rule was asked, [`Table::settle`] has to follow unless a source was asked
-    /// for.
+    /// After the last rule the caller must call [`Table::settle`], unless a rule has changed
+    /// the source.
     ///
     /// # Errors
-    /// [`DropReason::PortPoolFull`] if each port that the request and the block leave is used
-    /// towards this destination, or 2048 of them in a row, and nobody gives way;
-    /// [`DropReason::NatSourceLimit`] if its source has its part of them
-    /// ([`Settings::nat_source_share`](crate::Settings)); [`DropReason::NatClash`] for a protocol without ports whose
-    /// replies could not be told from those of another connection;
-    /// [`DropReason::TableFull`] if the index has no place. The packet is to be dropped then,
+    /// [`DropReason::PortPoolFull`] if each port that the request and the block allow is in use
+    /// towards this destination, or 2048 of them in a row, and no connection can be evicted;
+    /// [`DropReason::NatSourceLimit`] if the originator has its share of them
+    /// ([`Settings::nat_source_share`](crate::Settings)); [`DropReason::NatClash`] for a
+    /// protocol without ports whose replies would look like those of another connection;
+    /// [`DropReason::TableFull`] if the index has no place. Then the packet has to be dropped
     /// and its connection withdrawn.
     pub fn translate(
         &mut self,
@@ -86,7 +86,7 @@ impl Table {
         let mut tries = std::iter::once(first).chain(wanted).take(DESTINATION_TRIES);
         let free =
             tries.find(|ends| self.free(slot, ends.keyed(&outside), supply, context).is_some());
-        // The source may still make it another connection's no more.
+        // The choice of the source may still make the replies unique.
         let leaves_as = free.unwrap_or(first).keyed(&outside);
         let hash = (supply.hash)(&leaves_as.key) as u32;
         let interface = request.interface;
@@ -95,15 +95,15 @@ impl Table {
         Ok(())
     }
 
-    /// Gives a new connection another source, because replies to the one that it has are those
-    /// of a connection of another bucket: the first that is free here of those that `request`
-    /// leaves, behind the places that were tried. If none is, it is the first for which another
-    /// connection gives way. The connection is that of its originator's packets, and is
-    /// told of anew with [`Table::tell_again`] when the search is over: who listens is told of its
-    /// end if nothing was tried before, also with an error.
+    /// Gives a new connection another source, because its replies would look like those of a
+    /// connection of another bucket. It tries the sources that `request` allows, behind those
+    /// tried before, and takes the first free one. If there is none, it evicts a connection for
+    /// the first source for which it can. `packet` is one of the originator's packets. The
+    /// first such call reports the end of the connection, also if it fails; the caller reports
+    /// the connection anew with [`Table::tell_again`] when the search is over.
     ///
     /// # Errors
-    /// Those of [`Table::translate`].
+    /// The errors of [`Table::translate`].
     pub fn translate_again(
         &mut self,
         (packet, packet_hash): (&KeyedPacket, u64),
@@ -122,7 +122,7 @@ impl Table {
         let source = Ends::of(&original.key, original.sender).source;
         let leaves_from = Ends::of(&leaves.key, leaves.sender).source;
         if request.addresses.is_none() && leaves_from.address != source.address {
-            // Somebody was told of the address that it has.
+            // The other end has learned its present address.
             return Err(refused(DropReason::NatClash, context));
         }
         self.take_back(slot, context);
@@ -133,7 +133,7 @@ impl Table {
             found = self.next_source(slot, request, ends, again, supply, context);
         }
         let Some((reached, source, free)) = found else {
-            // Its second key is not filed any more.
+            // The index no longer contains its second key.
             self.slab.set_translation(slot, None);
             return Err(refused(DropReason::PortPoolFull, context));
         };
@@ -145,8 +145,8 @@ impl Table {
         Ok(Again { reply: self.reply(ConnectionId(slot)), source, reached, claimant })
     }
 
-    /// The next source for a connection that leaves by these ends: free, or one for which another
-    /// has given way.
+    /// The next source for a connection with these ends: a free one, or one for which another
+    /// connection was evicted.
     fn next_source(
         &mut self,
         slot: u32,
@@ -169,19 +169,19 @@ impl Table {
         })
     }
 
-    /// Tells who listens of a connection that was translated again, whatever becomes of it.
+    /// Reports a connection that was translated again, as a new one.
     pub fn tell_again(&self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) {
         if let Some(slot) = self.slot_of_packet(packet, hash) {
             report(&self.slab, slot, EventKind::New, context);
         }
     }
 
-    /// Makes the replies of a new connection its own if no rule has asked for a source: they
-    /// might be those of a translated connection. It gets another source port then, as with the
-    /// kernel.
+    /// Makes sure that the replies of a new connection are unique if no rule has changed its
+    /// source: they might look like those of a translated connection. Then it gets another
+    /// source port, as with the kernel.
     ///
     /// # Errors
-    /// Those of [`Table::translate`].
+    /// The errors of [`Table::translate`].
     pub fn settle(
         &mut self,
         id: ConnectionId,
@@ -200,14 +200,14 @@ impl Table {
         }
     }
 
-    /// What the translation of a packet's connection does to the packet: also to one that has
-    /// ended its connection, and to an ICMP error. To be asked before the next packet is
-    /// tracked. Costs a look at the result of tracking where there is none.
+    /// The translation for a packet, also for one that has ended its connection and for an ICMP
+    /// error. To be called before the next packet is tracked. Costs one test of the tracking
+    /// result if there is no translation.
     #[inline]
     pub fn translation(&self, tracked: &Tracked) -> Halves {
         let Some(direction) = tracked.direction else { return Halves::default() };
         match tracked.connection {
-            // Since it was tracked it may have got one.
+            // The connection may have got one after tracking.
             Some(ConnectionId(slot)) if tracked.fresh || tracked.is_translated() => {
                 self.halves(slot, direction)
             }
@@ -216,9 +216,10 @@ impl Table {
         }
     }
 
-    /// Ends the connections that have borrowed an address of an interface, or only those with
-    /// this one: it is gone, and their replies go elsewhere. Looks at no more than `budget`
-    /// places. Returns how many it has ended and where to go on, `None` at the end.
+    /// Ends the masqueraded connections that use an address of an interface, or only those with
+    /// `address`, because the address is gone and their replies go elsewhere. Looks at most at
+    /// `budget` slots. Returns the number that it ended and the position to continue from,
+    /// `None` at the end.
     pub fn end_masqueraded(
         &mut self,
         (interface, address): (u32, Option<IpAddr>),
@@ -251,8 +252,8 @@ impl Table {
         self.slab.has_translated()
     }
 
-    /// The flow and sender that replies to a connection have. Their bucket is not always this
-    /// one: then somebody has to tell them the way.
+    /// Key and sender of the replies to a connection. Their bucket may be another one; then an
+    /// alias there has to lead to this one.
     pub fn reply(&self, ConnectionId(slot): ConnectionId) -> KeyedPacket {
         let KeyedPacket { key, sender } = self.leaves_as(slot);
         KeyedPacket { key, sender: sender.opposite() }
@@ -264,7 +265,7 @@ impl Table {
         Halves::between(&ends(self.original(slot)), &ends(translation.leaves_as), direction)
     }
 
-    /// Asks for the memory of a translation.
+    /// Prefetches a translation.
     #[inline]
     pub(super) fn prefetch_translation(&self, slot: u32, prefetch: impl Prefetch) {
         if self.slab.has_translated()
@@ -283,7 +284,7 @@ impl Table {
         self.slab.translation(slot).map_or_else(|| self.original(slot), |it| it.leaves_as)
     }
 
-    /// Takes the second key of a connection out of the index.
+    /// Removes the second key of a connection from the index.
     pub(super) fn take_back(&mut self, slot: u32, context: &mut Context<'_>) {
         if let Some(&Translation { hash, pool, .. }) = self.slab.translation(slot) {
             self.index.remove(hash, slot | SECOND);
@@ -294,7 +295,8 @@ impl Table {
         }
     }
 
-    /// `leaves_as` with the hash of its key, if its replies would be nobody else's.
+    /// `leaves_as` with the hash of its key, if its replies would belong to no other
+    /// connection.
     pub(super) fn free(
         &mut self,
         slot: u32,
@@ -304,7 +306,8 @@ impl Table {
     ) -> Option<(KeyedPacket, u32)> {
         let hash = (supply.hash)(&leaves_as.key);
         let reply = KeyedPacket { sender: leaves_as.sender.opposite(), ..leaves_as };
-        // A connection whose replies look like its own packets would have one direction.
+        // The replies must differ from its own packets, or the connection would have only one
+        // direction.
         let original = self.original(slot);
         if reply == original {
             return None;
@@ -323,7 +326,7 @@ impl Table {
         Some((leaves_as, hash as u32))
     }
 
-    /// The connection that such packets belong to, other than that in `slot`.
+    /// The connection, other than the one in `slot`, that such packets belong to.
     pub(super) fn owner(&self, packet: &KeyedPacket, hash: u32, slot: u32) -> Option<u32> {
         let is_other = |filed: u32| filed & !SECOND != slot && self.slab.names(filed, packet);
         let found = match packet.key.is_call() {
@@ -333,8 +336,8 @@ impl Table {
         found.map(|filed| filed & !SECOND)
     }
 
-    /// Gives a connection its translation, with an address of this interface and a port that is
-    /// one of these, and files the key of its replies.
+    /// Sets the translation of a connection, with an address of this interface and a port of
+    /// this pool, and files the key of its replies.
     pub(super) fn file(
         &mut self,
         slot: u32,

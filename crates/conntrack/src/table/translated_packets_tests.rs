@@ -1,5 +1,5 @@
-//! Packets of translated connections, byte by byte: what leaves has the ends that were chosen,
-//! every checksum of it is right, and what comes back becomes what its receiver expects.
+//! Packets of translated connections, byte by byte: a packet leaves with the chosen ends and
+//! correct checksums, and a reply becomes the packet that its receiver expects.
 
 use flow::{Class, FlowKey, Zone};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ enum Content {
     Sctp,
 }
 
-/// A flow of some protocol with what its packets carry.
+/// A flow of some protocol with the content of its packets.
 #[derive(Clone, Debug)]
 struct Flow {
     content: Content,
@@ -166,7 +166,7 @@ fn any_flow() -> impl Strategy<Value = Flow> {
     })
 }
 
-/// An error of a router about what it has seen of a frame, to its sender.
+/// An error of a router, to the sender of a frame, about the frame as the router has `seen` it.
 fn error_about(flow: &Flow, seen: &[u8], router: [u8; 16]) -> Vec<u8> {
     let network = network_of(seen);
     let quote = &seen[usize::from(network.offset)..network.end as usize];
@@ -177,8 +177,8 @@ fn error_about(flow: &Flow, seen: &[u8], router: [u8; 16]) -> Vec<u8> {
     out
 }
 
-/// A router's error about a frame as it has `seen` it gets to who `sent` it, and as one about
-/// what that was.
+/// A router's error about a frame as it has `seen` it reaches the sender as an error about the
+/// frame that it `sent`.
 fn check_error(
     lab: &mut Lab,
     flow: &Flow,
@@ -195,7 +195,7 @@ fn check_error(
     let told = readdressed_error(&error, &halves);
     let expected = error_about(flow, sent, halves.source.map_or(router, |place| place.address));
     prop_assert_eq!(network_of(&told), network_of(&expected));
-    // How much a CRC covers is not in the quote, so it can not follow.
+    // The quote does not tell the length that a CRC covers, so it can not be updated.
     prop_assert!(flow.content == Content::Sctp || told == expected);
     // To somebody else it is no error about this.
     let stranger = Place { address: address(v6, 251), port: 0 };
@@ -235,7 +235,7 @@ proptest! {
         }
         lab.run(|table, context| table.settle(id, supply, context)).unwrap();
 
-        // There.
+        // The way there.
         let forth = lab.table.translation(&opened);
         lab.run(|table, context| table.confirm(id, context).unwrap());
         let sent = readdressed(&there, &forth.whole());
@@ -244,14 +244,14 @@ proptest! {
         let in_halves =
             readdressed(&readdressed(&there, &forth.before_routing()), &forth.after_routing());
         prop_assert_eq!(&in_halves, &sent);
-        // It undoes itself.
+        // Translating back gives the original.
         prop_assert_eq!(&readdressed(&sent, &{
             let ends = Ends::of(&original.key, original.sender);
             let after = Ends::of(&leaves.key, leaves.sender);
             Halves::between(&after, &ends, Direction::Original).whole()
         }), &there);
 
-        // Back.
+        // The way back.
         let ends = Ends::of(&leaves.key, leaves.sender);
         let place = |end: flow::Endpoint| Place { address: end.address, port: end.port };
         let answer = flow.frame(place(ends.destination), place(ends.source), true);
@@ -263,12 +263,13 @@ proptest! {
         prop_assert_eq!(network_of(&received), network_of(&expected));
         prop_assert_eq!(&received, &expected);
 
-        // An error about what has left, from somebody on the way, and one about the answer.
+        // An error about the packet that has left, from a router on its way, and one about the
+        // answer.
         check_error(&mut lab, &flow, (&sent, &there), back, Direction::Reply)?;
         check_error(&mut lab, &flow, (&received, &answer), forth, Direction::Original)?;
     }
 
-    /// Fragments of what leaves are the fragments of what came, translated one by one.
+    /// Fragments that leave equal the fragments that came, translated one by one.
     #[test]
     fn fragments_leave_as_the_whole_would(
         flow in any_flow(), more in 600usize..1200, piece in 8usize..60, new in (100u8..104, 1u16..),
@@ -303,7 +304,7 @@ proptest! {
     }
 }
 
-/// A reset of what nobody has answered ends the connection, and has to get through.
+/// A reset of an unanswered connection ends it, and has to reach its receiver.
 #[test]
 fn the_packet_that_ends_a_connection_is_translated_too() {
     let flow = Flow { content: Content::Tcp, v6: false, payload: Vec::new() };

@@ -1,6 +1,6 @@
-//! Translated connections against a model that knows only what is promised: no two
-//! connections share the flow of a direction, and what is chosen is in the range and in the
-//! block, as long as there is something to choose.
+//! Translated connections against a model that knows only the promises: no two connections
+//! share the flow of a direction, and each choice is in the range and in the block, as long as
+//! there is one.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -45,8 +45,8 @@ fn echo(family: Family, from: u8, to: u8, id: u16, reply: bool) -> Network {
     network(family, from, to, number, Transport::IcmpQuery(query))
 }
 
-/// A packet as one of few clients would send it to one of few servers. Odd numbers of
-/// servers are also addresses that others are translated to.
+/// A packet of one of few clients to one of few servers. The addresses of servers with odd
+/// numbers are also used for translation.
 fn any_packet() -> impl Strategy<Value = Box<Network>> {
     let end = || (1u8..5, 1u16..8);
     (prop::bool::weighted(0.2), end(), end(), 0u8..8).prop_map(|(six, from, to, kind)| {
@@ -99,7 +99,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The flows of both directions, with who sends.
+/// The flows of both directions, with their senders.
 fn flows(table: &Table, slot: u32) -> [KeyedPacket; 2] {
     [table.original(slot), table.reply(ConnectionId(slot))]
 }
@@ -111,12 +111,12 @@ fn live(lab: &Lab) -> Vec<u32> {
     (0..table.slab.slots()).filter(lives).collect()
 }
 
-/// True if a packet like this would be of one of the connections.
+/// True if a packet like this would belong to one of the connections.
 fn is_taken(lab: &Lab, packet: &KeyedPacket) -> bool {
     live(lab).into_iter().any(|slot| flows(&lab.table, slot).contains(packet))
 }
 
-/// Opens a connection with its translations; `None` if there was one before.
+/// Opens a connection with its translations; `None` if it existed before.
 fn open(
     lab: &mut Lab,
     packet: &Network,
@@ -146,7 +146,7 @@ fn open(
     Some(judged.map(|()| id.0))
 }
 
-/// Each pair of ends that a request allows: what it says of address and port.
+/// Whether a request allows a pair of ends, by its address and port.
 fn allows(request: &Request, before: Endpoint, after: Endpoint, key: &FlowKey) -> bool {
     let address = request.addresses.filter(|range| range.family() == key.family);
     let address = match address {
@@ -206,7 +206,7 @@ proptest! {
         }
         lab.wait(Duration::from_secs(1_000_000));
         while lab.run(|table, context| table.expire(100, context)) > 0 {}
-        // Nothing remains, of second keys neither.
+        // Nothing remains, not even second keys.
         prop_assert!(lab.table.is_empty() && !lab.table.slab.has_translated());
         prop_assert!((0..u32::MAX).step_by(1 << 16).all(|hash| lab.table.index.guess(hash).is_none()));
     }
@@ -246,7 +246,7 @@ fn check_choice(
         }
     }
     match from {
-        // Another port only where the own would have been another's.
+        // It gets another port only if its own would belong to another connection.
         None if before.source != after.source => {
             let leaves_as = Ends { source: before.source, ..after }.keyed(&original);
             let sender = leaves_as.sender.opposite();
@@ -258,7 +258,7 @@ fn check_choice(
         Some(request) => {
             let fits = allows(&request, before.source, after.source, &original.key);
             prop_assert!(fits, "{request:?} {before:?} {after:?}");
-            // Of a range those of the block go first.
+            // The ports of the block go before others of the range.
             let block = request.ports.map(|range| block().within(range));
             let block = block.filter(|it| !it.is_empty() && original.key.is_identified());
             if let Some(block) = block.filter(|it| !it.contains(after.source.port)) {
@@ -396,7 +396,7 @@ fn a_reply_goes_back_to_the_client_and_counts_as_one() {
             (tracked.class, tracked.direction),
             (Class::Established, Some(Direction::Reply))
         );
-        // What would be the answer without translation is of a flow of its own.
+        // A packet that would be the answer without translation belongs to a flow of its own.
         let stranger = lab.track(&udp(family, (2, 8080), (1, 40000)));
         assert_eq!(stranger.class, Class::New);
         assert_eq!(lab.track(&there).class, Class::Established);
@@ -501,8 +501,8 @@ fn the_sides_of_the_key_do_not_matter() {
     }
 }
 
-/// What each filter chooses is what the kernel's tool has shown of connections like these:
-/// another port is a translation too, but with an address only another address is.
+/// The kernel's tool has chosen the same connections with each filter: another port counts as a
+/// translation too, but with an address only another address does.
 #[test]
 fn filters_choose_by_what_was_translated() {
     use crate::{Action, Cursor, Filter, New};

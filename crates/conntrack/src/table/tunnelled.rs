@@ -12,8 +12,8 @@ use crate::tunnels::{Clash, Part, Tunnel};
 use crate::{Context, Direction, Labels, Tracked, TrackedPacket};
 
 impl Table {
-    /// Tracks a packet of a tunnel that other buckets know: this bucket gets a part of it. `None`
-    /// if no bucket knows it.
+    /// Tracks a packet of a tunnel that other buckets know: this bucket gets a part of it.
+    /// `None` if no bucket knows it.
     #[cold]
     #[inline(never)]
     pub(super) fn join(
@@ -31,7 +31,8 @@ impl Table {
         Some(self.advance(Met { slot, direction }, packet, context))
     }
 
-    /// `None` if there is no room. The packet that is tracked next says how long the part lives.
+    /// Adds a part; `None` if there is no room. The packet that is tracked next sets its
+    /// lifetime.
     fn put_part(
         &mut self,
         part: &Part,
@@ -39,7 +40,7 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Option<u32> {
         let Tunnel { original, hash, translation, .. } = *part.tunnel;
-        // Nobody counts it as half-open once more.
+        // It is not counted as half-open once more.
         let paid = self.pay(&original, context).ok()?;
         let state = State::Tunnel(part.clone());
         let mut entry = Entry::open(original.key, hash, original.sender, state);
@@ -61,7 +62,7 @@ impl Table {
         Some(slot)
     }
 
-    /// A packet for whose part there is no room: its tunnel goes on all the same.
+    /// Tracks a packet for whose part there is no room; its tunnel continues.
     fn pass_by(
         &mut self,
         tunnel: &Tunnel,
@@ -78,8 +79,8 @@ impl Table {
         }
     }
 
-    /// An ICMP error about a tunnel of which this bucket has no part. `answer` is an answer to
-    /// what it quotes.
+    /// Tracks an ICMP error about a tunnel of which this bucket has no part. `answer` stands
+    /// for an answer to the quoted packet.
     pub(super) fn relate_to_tunnel(
         &mut self,
         answer: &KeyedPacket,
@@ -92,7 +93,7 @@ impl Table {
         Some(self.aside(&tunnel, Class::Related, direction))
     }
 
-    /// A packet of a tunnel, or an error about it, without a part.
+    /// The result for a packet of a tunnel, or an error about it, without a part.
     fn aside(&mut self, tunnel: &Tunnel, class: Class, direction: Direction) -> Tracked {
         self.parting = tunnel.halves(direction);
         self.parting_zones = tunnel.zones();
@@ -100,8 +101,8 @@ impl Table {
         Tracked { direction: Some(direction), mark, status, ..Tracked::alone(class) }
     }
 
-    /// Takes over what other parts have learned. False if the tunnel has ended in another bucket.
-    /// Nothing to do for what is no part.
+    /// Adopts the facts that other parts have learned. False if the tunnel has ended in another
+    /// bucket. Does nothing for an entry that is no part.
     #[inline]
     pub(super) fn learn(&mut self, slot: u32, context: &mut Context<'_>) -> bool {
         let Some(part) = self.slab.part(slot) else { return true };
@@ -119,11 +120,12 @@ impl Table {
         true
     }
 
-    /// Tells other buckets of a connection that is confirmed, if it is a tunnel. False if they
-    /// knew it already: another part was opened at the same time.
+    /// Announces a confirmed connection to other buckets if it is a tunnel. False if they knew
+    /// it already, because another part was opened at the same time.
     ///
     /// # Errors
-    /// [`DropReason::NatClash`] if packets of one direction are another tunnel's by now.
+    /// [`DropReason::NatClash`] if the packets of one direction belong to another tunnel by
+    /// now.
     pub(super) fn make_known(
         &mut self,
         slot: u32,
@@ -146,7 +148,7 @@ impl Table {
         Ok(is_first)
     }
 
-    /// Ends a connection, of a tunnel all parts.
+    /// Ends a connection; if it is a tunnel, all of its parts.
     pub(super) fn end_whole(&mut self, slot: u32, context: &mut Context<'_>) {
         if let Some(part) = self.slab.part(slot) {
             part.tunnel.end();
@@ -155,7 +157,8 @@ impl Table {
     }
 }
 
-/// An entry ends. False if it is a part whose tunnel goes on, or of whose end listeners were told.
+/// Detaches an entry that ends from its tunnel. False if it is a part and no event is due: the
+/// tunnel continues, or its end was reported already.
 pub(super) fn leave(slab: &mut Slab, slot: u32, context: &Context<'_>) -> bool {
     let Some(part) = slab.part(slot).cloned() else { return true };
     let head = &mut slab[slot].head;

@@ -1,4 +1,4 @@
-//! Many buckets with parts of tunnels, beside one table that has each tunnel whole.
+//! Many buckets with parts of tunnels, compared with one table that has each tunnel as a whole.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::{Changes, ConnectionId, Cursor, EventKind, Filter};
 
 const BUCKETS: usize = 5;
 
-/// Hosts 1 and 2 are inside and translated, 3 is inside and is not, 11 and 12 are the addresses that
-/// they get, 21 and 22 are outside.
+/// Hosts 1 and 2 are inside and translated, 3 is inside and not translated, 11 and 12 are their
+/// outside addresses, 21 and 22 are outside.
 const INSIDE: [u8; 3] = [1, 2, 3];
 const BORROWED: [u8; 2] = [11, 12];
 const OUTSIDE: [u8; 2] = [21, 22];
@@ -28,7 +28,7 @@ enum Kind {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// From one to another, into a bucket.
+    /// A packet from one host to another, into a bucket.
     Packet(Kind, (u8, u8), usize),
     /// An error about such a packet.
     Error(Kind, (u8, u8), usize),
@@ -116,10 +116,10 @@ fn error(kind: Kind, (from, to): (u8, u8)) -> Network {
     }
 }
 
-/// What becomes of a packet.
+/// The result for a packet.
 type Fate = (Class, Option<Direction>, u32, Verdict, Halves, bool);
 
-/// So many tables of one worker, with what they share.
+/// Several tables of one worker, with the state that they share.
 struct World {
     lab: Lab,
     tables: Vec<Table>,
@@ -147,7 +147,7 @@ impl World {
         (0..self.tables.len()).for_each(|bucket| self.at(bucket, &mut act));
     }
 
-    /// Has a bucket judge a packet.
+    /// Tracks a packet in a bucket, and applies the rules.
     fn judge(&mut self, bucket: usize, network: &Network) -> Fate {
         let tracked = self.at(bucket, |lab| lab.offer(network, Table::track));
         let mut refused = tracked.refusal().map(|why| why.reason());
@@ -164,8 +164,8 @@ impl World {
         (class, direction, mark, verdict, halves, tracked.is_assured())
     }
 
-    /// Lets the packet that opens a connection go on. A connection from the first two hosts gets
-    /// one of two addresses.
+    /// Confirms the connection of a packet. A connection of the first two hosts gets one of two
+    /// addresses.
     fn open(
         &mut self,
         bucket: usize,
@@ -194,7 +194,8 @@ impl World {
     }
 }
 
-/// The kernel of a router has one entry for each tunnel, and so has one of the worlds.
+/// The kernel of a router has one entry for each tunnel, and so has the first of the two
+/// worlds.
 fn compare(steps: &[Step]) {
     let (mut whole, mut parts) = (World::new(1), World::new(BUCKETS));
     for (number, step) in steps.iter().enumerate() {

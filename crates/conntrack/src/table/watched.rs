@@ -1,4 +1,4 @@
-//! Connections that helpers watch, and those that were expected because of them.
+//! Connections with helpers, and expected connections.
 
 use flow::{Class, DropReason, Endpoint, FlowKey};
 use wire::{TcpFlags, Transport};
@@ -15,12 +15,11 @@ use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
 /// Length of a UDP header, bytes.
 const UDP_HEADER: usize = 8;
-/// In the first byte of a frame: its destination is a group (IEEE 802.3 section 3.2.3).
+/// Flag in the first byte of a frame: its destination is a group (IEEE 802.3 section 3.2.3).
 const GROUP: u8 = 1;
 
 impl Table {
-    /// Gives a new connection the mark and the helper that are due to it, and says what its
-    /// first packet is.
+    /// Gives a new connection its mark and helper, and returns the class of its first packet.
     pub(super) fn welcome(
         &mut self,
         slot: u32,
@@ -49,8 +48,8 @@ impl Table {
         class
     }
 
-    /// Has the helper of a packet's connection, if there is one, read the packet, and files
-    /// what it announces. It is for packets that nothing else keeps from going on.
+    /// Lets the helper of a packet's connection, if it has one, read the packet, and files the
+    /// announcements. To be called for a packet that no other stage drops.
     #[cold]
     #[inline(never)]
     pub fn inspect(
@@ -146,12 +145,12 @@ impl<'a> Watched<'a> {
     ) -> Option<Self> {
         let TrackedPacket { network, frame, .. } = *packet;
         let start = usize::from(network.transport_offset);
-        // The packet may have been translated by now.
+        // The packet may be translated by now, so the addresses come from the connection.
         let came = passage.came;
         let address = |end: Endpoint| ip_address(end.address, network.family);
         let (payload, sequence) = match network.transport {
             Transport::Tcp(tcp) => {
-                // A SYN has a number of its own, before its data.
+                // A SYN has a sequence number of its own, before its data.
                 let syn = u32::from(tcp.flags.contains(TcpFlags::SYN));
                 let payload = start + usize::from(tcp.header_len)..network.end as usize;
                 let sequence = Some(tcp.sequence.wrapping_add(syn));
@@ -184,7 +183,7 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// Expects a connection again that could not be opened.
+/// Makes the expectation of a connection that could not be opened available again.
 pub(super) fn release(expected: Option<&Claim>, context: &Context<'_>) {
     if let Some(claim) = expected {
         context.expectations.release(claim);

@@ -17,7 +17,7 @@ const SERVER: [u8; 4] = [198, 51, 100, 2];
 const SECRET: HashKey = HashKey(7, 8);
 const CONTROL: u16 = 40000;
 
-/// A table to whose client side only expected connections may come.
+/// A table in which only announced connections may be opened towards the client.
 struct Lab {
     table: Table,
     now: Timestamp,
@@ -27,10 +27,10 @@ struct Lab {
     expectations: Expectations,
     tunnels: KnownTunnels,
     from_client_may_open: bool,
-    /// What opens a connection is refused by somebody else.
+    /// True if the rules refuse packets that open connections.
     refuses: bool,
     server: [u8; 4],
-    /// Frames go to all on the link.
+    /// Frames are broadcast.
     group: bool,
 }
 
@@ -432,7 +432,7 @@ fn a_helper_that_has_left_is_not_listed_and_does_not_come_back() {
     assert_eq!(lab.connections()[0].helper, Some("ftp"));
     assert_eq!(lab.send(there((1, 12), ACK, post)).verdict, Verdict::Accept);
     assert_eq!((lab.connections()[0].helper, lab.counters.helper_left), (None, 1));
-    // A SYN that somebody forges would have the beginning here.
+    // A forged SYN would move the beginning here.
     let at = 1 + post.len() as u32;
     lab.send(there((at - 1, 0), SYN, b""));
     for (text, at) in [(&b"USER a\n"[..], at), (b"PORT 192,0,2,1,31,144\n", at + 7)] {
@@ -441,8 +441,8 @@ fn a_helper_that_has_left_is_not_listed_and_does_not_come_back() {
     assert_eq!((counted(&lab), lab.counters.helper_left), ((0, 0), 1));
 }
 
-/// By a client whose port and numbers it knows, somebody has the beginning forged to be where a
-/// segment begins in the middle of what the client says.
+/// An attacker who knows the client's port and numbers forges a SYN, so that a segment in the
+/// middle of the client's text would be the beginning.
 #[test]
 fn a_forged_opening_has_a_helper_begin_nowhere_else() {
     let post = b"POST / HTTP/1.1\r\n\r\n";

@@ -1,8 +1,8 @@
 //! Connections whose directions are in different zones.
 //!
-//! They have two keys, of which at least the zones differ, so they are filed like
-//! [translated ones](super::translated): each key is that of one direction only. The hash of
-//! a flow in another zone follows from its hash in one.
+//! They have two keys that differ at least in the zone, so they are filed like [translated
+//! ones](super::translated): each key is that of one direction only. The hash of a flow in one
+//! zone gives its hash in any other.
 
 use flow::{KeyedPacket, Timestamp, Zone, ZonePair};
 
@@ -11,25 +11,24 @@ use crate::slab::Translation;
 use crate::{ConnectionId, Context, Direction, Tracked};
 
 impl Table {
-    /// The zones of the connection of a packet that was tracked just now, also if the packet has
-    /// ended it; nothing of the kind if it has none.
+    /// The zones of the connection of a packet that was tracked just now, also if the packet
+    /// has ended it; the default if it has no connection.
     pub fn zones(&self, tracked: &Tracked) -> ZonePair {
         tracked.connection.map_or(self.parting_zones, |ConnectionId(slot)| self.zones_of(slot))
     }
 
-    /// The zone of the originator's packets, of the connection that a packet belongs to; its own if
-    /// it belongs to none.
+    /// The zone of the originator's packets of the packet's connection; the packet's own zone
+    /// if it belongs to none.
     pub fn original_zone(&self, packet: &KeyedPacket, hash: u64) -> Zone {
         let met = self.look_up(packet, hash);
         met.map_or(packet.key.zone, |met| self.slab[met.slot].head.key.zone)
     }
 
-    /// The zone in which a packet with a [zone for each
-    /// direction](crate::TrackedPacket::zones) belongs to a connection: it is looked for among
-    /// originators' packets in the one, then among the replies in the other, as in the kernel,
-    /// and last among the replies in the one. There the kernel would open a second connection
-    /// with the same flow. `None` if it belongs to none that lives. `packet` and its hash may be
-    /// in any zone.
+    /// The zone in which a packet with a [zone for each direction](crate::TrackedPacket::zones)
+    /// belongs to a connection. The order is as in the kernel: first the originators' packets
+    /// in the first zone, then the replies in the second. Last come the replies in the first
+    /// zone, where the kernel would open a second connection with the same flow. `None` if it
+    /// belongs to no live connection. `packet` and its hash may be in any zone.
     pub fn zone_of(
         &self,
         zones: ZonePair,
@@ -45,7 +44,7 @@ impl Table {
         zone_of(zones, direction_in)
     }
 
-    /// The connection of a packet that is in one of two zones, if it is live. One whose time is over ends here and now.
+    /// The connection of a packet in one of two zones, if it is live. An expired one ends here.
     #[cold]
     pub(super) fn find_in(
         &mut self,
@@ -65,10 +64,10 @@ impl Table {
     }
 
     /// Puts the replies to a new connection into a zone of their own. [`Table::settle`] files
-    /// their key, unless a rule has them translated.
+    /// their key, unless a rule translates the connection.
     pub(super) fn part(&mut self, slot: u32, zones: ZonePair, hash: u64, now: Timestamp) {
         let original = self.original(slot);
-        // Of a call packets name one end only, so it is looked for in one place.
+        // Packets of a call name one end only, so a call is looked up in one zone.
         if zones.reply == original.key.zone || original.key.is_call() {
             return;
         }
@@ -77,7 +76,7 @@ impl Table {
         self.slab.set_translation(slot, Some(translation));
     }
 
-    /// What packets of the originator would be in the zone of the replies.
+    /// Key and sender that the originator's packets would have in the zone of the replies.
     pub(super) fn outside(&self, slot: u32) -> KeyedPacket {
         self.original(slot).in_zone(self.zones_of(slot).reply)
     }
@@ -89,7 +88,8 @@ impl Table {
     }
 }
 
-/// The same of what says which way a packet goes that was in a zone.
+/// [`Table::zone_of`] for any look-up: `direction_in` returns the direction of the packet in a
+/// zone, if it belongs to a connection there.
 pub(crate) fn zone_of(
     zones: ZonePair,
     direction_in: impl Fn(Zone) -> Option<Direction>,

@@ -1,6 +1,6 @@
-//! Zones for one direction against a model that knows only what is promised: a packet belongs to
-//! a connection whose originator is in the first of its zones, or else to one whose replies are in
-//! the second, or else to one whose replies are in the first.
+//! Zones for one direction against a model that knows only the promises: a packet belongs to a
+//! connection whose originator is in the first of its zones, or else to one whose replies are
+//! in the second, or else to one whose replies are in the first.
 
 use flow::{Class, DropReason, FlowKey};
 use proptest::prelude::*;
@@ -24,8 +24,8 @@ fn supply(seed: u64) -> Supply<'static> {
     Supply { block: Block::from(Ports::new(1, 4).unwrap()), seed, hash: &hash }
 }
 
-/// A packet that comes with such zones. Where it belongs to nothing, it is `steered` to one of
-/// them all the same.
+/// A packet with these zones. If it belongs to no connection, it is `steered` to one of the
+/// zones all the same.
 fn offer(lab: &mut Lab, network: &Network, zones: ZonePair, steered: Direction) -> Tracked {
     let packet = keyed(network).in_zone(zones.original);
     let mut looked_up = packet;
@@ -54,7 +54,7 @@ fn offer(lab: &mut Lab, network: &Network, zones: ZonePair, steered: Direction) 
     lab.run(|table, context| table.track(&packet, context))
 }
 
-/// The same, with what becomes of a connection that it opens.
+/// The same, followed by confirming or withdrawing the connection that it opens.
 fn offer_and_judge(
     lab: &mut Lab,
     network: &Network,
@@ -113,7 +113,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What each direction of the live connections is looked up by, zones included.
+/// The key of each direction of the live connections, zones included.
 fn flows(lab: &Lab) -> Vec<(u32, [KeyedPacket; 2])> {
     let table = &lab.table;
     let lives =
@@ -122,7 +122,7 @@ fn flows(lab: &Lab) -> Vec<(u32, [KeyedPacket; 2])> {
     (0..table.slab.slots()).filter(lives).map(flows).collect()
 }
 
-/// Where a packet belongs by what is promised.
+/// The connection of a packet according to the promises.
 fn model(lab: &Lab, packet: KeyedPacket, zones: ZonePair) -> Option<(u32, Direction)> {
     let ways = [
         (zones.original, Direction::Original),
@@ -195,7 +195,7 @@ proptest! {
     }
 }
 
-/// An error about a packet of either direction, as its sender gets it.
+/// An error about a packet of either direction, as the packet's sender receives it.
 fn error_about(family: Family, from: (u8, u16), to: (u8, u16)) -> Network {
     let about = udp(family, from, to);
     let quoted = Quoted {
@@ -217,8 +217,8 @@ fn errors_about_either_direction_find_their_connection_in_the_zone_of_their_side
     let packet = udp(Family::V4, client, server);
     let steered = (Direction::Original, None, 0);
     let opened = offer_and_judge(&mut lab, &packet, tenant, steered).unwrap().connection;
-    // The server's network says that what the client has sent did not arrive, and the client's
-    // what the server has.
+    // The server's network reports that the client's packet did not arrive, and the client's
+    // network reports the same of the server's.
     for (about, zones, direction) in [
         (error_about(Family::V4, client, server), ZonePair::default(), Direction::Reply),
         (error_about(Family::V4, server, client), tenant, Direction::Original),
@@ -229,7 +229,7 @@ fn errors_about_either_direction_find_their_connection_in_the_zone_of_their_side
     }
     let answer = keyed(&udp(Family::V4, server, client));
     assert_eq!(lab.table.original_zone(&answer, hash(&answer.key)), Zone(5));
-    // In the zone of the other side it is about nothing.
+    // In the zone of the other side it belongs to no connection.
     for (about, zones) in [
         (error_about(Family::V4, client, server), one_way(6, 5)),
         (error_about(Family::V4, server, client), ZonePair::default()),
@@ -257,7 +257,7 @@ fn tenants_with_equal_flows_get_different_ports() {
     assert_eq!(ports, [1, 2, 3, 4]);
     let fifth = offer_and_judge(&mut lab, &packet, one_way(5, 0), steered);
     assert_eq!(fifth.unwrap_err(), DropReason::PortPoolFull);
-    // Each hears its own answers.
+    // Each receives its own answers.
     for connection in lab.listed() {
         let zones = (connection.zone, connection.original_zone, connection.reply_zone);
         assert!(matches!(zones, (0, 1..=4, 0)), "{zones:?}");

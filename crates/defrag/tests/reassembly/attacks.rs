@@ -1,4 +1,4 @@
-//! Floods of fragments, and what gets through beside them.
+//! Floods of fragments, and the honest datagrams that get through beside them.
 //!
 //! A million packets a second, of which 90 or 99 in a hundred are the attacker's,
 //! and 64 MB of memory. Honest senders send each datagram at line rate, so a few
@@ -48,7 +48,7 @@ const ATTACKS: [(&str, Attack); 11] = [
     ("overlaps", |family, _, number| forged(family, number / 2, 1, (number % 2 * 8, 16), true)),
     ("duplicates", |family, _, number| forged(family, number / 100, 1, (0, 1480), true)),
     ("all pieces but one", |family, _, number| {
-        // Of ten pieces the last but one never comes.
+        // The last but one of ten fragments never comes.
         let (datagram, place) = (number / 9, number % 9);
         let place = if place == 8 { 9 } else { place };
         forged(family, datagram, 1, (place * 1480, 1480), place != 9)

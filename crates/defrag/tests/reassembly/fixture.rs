@@ -42,13 +42,13 @@ pub struct Worker {
     pub footprint: usize,
     /// Serial number of the next frame.
     pub serial: u64,
-    /// What was discarded since this was last emptied.
+    /// Frames discarded since this list was last emptied.
     pub discarded: Vec<(Frame, DropReason)>,
     /// Footprints of the frames inside, by serial number.
     pub inside: BTreeMap<u64, usize>,
 }
 
-/// What one fragment led to.
+/// The result for a fragment.
 #[derive(Debug)]
 pub struct Result {
     pub outcome: Outcome,
@@ -132,7 +132,7 @@ impl Worker {
         self.now = self.now.after(std::time::Duration::from_secs_f64(seconds));
     }
 
-    /// Reasons of what was discarded since the last call.
+    /// Reasons of the frames discarded since the last call.
     pub fn reasons(&mut self) -> Vec<DropReason> {
         self.discarded.drain(..).map(|(_, reason)| reason).collect()
     }
@@ -160,7 +160,7 @@ impl Worker {
         }
     }
 
-    /// Everything that is charged is held, and everything that is held is charged.
+    /// Checks that the charged memory and the held memory are the same.
     pub fn check_books(&self) {
         let views = self.views();
         assert_eq!(views.len(), self.reassembler.len());

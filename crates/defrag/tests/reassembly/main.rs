@@ -1,4 +1,4 @@
-//! Reassembly from outside: what goes in, what comes out, what it costs.
+//! Reassembly from outside: input, output and cost.
 
 mod attacks;
 mod fixture;

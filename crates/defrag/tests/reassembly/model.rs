@@ -1,5 +1,4 @@
-//! Reassembly as simple as it can be said: a map of byte vectors, without limits
-//! of memory.
+//! The simplest possible reassembly: a map of byte vectors, without a limit on memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,13 +14,13 @@ type Key = ([u8; 16], [u8; 16], u32, u8);
 #[derive(Debug)]
 struct Datagram {
     born: Timestamp,
-    /// `None` where nothing has come yet.
+    /// `None` for bytes that have not come.
     bytes: Vec<Option<u8>>,
     end: Option<usize>,
     ecn: Vec<Ecn>,
     first_ecn: Ecn,
     dead: Option<DropReason>,
-    /// Fragments of the source when it last grew, or got a piece when it was dead.
+    /// Fragments of the source when it last grew, or got a fragment after its end.
     grown_at: u64,
 }
 
@@ -31,7 +30,7 @@ pub struct Model {
     sent: BTreeMap<[u8; 16], u64>,
 }
 
-/// What a fragment is to lead to.
+/// The expected result for a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Expected {
     Held,

@@ -1,4 +1,4 @@
-//! Whatever comes, in whatever order.
+//! Any fragments in any order.
 
 use std::collections::BTreeMap;
 
@@ -81,8 +81,8 @@ proptest! {
     }
 }
 
-/// A datagram that is sent once, in pieces of some size, some of them twice or
-/// never, some cut differently the second time.
+/// A datagram that is sent once, in fragments of some size; some of them are sent twice, never,
+/// or cut differently the second time.
 #[derive(Clone, Debug)]
 struct Sent {
     key: DatagramKey,
@@ -142,8 +142,8 @@ fn spoil(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Two workers with little memory between which buckets move: what comes out is
-    /// what was sent, every frame comes out once, the books are right at all times.
+    /// Two workers with little memory exchange buckets. A completed datagram equals the one
+    /// that was sent, every frame comes out once, and the accounts are correct at all times.
     #[test]
     fn the_senders_bytes_or_nothing(
         sent in sent(),

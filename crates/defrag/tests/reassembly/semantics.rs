@@ -180,7 +180,7 @@ fn shortage_takes_the_dead_first_and_then_by_class() {
     let mut worker = Worker::new(&settings);
     let first = |id| fragment(key(Family::V4, id as u8, id), 0, &[0; 8], true);
     let second = |id| fragment(key(Family::V4, id as u8, id), 16, &[0; 8], true);
-    // More than may be remembered when memory is short.
+    // More datagrams than may be remembered when memory is short.
     for id in 30..38 {
         worker.send(&first(id));
         worker.send(&fragment(key(Family::V4, id as u8, id), 0, &[0; 16], true));
@@ -288,7 +288,7 @@ fn a_packet_is_a_piece_only_if_there_are_others() {
     assert_eq!((piece.header, piece.ecn), (8, Ecn::Ect0));
 }
 
-/// Honest senders, all at the same pace, of whose datagrams memory holds a third.
+/// Honest senders, all at the same pace; memory holds a third of their datagrams.
 #[test]
 fn when_honest_datagrams_exceed_memory_the_oldest_become_complete() {
     const SENDERS: u32 = 60;
@@ -300,7 +300,7 @@ fn when_honest_datagrams_exceed_memory_the_oldest_become_complete() {
     let mut sent = 0;
     for round in 0..10 * u32::from(PIECES) {
         for sender in 0..SENDERS {
-            // Each is somewhere else in its datagram.
+            // Each is at another place in its datagram.
             let turn = round + sender * 7;
             let (id, piece) = (turn / u32::from(PIECES), (turn % u32::from(PIECES)) as u16);
             worker.pass(1e-6);
@@ -329,7 +329,7 @@ fn a_slow_sender_gets_through_a_flood_of_large_datagrams_that_never_end() {
         // Three pieces, 1.2 ms apart as on a link of 10 Mbit/s.
         for flood in 0..FLOOD_PER_SECOND {
             worker.pass(1.0 / FLOOD_PER_SECOND as f64);
-            // So many datagrams at a time take turns.
+            // This many datagrams at a time take turns.
             let (round, turn) = (flood / together, flood % together);
             let id = (round / 43 * together + turn) as u32;
             let piece = (round % 43) as u16;

@@ -1,4 +1,4 @@
-//! The stages of a datagram: what each event makes of each of them.
+//! The stages of a datagram: the result of each event at each of them.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ const STAGES: [(&str, Bring); 4] = [
     }),
 ];
 
-/// What can happen to it.
+/// The events.
 const EVENTS: [(&str, Happen); 8] = [
     ("new piece", |worker| Some(worker.send(&piece(48, true)).outcome)),
     ("last missing piece", |worker| {

@@ -1,4 +1,4 @@
-//! Identifications that come round again.
+//! Identifications that are used again.
 
 use defrag::Settings;
 use flow::DropReason;
@@ -6,9 +6,9 @@ use wire::Family;
 
 use crate::fixture::{Random, Worker, content, cuts, fragment, key};
 
-/// A sender of one-kilobyte datagrams that uses all identifications three times
-/// within the timeout, on a path that loses one fragment in fifty: the moment when
-/// pieces of two datagrams with the same identification would be put together.
+/// A sender of one-kilobyte datagrams uses all identifications three times within the timeout,
+/// on a path that loses one fragment in fifty: then fragments of two datagrams with the same
+/// identification could be put together.
 #[test]
 fn no_datagram_is_made_of_two_that_share_an_identification() {
     let mut settings = Settings::default();

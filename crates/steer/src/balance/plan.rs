@@ -1,31 +1,31 @@
-//! What the balancer answers.
+//! The plan that the balancer makes.
 
 use std::fmt;
 
 use crate::{BucketId, BucketMove, WorkerId};
 
-/// The moves of one round and what they change. Prints as a report.
+/// The moves of one round and their effect. Prints as a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The moves, in the order in which to make them.
     pub moves: Vec<Move>,
-    /// How the load is spread.
+    /// The loads before the moves.
     pub before: Spread,
-    /// How it will be, if the load stays.
+    /// The loads after the moves, if the work stays the same.
     pub after: Spread,
     /// How many workers the load calls for at the target load. The balancer does
     /// not start or stop workers.
     pub wanted_workers: usize,
 }
 
-/// One move and why.
+/// A move with its reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Move {
-    /// What to do.
+    /// The change of owner.
     pub change: BucketMove,
     /// Load of the bucket, a fraction of one worker's time.
     pub load: f64,
-    /// Why.
+    /// The reason.
     pub reason: MoveReason,
 }
 
@@ -34,7 +34,7 @@ pub struct Move {
 pub enum MoveReason {
     /// Its owner may own no buckets any more.
     NotAllowed,
-    /// Its owner carries more than the others could.
+    /// Its owner carries more than the fair level.
     Overloaded {
         /// Load of the owner when the move was chosen.
         load: f64,
@@ -50,15 +50,15 @@ pub enum MoveReason {
     },
 }
 
-/// How the load is spread over the workers that may own buckets.
+/// The distribution of the load over the workers that may own buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spread {
-    /// Load of each worker, a fraction of its time. In [`Plan::after`] it can
-    /// pass 1, when the load of workers that must give up their buckets is added.
+    /// Load of each worker, a fraction of its time. In [`Plan::after`] it can pass 1, because
+    /// the workers that must give up their buckets add their load.
     pub loads: Vec<(WorkerId, f64)>,
-    /// The level at which all workers without an elephant would be even.
+    /// The level that all workers without an elephant would share.
     pub level: f64,
-    /// The largest load of a worker that could be elsewhere.
+    /// The largest load that one worker carries and that could be elsewhere.
     pub excess: f64,
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::{CpuSet, MAX_CPUS};
 
-/// How a text was read.
+/// The format in which a text was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuSetForm {
     /// A hexadecimal mask.
@@ -26,22 +26,22 @@ impl fmt::Display for CpuSetForm {
 /// Why a text is no set of CPUs. Columns count characters from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpuSetError {
-    /// Something that does not belong there.
+    /// A character that does not belong there, or a missing one.
     #[error("column {column}: {found} in a {form}; expected {expected}")]
     Unexpected {
-        /// Where it stands.
+        /// The column of the character.
         column: usize,
-        /// What stands there.
+        /// The character, or "nothing" at the end.
         found: String,
-        /// How the text was read.
+        /// The format in which the text was read.
         form: CpuSetForm,
-        /// What could stand there.
+        /// The characters that are allowed there.
         expected: &'static str,
     },
     /// A range that ends before it begins.
     #[error("column {column}: the range {first}-{last} runs backwards; write {last}-{first}")]
     Backwards {
-        /// Where the range begins.
+        /// The column at which the range begins.
         column: usize,
         /// Its first CPU.
         first: usize,
@@ -51,7 +51,7 @@ pub enum CpuSetError {
     /// A CPU number that no set can hold.
     #[error("column {column}: CPU {cpu} is beyond the limit, {limit}", limit = MAX_CPUS - 1)]
     BeyondLimit {
-        /// Where it is named.
+        /// The column of the number, or of the digit of the mask, that names the CPU.
         column: usize,
         /// The number.
         cpu: usize,
@@ -62,9 +62,9 @@ pub enum CpuSetError {
          {cpu}: the CPUs are {existing}. {advice}"
     )]
     NoSuchCpu {
-        /// Where it is named.
+        /// The column of the number, or of the digit of the mask, that names the CPU.
         column: usize,
-        /// How the text was read.
+        /// The format in which the text was read.
         form: CpuSetForm,
         /// The set that was understood, as a list.
         understood: String,
@@ -72,7 +72,7 @@ pub enum CpuSetError {
         cpu: usize,
         /// The CPUs that exist, as a list.
         existing: String,
-        /// What to write instead.
+        /// The text to write instead.
         advice: String,
     },
 }
@@ -108,7 +108,7 @@ impl CpuSet {
     }
 }
 
-/// What somebody may have meant who named CPUs that do not exist.
+/// Suggests texts for the sets that a user may have meant who named CPUs that do not exist.
 fn advice(text: &str, form: CpuSetForm, existing: &CpuSet) -> String {
     let mut advice = format!("For all of them write \"{}\"", existing.mask());
     if form == CpuSetForm::Mask
@@ -125,7 +125,7 @@ fn advice(text: &str, form: CpuSetForm, existing: &CpuSet) -> String {
     advice
 }
 
-/// A CPU and where the text names it.
+/// A CPU and the column at which the text names it.
 struct Named {
     cpu: usize,
     column: usize,
@@ -134,7 +134,7 @@ struct Named {
 struct Reading {
     form: CpuSetForm,
     set: CpuSet,
-    /// Each CPU of the set, where it is named first.
+    /// Each CPU of the set with the column at which it is named first.
     named: Vec<Named>,
 }
 
@@ -279,8 +279,8 @@ impl Cursor<'_> {
         true
     }
 
-    /// A decimal number; one that is too large for any set comes back as the
-    /// largest there is.
+    /// A decimal number. One that does not fit becomes `usize::MAX`, which is too large for any
+    /// set.
     fn number(&mut self) -> Option<usize> {
         let rest = self.rest.trim_start_matches(|c: char| c.is_ascii_digit());
         let length = self.rest.len() - rest.len();

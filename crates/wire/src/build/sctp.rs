@@ -1,5 +1,5 @@
-//! SCTP packets for tests (RFC 9260 section 3), to be given to
-//! [`PacketBuilder::transport`](super::PacketBuilder::transport), which completes the checksum.
+//! SCTP packets for tests (RFC 9260 section 3).
+//! [`PacketBuilder::transport`](super::PacketBuilder::transport) completes their checksum.
 
 /// A chunk with its padding.
 pub fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
@@ -10,8 +10,8 @@ pub fn chunk(kind: u8, flags: u8, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A packet of these chunks, as [`chunk`] makes them, with this verification tag. Its ports
-/// are 0.
+/// A packet with this verification tag and these chunks, as [`chunk`] makes them. Its ports are
+/// 0.
 pub fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend(tag.to_be_bytes());
@@ -20,7 +20,7 @@ pub fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// An INIT or INIT ACK that asks for a tag: 64 KiB of window, ten streams each way.
+/// An INIT or INIT ACK with this initiate tag, a window of 64 KiB and ten streams each way.
 pub fn init(tag: u32, kind: u8, initiate_tag: u32) -> Vec<u8> {
     let mut value = initiate_tag.to_be_bytes().to_vec();
     value.extend([0, 1, 0, 0, 0, 10, 0, 10, 0, 0, 0, 1]);

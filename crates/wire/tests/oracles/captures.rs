@@ -32,8 +32,8 @@ fn frames(file: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(frames)
 }
 
-/// Captures made on the sender hold IPv4 headers whose checksum its network card
-/// was still to write.
+/// In captures made on the sender the network card had not yet written the checksum of IPv4
+/// headers.
 fn complete(frame: &mut [u8]) {
     let header = 14;
     if frame.get(12..14) == Some(&[8, 0]) && frame.get(header + 10..header + 12) == Some(&[0, 0]) {

@@ -6,8 +6,8 @@ use wire::{
 
 use crate::{etherparse_view, packets};
 
-/// smoltcp reads no tags, extension headers or fragments; it is asked from the
-/// transport on, and for the lengths that the IP header states.
+/// smoltcp reads no tags, extension headers or fragments. It gets the bytes from the transport
+/// on, with the lengths in the IP header.
 fn compare_with_smoltcp(frame: &[u8], network: &Network) -> smoltcp::wire::Result<()> {
     let packet = &frame[usize::from(network.offset)..];
     let end = usize::from(network.offset)
@@ -73,7 +73,7 @@ proptest! {
                 *byte ^= 1 << bit;
             }
         }
-        // Else nearly all of IPv4 ends at the checksum.
+        // Otherwise the checksum ends nearly all of the IPv4 frames.
         if frame[12..14] == [8, 0] {
             checksum::fill_ipv4_header(&mut frame[14..]);
         }

@@ -1,6 +1,6 @@
-//! Compares what etherparse finds in a frame with what the dissector finds.
+//! Compares the results of etherparse and of the dissector for a frame.
 //!
-//! Where the two differ by design:
+//! They differ by design in these points:
 //!
 //! - etherparse does not look at the IPv4 header checksum.
 //! - etherparse reads through an authentication header; to the dissector protocol 51

@@ -10,7 +10,7 @@ const ROUTING: u8 = 43;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// What is put below the IP header.
+/// The part of a packet behind the IP header.
 #[derive(Clone, Debug)]
 pub enum Content {
     Tcp {

@@ -3,7 +3,7 @@ use wire::{Dissected, IcmpError, Network, Transport, checksum, dissect, inside};
 
 use crate::packets;
 
-/// What has to hold for the offsets whatever the frame is.
+/// Checks the properties of the offsets that hold for any frame.
 fn check(frame: &[u8]) {
     let Ok(Dissected { network: Some(outer), .. }) = dissect(frame) else { return };
     check_packet(frame, &outer);
@@ -107,7 +107,7 @@ proptest! {
     #[test]
     fn a_tunnel_shows_what_it_carries(frame in packets::frame(0), kind in 0usize..4) {
         let bare = dissect(&frame).unwrap().network.unwrap();
-        // Ethernet padding is no part of what IP in IP carries.
+        // Ethernet padding does not belong to the payload of IP in IP.
         let frame = &frame[..bare.end as usize];
         let outer = tunnelled(frame, kind);
         let tunnel = dissect(&outer).unwrap().network.unwrap();

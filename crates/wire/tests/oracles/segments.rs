@@ -1,5 +1,5 @@
-//! Super-packets of every shape, cut up, against a reader of its own: etherparse
-//! finds the headers, and a sum that is written here verifies the checksums.
+//! Super-packets of every shape, cut up, against an independent reader: etherparse finds the
+//! headers, and a sum that is written here verifies the checksums.
 
 #![allow(clippy::unwrap_used, reason = "only tests call these functions")]
 
@@ -113,7 +113,7 @@ impl Shape {
         }
     }
 
-    /// The inner packet as a frame, with a partial checksum, and where the transport is.
+    /// The inner packet as a frame, with a partial checksum, and the offset of its transport.
     fn inner(&self) -> (Vec<u8>, usize) {
         let tcp = Tcp {
             source_port: 1,
@@ -146,7 +146,7 @@ impl Shape {
         (frame, start)
     }
 
-    /// The super-packet and where its transport is.
+    /// The super-packet and the offset of its transport.
     fn frame(&self) -> (Vec<u8>, usize) {
         let (inner, start) = self.inner();
         let mut outer = self.builder(self.outer_v6).id(OUTER_ID.into());
@@ -332,7 +332,7 @@ proptest! {
     ) {
         let (mut frame, place) = shape.frame();
         for (at, value) in damage {
-            // Where the headers are.
+            // A place among the headers.
             let range = (place + 20).min(frame.len());
             let at = at.index(range);
             frame[at] = value;

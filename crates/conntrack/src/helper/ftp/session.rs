@@ -1,43 +1,43 @@
-//! How far the ends of a control connection have come: which of them may announce something.
+//! The progress of a control connection, which decides which end may announce something.
 
 use crate::{Direction, Settings};
 
-/// Commands by which clients begin: those that need no login (RFC 959 section 4.1.1, RFC 2389,
-/// RFC 2640, RFC 7151 and what IANA has registered beside them).
+/// Commands with which clients begin: those that need no login (RFC 959 section 4.1.1, RFC
+/// 2389, RFC 2640, RFC 7151 and others in the registry of IANA).
 const FIRST: [&[u8]; 16] = [
     b"ACCT", b"CLNT", b"CSID", b"FEAT", b"HELP", b"HOST", b"LANG", b"NOOP", b"OPTS", b"QUIT",
     b"REIN", b"SITE", b"STAT", b"SYST", b"USER", b"XAUT",
 ];
 
-/// What a control connection has come to.
+/// The state of a control connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Session {
     /// The server has not greeted: the client must not speak (RFC 959 section 5.4).
     #[default]
     Opening,
-    /// The client has to say its first command.
+    /// The server has greeted, and the client has not sent its first command.
     Greeted,
     /// Commands and replies take turns.
     Commands,
     /// The client has asked for encryption (RFC 4217 section 4).
     Securing,
-    /// Its beginning was not seen. What the client says may as well be part of a web page, so
-    /// only what the server says of itself counts.
+    /// The helper did not see its beginning. The client's text may be part of a web page, so
+    /// only the server's announcements count.
     Joined,
 }
 
-/// What an end says, as far as it matters here.
+/// The kinds of lines that change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// 220.
     Ready,
-    /// 234: what follows is encrypted.
+    /// 234: the rest is encrypted.
     Secured,
     /// 4xx and 5xx.
     Refused,
     /// Any other reply.
     Reply,
-    /// A command by which clients begin.
+    /// A command with which clients begin.
     First,
     /// AUTH.
     Secure,
@@ -73,12 +73,13 @@ impl Session {
     const ALL: [Self; 5] =
         [Self::Opening, Self::Greeted, Self::Commands, Self::Securing, Self::Joined];
 
-    /// Of a connection whose beginning was not seen.
+    /// The state of a connection whose beginning was not seen.
     pub fn joined(settings: &Settings) -> Self {
         if settings.expect_picked_up { Self::Commands } else { Self::Joined }
     }
 
-    /// What it comes to; `None` if there is nothing to read any more: it is no FTP, or encrypted.
+    /// The next state; `None` if there is nothing more to read, because it is not FTP or is
+    /// encrypted.
     pub fn after(self, event: Event) -> Option<Self> {
         use Event::{First, Line, Ready, Refused, Reply, Secure, Secured};
         Some(match (self, event) {
@@ -95,7 +96,7 @@ impl Session {
         })
     }
 
-    /// True if what an end announces counts.
+    /// True if announcements of this end count.
     pub fn believes(self, speaker: Direction) -> bool {
         match self {
             Self::Opening | Self::Greeted | Self::Securing => false,
@@ -104,7 +105,7 @@ impl Session {
         }
     }
 
-    /// True while everything depends on what an end has said first.
+    /// True while everything depends on the first lines of this end.
     pub fn needs_all_of(self, speaker: Direction) -> bool {
         match self {
             Self::Opening => true,

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::per::{Choice, Per, Read, Unreadable};
 
-/// An address with a port, and where in the message it stands.
+/// An address with a port, and their place in the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub address: IpAddr,
@@ -14,8 +14,8 @@ pub(super) struct Target {
     pub place: Range<usize>,
 }
 
-/// Address and port as both recommendations have them: the octets of the address, and an
-/// INTEGER(0..65535).
+/// An address and port in the encoding of both recommendations: the octets of the address, and
+/// an INTEGER(0..65535).
 pub(super) fn target<const N: usize>(per: &mut Per<'_>) -> Read<Target>
 where
     IpAddr: From<[u8; N]>,
@@ -36,7 +36,7 @@ pub(super) fn transport_address(per: &mut Per<'_>) -> Read<Option<Target>> {
         0 => return target::<V4>(per).map(Some),
         1 => source_route(per)?,
         2 => {
-            // A string of two octets is not aligned, but stands behind whole octets here.
+            // A string of two octets is not aligned, but whole octets precede this one.
             per.octets(6 + 4 + 2)?;
         }
         3 => {
@@ -151,8 +151,8 @@ fn gateway_info(per: &mut Per<'_>) -> Read {
     per.skip_additions(extended)
 }
 
-/// GatekeeperInfo, McuInfo, TerminalInfo, H310Caps and those like it: they begin alike, and
-/// differ in additions only.
+/// GatekeeperInfo, McuInfo, TerminalInfo, H310Caps and similar types: they begin in the same
+/// way, and differ in additions only.
 fn capabilities(per: &mut Per<'_>) -> Read {
     let extended = per.bit()?;
     if per.bit()? {

@@ -1,4 +1,4 @@
-//! Messages of H.245 (its Annex A): where the media of a logical channel go to.
+//! Messages of H.245 (its Annex A): the destinations of the media of logical channels.
 
 use super::elements::{Target, V4, V6, target};
 use super::per::{Choice, Per, Read, Unreadable};
@@ -185,7 +185,7 @@ fn transport_address(per: &mut Per<'_>) -> Read<Option<Target>> {
         0 => Some(target::<V4>(per)?),
         2 => Some(target::<V6>(per)?),
         1 => {
-            // A string of two octets is not aligned, but stands behind whole octets here.
+            // A string of two octets is not aligned, but whole octets precede this one.
             per.octets(6 + 4 + 2)?;
             None
         }
@@ -255,7 +255,7 @@ fn h261(per: &mut Per<'_>) -> Read {
     Ok(())
 }
 
-/// H262VideoCapability and IS11172VideoCapability differ in how many booleans come first.
+/// H262VideoCapability and IS11172VideoCapability differ in the number of leading booleans.
 fn mpeg_video<const BOOLEANS: usize>(per: &mut Per<'_>) -> Read {
     const HIGHEST: [u64; 6] = [0x3fff_ffff, 0x3_ffff, 0x3fff, 0x3fff, 15, 0xffff_ffff];
     let present: [bool; HIGHEST.len()] = per.flags()?;

@@ -1,35 +1,36 @@
-//! H.323: telephony whose ends agree on each further connection inside the ones before.
+//! H.323: telephony in which each connection announces the next.
 //!
-//! RAS (UDP, H.225.0 section 7.7) says where an endpoint is called; call signalling (TCP,
-//! Q.931 with H.225.0 sections 7.2 and 7.3) says where the H.245 connection goes to, or
-//! carries what H.245 says; H.245 (TCP) says where RTP, RTCP and T.120 go to. All messages
-//! are in ASN.1 (H.225.0 Annex H, H.245 Annex A), packed (X.691, [`per`]). Each is read along
-//! the path to the addresses only, by its types: there is no search for what looks like an
-//! address. A message that can not be read up to its last address announces nothing; those
-//! inside others (`fastStart`, `h245Control`) stand for themselves.
+//! RAS (UDP, H.225.0 section 7.7) names the address at which an endpoint accepts calls. Call
+//! signalling (TCP, Q.931 with H.225.0 sections 7.2 and 7.3) names the address of the H.245
+//! connection, or carries messages of H.245. H.245 (TCP) names the addresses of RTP, RTCP and
+//! T.120. All messages are in ASN.1 (H.225.0 Annex H, H.245 Annex A), packed (X.691, [`per`]).
+//! The helper reads each one by its types, and only along the path to the addresses: it does
+//! not search for bytes that look like an address. A message that can not be read up to its
+//! last address announces nothing; a message inside another (`fastStart`, `h245Control`) counts
+//! by itself.
 //!
 //! | message | announces, from the other end of the connection |
 //! | --- | --- |
 //! | Setup, CallProceeding, Alerting, Connect, Progress, Facility | `h245Address`: H.245; `fastStart`, `h245Control`: as H.245 |
 //! | OpenLogicalChannel and its Ack (H.245 sections 7.3.1, 7.3.2) | `mediaChannel`, `mediaControlChannel`: RTP at the even port and RTCP at the odd one above; `separateStack`: T.120, any number |
-//! | RegistrationRequest | the first of `callSignalAddress` that is the sender's: calls, any number, for as long as RegistrationConfirm says |
+//! | RegistrationRequest | the first of `callSignalAddress` that is the sender's: calls, any number, for the time in RegistrationConfirm |
 //! | AdmissionConfirm, LocationConfirm | `destCallSignalAddress`, `callSignalAddress`: calls, any number |
-//! | GatekeeperConfirm | `rasAddress`: RAS, unless it comes from where another one has led to |
-//! | UnregistrationRequest | nothing, and withdraws what is still expected |
+//! | GatekeeperConfirm | `rasAddress`: RAS, unless its own connection was announced by another GatekeeperConfirm |
+//! | UnregistrationRequest | nothing, and withdraws earlier announcements |
 //!
-//! What an end says of itself counts for the address that its packet comes from, or anybody
-//! could open the way to anybody else. Only a gatekeeper's confirmations name others. They
-//! open the way for their receiver alone, and only if the operator trusts gatekeepers
+//! An end may announce only the address that its packet comes from; otherwise anybody could
+//! open the way to anybody else. Only a gatekeeper's confirmations name other hosts. They open
+//! the way for their receiver alone, and only if the operator trusts gatekeepers
 //! (`stateway_expect_third_parties`).
 //!
 //! Not followed: the address that a Facility forwards a call to; Progress with H.235 tokens
 //! or encryption (they have no length in front); `parallelH245Control`; channels for T.84 or
 //! with parameters of H.222, H.223 or V.76; multicast.
 //!
-//! The kernel's helper announces the same where it reads a message to its end. It does not
-//! get through additions that it does not know and that are absent, nor through a
-//! `timeToLive` near the end of a message, and its RegistrationConfirm does not find what it
-//! should prolong unless calls from anybody are expected.
+//! The kernel's helper announces the same if it reads a message to its end. It fails at unknown
+//! additions that are absent, and at a `timeToLive` near the end of a message. Its
+//! RegistrationConfirm does not find the expectation that it should prolong unless calls from
+//! anybody are expected.
 
 mod elements;
 mod h245;
@@ -48,7 +49,7 @@ use self::ras::Said;
 use super::stream::{Framing, Streams};
 use super::{Announced, Class, Facts, Inspect, Inspected, Kind, Request, TCP, UDP, Watched};
 
-/// RTP and RTCP, for both channels of four sessions; calls, H.245 and T.120 beside them.
+/// Room for RTP and RTCP, for both channels of four sessions, and for calls, H.245 and T.120.
 pub(super) const Q931: Facts = Facts {
     name: "Q.931",
     protocols: TCP,
@@ -74,14 +75,15 @@ pub(super) const RAS: Facts = Facts {
 #[derive(Debug, Default)]
 pub(super) struct CallSignalling(Streams);
 
-/// H.245 on a connection of its own, where either end may be the first who speaks.
+/// H.245 on a connection of its own, on which either end may speak first.
 #[derive(Debug, Default)]
 pub(super) struct MediaControl(Streams);
 
-/// What is remembered of a gatekeeper and an endpoint.
+/// The state of a conversation between gatekeeper and endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Ras {
-    /// At which port the sender of a direction is called, and for how many seconds it asked to be.
+    /// The port at which the sender of a direction accepts calls, and the registration time
+    /// that it asked for, seconds.
     registered: [Option<(u16, Option<u32>)>; 2],
 }
 
@@ -89,9 +91,9 @@ pub(super) struct Ras {
 const TPKT_VERSION: u8 = 3;
 const TPKT_HEADER: usize = 4;
 
-/// How long an endpoint is registered if nobody says it, seconds.
+/// Time of a registration if no message names one, seconds.
 const REGISTRATION_S: u32 = 300;
-/// Nobody is registered for longer without asking again, seconds.
+/// Longest time of a registration, seconds.
 const LONGEST_REGISTRATION_S: u32 = 86_400;
 
 fn framing(bytes: &[u8]) -> Framing {
@@ -105,11 +107,11 @@ fn framing(bytes: &[u8]) -> Framing {
     }
 }
 
-/// Where a message comes from.
+/// The packet that a message comes in.
 #[derive(Clone, Copy)]
 struct Origin<'a> {
     packet: &'a Watched<'a>,
-    /// Where in the packet the message starts, unless that was in an earlier one.
+    /// Offset of the message in the packet; `None` if it began in an earlier one.
     start: Option<usize>,
 }
 
@@ -141,12 +143,12 @@ impl Inspect for MediaControl {
 }
 
 impl<'a> Origin<'a> {
-    /// Of a message with its header, which begins there in the packet.
+    /// The origin of a message with its header, which begins at `at` in the packet.
     fn of(packet: &'a Watched<'a>, at: Option<usize>) -> Self {
         Self { packet, start: at.map(|at| at + TPKT_HEADER) }
     }
 
-    /// True if the sender speaks of itself.
+    /// True if the target is the sender's own address.
     fn owns(&self, target: &Target) -> bool {
         target.address == self.packet.source && target.port != 0
     }
@@ -173,7 +175,7 @@ impl<'a> Origin<'a> {
                     let pair_of = Some(target.port);
                     let media = self.leads_to(target, protocol::UDP);
                     let media = Announced { pair_of, ..media };
-                    // RFC 3550 section 11. Either address may be announced alone.
+                    // RFC 3550 section 11: either address may be announced alone.
                     let (rtp, rtcp) = (media.destination_port & !1, media.destination_port | 1);
                     for destination_port in [rtp, rtcp] {
                         ask(Request::Expect(Announced { destination_port, ..media.clone() }));
@@ -232,13 +234,14 @@ impl Ras {
                 self.registered = [None; 2];
                 ask(Request::Withdraw { classes: 0..=0, call: None });
             }
-            // Who may answer a call is told its own address.
+            // An end that may answer a call is told its own address.
             Said::Admitted(target) if target.address == packet.destination => {}
             Said::Admitted(target) | Said::Located(target) if origin.may_lead_to(&target) => {
                 ask(Request::Expect(origin.calls(target)));
             }
-            // As a rule the address that has been found already. Where one has led to, nobody
-            // asks for another: that could go on for ever.
+            // As a rule this is the address that the endpoint has found already. A connection
+            // that another GatekeeperConfirm announced may not announce a third one: that could
+            // go on for ever.
             Said::Gatekeeper(target)
                 if !packet.is_expected
                     && origin.may_lead_to(&target)
@@ -253,7 +256,8 @@ impl Ras {
     }
 }
 
-/// Another address and port as both recommendations have them, if they are as long.
+/// Another address and port in the encoding of both recommendations; `None` if the length would
+/// change.
 pub(super) fn rewrite(old: &[u8], address: IpAddr, port: u16) -> Option<Vec<u8>> {
     let mut new = match address {
         IpAddr::V4(address) => address.octets().to_vec(),

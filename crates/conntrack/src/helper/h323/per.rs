@@ -1,10 +1,10 @@
 //! Reader of the aligned variant of the packed encoding rules (PER, X.691).
 //!
-//! The encoding does not describe itself: who reads a value must know its type. Only what
-//! stands behind an extension marker has its length in front.
+//! The encoding does not describe itself: a reader must know the type of each value. Only
+//! values behind an extension marker have their length in front.
 
-/// The bytes end early, are no encoding of the type, or use what is not read: lengths from
-/// 16 KiB on, which come in fragments (X.691 section 10.9.3.8).
+/// The bytes end early, are no encoding of the type, or use a feature that this reader lacks:
+/// lengths from 16 KiB on, which come in fragments (X.691 section 10.9.3.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
@@ -19,15 +19,15 @@ pub(super) struct Per<'a> {
     bytes: &'a [u8],
     /// The next bit.
     bit: usize,
-    /// Where the encoding starts in the message that it is part of.
+    /// Offset of the encoding in the message that it is part of.
     start: usize,
 }
 
-/// Which alternative of a choice comes next.
+/// The alternative of a choice that comes next.
 pub(super) enum Choice<'a> {
-    /// One of those in front of the extension marker, from 0 on.
+    /// An alternative in front of the extension marker, by its number from 0.
     Root(u64),
-    /// One behind it, from 0 on.
+    /// An alternative behind the marker, by its number from 0, with its contents.
     Added(u64, Per<'a>),
 }
 
@@ -36,7 +36,7 @@ impl<'a> Per<'a> {
         Self { bytes, bit: 0, start }
     }
 
-    /// Where in the message the next aligned octet is.
+    /// Offset of the next aligned octet in the message.
     pub fn place(&self) -> usize {
         self.start + self.bit.div_ceil(8)
     }
@@ -65,7 +65,7 @@ impl<'a> Per<'a> {
         Ok(value)
     }
 
-    /// So many octets from the next octet boundary on.
+    /// Reads `count` octets from the next octet boundary on.
     pub fn octets(&mut self, count: usize) -> Read<&'a [u8]> {
         let start = self.bit.div_ceil(8);
         let octets = self.bytes.get(start..).and_then(|rest| rest.get(..count));
@@ -106,7 +106,7 @@ impl<'a> Per<'a> {
         }
     }
 
-    /// A number that is small as a rule (section 10.6).
+    /// A number that is usually small (section 10.6).
     fn small(&mut self) -> Read<u64> {
         if self.bit()? {
             let octets = self.length()?;
@@ -116,28 +116,29 @@ impl<'a> Per<'a> {
         }
     }
 
-    /// What has its length in front: an open type, an octet string without limits, an object
-    /// identifier.
+    /// A value with its length in front: an open type, an octet string without limits, an
+    /// object identifier.
     pub fn contained(&mut self) -> Read<Self> {
         let length = self.length()?;
         let start = self.place();
         Ok(Self::new(self.octets(length)?, start))
     }
 
-    /// So many characters of four bits from the next octet boundary on (section 26.5.7).
+    /// Skips `count` characters of four bits from the next octet boundary on (section 26.5.7).
     pub fn nibbles(&mut self, count: usize) -> Read {
         self.octets(count.div_ceil(2))?;
         self.bit -= count % 2 * 4;
         Ok(())
     }
 
-    /// An octet string of `low` to `high` octets, not of one length, and at least one.
+    /// Skips an octet string of `low` to `high` octets; the two must differ, and `low` is at
+    /// least 1.
     pub fn skip_octets(&mut self, low: u64, high: u64) -> Read {
         let octets = self.whole(low, high)?;
         self.octets(octets as usize).map(drop)
     }
 
-    /// An alternative of a choice that has so many of them in front of its extension marker
+    /// The alternative of a choice with `alternatives` ones in front of its extension marker
     /// (section 22).
     pub fn choice(&mut self, alternatives: u64) -> Read<Choice<'a>> {
         if self.bit()? {
@@ -148,7 +149,7 @@ impl<'a> Per<'a> {
         }
     }
 
-    /// The elements of a list without limits (section 19).
+    /// Calls `each` for the elements of a list without limits (section 19).
     pub fn list(&mut self, mut each: impl FnMut(&mut Self) -> Read) -> Read {
         for _ in 0..self.length()? {
             each(self)?;
@@ -156,8 +157,8 @@ impl<'a> Per<'a> {
         Ok(())
     }
 
-    /// What stands behind the extension marker of a sequence whose first bit was `extended`
-    /// (section 18.7 to 18.9), from 0 on.
+    /// Calls `each` for the additions behind the extension marker of a sequence, numbered from
+    /// 0 (section 18.7 to 18.9). `extended` is the first bit of the sequence.
     pub fn additions(&mut self, extended: bool, mut each: impl FnMut(usize, Self) -> Read) -> Read {
         if !extended {
             return Ok(());
@@ -173,7 +174,7 @@ impl<'a> Per<'a> {
         Ok(())
     }
 
-    /// Passes over additions of no interest.
+    /// Skips additions of no interest.
     pub fn skip_additions(&mut self, extended: bool) -> Read {
         self.additions(extended, |_, _| Ok(()))
     }

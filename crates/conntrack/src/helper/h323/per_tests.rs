@@ -6,18 +6,18 @@ fn all(bytes: &[u8]) -> Per<'_> {
 
 #[test]
 fn whole_numbers_take_the_room_of_their_range() {
-    // One value: nothing.
+    // A range of one value takes no bits.
     assert_eq!(all(&[]).whole(7, 7), Ok(7));
     // A bit field, not aligned.
     let mut per = all(&[0b1010_0011, 0b1000_0000]);
     assert_eq!((per.whole(1, 8), per.whole(0, 18)), (Ok(6), Ok(3)));
     assert_eq!((per.bit(), per.place()), (Ok(true), 102));
     assert_eq!(all(&[0xfe]).whole(0, 254), Ok(254));
-    // 256 values: an aligned octet. More: two.
+    // A range of 256 values takes an aligned octet, a larger one two.
     let mut per = all(&[0x80, 0xff, 0x80, 0x01, 0x02]);
     assert_eq!((per.bit(), per.whole(1, 256)), (Ok(true), Ok(256)));
     assert_eq!((per.bit(), per.whole(0, 511)), (Ok(true), Ok(0x102)));
-    // Still more: the number of octets in a bit field, then as many as it needs.
+    // A still larger range: the number of octets in a bit field, then the octets.
     let mut per = all(&[0x40, 1, 0, 0xc0, 0xff, 0xff, 0xff, 0xff]);
     assert_eq!(per.whole(0, 0xffff_ffff), Ok(256));
     assert_eq!(per.whole(0, 0xffff_ffff), Ok(0xffff_ffff));
@@ -62,14 +62,14 @@ fn choices_end_or_go_on_behind_the_marker() {
     let mut per = all(&[0b1000_0010, 2, 0xaa, 0xbb, 0x80]);
     let Ok(Choice::Added(2, mut added)) = per.choice(7) else { panic!() };
     assert_eq!((added.octets(2), per.bit()), (Ok(&[0xaa, 0xbb][..]), Ok(true)));
-    // An index that is not small: a length, then the number.
+    // A large index: a length, then the number.
     let Ok(Choice::Added(64, added)) = all(&[0xc0, 1, 64, 0]).choice(7) else { panic!() };
     assert!(added.bytes.is_empty());
 }
 
 #[test]
 fn additions_come_one_by_one() {
-    // Four of them, of which the first and the last are present.
+    // Four additions; the first and the last are present.
     let mut per = all(&[0b0000_0111, 0b0010_0000, 1, 5, 2, 6, 7, 0xff]);
     let mut seen = Vec::new();
     let each = |index, mut added: Per<'_>| {

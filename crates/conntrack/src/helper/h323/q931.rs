@@ -9,22 +9,22 @@ use super::per::{Choice, Per, Read, Unreadable};
 /// element (section 4.5.30).
 const CALL_CONTROL: u8 = 8;
 const ASN1: u8 = 5;
-/// Information elements with this bit are one octet long (Q.931 section 4.5.1), the others
-/// have their length behind the first.
+/// Information elements with this bit are one octet long (Q.931 section 4.5.1); the others have
+/// their length in the second octet.
 const SINGLE_OCTET: u8 = 0x80;
-/// Shift: what follows is of another codeset.
+/// Shift: the following elements are of another codeset.
 const SHIFT: u8 = 0x90;
 const USER_USER: u8 = 0x7e;
 
-/// When a message has announced so many channels, further ones are passed over.
+/// Most channels of a message; further ones are skipped.
 const MOST_CHANNELS: usize = 32;
 
-/// What a call signalling message says.
+/// The announcements of a call signalling message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
-    /// Where the sender waits for an H.245 connection.
+    /// The address at which the sender waits for an H.245 connection.
     pub h245: Option<Target>,
-    /// Where it waits for what.
+    /// The channels that it will receive on.
     pub channels: Vec<Channel>,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn read(message: &[u8]) -> Read<Said> {
     Ok(said)
 }
 
-/// The contents of the user-user element behind the discriminator, and where they start.
+/// The contents of the user-user element behind the discriminator, and their offset.
 fn user_user(message: &[u8]) -> Option<(&[u8], usize)> {
     let &[CALL_CONTROL, reference, ..] = message else { return None };
     // The first four bits are spare; the message type follows.
@@ -64,7 +64,7 @@ fn user_information(per: &mut Per<'_>, said: &mut Said) -> Read {
     let parameter = per.bit()?;
     match per.choice(7)? {
         Choice::Root(0) => setup(per, said)?,
-        // callProceeding and alerting are alike as far as they are read.
+        // The two are alike up to the last field that is read: callProceeding and alerting.
         Choice::Root(1 | 3) => proceeding(per, said)?,
         Choice::Root(2) => connect(per, said)?,
         Choice::Root(6) => facility(per, said)?,
@@ -88,8 +88,8 @@ fn user_information(per: &mut Per<'_>, said: &mut Said) -> Read {
 }
 
 impl Said {
-    /// Adds the channels of a message inside this one, all or none: one that can not be read
-    /// does not keep from the others.
+    /// Adds the channels of a message inside this one, all or none: a message that can not be
+    /// read does not affect the others.
     pub fn add(
         &mut self,
         read: fn(&mut Per<'_>, &mut Vec<Channel>) -> Read,

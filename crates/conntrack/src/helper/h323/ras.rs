@@ -1,31 +1,31 @@
-//! RAS: what endpoints and gatekeepers tell each other (H.225.0 section 7.7 ff., Annex H).
+//! RAS: messages between endpoints and gatekeepers (H.225.0 section 7.7 ff., Annex H).
 
 use super::elements::{
     Target, alias, endpoint_type, identifier, non_standard, transport_address, vendor_identifier,
 };
 use super::per::{Choice, Per, Read};
 
-/// So many addresses of an endpoint are looked at.
+/// Most addresses of an endpoint that are read.
 const MOST_ADDRESSES: usize = 16;
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// gatekeeperConfirm: to which address the receiver shall register.
+    /// gatekeeperConfirm: the address at which the receiver shall register.
     Gatekeeper(Target),
-    /// registrationRequest: where the sender can be called, and for how many seconds it wants
-    /// to be registered.
+    /// registrationRequest: the addresses at which the sender accepts calls, and for how many
+    /// seconds it wants to be registered.
     Register { signal: Vec<Target>, seconds: Option<u32> },
     /// registrationConfirm: for how many seconds the receiver is registered.
     Registered { seconds: Option<u32> },
     /// unregistrationRequest.
     Unregister,
-    /// admissionConfirm: whom the receiver shall call, or that it may answer a call to
-    /// itself.
+    /// admissionConfirm: the address that the receiver shall call, or its own one if it may
+    /// answer a call.
     Admitted(Target),
-    /// locationConfirm: whom to call.
+    /// locationConfirm: the address to call.
     Located(Target),
-    /// Something else.
+    /// Any other message.
     Other,
 }
 

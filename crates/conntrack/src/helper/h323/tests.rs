@@ -10,12 +10,13 @@ use crate::helper::talk::{SERVER, Talk};
 #[path = "vectors.rs"]
 mod vectors;
 
-/// What 192.0.2.1, who says it, may be sent because of `fastStart` with 5000 and 5001.
+/// The media of 192.0.2.1 that a `fastStart` with 5000 and 5001 announces, if 192.0.2.1 sends
+/// it.
 const MEDIA: &str =
     "udp 192.0.2.1 5000, udp 192.0.2.1 5001, udp 192.0.2.1 5000, udp 192.0.2.1 5001";
 const H245: &str = "tcp 192.0.2.1 4000 H.245";
 
-/// A connection, and what the helper asks for because of it.
+/// A connection, and the requests of its helper.
 struct Call {
     talk: Talk,
     heard: Vec<String>,
@@ -26,14 +27,14 @@ impl Call {
         Self { talk: Talk::new(kind, kind.facts().protocols[0]), heard: Vec::new() }
     }
 
-    /// With a gatekeeper that is trusted.
+    /// A connection with a gatekeeper that the operator trusts.
     fn trusting() -> Self {
         let mut call = Self::new(Kind::Ras);
         call.talk.settings.expect_third_parties = true;
         call
     }
 
-    /// A packet of one of the ends.
+    /// Sends a packet of one of the ends.
     fn send(&mut self, direction: Direction, payload: &[u8]) {
         let (receiver, _) = self.talk.ends[direction.reversed().index()];
         for request in self.talk.say(direction, payload) {
@@ -55,7 +56,7 @@ impl Call {
     }
 }
 
-/// What is announced, to whom it is open if that is not the receiver of the packet, and so on.
+/// An announcement as text. It names the source if that is not the receiver of the packet.
 fn text(announced: &Announced, receiver: IpAddr, payload: &[u8]) -> String {
     let Announced { destination, destination_port: port, .. } = *announced;
     assert_eq!((announced.class, announced.source_port), (0, None));
@@ -89,13 +90,13 @@ fn bytes(hex: &str) -> Vec<u8> {
     octets.map(|octet| u8::from_str_radix(octet, 16).unwrap()).collect()
 }
 
-/// With the header that a message has on TCP.
+/// A message with its header on TCP.
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = (message.len() + TPKT_HEADER) as u16;
     [&[TPKT_VERSION, 0][..], &length.to_be_bytes(), message].concat()
 }
 
-/// What is heard of a message of 192.0.2.1.
+/// The requests for a message of 192.0.2.1.
 fn heard(kind: Kind, hex: &str) -> String {
     let mut call = Call::new(kind);
     let message = bytes(hex);
@@ -263,7 +264,7 @@ fn what_a_message_announces_has_a_limit() {
     assert_eq!(said.channels.len(), 32);
 }
 
-/// A few messages, with an empty one, as one end sends them.
+/// A few messages of one end, one of them empty.
 fn conversation() -> Vec<u8> {
     let messages = [vectors::SETUP, "", vectors::RELEASE, vectors::TUNNELLED, vectors::ALERTING];
     messages.iter().flat_map(|message| framed(&bytes(message))).collect()
@@ -323,7 +324,7 @@ fn a_message_that_is_cut_short_announces_nothing_less() {
 fn other_protocols_are_left() {
     let (there, back) = (Direction::Original, Direction::Reply);
     let setup = framed(&bytes(vectors::SETUP));
-    // A request of TURN (RFC 8656), as browsers send it with what a page wants in it.
+    // A request of TURN (RFC 8656), as browsers send it, with text that a web page has chosen.
     let turn = [&b"\0\x03\0\x78\x21\x12\xa4\x42transaction-\0\x06\x01\x01"[..], &setup].concat();
     for first in [&turn[..], b"POST / HTTP/1.1\r\n", b"\x03\0\0\0"] {
         for kind in [Kind::Q931, Kind::H245] {
@@ -342,7 +343,7 @@ fn other_protocols_are_left() {
     assert!(!call.talk.left, "either may");
 }
 
-/// Something like a message.
+/// A message with some bytes changed.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     const MESSAGES: &[&str] = &[
         vectors::SETUP,

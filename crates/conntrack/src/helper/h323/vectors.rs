@@ -1,5 +1,5 @@
-//! Messages, hexadecimal, from an encoder that follows the whole ASN.1 of H.225.0 (2009) and
-//! what that takes from H.235 and H.245.
+//! Messages in hexadecimal, from an encoder for the whole ASN.1 of H.225.0 (2009) and the parts
+//! of H.235 and H.245 that it imports.
 
 /// Setup with every component in front of the extension marker: h245Address 192.0.2.1 port 4000,
 /// fastStart with media 192.0.2.1 5000 and 5001, and in the reverse direction 5002 and 5003.
@@ -119,7 +119,7 @@ pub(super) const OPEN_H222: &str = "034000640c201300000100024c2013800a10000100c0
 /// roundTripDelayRequest.
 pub(super) const ROUND_TRIP: &str = "090001";
 
-/// registrationRequest of all that comes before the extension marker; callSignalAddress
+/// registrationRequest with every component in front of the extension marker; callSignalAddress
 /// 203.0.113.9 1720 and 192.0.2.1 1722, rasAddress 192.0.2.1 1719, timeToLive 60.
 pub(super) const REGISTER: &str = "\
     0fc00004060008914a000740b500534c03616e79800300cb00710906b85200313233343500c000020106ba03\
@@ -130,7 +130,7 @@ pub(super) const REGISTER: &str = "\
     3332333a616e6e406578616d706c652e6f7267810700cb007109004d01801302060047006100740065e0b501\
     534c0650726f6475637402312e300109082b06010401868d1f348b00020002003b0100010001000100";
 
-/// registrationRequest without what is optional; callSignalAddress 192.0.2.1 1722.
+/// registrationRequest without optional components; callSignalAddress 192.0.2.1 1722.
 pub(super) const REGISTER_SHORT: &str =
     "0e00fffe060008914a0007000100c000020106ba000000b501534c340b0002000100010001000100";
 

@@ -1,4 +1,4 @@
-//! A SIP message (RFC 3261 section 7), as far as tracking reads it.
+//! A SIP message (RFC 3261 section 7): the parts that the helper uses.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -12,7 +12,7 @@ const VERSION: &[u8] = b"SIP/2.0";
 /// The port of a SIP URI without one.
 const DEFAULT_PORT: u16 = 5060;
 
-/// The first line.
+/// The kind of the first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     Request,
@@ -20,7 +20,7 @@ pub(super) enum Start {
     Response(u32),
 }
 
-/// A header or message that follows the rules.
+/// A message that is well formed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message<'a> {
     pub start: Start,
@@ -38,17 +38,17 @@ pub(super) struct Message<'a> {
 pub(super) struct Host<'a> {
     pub address: IpAddr,
     pub port: u16,
-    /// The text that says so.
+    /// Its text in the message.
     pub text: &'a [u8],
 }
 
-/// Where somebody can be reached.
+/// The address at which a user accepts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contact<'a> {
     pub host: Host<'a>,
-    /// IP protocol, if it is said.
+    /// IP protocol, if the message names one.
     pub protocol: Option<u8>,
-    /// For how many seconds, if it is said.
+    /// Lifetime in seconds, if the message names one.
     pub expires: Option<u32>,
 }
 
@@ -72,19 +72,19 @@ impl<'a> Message<'a> {
         Some(Self { start, sequence, method, bytes, first_line, headers, body })
     }
 
-    /// Where a part of the message begins and ends.
+    /// The range of a part of the message.
     pub fn place(&self, part: &[u8]) -> Range<usize> {
         place(self.bytes, part)
     }
 
-    /// The digits that say how long the body is.
+    /// The digits of the body's length.
     pub fn length(&self) -> Option<&'a [u8]> {
         let value = header(self.headers, b"content-length", b"l")?;
         let (_, rest) = number(value)?;
         Some(&value[..value.len() - rest.len()])
     }
 
-    /// The last hop (RFC 3261 section 20.42), with what its receiver has added.
+    /// The last hop (RFC 3261 section 20.42), with the parameters that its receiver has added.
     pub fn via(&self) -> Option<Via<'a>> {
         let value = header(self.headers, b"via", b"v")?;
         let element = Elements(value).next()?;
@@ -106,8 +106,8 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// All other numerical addresses of the first line and of headers that say who speaks and
-    /// how an answer gets there.
+    /// All other numerical addresses of the first line and of the headers that name the sender
+    /// or the way of an answer.
     pub fn hosts(&self) -> impl Iterator<Item = Host<'a>> {
         const NAMES: [(&[u8], &[u8]); 5] = [
             (b"contact", b"m"),
@@ -125,8 +125,8 @@ impl<'a> Message<'a> {
         to.into_iter().chain(named.filter_map(|element| uri_host(uri(element)?.0)))
     }
 
-    /// A number for the call that this belongs to (RFC 3261 section 8.1.1.4: Call-ID), not 0.
-    /// Two calls rarely have the same.
+    /// A number for the call that the message belongs to (RFC 3261 section 8.1.1.4: Call-ID),
+    /// never 0. Two calls rarely have the same.
     pub fn call(&self) -> u32 {
         let id = header(self.headers, b"call-id", b"i").unwrap_or_default();
         // FNV-1a.
@@ -134,7 +134,7 @@ impl<'a> Message<'a> {
         id.iter().fold(0x811c_9dc5, mix).max(1)
     }
 
-    /// The expiry time that holds for all contacts, seconds.
+    /// The lifetime that holds for all contacts, seconds.
     pub fn expires(&self) -> Option<u32> {
         header(self.headers, b"expires", b"").and_then(number).map(|(seconds, _)| seconds)
     }
@@ -145,7 +145,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// How long the message is that begins here (RFC 3261 section 18.3: over a stream
+/// The length of the message that begins here (RFC 3261 section 18.3: over a stream
 /// Content-Length is mandatory). Line ends between messages keep connections alive (RFC 5626).
 pub(super) fn framing(bytes: &[u8]) -> Framing {
     if bytes.starts_with(b"\r\n") {
@@ -164,7 +164,7 @@ pub(super) fn framing(bytes: &[u8]) -> Framing {
     }
 }
 
-/// Bytes up to the body.
+/// Number of bytes in front of the body.
 fn head_length(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4)
 }
@@ -192,7 +192,7 @@ fn header<'a>(headers: &'a [u8], name: &'a [u8], compact: &'a [u8]) -> Option<&'
     self::headers(headers, name, compact).next()
 }
 
-/// The values of all headers of a name, or of its compact form. A value may go on in lines
+/// The values of all headers of a name, or of its compact form. A value may continue in lines
 /// that begin with a blank.
 fn headers<'a>(
     headers: &'a [u8],
@@ -211,7 +211,7 @@ fn headers<'a>(
     })
 }
 
-/// The elements of a value that commas separate, but not those in quotes and brackets.
+/// The elements of a value that commas separate; commas in quotes and brackets do not count.
 struct Elements<'a>(&'a [u8]);
 
 impl<'a> Iterator for Elements<'a> {
@@ -248,9 +248,9 @@ pub(super) struct Via<'a> {
     pub rport: Option<(u16, &'a [u8])>,
 }
 
-/// RFC 3261 sections 19.1.1 and 20.10: `name <sip:user@host:port;parameters>;parameters`,
-/// or without brackets, where all parameters are those of the header. The URI, and where the
-/// parameters are.
+/// The URI of an element, and the text with its parameters (RFC 3261 sections 19.1.1 and
+/// 20.10): `name <sip:user@host:port;parameters>;parameters`, or without brackets, where all
+/// parameters belong to the header.
 fn uri(element: &[u8]) -> Option<(&[u8], &[u8])> {
     let (uri, parameters) = match element.iter().rposition(|&byte| byte == b'<') {
         Some(open) => {
@@ -262,7 +262,7 @@ fn uri(element: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((uri.trim_ascii(), parameters))
 }
 
-/// What follows the scheme of a URI, divided at semicolons: the host with its user, and
+/// The part behind the scheme of a URI, divided at semicolons: the host with its user, and
 /// parameters.
 fn uri_fields(uri: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let place = ["sip:", "sips:"].iter().find_map(|scheme| {
@@ -278,7 +278,8 @@ fn uri_host(uri: &[u8]) -> Option<Host<'_>> {
 }
 
 fn host<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<Host<'a>> {
-    // A user may contain semicolons, but those who write addresses do not.
+    // A user name may contain semicolons, but no real program writes one in front of an
+    // address.
     let host = fields.next()?.rsplit(|&byte| byte == b'@').next()?;
     host_port(host.trim_ascii())
 }

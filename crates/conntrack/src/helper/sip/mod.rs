@@ -1,23 +1,23 @@
-//! SIP (RFC 3261): calls announce where each end wants to hear the other (SDP, RFC 8866), and
-//! a registration announces that calls may come.
+//! SIP (RFC 3261): calls announce the addresses at which each end wants to receive media (SDP,
+//! RFC 8866), and a registration announces that calls may come.
 //!
 //! The rules are those of the kernel, with these differences:
 //! - over TCP a message may be spread over segments;
 //! - over TCP the opener of the connection has to begin with a message;
-//! - the first line of a request has the form of one, and names the method that `CSeq` does:
-//!   a datagram of another protocol may have any text in it;
+//! - the first line of a request has the right form, and names the same method as `CSeq`: a
+//!   datagram of another protocol may contain any text;
 //! - a malformed message, and one that names a port below 1024, announces nothing; the kernel
 //!   drops it;
-//! - a registration that is renewed stands until the answer; to the kernel it waits for its
-//!   confirmation anew, and one that is to end has ended at the request, also if the request
-//!   leaves the time to the registrar (section 10.2.1.1);
+//! - while a registration is renewed, the old one stands until the answer. In the kernel it
+//!   waits for its confirmation anew. There a registration that is to end has ended at the
+//!   request, also if the request leaves the time to the registrar (section 10.2.1.1);
 //! - a fax (T.38) has one port, not a pair;
-//! - a registrar that asks who it is (401, 407) ends nothing: the registration that is being
-//!   renewed still stands;
-//! - what is announced belongs to a call, and a connection may carry many (a trunk): an INVITE
-//!   or its failure withdraws what that call has announced, and the maxima are those of a
-//!   call. To the kernel all is one call, so the second takes the media of the first;
-//! - with a BYE the INVITE is forgotten, so what is refused later under its number withdraws
+//! - a registrar that asks for credentials (401, 407) ends nothing: the registration that is
+//!   being renewed still stands;
+//! - an announcement belongs to a call, and a connection may carry many (a trunk): an INVITE or
+//!   its failure withdraws the announcements of that call, and the maxima are those of a call.
+//!   In the kernel all are one call, so the second takes the media of the first;
+//! - the helper forgets the INVITE with a BYE, so a later refusal of the same number withdraws
 //!   nothing.
 //!
 //! A CANCEL withdraws nothing: it may cross the answer, and then the call stands. The final
@@ -53,10 +53,10 @@ pub(super) const FACTS: Facts = Facts {
 
 const SIGNALLING: u8 = 0;
 const MEDIA: RangeInclusive<u8> = 1..=3;
-/// How long signalling lives between messages, seconds. Calls may be silent for long.
+/// Lifetime of signalling between messages, seconds. Calls may be silent for long.
 const KEEP_S: u32 = 3600;
 
-/// Calls of a connection whose last INVITE is remembered.
+/// Most calls of a connection whose last INVITE is remembered.
 const CALLS: usize = 64;
 
 /// A dialogue between two addresses.
@@ -68,8 +68,9 @@ pub(super) struct Sip {
 
 #[derive(Debug, Default)]
 struct Dialogue {
-    /// Calls that wait for an answer, with the number of the INVITE; the oldest first. One
-    /// that is forgotten because there are too many ends by time if it fails.
+    /// Calls that wait for an answer, with the number of the INVITE, oldest first. If one is
+    /// forgotten because there are too many, and it fails, its announcements stay until they
+    /// expire.
     invites: Vec<(u32, u32)>,
     registration: Option<Registration>,
 }
@@ -88,7 +89,8 @@ struct Registration {
 impl Inspect for Sip {
     fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Self { streams, dialogue } = self;
-        // Whatever is said: it may be there only to keep the connection (RFC 5626 section 3.5).
+        // Any packet counts, because it may have no other purpose than to keep the connection
+        // (RFC 5626 section 3.5).
         ask(Request::Keep { seconds: KEEP_S });
         let mut read = |bytes: &[u8], at| {
             if let Some(message) = Message::parse(bytes) {
@@ -107,7 +109,7 @@ impl Inspect for Sip {
 struct Heard<'a> {
     message: Message<'a>,
     packet: &'a Watched<'a>,
-    /// Where in the packet the message begins, if it does.
+    /// Offset of the message in the packet; `None` if it began in an earlier one.
     at: Option<usize>,
 }
 
@@ -152,8 +154,9 @@ impl Dialogue {
         self.invites.retain(|&(known, _)| known != call);
     }
 
-    /// RFC 3261 section 10.2. Only for oneself. Nobody is let in before the confirmation, but
-    /// behind a translation the registrar has to be told a place that is kept until then.
+    /// RFC 3261 section 10.2. A sender can register only itself. The expectation waits for the
+    /// confirmation, but behind a translation the registrar has to learn a port that is
+    /// reserved until then.
     fn register(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
         let Heard { message, packet, .. } = heard;
         let contact = message.contacts().find(|contact| contact.host.address == packet.source);
@@ -179,7 +182,7 @@ impl Dialogue {
         }));
     }
 
-    /// RFC 3261 section 10.3: the confirmation lists all contacts and how long each is valid.
+    /// RFC 3261 section 10.3: the confirmation lists all contacts with their lifetimes.
     fn registered(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
         let Heard { message, packet, .. } = heard;
         if matches!(message.start, Start::Response(401 | 407)) {
@@ -233,13 +236,13 @@ impl Heard<'_> {
         }
     }
 
-    /// Where a part of the message stands in the packet, if it stands there.
+    /// The place of a part of the message in the packet; empty if it is not there.
     fn place(&self, part: &[u8]) -> Range<usize> {
         let place = self.message.place(part);
         self.at.map_or(0..0, |at| at + place.start..at + place.end)
     }
 
-    /// The end that has sent the request, or gets the answer to it.
+    /// The end that sent the request.
     fn asker(&self) -> (IpAddr, u16) {
         let packet = self.packet;
         match self.message.start {
@@ -253,9 +256,10 @@ impl Heard<'_> {
         self.at.map_or(0..0, |_| body + place.start..body + place.end)
     }
 
-    /// All that a translation may have to change: whoever the ends are, the receiver has to know
-    /// them. Behind a translation of the sender alone, servers would put up with less (RFC 3581),
-    /// but not all, and what is behind one of the receiver could not be reached.
+    /// Mentions all places that a translation may have to change: the receiver must know both
+    /// ends by their translated addresses. If only the sender is translated, servers would
+    /// accept less (RFC 3581), but not all of them; and a translated receiver could not be
+    /// reached otherwise.
     fn mention_hosts(&self, ask: &mut dyn FnMut(Request)) {
         let message = &self.message;
         let mut mention = |text: &[u8], address, port, form| {
@@ -265,7 +269,7 @@ impl Heard<'_> {
         for host in message.hosts() {
             mention(host.text, host.address, Some(host.port), Form::Both);
         }
-        // What its receiver has added is about the last hop only.
+        // The parameters that a receiver has added concern the last hop only.
         let is_last_hop = |via: &Via<'_>| (via.sent_by.address, via.sent_by.port) == self.asker();
         if let Some(via) = message.via().filter(is_last_hop) {
             let Host { address, port, text } = via.sent_by;
@@ -291,7 +295,7 @@ impl Heard<'_> {
     }
 }
 
-/// Another address and port, as a URI has them, or a port alone in the place of one.
+/// Another address and port in the form of a URI, or a port alone if the old text is one.
 pub(super) fn rewrite(old: &[u8], address: IpAddr, port: u16) -> Vec<u8> {
     let form = if old.iter().all(u8::is_ascii_digit) { Form::Port } else { Form::Both };
     form.write(address, port)

@@ -5,17 +5,17 @@ use std::ops::Range;
 
 use crate::helper::text::{Lines, number, place};
 
-/// The most `m=` lines that are looked at.
+/// Most `m=` lines that are read.
 const MOST_MEDIA: usize = 16;
 
-/// Where somebody wants to receive a stream.
+/// The address at which an end wants to receive a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Media {
     /// First word of the `m=` line.
     pub kind: MediaKind,
     pub address: IpAddr,
     pub port: u16,
-    /// Where the port stands in the text.
+    /// The place of the port in the text.
     pub place: Range<usize>,
 }
 
@@ -27,9 +27,9 @@ pub(super) enum MediaKind {
     Fax,
 }
 
-/// The streams of the description that a body contains, alone or as a part of several. What
-/// is on hold (port 0, or the unspecified address, RFC 3264 section 8.4), without an address,
-/// and of another kind is left out.
+/// The streams of the description that a body contains, alone or as a part of several. Streams
+/// on hold (port 0, or the unspecified address, RFC 3264 section 8.4), without an address, or
+/// of another kind are left out.
 pub(super) fn media(body: &[u8]) -> impl Iterator<Item = Media> {
     let mut lines = numbered(body).skip_while(|(_, line)| !line.starts_with(b"v=")).peekable();
     let mut of_session = None;
@@ -47,7 +47,7 @@ pub(super) fn media(body: &[u8]) -> impl Iterator<Item = Media> {
     each.take(MOST_MEDIA).flatten()
 }
 
-/// All addresses of a description: of who has made it, and of where its streams go.
+/// All addresses of a description: that of its author, and those of its streams.
 pub(super) fn addresses(body: &[u8]) -> impl Iterator<Item = (IpAddr, Range<usize>)> {
     let lines = numbered(body).skip_while(|(_, line)| !line.starts_with(b"v="));
     lines.filter_map(|(at, line)| {
@@ -55,7 +55,7 @@ pub(super) fn addresses(body: &[u8]) -> impl Iterator<Item = (IpAddr, Range<usiz
             // RFC 8866 section 5.2: name, two numbers, net type, address type, address.
             Some(origin) => {
                 let text = origin.trim_ascii().split(|&byte| byte == b' ').nth(5)?;
-                // Some write IPv6 as in a URI.
+                // Some programs write IPv6 as in a URI.
                 let inside = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]"));
                 inside.unwrap_or(text)
             }
@@ -74,7 +74,7 @@ fn numbered(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// `m=audio 49170 RTP/AVP 0`
+/// Reads `m=audio 49170 RTP/AVP 0`.
 fn one(at: usize, line: &[u8], address: Option<IpAddr>) -> Option<Media> {
     let text = line.strip_prefix(b"m=")?;
     let blank = text.iter().position(|&byte| byte == b' ')?;
@@ -93,7 +93,8 @@ fn one(at: usize, line: &[u8], address: Option<IpAddr>) -> Option<Media> {
     Some(Media { kind, address, port, place })
 }
 
-/// `c=IN IP4 192.0.2.1`, for a group with `/ttl` behind. The address, and its text.
+/// Reads `c=IN IP4 192.0.2.1`, which has `/ttl` behind it for a group. The address, and its
+/// text.
 fn connection(line: &[u8]) -> Option<(IpAddr, &[u8])> {
     let text = line.strip_prefix(b"c=IN IP4 ").or_else(|| line.strip_prefix(b"c=IN IP6 "))?;
     let text = text.trim_ascii().split(|&byte| byte == b'/').next()?;

@@ -7,8 +7,8 @@ const THERE: Direction = Direction::Original;
 const BACK: Direction = Direction::Reply;
 const PROTOCOLS: [u8; 2] = [protocol::UDP, protocol::TCP];
 
-/// A message with the headers that it must have. `first` is the first line, `headers` have
-/// their line ends.
+/// A message with its mandatory headers. `first` is the first line; `headers` include their
+/// line ends.
 fn message(first: &str, sequence: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
@@ -27,7 +27,7 @@ fn response(code: u32, sequence: &str, headers: &str, body: &str) -> Vec<u8> {
     message(&format!("SIP/2.0 {code} Text"), sequence, headers, body)
 }
 
-/// A session description: `lines` follow what every description begins with.
+/// A session description: `lines` follow the lines with which every description begins.
 fn sdp(lines: &[&str]) -> String {
     let begin = ["v=0", "o=a 1 1 IN IP4 203.0.113.77", "s=-"];
     begin.iter().chain(lines).map(|line| format!("{line}\r\n")).collect()
@@ -37,7 +37,7 @@ fn audio(address: &str, port: u16) -> String {
     sdp(&[&format!("c=IN IP4 {address}"), "t=0 0", &format!("m=audio {port} RTP/AVP 0")])
 }
 
-/// What is asked for, one line each, but for how long the signalling is kept.
+/// The requests of the helper, one line each, without those that keep the signalling.
 fn said(talk: &mut Talk, direction: Direction, payload: &[u8]) -> Vec<String> {
     let lines = talk.say(direction, payload).into_iter().filter_map(|request| match request {
         Request::Keep { seconds } => {
@@ -107,7 +107,7 @@ fn a_call_that_fails_expects_nothing_any_more() {
     }
 }
 
-/// The calls that are withdrawn from, and those that something is announced for.
+/// The calls with withdrawn announcements, and those with new ones.
 fn calls(talk: &mut Talk, direction: Direction, payload: &[u8]) -> (Vec<u32>, Vec<u32>) {
     let (mut gone, mut announced) = (Vec::new(), Vec::new());
     for request in talk.say(direction, payload) {
@@ -136,7 +136,7 @@ fn calls_of_a_trunk_leave_each_other_alone() {
         let (gone, b) = calls(&mut talk, THERE, &of("b", invite(6100)));
         assert_eq!(gone, b, "of its own call");
         assert_ne!(a, b);
-        // Both have the number 7.
+        // Both calls have the number 7.
         let busy = of("a", response(486, "7 INVITE", "", ""));
         assert_eq!(calls(&mut talk, BACK, &busy), (a, vec![]));
         let answer = of("b", response(200, "7 INVITE", "", &audio(SERVER, 7000)));
@@ -272,7 +272,8 @@ fn a_registration_announces_calls_when_it_is_confirmed() {
     }
 }
 
-/// What a registration with these headers announces, and what its confirmation with those says.
+/// The announcements of a registration with the headers `asked`, and the effect of its
+/// confirmation.
 fn registered(
     asked: &str,
     confirmed: &str,
@@ -339,7 +340,7 @@ fn what_breaks_the_rules_announces_nothing() {
     assert_eq!(said(&mut talk, THERE, whole.as_bytes()).len(), 3, "to the end of the datagram");
 }
 
-/// What a caller sends.
+/// The bytes that a caller sends.
 fn stream() -> Vec<u8> {
     let contact = "Contact: <sip:alice@192.0.2.1:5062>;expires=90\r\n";
     [
@@ -409,7 +410,7 @@ fn a_request_has_the_form_of_one() {
         ("REGISTER /a SIP/2.0", false),
         ("REGISTER SIP/2.0", false),
         ("\0\u{1}REGISTER sip:bob@example.com SIP/2.0", false),
-        // STUN with the name of a user that a page has chosen.
+        // STUN with a user name that a web page has chosen.
         ("\0\u{1}\0x!\u{12}B transaction \0\u{6} REGISTER sip:b SIP/2.0", false),
         ("REGISTER sip:bob@example.com HTTP/1.1", false),
     ] {

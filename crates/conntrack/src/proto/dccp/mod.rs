@@ -1,10 +1,10 @@
 //! The DCCP tracker (RFC 4340): a state machine over packet types and roles.
 //!
-//! States and timers are those of the Linux kernel's tracker up to 6.15; later kernels
-//! have none. Like that, it verifies no sequence numbers but one: a connection is assured
-//! when the client has acknowledged the Response. Better than that, it does so also for
-//! an acknowledgment with data, takes `nf_conntrack_dccp_loose` at its word, and a
-//! Request after the end opens a new connection, with directions of its own.
+//! States and timers are those of the Linux kernel's tracker up to 6.15; later kernels have
+//! none. Like that tracker, it verifies no sequence numbers but one: a connection is assured
+//! when the client has acknowledged the Response. It differs in three points: it accepts an
+//! acknowledgment with data too, it obeys `nf_conntrack_dccp_loose`, and a Request after the
+//! end opens a new connection, with directions of its own.
 
 mod state;
 
@@ -15,14 +15,14 @@ use crate::{Direction, Why};
 
 pub use state::{DccpState, Role, Transition, opening, transition};
 
-/// What the tracker remembers of a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dccp {
     /// Sequence number of the last Response.
     response: u64,
     /// The direction of the client's packets; `None` if the opening was not seen.
     client: Option<Direction>,
-    /// The last packet was a Request, in this direction.
+    /// The direction of the last packet if it was a Request.
     requested: Option<Direction>,
     state: DccpState,
 }
@@ -52,7 +52,7 @@ impl Dccp {
         };
         let Header { kind, .. } = header;
         let (direction, from) = (before.direction, self.state);
-        // An answer to the Request, which is the only one there was.
+        // It answers the Request, the only packet so far.
         if kind == PacketType::Reset && !before.seen_reply {
             return Step::End;
         }
@@ -65,7 +65,7 @@ impl Dccp {
                 return Step::Reopen;
             }
             Transition::To(next) => next,
-            // The Request that was ignored has its answer: there is a new connection.
+            // The ignored Request is answered: there is a new connection.
             Transition::Ignore if self.answers_request(direction, kind) => DccpState::Respond,
             Transition::Ignore => {
                 self.requested = (kind == PacketType::Request).then_some(direction);
@@ -89,8 +89,8 @@ impl Dccp {
         }
     }
 
-    /// Picks up a connection of which a part was not seen, and returns its time to live, seconds;
-    /// `None`, and nothing has changed, if this packet would not open one or opens a new one.
+    /// Picks up a connection in its middle, and returns its lifetime in seconds. `None`, with
+    /// nothing changed, if this packet can not open one or opens a new one.
     pub fn start_over(&mut self, input: &Input<'_>) -> Option<u32> {
         let amid = Self::open(input).ok().filter(|opened| opened.client.is_none())?;
         *self = amid;
@@ -101,7 +101,7 @@ impl Dccp {
         self.state
     }
 
-    /// Time to live in this state, seconds.
+    /// Lifetime in this state, seconds.
     pub fn timeout(&self, input: &Input<'_>) -> u32 {
         input.settings.timeouts.dccp[self.state as usize]
     }

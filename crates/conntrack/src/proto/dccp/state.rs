@@ -1,4 +1,4 @@
-//! The states of a connection and what moves between them.
+//! The states of a connection and the transitions between them.
 
 use wire::dccp::PacketType;
 
@@ -47,8 +47,8 @@ impl DccpState {
         }
     }
 
-    /// True once the connection is on its way out. Such an entry may be evicted
-    /// early when the table is full.
+    /// True when the connection is closing. Such an entry may be evicted early when the table
+    /// is full.
     pub const fn is_closing(self) -> bool {
         match self {
             Self::CloseReq | Self::Closing | Self::TimeWait => true,
@@ -62,28 +62,28 @@ impl DccpState {
     }
 }
 
-/// What an end is (RFC 4340 section 4.2).
+/// The role of an end (RFC 4340 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// It has sent the Request.
     Client,
-    /// It has got it.
+    /// It has received the Request.
     Server,
 }
 
-/// What a packet does to the state.
+/// The effect of a packet on the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
     /// The next state, possibly the same.
     To(DccpState),
-    /// Passes without being believed: its receiver will tell by its answer.
+    /// It passes and changes nothing: its receiver's answer will tell whether it counts.
     Ignore,
     /// No honest sender sends this here.
     Invalid,
 }
 
-/// The state that the first packet of a flow leads to. All but a Request pick up a
-/// connection midway, which has to be allowed.
+/// The state after the first packet of a flow. Only a Request opens a connection; the others
+/// pick one up in its middle, which has to be allowed.
 pub const fn opening(kind: PacketType) -> Transition {
     match kind {
         PacketType::Request => Transition::To(DccpState::Request),
@@ -92,9 +92,9 @@ pub const fn opening(kind: PacketType) -> Transition {
     }
 }
 
-/// The transition table of the Linux kernel's tracker, said as rules, but for two
-/// entries: a client may repeat its Close (RFC 4340 section 8.3), and a repeated Reset
-/// of a server is ignored like that of a client.
+/// The transition table of the Linux kernel's tracker, as rules, with two differences: a client
+/// may repeat its Close (RFC 4340 section 8.3), and a repeated Reset of a server is ignored
+/// like that of a client.
 pub const fn transition(state: DccpState, role: Role, kind: PacketType) -> Transition {
     use DccpState::{CloseReq, Closing, Open, PartOpen, Request, Respond, TimeWait};
     use PacketType as Type;
@@ -102,8 +102,7 @@ pub const fn transition(state: DccpState, role: Role, kind: PacketType) -> Trans
     use Transition::{Ignore, Invalid, To};
 
     match (kind, role, state) {
-        // What opens a connection amid another one is for its receiver to judge; its
-        // answer tells.
+        // The receiver judges a Request or Response amid another connection; its answer tells.
         (Type::Request, Client, Request | Respond) => To(state),
         (Type::Request, _, TimeWait) => To(Request),
         (Type::Request, _, _) => Ignore,

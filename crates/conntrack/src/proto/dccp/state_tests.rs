@@ -60,7 +60,7 @@ fn the_matrix_is_the_kernels_but_for_what_is_said() {
     assert_eq!(
         differences,
         [
-            // Where picking up is allowed; the kernel's switch for it has no effect.
+            // The kernel's switch for picking up has no effect on these.
             "Client Data 0: OP, not IV",
             "Client Ack 0: OP, not IV",
             "Client DataAck 0: OP, not IV",

@@ -111,7 +111,7 @@ fn a_connection_is_picked_up_where_that_is_allowed() {
             assert_eq!(said, expected, "{kind:?}");
         }
     }
-    // The server spoke first: who it is shows when it asks for a Close.
+    // The server spoke first: its CloseReq shows that it is the server.
     let lines = [
         (Client, plain(Type::Data), "new, OPEN 43200"),
         (Server, plain(Type::Data), "established, OPEN 43200"),
@@ -129,7 +129,7 @@ fn an_ignored_request_counts_when_it_is_answered() {
     let lines = [
         (Server, plain(Type::Request), OPEN),
         (Client, packet(Type::Response, 9, 0), "established, RESPOND 480 assured"),
-        // What was the server is the client now.
+        // The former server is the client now.
         (Server, packet(Type::Ack, 0, 9), "established, PARTOPEN 480 assured"),
         (Client, plain(Type::CloseReq), "established, CLOSEREQ 64 assured"),
     ];
@@ -183,7 +183,7 @@ proptest! {
     }
 }
 
-/// It has gone on in another zone meanwhile, where it was opened anew.
+/// It has continued in another zone, where it was opened anew.
 #[test]
 fn a_connection_that_comes_back_to_its_zone_is_picked_up() {
     let over = [
@@ -194,7 +194,7 @@ fn a_connection_that_comes_back_to_its_zone_is_picked_up() {
     play(&mut dialogue, &over);
     dialogue.map_epoch = 1;
     play(&mut dialogue, &[(Client, plain(Type::Data), OPEN), (Server, plain(Type::Ack), OPEN)]);
-    // Not where what is under way is refused after a restart too.
+    // It is not picked up if a restart would refuse it too.
     let mut dialogue = connected();
     dialogue.settings.set("nf_conntrack_dccp_loose", 0).unwrap();
     play(&mut dialogue, &over);

@@ -5,16 +5,16 @@
 //! Each path of a multi-homed association is a connection of its own, opened by its
 //! heartbeats: the address lists of INIT and INIT ACK are not read.
 //!
-//! Where this tracker knows better than the kernel's:
+//! It differs from the kernel's tracker in these points:
 //!
-//! - An INIT amid an association does not invalidate its tags, so nobody can cut it off
-//!   with a forged INIT, and packets under way while an end restarts still pass.
-//! - When a repeated INIT was answered twice, the cookie of either answer is good.
-//! - The tag of a SHUTDOWN ACK is verified while there is an association, a tag of zero
-//!   never fits but with an INIT, and chunks must not reach beyond the packet.
-//! - A SHUTDOWN COMPLETE or ABORT that answers a SHUTDOWN ACK out of the blue fits by
+//! - An INIT amid an association does not invalidate its tags, so nobody can cut it off with a
+//!   forged INIT, and packets under way while an end restarts still pass.
+//! - When a repeated INIT was answered twice, the cookie of either answer is accepted.
+//! - The tag of a SHUTDOWN ACK is verified while there is an association, a tag of zero is
+//!   accepted only with an INIT, and chunks must not reach beyond the packet.
+//! - A SHUTDOWN COMPLETE or ABORT that answers a SHUTDOWN ACK out of the blue is accepted with
 //!   the tag that it reflects.
-//! - When heartbeats correct the tags, both are known at once.
+//! - When heartbeats correct the tags, the tags of both directions are known at once.
 //! - After the end an INIT opens a new connection, with directions of its own. An INIT ACK
 //!   answers an INIT; a late one revives nothing.
 
@@ -31,21 +31,22 @@ use crate::{Direction, Why};
 
 pub use state::{ChunkClass, SctpState, opening, transition};
 
-/// What the tracker remembers of an association.
+/// The state of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sctp {
-    /// By direction of the packets that carry them.
+    /// The tags by direction of the packets that carry them.
     tags: [Tags; 2],
-    /// A heartbeat with a tag that does not fit: if it is answered, both ends know
-    /// more than the tracker.
+    /// Direction and tag of a heartbeat whose tag did not fit. If it is answered, both ends
+    /// know newer tags than the tracker.
     foreign: Option<(Direction, Tag)>,
     asked: Asked,
-    /// A part of it was not seen: a tag that is not known is that of the next packet.
+    /// True if a part of the association was not seen: an unknown tag is taken from the next
+    /// packet.
     learns: bool,
     state: SctpState,
 }
 
-/// What is to be done with a packet that belongs.
+/// The treatment of a packet that belongs to the association.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Course {
     /// It keeps the association alive.
@@ -83,7 +84,7 @@ impl Sctp {
         if is_over && packet.classes().next() == Some(ChunkClass::Init) {
             return Step::Reopen;
         }
-        // All chunks of a packet count, or none.
+        // Either all chunks of a packet count, or none.
         let mut next = *self;
         let course = match next.follow(&packet, direction) {
             Ok(course) => course,
@@ -100,9 +101,9 @@ impl Sctp {
         }
     }
 
-    /// Picks up an association of which a part was not seen, amid its packets, and returns its
-    /// time to live, seconds; `None`, and nothing has changed, if this packet is not of its
-    /// middle. The tag of the other direction is known when it has a packet.
+    /// Picks up an association in its middle, and returns its lifetime in seconds. `None`, with
+    /// nothing changed, if this packet does not belong to the middle of one. The tag of the
+    /// other direction is learnt from its next packet.
     pub fn start_over(&mut self, input: &Input<'_>, direction: Direction) -> Option<u32> {
         let packet = Packet::read(input).ok()?;
         let is_amid = |chunk| {
@@ -123,7 +124,7 @@ impl Sctp {
         self.state
     }
 
-    /// Time to live in this state, seconds.
+    /// Lifetime in this state, seconds.
     pub fn timeout(&self, input: &Input<'_>) -> u32 {
         input.settings.timeouts.sctp[self.state as usize]
     }
@@ -148,7 +149,7 @@ impl Sctp {
                 | (ChunkClass::Abort | ChunkClass::ShutdownComplete, SctpState::Closed) => {
                     self.asked = Asked::Nobody;
                 }
-                // Or repeated INITs to a silent host keep an entry forever.
+                // Otherwise repeated INITs to a silent host would keep an entry for ever.
                 (ChunkClass::Init, SctpState::Closed) if from == SctpState::Closed => {
                     course = Course::Ignore;
                 }
@@ -158,7 +159,7 @@ impl Sctp {
         Ok(course)
     }
 
-    /// Holds the tag of `packet` against what `chunk` must have, and learns from it.
+    /// Compares the tag of `packet` with the one that `chunk` must have, and learns from it.
     fn verify(
         &mut self,
         class: ChunkClass,
@@ -199,7 +200,7 @@ impl Sctp {
         Ok(Course::Refresh)
     }
 
-    /// The tag of `packet` if it is one of `direction`.
+    /// The tag of `packet` if it is a tag of `direction`.
     fn known(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, Why> {
         let tags = &mut self.tags[direction.index()];
         if let (true, true, Some(tag)) = (self.learns, tags.are_unknown(), packet.tag) {
@@ -209,8 +210,9 @@ impl Sctp {
         fitting.ok_or_else(|| tags.refuse(packet.tag))
     }
 
-    /// The SHUTDOWN ACK of an association that its receiver has forgotten comes out of
-    /// the blue, or while the receiver is opening another (RFC 9260 section 8.5.1 (E)).
+    /// A SHUTDOWN ACK may belong to an association that its receiver has forgotten: then it
+    /// comes out of the blue, or while the receiver is opening another (RFC 9260 section 8.5.1
+    /// (E)).
     fn verify_shutdown_ack(
         &mut self,
         packet: &Packet<'_>,
@@ -225,8 +227,8 @@ impl Sctp {
         Ok(())
     }
 
-    /// Heartbeats teach tags that are not known, and may correct those that are: by a
-    /// question and an answer of which neither fits.
+    /// Heartbeats teach unknown tags. They may also correct known ones: by a heartbeat and its
+    /// answer, if neither fits.
     fn verify_heartbeat(
         &mut self,
         class: ChunkClass,
@@ -257,7 +259,7 @@ impl Sctp {
     }
 }
 
-/// A packet whose chunks may stand together.
+/// A packet with a permitted combination of chunks.
 struct Packet<'a> {
     tag: Option<Tag>,
     chunks: Chunks<'a>,

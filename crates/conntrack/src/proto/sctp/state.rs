@@ -1,4 +1,4 @@
-//! The states of an association and what moves between them.
+//! The states of an association and the transitions between them.
 
 use wire::sctp::chunk_type;
 
@@ -14,11 +14,11 @@ pub enum SctpState {
     CookieWait,
     /// The cookie was returned.
     CookieEchoed,
-    /// The cookie was acknowledged, or a heartbeat on a path of its own.
+    /// The cookie was acknowledged, or a heartbeat on a separate path was answered.
     Established,
     /// The opener began to shut down.
     ShutdownSent,
-    /// Its peer did.
+    /// The peer of the opener began to shut down.
     ShutdownRecd,
     /// The SHUTDOWN was answered.
     ShutdownAckSent,
@@ -53,8 +53,8 @@ impl SctpState {
         }
     }
 
-    /// True once the association is on its way out. Such an entry may be evicted
-    /// early when the table is full.
+    /// True when the association is closing. Such an entry may be evicted early when the table
+    /// is full.
     pub const fn is_closing(self) -> bool {
         match self {
             Self::Closed | Self::ShutdownSent | Self::ShutdownRecd | Self::ShutdownAckSent => true,
@@ -70,7 +70,7 @@ impl SctpState {
     }
 }
 
-/// What a chunk means to the state machine.
+/// The kinds of chunks that the state machine distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChunkClass {
     /// INIT.
@@ -158,10 +158,10 @@ impl ChunkClass {
     }
 }
 
-/// The state that the first chunk of a flow leads to; `None` if it can not be the first.
+/// The state after the first chunk of a flow; `None` if the chunk can not be the first.
 ///
-/// Out of the blue come also the heartbeats of another path of an association, and the
-/// SHUTDOWN ACK of one that was forgotten (RFC 9260 section 8.4).
+/// Heartbeats of another path of an association may come first too, and so may the SHUTDOWN ACK
+/// of a forgotten association (RFC 9260 section 8.4).
 pub const fn opening(chunk: ChunkClass) -> Option<SctpState> {
     match chunk {
         ChunkClass::Init | ChunkClass::HeartbeatAck => Some(SctpState::Closed),
@@ -171,8 +171,8 @@ pub const fn opening(chunk: ChunkClass) -> Option<SctpState> {
     }
 }
 
-/// The transition table of the Linux kernel's tracker, said as rules; `None` for what no
-/// honest sender sends here.
+/// The transition table of the Linux kernel's tracker, as rules; `None` for a chunk that no
+/// honest sender sends in this state.
 pub const fn transition(
     state: SctpState,
     direction: Direction,

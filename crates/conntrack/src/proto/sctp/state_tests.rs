@@ -22,7 +22,7 @@ const KERNEL: [(ChunkClass, [&str; 2]); 11] = {
     ]
 };
 
-/// The kernel refuses these as the first of a flow by rules outside of its table: by
+/// Chunks that the kernel refuses as the first of a flow by rules outside of its table: by
 /// their kind, or because their tag can not be known and must not be zero.
 const NEVER_FIRST: [ChunkClass; 7] = [
     ChunkClass::Abort,

@@ -4,19 +4,19 @@ use std::num::NonZeroU32;
 
 use crate::{Direction, Why};
 
-/// A verification tag. Zero is none: only an INIT has it.
+/// A verification tag. It is never zero: only an INIT is sent with zero, which means no tag.
 pub(super) type Tag = NonZeroU32;
 
 /// The tags that packets of one direction may carry.
 ///
-/// An INIT amid an association proves nothing: anybody can send one. Its tag counts
-/// beside the tag of the association, until a cookie shows which of them is right.
+/// An INIT amid an association proves nothing, because anybody can send one. Its tag is
+/// accepted beside the tag of the association, until a cookie shows which of them is right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tags {
     /// The tag of the association.
     proven: Option<Tag>,
-    /// The last two tags of INITs or INIT ACKs since then, the newer first: an end that
-    /// answers a repeated INIT chooses another tag, and either answer may be believed.
+    /// The last two tags of INITs or INIT ACKs since then, the newer first. An end that answers
+    /// a repeated INIT chooses another tag, and its peer may use either answer.
     offered: [Option<Tag>; 2],
 }
 
@@ -25,7 +25,7 @@ impl Tags {
         tag.is_some() && (self.proven == tag || self.offered.contains(&tag))
     }
 
-    /// Why a packet with this tag is refused.
+    /// The reason why a packet with this tag is refused.
     pub fn refuse(&self, tag: Option<Tag>) -> Why {
         let [newer, older] = self.offered;
         let number = |tag: Option<Tag>| tag.map_or(0, Tag::get);
@@ -47,7 +47,7 @@ impl Tags {
     }
 }
 
-/// Whose INITs wait for an answer.
+/// The directions in which INITs wait for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Nobody,
@@ -57,8 +57,8 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// After an INIT. One that follows a collision stands alone: the other end may have
-    /// given up, or the collision was not one.
+    /// The state after an INIT. One that follows a collision counts alone: the other end may
+    /// have given up, or there was no collision.
     pub fn and(self, direction: Direction) -> Self {
         match self {
             Self::One(other) if other != direction => Self::Both,

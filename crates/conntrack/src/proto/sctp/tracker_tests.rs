@@ -101,7 +101,7 @@ fn an_abort_has_its_own_tag_or_reflects_one() {
         let expected = if fits { "established, CLOSED 10 assured" } else { WRONG_TAG };
         assert_eq!(associated().says(Client, &abort(tag, flags)), expected, "{tag} {flags}");
     }
-    // The answer to an INIT that nobody wants.
+    // The answer to an INIT, without a COOKIE ECHO after it.
     let mut dialogue = Dialogue::of(protocol::SCTP);
     dialogue.says(Client, &init(0, of::INIT, TO_CLIENT));
     assert_eq!(dialogue.says(Server, &abort(TO_CLIENT, 0)), "established, CLOSED 10");
@@ -115,7 +115,7 @@ fn after_the_end_an_init_opens_anew_from_either_side() {
     assert_eq!(opened, "new, CLOSED 10");
     let original = dialogue.connection().unwrap().original;
     assert_eq!(original.source.to_string(), "198.51.100.2");
-    // What was the server is the client now.
+    // The former server is the client now.
     let lines = [
         (Client, init(5, of::INIT_ACK, 6), "established, COOKIE_WAIT 3"),
         (Server, one(6, of::COOKIE_ECHO), "established, COOKIE_ECHOED 3"),
@@ -229,7 +229,7 @@ fn a_shutdown_ack_out_of_the_blue_is_answered_with_its_tag() {
         (Server, complete(1), "established, CLOSED 10"),
     ];
     play(&mut dialogue, &lines);
-    // While its receiver opens another association.
+    // The receiver is opening another association.
     let mut dialogue = Dialogue::of(protocol::SCTP);
     dialogue.says(Client, &init(0, of::INIT, TO_CLIENT));
     assert_eq!(dialogue.says(Server, &one(3, of::SHUTDOWN_ACK)), "established, CLOSED 10");
@@ -293,7 +293,7 @@ fn an_association_on_its_way_out_makes_room() {
     }
 }
 
-/// Chunks that mean something, and any.
+/// Known and random chunks.
 fn any_packet() -> impl Strategy<Value = (bool, Vec<u8>)> {
     let chunk = (prop_oneof![8 => 0u8..15, 1 => any::<u8>()], 0u8..2, 0u32..4).prop_map(
         |(kind, flags, tag)| {
@@ -331,7 +331,7 @@ proptest! {
     }
 }
 
-/// It has gone on in another zone, where its ends have begun another association.
+/// It has continued in another zone, where its ends have begun another association.
 #[test]
 fn an_association_that_comes_back_to_its_zone_has_the_tags_of_its_next_packets() {
     let (to_client, to_server) = (0xc2, 0x5f);

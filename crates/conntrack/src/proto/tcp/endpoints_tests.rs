@@ -1,4 +1,4 @@
-//! Honest endpoints are never refused, attackers who guess are.
+//! The tracker never refuses honest endpoints, but refuses attackers who guess.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::window::MIN_ACK_WINDOW;
 use super::{FlagClass, Segment, Seq, Step, TcpSettings};
 use crate::Direction::{self, Original, Reply};
 
-/// Picks what happens next; a case is reproduced by its seed.
+/// Chooses the next step; a case is reproduced by its seed.
 struct Dice(u64);
 
 impl Dice {
@@ -21,7 +21,7 @@ impl Dice {
     }
 }
 
-/// A segment on its way, with options of its own.
+/// A segment on its way, with its own options.
 #[derive(Clone, Debug)]
 struct Travelling {
     segment: Segment<'static>,
@@ -39,11 +39,11 @@ impl Travelling {
 struct End {
     unacknowledged: Seq,
     next: Seq,
-    /// Highest sequence number that the peer gave room for.
+    /// Highest sequence number inside the peer's window.
     allowed: Seq,
     fin_at: Option<Seq>,
     received: Seq,
-    /// Received out of order, as (left, right).
+    /// Data received out of order, as (left, right).
     islands: Vec<(Seq, Seq)>,
     read: Seq,
     buffer: u32,
@@ -150,7 +150,7 @@ impl End {
         (fin || length > 0).then(|| self.emit(self.unacknowledged, length, fin))
     }
 
-    /// Takes a segment, and says what to answer.
+    /// Takes a segment, and returns the answer.
     fn receive(&mut self, arrived: &Travelling) -> Option<Travelling> {
         let Segment { class, sequence, end, acknowledgment, window, .. } = arrived.segment;
         let acceptable = !sequence.is_after(self.received.plus(self.buffer));
@@ -162,7 +162,7 @@ impl End {
         if end == sequence {
             return None;
         }
-        // What does not fit is cut off; a FIN at its end is lost with it.
+        // Data beyond the buffer is cut off, and a FIN behind it is lost too.
         let room_end = self.read.plus(self.buffer);
         let cut = end.is_after(room_end) && class != FlagClass::Fin;
         let end = if cut { room_end } else { end };
@@ -188,11 +188,11 @@ struct World {
     dice: Dice,
     ends: [End; 2],
     watched: Watched,
-    /// Sent and not yet seen by the tracker, by direction.
+    /// Segments that were sent and not yet seen by the tracker, by direction.
     before: [Vec<Travelling>; 2],
     /// Highest acknowledgment number that the tracker saw, by direction.
     acknowledged: [Seq; 2],
-    /// Seen and not yet received.
+    /// Segments that were seen and not yet received, by direction.
     behind: [Vec<Travelling>; 2],
 }
 
@@ -242,7 +242,7 @@ impl World {
         self.before[at].extend(sent);
     }
 
-    /// Mostly the oldest, sometimes any.
+    /// Usually the oldest, sometimes any.
     fn pick(dice: &mut Dice, queue: &mut Vec<Travelling>) -> Option<Travelling> {
         let any = dice.below(queue.len() as u32) as usize;
         let at = if dice.below(4) == 0 { any } else { 0 };
@@ -252,9 +252,9 @@ impl World {
     fn pass(&mut self, direction: Direction) {
         let at = direction.index();
         let Some(travelling) = Self::pick(&mut self.dice, &mut self.before[at]) else { return };
-        // Data that is overtaken while its peer sends more than rule 4 waits for
-        // passes unseen, and its own acknowledgment is then a surprise. This is a
-        // limit of the method; the network of this test does not delay so long.
+        // If a segment is overtaken while its peer sends more than rule 4 allows, it passes
+        // without effect, and the acknowledgment of its data is then refused. This is a limit
+        // of the method; the network of this test does not delay so long.
         let acknowledged = travelling.segment.acknowledgment;
         let newest = self.acknowledged[at].max(acknowledged);
         let patience = self.watched.tracker.halves[at].max_window.max(MIN_ACK_WINDOW);
@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// Anything with legal control bits; numbers cluster so that rules meet.
+/// A segment with any legal control bits; its numbers cluster so that the rules apply.
 fn any_segment() -> impl Strategy<Value = Travelling> {
     let number = || prop_oneof![0..3_u32, 0..100_000_u32, any::<u32>(), Just(u32::MAX)];
     let flags = (0..=u8::MAX).map(wire::TcpFlags).filter(|flags| FlagClass::of(*flags).is_some());
@@ -384,7 +384,7 @@ fn any_segment() -> impl Strategy<Value = Travelling> {
         })
 }
 
-/// The honest ends do get somewhere; otherwise the test above shows nothing.
+/// Shows that the honest ends make progress; otherwise the test above proves nothing.
 #[test]
 fn the_simulated_ends_exchange_data_and_close() {
     let end = |initial| End::new(initial, 100_000, Some(5), true);

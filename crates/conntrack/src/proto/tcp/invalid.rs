@@ -1,4 +1,4 @@
-//! Why a segment can not belong to its connection.
+//! The reasons why a segment can not belong to its connection.
 
 use flow::DropReason;
 use wire::TcpFlags;
@@ -9,33 +9,33 @@ use crate::Direction;
 /// The check that a segment failed, with the numbers that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// No TCP sends this set of control bits.
+    /// No TCP sends this combination of control bits.
     Flags {
-        /// The set.
+        /// The combination.
         flags: TcpFlags,
     },
     /// The first segment of a flow can not open one.
     NotOpening {
-        /// What it was.
+        /// Its class.
         class: FlagClass,
     },
     /// The state does not allow it.
     State {
         /// State of the connection.
         state: TcpState,
-        /// Where the segment came from.
+        /// Direction of the segment.
         direction: Direction,
-        /// What it was.
+        /// Its class.
         class: FlagClass,
     },
-    /// Starts past all that the receiver gave room for.
+    /// It starts beyond the window of the receiver.
     SequenceOver {
         /// Sequence number of the segment.
         sequence: Seq,
         /// Highest one allowed.
         highest: Seq,
     },
-    /// Acknowledges what was never sent.
+    /// It acknowledges data that was never sent.
     AckOver {
         /// The acknowledgment number, or the highest SACK edge if that is higher.
         acknowledged: Seq,
@@ -52,7 +52,7 @@ pub enum Invalid {
 }
 
 impl Invalid {
-    /// The reason that counters and traces carry.
+    /// The drop reason for counters and traces.
     pub const fn reason(self) -> DropReason {
         match self {
             Self::Flags { .. } => DropReason::TcpFlags,

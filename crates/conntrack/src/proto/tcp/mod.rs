@@ -1,22 +1,21 @@
 //! The TCP tracker: a state machine that watches both ends from the middle.
 //!
-//! It sees segments that may never arrive and misses none that do, so it follows
-//! what the *senders* must believe: a transition table over the control bits
-//! ([`transition`]), and the window rules of Guido van Rooij, "Real Stateful TCP
-//! Packet Filtering in IP Filter" (SANE 2000), which bound the sequence and
-//! acknowledgment numbers that an honest sender can use. States, timers and
-//! exceptions are those of the Linux kernel's tracker, so that operators find
-//! what they know; `lab` compares the two. One thing is better here: when both ends close
-//! out of their windows, the timer is lowered to `nf_conntrack_tcp_timeout_unacknowledged`
-//! even if less than two minutes are left.
+//! It sees all segments that arrive, and also some that will be lost behind it. So it follows
+//! the state that the *senders* must assume: a transition table over the control bits
+//! ([`transition`]), and the window rules of Guido van Rooij, "Real Stateful TCP Packet
+//! Filtering in IP Filter" (SANE 2000), which bound the sequence and acknowledgment numbers
+//! that an honest sender can use. States, timers and exceptions are those of the Linux kernel's
+//! tracker, which operators know; `lab` compares the two. There is one difference: when both
+//! ends close out of their windows, the timer is lowered to
+//! `nf_conntrack_tcp_timeout_unacknowledged` even if less than two minutes are left.
 //!
 //! ```text
 //! frame -> Segment::parse -> TcpTracker::open     first segment of a flow
 //!                         -> TcpTracker::advance  every later one -> Step
 //! ```
 //!
-//! The tracker knows neither time nor table: a [`Step`] says what to do with the
-//! timer and the entry, and whoever owns the entry does it.
+//! The tracker knows neither time nor table: a [`Step`] tells the owner of the entry how to
+//! change the timer and the entry.
 
 mod invalid;
 mod ordinary;

@@ -1,4 +1,4 @@
-//! The short way for what nearly every packet is.
+//! The fast path of the TCP tracker.
 
 use super::segment::Segment;
 use super::tracker::{TcpTracker, Timeout};
@@ -7,13 +7,13 @@ use super::{FlagClass, TcpSettings, TcpState};
 use crate::Direction;
 
 impl TcpTracker {
-    /// Takes in an ACK, with or without data, that fits into the windows of an established
-    /// connection which is assured and has seen a reply. `None` for any other segment, and
-    /// nothing has changed then: it is one for [`TcpTracker::advance`].
+    /// Takes an ACK, with or without data, that fits into the windows of an established
+    /// connection. The connection must be assured and have seen a reply. `None`, with nothing
+    /// changed, for any other segment: [`TcpTracker::advance`] must take that.
     ///
-    /// The rules are the same, but of their outcome only the timer is open, so there is nothing
-    /// to look up in the table of states and nothing to hand back but that.
-    // As with its caller, what makes it short is that nothing of it goes through memory.
+    /// The rules are the same. Only the timer of their outcome is not known in advance, so
+    /// there is nothing to look up in the table of states and nothing else to return.
+    // Inlined like its caller, so that its values stay in registers, which makes it fast.
     #[inline(always)]
     pub(crate) fn keep_up(
         &mut self,

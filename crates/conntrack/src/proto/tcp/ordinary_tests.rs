@@ -1,4 +1,4 @@
-//! The short way beside the long one.
+//! The fast path compared with the slow one.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::proto::tcp::watched::*;
 use crate::proto::tcp::window::Mode;
 use crate::proto::tcp::{Accepted, Seq, Step};
 
-/// A segment near what a half of the connection expects.
+/// A segment near the expected numbers of a half of the connection.
 #[derive(Clone, Debug)]
 struct Near {
     reply: bool,
@@ -41,8 +41,8 @@ fn near() -> impl Strategy<Value = Near> {
         })
 }
 
-/// True if the long way has to be gone for an ACK that goes through it without a change of
-/// state: windows that are not known, or not looked at.
+/// True if the slow path has to take an ACK that it accepts without a change of state, because
+/// the windows are not known or not checked.
 fn is_lenient(tracker: &TcpTracker, from: Direction, settings: &TcpSettings) -> bool {
     let from = from.index();
     settings.be_liberal

@@ -1,4 +1,4 @@
-//! What the tracker reads of a segment.
+//! The fields of a segment that the tracker uses.
 
 use wire::tcp_option::{TcpOption, TcpOptions, kind, of_segment};
 use wire::{Network, TcpFlags, TcpInfo};
@@ -10,40 +10,38 @@ pub(super) const MAX_SCALE: u8 = 14;
 
 /// A TCP segment with a legal set of control bits.
 ///
-/// Options are read only when a rule asks for them, which for an ordinary data
-/// segment is at most the search for a SACK option.
+/// Options are read only when a rule needs them; for an ordinary data segment that is at most
+/// the search for a SACK option.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     pub(super) class: FlagClass,
     pub(super) has_ack: bool,
     pub(super) sequence: Seq,
-    /// One past the last number that the segment uses: SYN and FIN count one.
+    /// One past the last sequence number that the segment uses: SYN and FIN count one.
     pub(super) end: Seq,
-    /// As carried, also where ACK is not set.
+    /// As in the header, also without ACK.
     pub(super) acknowledgment: Seq,
-    /// As carried, unscaled.
+    /// As in the header, unscaled.
     pub(super) window: u16,
     pub(super) options: &'a [u8],
 }
 
-/// What a SYN offers.
+/// The options that a SYN offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SynOptions {
     /// Shift of the windows that the sender will announce, at most 14; `None`
     /// without the option (RFC 7323 section 2.2).
     pub scale: Option<u8>,
-    /// The sender understands SACK (RFC 2018 section 2).
+    /// True if the sender understands SACK (RFC 2018 section 2).
     pub sack_permitted: bool,
 }
 
 impl<'a> Segment<'a> {
-    /// NOP, NOP, timestamp: what almost every segment carries (RFC 7323
-    /// appendix A).
+    /// NOP, NOP, timestamp: the options of almost every segment (RFC 7323 appendix A).
     const TIMESTAMP_ONLY: [u8; 4] = [1, 1, 8, 10];
 
-    /// Reads a segment. `tcp` is the transport of `network`, and both are of
-    /// `frame`. A super-packet that the stack will split later (GSO) is one
-    /// segment with a long payload.
+    /// Reads a segment. `tcp` is the transport of `network`, and `network` describes `frame`. A
+    /// super-packet that the stack will split later (GSO) is one segment with a long payload.
     ///
     /// # Errors
     /// [`Invalid::Flags`] for a set of control bits that no TCP sends.
@@ -64,12 +62,12 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// What the control bits mean.
+    /// The class of the control bits.
     pub const fn class(&self) -> FlagClass {
         self.class
     }
 
-    /// The options of a SYN that the tracker cares about.
+    /// The options of a SYN that the tracker uses.
     pub fn syn_options(&self) -> SynOptions {
         let mut found = SynOptions::default();
         for TcpOption { kind, body, .. } in TcpOptions::new(self.options) {

@@ -9,12 +9,12 @@
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// True if this number lies past `other`.
+    /// True if this number is past `other`.
     pub const fn is_after(self, other: Self) -> bool {
         other.0.wrapping_sub(self.0) > i32::MAX as u32
     }
 
-    /// True if this number lies short of `other`.
+    /// True if this number is short of `other`.
     pub const fn is_before(self, other: Self) -> bool {
         other.is_after(self)
     }
@@ -31,12 +31,12 @@ impl Seq {
         Self(self.0.wrapping_sub(count))
     }
 
-    /// How far this number lies past `earlier`, on the circle.
+    /// The distance from `earlier` to this number, on the circle.
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// The later of two.
+    /// The later of two numbers.
     #[must_use]
     pub const fn max(self, other: Self) -> Self {
         if other.is_after(self) { other } else { self }

@@ -14,9 +14,9 @@ pub struct TcpSettings {
     pub max_retransmissions: u8,
     /// Pick up connections from the middle.
     pub loose: bool,
-    /// Accept what lies outside the windows, except a RST.
+    /// Accept segments outside the windows, except a RST.
     pub be_liberal: bool,
-    /// Do not hold a RST against what its receiver has acknowledged.
+    /// Accept a RST below the acknowledgment of its receiver.
     pub ignore_invalid_rst: bool,
 }
 
@@ -25,9 +25,9 @@ pub struct TcpSettings {
 pub struct TcpTimeouts {
     /// By discriminant of [`TcpState`].
     by_state: [u32; TcpState::ALL.len()],
-    /// Timer at most after `max_retransmissions` repetitions or with a closed window.
+    /// Longest timer after `max_retransmissions` repetitions or with a closed window.
     pub retransmitted: u32,
-    /// Timer at most while data is unacknowledged.
+    /// Longest timer while data is unacknowledged.
     pub unacknowledged: u32,
 }
 

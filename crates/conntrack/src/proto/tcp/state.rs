@@ -1,4 +1,4 @@
-//! The states of a connection and what moves between them.
+//! The states of a connection and the transitions between them.
 
 use wire::TcpFlags;
 
@@ -6,8 +6,8 @@ use crate::Direction;
 
 /// State of a connection as seen from the middle.
 ///
-/// It names what was seen, not the state of either end: `SynRecv` means that a
-/// SYN+ACK went by, whether or not it arrives.
+/// It names the last event that was seen, not the state of either end: `SynRecv` means that a
+/// SYN+ACK has passed, whether or not it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TcpState {
@@ -60,8 +60,8 @@ impl TcpState {
         }
     }
 
-    /// True once the connection is on its way out. Such an entry may be evicted
-    /// early when the table is full.
+    /// True when the connection is closing. Such an entry may be evicted early when the table
+    /// is full.
     pub const fn is_closing(self) -> bool {
         match self {
             Self::FinWait | Self::CloseWait | Self::LastAck | Self::TimeWait | Self::Close => true,
@@ -75,7 +75,7 @@ impl TcpState {
     }
 }
 
-/// What the control bits of a segment mean to the state machine.
+/// The kinds of control bits that the state machine distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FlagClass {
@@ -95,9 +95,8 @@ impl FlagClass {
     /// All classes, in the order of their discriminants.
     pub const ALL: [Self; 5] = [Self::Syn, Self::SynAck, Self::Fin, Self::Ack, Self::Rst];
 
-    /// The class of a legal set of control bits, `None` for a set that no TCP
-    /// sends. PSH, ECE and CWR may accompany anything; URG all but a SYN+ACK and
-    /// a RST.
+    /// The class of a legal combination of control bits, `None` for one that no TCP sends. PSH,
+    /// ECE and CWR may accompany any class; URG any but SYN+ACK and RST.
     pub const fn of(flags: TcpFlags) -> Option<Self> {
         const FREE: TcpFlags = TcpFlags::PSH.with(TcpFlags::ECE).with(TcpFlags::CWR);
         const SYN_ACK: u8 = TcpFlags::SYN.with(TcpFlags::ACK).0;
@@ -120,7 +119,7 @@ impl FlagClass {
         }
     }
 
-    /// True with and without ACK.
+    /// True for a SYN with or without ACK.
     pub const fn is_syn(self) -> bool {
         matches!(self, Self::Syn | Self::SynAck)
     }
@@ -138,19 +137,19 @@ impl std::fmt::Display for FlagClass {
     }
 }
 
-/// What a segment does to the state.
+/// The effect of a segment on the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
     /// The next state, possibly the same.
     To(TcpState),
-    /// Passes without being believed: its receiver will tell by its answer.
+    /// It passes and changes nothing: its receiver's answer will tell whether it counts.
     Ignore,
     /// No honest sender sends this here.
     Invalid,
 }
 
-/// The state that the first segment of a flow leads to, before
-/// [`loose`](super::TcpSettings::loose) is asked.
+/// The state after the first segment of a flow, whether or not
+/// [`loose`](super::TcpSettings::loose) allows it.
 pub const fn opening(class: FlagClass) -> Transition {
     match class {
         FlagClass::Syn => Transition::To(TcpState::SynSent),
@@ -159,10 +158,10 @@ pub const fn opening(class: FlagClass) -> Transition {
     }
 }
 
-/// The transition table of the Linux kernel's tracker, said as rules.
+/// The transition table of the Linux kernel's tracker, as rules.
 ///
-/// What depends on more than state, direction and class (reopening, challenge
-/// ACKs, the checks of a RST) is decided by [`TcpTracker`](super::TcpTracker).
+/// [`TcpTracker`](super::TcpTracker) decides the cases that depend on more than state,
+/// direction and class: reopening, challenge ACKs, the checks of a RST.
 pub const fn transition(state: TcpState, direction: Direction, class: FlagClass) -> Transition {
     use Direction::{Original, Reply};
     use FlagClass::{Ack, Fin, Rst, Syn, SynAck};
@@ -174,8 +173,8 @@ pub const fn transition(state: TcpState, direction: Direction, class: FlagClass)
     match (class, direction, state) {
         (Rst, _, _) => To(Close),
 
-        // The opener may try (again); a SYN amid a connection is for its peer to
-        // judge (RFC 5961 section 4).
+        // The opener may try (again). A SYN amid a connection is left to its receiver (RFC 5961
+        // section 4).
         (Syn, Original, SynSent | TimeWait | Close) => To(SynSent),
         (Syn, Original, SynSent2) => To(SynSent2),
         (Syn, Original, _) => Ignore,

@@ -9,24 +9,24 @@ use crate::Direction;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timeout(pub u32);
 
-/// What the tracker remembers of a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTracker {
-    /// What was sent and allowed, by direction.
+    /// The numbers that were sent and allowed, by direction.
     pub(super) halves: [Half; 2],
-    /// The numbers of the last ACK that fitted, to count its repetitions, or of
-    /// the last ignored segment, to recognise its answer.
+    /// The numbers of the last ACK that fitted, to count its repetitions, or of the last
+    /// ignored segment, to recognise its answer.
     last_sequence: Seq,
     last_acknowledgment: Seq,
     last_end: Seq,
     last_window: u16,
-    /// What was agreed, by direction.
+    /// The options that were agreed, by direction.
     pub(super) modes: [Mode; 2],
-    /// What the last ignored SYN offered.
+    /// The offers of the last ignored SYN.
     ignored_syn: Mode,
     /// The last segment that was accepted or ignored.
     last: Option<(Direction, FlagClass)>,
-    /// How often the last ACK was repeated.
+    /// Number of repetitions of the last ACK.
     repetitions: u8,
     state: TcpState,
 }
@@ -42,58 +42,58 @@ pub struct Opened {
     pub timeout: Timeout,
 }
 
-/// What to do with a segment and the entry of its connection.
+/// The result for a segment and the entry of its connection.
 ///
-/// An entry has seen a reply once a segment in reply direction came to `Accept`
-/// or `Pass`.
+/// An entry has seen a reply as soon as a segment in reply direction has led to `Accept` or
+/// `Pass`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
     /// It belongs to the connection.
     Accept(Accepted),
-    /// It goes on, and neither timer nor counters of the connection move: a late
-    /// duplicate, a repeated SYN without an answer so far, or one whose receiver
-    /// has to judge it.
+    /// It passes without a change of the connection's timer or counters: a late duplicate, a
+    /// repeated SYN that has no answer so far, or a segment that its receiver has to judge.
     Pass,
     /// It can not belong to the connection.
     Invalid {
-        /// Why.
+        /// The reason.
         why: Invalid,
         /// Lower the timer to this if more is left.
         cap: Option<Timeout>,
     },
-    /// It goes on, and the connection is forgotten: a RST before any answer.
+    /// It passes, and the connection is deleted: a RST before any answer.
     Delete,
-    /// The connection is forgotten, and the segment is the first of a new one.
+    /// The connection is deleted, and the segment is the first of a new one.
     Reopen,
 }
 
-/// What an accepted segment does to the entry.
+/// The effect of an accepted segment on the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The timer starts anew with this.
     pub timeout: Timeout,
-    /// The connection is assured: it is not evicted early. Stays true.
+    /// True if the connection is assured: it is not evicted early. It never becomes false
+    /// again.
     pub assured: bool,
-    /// The state changed.
+    /// True if the state changed.
     pub state_changed: bool,
 }
 
-/// What the state machine makes of a segment before its numbers are looked at.
+/// The result of the state machine before the numbers of a segment are checked.
 enum Plan {
-    /// Goes to this state if it fits into the windows.
+    /// The next state, if the segment fits into the windows.
     Check(TcpState),
-    /// Goes to this state whatever the windows say.
+    /// The next state, whatever the windows are.
     Trust(TcpState),
-    /// Nothing more to decide.
+    /// The final result.
     Done(Step),
 }
 
 impl TcpTracker {
     /// Begins to track a connection with its first segment.
     ///
-    /// A SYN opens one. So does an ACK if [`TcpSettings::loose`] is set: its past
-    /// is unknown, the scale of its windows too, and so only its resets are
+    /// A SYN opens one. So does an ACK if [`TcpSettings::loose`] is set. The past of such a
+    /// connection is unknown, and so is the scale of its windows, so only its resets are
     /// checked.
     ///
     /// # Errors
@@ -125,16 +125,16 @@ impl TcpTracker {
             tracker.modes = [Mode::with(Mode::SACK | Mode::LIBERAL); 2];
             longest = settings.timeouts.unacknowledged;
         }
-        // The first segment of a direction fits by what was just learned from it.
+        // The first segment of a direction fits the numbers that were just learned from it.
         let _ = tracker.fit(Direction::Original, segment, settings);
         tracker.last = Some((Direction::Original, class));
         let timeout = Timeout(tracker.timeout(class, settings).min(longest));
         Ok(Opened { tracker, timeout })
     }
 
-    /// Starts over amid a connection of which a part was not seen, as if this segment was the
-    /// first, and returns its timer; `None`, and nothing has changed, if it would not open a
-    /// connection or opens a new one.
+    /// Starts over in the middle of a connection, as if this segment was its first, and returns
+    /// its timer. `None`, with nothing changed, if the segment can not open a connection or
+    /// opens a new one.
     pub fn start_over(
         &mut self,
         direction: Direction,
@@ -156,7 +156,7 @@ impl TcpTracker {
 
     /// Follows the connection with its next segment.
     ///
-    /// `seen_reply` and `assured` are what the entry knows from earlier segments.
+    /// `seen_reply` and `assured` are the flags of the entry from earlier segments.
     pub fn advance(
         &mut self,
         direction: Direction,
@@ -187,7 +187,7 @@ impl TcpTracker {
         if !seen_reply {
             match class {
                 FlagClass::Rst => return Step::Delete,
-                // Or repeated SYNs to a silent host keep an entry forever.
+                // Otherwise repeated SYNs to a silent host would keep an entry for ever.
                 FlagClass::Syn if from == TcpState::SynSent => return Step::Pass,
                 _ if next == TcpState::Established => {
                     timeout = timeout.min(settings.timeouts.unacknowledged);
@@ -205,7 +205,7 @@ impl TcpTracker {
         })
     }
 
-    /// The connection was reset in the name of one end.
+    /// Records that the connection was reset in the name of one end.
     pub(crate) fn was_reset(&mut self) {
         self.state = TcpState::Close;
     }
@@ -215,7 +215,7 @@ impl TcpTracker {
         self.state
     }
 
-    /// The transition table and what it can not say.
+    /// Applies the transition table and the rules that it can not express.
     fn plan(
         &mut self,
         direction: Direction,
@@ -256,8 +256,8 @@ impl TcpTracker {
             {
                 Plan::Done(self.not_an_answer(segment))
             }
-            // Both ends of a simultaneous open send a SYN+ACK, and the ACK of
-            // either completes it.
+            // Both ends of a simultaneous open send a SYN+ACK, and the ACK of either completes
+            // it.
             (Ack, SynRecv) if self.ignored_syn.has(Mode::SIMULTANEOUS) => Plan::Check(Established),
             (Ack, TimeWait) if state == LastAck && self.takes_challenge(direction) => {
                 Plan::Done(Step::Pass)
@@ -266,9 +266,9 @@ impl TcpTracker {
         }
     }
 
-    /// True if a SYN may open the connection anew: one end closed it, or the end
-    /// that sends the SYN had reset it (RFC 9293 section 3.6.1 has the condition
-    /// of an end; the middle knows less).
+    /// True if a SYN may open the connection anew: one end has closed it, or the sender of the
+    /// SYN has reset it (RFC 9293 section 3.6.1 has the condition for an end; the middle knows
+    /// less).
     fn may_reopen(&self, direction: Direction) -> bool {
         self.modes.iter().any(|mode| mode.has(Mode::CLOSED_FIRST))
             || self.last == Some((direction, FlagClass::Rst))
@@ -285,8 +285,8 @@ impl TcpTracker {
         challenge
     }
 
-    /// Lets a segment pass that may be right where the tracker is wrong, and
-    /// remembers it: the answer will tell.
+    /// Lets a segment pass that may be right where the tracker is wrong, and remembers it: its
+    /// answer will tell.
     fn ignore(&mut self, direction: Direction, segment: &Segment<'_>) -> Plan {
         let class = segment.class;
         let answers = self.last == Some((direction.reversed(), FlagClass::Syn))
@@ -313,8 +313,8 @@ impl TcpTracker {
         Plan::Done(Step::Pass)
     }
 
-    /// Starts over from an ignored SYN whose SYN+ACK is now travelling in
-    /// `direction`: both ends agree, so it was the tracker that had lost track.
+    /// Starts over from an ignored SYN whose SYN+ACK is now travelling in `direction`: both
+    /// ends agree, so the tracker had lost track.
     fn restart(&mut self, direction: Direction) {
         let (from, to) = (direction.index(), direction.reversed().index());
         self.halves[to] = Half::heard(self.last_end, self.last_window);
@@ -325,21 +325,23 @@ impl TcpTracker {
         self.modes[from].forget();
     }
 
-    /// True for a segment that acknowledges what the opener has sent, which somebody who sees
-    /// nothing of it can only guess. One more could answer a keep-alive.
+    /// True for a segment that acknowledges the data of the opener; an attacker who does not
+    /// see the connection can only guess that number. It may be one higher in the answer to a
+    /// keep-alive.
     pub(super) fn answers_syn(&self, segment: &Segment<'_>) -> bool {
         let sent = self.halves[Direction::Original.index()].end;
         let ack = segment.acknowledgment;
         segment.has_ack && !ack.is_after(sent.plus(1)) && ack.is_after(sent.minus(MIN_ACK_WINDOW))
     }
 
-    /// What to do with a SYN+ACK or RST that does not answer the SYN: its receiver refuses it (RFC
-    /// 9293 section 3.10.7.3), so nothing is learnt from it.
+    /// The step for a SYN+ACK or RST that does not answer the SYN. Its receiver refuses it (RFC
+    /// 9293 section 3.10.7.3), so the tracker learns nothing from it.
     fn not_an_answer(&self, segment: &Segment<'_>) -> Step {
         self.acknowledges_too_much(Direction::Reply, segment).unwrap_or(Step::Pass)
     }
 
-    /// What to do with a segment that acknowledges what its peer has not sent.
+    /// The step for a segment that acknowledges data which its peer has not sent; `None` for
+    /// other segments.
     fn acknowledges_too_much(&self, direction: Direction, segment: &Segment<'_>) -> Option<Step> {
         let peer = direction.reversed().index();
         let highest = self.halves[peer].end;
@@ -352,9 +354,9 @@ impl TcpTracker {
         (says && acknowledged.is_after(highest)).then_some(Step::Invalid { why, cap: None })
     }
 
-    /// What to do with a RST that may be a guess of somebody who sees nothing of the connection,
-    /// where the windows do not tell because an end has said nothing yet or one has closed. Its
-    /// receiver knows better, so it goes on and closes nothing here.
+    /// The step for a RST that may be a guess by an attacker who does not see the connection.
+    /// It applies where the windows can not tell, because one end has sent nothing yet or has
+    /// closed. The receiver of the RST knows better, so the RST passes and closes nothing here.
     fn guessed(&self, direction: Direction, segment: &Segment<'_>) -> Option<Step> {
         let (half, sequence) = (&self.halves[direction.index()], segment.sequence);
         let (peer, highest) = (direction.reversed().index(), half.max_end);
@@ -369,7 +371,7 @@ impl TcpTracker {
                     .or((sequence != half.end).then_some(Step::Pass))
             }
             (state, _) if state.is_closing() && self.modes[peer].has(Mode::ACKED) => {
-                // A FIN may lie behind a window that is full.
+                // A FIN may follow a window that is full.
                 let highest = highest.max(half.end);
                 let expected = self.halves[peer].max_ack;
                 let fits = !sequence.is_before(expected) && !sequence.is_after(highest);
@@ -379,8 +381,8 @@ impl TcpTracker {
         }
     }
 
-    /// The checks of a RST, stricter than the windows because a forged one is
-    /// cheap (RFC 5961 section 3).
+    /// The checks of a RST. They are stricter than the windows, because a RST is cheap to forge
+    /// (RFC 5961 section 3).
     fn reset(
         &self,
         direction: Direction,
@@ -393,8 +395,8 @@ impl TcpTracker {
 
         let Segment { sequence, acknowledgment, .. } = *segment;
         let peer = direction.reversed();
-        // On its way out, the ports may be in use by a connection that the
-        // tracker did not see begin.
+        // In a closing connection the ports may already be in use by a new one whose beginning
+        // the tracker did not see.
         if self.state.is_closing() {
             return self.guessed(direction, segment).map_or(Plan::Trust(Close), Plan::Done);
         }
@@ -410,7 +412,7 @@ impl TcpTracker {
                 let why = Invalid::ResetUnder { sequence, lowest: expected };
                 return Plan::Done(Step::Invalid { why, cap: None });
             }
-            // Exact, or the end of what its sender just sent.
+            // Exactly the expected number, or the end of the data that its sender just sent.
             let follows =
                 self.last == Some((direction, FlagClass::Ack)) && sequence == self.last_end;
             if !established || sequence == expected || follows {
@@ -419,8 +421,8 @@ impl TcpTracker {
             // Its receiver will challenge it instead of closing.
             next = self.state;
         }
-        // The answer to what was ignored acknowledges numbers that no window knows.
-        // Without a number it answers nothing, also where none was noted.
+        // The answer to an ignored segment acknowledges numbers outside of all windows. Without
+        // an acknowledgment number it answers nothing, also if no ignored segment was recorded.
         let answers_ignored = acknowledgment != Seq(0)
             && acknowledgment == self.last_end
             && match self.last {
@@ -432,8 +434,8 @@ impl TcpTracker {
             && self.last == Some((Direction::Reply, FlagClass::Ack))
             && sequence == self.last_acknowledgment;
         if answers_challenge {
-            // Its sender goes on opening the connection (RFC 9293 section 3.5.1), and what it
-            // answers may have been forged.
+            // Its sender goes on opening the connection (RFC 9293 section 3.5.1), and the
+            // segment that it answers may have been forged.
             return Plan::Done(Step::Pass);
         }
         if answers_ignored {
@@ -442,9 +444,8 @@ impl TcpTracker {
         self.guessed(direction, segment).map_or(Plan::Check(next), Plan::Done)
     }
 
-    /// After a FIN or RST outside the windows in both directions the ends have
-    /// most likely closed and the tracker is out of step: no point in keeping the
-    /// entry for days.
+    /// After a FIN or RST outside the windows in both directions the ends have most likely
+    /// closed and the tracker is out of step. So the entry should not be kept for days.
     fn closing_out_of_window(
         &mut self,
         direction: Direction,
@@ -463,7 +464,7 @@ impl TcpTracker {
         None
     }
 
-    /// Remembers a segment that was accepted, and returns the timer that it starts.
+    /// Records a segment that was accepted, and returns the timer that it starts.
     #[inline(always)]
     pub(super) fn note_last(
         &mut self,
@@ -475,7 +476,7 @@ impl TcpTracker {
         Timeout(self.timeout(class, settings))
     }
 
-    /// Counts how often one ACK, with or without data, is repeated unchanged.
+    /// Counts the unchanged repetitions of one ACK, with or without data.
     #[inline(always)]
     pub(super) fn count_repetition(&mut self, direction: Direction, segment: &Segment<'_>) {
         let repeats = matches!(self.last, Some((sender, _)) if sender == direction)

@@ -74,8 +74,8 @@ fn a_loose_pick_up_is_liberal_and_short_lived_until_answered() {
 
 #[test]
 fn rule_1_data_starts_inside_the_window() {
-    // The server's window ends at 1101; another window is tolerated beyond it,
-    // in case that it takes more than it announced.
+    // The server's window ends at 1101. Another window beyond it is tolerated, because the
+    // server may accept more than it announced.
     let mut watched = Watched::established();
     watched.accepts(Original, &segment(ACK, 1101, 501).data(1));
     let mut watched = Watched::established();
@@ -186,7 +186,8 @@ fn a_rst_right_behind_the_data_of_its_sender_closes() {
 fn a_rst_before_any_answer_deletes() {
     assert_eq!(opened().sees(Reply, &segment(RST_ACK, 0, 101)), Step::Delete);
     assert_eq!(opened().sees(Original, &segment(RST, 101, 0)), Step::Delete);
-    // Not one that answers something else. (One more could answer a keep-alive.)
+    // One that answers something else has no effect. (The answer to a keep-alive could be one
+    // higher.)
     opened().refuses(Reply, &segment(RST_ACK, 0, 103));
 }
 
@@ -213,7 +214,7 @@ fn nothing_is_learnt_from_what_answers_another_syn() {
     watched.passes(Reply, &segment(SYN_ACK, 2_000_000_000, 101_u32.wrapping_sub(70_000)));
     watched.refuses(Reply, &segment(SYN_ACK, 2_000_000_000, 9_000));
     watched.accepts(Reply, &segment(SYN_ACK, 500, 101));
-    // Nor from a second SYN, if the real answer comes.
+    // A second SYN has no effect either, if the real answer comes.
     let mut watched = opened();
     watched.passes(Reply, &segment(SYN, 2_000_000_000, 0));
     watched.accepts(Reply, &segment(SYN_ACK, 500, 101));
@@ -252,7 +253,7 @@ fn an_ignored_syn_is_believed_once_it_is_answered() {
     assert_eq!(watched.tracker.state(), SynRecv);
     watched.accepts(Original, &segment(ACK, 70_001, 90_001));
     watched.accepts(Reply, &segment(ACK, 90_001, 70_001));
-    // Both offers of scaling were believed too.
+    // Both offers of scaling counted too.
     watched.accepts(Original, &segment(ACK, 70_001 + (1000 << 7), 90_001));
 }
 
@@ -273,7 +274,8 @@ fn a_half_open_servers_ack_passes_and_so_does_the_rst_that_it_provokes() {
     let mut watched = opened();
     watched.passes(Reply, &segment(ACK, 8000, 7000));
     watched.passes(Original, &segment(RST, 7000, 0));
-    // The ACK may have been forged, and the real answer is on its way; else the opener asks again.
+    // The ACK may have been forged, and the real answer is on its way; otherwise the opener
+    // tries again.
     watched.accepts(Original, &segment(SYN, 100, 0));
     watched.accepts(Reply, &segment(SYN_ACK, 500, 101));
     assert_eq!(watched.tracker.state(), SynRecv);
@@ -320,7 +322,7 @@ fn after_a_rst_only_its_sender_reopens() {
 fn a_repeated_syn_does_not_extend_an_unanswered_entry() {
     let mut watched = opened();
     watched.passes(Original, &segment(SYN, 100, 0));
-    // Nor does one with another number, but it is believed.
+    // One with another number has no effect at first, but its answer makes it count.
     watched.passes(Original, &segment(SYN, 200, 0));
     watched.accepts(Reply, &segment(SYN_ACK, 500, 201));
 }

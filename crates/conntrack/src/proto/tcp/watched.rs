@@ -1,4 +1,4 @@
-//! An entry as a table would keep it, for the tests of this tracker.
+//! An entry of a table, for the tests of this tracker.
 
 use wire::TcpFlags;
 
@@ -31,29 +31,29 @@ pub fn segment(flags: TcpFlags, sequence: u32, acknowledgment: u32) -> Segment<'
 }
 
 impl<'a> Segment<'a> {
-    /// With a payload.
+    /// The segment with a payload.
     pub fn data(self, length: u32) -> Self {
         Self { end: self.end.plus(length), ..self }
     }
 
-    /// With another window.
+    /// The segment with another window.
     pub fn window(self, window: u16) -> Self {
         Self { window, ..self }
     }
 
-    /// With options, a multiple of 4 bytes.
+    /// The segment with options, a multiple of 4 bytes.
     pub fn options<'b>(self, options: &'b [u8]) -> Segment<'b> {
         Segment { options, ..self }
     }
 }
 
-/// The tracker with what its owner keeps beside it.
+/// The tracker with the fields that its owner keeps.
 #[derive(Clone, Debug)]
 pub struct Watched {
     pub tracker: TcpTracker,
     pub seen_reply: bool,
     pub assured: bool,
-    /// What the timer was last set to, seconds.
+    /// The last timer, seconds.
     pub timer: u32,
     pub settings: TcpSettings,
 }
@@ -99,7 +99,7 @@ impl Watched {
         }
     }
 
-    /// Shows a segment that must pass without a trace in the timer.
+    /// Shows a segment that must pass without an effect on the timer.
     #[track_caller]
     pub fn passes(&mut self, direction: Direction, segment: &Segment<'_>) {
         let timer = self.timer;

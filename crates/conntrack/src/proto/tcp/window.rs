@@ -1,50 +1,50 @@
 //! The window rules.
 //!
-//! For each direction the tracker keeps what its sender has shown and what its
-//! receiver has allowed. A segment then obeys, with `other` the half of the
-//! opposite direction:
+//! For each direction the tracker keeps the numbers that its sender has shown and those that
+//! its receiver has allowed. A segment has to obey these rules, where `other` is the half of
+//! the opposite direction:
 //!
-//! 1. `sequence <= max_end`: it starts inside the room that was given;
-//! 2. `end >= self.end - other.max_window`: it is not older than a window;
-//! 3. `ack <= other.end`: it acknowledges what was sent;
-//! 4. `ack >= other.end - max(66000, max_window)`: and not ages ago;
+//! 1. `sequence <= max_end`: it starts inside the receiver's window;
+//! 2. `end >= self.end - other.max_window`: it is at most one window old;
+//! 3. `ack <= other.end`: it acknowledges data that was sent;
+//! 4. `ack >= other.end - max(66000, max_window)`: and data that is not too old;
 //!
-//! where `ack` is the acknowledgment number or the highest SACK edge. A segment
-//! over an upper bound is invalid. One under a lower bound is a late duplicate:
-//! it passes and teaches nothing.
+//! In these rules `ack` is the acknowledgment number or the highest SACK edge. A segment over
+//! an upper bound is invalid. One under a lower bound is a late duplicate: it passes and
+//! teaches nothing.
 
 use super::segment::{MAX_SCALE, Segment};
 use super::tracker::TcpTracker;
 use super::{FlagClass, Invalid, Seq, SynOptions, TcpSettings, TcpState};
 use crate::Direction;
 
-/// Rule 4 accepts acknowledgments at least this old, bytes: a full unscaled
-/// window and some.
+/// Rule 4 accepts acknowledgments that are at least this old, bytes: a little more than a full
+/// unscaled window.
 pub(super) const MIN_ACK_WINDOW: u32 = 66_000;
 
-/// One direction, by what its sender sent and its receiver announced.
+/// One direction: the numbers of its sender and the windows of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Half {
     /// One past the highest sequence number sent.
     pub end: Seq,
-    /// Highest sequence number that the receiver gave room for.
+    /// Highest sequence number inside the receiver's windows.
     pub max_end: Seq,
-    /// Largest window that the sender announced, bytes; 0 until it was heard.
+    /// Largest window that the sender has announced, bytes; 0 before its first segment.
     pub max_window: u32,
     /// Highest acknowledgment number that the sender sent, with `Mode::ACKED`.
     pub max_ack: Seq,
 }
 
 impl Half {
-    /// A sender that is first heard with a segment that ends at `end`; it is given
-    /// the room that it gives itself.
+    /// The half of a sender whose first segment ends at `end`; it is assumed that its
+    /// receiver's window is as large as its own.
     pub fn heard(end: Seq, window: u16) -> Self {
         let max_window = u32::from(window).max(1);
         Self { end, max_end: end.plus(max_window), max_window, max_ack: Seq(0) }
     }
 }
 
-/// What was agreed with and noted of the sender of a direction.
+/// The agreed options and observations of the sender of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Mode {
     /// Shift of the windows that the sender announces.
@@ -57,15 +57,16 @@ impl Mode {
     pub const SACK: u8 = 1;
     /// The sender offered window scaling.
     pub const SCALING: u8 = 1 << 1;
-    /// Picked up midway: the scale is not known, so only resets are checked.
+    /// The connection was picked up in the middle: the scale is not known, so only resets are
+    /// checked.
     pub const LIBERAL: u8 = 1 << 2;
     /// The sender was the first to send a FIN.
     pub const CLOSED_FIRST: u8 = 1 << 3;
-    /// Something that the sender sent is unacknowledged.
+    /// Some data of the sender is unacknowledged.
     pub const UNACKNOWLEDGED: u8 = 1 << 4;
-    /// The sender has acknowledged something.
+    /// The sender has sent an acknowledgment.
     pub const ACKED: u8 = 1 << 5;
-    /// Of an ignored SYN: the answer may be a challenge ACK.
+    /// For an ignored SYN: the answer may be a challenge ACK.
     pub const CHALLENGED: u8 = 1 << 6;
     /// Both ends sent a SYN.
     pub const SIMULTANEOUS: u8 = 1 << 7;
@@ -86,7 +87,7 @@ impl Mode {
         self.flags &= !flag;
     }
 
-    /// Forgets all but that the connection was picked up midway.
+    /// Forgets everything except that the connection was picked up in the middle.
     pub fn forget(&mut self) {
         *self = Self::with(self.flags & Self::LIBERAL);
     }
@@ -103,18 +104,18 @@ impl Mode {
     }
 }
 
-/// What the rules say.
+/// The result of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// Inside, or accepted although it is not.
+    /// Inside the windows, or accepted although it is not.
     Inside,
-    /// Passes and teaches nothing.
+    /// It passes and teaches nothing.
     Stale,
-    /// Over an upper bound.
+    /// It is over an upper bound.
     Over(Invalid),
 }
 
-/// Rules that a segment breaks.
+/// The rules that a segment breaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Broken {
     /// Rule 2.
@@ -129,7 +130,7 @@ impl Broken {
     const NONE: Self = Self { stale_data: false, ack_over: false, stale_ack: false };
 }
 
-/// The numbers of a segment as the rules take them.
+/// The numbers of a segment as the rules use them.
 #[derive(Clone, Copy)]
 pub(super) struct Numbers {
     sequence: Seq,
@@ -139,8 +140,8 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// As the segment carries them. `receiver` is the mode of the end that sent what the
-    /// segment acknowledges.
+    /// The numbers in the segment. `receiver` is the mode of the end whose data the segment
+    /// acknowledges.
     #[inline(always)]
     pub fn of(segment: &Segment<'_>, receiver: Mode) -> Self {
         let Segment { sequence, end, acknowledgment: ack, .. } = *segment;
@@ -150,7 +151,7 @@ impl Numbers {
 }
 
 impl TcpTracker {
-    /// Holds a segment against the windows and learns from one that fits.
+    /// Checks a segment against the windows and learns from one that fits.
     pub(super) fn fit(
         &mut self,
         direction: Direction,
@@ -176,8 +177,8 @@ impl TcpTracker {
         Fit::Inside
     }
 
-    /// Whatever an ordinary segment of a known sender does not need: the first
-    /// segment of a sender, SYN, RST. True if that is all there is to check.
+    /// Handles the segments that need more: the first segment of a sender, SYN, RST. Returns
+    /// true if no other check is needed.
     #[cold]
     fn prepare(
         &mut self,
@@ -192,7 +193,8 @@ impl TcpTracker {
         let anew = syn
             && matches!(self.state(), TcpState::SynSent | TcpState::SynRecv)
             && numbers.end.is_after(self.halves[from].end);
-        // Only who has got the opener's SYN can acknowledge it, so the SYN before was forged.
+        // Only the receiver of the opener's SYN can acknowledge it, so the other SYN was
+        // forged.
         let anew = anew
             || segment.class == FlagClass::SynAck
                 && direction == Direction::Reply
@@ -215,8 +217,7 @@ impl TcpTracker {
             numbers.ack = self.halves[to].end;
             numbers.highest_ack = numbers.ack;
         }
-        // A RST that refuses a SYN has no sequence number of its own
-        // (RFC 9293 section 3.5.2).
+        // A RST that refuses a SYN has no sequence number of its own (RFC 9293 section 3.5.2).
         if reset && numbers.sequence == Seq(0) && self.state() == TcpState::SynSent {
             numbers.sequence = self.halves[from].end;
             numbers.end = numbers.sequence;
@@ -232,7 +233,7 @@ impl TcpTracker {
         half.max_end = segment.end;
         half.max_window = u32::from(segment.window).max(1);
         self.modes[from].learn(segment.syn_options());
-        // Scaling needs the offer of both (RFC 7323 section 2.2).
+        // Both ends must offer scaling (RFC 7323 section 2.2).
         let both = self.modes.iter().all(|mode| mode.has(Mode::SCALING));
         if direction == Direction::Reply && !both {
             for mode in &mut self.modes {
@@ -241,7 +242,7 @@ impl TcpTracker {
         }
     }
 
-    /// Guesses the half of a sender that is first heard amid a connection.
+    /// Guesses the half of a sender whose first segment comes in the middle of a connection.
     fn pick_up(&mut self, from: usize, to: usize, segment: &Segment<'_>, numbers: &Numbers) {
         let window = (u32::from(segment.window) << self.modes[from].scale).max(1);
         let half = &mut self.halves[from];
@@ -262,7 +263,7 @@ impl TcpTracker {
         !numbers.sequence.is_after(half.max_end) && self.broken(from, to, numbers) == Broken::NONE
     }
 
-    /// Which of the rules 2 to 4 a segment breaks.
+    /// The rules 2 to 4 that a segment breaks.
     #[inline(always)]
     fn broken(&self, from: usize, to: usize, numbers: &Numbers) -> Broken {
         let (half, other) = (&self.halves[from], &self.halves[to]);
@@ -275,15 +276,15 @@ impl TcpTracker {
         }
     }
 
-    /// The four rules.
+    /// Applies the four rules.
     fn judge(&mut self, from: usize, to: usize, numbers: &Numbers) -> Fit {
         let Numbers { sequence, end, highest_ack, .. } = *numbers;
         let (half, other) = (self.halves[from], self.halves[to]);
         let broken = self.broken(from, to, numbers);
 
         if sequence.is_after(half.max_end) {
-            // Some receivers take more than they announced. If only this rule
-            // fails, and by less than a window, the answer will tell.
+            // Some receivers accept more than they announced. If only this rule fails, and by
+            // less than a window, the answer will tell.
             let excess = end.since(half.max_end).wrapping_add(1);
             let heard = other.max_window != 0;
             if heard && broken == Broken::NONE && excess <= other.max_window {
@@ -315,7 +316,7 @@ impl TcpTracker {
 
         let half = &mut self.halves[from];
         let previous_max_end = half.max_end;
-        // Data above a hole occupies room that the window no longer counts.
+        // Data above a gap occupies room that the announced window does not count.
         half.max_window = half.max_window.max(window.wrapping_add(highest_ack.since(ack)));
         if end.is_after(half.end) {
             half.end = end;

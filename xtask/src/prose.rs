@@ -1,0 +1,220 @@
+//! The rule for sentences in comments and Markdown: none begins with a clause that is its
+//! subject (`What waits is told ...`), or with such a clause and nothing else (`What was said
+//! last.`). A reader has to solve the clause before the sentence makes sense, so the one who
+//! acts goes first, and a thing is called by its name.
+
+use std::path::Path;
+
+use crate::problem::Problem;
+use crate::source;
+
+/// Files and directories whose sentences are not mended yet. The list only shrinks: `tidy` asks
+/// to take out an entry as soon as it has no such sentence any more.
+const NOT_YET: &[&str] = &[
+    "README.md",
+    "crates/bench/",
+    "crates/control/",
+    "crates/engine/",
+    "crates/lab/",
+    "crates/netio/",
+    "crates/netlink/",
+    "crates/ruleset/",
+    "crates/stateway/",
+    "docs/architecture.md",
+    "docs/configuration.md",
+    "docs/drops.md",
+    "docs/performance.md",
+    "docs/security.md",
+];
+
+/// Words that join a clause to a noun, and words that begin another noun.
+const RELATIVES: [&str; 4] = ["that", "which", "who", "whose"];
+const ARTICLES: [&str; 3] = ["a", "an", "the"];
+/// Most words of the noun in `Of the packets that wait, ...`.
+const NOUN_WORDS: usize = 5;
+
+/// Checks the comments of every Rust file and the text of every Markdown file.
+pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
+    let mut found = Vec::new();
+    for file in source::files(root, &["crates", "xtask"], "rs")? {
+        let text = crate::read(root, &file)?;
+        found.extend(check_text(&file, text.lines().map(comment)));
+    }
+    for file in markdown(root)? {
+        let text = crate::read(root, &file)?;
+        found.extend(check_text(&file, text.lines()));
+    }
+    Ok(without_old(found, NOT_YET))
+}
+
+/// The Markdown files of the root and of the directories with text.
+fn markdown(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut files = source::files(root, &["crates", "docs", "examples", "xtask"], "md")?;
+    for entry in std::fs::read_dir(root)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        files.extend(Some(name).filter(|name| name.ends_with(".md")));
+    }
+    Ok(files)
+}
+
+/// Leaves out the problems below the entries of `not_yet`, and reports entries without any.
+fn without_old(found: Vec<Problem>, not_yet: &[&str]) -> Vec<Problem> {
+    let is_below = |problem: &Problem, entry: &str| problem.file.starts_with(entry);
+    let done = not_yet.iter().filter(|entry| !found.iter().any(|it| is_below(it, entry)));
+    let done = done.map(|entry| {
+        let what = format!("{entry} has no sentence any more that opens with a clause");
+        Problem::new("xtask/src/prose.rs", 1, what, "take it out of NOT_YET")
+    });
+    let done: Vec<Problem> = done.collect();
+    let new = found.into_iter().filter(|it| !not_yet.iter().any(|entry| is_below(it, entry)));
+    new.chain(done).collect()
+}
+
+/// The text of a line with nothing but a comment; any other line is blank.
+fn comment(line: &str) -> &str {
+    let Some(text) = line.trim_start().strip_prefix("//") else { return "" };
+    text.strip_prefix(['/', '!']).unwrap_or(text)
+}
+
+fn check_text<'a>(file: &str, lines: impl Iterator<Item = &'a str>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for paragraph in paragraphs(lines) {
+        for (line, sentence) in paragraph.sentences() {
+            if !opens_with_clause(&without_code(sentence)) {
+                continue;
+            }
+            let opening: Vec<&str> = sentence.split_whitespace().take(6).collect();
+            problems.push(Problem::new(
+                file,
+                line,
+                format!("a sentence that opens with a clause: {} ...", opening.join(" ")),
+                "begin with the one who acts, or name the thing: \"A packet that waits is told ...\"",
+            ));
+        }
+    }
+    problems
+}
+
+/// Text without a break: of a paragraph, of an item of a list, or of a cell of a table.
+#[derive(Default)]
+struct Paragraph {
+    text: String,
+    /// The offset at which each line begins, with its number.
+    lines: Vec<(usize, usize)>,
+}
+
+impl Paragraph {
+    fn push(&mut self, line: usize, text: &str) {
+        self.lines.push((self.text.len(), line));
+        self.text.push_str(text);
+        self.text.push(' ');
+    }
+
+    /// The sentences, with the line at which each begins.
+    fn sentences(&self) -> impl Iterator<Item = (usize, &str)> {
+        let text = without_code(&self.text);
+        let mut ends: Vec<usize> = text.match_indices(". ").map(|(at, _)| at + 1).collect();
+        for end in ["? ", "! ", ".) ", ".\" ", "?\" "] {
+            ends.extend(text.match_indices(end).map(|(at, _)| at + end.len() - 1));
+        }
+        ends.push(self.text.len());
+        ends.sort_unstable();
+        let mut start = 0;
+        let parts = ends.into_iter().map(move |end| {
+            let part = start..end;
+            start = end;
+            part
+        });
+        parts.filter_map(|part| {
+            let sentence = self.text.get(part.clone())?;
+            let at = part.start + sentence.len() - sentence.trim_start().len();
+            let (_, line) = self.lines.iter().rev().find(|(offset, _)| *offset <= at)?;
+            Some((*line, sentence.trim()))
+        })
+    }
+}
+
+/// The text with an `x` for each byte between backticks.
+fn without_code(text: &str) -> String {
+    let mut blanked = String::new();
+    for (index, part) in text.split('`').enumerate() {
+        match index % 2 {
+            0 => blanked.push_str(part),
+            _ => blanked.extend(std::iter::repeat_n('x', part.len() + 2)),
+        }
+    }
+    blanked
+}
+
+/// Divides lines of Markdown. Headings, code and the heads of tables are left out.
+fn paragraphs<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Paragraph> {
+    let mut paragraphs = vec![Paragraph::default()];
+    let mut is_code = false;
+    let mut lines = (1..).zip(lines.map(str::trim)).peekable();
+    while let Some((number, line)) = lines.next() {
+        let is_fence = line.starts_with("```");
+        is_code ^= is_fence;
+        let is_apart = is_code || is_fence || line.is_empty() || line.starts_with('#');
+        let is_head = lines.peek().is_some_and(|(_, next)| next.starts_with("| ---"));
+        match line.strip_prefix('|') {
+            _ if is_apart => paragraphs.push(Paragraph::default()),
+            Some(_) if is_head => {}
+            Some(row) => {
+                for cell in row.split('|') {
+                    paragraphs.push(Paragraph::default());
+                    extend(&mut paragraphs, number, cell.trim());
+                }
+            }
+            None => {
+                let item = item(line);
+                if item.is_some() {
+                    paragraphs.push(Paragraph::default());
+                }
+                extend(&mut paragraphs, number, item.unwrap_or(line));
+            }
+        }
+    }
+    paragraphs
+}
+
+fn extend(paragraphs: &mut [Paragraph], number: usize, text: &str) {
+    if let Some(last) = paragraphs.last_mut() {
+        last.push(number, text);
+    }
+}
+
+/// The text of an item of a list; `None` for another line.
+fn item(line: &str) -> Option<&str> {
+    let number = line.trim_start_matches(|it: char| it.is_ascii_digit());
+    let marked = if number.len() < line.len() { number.strip_prefix(". ") } else { None };
+    marked.or_else(|| line.strip_prefix("- ")).or_else(|| line.strip_prefix("* "))
+}
+
+/// True for a sentence that opens with a clause as its subject. Questions, labels (`Who it is
+/// for: ...`) and texts without a full stop are no such sentences.
+fn opens_with_clause(sentence: &str) -> bool {
+    if !sentence.trim_end_matches([')', '"']).ends_with('.') {
+        return false;
+    }
+    let head = &sentence[..sentence.find([',', ';', ':', '.']).unwrap_or(sentence.len())];
+    let is_label = sentence[head.len()..].starts_with(':');
+    let is_in_front = sentence[head.len()..].starts_with(',');
+    let mut words = head.split_whitespace();
+    let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+    match first {
+        "What" | "Who" | "Whose" | "Whom" => !is_label && second != "to",
+        // In front of a comma they mean "no matter what", which is no subject.
+        "Whatever" | "Whoever" => !is_label && !is_in_front,
+        "Of" if second == "course" => false,
+        "Of" if matches!(second, "what" | "whom") => true,
+        "Of" if is_in_front => {
+            let mut noun = words.take(NOUN_WORDS).take_while(|word| !ARTICLES.contains(word));
+            noun.any(|word| RELATIVES.contains(&word))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "prose_tests.rs"]
+mod tests;

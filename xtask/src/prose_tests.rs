@@ -1,0 +1,86 @@
+use super::*;
+
+/// The lines of the sentences that are found in Markdown.
+fn found(text: &str) -> Vec<usize> {
+    check_text("docs/a.md", text.lines()).into_iter().map(|problem| problem.line).collect()
+}
+
+/// The same for the comments of a Rust file.
+fn found_in_code(text: &str) -> Vec<usize> {
+    let problems = check_text("crates/a/src/lib.rs", text.lines().map(comment));
+    problems.into_iter().map(|problem| problem.line).collect()
+}
+
+#[test]
+fn a_sentence_with_a_clause_as_its_subject_is_found() {
+    for sentence in [
+        "What waits is told that it is over.",
+        "Who asks gets an answer (RFC 9293).",
+        "Whose time is over is forgotten.",
+        "Whoever comes by takes the lock.",
+        "Whatever is said ends here.",
+        "Of what is left, the oldest goes.",
+        "Of the packets that wait, the oldest goes.",
+        "Of those who ask, one gets it.",
+        "What was said last.",
+        "(A packet waits.) What is next goes on.",
+        "It says \"go.\" What is next goes on.",
+        "Is it over? What is next goes on.",
+        "- What is an item of a list counts.",
+        "1. What is numbered counts too.",
+        "| name | What stands in a cell counts. |",
+    ] {
+        assert_eq!(found(sentence), [1], "{sentence}");
+    }
+}
+
+#[test]
+fn text_that_is_fine_is_left_alone() {
+    for sentence in [
+        "# What is promised",
+        "What is promised? Much.",
+        "What it does",
+        "What to do about it.",
+        "Who it is for: people who run firewalls.",
+        "Whatever the bytes are, it never panics.",
+        "Whoever sends it, a packet waits.",
+        "Of course, that is so.",
+        "Of the 32 bits of a number 28 are a hash.",
+        "Of two routes, the first counts.",
+        "Of TCP the kernel knows no state that it shows, as it says.",
+        "It finds what waits. It is told who asks.",
+        "Section 3.5 tells what it is.",
+        "A packet waits, whatever is said.",
+        "Run `a. What is b.` and see.",
+        "| What it is | name |\n| --- | --- |\n| a | b. |",
+        "```text\nWhat is code is not read.\n```",
+        "Whole packets go on. Whether they do is open.",
+    ] {
+        assert_eq!(found(sentence), [0; 0], "{sentence}");
+    }
+}
+
+#[test]
+fn a_sentence_is_found_at_the_line_where_it_begins() {
+    assert_eq!(found("One.\n\nTwo goes on\nhere. What waits\nis told."), [4]);
+    assert_eq!(found("One\ntwo.\nWhat waits\nis told. Who asks too."), [3, 4]);
+}
+
+#[test]
+fn of_code_only_comments_are_read() {
+    let text =
+        "//! What waits is told.\nfn f() {\n    // It is\n    // so. Who asks\n    // knows.\n}\n";
+    assert_eq!(found_in_code(text), [1, 4]);
+    assert_eq!(found_in_code("/// A.\n/// ```\n/// // What is code.\n/// ```\n"), [0; 0]);
+    assert_eq!(found_in_code("let text = \"What waits is told.\";\nWhat::waits();\n"), [0; 0]);
+}
+
+#[test]
+fn an_entry_of_the_list_covers_what_is_below_it_and_has_to_go_when_nothing_is() {
+    let problem = |file: &str| Problem::new(file, 1, "found", "mend it");
+    let found = vec![problem("crates/a/src/lib.rs"), problem("docs/b.md")];
+    let left = without_old(found, &["crates/a/", "crates/c/"]);
+    let files: Vec<&str> = left.iter().map(|problem| &problem.file[..]).collect();
+    assert_eq!(files, ["docs/b.md", "xtask/src/prose.rs"]);
+    assert!(left[1].what.starts_with("crates/c/ "));
+}
