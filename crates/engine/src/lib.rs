@@ -7,6 +7,7 @@
 mod aliases;
 mod aliasing;
 mod allowance;
+mod arrival;
 mod balancing;
 mod bridge;
 mod bucket;
@@ -21,6 +22,7 @@ mod crew;
 mod crew_rig;
 mod doorbell;
 mod events;
+mod eviction;
 mod fast_path;
 mod following;
 mod gateway;

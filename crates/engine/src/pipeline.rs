@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use conntrack::syn_proxy::Screening;
-use conntrack::{Guess, Shortage, Tracked, Why};
+use conntrack::{Guess, Tracked, Why};
 use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
 use netio::Frame;
@@ -12,7 +12,7 @@ use steer::{BucketId, Steered};
 use wire::{ETHERNET_LEN, Network, Transport};
 
 use crate::aliases::{Filing, Waiting};
-use crate::bridge::is_never_forwarded;
+use crate::eviction::LIMITS;
 use crate::fast_path::FastPath;
 use crate::judging::Passed;
 use crate::packet::{Kept, Packet, TrackedFlow};
@@ -23,12 +23,6 @@ use crate::seeking::Search;
 use crate::translating::Half;
 use crate::worker::{TimeSource, Worker};
 use crate::zones::Origin;
-
-/// Why there may be no room for a connection.
-const LIMITS: [DropReason; 3] =
-    [DropReason::TableFull, DropReason::ZoneLimit, DropReason::SourceLimit];
-/// Connections that give way to other workers in one turn at most.
-const EVICT_AT_ONCE: usize = 64;
 
 impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner. In line, although it is
@@ -54,76 +48,6 @@ impl Worker {
             self.batch.push(packet);
         } else if self.check_arrival(&mut packet, now) {
             self.hand_over(packet);
-        }
-    }
-
-    /// Disposes of a frame in whose packet a router has no part: one that is not IP, or lies
-    /// behind tags.
-    #[cold]
-    #[inline(never)]
-    fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
-        match &mut self.router {
-            Some(router) => {
-                let arrival = router.packet_arrival(&frame, network.as_ref());
-                self.end_arrival(frame, arrival, now);
-            }
-            None => self.pass_unjudged(frame, now),
-        }
-    }
-
-    /// Steers a frame whose tags only have a priority without them.
-    #[cold]
-    #[inline(never)]
-    fn steer_untagged(&mut self, mut frame: Frame, now: Timestamp) {
-        frame.take_priority_tags();
-        self.steer(frame, now);
-    }
-
-    /// Passes what is not IP if it is on the list. It has no flow and stays in the order of its
-    /// queue.
-    #[cold]
-    #[inline(never)]
-    fn pass_unjudged(&mut self, frame: Frame, now: Timestamp) {
-        if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
-            return self.drop_frame(frame, DropReason::EthertypeRefused.into());
-        }
-        self.counters.softnet.processed += 1;
-        self.counters.classify(Class::Untracked);
-        self.emit(frame, None, now.as_nanos());
-        self.drop_refused();
-    }
-
-    /// Has a router look at the addresses and options of a packet, once. False if the packet does
-    /// not go on: then it was disposed of.
-    #[inline]
-    fn check_arrival(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
-        let Some(router) = self.router.as_mut().filter(|_| !packet.is_checked) else { return true };
-        packet.is_checked = true;
-        let arrival = router.packet_arrival(&packet.frame, Some(&packet.network));
-        if arrival == Arrival::Forward {
-            packet.is_own = router.takes_own(&packet.network);
-            return true;
-        }
-        self.end_arrival(std::mem::take(&mut packet.frame), arrival, now);
-        false
-    }
-
-    /// Disposes of a frame that a router does not route.
-    #[inline(never)]
-    fn end_arrival(&mut self, frame: Frame, arrival: Arrival, now: Timestamp) {
-        match arrival {
-            Arrival::Forward => self.pass_unjudged(frame, now),
-            Arrival::Untag => self.steer_untagged(frame, now),
-            Arrival::Host => {
-                self.counters.softnet.processed += 1;
-                self.counters.output.to_host += 1;
-                self.pool.give_back(frame);
-            }
-            Arrival::Drop(reason) => self.drop_frame(frame, reason.into()),
-            Arrival::Refuse(reason, message) => {
-                self.tell(&frame, message, now);
-                self.drop_frame(frame, reason.into());
-            }
         }
     }
 
@@ -549,79 +473,6 @@ impl Worker {
                 self.drop_frames(frame, pieces, why);
             }
         }
-    }
-
-    /// Has a connection of another bucket give way for a packet that its own bucket has
-    /// refused, and judges the packet again.
-    ///
-    /// A replay does without: what gives way must not depend on which buckets share a
-    /// worker.
-    #[cold]
-    fn make_room_for(
-        &mut self,
-        packet: &Packet,
-        mut tracked: Tracked,
-        why: Why,
-        now: Timestamp,
-    ) -> Tracked {
-        let shortage = match (why.reason(), &packet.flow) {
-            (DropReason::TableFull, _) => Some(Shortage::Table),
-            (DropReason::ZoneLimit, Some(flow)) => Some(Shortage::Zone(flow.keyed.key.zone)),
-            _ => None,
-        };
-        if let Some(shortage) = shortage
-            && self.time == TimeSource::Turn
-            && self.evict_somewhere(shortage, now)
-            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
-        {
-            tracked = self.tracking.track(bucket, packet, Screening::Off, now, &mut self.counters);
-        }
-        // The second look may find another limit in the way than the first.
-        if tracked.refusal().is_some_and(|why| LIMITS.contains(&why.reason())) {
-            self.counters.conntrack.insert_failed += 1;
-            self.counters.conntrack.drop += 1;
-        }
-        tracked
-    }
-
-    /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
-    /// that may, a bounded number of them.
-    pub(crate) fn settle_limits(&mut self, now: Timestamp) {
-        self.make_room_inside(EVICT_AT_ONCE, now);
-        for _ in 0..EVICT_AT_ONCE {
-            if !self.tracking.limits.is_overdrawn() {
-                break;
-            }
-            self.tracking.limits.settle();
-            if !self.evict_somewhere(Shortage::Table, now) {
-                break;
-            }
-        }
-        for _ in 0..EVICT_AT_ONCE {
-            let Some(zone) = self.tracking.limits.overdrawn_zone() else { break };
-            if !self.evict_somewhere(Shortage::Zone(zone), now) {
-                self.tracking.limits.pass_over_zone();
-                break;
-            }
-        }
-    }
-
-    /// Ends the first candidate of the next bucket that has one; false if no bucket of this
-    /// worker has. Takes the same time however many buckets there are.
-    fn evict_somewhere(&mut self, shortage: Shortage, now: Timestamp) -> bool {
-        // What is inside tunnels gives way before what is outside.
-        if shortage == Shortage::Table && self.evict_inside(now) {
-            return true;
-        }
-        let Some(place) = self.tracking.limits.giver(shortage, self.evict_at) else {
-            return false;
-        };
-        self.evict_at = place;
-        let mut context = self.tracking.context(now, &mut self.counters);
-        let bucket = self.ownership.get_mut(BucketId(place));
-        let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));
-        debug_assert!(evicted, "{place} has said that it has somebody");
-        evicted
     }
 
     /// Keeps a packet until its bucket arrives.
