@@ -78,13 +78,13 @@ impl Frames {
 
 /// The variants of the gateway.
 const VARIANTS: [(&str, Case, Style); 9] = [
-    ("no_rules", Case::Bridge, Style::Ipv4),
-    ("rules", Case::BridgeRules, Style::Ipv4),
-    ("router", Case::Router, Style::Ipv4),
-    ("router_rules", Case::RouterRules, Style::Ipv4),
+    ("no_rules", Case::Router, Style::Ipv4),
+    ("rules", Case::RouterRules, Style::Ipv4),
     ("masquerade", Case::Masquerade, Style::Ipv4),
     ("port_forward", Case::PortForward, Style::Published),
     ("ipv6", Case::Router, Style::Ipv6),
+    ("bridge", Case::Bridge, Style::Ipv4),
+    ("bridge_rules", Case::BridgeRules, Style::Ipv4),
     ("fragments", Case::Bridge, Style::Pieces),
     ("refused", Case::Refuse, Style::Ipv4),
 ];

@@ -157,26 +157,44 @@ impl Worker {
 
     /// Records the way that the stages have found for a packet, if they would find the same for
     /// each packet of its flow.
+    #[inline]
     pub(crate) fn record(
         &mut self,
         packet: &Packet,
         tracked: &Tracked,
         course: Option<Course>,
         output: Option<PortId>,
+        now: Timestamp,
     ) {
-        let sets_zones = || self.rules.as_ref().is_some_and(|it| it.shared.sets_zones());
-        if tracked.class != Class::Established || !is_usual(packet) || sets_zones() {
+        if tracked.class == Class::Established && is_usual(packet) {
+            self.record_usual(packet, tracked, course, output, now);
+        }
+    }
+
+    #[inline(never)]
+    fn record_usual(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        course: Option<Course>,
+        output: Option<PortId>,
+        now: Timestamp,
+    ) {
+        // A packet has to be in the zone of its flow to be found without the rules.
+        if self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones()) {
             return;
         }
         let input = packet.frame.port.0;
-        let forwarding = match (&self.router, course, output) {
-            (Some(router), Some(course), _) if !router.routing.fib.asks_for_traffic_class() => {
+        let way_of = || self.outputs.way_of(&packet.frame, now.as_nanos());
+        let forwarding = match (&self.router, course) {
+            (Some(router), Some(course)) if !router.routing.fib.asks_for_traffic_class() => {
                 let Some((port, station, of_route)) = router.adjacency(&course) else { return };
                 let mtu = self.outputs.mtu(port).into_iter().chain(of_route).min();
                 let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX);
                 Forwarding { input, output: port.0, station, mtu }
             }
-            (None, _, Some(output)) => {
+            (None, _) => {
+                let Some(output) = output.or_else(way_of) else { return };
                 Forwarding { input, output: output.0, station: [0; 6], mtu: u16::MAX }
             }
             _ => return,

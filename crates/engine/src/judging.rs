@@ -118,7 +118,7 @@ impl Worker {
                 self.confirm(packet, journey.tracked, now)?;
                 if !journey.per_packet {
                     let Journey { tracked, passed, output_port, .. } = &journey;
-                    self.record(packet, tracked, passed.course, *output_port);
+                    self.record(packet, tracked, passed.course, *output_port, now);
                 }
                 self.passed(packet, &journey.tracked, journey.passed, now)
             }

@@ -369,24 +369,29 @@ impl Worker {
         match tracked.why {
             Some(why) => Err(why),
             None if fresh.fresh || fresh.is_translated() => {
-                let passed = self.pass_translated(packet, &fresh);
+                let passed = self.pass_translated(packet, &fresh, now);
                 self.passed(packet, &fresh, passed, now)
             }
-            None => Ok(self.pass_untranslated(packet, &tracked)),
+            None => Ok(self.pass_untranslated(packet, &tracked, now)),
         }
     }
 
     /// Finds the way of a packet that is not translated.
     #[inline]
-    fn pass_untranslated(&mut self, packet: &Packet, tracked: &Tracked) -> Passed {
+    fn pass_untranslated(&mut self, packet: &Packet, tracked: &Tracked, now: Timestamp) -> Passed {
         let router = self.router.as_mut();
         let course = router.map(|router| router.course_of(packet, packet.mark));
-        self.record(packet, tracked, course, None);
+        self.record(packet, tracked, course, None, now);
         Passed { course, waits: false }
     }
 
     /// Translates a packet that no rules are asked about.
-    fn pass_translated(&mut self, packet: &mut Packet, tracked: &Tracked) -> Passed {
+    fn pass_translated(
+        &mut self,
+        packet: &mut Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+    ) -> Passed {
         let halves = self.halves(packet, tracked);
         if halves.is_identity() {
             return Passed::default();
@@ -394,7 +399,7 @@ impl Worker {
         self.readdress(packet, &halves, Half::Destination);
         let router = self.router.as_mut();
         let course = router.map(|router| router.course_of(packet, packet.mark));
-        self.record(packet, tracked, course, None);
+        self.record(packet, tracked, course, None, now);
         self.readdress(packet, &halves, Half::Source);
         Passed { course, waits: false }
     }
