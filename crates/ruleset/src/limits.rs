@@ -1,5 +1,4 @@
-//! Bounds of what is loaded. Whatever a ruleset holds, loading it ends and takes bounded
-//! memory, and evaluating it is bounded per packet.
+//! Bounds for rulesets. They bound the time and memory of loading, and the work for each packet.
 
 /// Longest document, bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 256 << 20;
@@ -11,21 +10,21 @@ pub const MAX_RULES: usize = 1 << 20;
 pub const MAX_SETS: usize = 1 << 18;
 /// Most elements of all sets.
 pub const MAX_ELEMENTS: usize = 1 << 22;
-/// Most expressions of a rule; the kernel's bound for one is 128 of its own.
+/// Most expressions of a rule. The kernel's own bound is also 128.
 pub const MAX_RULE_ITEMS: usize = 128;
-/// Most fields of a concatenation: 64 bytes of 4 (the kernel's registers).
+/// Most fields of a concatenation: the kernel's registers have 64 bytes, 4 for each field.
 pub const MAX_KEY_FIELDS: usize = 16;
 /// Most bytes of a key, each field rounded up to 4.
 pub const MAX_KEY_BYTES: usize = 64;
-/// Chains inside one another by jumps, as in the kernel.
+/// Most chains inside one another by jumps, as in the kernel.
 pub const MAX_JUMP_DEPTH: usize = 16;
-/// Expressions inside one another.
+/// Most expressions inside one another.
 pub const MAX_EXPRESSION_DEPTH: usize = 16;
 /// Longest name, bytes.
 pub const MAX_NAME_BYTES: usize = 256;
-/// Problems that are told one by one; beyond, they are counted.
+/// Most problems that are listed one by one; more are only counted.
 pub const MAX_PROBLEMS: usize = 10_000;
-/// Elements that a set may take from packets, unless it says how many.
+/// Elements that a set of no declared size may take from packets.
 pub const DEFAULT_DYNAMIC_SIZE: u32 = 65_535;
 /// Most elements that one set may take from packets.
 pub const MAX_DYNAMIC_SIZE: u32 = 1 << 20;

@@ -323,7 +323,7 @@ fn what_is_no_file_or_too_long_is_refused() {
     huge.set_len(ruleset::limits::MAX_DOCUMENT_BYTES as u64 + 1).unwrap();
     let output = file.run(&["rules", "check"], &[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("longer than 256 MiB: that is no ruleset"));
+    assert!(text(&output.stderr).contains("longer than 256 MiB, the limit for a ruleset"));
     let directory = file.directory.path().to_str().unwrap();
     for (path, said) in [("/nowhere/ruleset.json", "No such file"), (directory, "Is a directory")] {
         let output = stateway(&["rules", "check", path]);
@@ -399,7 +399,7 @@ fn what_a_tunnel_carries_is_explained_too() {
         );
         frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    let judged = "with tunnels = \"judged\" the forward chains judge what it carries too";
+    let judged = "with tunnels = \"judged\" the forward chains judge the inner packet too";
     for (length, way, expected) in [
         (40, "in lan0 out wan0", "they accept it"),
         (40, "in wan0 out lan0", "they drop it"),

@@ -105,7 +105,7 @@ pub fn read_ruleset(file: &Path) -> Result<Vec<u8>, String> {
     };
     match read {
         Ok(read) if read > MAX_DOCUMENT_BYTES => {
-            Err(format!("longer than {} MiB: that is no ruleset", MAX_DOCUMENT_BYTES >> 20))
+            Err(format!("longer than {} MiB, the limit for a ruleset", MAX_DOCUMENT_BYTES >> 20))
         }
         Ok(_) => Ok(document),
         Err(error) => Err(unreadable(error)),
