@@ -1,4 +1,4 @@
-//! The memory of the process: large blocks in huge pages, and what is free goes back.
+//! The memory of the process: large blocks lie in huge pages, and free memory goes back.
 
 mod regions;
 
@@ -9,41 +9,40 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::regions::{GRANULE, REGION, Regions, Run, WORD};
 
-/// Regions that there may be: 32 GiB. What goes beyond is allocated as small blocks are.
+/// Most regions: 32 GiB. Memory beyond comes from the system's allocator, as small blocks do.
 const REGIONS: usize = 16_384;
-/// Smaller blocks than this are the system's allocator's, because they are many and it keeps
-/// them for each thread.
+/// Smaller blocks come from the system's allocator. They are many, and it caches them for each
+/// thread.
 const SMALLEST: usize = 2 * GRANULE;
-/// Larger ones too: it maps them by themselves.
+/// Larger blocks come from it too: it maps them one by one.
 const LARGEST: usize = WORD * GRANULE;
-/// The smallest page that memory is returned by where a region is used in parts; the kernel's
-/// may be larger.
+/// The smallest unit in which parts of a region are returned; the kernel's pages may be larger.
 const PAGE: usize = 4096;
-/// A region of which this part is free is used in parts: its free pages are returned.
+/// A region is used in parts, and its free pages are returned, if one in so many bytes is free.
 const FREE_PART: usize = 4;
-/// The addresses of regions could not be reserved.
+/// Value of `BASE` if the addresses of regions could not be reserved.
 const NO_ADDRESSES: usize = 1;
 
 static FREE: Regions<REGIONS> = Regions::new();
-/// Where the first region begins: 0 before anything was allocated.
+/// Address of the first region; 0 before anything was allocated.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// One more than a region that was begun and for which there was no memory: the next to try.
+/// One more than a region that was begun but got no memory: the next to try. 0 for none.
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The first region where this thread has found or left something free.
+    /// The first region in which this thread has found or left free granules.
     static FIRST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Allocates tables and buffers side by side in regions that the kernel is asked to make of
-/// huge pages, all else as [`System`] does.
+/// Allocates tables and buffers side by side in regions, for which it asks the kernel for huge
+/// pages. Everything else comes from [`System`].
 ///
-/// A processor knows where a few thousand pages lie. A million connections take fifty thousand
-/// ordinary ones, so two look-ups of a packet would each wait for a walk through page tables
-/// before they could wait for memory.
+/// A processor caches the translations of a few thousand pages. A million connections take fifty
+/// thousand ordinary pages. So each of a packet's two look-ups would wait for a walk through page
+/// tables before it could wait for memory.
 ///
-/// To be used by a program as its `#[global_allocator]`. Threads share one map of what is free,
-/// without a lock; a packet allocates nothing.
+/// A program uses it as its `#[global_allocator]`. Threads share one map of free granules, without
+/// a lock; a packet allocates nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;
 
@@ -107,23 +106,23 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// How many granules a block takes, if it is one of ours.
+/// The number of granules of a block, if the regions hold blocks of this layout.
 fn granules(layout: Layout) -> Option<usize> {
     let is_ours = (SMALLEST..=LARGEST).contains(&layout.size()) && layout.align() <= GRANULE;
     is_ours.then(|| layout.size().div_ceil(GRANULE))
 }
 
-/// Takes so many granules.
+/// Takes `len` granules in a row.
 fn take(len: usize) -> Option<*mut u8> {
     let base = base()?;
-    // Without it where the thread is at its end.
+    // The thread-local value is gone when the thread ends.
     let from = FIRST.try_with(Cell::get).unwrap_or(0);
     let run = FREE.take(len, from).or_else(|| begin(base, len))?;
     let _ = FIRST.try_with(|first| first.set(run.region));
     Some(ptr::with_exposed_provenance_mut(base + run.region * REGION + run.first * GRANULE))
 }
 
-/// The granules of a block that was allocated with this layout, if it is one of ours.
+/// The granules of a block that was allocated with this layout, if it lies in a region.
 fn run_of(block: *mut u8, layout: Layout) -> Option<Run> {
     let len = granules(layout)?;
     let base = BASE.load(Ordering::Acquire);
@@ -137,7 +136,7 @@ fn give(run: Run) {
     let _ = FIRST.try_with(|first| first.set(first.get().min(run.region)));
 }
 
-/// Makes another region, and takes its first granules.
+/// Begins another region, and takes its first granules.
 #[cold]
 fn begin(base: usize, len: usize) -> Option<Run> {
     let region = match REFUSED.swap(0, Ordering::Relaxed) {
@@ -158,7 +157,7 @@ fn begin(base: usize, len: usize) -> Option<Run> {
     Some(FREE.open(region, len))
 }
 
-/// Where the first region begins.
+/// The address of the first region; `None` if no addresses could be reserved.
 fn base() -> Option<usize> {
     let base = match BASE.load(Ordering::Acquire) {
         0 => reserve(),
@@ -167,7 +166,7 @@ fn base() -> Option<usize> {
     (base > NO_ADDRESSES).then_some(base)
 }
 
-/// Reserves the addresses of all regions: nothing that counts as memory.
+/// Reserves the addresses of all regions, which takes no memory.
 #[cold]
 fn reserve() -> usize {
     const BYTES: usize = (REGIONS + 1) * REGION;
@@ -190,12 +189,12 @@ fn reserve() -> usize {
     }
 }
 
-/// Returns what is free to the system, wherever it lies.
+/// Returns free memory to the system, wherever it lies.
 ///
-/// glibc returns only the end of each arena by itself: after a burst, one block that is
-/// still used keeps all that is free in front of it. Other allocators are left to their
-/// own ways. It takes milliseconds, in which other threads may have to wait if they
-/// allocate: not to be called on the packet path.
+/// glibc returns only the end of each arena by itself: after a burst, one used block keeps all free
+/// memory in front of it. With other allocators this function returns only its own regions. It
+/// takes milliseconds, in which other threads may have to wait if they allocate. So the packet path
+/// must not call it.
 pub fn return_free_memory() {
     // SAFETY: it asks for a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -212,8 +211,8 @@ pub fn return_free_memory() {
     }
 }
 
-/// Returns what is free in a region. One that is used in parts is made of small pages from then
-/// on, until it is nearly full or quite empty: the kernel would make it whole again.
+/// Returns the free memory of a region. A region that is used in parts loses its huge page until it
+/// is nearly full or empty, because the kernel would fill a huge page again.
 fn return_free(start: usize, region: usize, page: usize) {
     let taken = FREE.take_all(region);
     let free = taken.len() * GRANULE;
@@ -245,11 +244,11 @@ mod tests {
         sizes.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// One test: two at once would see each other's memory.
+    /// This is one test, because two at once would see each other's memory.
     #[test]
     fn what_is_free_is_returned() {
-        // In front of something that is used; small blocks, where that is known to work, and
-        // such as lie in regions.
+        // Free blocks in front of a used one: small ones, where that is known to work, and blocks
+        // that lie in regions.
         let small = cfg!(target_env = "gnu").then_some(1500);
         for size in small.into_iter().chain([4096, 16_384]) {
             let block = || vec![1u8; size];
@@ -262,7 +261,7 @@ mod tests {
             assert!(after < before / 2, "{after} of {before} pages with blocks of {size}");
             drop(used);
         }
-        // Between what is used here and there.
+        // Free blocks between used ones.
         let blocks: Vec<_> = (0..4000).map(|at| vec![at as u8; 16_384]).collect();
         let before = resident();
         let kept: Vec<_> = blocks.into_iter().step_by(8).collect();
