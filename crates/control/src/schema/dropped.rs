@@ -3,7 +3,7 @@
 use engine::DroppedPacket;
 use serde::{Deserialize, Serialize};
 
-/// The last packets that were dropped for each reason.
+/// The last dropped packets for each reason.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RecentDrops {
     /// Schema version.
@@ -23,7 +23,7 @@ pub struct Dropped {
     pub packet: String,
     /// Its length, bytes.
     pub length: u32,
-    /// The interface that it came from.
+    /// The input interface.
     pub interface: String,
     /// Its zone.
     pub zone: u16,
