@@ -1,5 +1,5 @@
-//! `stateway bench attacks`: honest requests while somebody attacks, through the gateway and
-//! through the kernel's.
+//! `stateway bench attacks`: honest requests during an attack, through the gateway and through the
+//! kernel's.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::print::{Align, Output, Table};
 
 /// Its name on the command line.
 pub const NAME: &str = "attacks";
-/// Each attack meets each gateway so often.
+/// The number of times that each attack meets each gateway.
 const ROUNDS: usize = 3;
 
 #[derive(Clone, Copy)]
@@ -107,7 +107,7 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     out.json(&json!({ "schema": control::SCHEMA, "machine": machine, "attacks": rows }))
 }
 
-/// The median of the rounds in which anybody was served, milliseconds.
+/// The median of the rounds in which a request was served, milliseconds.
 fn median(rounds: &[Requests], of: fn(&Requests) -> Option<f64>) -> Option<f64> {
     let mut values: Vec<f64> = rounds.iter().filter_map(of).collect();
     values.sort_by(f64::total_cmp);
