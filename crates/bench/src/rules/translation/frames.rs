@@ -1,4 +1,4 @@
-//! The frames of the flows that are translated, and the world that they go through.
+//! The frames of the translated flows, and the network around the gateway.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -14,16 +14,16 @@ use crate::Error;
 
 /// The shortest frame, without frame check sequence, bytes.
 pub const LENGTH: usize = 60;
-/// A frame as it comes.
+/// A frame on its way in.
 pub type Frame = [u8; LENGTH];
 
-/// The gateway's two interfaces: whom it masquerades is behind the first.
+/// The gateway's two interfaces; it masquerades hosts behind the first.
 pub const INTERFACES: [&str; 2] = ["lan0", "wan0"];
-/// Its addresses there; the second is what it masquerades with.
+/// Its addresses there; it masquerades with the second.
 const OWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 254), MASQUERADE];
-/// What flows are from behind a masquerade.
+/// Source address of masqueraded flows.
 pub const MASQUERADE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 254);
-/// The routers that are next on each side.
+/// The next routers on each side.
 const NEXT: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 1)];
 /// Station addresses of the gateway, and of those routers (RFC 9542).
 const STATIONS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 1], [0, 0, 0x5e, 0, 0x53, 2]];
@@ -34,19 +34,19 @@ const SERVICE: u16 = 9;
 /// Payload of a datagram that fills the shortest frame, bytes.
 const PAYLOAD: usize = LENGTH - 42;
 
-/// A flow: 1024 clients, each with a port after the other, to 64 servers.
+/// A flow: 1024 clients, which use one port after the other, and 61 servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow(pub u32);
 
 impl Flow {
-    /// Address and port of the client, of the network for benchmarks (RFC 2544).
+    /// Address and port of the client, from the network for benchmarks (RFC 2544).
     pub fn client(self) -> (Ipv4Addr, u16) {
         let Self(number) = self;
         let host = 1 + (number & 0x3ff);
         (Ipv4Addr::new(198, 18, (host >> 8) as u8, host as u8), 1024 + (number >> 10) as u16)
     }
 
-    /// Those of the server.
+    /// Address and port of the server.
     pub fn server(self) -> (Ipv4Addr, u16) {
         (Ipv4Addr::new(203, 0, 113, 1 + (self.0 % 61) as u8), SERVICE)
     }
@@ -63,7 +63,7 @@ impl Flow {
         self.segment(TcpFlags::SYN, 0)
     }
 
-    /// The segment by which the client gives up what it has opened.
+    /// The segment by which the client gives up the connection.
     pub fn reset(self) -> Result<Frame, Error> {
         self.segment(TcpFlags::RST, 1)
     }
@@ -98,13 +98,13 @@ pub fn headers(frame: &[u8]) -> Result<Network, Error> {
     dissected.ok_or_else(|| wrong("a frame holds no whole packet".to_owned()))
 }
 
-/// What the server answers to a request as it has come to it.
+/// The server's answer to a request that it has received.
 pub fn answer(request: &[u8]) -> Result<Frame, Error> {
     let mut frame: Frame =
         request.try_into().map_err(|_| wrong("a frame has another length".to_owned()))?;
     frame[..6].copy_from_slice(&STATIONS[1]);
     frame[6..12].copy_from_slice(&PEERS[1]);
-    // Sums do not look at the order of what they sum up.
+    // A checksum does not depend on the order of its words.
     for (a, b, length) in [(26, 30, 4), (34, 36, 2)] {
         for at in 0..length {
             frame.swap(a + at, b + at);
@@ -113,8 +113,8 @@ pub fn answer(request: &[u8]) -> Result<Frame, Error> {
     Ok(frame)
 }
 
-/// The flow of a datagram on its way through the gateway, if it has the ends that it should
-/// have behind it, and right checksums.
+/// The flow of a datagram that has left the gateway. Fails unless its addresses, ports and
+/// checksums are right.
 pub fn checked(frame: &[u8], is_answer: bool, source: Option<Ipv4Addr>) -> Result<Flow, Error> {
     let network = headers(frame)?;
     let number = frame.get(42..46).and_then(|bytes| bytes.try_into().ok());
@@ -127,7 +127,7 @@ pub fn checked(frame: &[u8], is_answer: bool, source: Option<Ipv4Addr>) -> Resul
     };
     let named = |(address, port): (Ipv4Addr, u16)| (IpAddr::V4(address), port);
     let (client, server) = (flow.client(), flow.server());
-    // Which port a masquerade gives is its own business.
+    // The masquerade is free to choose the port.
     let left = source.map_or(client, |source| (source, ports.0));
     let expected =
         if is_answer { [named(server), named(client)] } else { [named(left), named(server)] };
@@ -138,8 +138,8 @@ pub fn checked(frame: &[u8], is_answer: bool, source: Option<Ipv4Addr>) -> Resul
     }
 }
 
-/// What a kernel would say of routes and neighbours: on each side a router, behind which the
-/// clients and the servers are.
+/// The kernel's routes and neighbours: a router on each side, behind which the clients and the
+/// servers are.
 pub fn kernel() -> Result<Picture, Error> {
     let network = |address: Ipv4Addr, length| {
         let network = Ipv4Net::new(address, length);
@@ -170,8 +170,8 @@ pub fn kernel() -> Result<Picture, Error> {
     Ok(picture)
 }
 
-/// A ruleset as it is common on such a gateway, as `nft -j list ruleset` prints it: what belongs
-/// to a connection may pass, what is invalid may not, and only clients may open anything.
+/// A usual ruleset of such a gateway, as `nft -j list ruleset` prints it. Packets of a connection
+/// pass, invalid ones do not, and only clients may open connections.
 pub fn ruleset(masquerades: bool) -> Value {
     let state = |states: Value, verdict: &str| {
         rule(

@@ -1,4 +1,4 @@
-//! Workers of the gateway, from the queue that a frame comes from to the one that it leaves by.
+//! Workers of the gateway, from a frame's input queue to its output queue.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use super::{LAG, wrong};
 use crate::Error;
 use crate::measure::Work;
 
-/// What is asked of the gateway.
+/// The work of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// It routes and tracks.
     NoRules,
-    /// It judges by rules as well.
+    /// It also judges by rules.
     Rules,
-    /// It masquerades besides.
+    /// It also masquerades.
     Masquerade,
 }
 
@@ -36,7 +36,7 @@ impl Case {
     }
 }
 
-/// A port of one worker: what comes in by it, and what has left.
+/// A port of one worker: the frames that come in by it, and those that have left.
 #[derive(Clone, Default)]
 struct Line(Arc<Mutex<Tape>>);
 
@@ -44,10 +44,10 @@ struct Line(Arc<Mutex<Tape>>);
 struct Tape {
     frames: Arc<Vec<frames::Frame>>,
     at: usize,
-    /// Frames that are still to come.
+    /// Number of frames that are still to come.
     left: usize,
     sent: u64,
-    /// What has left, if it is wanted.
+    /// The frames that have left, if they are wanted.
     kept: Option<Vec<Vec<u8>>>,
 }
 
@@ -56,7 +56,7 @@ impl Line {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has these frames come, one after the other, so many in all.
+    /// Lets these frames come in turn, `count` frames in all.
     fn play(&self, frames: Vec<frames::Frame>, count: usize) {
         let mut tape = self.lock();
         let left = if frames.is_empty() { 0 } else { count };
@@ -123,11 +123,11 @@ impl PortOpener for Lines {
 /// One worker between two ports.
 pub struct Gateway {
     worker: Unthreaded,
-    /// Towards the clients, and towards the servers.
+    /// The port towards the clients, and the one towards the servers.
     lines: [Line; 2],
-    /// Frames that are one unit of work.
+    /// Frames of one unit of work.
     frames_each: u64,
-    /// Connections that there have to be at any time, and how many more there may be.
+    /// The least number of connections at any time, and how many more there may be.
     connections: (usize, usize),
 }
 
@@ -156,8 +156,7 @@ impl Gateway {
         Ok(workers.into_iter().zip(lines).map(gateway).collect())
     }
 
-    /// Workers whose flows, so many in all, are established: requests and answers come without
-    /// end.
+    /// Workers with `flows` established flows in all: requests and answers come without end.
     pub fn established(case: Case, workers: usize, flows: u32) -> Result<Vec<Self>, Error> {
         let source = (case == Case::Masquerade).then_some(frames::MASQUERADE);
         let mut crew = Self::crew(case, workers)?;
@@ -178,7 +177,7 @@ impl Gateway {
         Ok(crew)
     }
 
-    /// Workers whose clients open connections, of so many flows, and give each up when
+    /// Workers whose clients open connections of `flows` flows in all, and give each up after
     /// [`LAG`] others were opened.
     pub fn churning(case: Case, workers: usize, flows: u32) -> Result<Vec<Self>, Error> {
         let mut crew = Self::crew(case, workers)?;
@@ -194,7 +193,7 @@ impl Gateway {
         Ok(crew)
     }
 
-    /// Those of so many flows that are this worker's, by their first frames.
+    /// Those of `flows` flows that belong to this worker, with their first frames.
     fn own(
         &self,
         flows: u32,
@@ -209,7 +208,7 @@ impl Gateway {
         Ok(own)
     }
 
-    /// Has frames come in by a port, and returns what has left by the other.
+    /// Lets frames come in by a port, and returns the frames that have left by the other.
     fn pass(&mut self, port: usize, frames: &[frames::Frame]) -> Result<Vec<Vec<u8>>, Error> {
         self.lines[port].play(frames.to_vec(), frames.len());
         self.lines[1 - port].lock().kept = Some(Vec::new());
@@ -223,7 +222,7 @@ impl Gateway {
         }
     }
 
-    /// Everything came out, and no connection was forgotten on the way.
+    /// Checks that everything came out, and that no connection was lost on the way.
     ///
     /// # Errors
     /// [`Error::Wrong`].

@@ -1,9 +1,9 @@
-//! Translating addresses: by the gateway as a whole, and by its tables beside one table that
-//! all threads share.
+//! Translates addresses: by the gateway as a whole, and by its tables beside one table that all
+//! threads share.
 //!
-//! Frames are the shortest there are. *Established* are UDP flows, requests and answers by
-//! turns; the answers are for the ports that were chosen. *Opened and deleted* is a SYN, and an
-//! RST after [`LAG`] other connections were opened; both count as one.
+//! Frames have the shortest length. *Established* are UDP flows with requests and answers by turns;
+//! the answers go to the chosen ports. *Opened and deleted* is a SYN, and an RST after [`LAG`]
+//! other connections were opened; both count as one.
 
 mod frames;
 mod gateway;
@@ -17,14 +17,14 @@ use self::tables::{Design, Lane};
 use crate::measure::{Schedule, Turn, Work, rounds, turn};
 use crate::{Error, Options};
 
-/// Flows that are established: those of the measurement with real links.
+/// Number of established flows, as in the measurement with real links.
 const ESTABLISHED: u32 = 1024;
-/// Flows that are opened, one after the other.
+/// Number of flows that are opened in turn.
 const OPENED: u32 = 1 << 16;
 /// Connections that each worker has open meanwhile.
 const LAG: usize = 4096;
 
-/// What one kind of traffic came to.
+/// The rounds of a variant with one kind of traffic.
 pub struct Measured {
     traffic: Traffic,
     what: &'static str,
@@ -33,7 +33,7 @@ pub struct Measured {
     turns: Vec<Turn>,
 }
 
-/// Who sends.
+/// The kind of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     Established,
@@ -54,8 +54,7 @@ fn wrong(problem: String) -> Error {
     Error::Wrong { benchmark: "translation", problem }
 }
 
-/// Each flow is opened in its turn, and behind it the one is ended that was opened [`LAG`]
-/// before.
+/// Opens each flow in turn, and behind it ends the one that was opened [`LAG`] flows before.
 fn churn(flows: &[Flow]) -> Result<Vec<frames::Frame>, Error> {
     let count = flows.len();
     if count <= LAG {
@@ -68,7 +67,7 @@ fn churn(flows: &[Flow]) -> Result<Vec<frames::Frame>, Error> {
     Ok((0..count).map(pair).collect::<Result<Vec<_>, Error>>()?.concat())
 }
 
-/// A variant with the workers that do it.
+/// A variant with its workers.
 enum Crew {
     Gateway(Vec<Gateway>),
     Tables(Vec<Lane>),
@@ -133,15 +132,15 @@ pub fn run(options: Options, cpus: &[usize]) -> Result<Vec<Measured>, Error> {
 }
 
 impl Measured {
-    /// The rounds.
+    /// Its rounds.
     pub fn turns(&self) -> &[Turn] {
         &self.turns
     }
 }
 
-/// Has one worker translate at least so many `units` of traffic, packets of established flows
-/// or connections that are opened, as the variant called `what` in the report does. Nothing is
-/// measured here.
+/// Lets one worker translate at least `units` units of traffic, as the variant called `what` in the
+/// report does. A unit is a packet of an established flow, or a connection that is opened. Measures
+/// nothing.
 ///
 /// # Errors
 /// [`Error::Wrong`] when a packet was not translated as it should be, or there is no such
