@@ -121,9 +121,9 @@ fn zones_that_do_not_fit_are_refused_as_a_whole() {
     zone 6: vlans: 4095 is not allowed; allowed: a whole number from 0 to 4094
     zone 6: max_connections: 0 is not allowed; allowed: a whole number from 1 to 4294967296
     zone 0 is what no other takes; give a number from 1
-    zone 6: interfaces: an interface appears twice
+    zone 6: interfaces: an interface is there twice
     zone 6: vlans: names no VLAN; leave it out for all
-    zone 6: vlans: 1 appears twice
+    zone 6: vlans: 1 is there twice
     "two words" can not name a policy; allowed: 1 to 63 characters without blank
     there may be 1024 zones at most
     "#);
