@@ -197,13 +197,14 @@ fn rules_that_translate_are_exchanged_and_no_flow_notices() {
     });
 }
 
-/// The ruleset with so many elements in its set, of which none is a host's; another every time.
+/// The ruleset with so many elements in its set. None is the address of a host, and each `change`
+/// gives other elements.
 fn with_elements(printed: &str, count: u32, change: u32) -> String {
     let mut document: Value = serde_json::from_str(printed).expect("nft prints JSON");
     let objects = document["nftables"].as_array_mut().expect("a list of objects");
     let set = objects.iter_mut().find_map(|object| object.get_mut("set")).expect("a set");
     let address = |number: u32| {
-        // Of the network for benchmarks (RFC 2544).
+        // From the network for benchmarks (RFC 2544).
         std::net::Ipv4Addr::from(0xc612_0000 + number).to_string()
     };
     let elements = (0..count).map(|number| Value::from(address(number + change)));

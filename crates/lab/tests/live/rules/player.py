@@ -25,14 +25,14 @@ import sys
 import time
 
 ETH_P_ALL = 3
-# For experiments (IEEE Std 802): the kernel forwards none of it.
+# An experimental EtherType (IEEE Std 802). The kernel does not forward it.
 ETH_P_MARK = 0x88B5
-# How long such a frame may take, seconds.
+# The time in seconds that a mark may take.
 PATIENCE = 5
 SIDES = ("client", "server")
-# Rules of which nft says that their parts exclude each other are left out.
+# Messages of nft about rules whose parts exclude each other; such rules are left out.
 EXCLUDED = ("conflicting protocols", "you cannot use tcp reset", "incompatible icmp match")
-# A frame's sequence numbers are its own number times this, and a little.
+# The factor from a frame's number to its sequence numbers, which are at most a little larger.
 NUMBERED = 100_000
 MAC = bytes.fromhex("02005e005301")
 
@@ -233,7 +233,7 @@ def load(nft, rules):
         works, said = done or (False, "nft aborts")
         if works:
             return "\n".join(lines)
-        # Lines count from 1, and one is in front of all.
+        # Lines count from 1, and the first is not one of these.
         told = re.findall(rf"^{re.escape(nft.file)}:(\d+):(.*)$", said, re.MULTILINE)
         excluded = {int(number) - 2 for number, what in told if any(it in what for it in EXCLUDED)}
         if not excluded:
@@ -259,7 +259,7 @@ def forget():
 
 
 def main():
-    # One CPU, so that no frame overtakes another.
+    # One CPU keeps frames in order.
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [allowed[int(sys.argv[1]) % len(allowed)]])
     nft = Nft(sys.argv[2] + ".nft")

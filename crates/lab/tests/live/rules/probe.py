@@ -16,7 +16,7 @@ import time
 TCP_PORTS = [22, 23, 24, 25, 80, 81, 443, 8080]
 UDP_PORTS = [53, 54, 5000, 5001]
 ETH_P_ALL = 3
-# How long answers are waited for, seconds: of all ports together.
+# The time in seconds to wait for the answers of all ports together.
 PATIENCE = 1.2
 
 

@@ -30,7 +30,7 @@ CT_NEW, CT_GET = 0x100, 0x101
 LOG_CONFIG = 0x401
 ERROR = 2
 NESTED = 0x8000
-# How long a frame may take through the namespace, seconds.
+# The time in seconds that a frame may take through the namespace.
 PATIENCE = 2
 
 
@@ -99,7 +99,7 @@ class Table:
         source, status, timeout, state = "-", 0, 0, "-"
         for kind, start, end in attributes(answer, 20, len(answer)):
             if kind == 1:
-                # The first attribute of the first: addresses, of which the source is first.
+                # The first nested attribute holds the addresses, with the source first.
                 length = 4 if flow.family == socket.AF_INET else 16
                 source = socket.inet_ntop(flow.family, answer[start + 8:start + 8 + length])
             elif kind == 3:
@@ -180,7 +180,7 @@ def microseconds():
 
 
 def main():
-    # One CPU, so that no frame overtakes another.
+    # One CPU keeps frames in order.
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     table, log, cables, flows, told = Table(), Log(), Cables(), [], []
     log.read()
