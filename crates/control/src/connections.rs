@@ -1,8 +1,7 @@
 //! Connections to the control socket: a bounded number, none of which keeps others out.
 //!
-//! A connection carries one request. When all places are taken, one connection gives way to a new
-//! one. It is the one that has kept the gateway waiting longest, either for its request or to read
-//! its answer.
+//! A connection carries one request. When all places are taken, a new connection evicts one: the
+//! one that has kept the gateway waiting longest, either for its request or to read its answer.
 
 use std::io;
 use std::pin::Pin;
@@ -20,9 +19,9 @@ const MAX_CONNECTIONS: usize = 64;
 /// At most one in so many of the process's descriptors is for connections. The others stay free for
 /// interfaces, routes and programs, however many clients connect.
 const SHARE: u64 = 4;
-/// Time after which a reader that takes nothing of its answer gives way to others.
+/// The time after which a reader that takes nothing of its answer may be evicted.
 const READER_PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two looks for a connection that gives way.
+/// The time between two checks for a connection to evict.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// All connections.
@@ -124,7 +123,7 @@ impl Connection {
         *self.turn() = Turn::Gateway;
     }
 
-    /// Waits until this connection has to give way.
+    /// Waits until this connection is evicted.
     pub async fn gives_way(&self) {
         self.gives_way.notified().await;
     }

@@ -34,7 +34,7 @@
 //!
 //! All calls into the gateway happen on threads of their own, so a slow reader holds up no other
 //! client. A connection carries one request. There are at most 64 connections at the same time, and
-//! 16 streams. The client that keeps the gateway waiting longest gives way to others.
+//! 16 streams. A new client evicts the one that has kept the gateway waiting longest.
 
 mod client;
 mod connections;

@@ -171,7 +171,7 @@ pub enum QueryError {
         key: &'static str,
         /// The value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
     /// A label that does not exist.

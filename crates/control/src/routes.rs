@@ -35,7 +35,7 @@ const EVENTS_AHEAD: usize = 16 * 1024;
 /// Time between two checks of an event stream whether it still has a reader.
 const EVENT_WAIT: Duration = Duration::from_millis(100);
 
-/// Longest time until the thread of a reader that gives way ends.
+/// The longest time until the thread of an evicted reader ends.
 const TO_LEAVE: Duration = Duration::from_secs(1);
 
 /// Shortest time between two rounds of the balancer, milliseconds.
@@ -410,7 +410,7 @@ async fn stream(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
 }
 
-/// Takes a place among the streams. If there is none, stalled readers give way.
+/// Takes a place among the streams. If there is none, stalled readers are evicted.
 async fn permit_for_stream(shared: &Shared) -> Result<OwnedSemaphorePermit, Refused> {
     let permit = || shared.streams.clone().acquire_owned();
     // The first attempt does not wait; the next ones wait until a stalled reader has left.

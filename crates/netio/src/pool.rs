@@ -19,7 +19,7 @@ const SIZES: [usize; 10] =
 const SMALL: usize = 4;
 /// Place of large buffers in [`SIZES`].
 const LARGE: usize = SIZES.len() - 1;
-/// A trim frees one in so many of the buffers that nobody has needed for a while.
+/// A trim frees one in this many of the buffers that have not been used since the trim before.
 const TRIMMED: usize = 8;
 
 /// The free buffers of one worker. Most frames fit a small buffer. Only super-packets and jumbo
@@ -162,7 +162,7 @@ impl FramePool {
         }
     }
 
-    /// Frees an eighth of the buffers that nobody has needed since the last call. So the memory of
+    /// Frees an eighth of the buffers that have not been used since the last call. So the memory of
     /// a burst goes little by little, and steady traffic keeps its buffers. Returns how many more
     /// bytes this pool has allocated than freed since it was made. The number is negative if the
     /// pool frees buffers that others allocated.
@@ -272,7 +272,7 @@ mod tests {
                 batch.into_iter().for_each(|frame| pool.give_back(frame));
             }
             let left = pool.trim();
-            assert!(left >= bytes(100), "what is used stays");
+            assert!(left >= bytes(100), "used memory stays");
             assert!(second < 10 || left < bytes(4096 / 3), "{left} after {second}");
         }
         assert_eq!(pool.trim(), bytes(87), "an eighth of those that nobody asked for");

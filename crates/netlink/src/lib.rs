@@ -30,8 +30,8 @@ pub struct Picture {
     /// Rules and routes that are left out because Stateway does not support them, each with the
     /// reason.
     pub unsupported: BTreeSet<String>,
-    /// How often more changed at once than the kernel keeps news of (netlink(7), ENOBUFS). Each
-    /// time, everything was listed again.
+    /// How many times more changed at once than the kernel's queue of notifications holds
+    /// (netlink(7), ENOBUFS). Each time, everything was listed again.
     pub overruns: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Tables of nf_tables that this process owns.
 //!
-//! A table with an owner belongs to a netlink socket (flag `owner` of nft(8), Linux 5.12). Nobody
-//! else can change or delete it. The kernel deletes it when the socket closes, however the process
-//! ends. So the table depends on no other process, and leaves nothing behind.
+//! A table with an owner belongs to a netlink socket (flag `owner` of nft(8), Linux 5.12). No other
+//! process can change or delete it. The kernel deletes it when the socket closes, however the
+//! process ends. So the table depends on no other process, and leaves nothing behind.
 //!
 //! A [`Table`] describes a table; [`Owner`] makes it in the kernel. This module has only the parts
 //! of nf_tables that the gateway needs.

@@ -1,5 +1,5 @@
 //! Standard error. While a gateway runs, no thread waits for the reader of standard error. A log
-//! pipe that nobody empties, or a full disk, costs lines and nothing else.
+//! pipe without a reader, or a full disk, costs lines and nothing else.
 //!
 //! Lines go into a queue of bounded size, and a thread of its own writes them. Lines that do not
 //! fit are lost and counted, and the log says so when it goes on.

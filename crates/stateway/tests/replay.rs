@@ -416,7 +416,7 @@ fn a_full_disk_is_told() {
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["packets"], &report["passed"]), (&29.into(), &27.into()));
-    assert_eq!(report["written"], 0, "what passed is not what was written");
+    assert_eq!(report["written"], 0, "packets passed but were not written");
     let problem = "/dev/full: packet 1: can not be written: No space left on device";
     assert!(report["output_problem"].as_str().unwrap().starts_with(problem), "{report}");
     assert!(stderr(&output).contains(problem), "{}", stderr(&output));

@@ -15,10 +15,10 @@ pub const SENDERS: u32 = 128;
 const ORDERS: usize = 16;
 /// Time of one fragment on a full link of 10 Gbit/s.
 const SPACING: Duration = Duration::from_nanos(1230);
-/// Of this many fragments, ...
+/// The period of losses, in fragments.
 const LOSS_PERIOD: u64 = 3200;
-/// ... so many in a row are lost before they arrive, as in a receive ring that is full for a
-/// moment.
+/// This many fragments in a row of each period are lost before they arrive, as in a receive ring
+/// that is full for a moment.
 const LOSS_RUN: u64 = 16;
 
 /// The arrivals at one worker, for ever. They do not depend on the design.

@@ -39,8 +39,8 @@ pub struct Status {
     /// Time between two rounds of the balancer, milliseconds; `null` if it is off.
     #[serde(default)]
     pub balance_interval_ms: Option<u64>,
-    /// How many times more routes changed at once than the kernel keeps news of, so that a router
-    /// listed all routes again.
+    /// How many times more routes changed at once than the kernel's queue of notifications holds.
+    /// Each time, a router listed all routes again.
     #[serde(default)]
     pub route_overruns: u64,
     /// Counters of all workers together, including removed workers.

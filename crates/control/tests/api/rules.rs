@@ -63,7 +63,7 @@ fn a_ruleset_is_loaded_and_listed_with_what_it_has_done() {
         }
     };
     assert_eq!(known, json!(["198.18.0.0"]));
-    assert_eq!(running.connections(), 0, "what is dropped leaves no connection");
+    assert_eq!(running.connections(), 0, "a dropped packet leaves no connection");
 
     let question = AskRules { packet: "udp 192.0.2.1 192.0.2.2:53 in lan0 out wan0".into() };
     let told: Explanation = running.client.post("/v1/rules/explain", &question).unwrap();

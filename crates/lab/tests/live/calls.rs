@@ -125,7 +125,7 @@ fn expected_in_a_call(lab: &Lab, family: Family, listing: &Program) -> Result<Ve
     answering.wait_for_port(Transport::Udp, 5060)?;
     let mut call = calling(lab, family, "u1").args(["-d", "9000"]).spawn()?;
     let mut lines = Vec::new();
-    call.wait_for("what both ends announce", || {
+    call.wait_for("the announcements of both ends", || {
         let text = listing.clone().check()?;
         let names = |line: &str| {
             let (_, line) = line.trim_start().split_once(' ').unwrap_or_default();

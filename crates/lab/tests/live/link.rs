@@ -214,9 +214,9 @@ fn only_what_is_allowed(probes: &[Probe], routed: bool) -> Result<BTreeSet<u16>>
         let strangers = numbers.difference(&allowed).map(|number| &probes[usize::from(*number)]);
         strangers.map(|it| format!("{:?} in {:02x?}", it.question, it.link)).collect::<Vec<_>>()
     };
-    assert_eq!(tell(&seen.answered), [""; 0], "what the rules refuse was answered");
-    assert_eq!(tell(&seen.arrived), [""; 0], "what the rules refuse got there");
-    assert_eq!(seen.arrived, allowed, "what they allow got there");
+    assert_eq!(tell(&seen.answered), [""; 0], "refused packets were answered");
+    assert_eq!(tell(&seen.arrived), [""; 0], "refused packets arrived");
+    assert_eq!(seen.arrived, allowed, "allowed packets arrived");
     stop_cleanly(&mut lab)?;
     Ok(seen.answered)
 }

@@ -92,7 +92,7 @@ def ask(name, text, port, address):
         s.sendto(text, (address, int(port)))
         while True:
             said.append(s.recv(100))
-            # Somebody else may answer too.
+            # Another program may answer too.
             s.settimeout(0.1)
     except OSError:
         return said

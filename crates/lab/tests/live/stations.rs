@@ -75,7 +75,7 @@ fn what_honest_hosts_say_is_not_flooded_to_who_makes_up_stations() {
         };
         let heard = frames(heard)?;
         let theirs = heard.iter().filter(is_theirs).count();
-        assert_eq!(theirs, 0, "what the two say to each other");
+        assert_eq!(theirs, 0, "frames between the two hosts");
         assert!(heard.iter().any(|frame| frame[..6] == [0xff; 6]), "it hears who asks everybody");
         assert_eq!(ping(server.program("ping"), "192.0.2.1".parse().unwrap(), 5)?.received, 5);
         let output = stateway.stop()?;

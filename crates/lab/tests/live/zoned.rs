@@ -221,7 +221,7 @@ fn both_are_served(lab: &Lab, tenant: &Namespace, tries: &str) -> Result<()> {
     thread::scope(|scope| {
         let other = scope.spawn(|| asks(tenant, "the second"));
         asks(lab.client(), "the first")?;
-        other.join().expect("what it asserts holds")
+        other.join().expect("its assertions hold")
     })
 }
 
@@ -243,7 +243,7 @@ fn both_get_files(lab: &Lab, tenant: &Namespace) -> Result<()> {
         for (options, _) in modes(Family::V4) {
             assert!(files.download(lab, options)?, "the first, {options:?}");
         }
-        other.join().expect("what it asserts holds")
+        other.join().expect("its assertions hold")
     })
 }
 

@@ -93,10 +93,10 @@ impl Messages {
             message.msg_hdr.msg_control = std::ptr::from_mut(&mut slot.control).cast();
             message.msg_hdr.msg_controllen = size_of::<AuxiliaryMessage>();
         }
-        // SAFETY: the first `wanted` messages point to pieces and control messages
-        // that live in `pieces` and `self.slots` through the call and are used by
-        // nothing else meanwhile; each length is that of what is pointed to. Any
-        // bytes are valid in a header, a buffer and a control message.
+        // SAFETY: the first `wanted` messages point to pieces and control messages that live in
+        // `pieces` and `self.slots` through the call, and nothing else uses them meanwhile. Each
+        // length is that of the memory that its pointer points to. Any bytes are valid in a header,
+        // a buffer and a control message.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),

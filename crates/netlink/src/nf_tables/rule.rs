@@ -196,8 +196,8 @@ enum Condition {
     In(Vec<(u128, u128)>),
     /// The value is none of these.
     NotIn(Vec<u128>),
-    /// Of the bits `of`, exactly the bits `are` are set; with `is_so` false, any other combination
-    /// is.
+    /// The bits `are` are set among the bits `of`, and no others. With `is_so` false, the condition
+    /// is the opposite.
     Bits { of: u128, are: u128, is_so: bool },
 }
 
@@ -244,12 +244,12 @@ impl Match {
         Self { field, condition: Condition::NotIn(values.into_iter().collect()) }
     }
 
-    /// Of the bits `of`, exactly `bits` are set in the field.
+    /// Exactly `bits` are set among the bits `of` of the field.
     pub fn bits(field: Field, of: u128, bits: u128) -> Self {
         Self { field, condition: Condition::Bits { of, are: bits, is_so: true } }
     }
 
-    /// Of the bits `of`, another combination than `bits` is set in the field.
+    /// Another combination than `bits` is set among the bits `of` of the field.
     pub fn other_bits(field: Field, of: u128, bits: u128) -> Self {
         Self { field, condition: Condition::Bits { of, are: bits, is_so: false } }
     }

@@ -101,22 +101,22 @@ fn reply(talk: &mut Talk) -> String {
 }
 
 /// The kernel does not check this.
-const HEAD: &str = "a reply says first that it is one";
+const HEAD: &str = "a reply begins with the word for a reply";
 /// The kernel accepts the streams anywhere in the reply.
-const LINE: &str = "the streams stand on a line of their own";
+const LINE: &str = "the streams have a separate line";
 /// The kernel finds names inside words.
-const WORDS: &str = "the names of streams are words, with any number of blanks between";
+const WORDS: &str = "the names of streams are whole words, with any number of blanks between";
 /// The kernel takes the first five digits and their low bits.
 const NUMBERS: &str = "ports have 16 bits";
 /// The kernel searches the names in its own order, and stops at the first one without a port.
-const REST: &str = "a stream without a port does not keep from those behind it";
-const END: &str = "the line of the streams may be the last, without an end";
+const REST: &str = "a stream without a port does not hide those behind it";
+const END: &str = "the line of the streams may be the last, without a line end";
 
-const PRIVILEGED: &str = "nobody is expected at a port below 1024";
+const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 
 /// The kernel removes expectations in the order of their names. This is so rare that no seed of the
 /// usual run shows it.
-const ORDER: &str = "of more than four streams the first in the line give way";
+const ORDER: &str = "more than four streams displace the first in the line";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let last = told.last()?;

@@ -123,12 +123,12 @@ fn honest_line(talk: &mut Talk, from: Side) -> Vec<u8> {
 /// The kernel reads only its start.
 const INSIDE: &str = "a line may start inside a segment";
 /// The kernel drops a command that it can not read. We leave that to the server.
-const REFUSED: &str = "a command with a mistake is for its receiver to refuse";
+const REFUSED: &str = "the receiver refuses a malformed command";
 
 /// The kernel reads commands whatever was said first, and by whichever end.
-const BEGIN: &str = "commands count behind a greeting and a first command of FTP only";
-const ASKED: &str = "a reply counts that was asked for, once, and not inside of another";
-const PRIVILEGED: &str = "nobody is expected at a port below 1024";
+const BEGIN: &str = "commands count only after a greeting and a first command of FTP";
+const ASKED: &str = "a reply counts only once, after a request, and not inside another";
+const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 
 /// This is so rare that no seed of the usual run shows it.
 const BYTES: &str = "the numbers of PORT and 227 are bytes; the kernel takes larger ones";

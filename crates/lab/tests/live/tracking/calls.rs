@@ -174,15 +174,15 @@ impl Call<'_> {
 /// The kernel also reads texts that are nearly messages.
 const FORM: &str = "a message is of version 2.0, and its lines end with CR and LF";
 /// The kernel drops the packet.
-const PORT: &str = "a port below 1024 announces nothing, and is for the receiver to refuse";
+const PORT: &str = "a port below 1024 announces nothing, and the receiver refuses it";
 
 /// The kernel ends the registration at the request, or takes a request without a time for its end.
 /// This is so rare that no seed of the usual run shows it.
-const STANDS: &str = "how long a registration stands is for its confirmation to say";
+const STANDS: &str = "the confirmation sets the duration of a registration";
 /// The kernel withdraws the announcements since then at once. This is as rare.
-const ENDED: &str = "what is refused after a BYE belongs to no INVITE any more";
+const ENDED: &str = "a refusal after a BYE belongs to no INVITE";
 /// The kernel accepts an answer from any sender that repeats the number. This is as rare.
-const REGISTRAR: &str = "only who was asked answers a registration";
+const REGISTRAR: &str = "only the host that was asked answers a registration";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, log, .. } = told.last()?;

@@ -133,11 +133,11 @@ fn gre(random: &mut Random, key: Option<u32>) -> Vec<u8> {
 
 /// The checksum of UDP-Lite covers its own protocol number (RFC 3828 section 3.2). The kernel's
 /// tracker uses that of UDP and finds every checksum wrong.
-const LITE: &str = "the checksum of UDP-Lite is over its own protocol number";
+const LITE: &str = "the checksum of UDP-Lite covers its own protocol number";
 /// The kernel requires a checksum even if it does not verify any.
 const UNVERIFIED: &str = "UDP-Lite without a checksum is tracked if none is verified";
 /// The kernel has one entry for all tunnels between two hosts.
-const KEYS: &str = "each key of GRE is a flow of its own";
+const KEYS: &str = "each GRE key is a separate flow";
 
 /// The protocol, and the offset of its header.
 fn place(frame: &[u8]) -> (u8, usize) {

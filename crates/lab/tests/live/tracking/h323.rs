@@ -180,16 +180,16 @@ pub fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// The kernel reads the messages of both ends at once.
-const FIRST: &str = "who has opened the connection speaks first";
+const FIRST: &str = "the opener of the connection speaks first";
 /// The kernel stops at additions that it does not know, even absent ones.
-const ADDITIONS: &str = "additions of later versions are passed over";
+const ADDITIONS: &str = "additions of later versions are skipped";
 /// The kernel reads on.
-const OTHERS: &str = "what is behind tokens of H.235, or for networks other than IP, is not read";
+const OTHERS: &str = "parts behind H.235 tokens or for other networks than IP are not read";
 /// The kernel takes each segment for whole messages, or for the header of one.
 const PIECES: &str = "messages may begin and end anywhere in segments";
 
 /// The kernel drops the second. This is so rare that no seed of the usual run shows it.
-const AGAIN: &str = "one place may be announced on two connections";
+const AGAIN: &str = "two connections may announce the same address and port";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let last = told.last()?;

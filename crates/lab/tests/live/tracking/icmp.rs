@@ -211,11 +211,11 @@ fn error(random: &mut Random, ends: &Ends, about: &[u8], from: Side) -> Step {
 }
 
 /// The kernel checks neither the version nor the length of a quoted header.
-const QUOTED: &str = "a quoted header has a version and a length that can be";
+const QUOTED: &str = "a quoted header has a valid version and length";
 /// The kernel has one entry for all tunnels between two hosts.
-const KEY: &str = "a quote of GRE reaches to the key";
+const KEY: &str = "a quote of GRE has to include the key";
 /// RFC 4286 section 5 has three messages. The kernel knows two of them.
-const TERMINATION: &str = "a multicast router's termination is talk on the link, too";
+const TERMINATION: &str = "a multicast router's termination also stays on the link";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { frame, ours, .. } = told.last()?;

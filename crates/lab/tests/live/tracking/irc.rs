@@ -118,21 +118,21 @@ fn offer(talk: &mut Talk) -> String {
 }
 
 /// The kernel reads offers whatever the client sent before.
-const REGISTERED: &str = "offers count of a client that has begun with who it is";
-const PRIVILEGED: &str = "nobody is expected at a port below 1024";
+const REGISTERED: &str = "offers count only from a client that has registered";
+const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 /// The kernel takes each segment for a line.
 const LINES: &str = "a line may begin inside a segment, and end in another";
 const PREFIX: &str = "a line may begin with the name of its sender";
 /// The kernel looks for them only at the start of the text.
-const TEXT: &str = "requests of clients to each other may stand behind text";
+const TEXT: &str = "requests between clients may follow text";
 const KIND: &str = "the kind of an offer may be in lower case";
 /// The kernel takes the text between the next two blanks for the name.
-const BLANKS: &str = "several blanks are as one, and in quotes they belong to a name";
+const BLANKS: &str = "several blanks count as one, and in quotes they belong to a name";
 /// The kernel takes the low bits.
 const NUMBERS: &str = "addresses have 32 bits and ports 16";
 
 /// The kernel drops the second offer. This is so rare that no seed of the usual run shows it.
-const AGAIN: &str = "a client may offer the same port by way of two servers";
+const AGAIN: &str = "a client may offer the same port through two servers";
 /// The kernel accepts any number of offers in a line. This is rare as well.
 const ONE: &str = "a line has one offer";
 

@@ -206,13 +206,13 @@ impl Talk<'_> {
 /// Segments of a stream need not end where messages end.
 const SEGMENTS: &str = "messages may begin and end anywhere in segments";
 /// The kernel takes the opener of the control connection for the PNS.
-const ROLES: &str = "who is the PNS is what the messages say, and both may stop";
+const ROLES: &str = "the messages show which end is the PNS, and both may stop";
 /// The kernel knows only the last call and applies all messages to it.
-const SEVERAL: &str = "a control connection has calls of several ids";
+const SEVERAL: &str = "a control connection carries calls with several ids";
 
 /// The kernel applies every notice to the last call that it knows. This is so rare that no seed of
 /// the usual run shows it.
-const UNANSWERED: &str = "what was asked for ends with the session, and not with another call";
+const UNANSWERED: &str = "a requested call ends with the session, and not with another call";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let messages: Vec<(Side, Vec<u8>)> = told

@@ -131,7 +131,7 @@ fn ours(questions: &[Question]) -> Expected {
 
 /// The kernel expects answers from the network of its host, and only to questions for that network.
 /// A bridge knows no network.
-const NETWORK: &str = "whoever is asked may answer, of whatever network";
+const NETWORK: &str = "every host that is asked may answer, whatever its network";
 
 /// Compares the kernel's expectations with ours.
 pub fn compare() -> Result<()> {

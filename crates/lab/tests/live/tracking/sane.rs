@@ -103,9 +103,9 @@ fn reply(talk: &mut Talk) -> Vec<u8> {
 const BEGIN: &str = "a client begins with SANE_NET_INIT";
 /// The kernel takes any eight bytes in a segment for a request, and any segment for a reply.
 const TURNS: &str = "requests and replies take turns, and may come in pieces";
-const PRIVILEGED: &str = "nobody is expected at a port below 1024";
+const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 /// To the kernel, port 0 replaces the earlier announcement.
-const NOBODY: &str = "nobody listens at port 0";
+const NOBODY: &str = "port 0 announces nothing";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, frame, .. } = told.last()?;

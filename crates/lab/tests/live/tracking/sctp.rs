@@ -161,8 +161,8 @@ fn mistreat(lines: &mut Vec<Line>, random: &mut Random) {
 }
 
 /// These are the differences that the documentation of our tracker lists.
-const ANEW: &str = "after the end an INIT opens anew";
-const ZERO: &str = "a tag of zero fits an INIT only";
+const ANEW: &str = "after the end an INIT opens a new association";
+const ZERO: &str = "only an INIT may have a tag of zero";
 const SHUTDOWN_ACK: &str = "the tag of a SHUTDOWN ACK is verified";
 const ANSWER: &str = "an INIT ACK answers an INIT";
 const FORGED_INIT: &str = "an INIT does not invalidate the tags";

@@ -343,10 +343,10 @@ fn ours(call: &Call) -> Vec<Option<String>> {
 const CONTACT: &str = "a confirmation names the contact by which the phone knows itself";
 
 /// The kernel looks for a Via with a numerical address.
-const VIA: &str = "the first Via is of the last hop, whatever it says";
+const VIA: &str = "the first Via is that of the last hop, whatever its address";
 
 /// The kernel stops at the first contact with a host name.
-const NAME: &str = "of several contacts each is read";
+const NAME: &str = "every contact of a message is read";
 
 /// The rule for a line that differs from the kernel's.
 fn rule(kernel: &str, ours: &str, said: &str) -> Option<&'static str> {

@@ -70,7 +70,7 @@ fn message(talk: &mut Talk) -> Vec<u8> {
 
 /// The kernel takes any packet with the opcode of a request for one, from either end.
 const REQUEST: &str = "a request has a file name and a mode";
-const SERVER: &str = "a server asks for nothing";
+const SERVER: &str = "a server sends no requests";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let last = told.last()?;

@@ -99,9 +99,9 @@ fn is_refused((from, zones): (Side, ZonePair), sent: &[(Side, ZonePair)]) -> boo
 }
 
 /// The kernel looks for replies only in the second zone, and opens a connection with the same flow.
-const REPLIES: &str = "what replies in the first of its zones belongs to the connection there";
+const REPLIES: &str = "a reply in the first of its zones belongs to the connection there";
 /// If no rule translates, the kernel drops the packet, or has the flow twice.
-const PORTS: &str = "a connection whose flow another has gets another port";
+const PORTS: &str = "a connection gets another port if its flow is taken";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let (last, before) = told.split_last()?;

@@ -4,7 +4,7 @@
 //! answer it. So a table of nf_tables drops packets that come in by the gateway's interfaces and
 //! are not for the host.
 //!
-//! This process owns the table by a socket of its own ([`netlink::nf_tables`]). Nobody else can
+//! This process owns the table by a socket of its own ([`netlink::nf_tables`]). No other process can
 //! change it, it depends on no other process, and the kernel deletes it when this process ends,
 //! however it ends. For a change, a new table is made beside the old one, which is then deleted:
 //! meanwhile both drop. If the new table can not be made, nothing changes. A change takes no
@@ -66,7 +66,7 @@ pub struct Guard {
 /// A thread that takes both locks takes `state` first.
 #[derive(Debug)]
 struct Watched {
-    /// Held while the kernel is told.
+    /// Held while the table in the kernel changes.
     state: Mutex<State>,
     /// Held for a moment only.
     wish: Mutex<Wish>,

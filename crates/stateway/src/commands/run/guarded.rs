@@ -2,7 +2,7 @@
 //!
 //! The guard knows an interface by its number, so that no packet gets past it when the interface is
 //! renamed. An interface that goes and comes back has another number, and its packets may come
-//! before anybody has seen it. So the guard also knows it by its name, present or past.
+//! before the guard has seen it. So the guard also knows it by its name, present or past.
 
 use engine::PortLink;
 use ruleset::{Interval, name_bits};

@@ -161,8 +161,8 @@ impl KeptOut {
         Table { name, chains }
     }
 
-    /// Drops packets from an interface that has come back under a known name and that nobody has
-    /// seen yet.
+    /// Drops packets from an interface that has come back under a known name and that the guard has
+    /// not seen yet.
     fn unseen(&self) -> Rule {
         let names = self.interfaces.iter().flat_map(Guarded::names).map(Field::name);
         let not_own = Match::none_of(Field::InputIndex, numbers(&self.interfaces));

@@ -232,23 +232,23 @@ fn some_address(talk: &mut Talk, from: Side) -> Address {
     Address::new(host, port)
 }
 
-const THIRD: &str = "nobody speaks for others unless the operator trusts gatekeepers";
+const THIRD: &str = "no host may announce another unless the operator trusts gatekeepers";
 /// The kernel reads addresses until the data ends, which is before or behind the correct place.
-const CUT: &str = "a message that is cut short announces nothing";
+const CUT: &str = "a truncated message announces nothing";
 /// The kernel skips the octets of timeToLive twice, and so believes that the message is truncated.
 const LAST: &str = "timeToLive may be the last but one";
-const MANY: &str = "more than ten addresses of an endpoint are looked at";
+const MANY: &str = "more than ten addresses of an endpoint are read";
 /// The kernel has one timeout for both ends, whoever sends the confirmation.
-const UNASKED: &str = "a confirmation is for what its receiver has asked for";
+const UNASKED: &str = "a confirmation counts only if its receiver has asked for it";
 /// The kernel applies the previous confirmation.
-const ALONE: &str = "a confirmation does not mean what another has said";
+const ALONE: &str = "a confirmation does not apply to another's message";
 const NOT_SHORTER: &str = "a connection is not kept for less than its protocol says";
-const LONGER: &str = "a confirmation says for how long calls are expected";
-const NOBODY: &str = "nobody listens at port 0";
-const A_DAY: &str = "nobody is registered for longer than a day";
+const LONGER: &str = "a confirmation sets the time for which calls are expected";
+const NOBODY: &str = "port 0 announces nothing";
+const A_DAY: &str = "a registration lasts a day at most";
 
 /// Kernels of 2026 do the same.
-const NO_THIRD: &str = "a gatekeeper that another has named names no third";
+const NO_THIRD: &str = "a gatekeeper named by another may not name a third";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let (last, before) = told.split_last()?;

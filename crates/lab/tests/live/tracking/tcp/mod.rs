@@ -58,15 +58,15 @@ fn tunables(batch: u64) -> Vec<(String, u64)> {
 /// If the ends close with numbers outside both windows, the tracker has lost the connection, and
 /// its entry need not live for days. The kernel shortens no timer that is below two minutes, even
 /// if the tunable is lower.
-const CLOSING: &str = "closing out of window lowers any timer to the tunable";
+const CLOSING: &str = "closing segments outside the window shorten any timer to the tunable";
 const TWO_MINUTES_S: u64 = 120;
 
 /// If the windows do not decide, the kernel believes every RST: as long as an end has sent nothing,
 /// and after one has closed. Ours also forwards such a RST.
-const GUESSED_RESET: &str = "a RST at any number closes nothing";
+const GUESSED_RESET: &str = "a RST with a guessed number closes nothing";
 /// The kernel learns the numbers of a SYN+ACK before it finds that it answers another SYN, and
 /// learns those of a second SYN. So it does not recognise the real answer.
-const GUESSED_ANSWER: &str = "nothing is learnt from a SYN+ACK that answers no SYN";
+const GUESSED_ANSWER: &str = "a SYN+ACK that answers no SYN teaches no numbers";
 
 /// The TCP header of a packet.
 fn header<'a>(told: &Told<'a>) -> &'a [u8] {
