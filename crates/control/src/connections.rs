@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 /// Most connections at the same time.
 const MAX_CONNECTIONS: usize = 64;
-/// At most one in so many of the process's descriptors is for connections. The others stay free for
+/// At most one in this many of the process's descriptors is for connections. The others stay free for
 /// interfaces, routes and programs, however many clients connect.
 const SHARE: u64 = 4;
 /// The time after which a reader that takes nothing of its answer may be evicted.
@@ -50,7 +50,7 @@ enum Turn {
 }
 
 impl Connections {
-    /// No connections, of a process that may have so many `descriptors`.
+    /// No connections yet, in a process that may have this many `descriptors`.
     pub fn new(descriptors: u64) -> Self {
         let share = usize::try_from(descriptors / SHARE).unwrap_or(usize::MAX);
         Self { most: share.clamp(1, MAX_CONNECTIONS), all: Arc::default() }

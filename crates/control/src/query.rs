@@ -96,7 +96,7 @@ pub(crate) struct FormatQuery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LoadQuery {
-    /// Restore the ruleset before after so many seconds, unless this one is confirmed.
+    /// Restore the previous ruleset after this many seconds, unless this one is confirmed.
     pub confirm_s: Option<u64>,
     /// Leave out rules that are not supported.
     pub allow_unsupported: bool,

@@ -53,7 +53,7 @@ impl From<netlink_packet_core::DecodeError> for Error {
     }
 }
 
-/// The parts of the picture that have to be listed again, because news do not tell everything.
+/// The parts of the picture that have to be listed again because their notifications are incomplete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Doubts {
     links: bool,

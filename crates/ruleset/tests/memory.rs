@@ -104,7 +104,7 @@ fn element(kind: &str, number: u32) -> String {
     }
 }
 
-/// Rules in chains of this length, up to so many bytes.
+/// Rules in chains of this length, up to this many bytes.
 fn add_rules(text: &mut String, bytes: usize, length: u32) {
     let [saddr, dport] = [SADDR, DPORT];
     for number in 0_u32.. {

@@ -94,7 +94,7 @@ fn a_full_disk_costs_lines_and_waits_for_nothing() {
 
 #[test]
 fn lines_are_whole_behind_one_that_broke_off() {
-    // Takes so many bytes, then none, as a full disk does until there is room again.
+    // Takes this many bytes, then none, as a full disk does until there is room again.
     struct Disk {
         room: usize,
         kept: Vec<u8>,

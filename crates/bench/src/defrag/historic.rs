@@ -252,7 +252,7 @@ pub struct Central {
 }
 
 impl Central {
-    /// The lanes of so many workers.
+    /// The lanes of this many workers.
     pub fn lanes(lanes: usize) -> Vec<Self> {
         let shared = Arc::new(Spin::new(<(Table, Books)>::default()));
         (0..lanes).map(|_| Self { shared: shared.clone(), desk: Desk::new() }).collect()
@@ -307,7 +307,7 @@ pub struct PerWorker {
 struct Stripe(Spin<Table>);
 
 impl PerWorker {
-    /// The lanes of so many workers.
+    /// The lanes of this many workers.
     pub fn lanes(stripes: usize, lanes: usize) -> Vec<Self> {
         let stripes: Arc<[_]> = (0..stripes).map(|_| Stripe(Spin::new(Table::default()))).collect();
         let lane = |_| Self {

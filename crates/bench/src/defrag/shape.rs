@@ -86,7 +86,7 @@ impl Shape {
 }
 
 /// Reads the piece from the header of an IPv4 fragment without options behind an Ethernet header.
-/// This is no more than a library does that is told the header's place.
+/// A library that gets the header's place does as much.
 #[inline]
 pub fn read(frame: &[u8]) -> Piece {
     // One check of the length covers all that follows.

@@ -12,7 +12,7 @@ const SHORT: u64 = 1 << 20;
 /// of the bytes are in memory already.
 ///
 /// # Errors
-/// Says how much memory it would take, how much there is, and what to do.
+/// The text gives the memory that loading would take, the memory that is available, and a remedy.
 pub fn check_memory(bytes: u64, held: u64) -> Result<(), String> {
     if bytes < SHORT {
         return Ok(());

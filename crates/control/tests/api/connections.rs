@@ -82,7 +82,7 @@ fn one_connection_carries_one_request() {
 #[test]
 fn readers_that_do_not_read_give_way_to_others() {
     let mut running = Running::start();
-    // The list of so many flows has some megabytes.
+    // The list of these flows has some megabytes.
     const FLOWS: u64 = 20_000;
     running.open_flows(FLOWS);
     let stalled: Vec<UnixStream> =

@@ -46,7 +46,7 @@ fn hearing(host: &Namespace) -> Result<Background> {
     Ok(hearing)
 }
 
-/// Sends packets of so many flows inside tunnels of each of these kinds.
+/// Sends packets of this many flows inside tunnels of each of these kinds.
 fn say(
     host: &Namespace,
     from: &str,

@@ -74,7 +74,7 @@ def serve(connection, client):
     raw, calls, asked = opened(), {}, []
     while True:
         ready = select.select([connection, raw], [], [], 0.05)[0]
-        # Until the client has answered, as PPP does.
+        # Repeats the packet until the client has answered, as PPP does.
         for (own, theirs), answered in calls.items():
             if not answered:
                 raw.sendto(frame(theirs, b'hello %d' % own), (client, 0))

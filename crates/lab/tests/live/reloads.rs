@@ -91,8 +91,8 @@ flows, stop = int(sys.argv[1]), sys.argv[2]
 selector, asked, moved = selectors.DefaultSelector(), 0, 0
 class Flow:
     def __init__(self, number):
-        # One in two by the address that is translated, and by a port that no source gets: what
-        # comes to one of those is all of one bucket.
+        # Half of the flows use the translated address, with a destination port outside those for
+        # sources: all packets to such a port share a bucket.
         self.to = ('198.51.100.2', 7000) if number % 2 else ('198.51.100.254', 701)
         self.renewed = number % 4 == 0
         self.open()
@@ -197,7 +197,7 @@ fn rules_that_translate_are_exchanged_and_no_flow_notices() {
     });
 }
 
-/// The ruleset with so many elements in its set. None is the address of a host, and each `change`
+/// The ruleset with this many elements in its set. None is the address of a host, and each `change`
 /// gives other elements.
 fn with_elements(printed: &str, count: u32, change: u32) -> String {
     let mut document: Value = serde_json::from_str(printed).expect("nft prints JSON");

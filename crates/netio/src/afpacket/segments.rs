@@ -1,5 +1,5 @@
-//! Work that the kernel can not do: the virtio header tells where a checksum starts and how long
-//! segments are, but not that they are inside a tunnel. The kernel then segments the outermost
+//! Work that the kernel can not do. The virtio header gives the start of the checksum and the length
+//! of the segments, but not that they are inside a tunnel. The kernel then segments the outermost
 //! packet, or refuses.
 
 use wire::{checksum, dissect};

@@ -141,7 +141,7 @@ impl PacketSocket {
         self.set_ring(libc::PACKET_RX_RING, &none)
     }
 
-    /// Makes the kernel send the frames in the transmit ring. The ring tells which it has sent.
+    /// Makes the kernel send the frames in the transmit ring. The ring shows which it has sent.
     pub(super) fn send_ring(&self) {
         // SAFETY: no memory is passed.
         unsafe { libc::send(self.0.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT) };

@@ -24,7 +24,7 @@ use super::lookup::is_dynamic;
 
 /// Chains with fewer rules have no index: their rules are evaluated one by one.
 const MIN_RULES: usize = 16;
-/// A field is indexed if at least one rule in so many has a condition on it.
+/// A field is indexed if at least one rule in this many has a condition on it.
 const SHARE: usize = 16;
 /// Most elements of a set that the index uses; a larger set does not restrict the candidates.
 const MAX_SET: usize = 256;
@@ -309,7 +309,7 @@ impl Builder {
     }
 
     /// Goes through the values in order, with the rules that allow the value at hand. Returns the
-    /// first values of the segments, and their rows. Merges so many segments `together` into one.
+    /// first values of the segments, and their rows. Merges `together` segments into one.
     /// `None` if all rows would have more than `most` words.
     fn segments(
         &mut self,

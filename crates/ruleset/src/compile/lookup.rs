@@ -20,7 +20,7 @@ pub(crate) struct PackedKey {
 impl PackedKey {
     pub const EMPTY: Self = Self { words: [0; KEY_WORDS], halves: 0 };
 
-    /// Adds a value that takes so many `words` of 32 bits.
+    /// Adds a value that takes this many `words` of 32 bits.
     #[inline]
     pub fn push(&mut self, value: u128, words: usize) {
         for word in (0..words).rev() {

@@ -1,6 +1,6 @@
 //! The state that changes while packets are judged; each worker has its own.
 //!
-//! | what | how it is divided |
+//! | part | division among workers |
 //! | --- | --- |
 //! | counters | each worker counts; readers add up |
 //! | rates | one number for all: packets over the limit read it, packets within it write it |

@@ -39,7 +39,7 @@ pub struct Json {
 /// The interval of repeated answers.
 #[derive(Debug, clap::Args)]
 pub struct Watch {
-    /// Repeat the answer every so many seconds until interrupted [default: 1].
+    /// Repeat the answer at this interval in seconds until interrupted [default: 1].
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = interval)]
     watch: Option<Duration>,

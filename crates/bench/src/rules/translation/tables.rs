@@ -42,7 +42,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub enum Design {
     /// A table for each bucket, with ports of its own: the gateway's design.
     Buckets,
-    /// One table with so many locks, and one more lock for the choice of a port.
+    /// One table with this many locks, and one more lock for the choice of a port.
     Locked(usize),
     /// No table: frames are only made and read.
     Nobody,

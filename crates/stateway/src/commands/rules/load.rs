@@ -32,7 +32,7 @@ ruleset on trial is gone when the gateway stops.")]
 pub struct Args {
     /// The ruleset as `nft -j list ruleset` prints it; `-` for standard input.
     file: PathBuf,
-    /// Restore the ruleset before after so many seconds, unless this one is confirmed.
+    /// Restore the previous ruleset after this many seconds, unless this one is confirmed.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     confirm: Option<u64>,
     /// Leave out rules that are not supported, instead of refusing the ruleset. Packets pass that

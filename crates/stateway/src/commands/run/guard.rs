@@ -211,7 +211,7 @@ impl Guard {
         Ok(Self { watch: Some(watch.spawn(move || watching.watch())?), watched })
     }
 
-    /// The handle by which the engine tells the table about translations.
+    /// The handle through which the engine reports translations to the table.
     pub fn keeper(&self) -> Keeper {
         Keeper(self.watched.clone())
     }

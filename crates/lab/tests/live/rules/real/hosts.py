@@ -28,7 +28,7 @@ ETH_P_ALL = 3
 # An experimental EtherType (IEEE Std 802) that no gateway forwards.
 ETH_P_MARK = 0x88B5
 MAC = bytes.fromhex("02005e005301")
-# The time in seconds to wait for a frame that arrived in the other run. After so many waits in
+# The time in seconds to wait for a frame that arrived in the other run. After TIMES waits in
 # vain, the shorter time applies.
 PATIENCE, TIMES, LESS_PATIENCE = 1.5, 4, 0.1
 # The time in seconds to wait after a step to which no frame belonged in the other run.
