@@ -275,7 +275,7 @@ mod tests {
             assert!(left >= bytes(100), "used memory stays");
             assert!(second < 10 || left < bytes(4096 / 3), "{left} after {second}");
         }
-        assert_eq!(pool.trim(), bytes(87), "an eighth of those that nobody asked for");
+        assert_eq!(pool.trim(), bytes(87), "an eighth of the unused ones");
     }
 
     #[test]

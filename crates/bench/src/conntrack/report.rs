@@ -229,7 +229,7 @@ impl fmt::Display for Report {
         let title = "connections opened in a SYN flood, table full, M/s";
         let flooded = |row: &Row, _: &str| row.flooded_per_s;
         writeln!(f, "{}", self.table(title, &["rate"], flooded, 1e-6))?;
-        writeln!(f, "packets told invalid: {:.2} M/s", self.invalid_per_s * 1e-6)?;
+        writeln!(f, "invalid packets: {:.2} M/s", self.invalid_per_s * 1e-6)?;
         let Growth { from, to, worst_stall_us, median_us, .. } = self.growth;
         write!(
             f,

@@ -36,8 +36,8 @@ impl Attack {
             Self::Packets(PacketFlood::Udp) => "UDP flood",
             Self::Packets(PacketFlood::Fragments) => "flood of first fragments",
             Self::Packets(PacketFlood::Stations) => "MAC flood on a bridge with three ports",
-            Self::Client(Greed::Unanswered) => "greedy NAT client, UDP that nobody answers",
-            Self::Client(Greed::Answered) => "greedy NAT client, UDP that is answered",
+            Self::Client(Greed::Unanswered) => "greedy NAT client, unanswered UDP",
+            Self::Client(Greed::Answered) => "greedy NAT client, answered UDP",
             Self::Client(Greed::Open) => "greedy NAT client, TCP kept open",
         }
     }
@@ -51,10 +51,10 @@ impl Attack {
 }
 
 pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let binary = std::env::current_exe().context("where this program is")?;
+    let binary = std::env::current_exe().context("the path of this program is unknown")?;
     let machine = Machine::here();
     out.line(&machine)?;
-    out.line("300 requests of 100 honest clients, while somebody attacks")?;
+    out.line("300 requests of 100 honest clients, during an attack")?;
     out.line("")?;
     let rounds = if quick { 1 } else { ROUNDS };
     let mut rows = Vec::new();

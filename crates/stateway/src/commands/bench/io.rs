@@ -80,7 +80,7 @@ const MEASUREMENTS: [Measurement; 5] = [
 ];
 
 pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let binary = std::env::current_exe().context("where this program is")?;
+    let binary = std::env::current_exe().context("the path of this program is unknown")?;
     let (rounds, seconds) = if quick { (1, 1) } else { (5, 4) };
     let machine = Machine::here();
     out.line(&machine)?;

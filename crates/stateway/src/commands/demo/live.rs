@@ -23,12 +23,12 @@ pub fn is_unavailable(error: &anyhow::Error) -> bool {
 
 /// Builds the lab, sends traffic for `phase` with each number of workers, and removes the lab.
 pub fn run(phase: Duration) -> anyhow::Result<Run> {
-    let binary = std::env::current_exe().context("where this program is")?;
+    let binary = std::env::current_exe().context("the path of this program is unknown")?;
     let mut recorder = Recorder::new(phase * WORKERS.len() as u32);
     recorder.say("building the lab: client - stateway - server");
     let spec = StatewaySpec::new(binary, WORKERS[0] as u32);
     let lab = Lab::new(Gateway::Stateway(spec), Placement::free())?;
-    let gateway = lab.stateway().context("the lab has a gateway")?;
+    let gateway = lab.stateway().context("the lab has no gateway")?;
 
     recorder.say("ping and curl");
     let mut notes = first_contact(&lab)?;

@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let seed = RandomState::new().hash_one(0_u8);
     let (mut config, rules) =
         Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
-    let memory = netio::usable_memory().context("can not tell how much memory there is")?;
+    let memory = netio::usable_memory().context("the available memory is unknown")?;
     if let Some(line) = room::fit(&mut config.settings, config.is_limit_given, memory) {
         tracing::warn!("{line}");
     }

@@ -43,7 +43,7 @@ impl Supervisor {
             socket.send_to_addr(state.as_bytes(), address)
         });
         if let Err(error) = sent {
-            tracing::warn!("can not tell the supervisor {state}: {error}");
+            tracing::warn!("the supervisor does not get {state}: {error}");
         }
     }
 }

@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(fitted(None, 0).0, FEWEST);
         assert_eq!(fitted(Some(16_384), 32 << 20), (16_384, None));
         let (limit, said) = fitted(Some(16_385), 32 << 20);
-        assert_eq!(limit, 16_385, "somebody has said so");
+        assert_eq!(limit, 16_385, "the configuration gives it");
         assert!(said.is_some_and(|said| said.contains("suffice for 16384 connections")));
     }
 }

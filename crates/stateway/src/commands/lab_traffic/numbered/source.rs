@@ -49,7 +49,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))
     };
     let socket = UdpSocket::bind(any)?;
-    socket.connect(args.to).with_context(|| format!("the way to {}", args.to))?;
+    socket.connect(args.to).with_context(|| format!("can not connect to {}", args.to))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let time = Duration::from_millis(args.milliseconds);
     let interval = args.rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate);
