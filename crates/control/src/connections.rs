@@ -16,8 +16,8 @@ use tokio::sync::Notify;
 
 /// Most connections at the same time.
 const MAX_CONNECTIONS: usize = 64;
-/// At most one in this many of the process's descriptors is for connections. The others stay free for
-/// interfaces, routes and programs, however many clients connect.
+/// At most one in this many of the process's descriptors is for connections. The others stay free
+/// for interfaces, routes and programs, however many clients connect.
 const SHARE: u64 = 4;
 /// The time after which a reader that takes nothing of its answer may be evicted.
 const READER_PATIENCE: Duration = Duration::from_secs(5);

@@ -167,7 +167,8 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
                     // The log has this once, not for every attempt.
                     if !std::mem::replace(&mut fails, true) {
                         tracing::error!(
-                            "the control socket accepts no connection: {error}; the gateway tries again"
+                            "the control socket accepts no connection: {error}; the gateway \
+                             tries again"
                         );
                     }
                     tokio::time::sleep(ACCEPT_AGAIN).await;

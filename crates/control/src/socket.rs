@@ -51,7 +51,8 @@ pub enum BindError {
     },
     /// Something other than a file has the name of the lock.
     #[error(
-        "{path} exists and is not a file; the lock of the control socket needs that name: choose another path"
+        "{path} exists and is not a file; the lock of the control socket needs that name: \
+         choose another path"
     )]
     NotALock {
         /// The path of the lock.

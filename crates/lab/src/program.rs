@@ -23,7 +23,7 @@ const SIGKILL: i32 = 9;
 /// Exit code of shells, `timeout` and `nsenter` if there is no such program.
 const NOT_FOUND: i32 = 127;
 
-/// A program that is to run inside a namespace. Nothing runs until [`Program::run`], [`Program::check`] or
+/// A program to run inside a namespace. Nothing runs until [`Program::run`], [`Program::check`] or
 /// [`Program::spawn`].
 #[derive(Clone, Debug)]
 #[must_use]

@@ -233,7 +233,7 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// A table of this many stripes with room for `room` connections in all, shared by `lanes` lanes.
+    /// A table of this many stripes with room for `room` connections in all. `lanes` lanes share it.
     pub fn lanes(stripes: usize, lanes: usize, now: Timestamp, room: u64) -> Vec<Self> {
         let room = room / stripes as u64;
         let stripe = |_| Spin::new((Table::new(now), Limits::alone(room, SECRET)));

@@ -35,8 +35,7 @@ impl HostTable {
     /// An error if the kernel has no nf_tables.
     pub fn new() -> anyhow::Result<Self> {
         let owner = Owner::new().context(
-            "routed mode needs a kernel with nf_tables, to keep the kernel from routing \
-             too",
+            "routed mode needs a kernel with nf_tables, to keep the kernel from routing too",
         )?;
         Ok(Self { owner, asked: 0, name: None })
     }
@@ -67,8 +66,8 @@ fn explained(error: Error, kept_out: &KeptOut) -> anyhow::Error {
     if error.is_permission() {
         return anyhow::Error::from(error).context(
             "routed mode keeps the kernel from routing too, for which this process lacks the \
-             permission: run as root, or with CAP_NET_ADMIN and CAP_NET_RAW (AmbientCapabilities= in a unit of \
-             systemd)",
+             permission: run as root, or with CAP_NET_ADMIN and CAP_NET_RAW \
+             (AmbientCapabilities= in a unit of systemd)",
         );
     }
     let (keeps, needs) = match kept_out.is_nothing() {
@@ -79,7 +78,7 @@ fn explained(error: Error, kept_out: &KeptOut) -> anyhow::Error {
         ),
     };
     anyhow::Error::from(error).context(format!(
-        "the kernel does not make the table that keeps {keeps}; it has to have nf_tables with tables \
-         that have an owner (Linux 5.12) and its {needs}"
+        "the kernel does not make the table that keeps {keeps}; it has to have nf_tables with \
+         tables that have an owner (Linux 5.12) and its {needs}"
     ))
 }
