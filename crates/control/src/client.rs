@@ -78,7 +78,7 @@ pub enum ClientError {
     System(#[from] io::Error),
 }
 
-/// Longest time until an answer begins. The gateway itself gives up on a worker that does not
+/// The longest time until an answer begins. The gateway itself gives up on a worker that does not
 /// answer after 10 s, so a gateway that is silent for longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 

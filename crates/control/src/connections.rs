@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-/// Most connections at the same time.
+/// The largest number of connections at the same time.
 const MAX_CONNECTIONS: usize = 64;
 /// At most one in this many of the process's descriptors is for connections. The others stay free
 /// for interfaces, routes and programs, however many clients connect.

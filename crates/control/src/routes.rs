@@ -38,9 +38,9 @@ const EVENT_WAIT: Duration = Duration::from_millis(100);
 /// The longest time until the thread of an evicted reader ends.
 const TO_LEAVE: Duration = Duration::from_secs(1);
 
-/// Shortest time between two rounds of the balancer, milliseconds.
+/// The shortest time between two rounds of the balancer, in milliseconds.
 const MIN_BALANCE_INTERVAL_MS: u64 = 10;
-/// Longest time between two rounds of the balancer, milliseconds: an hour.
+/// The longest time between two rounds of the balancer, in milliseconds: an hour.
 const MAX_BALANCE_INTERVAL_MS: u64 = 3_600_000;
 
 pub(crate) type Answer<T> = Result<Json<T>, Refused>;

@@ -23,7 +23,7 @@ use crate::rules::{RuleBook, TryError, explain_now, live};
 use crate::schema::{ActiveRules, AskRules, Done, Explanation, LoadedRules};
 use crate::server::Shared;
 
-/// Longest trial, seconds: a day.
+/// The longest trial, in seconds: a day.
 const MAX_TRIAL_S: u64 = 86_400;
 /// Pause before the next attempt to restore a ruleset.
 const ROLL_BACK_AGAIN: Duration = Duration::from_secs(5);

@@ -24,13 +24,14 @@ use crate::routes;
 use crate::rules::{Keeper, RuleBook};
 use crate::socket::ControlSocket;
 
-/// Most lists and event streams at the same time; each has a thread.
+/// The largest number of lists and event streams at the same time; each has a thread.
 pub(crate) const MAX_STREAMS: usize = 16;
 
 /// Threads for calls into the gateway beside those of the streams.
 const CALL_THREADS: usize = 4;
 
-/// Longest time until the header of a request is complete, from the beginning of its connection.
+/// The longest time until the header of a request is complete, from the beginning of its
+/// connection.
 const HEADER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause before the next attempt to accept a connection, after the system refused one.

@@ -14,8 +14,8 @@ const SOCKET_MODE: u32 = 0o660;
 /// Mode of the lock: only the owner may open it, because a process that can open it can hold it.
 const LOCK_MODE: u32 = 0o600;
 
-/// Most attempts to take a name in a directory in which another process puts files with that name
-/// again and again.
+/// The largest number of attempts to take a name in a directory in which another process puts files
+/// with that name again and again.
 const MAX_ATTEMPTS: usize = 64;
 
 /// The user with all rights.

@@ -37,9 +37,9 @@ pub enum Attack {
     TwoPieces,
 }
 
-/// Payload of a piece of a small attack, bytes.
+/// Payload of a piece of a small attack, in bytes.
 const SMALL: usize = 120;
-/// Payload of a piece that fills an Ethernet frame, bytes.
+/// Payload of a piece that fills an Ethernet frame, in bytes.
 const FULL: u32 = 1480;
 const LONGEST: u32 = 65_515;
 

@@ -52,7 +52,7 @@ pub struct Arrival {
     pub source: String,
     /// Its source port.
     pub port: u16,
-    /// Its length without the UDP header, bytes.
+    /// Its length without the UDP header, in bytes.
     pub length: usize,
     /// Its [`digest`].
     pub digest: u64,
@@ -63,11 +63,11 @@ pub struct Arrival {
 pub struct NumberedSpec {
     /// IPv4 or IPv6.
     pub family: Family,
-    /// Length of a datagram without the UDP header (16 to 65507), bytes.
+    /// Length of a datagram without the UDP header (16 to 65507), in bytes.
     pub bytes: u16,
     /// Time of sending.
     pub time: Duration,
-    /// Most datagrams per second; `None`: as many as are acknowledged.
+    /// The largest number of datagrams per second; `None`: as many as are acknowledged.
     pub rate: Option<u32>,
 }
 
@@ -82,7 +82,7 @@ pub struct NumberedReport {
     pub corrupt: u64,
     /// Datagrams that arrived again.
     pub duplicates: u64,
-    /// Time of sending, including the wait for the last acknowledgement, seconds.
+    /// Time of sending, including the wait for the last acknowledgement, in seconds.
     pub seconds: f64,
     /// Payload that arrived, bits per second.
     pub bits_per_second: f64,

@@ -16,10 +16,12 @@ use crate::topology::{Family, Gateway, Lab, Tracking};
 
 /// Compared rates of the flood, fragments per second.
 pub const FLOOD_RATES: [u32; 4] = [0, 1_000, 10_000, 100_000];
-/// Length of a flood before the measurement, seconds: the default of `ipfrag_time`. The fragments
-/// that would be left of it are sent first, so that a reassembler that waits for that time is full.
+/// Length of a flood before the measurement, in seconds: the default of `ipfrag_time`. The
+/// fragments that would be left of it are sent first, so that a reassembler that waits for that
+/// time is full.
 const BEFORE: u32 = 30;
-/// Most fragments of that. More would find no room in any of the compared memories.
+/// The largest number of fragments of that. More would find no room in any of the compared
+/// memories.
 const MOST_BEFORE: u32 = 100_000;
 /// Rate of that, fragments per second.
 const RATE_BEFORE: u32 = 100_000;
@@ -40,7 +42,7 @@ pub struct FloodSpec {
     /// The reassembler in between: a bridge, or a kernel that forwards with connection tracking,
     /// which defragments.
     pub reassembler: Contender,
-    /// Its `ipfrag_high_thresh`, bytes.
+    /// Its `ipfrag_high_thresh`, in bytes.
     pub memory: u32,
     /// Fragments per second of datagrams that are never complete.
     pub rate: u32,

@@ -25,9 +25,9 @@ pub struct Requests {
     pub asked: u64,
     /// Requests that were answered within three seconds; with TCP this includes a second SYN.
     pub served: u64,
-    /// Half of these took no longer, milliseconds; `None` if there are none.
+    /// Half of these took no longer, in milliseconds; `None` if there are none.
     pub p50_ms: Option<f64>,
-    /// 99 of 100 of these took no longer, milliseconds.
+    /// 99 of 100 of these took no longer, in milliseconds.
     pub p99_ms: Option<f64>,
 }
 

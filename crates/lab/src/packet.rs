@@ -17,7 +17,7 @@ pub struct Piece {
     pub destination: IpAddr,
     /// Identification; IPv4 uses its low 16 bits.
     pub id: u32,
-    /// Its offset in the datagram, a multiple of 8 up to 65528, bytes.
+    /// Its offset in the datagram, a multiple of 8 up to 65528, in bytes.
     pub offset: u32,
     /// True if it says that more fragments follow.
     pub more: bool,

@@ -290,7 +290,7 @@ impl Background {
         })
     }
 
-    /// Resident memory of the program, bytes (`VmRSS`, see proc(5)).
+    /// Resident memory of the program, in bytes (`VmRSS`, see proc(5)).
     ///
     /// # Errors
     /// [`Error::Io`] if it has ended.

@@ -23,7 +23,7 @@ use crate::topology::{Family, Gateway, Lab, Tracking};
 const RATE: u32 = 50_000;
 /// Packets before the first request: more connections than a kernel tracks by default.
 const BEFORE: u32 = 300_000;
-/// Most packets while the honest clients ask.
+/// The largest number of packets while the honest clients ask.
 const DURING: u32 = 15 * RATE;
 /// Hosts of a bridge with three ports.
 const HOSTS: [&str; 3] = ["client", "server", "attacker"];

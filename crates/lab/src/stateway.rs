@@ -181,7 +181,7 @@ impl Stateway {
         self.background.log()
     }
 
-    /// Resident memory of the program, bytes.
+    /// Resident memory of the program, in bytes.
     ///
     /// # Errors
     /// Those of [`Background::resident_bytes`].

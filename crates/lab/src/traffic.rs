@@ -42,7 +42,7 @@ pub struct RateReport {
     pub sent: u64,
     /// Frames that the server's interface received.
     pub received: u64,
-    /// Time of sending, seconds.
+    /// Time of sending, in seconds.
     pub seconds: f64,
 }
 

@@ -91,7 +91,7 @@ fn forward(cpu: usize, options: &AfPacketOptions, limit: Duration) -> String {
     )
 }
 
-/// CPU time of this thread, seconds. On a busy machine it tells more than the clock.
+/// CPU time of this thread, in seconds. On a busy machine it tells more than the clock.
 fn cpu_seconds() -> f64 {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     statistics.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9

@@ -12,7 +12,7 @@ pub fn monotonic_nanoseconds() -> u64 {
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// CPU time of the calling thread since it began, user and system together, nanoseconds. Unlike
+/// CPU time of the calling thread since it began, user and system together, in nanoseconds. Unlike
 /// elapsed time, it does not count the time in which other programs had the CPU.
 pub fn thread_nanoseconds() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Most descriptors that a gateway asks for. Some systems allow a thousand million, and programs
-/// that it starts may look at each.
+/// The largest number of descriptors that a gateway asks for. Some systems allow a thousand
+/// million, and programs that it starts may look at each.
 const MOST: u64 = 1 << 16;
 
 /// The number of descriptors that the process may have open now (`RLIMIT_NOFILE`, see

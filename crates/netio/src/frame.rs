@@ -84,7 +84,7 @@ pub struct Segmentation {
     pub kind: u8,
     /// Payload bytes of each segment.
     pub segment_size: u16,
-    /// Length of all headers up to and including the transport header, bytes.
+    /// Length of all headers up to and including the transport header, in bytes.
     pub header_length: u16,
 }
 
@@ -112,7 +112,7 @@ impl Frame {
         &mut self.buffer[self.start as usize..][..self.length as usize]
     }
 
-    /// Length, bytes.
+    /// Length, in bytes.
     pub fn len(&self) -> usize {
         self.length as usize
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Most attempts to read the state of a link that is being renamed.
+/// The largest number of attempts to read the state of a link that is being renamed.
 const MAX_ATTEMPTS: usize = 16;
 
 /// State of an interface that exists.
@@ -17,7 +17,7 @@ pub struct LinkState {
     pub up: bool,
     /// It is up, and so is its peer or cable.
     pub running: bool,
-    /// Longest packet behind the link header, bytes.
+    /// The longest packet behind the link header, in bytes.
     pub mtu: u32,
     /// Link address; zero if the interface has none of 6 bytes.
     pub mac: [u8; 6],

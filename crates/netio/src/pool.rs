@@ -5,14 +5,14 @@ use wire::Readdress;
 use crate::Frame;
 use crate::frame::BEFORE_LEN;
 
-/// Largest frame: a 65535-byte IP packet with link header and VLAN tags.
+/// The largest frame: a 65535-byte IP packet with link header and VLAN tags.
 pub const MAX_FRAME: usize = 65_536 + 64;
 
 /// Bytes of a small buffer: an Ethernet frame of a 1500-byte link with tags.
 pub const SMALL_BUFFER: usize = 2048;
 
-/// Sizes of buffers, bytes. Received frames have small or large buffers. Frames that are kept for
-/// long move to the other sizes.
+/// Sizes of buffers, in bytes. Received frames have small or large buffers. Frames that are kept
+/// for long move to the other sizes.
 const SIZES: [usize; 10] =
     [128, 256, 512, 1024, SMALL_BUFFER, 4096, 9728, 16_384, 32_768, MAX_FRAME];
 /// Place of small buffers in [`SIZES`].

@@ -49,7 +49,7 @@ pub struct Link {
     pub name: String,
     /// Its station address, if that has Ethernet's form.
     pub station: Option<HardwareAddress>,
-    /// Longest IP packet, bytes.
+    /// Longest IP packet, in bytes.
     pub mtu: u32,
     /// True if it is up and has a carrier.
     pub is_up: bool,

@@ -22,10 +22,10 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use crate::reading::{self, Beside, NeighbourNews};
 use crate::{Link, LinkId, Picture};
 
-/// Buffer for news that wait in the kernel, bytes. The kernel may grant less. When it overflows,
+/// Buffer for news that wait in the kernel, in bytes. The kernel may grant less. When it overflows,
 /// everything is listed again.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Most attempts at a listing that the kernel says has changed meanwhile.
+/// The largest number of attempts at a listing that the kernel says has changed meanwhile.
 const MAX_ATTEMPTS: usize = 8;
 /// Multicast groups (rtnetlink.h): links, neighbours, and for each family addresses, routes
 /// and rules.

@@ -19,8 +19,8 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use message::Message;
 pub use rule::{Field, MAX_RANGES, Match, Rule, Verdict};
 
-/// Most bytes of messages in one transaction, beside its last rule. By default, the kernel takes
-/// twice as much from a socket (`net.core.wmem_default`).
+/// The largest number of bytes of messages in one transaction, beside its last rule. By default,
+/// the kernel takes twice as much from a socket (`net.core.wmem_default`).
 const TRANSACTION: usize = 96 << 10;
 
 /// A table of family `inet`: for packets of IPv4 and IPv6.

@@ -80,7 +80,7 @@ impl TimeoutState {
 /// The TCP options that a SYN proxy offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SynProxy {
-    /// Maximum segment size, bytes; `None` if the object names none.
+    /// Maximum segment size, in bytes; `None` if the object names none.
     pub mss: Option<u16>,
     /// Window scale; `None` if the proxy offers none.
     pub wscale: Option<u8>,

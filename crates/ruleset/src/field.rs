@@ -22,7 +22,7 @@ pub enum Field {
     Nfproto,
     /// EtherType of the network header.
     EtherType,
-    /// Length of the packet from the network header on, bytes.
+    /// Length of the packet from the network header on, in bytes.
     Length,
     /// Packet mark.
     Mark,

@@ -64,7 +64,7 @@ pub enum Kind {
     DccpType,
     /// Traffic control handle, `major:minor`.
     Priority,
-    /// Time, milliseconds; written in seconds.
+    /// Time, in milliseconds; written in seconds.
     Time,
     /// Yes or no.
     Boolean,

@@ -349,7 +349,7 @@ pub struct Set {
     pub dynamic: bool,
     /// Time that an element stays unless it says otherwise.
     pub timeout: Option<Duration>,
-    /// Most elements, if packets may add any.
+    /// The largest number of elements, if packets may add any.
     pub size: u32,
     /// The statements that each element holds.
     pub(crate) parts: Vec<Part>,
@@ -415,7 +415,7 @@ pub struct Quota {
     pub name: Option<(String, String)>,
     /// The place of a named quota in the document's list of objects, from 0.
     pub position: Option<usize>,
-    /// Its size, bytes.
+    /// Its size, in bytes.
     pub bytes: u64,
     /// Bytes that were used when the ruleset was printed.
     pub used: u64,

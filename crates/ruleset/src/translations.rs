@@ -12,8 +12,8 @@ use crate::stage::TableFamily;
 const NFPROTO_IPV4: u128 = 2;
 const NFPROTO_IPV6: u128 = 10;
 
-/// Most kinds of packets into which the packets of one rule are split, where it does no harm to
-/// name too many packets.
+/// The largest number of kinds of packets into which the packets of one rule are split, where it
+/// does no harm to name too many packets.
 const MAX_PARTS: usize = 64;
 
 /// A summary of the translations of a ruleset.

@@ -16,10 +16,10 @@ use flow::Shown;
 
 use crate::print::things;
 
-/// Most bytes of lines that wait for the reader: about 2000 lines, or ten seconds of log lines that
-/// the rules of two workers may ask for.
+/// The largest number of bytes of lines that wait for the reader: about 2000 lines, or ten seconds
+/// of log lines that the rules of two workers may ask for.
 const QUEUE_BYTES: usize = 256 << 10;
-/// Longest time that the end of the program waits for the reader.
+/// The longest time that the end of the program waits for the reader.
 const GRACE: Duration = Duration::from_secs(1);
 /// Pause before the next attempt at a write that would block. Another process may have made the
 /// file description of standard error non-blocking.

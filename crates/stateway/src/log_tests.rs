@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 
-/// Longest time for anything on a busy machine.
+/// The longest time for anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn queue_to(output: impl Write + Send + 'static) -> Arc<Queue> {

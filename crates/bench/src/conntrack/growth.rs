@@ -20,13 +20,13 @@ pub struct Growth {
     pub to: u32,
     /// CPU time of the longest batch, microseconds, including page faults for new memory.
     pub worst_stall_us: f64,
-    /// CPU time of the median batch, microseconds.
+    /// CPU time of the median batch, in microseconds.
     pub median_us: f64,
     /// Connections at the time of the requests.
     pub live: u32,
-    /// Time to delete one connection that is named by its flow, microseconds.
+    /// Time to delete one connection that is named by its flow, in microseconds.
     pub delete_one_us: f64,
-    /// Time to find and delete all connections of one source, milliseconds.
+    /// Time to find and delete all connections of one source, in milliseconds.
     pub flush_source_ms: f64,
 }
 
@@ -67,7 +67,7 @@ struct Grower {
 }
 
 impl Grower {
-    /// Opens flows; returns the CPU time of each batch, nanoseconds.
+    /// Opens flows; returns the CPU time of each batch, in nanoseconds.
     fn open(&mut self, flows: std::ops::Range<u32>) -> Vec<u64> {
         let mut times = Vec::new();
         let mut first = flows.start;

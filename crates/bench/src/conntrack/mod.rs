@@ -317,7 +317,7 @@ impl Field {
         Ok(())
     }
 
-    /// Memory of the bucket tables, bytes.
+    /// Memory of the bucket tables, in bytes.
     fn memory_bytes(&self) -> usize {
         self.groups[0].iter().map(|station| station.lane.memory_bytes()).sum()
     }

@@ -44,7 +44,7 @@ pub struct Report {
     pub scaling: BTreeMap<&'static str, Spread>,
     /// Packets outside every window that one worker refuses per second.
     pub invalid_per_s: f64,
-    /// CPU time of the longest batch while the tables grew, microseconds. Only the tables grow,
+    /// CPU time of the longest batch while the tables grew, in microseconds. Only the tables grow,
     /// without a gateway.
     pub resize_worst_stall_us: f64,
     /// Other figures of growth, and of operators' requests.

@@ -25,7 +25,7 @@ pub trait Lane: Send {
         0
     }
 
-    /// Most bytes that waiting frames have occupied, if the design knows it.
+    /// The largest number of bytes that waiting frames have occupied, if the design knows it.
     fn peak(&self) -> u64 {
         0
     }
@@ -65,7 +65,7 @@ pub struct Taken {
     pub bytes: u64,
 }
 
-/// Settings with these limits for each family, bytes.
+/// Settings with these limits for each family, in bytes.
 pub fn settings(high: u64, low: u64) -> Result<Settings, Error> {
     let mut settings = Settings::default();
     for (name, value) in [

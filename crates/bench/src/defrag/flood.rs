@@ -21,21 +21,21 @@ use super::frame::Frame;
 use super::honest::{Received, SIZES, Sender, receive};
 use crate::{Error, Options};
 
-/// Limit of memory, bytes; `LOW` is the part that datagrams in progress may hold.
+/// Limit of memory, in bytes; `LOW` is the part that datagrams in progress may hold.
 pub const CAP: u64 = 64 << 20;
 pub const LOW: u64 = CAP / 4 * 3;
 /// Honest fragments per second, all senders together.
 const HONEST_PER_S: u64 = 100_000;
-/// Time between two fragments of a datagram, nanoseconds: 1500 bytes at 1 Gbit/s.
+/// Time between two fragments of a datagram, in nanoseconds: 1500 bytes at 1 Gbit/s.
 const PACE: u64 = 12_000;
 /// Shares of the flood in all fragments, percent.
 pub const SHARES: [u64; 3] = [50, 90, 99];
-/// Length of the windows in which goodput is measured after the flood, nanoseconds.
+/// Length of the windows in which goodput is measured after the flood, in nanoseconds.
 const WINDOW: u64 = 10_000_000;
 /// Goodput counts as recovered at this part of the goodput without a flood.
 const RECOVERED: f64 = 0.95;
 
-/// Lengths of the parts of a run, nanoseconds.
+/// Lengths of the parts of a run, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     before: u64,
@@ -68,10 +68,10 @@ pub struct Outcome {
     pub goodput_ratio: f64,
     /// The same by size of the datagrams, in the order of [`SIZES`].
     pub by_size: [f64; SIZES.len()],
-    /// Time from the end of the flood until goodput was back for good, milliseconds of the model; 0
-    /// if it never fell.
+    /// Time from the end of the flood until goodput was back for good, in milliseconds of the
+    /// model; 0 if it never fell.
     pub recovery_ms: f64,
-    /// Most memory that waiting frames occupied, bytes.
+    /// The largest memory that waiting frames occupied, in bytes.
     pub peak_bytes: u64,
     /// Wrong datagrams that a receiver would have accepted.
     pub corrupt: u64,
@@ -79,7 +79,7 @@ pub struct Outcome {
     pub refused: u64,
 }
 
-/// Datagrams sent and delivered, bytes.
+/// Datagrams sent and delivered, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     sent: [u64; SIZES.len()],
@@ -97,7 +97,7 @@ impl Tally {
     }
 }
 
-/// A sender and its clock, nanoseconds.
+/// A sender and its clock, in nanoseconds.
 struct Timed {
     sender: Sender,
     /// The time at which its next fragment arrives.

@@ -17,7 +17,7 @@ use super::frame::{Frame, Pool};
 use super::{HIGH, LOW};
 use crate::spin::Spin;
 
-/// Memory of a datagram in progress beside its frames, bytes.
+/// Memory of a datagram in progress beside its frames, in bytes.
 const QUEUE: u64 = 192;
 
 /// A hash of 64 bits, made with a key, stands for its datagram. A datagram that meets another key

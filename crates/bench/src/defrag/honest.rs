@@ -11,7 +11,7 @@ use crate::traffic::Random;
 pub const RECEIVER: [u8; 4] = [198, 19, 0, 1];
 /// The first sender's address.
 const FIRST: u32 = 0xc612_0001;
-/// Payloads behind the UDP header, bytes: the largest datagram, three full pieces, and a little
+/// Payloads behind the UDP header, in bytes: the largest datagram, three full pieces, and a little
 /// more than one piece.
 pub const SIZES: [usize; 3] = [65_507, 4416, 1800];
 /// Senders of each size.

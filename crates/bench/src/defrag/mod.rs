@@ -64,8 +64,8 @@ use crate::{Error, Options};
 
 /// Name of the benchmark.
 const NAME: &str = "defrag";
-/// Memory that the overload exceeds, bytes: the kernel's limit since 2012, and the level to which
-/// it evicts.
+/// Memory that the overload exceeds, in bytes: the kernel's limit since 2012, and the level to
+/// which it evicts.
 const HIGH: u64 = 4 << 20;
 const LOW: u64 = 3 << 20;
 

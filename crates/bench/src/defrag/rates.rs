@@ -50,7 +50,7 @@ pub const LARGE_OVER_32: &str = "datagrams_65507_shuffled32_per_s";
 /// Payload of the larger datagrams, bytes behind the UDP header.
 pub const LARGEST: usize = 65_507;
 const THREE_PIECES: usize = 4416;
-/// Length of the pieces of [`PIECES`], bytes.
+/// Length of the pieces of [`PIECES`], in bytes.
 const TINY: usize = 8;
 
 /// Measures all rates.

@@ -53,9 +53,9 @@ pub struct Report {
     pub wrap: Wrap,
     /// Wrong datagrams that a receiver would have accepted.
     pub corrupt: u64,
-    /// Longest time until goodput was back after a flood, milliseconds of the model.
+    /// The longest time until goodput was back after a flood, in milliseconds of the model.
     pub recovery_ms: f64,
-    /// Most memory that waiting frames occupied under attack, bytes.
+    /// The largest memory that waiting frames occupied under attack, in bytes.
     pub peak_bytes: u64,
 }
 

@@ -14,7 +14,7 @@ use super::{HIGH, LOW, NAME};
 use crate::measure::{self, Schedule, Turn, Work};
 use crate::{Error, Spread};
 
-/// Payloads behind the UDP header, bytes: the two sizes of 2012.
+/// Payloads behind the UDP header, in bytes: the two sizes of 2012.
 pub const SIZES: [usize; 2] = [65_507, 4416];
 /// Fragments of a batch.
 const BATCH: usize = 64;
@@ -73,7 +73,7 @@ impl Design {
 pub struct Row {
     /// The design.
     pub design: Design,
-    /// Payload of the datagrams, bytes.
+    /// Payload of the datagrams, in bytes.
     pub size: usize,
     /// Workers.
     pub workers: usize,
@@ -90,8 +90,8 @@ pub struct Row {
     pub turns: Vec<Turn>,
 }
 
-/// Most fragments that a worker may be ahead of another one. Its link waits for the other's,
-/// because eviction depends on the fragments that arrive meanwhile.
+/// The largest number of fragments that a worker may be ahead of another one. Its link waits for
+/// the other's, because eviction depends on the fragments that arrive meanwhile.
 const LEAD: u64 = 512;
 
 /// One worker and its arrivals.

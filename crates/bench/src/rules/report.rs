@@ -32,7 +32,7 @@ pub struct Report {
     pub linear_ns_per_packet: BTreeMap<&'static str, f64>,
     /// The factor by which the gateway's design is faster.
     pub speedup: BTreeMap<&'static str, Spread>,
-    /// Memory of the indexes, bytes.
+    /// Memory of the indexes, in bytes.
     pub index_bytes: BTreeMap<&'static str, usize>,
     /// Everything that was measured, with its spread.
     pub variants: Vec<Row>,

@@ -65,7 +65,7 @@ pub struct Tally {
     pub returned: AtomicU64,
     /// Transactions at the last look at the clock.
     pub transactions: AtomicU64,
-    /// CPU time of the worker at that moment, nanoseconds.
+    /// CPU time of the worker at that moment, in nanoseconds.
     pub cpu_ns: AtomicU64,
     /// Frames whose number is not above that of their flow's last frame.
     pub reordered: AtomicU64,

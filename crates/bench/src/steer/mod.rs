@@ -34,14 +34,14 @@ use crate::{Error, Options};
 
 /// Connections.
 const FLOWS: u16 = 700;
-/// Work for each request in the figures with agreed keys, nanoseconds: between nothing and the need
-/// of the experiment's machines (7000 and more).
+/// Work for each request in the figures with agreed keys, in nanoseconds: between nothing and the
+/// need of the experiment's machines (7000 and more).
 const STACK_NS: u32 = 3000;
 /// All amounts of work that are measured.
 const STACKS_NS: [u32; 4] = [0, 1000, STACK_NS, 7000];
 /// Packets of a flow on their way at once, in runs that only test their order.
 const WINDOW: u16 = 8;
-/// Longest wait for the last packets to come back.
+/// The longest wait for the last packets to come back.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One way to use workers and queues.

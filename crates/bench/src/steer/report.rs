@@ -26,7 +26,7 @@ pub struct Report {
     pub cpu_share: f64,
     /// Connections.
     pub flows: u16,
-    /// Work for each request that stands for stack and server, nanoseconds. A
+    /// Work for each request that stands for stack and server, in nanoseconds. A
     /// parameter, not a measurement.
     pub stack_ns: u32,
     /// Transactions per second, by variant.
@@ -41,8 +41,8 @@ pub struct Report {
     pub reordered: u64,
     /// Packets that did not come out, in all runs.
     pub lost: u64,
-    /// Time to hand a packet over a ring, in batches, by itself, nanoseconds. `None` on a machine
-    /// with one CPU.
+    /// Time to hand a packet over a ring, in batches, by itself, in nanoseconds. `None` on a
+    /// machine with one CPU.
     pub handoff_ns: Option<f64>,
     /// Spread of the same.
     pub handoff: Option<Spread>,
@@ -55,7 +55,7 @@ pub struct Report {
 /// The figures for one amount of work.
 #[derive(Clone, Debug, Serialize)]
 pub struct Level {
-    /// Work for each request, nanoseconds.
+    /// Work for each request, in nanoseconds.
     pub stack_ns: u32,
     /// As [`Report::transactions_per_s`].
     pub transactions_per_s: BTreeMap<&'static str, Spread>,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The most memory that loading takes for each byte of a ruleset, including its text.
 const TIMES: u64 = 6;
-/// Length from which on a ruleset is checked, bytes.
+/// Length from which on a ruleset is checked, in bytes.
 const SHORT: u64 = 1 << 20;
 
 /// Refuses a ruleset of this many `bytes` if loading it may take more memory than there is. `held`

@@ -33,12 +33,12 @@ pub struct Datagram {
     pub reason: Option<String>,
     /// Fragments held.
     pub fragments: u32,
-    /// Payload held, bytes.
+    /// Payload held, in bytes.
     pub received: u32,
-    /// Payload of the whole datagram, bytes; absent until the last fragment has come.
+    /// Payload of the whole datagram, in bytes; absent until the last fragment has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u32>,
-    /// Memory charged, bytes.
+    /// Memory charged, in bytes.
     pub memory: u64,
     /// Milliseconds since its first fragment came.
     pub age_ms: u64,
@@ -57,7 +57,7 @@ pub struct Datagrams {
     pub v6: DatagramMemory,
 }
 
-/// Memory charged for incomplete datagrams of one family, bytes.
+/// Memory charged for incomplete datagrams of one family, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatagramMemory {
     /// Memory of datagrams with one fragment.

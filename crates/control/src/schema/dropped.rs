@@ -21,7 +21,7 @@ pub struct Dropped {
     pub why: String,
     /// Its headers in one line.
     pub packet: String,
-    /// Its length, bytes.
+    /// Its length, in bytes.
     pub length: u32,
     /// The input interface.
     pub interface: String,

@@ -83,9 +83,9 @@ pub struct Tunable {
     pub value: u64,
     /// Value at the start when nothing is configured.
     pub default: u64,
-    /// Smallest value allowed.
+    /// The smallest value allowed.
     pub min: u64,
-    /// Largest value allowed.
+    /// The largest value allowed.
     pub max: u64,
     /// Unit; empty for switches and plain numbers.
     pub unit: String,
@@ -119,7 +119,7 @@ pub struct UpdateConnections {
     /// all bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_mask: Option<u32>,
-    /// New timeout from now on, seconds.
+    /// New timeout from now on, in seconds.
     #[serde(default)]
     pub timeout_s: Option<u32>,
     /// Labels to remove first: names or numbers.
@@ -162,7 +162,7 @@ pub struct Balance {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetBalancer {
-    /// Time between two rounds, milliseconds; `null` switches the balancer off.
+    /// Time between two rounds, in milliseconds; `null` switches the balancer off.
     pub interval_ms: Option<u64>,
 }
 

@@ -193,7 +193,7 @@ pub struct LoadedRules {
     /// Warnings for people, although the rules are in force.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// Length of the trial, seconds; `null` if the ruleset stays.
+    /// Length of the trial, in seconds; `null` if the ruleset stays.
     pub confirm_s: Option<u64>,
 }
 

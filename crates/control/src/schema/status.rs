@@ -32,11 +32,11 @@ pub struct Status {
     pub log_lines_lost: u64,
     /// Connections.
     pub connections: u64,
-    /// Most connections allowed (`nf_conntrack_max`).
+    /// The largest number of connections allowed (`nf_conntrack_max`).
     pub connections_limit: u64,
     /// Bucket moves completed since the start.
     pub moves: u64,
-    /// Time between two rounds of the balancer, milliseconds; `null` if it is off.
+    /// Time between two rounds of the balancer, in milliseconds; `null` if it is off.
     #[serde(default)]
     pub balance_interval_ms: Option<u64>,
     /// How many times more routes changed at once than the kernel's queue of notifications holds.
@@ -150,7 +150,7 @@ pub struct ZoneStatus {
     pub zone: u16,
     /// Its connections.
     pub connections: u64,
-    /// Most connections in it; `null` if it has no limit of its own.
+    /// The largest number of connections in it; `null` if it has no limit of its own.
     pub connections_limit: Option<u64>,
 }
 

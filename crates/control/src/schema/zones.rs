@@ -44,7 +44,7 @@ pub struct SetZones {
 pub struct TimeoutPolicy {
     /// The name.
     pub name: String,
-    /// Tunables of tracking with `_timeout` in their names, seconds.
+    /// Tunables of tracking with `_timeout` in their names, in seconds.
     pub timeouts: Names,
 }
 
@@ -58,7 +58,7 @@ pub struct Zone {
     pub interfaces: Option<Vec<String>>,
     /// Outermost VLANs whose packets it takes, 0 for untagged packets; `null`: all.
     pub vlans: Option<Vec<u16>>,
-    /// Most connections; `null` if it has no limit of its own.
+    /// The largest number of connections; `null` if it has no limit of its own.
     pub max_connections: Option<u64>,
     /// Name of its timeout policy.
     pub timeout_policy: Option<String>,

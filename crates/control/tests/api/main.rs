@@ -29,7 +29,7 @@ use tempfile::TempDir;
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
-/// Longest time for anything on a busy machine.
+/// The longest time for anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Opens a channel as an interface, once.

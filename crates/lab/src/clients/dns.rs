@@ -20,7 +20,7 @@ impl DnsServer {
     pub const NAME: &str = "host.lab.example";
     /// The address of the name.
     pub const ADDRESS: &str = "192.0.2.53";
-    /// Length of the text of another name, whose answer takes several fragments, bytes.
+    /// Length of the text of another name, whose answer takes several fragments, in bytes.
     pub const TEXT_BYTES: usize = 3000;
     const TEXT_NAME: &str = "text.lab.example";
 
@@ -65,7 +65,7 @@ impl DnsServer {
     }
 
     /// Asks for the long text over UDP, with room for 4096 bytes (RFC 6891), and returns its length
-    /// in the answer, bytes.
+    /// in the answer, in bytes.
     ///
     /// # Errors
     /// [`crate::Error::Failed`] if no answer came.

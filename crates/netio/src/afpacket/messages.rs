@@ -8,11 +8,11 @@ use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
 use crate::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER};
 
-/// Length of a VLAN tag, and the headroom kept for putting one back, bytes.
+/// Length of a VLAN tag, and the headroom kept for putting one back, in bytes.
 const TAG: usize = 4;
-/// Length of the two link addresses, behind which a tag goes, bytes.
+/// Length of the two link addresses, behind which a tag goes, in bytes.
 const ADDRESSES: usize = 12;
-/// Longest frame that fits a small buffer with its headroom, bytes.
+/// The longest frame that fits a small buffer with its headroom, in bytes.
 const SMALL_FRAME: usize = SMALL_BUFFER - TAG;
 
 /// Room for the messages of a batch.

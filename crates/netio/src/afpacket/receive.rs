@@ -10,9 +10,9 @@ use super::system_error;
 use super::vnet::VnetHeader;
 use crate::{Frame, FramePool, PortError, PortId, RxQueue};
 
-/// Length of a VLAN tag, bytes.
+/// Length of a VLAN tag, in bytes.
 const TAG: usize = 4;
-/// Length of the two link addresses, behind which a tag goes, bytes.
+/// Length of the two link addresses, behind which a tag goes, in bytes.
 const ADDRESSES: usize = 12;
 /// The number of calls in a row without a frame after which the queue checks that the interface is
 /// still there.

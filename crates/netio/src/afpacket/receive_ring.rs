@@ -7,7 +7,7 @@ use super::slots::{HEADER, Slots};
 use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
 
-/// Length of a slot, bytes: room for a frame of a 1500-byte link with everything
+/// Length of a slot, in bytes: room for a frame of a 1500-byte link with everything
 /// that the kernel puts in front.
 const SLOT: usize = 2048;
 /// Number of slots ahead of the current one to prefetch.
@@ -61,7 +61,7 @@ impl ReceiveRing {
 }
 
 impl Slot<'_> {
-    /// Length of the frame, bytes. The slot may hold less.
+    /// Length of the frame, in bytes. The slot may hold less.
     pub(super) fn length(&self) -> usize {
         self.header.tp_len as usize
     }

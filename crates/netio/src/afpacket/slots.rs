@@ -13,15 +13,15 @@ use crate::prefetch_line;
 
 /// Bytes that the kernel allocates in one piece: a multiple of every page size.
 pub(super) const BLOCK: usize = 65_536;
-/// Largest ring, bytes.
+/// The largest ring, in bytes.
 const MAX_RING: usize = 1 << 30;
-/// Length of the header of a slot, bytes.
+/// Length of the header of a slot, in bytes.
 pub(super) const HEADER: usize = size_of::<libc::tpacket2_hdr>();
 /// Cache lines that the headers and a short frame lie in.
 const PREFETCH_LINES: usize = 3;
 const CACHE_LINE: usize = 64;
 
-/// The slots of one ring. `SIZE` is the length of a slot, bytes: a power of two, less
+/// The slots of one ring. `SIZE` is the length of a slot, in bytes: a power of two, less
 /// than [`BLOCK`] and not less than the lines of a prefetch.
 #[derive(Debug)]
 pub(super) struct Slots<const SIZE: usize> {

@@ -16,7 +16,7 @@ use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
 use crate::Frame;
 
-/// Length of a slot, bytes.
+/// Length of a slot, in bytes.
 const SLOT: usize = 512;
 
 /// A transmit ring with its socket.
@@ -29,8 +29,8 @@ pub(super) struct TransmitRing {
 }
 
 impl TransmitRing {
-    /// Longest frame that fits, bytes. With a virtio header the kernel does not compare lengths
-    /// with the MTU, so this must not exceed the MTU.
+    /// The longest frame that fits, in bytes. With a virtio header the kernel does not compare
+    /// lengths with the MTU, so this must not exceed the MTU.
     pub(super) const LONGEST: usize = SLOT - HEADER - VnetHeader::LENGTH;
 
     /// Gives a ring to the socket, which has PACKET_VNET_HDR and is not bound yet, and binds it to

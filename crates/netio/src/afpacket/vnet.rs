@@ -27,7 +27,7 @@ pub(super) struct VnetHeader {
 }
 
 impl VnetHeader {
-    /// Its length, bytes.
+    /// Its length, in bytes.
     pub(super) const LENGTH: usize = size_of::<Self>();
 
     /// Reads a received header.

@@ -12,7 +12,7 @@ pub(super) enum Link {
     Cooked2,
 }
 
-/// Length of an Ethernet header, bytes.
+/// Length of an Ethernet header, in bytes.
 pub(super) const ETHERNET_HEADER: usize = 14;
 
 impl Link {

@@ -15,8 +15,8 @@ pub use writer::CaptureWriter;
 
 use std::io::{self, Read};
 
-/// Longest accepted block of a pcapng file, bytes. A longer one is a sign of a damaged file, and
-/// must not make this program allocate that much.
+/// The longest accepted block of a pcapng file, in bytes. A longer one is a sign of a damaged file,
+/// and must not make this program allocate that much.
 const MAX_BLOCK_BYTES: usize = 16 << 20;
 
 /// Byte order of a capture.

@@ -22,7 +22,7 @@ const OPTION_INTERFACE_NAME: u16 = 2;
 const OPTION_INTERFACE_RESOLUTION: u16 = 9;
 const OPTION_INTERFACE_OFFSET: u16 = 14;
 
-/// Most accepted interfaces of a section.
+/// The largest number of accepted interfaces of a section.
 const MAX_INTERFACES: usize = 4096;
 
 /// The section that is being read.
@@ -42,7 +42,7 @@ struct Interface {
     resolution: u8,
     /// Seconds to be added to time stamps.
     offset: i64,
-    /// Longest packet that was captured, bytes; 0 where unlimited.
+    /// The longest packet that was captured, in bytes; 0 where unlimited.
     snap_length: u32,
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The smallest block, bytes.
+/// The smallest block, in bytes.
 pub const GRANULE: usize = 1024;
 /// Bytes of a region: a huge page of x86-64, and of arm64 with pages of 4 KiB.
 pub const REGION: usize = 2 << 20;

@@ -2,9 +2,9 @@
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 
-/// Headers of netlink and of netfilter, bytes.
+/// Headers of netlink and of netfilter, in bytes.
 const HEADER: usize = 20;
-/// Header of an attribute, bytes.
+/// Header of an attribute, in bytes.
 const ATTRIBUTE: usize = 4;
 /// Flag of an attribute that holds others.
 const NESTED: u16 = 1 << 15;
@@ -51,7 +51,7 @@ impl Message {
         self.0[6..8].copy_from_slice(&flags.to_ne_bytes());
     }
 
-    /// Length, bytes.
+    /// Length, in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }

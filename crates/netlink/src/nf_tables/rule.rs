@@ -8,7 +8,7 @@ use super::number;
 /// Name of an anonymous set; the kernel puts a number in place of `%d`.
 const SET_NAME: &str = "__set%d";
 
-/// Most ranges of a match: its set has to fit one attribute, which holds 64 KiB.
+/// The largest number of ranges of a match: its set has to fit one attribute, which holds 64 KiB.
 pub const MAX_RANGES: usize = 512;
 
 /// A field of a packet. A packet without the field matches no condition on it.
@@ -26,14 +26,14 @@ pub enum Field {
     Protocol,
     /// Bytes of the IP header.
     Network {
-        /// Offset of the first, bytes.
+        /// Offset of the first, in bytes.
         offset: u8,
         /// Number of bytes, at most 16.
         length: u8,
     },
     /// Bytes behind the IP header. Later fragments have none.
     Transport {
-        /// Offset of the first, bytes.
+        /// Offset of the first, in bytes.
         offset: u8,
         /// Number of bytes, at most 16.
         length: u8,
@@ -72,7 +72,7 @@ impl Field {
         u128::from_be_bytes(bytes)
     }
 
-    /// Length, bytes.
+    /// Length, in bytes.
     fn length(self) -> usize {
         match self {
             Self::InputName | Self::OpenedFromV6 | Self::OpenedToV6 => 16,

@@ -26,11 +26,13 @@ use super::lookup::is_dynamic;
 const MIN_RULES: usize = 16;
 /// A field is indexed if at least one rule in this many has a condition on it.
 const SHARE: usize = 16;
-/// Most elements of a set that the index uses; a larger set does not restrict the candidates.
+/// The largest number of elements of a set that the index uses; a larger set does not restrict the
+/// candidates.
 const MAX_SET: usize = 256;
-/// Most memory of the bits of a chain for one family, words of 8 bytes for each rule. Without this
-/// bound the bits would grow with the square of the chain's length where each rule asks for another
-/// value. The builder merges neighbouring segments of a field that needs more than its share.
+/// The largest memory of the bits of a chain for one family, words of 8 bytes for each rule.
+/// Without this bound the bits would grow with the square of the chain's length where each rule
+/// asks for another value. The builder merges neighbouring segments of a field that needs more than
+/// its share.
 const WORDS_PER_RULE: usize = 32;
 
 /// A field that an index can cover.
@@ -156,7 +158,7 @@ impl Index {
         &self.rows[begin..begin + self.width]
     }
 
-    /// Memory of the bits, bytes.
+    /// Memory of the bits, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.rows.len() * size_of::<u64>()
     }

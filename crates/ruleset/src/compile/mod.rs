@@ -180,7 +180,7 @@ impl Program {
         &self.dynamic
     }
 
-    /// Memory of the indexes, bytes.
+    /// Memory of the indexes, in bytes.
     pub fn index_bytes(&self) -> usize {
         let indexes = self.chains.iter().filter_map(|chain| chain.index.as_deref()).flatten();
         indexes.map(Index::memory_bytes).sum()

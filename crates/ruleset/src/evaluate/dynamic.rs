@@ -63,7 +63,7 @@ pub(super) struct DynamicSet {
     /// The element at which the next search for an expired one begins.
     hand: u32,
     secret: (u64, u64),
-    /// Time that an element stays unless it says otherwise, nanoseconds.
+    /// Time that an element stays unless it says otherwise, in nanoseconds.
     pub timeout_nanos: Option<u64>,
     /// Additions that were refused because the set was full.
     pub refused: u64,

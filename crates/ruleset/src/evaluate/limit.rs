@@ -15,10 +15,10 @@ use crate::model::{Quota, Rate};
 
 /// A worker takes credit for at most one second divided by this number.
 const CREDIT_PER_SECOND: u64 = 10_000;
-/// Most bytes of a quota that a worker holds unused.
+/// The largest number of bytes of a quota that a worker holds unused.
 const QUOTA_QUANTUM: u64 = 64 << 10;
 
-/// Costs of a rate, nanoseconds.
+/// Costs of a rate, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Costs {
     /// The cost of a packet; `None` for a rate of bytes.

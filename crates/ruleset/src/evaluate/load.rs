@@ -106,7 +106,7 @@ fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>)
     Some(whole)
 }
 
-/// The maximum segment size that a TCP header announces, bytes (RFC 9293 section 3.2).
+/// The maximum segment size that a TCP header announces, in bytes (RFC 9293 section 3.2).
 fn segment_size(view: &PacketView<'_>) -> Option<u128> {
     const END: u8 = 0;
     const NOTHING: u8 = 1;

@@ -80,7 +80,7 @@ pub struct NatRequest {
 /// A lower maximum segment size. It is never raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentSize {
-    /// At most this, bytes.
+    /// At most this, in bytes.
     AtMost(u16),
     /// The largest segment that fits the path MTU.
     PathMtu,

@@ -82,7 +82,7 @@ pub(super) struct Run<'a, 'v, T> {
     state: &'a mut RuleState,
     now: Timestamp,
     outcome: &'a mut Outcome,
-    /// Length of the packet, bytes.
+    /// Length of the packet, in bytes.
     bytes: u64,
     stage: Stage,
     trace: &'a mut T,

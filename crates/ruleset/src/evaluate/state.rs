@@ -18,7 +18,7 @@ use crate::compile::{PackedKey, Program};
 use crate::elements::Elements;
 use crate::model::{CounterId, Set, SetId, Update, UpdateOp};
 
-/// Most changes of sets that wait for the other workers.
+/// The largest number of changes of sets that wait for the other workers.
 const MAX_UPDATES: usize = 1024;
 
 /// The state that all workers share.

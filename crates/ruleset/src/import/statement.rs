@@ -132,7 +132,7 @@ pub(crate) fn reject(value: &Value, path: &Path<'_>) -> Parsed<Reject> {
 }
 
 pub(crate) fn syn_proxy(value: &Value, path: &Path<'_>) -> Parsed<SynProxy> {
-    /// Largest shift of RFC 7323.
+    /// The largest shift of RFC 7323.
     const MAX_WSCALE: u64 = 14;
     let number = |key| value.get(key).and_then(Value::as_u64);
     let mss = number("mss").map(u16::try_from).transpose();

@@ -159,7 +159,7 @@ fn priority_name(family: &str, hook: &str, priority: i64) -> String {
         ("security", 50),
         ("srcnat", 100),
     ];
-    /// Most distance to a name for which nft writes an offset.
+    /// The largest distance to a name for which nft writes an offset.
     const NEAR: i64 = 10;
     let is_known = |name: &str| match family {
         _ if name == "dstnat" && hook != "prerouting" => false,

@@ -24,7 +24,7 @@ pub const USAGE: &str = "PROTOCOL SOURCE[:PORT] DESTINATION[:PORT], or a frame a
      untracked, reply, flags syn,ack, type TYPE, code CODE, id NUMBER, status dnat,assured, \
      mark NUMBER, ct-mark NUMBER, zone NUMBER, vlan NUMBER, ttl NUMBER, dscp NAME, length BYTES";
 
-/// Most bytes of a packet.
+/// The largest number of bytes of a packet.
 const MAX_FRAME: usize = 65_535 + 14 + 4;
 /// Source port for a question that names none: the first dynamic one (RFC 6335 section 6).
 const DYNAMIC_PORT: u16 = 49_152;

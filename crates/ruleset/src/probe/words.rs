@@ -8,7 +8,7 @@ use super::{ProbeError, USAGE};
 use crate::evaluate::CtState;
 use crate::names::{self, Names};
 
-/// Longest name of an interface.
+/// The longest name of an interface.
 const MAX_INTERFACE_NAME: usize = 15;
 
 /// Properties of a packet beside its addresses.

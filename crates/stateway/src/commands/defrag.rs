@@ -135,7 +135,7 @@ fn as_json(
     shown
 }
 
-/// Most bytes that the datagrams of a family may hold.
+/// The largest number of bytes that the datagrams of a family may hold.
 fn limit(tunables: &Tunables, family: &Family) -> u64 {
     let limit = tunables.tunables.iter().find(|tunable| tunable.name == family.limit);
     limit.map_or(0, |tunable| tunable.value)

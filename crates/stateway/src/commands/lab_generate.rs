@@ -16,7 +16,7 @@ const BATCH: usize = 64;
 const FIRST_PORT: u16 = 1024;
 /// The discard service, RFC 863.
 const DISCARD_PORT: u16 = 9;
-/// Ethernet, IPv4 and UDP headers, bytes.
+/// Ethernet, IPv4 and UDP headers, in bytes.
 const HEADERS: u64 = 42;
 
 #[derive(Debug, clap::Args)]

@@ -26,7 +26,7 @@ use crate::every::Every;
 pub use document::{Problem, Problems};
 pub use rules::{RulesFile, read_ruleset};
 
-/// Longest configuration file, bytes.
+/// The longest configuration file, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// A whole configuration, with defaults for keys that the file leaves out.
@@ -42,7 +42,7 @@ pub struct Configuration {
     pub buckets: BucketCount,
     /// Packets other than IP that a bridge passes.
     pub pass: PassList,
-    /// Most stations that each worker of a bridge remembers.
+    /// The largest number of stations that each worker of a bridge remembers.
     pub stations: StationLimits,
     /// The part of a tunnel's packet that chooses its bucket.
     pub tunnels: TunnelSteering,

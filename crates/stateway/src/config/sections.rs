@@ -14,10 +14,10 @@ use super::document::{Reader, Section, choice, number, show, text};
 use super::{Configuration, Interface, Problem, Problems, rules, zones};
 use crate::every::{ALLOWED, Every};
 
-/// Most receive queues of one interface.
+/// The largest number of receive queues of one interface.
 const MAX_RX_QUEUES: u64 = 64;
 
-/// Longest name of an interface (IFNAMSIZ without the zero).
+/// The longest name of an interface (IFNAMSIZ without the zero).
 const MAX_INTERFACE_NAME: usize = 15;
 
 /// Reads the text, and notes its problems beside those of syntax. A wrong key counts as absent.
@@ -380,7 +380,7 @@ pub(super) fn table<'t>(
     }
 }
 
-/// Most tables of one name that are read; there are fewer port numbers.
+/// The largest number of tables of one name that are read; there are fewer port numbers.
 const MOST_TABLES: usize = u16::MAX as usize;
 
 /// An array of tables of the document. Tables beyond `most` are not read.

@@ -144,7 +144,7 @@ fn tune(
     }
 }
 
-/// Most names that a problem lists, because each zone may have one.
+/// The largest number of names that a problem lists, because each zone may have one.
 const MOST_NAMED: usize = 16;
 
 fn find_policy(

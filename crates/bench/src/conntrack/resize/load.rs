@@ -18,14 +18,14 @@ use crate::traffic::{Payload, Pen, Segment};
 pub const ESTABLISHED: u32 = 1000;
 /// The first of the flows that come and go; their clients have other ports.
 const FIRST_NEW: u32 = 1 << 16;
-/// Time between two numbered packets, nanoseconds: 100 a second of each flow.
+/// Time between two numbered packets, in nanoseconds: 100 a second of each flow.
 const PACE_NS: u64 = 10_000;
 /// Payload of an established flow, in each direction.
 const PAYLOAD: Payload = [100, 1000];
 /// Segments that open a flow.
 const HANDSHAKE: u32 = 3;
-/// Most packets on their way: half of a backlog, so that none may be refused. New flows leave a
-/// part of it to the established ones.
+/// The largest number of packets on their way: half of a backlog, so that none may be refused. New
+/// flows leave a part of it to the established ones.
 const WINDOW: u64 = 400;
 const WINDOW_OF_NEW: u64 = 256;
 /// New flows whose segments come together: first all SYNs, then the segments that answer them.
@@ -191,7 +191,7 @@ struct LoadRx {
     number: u64,
     opening: Opening,
     pen: Pen,
-    /// CPU time and time of the last poll, nanoseconds.
+    /// CPU time and time of the last poll, in nanoseconds.
     turned: Option<[u64; 2]>,
 }
 

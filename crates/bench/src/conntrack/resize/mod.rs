@@ -26,7 +26,7 @@ const STEP: u32 = 4;
 const SLACK: u64 = 8192;
 /// Clients of every other new flow, and of no established one.
 const HALF: &str = "198.19.0.0/16";
-/// The timeout that an operator gives the connections, seconds.
+/// The timeout that an operator gives the connections, in seconds.
 const TIME_LEFT_S: u32 = 2;
 /// Time after which the gateway counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -61,17 +61,17 @@ pub struct LiveResize {
 pub struct Phase {
     /// Its name.
     pub name: &'static str,
-    /// Its length, seconds.
+    /// Its length, in seconds.
     pub seconds: f64,
     /// Packets of established flows.
     pub packets: u64,
-    /// Half of them took at most this, microseconds.
+    /// Half of them took at most this, in microseconds.
     pub median_us: f64,
-    /// One in a thousand took longer than this, microseconds.
+    /// One in a thousand took longer than this, in microseconds.
     pub p999_us: f64,
-    /// The longest of them took this, microseconds.
+    /// The longest of them took this, in microseconds.
     pub worst_stall_us: f64,
-    /// CPU time of the longest turn of a worker, microseconds.
+    /// CPU time of the longest turn of a worker, in microseconds.
     pub worst_turn_us: f64,
     /// The part of a CPU that the workers got.
     pub cpu_share: f64,

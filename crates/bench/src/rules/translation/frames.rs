@@ -12,7 +12,7 @@ use wire::{Network, TcpFlags, Transport, checksum, dissect};
 use super::wrong;
 use crate::Error;
 
-/// The shortest frame, without frame check sequence, bytes.
+/// The shortest frame, without frame check sequence, in bytes.
 pub const LENGTH: usize = 60;
 /// A frame on its way in.
 pub type Frame = [u8; LENGTH];
@@ -31,7 +31,7 @@ const PEERS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 3], [0, 0, 0x5e, 0, 0x53, 4]]
 
 /// The discard service (RFC 863).
 const SERVICE: u16 = 9;
-/// Payload of a datagram that fills the shortest frame, bytes.
+/// Payload of a datagram that fills the shortest frame, in bytes.
 const PAYLOAD: usize = LENGTH - 42;
 
 /// A flow: 1024 clients, which use one port after the other, and 61 servers.

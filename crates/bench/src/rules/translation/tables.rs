@@ -32,7 +32,7 @@ const BATCH: usize = 64;
 /// Free buffers.
 const POOL: usize = 4 * BATCH;
 const SECRET: HashKey = HashKey(0x6e61_7462, 0x656e_6368);
-/// Most connections.
+/// The largest number of connections.
 const ROOM: u64 = 1 << 18;
 /// Timeout of a connection in the shared table.
 const TIMEOUT: Duration = Duration::from_secs(120);

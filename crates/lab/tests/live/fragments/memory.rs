@@ -8,7 +8,7 @@ use lab::{Attack, Datagrams, Gateway, Lab, Placement, StatewaySpec, at_pace};
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// `ipfrag_high_thresh`, bytes.
+/// `ipfrag_high_thresh`, in bytes.
 const LIMIT: u64 = 64 << 20;
 /// The floods, of short and of long fragments. Each needs more memory than the limit allows.
 const FLOODS: [(Attack, usize, u32); 2] =

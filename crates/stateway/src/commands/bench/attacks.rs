@@ -107,7 +107,7 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     out.json(&json!({ "schema": control::SCHEMA, "machine": machine, "attacks": rows }))
 }
 
-/// The median of the rounds in which a request was served, milliseconds.
+/// The median of the rounds in which a request was served, in milliseconds.
 fn median(rounds: &[Requests], of: fn(&Requests) -> Option<f64>) -> Option<f64> {
     let mut values: Vec<f64> = rounds.iter().filter_map(of).collect();
     values.sort_by(f64::total_cmp);

@@ -13,7 +13,7 @@ pub struct Args {
     table: ListedTable,
     #[command(flatten)]
     filter: FilterArgs,
-    /// New timeout from now on, seconds.
+    /// New timeout from now on, in seconds.
     #[arg(short, long, value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(..=LONGEST_TIMEOUT as i64))]
     timeout: Option<u32>,

@@ -19,7 +19,7 @@ use super::{Run, WORKERS};
 const FLOWS: u16 = 1000;
 /// Frames of a queue that may be on their way at the same time.
 const WINDOW: u64 = 512;
-/// Payload of a data segment, bytes.
+/// Payload of a data segment, in bytes.
 const PAYLOAD: usize = 1000;
 
 /// Runs the pipeline for `phase` with each number of workers.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::print::Output;
 
-/// Buffer for datagrams that wait, bytes.
+/// Buffer for datagrams that wait, in bytes.
 const BUFFER_BYTES: u32 = 256 << 20;
 /// Silence after the announced end until the recorder stops.
 const QUIET: Duration = Duration::from_millis(300);

@@ -49,7 +49,7 @@ use super::guarded::Guarded;
 use super::kept_out::KeptOut;
 use table::{Barrier, HostTable};
 
-/// Longest time that the loader of rules waits for the kernel.
+/// The longest time that the loader of rules waits for the kernel.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause before the next attempt after a failure. Each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

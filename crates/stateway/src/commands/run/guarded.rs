@@ -9,7 +9,7 @@ use ruleset::{Interval, name_bits};
 
 use crate::config::Interface;
 
-/// Most former names that are remembered of an interface.
+/// The largest number of former names that are remembered of an interface.
 const MAX_FORMER: usize = 16;
 
 /// An interface of the gateway.

@@ -63,8 +63,8 @@ const EXPECTED: u128 = 1;
 const CONFIRMED: u128 = 1 << 3;
 const DESTINATION_TRANSLATED: u128 = 1 << 5;
 
-/// Most kinds of packets of former rules that are remembered, the latest ones. Connections that
-/// such a rule translated may live.
+/// The largest number of kinds of packets of former rules that are remembered, the latest ones.
+/// Connections that such a rule translated may live.
 const MAX_FORMER: usize = 256;
 
 /// Packets for the host's addresses that are not the host's affair, and packets for other addresses

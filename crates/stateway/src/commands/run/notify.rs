@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Longest wait for the supervisor to make room for a message.
+/// The longest wait for the supervisor to make room for a message.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The program that started the gateway, if it wants to be told.

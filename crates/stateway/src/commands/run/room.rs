@@ -4,9 +4,10 @@ use engine::Settings;
 
 /// The limit of connections, by its name as a tunable.
 const LIMIT: &str = "nf_conntrack_max";
-/// Most memory of a connection, bytes: translated, and with everything that is counted for it.
+/// The largest memory of a connection, in bytes: translated, and with everything that is counted
+/// for it.
 const CONNECTION: u64 = 512;
-/// Memory of the gateway beside connections and fragments, bytes.
+/// Memory of the gateway beside connections and fragments, in bytes.
 const OTHERS: u64 = 16 << 20;
 /// The number of connections that is always allowed.
 const FEWEST: u64 = 1024;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{HEADER, LAST, Verifier};
 use crate::print::Output;
 
-/// Buffer for datagrams that wait, bytes.
+/// Buffer for datagrams that wait, in bytes.
 const BUFFER_BYTES: u32 = 64 << 20;
 /// Time between two looks at the clock when nothing comes.
 const POLL: Duration = Duration::from_millis(100);

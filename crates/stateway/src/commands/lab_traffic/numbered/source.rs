@@ -29,7 +29,7 @@ pub struct Args {
     /// Milliseconds to send.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     milliseconds: u64,
-    /// Most datagrams per second.
+    /// The largest number of datagrams per second.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
 }
