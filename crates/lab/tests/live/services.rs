@@ -153,7 +153,7 @@ while True:
     names.sendto(head + query[12:46] + facts, asker)
 ";
 
-/// Starts a Python program at one end. The callers wait for its output before they rely on it.
+/// Starts a Python program at one end.
 fn script(at: &Namespace, name: &str, text: &str, args: &[String]) -> Result<Background> {
     let file = at.write_file(name, text.as_bytes())?;
     at.program("/usr/bin/python3").args([file]).args(args).spawn()

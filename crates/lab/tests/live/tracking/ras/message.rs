@@ -287,7 +287,7 @@ impl Message {
 
     fn additions(&mut self, additions: Additions) {
         let Additions { seconds: Some(seconds), few } = additions else { return };
-        // The number of known additions less one, and the bits of those present.
+        // The number of possible additions less one, and the bits of those present.
         if few {
             self.bits(5 << 6 | 0b01_0001, 1 + 6 + 6);
         } else {
