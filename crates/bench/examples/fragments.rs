@@ -1,7 +1,7 @@
-//! Makes and reassembles datagrams: work for a counter of instructions, such as
-//! `valgrind --tool=callgrind`. The differences of runs are what datagrams cost, and what
-//! of that is making their frames. Those of up to 45 pieces come 32 together in an order
-//! of choice; those of more have pieces of 8 bytes and come one at a time, shuffled.
+//! Makes and reassembles datagrams: work for a counter of instructions, such as `valgrind
+//! --tool=callgrind`. The differences between runs are the costs of datagrams, and of making their
+//! frames. Datagrams of up to 45 pieces come 32 together, in the order of the argument. Larger ones
+//! have pieces of 8 bytes and come one at a time, shuffled.
 
 use std::error::Error;
 

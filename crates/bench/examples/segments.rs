@@ -1,6 +1,6 @@
-//! Lets established TCP flows talk through the tracker: work for a counter of instructions,
-//! such as `valgrind --tool=callgrind`, and for a profiler. The differences of runs are what
-//! packets cost, and what of that is making their headers.
+//! Lets established TCP flows talk through the tracker: work for a counter of instructions, such as
+//! `valgrind --tool=callgrind`, and for a profiler. The differences between runs are the costs of
+//! packets, and of making their headers.
 
 use std::error::Error;
 

@@ -1,9 +1,8 @@
 //! Benchmarks, with the rival designs as baselines.
 //!
-//! Each benchmark measures the code that runs in the gateway beside the designs
-//! that it replaces, in one process and in turns, so that a gain is measured and
-//! not claimed. [`run`] is what `stateway bench NAME` calls; the modules offer the
-//! same as functions that return a report.
+//! Each benchmark measures the gateway's code beside the designs that it replaces, in one process
+//! and in turns. So a gain is measured and not claimed. `stateway bench NAME` calls [`run`]; the
+//! modules offer functions that return a report.
 
 pub mod conntrack;
 pub mod defrag;
@@ -25,7 +24,7 @@ pub use machine::Machine;
 use measure::Findings;
 pub use measure::{Noise, Spread};
 
-/// The benchmarks, and what each measures.
+/// The benchmarks with a description of each.
 pub const BENCHMARKS: &[(&str, &str)] = &[
     ("conntrack", "connection tracking: packets of known flows, new and deleted flows, memory"),
     (
@@ -39,17 +38,17 @@ pub const BENCHMARKS: &[(&str, &str)] = &[
     ("steer", "700 request/response flows over one and two workers, with and without steering"),
 ];
 
-/// How a benchmark is run.
+/// Options of a benchmark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Seconds instead of minutes: fewer and shorter rounds over smaller tables,
-    /// to see that everything works. The figures mean little.
+    /// Run for seconds instead of minutes: fewer and shorter rounds over smaller tables, to see
+    /// that everything works. The figures mean little.
     pub quick: bool,
-    /// After the table, one JSON object as the last line.
+    /// Print one JSON object as the last line, behind the table.
     pub json: bool,
 }
 
-/// Why a benchmark has no result.
+/// The reasons why a benchmark has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such benchmark.
@@ -58,25 +57,25 @@ pub enum Error {
         /// The name as given.
         name: String,
     },
-    /// Something that must never happen, happened while measuring: the figures
-    /// would be worth nothing.
+    /// An event that must never happen happened while measuring: the figures would be worth
+    /// nothing.
     #[error("{benchmark}: {problem}")]
     Wrong {
-        /// Which benchmark.
+        /// The benchmark.
         benchmark: &'static str,
-        /// What was found.
+        /// Description of the event.
         problem: String,
     },
     /// The gateway of the benchmark did not start.
     #[error("the gateway of the benchmark did not start: {0}")]
     Start(#[from] engine::StartError),
-    /// The gateway of the benchmark did not answer.
+    /// The gateway of the benchmark did not stop.
     #[error("the gateway of the benchmark did not stop: {0}")]
     Stop(#[from] engine::SteerError),
     /// The system refused a thread, a CPU or a descriptor.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// The system's error.
         source: io::Error,
@@ -90,11 +89,11 @@ fn names() -> String {
     BENCHMARKS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs the benchmark called `name` and writes its table to `out`, and with
-/// [`Options::json`] the JSON object behind it.
+/// Runs the benchmark called `name` and writes its table to `out`, followed by the JSON object with
+/// [`Options::json`].
 ///
 /// # Errors
-/// [`Error`]; what was written before is not a result.
+/// [`Error`]. Then the text that was written is not a result.
 pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Error> {
     match name {
         "conntrack" => show(&conntrack::run(options)?, options, out),
@@ -124,7 +123,7 @@ fn show(report: &impl Findings, options: Options, out: &mut dyn Write) -> Result
 struct Line<'a, R> {
     #[serde(flatten)]
     report: &'a R,
-    /// False where [`Noise`] was warned of.
+    /// False if there was a warning of [`Noise`].
     quiet: bool,
 }
 

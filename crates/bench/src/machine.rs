@@ -1,4 +1,4 @@
-//! On what machine a benchmark ran.
+//! The machine of a benchmark.
 
 use std::fs;
 
@@ -15,12 +15,12 @@ pub struct Machine {
     pub kernel: String,
     /// Mode of transparent huge pages.
     pub huge_pages: String,
-    /// Processes that wanted to run, mean of the last minute, when the benchmark began.
+    /// Runnable processes when the benchmark began, mean of the last minute.
     pub load_average: f64,
 }
 
 impl Machine {
-    /// This machine, now. What the system does not tell is "unknown".
+    /// This machine, now. Unknown properties are "unknown".
     pub fn here() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let known = |text: Option<&str>| text.map_or("unknown", str::trim).to_owned();

@@ -1,10 +1,9 @@
 //! Measuring: pinned threads, rounds in turns, medians with spread.
 //!
-//! Rates are per second of the CPU time that the threads had, because a benchmark
-//! that shares its CPUs with other programs would otherwise measure them. On a
-//! quiet machine CPU time and passed time are the same, and [`Turn::share`] says
-//! how quiet it was. It follows that nothing that is measured may sleep: the
-//! baselines' locks spin, as those of a kernel do.
+//! Rates are per second of the threads' CPU time. Otherwise a benchmark would measure other
+//! programs too, which share its CPUs. On a quiet machine CPU time and elapsed time are the same,
+//! and [`Turn::share`] says how quiet it was. So no measured code may sleep: the locks of the
+//! baselines spin, as those of a kernel do.
 
 use std::fmt::{self, Display};
 use std::sync::Barrier;
@@ -19,16 +18,16 @@ use crate::{Error, Options};
 /// Median, least and greatest of several rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// Half of the rounds were below.
+    /// Half of the rounds were below it.
     pub median: f64,
-    /// The lowest.
+    /// The lowest figure.
     pub min: f64,
-    /// The highest.
+    /// The highest figure.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of a list of figures; zeros for an empty one.
+    /// The spread of a list of figures; zeros for an empty one.
     pub fn of(mut figures: Vec<f64>) -> Self {
         figures.sort_by(f64::total_cmp);
         match figures.as_slice() {
@@ -38,7 +37,7 @@ impl Spread {
         }
     }
 
-    /// In another unit.
+    /// The same in another unit.
     #[must_use]
     pub fn scaled(self, by: f64) -> Self {
         Self { median: self.median * by, min: self.min * by, max: self.max * by }
@@ -54,7 +53,7 @@ fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// How often and how long each variant is measured.
+/// Number and length of the turns of each variant.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     /// Rounds that count; one more before them warms up.
@@ -64,7 +63,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Five rounds for figures, two to see that it works.
+    /// Five rounds for figures, or two to see that everything works.
     pub fn of(options: Options) -> Self {
         if options.quick {
             Self { rounds: 2, turn: Duration::from_millis(10) }
@@ -74,22 +73,22 @@ impl Schedule {
     }
 }
 
-/// Something that can be done over and over, on one thread.
+/// Work that one thread can repeat.
 pub trait Work: Send {
-    /// Does a batch of it and says how many units that was.
+    /// Does a batch and returns its number of units.
     fn batch(&mut self) -> u64;
 }
 
-/// What came of one turn of a variant.
+/// The result of one turn of a variant.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     /// Units per second of CPU time, of all threads together.
     pub rate: f64,
-    /// CPU time over passed time of the thread that fared worst, at most 1.
+    /// CPU time over elapsed time of the thread that got the least, at most 1.
     pub share: f64,
 }
 
-/// Lets each of `works` run on its own CPU for `time`, all at once.
+/// Runs all `works` at once for `time`, each on a CPU of its own.
 pub fn turn(works: &mut [&mut dyn Work], cpus: &[usize], time: Duration) -> Result<Turn, Error> {
     let (ready, over) = (Barrier::new(works.len()), AtomicBool::new(false));
     let (ready, over) = (&ready, &over);
@@ -121,13 +120,13 @@ fn one(
     /// Batches between two looks at the clock.
     const STRIDE: usize = 16;
     let pinned = cpu::pin_current_thread(cpu);
-    // Behind the barrier in any case, or the others would wait for ever.
+    // The thread meets the barrier in any case, or the others would wait for ever.
     ready.wait();
     pinned.map_err(|source| Error::System { what: "can not pin a thread", source })?;
     let (begun, used) = (Instant::now(), clock::thread_nanoseconds());
     let mut done = 0;
-    // Whoever is through first ends the turn, so that all that is counted was
-    // done while the others were at work.
+    // The first thread to finish ends the turn, so that all counted work was done while the others
+    // were at work.
     while begun.elapsed() < time && !over.load(Ordering::Relaxed) {
         for _ in 0..STRIDE {
             done += work.batch();
@@ -139,8 +138,8 @@ fn one(
     Ok(Turn { rate: done as f64 * 1e9 / used, share: (used / passed).min(1.0) })
 }
 
-/// Runs `variants` variants in turns, so that all of them meet the same weather,
-/// and returns for each what its rounds came to. The first round does not count.
+/// Runs variants in turns, so that all of them meet the same conditions, and returns the rounds of
+/// each. The first round does not count.
 pub fn rounds<T: Clone>(
     schedule: Schedule,
     variants: usize,
@@ -163,7 +162,7 @@ pub fn rates(turns: &[Turn]) -> Spread {
     Spread::of(turns.iter().map(|turn| turn.rate).collect())
 }
 
-/// Spread of the ratios of rounds that followed each other.
+/// Spread of the ratios of turns in the same rounds.
 pub fn ratios(of: &[Turn], to: &[Turn]) -> Spread {
     Spread::of(of.iter().zip(to).map(|(of, to)| of.rate / to.rate).collect())
 }
@@ -173,24 +172,24 @@ pub fn least_share(turns: &[Vec<Turn>]) -> f64 {
     turns.iter().flatten().map(|turn| turn.share).fold(1.0, f64::min)
 }
 
-/// What a benchmark found.
+/// The report of a benchmark.
 pub trait Findings: Display + Serialize {
     /// The smallest share of a CPU that a measured thread had, 0 to 1.
     fn cpu_share(&self) -> f64;
 }
 
-/// The share of a CPU below which figures are not to be trusted: rates per second of CPU time
-/// leave out what other programs had of the CPU, but not what they did to its caches.
+/// The share of a CPU below which figures are not to be trusted. Rates per second of CPU time leave
+/// out the time that other programs had the CPU, but not their effect on its caches.
 const QUIET: f64 = 0.9;
 
-/// A machine that was not quiet while it was measured on, as a warning.
+/// A warning that the machine was not quiet during the measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
     cpu_share: f64,
 }
 
 impl Noise {
-    /// `None` if the threads had their CPUs nearly for themselves.
+    /// The warning; `None` if the threads had their CPUs nearly for themselves.
     pub fn of(cpu_share: f64) -> Option<Self> {
         (cpu_share < QUIET).then_some(Self { cpu_share })
     }
@@ -204,14 +203,14 @@ impl Display for Noise {
              turns (less than {:.0} %), the rest went to other programs or other virtual machines. \
              Do not quote these figures, least of all ratios of two threads to one; end what else \
              runs and measure again",
-            // Down, so that what is just below the limit is not told as the limit.
+            // Rounded down, so that a share just below the limit does not look like the limit.
             (self.cpu_share * 100.0).floor(),
             QUIET * 100.0
         )
     }
 }
 
-/// The CPUs to measure on, two where there are two.
+/// The CPUs to measure on: two, or one if there are no more.
 pub fn cpus() -> Result<Vec<usize>, Error> {
     let cpus = engine::system_cpus();
     if cpus.is_empty() {

@@ -11,7 +11,7 @@ pub struct Table {
     rows: Vec<(String, Vec<Option<Cell>>)>,
 }
 
-/// A figure with its spread and the digits behind the point that mean something.
+/// A figure with its spread and the number of significant digits behind the point.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
     spread: Spread,
@@ -19,7 +19,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// With so many digits behind the point.
+    /// A figure with `digits` digits behind the point.
     pub fn new(spread: Spread, digits: usize) -> Self {
         Self { spread, digits }
     }
@@ -32,7 +32,7 @@ impl Table {
         Self { title: title.into(), columns, rows: Vec::new() }
     }
 
-    /// Adds a row; `None` was not measured.
+    /// Adds a row; `None` stands for a figure that was not measured.
     pub fn row(&mut self, label: impl Into<String>, cells: Vec<Option<Cell>>) {
         self.rows.push((label.into(), cells));
     }

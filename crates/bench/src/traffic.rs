@@ -1,10 +1,10 @@
-//! TCP conversations, segment by segment, without keeping any state per flow:
-//! what a flow says is a function of its number and of how often it has spoken.
+//! TCP conversations, segment by segment, without any state for a flow: a segment is a function of
+//! the flow's number and of the number of segments before it.
 
 use wire::build::{PacketBuilder, Tcp};
 use wire::{Network, TcpFlags, Transport, checksum};
 
-/// Bytes that a client sends at a time, and a server.
+/// Bytes that a client sends at a time, and those that a server sends.
 pub type Payload = [u32; 2];
 /// First sequence numbers of client and server.
 const INITIAL: [u32; 2] = [0x1000_0000, 0xf000_0000];
@@ -19,7 +19,7 @@ const OPTIONS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 2, 0, 0, 0, 1];
 const IP: usize = 14;
 const TCP: usize = IP + 20;
 
-/// Who sends a segment.
+/// The sender of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Sender {
@@ -27,7 +27,7 @@ pub enum Sender {
     Server = 1,
 }
 
-/// What a segment is.
+/// The kind of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Kind {
@@ -70,14 +70,13 @@ impl Segment {
         ]
     }
 
-    /// The `step`th segment after the handshake: the two ends speak by turns, and
-    /// each acknowledges all that the other has said. In every other flow the
-    /// server speaks first.
+    /// The `step`th segment after the handshake. The two ends speak by turns, and each acknowledges
+    /// everything that the other has sent. In every other flow the server speaks first.
     pub fn talk(flow: u32, step: u32, payload: Payload) -> Self {
         let turn = (step ^ flow) & 1;
         let sender = if turn == 0 { Sender::Client } else { Sender::Server };
         let said = |end: usize| {
-            // Whoever speaks first has spoken once more after an odd number of steps.
+            // After an odd number of steps, the first speaker has spoken once more than the other.
             let speaks_first = (flow & 1) as usize == end;
             let times = if speaks_first { step.div_ceil(2) } else { step / 2 };
             INITIAL[end].wrapping_add(1).wrapping_add(times.wrapping_mul(payload[end]))
@@ -86,13 +85,13 @@ impl Segment {
         Self { flow, sender, kind: Kind::Data, sequence: said(me), acknowledgment: said(peer) }
     }
 
-    /// Data that its receiver has no window for.
+    /// Data outside its receiver's window.
     pub fn stray(flow: u32) -> Self {
         let segment = Self::talk(flow, 0, [0; 2]);
         Self { sequence: segment.sequence.wrapping_add(1 << 30), ..segment }
     }
 
-    /// The client gives up before it was answered.
+    /// The client gives up before an answer comes.
     pub fn reset(flow: u32) -> Self {
         Self {
             flow,
@@ -103,8 +102,7 @@ impl Segment {
         }
     }
 
-    /// Writes its sequence and acknowledgment numbers into a frame that agrees in
-    /// everything else.
+    /// Writes its sequence and acknowledgment numbers into a frame of its template.
     pub fn write_numbers(&self, frame: &mut [u8]) {
         frame[TCP + 4..TCP + 8].copy_from_slice(&self.sequence.to_be_bytes());
         frame[TCP + 8..TCP + 12].copy_from_slice(&self.acknowledgment.to_be_bytes());
@@ -129,7 +127,7 @@ struct Template {
 }
 
 impl Pen {
-    /// With one template for each kind and sender.
+    /// A pen with one template for each kind and sender.
     pub fn new(payload: Payload) -> Self {
         let kinds = [Kind::Open, Kind::Ack, Kind::Data, Kind::Reset];
         let senders = [Sender::Client, Sender::Server];
@@ -154,8 +152,8 @@ impl Pen {
         network
     }
 
-    /// The frame of a segment, good until the next of the same template is
-    /// written. Its transport checksum is wrong, as if an interface had verified it.
+    /// The frame of a segment, valid until the next one of the same template is written. Its
+    /// transport checksum is wrong, as if an interface had verified it.
     pub fn frame(&mut self, segment: &Segment) -> &[u8] {
         let [(source, source_port), (destination, destination_port)] = ends(segment);
         let frame = &mut self.templates[segment.template()].frame;
@@ -174,9 +172,9 @@ impl Pen {
     }
 }
 
-/// Source and destination: 2^16 clients, each with one port after the other, and
-/// 64 servers, in the network that RFC 2544 section C.2.2 sets aside for
-/// benchmarks. In every other flow the client has the higher address.
+/// Source and destination: 2^16 clients, which use one port after the other, and 64 servers, in the
+/// network that RFC 2544 section C.2.2 sets aside for benchmarks. In every other flow the client
+/// has the higher address.
 fn ends(segment: &Segment) -> [([u8; 4], u16); 2] {
     let [.., high, low] = segment.flow.to_be_bytes();
     let odd = (segment.flow & 1) as u8;
@@ -210,12 +208,12 @@ fn template(kind: Kind, sender: Sender, payload: Payload) -> Template {
     Template { frame, network }
 }
 
-/// The next segments, for ever.
+/// An endless sequence of segments.
 #[derive(Debug)]
 pub enum Traffic {
-    /// Known flows, each once before any a second time, in random order.
+    /// Talk of known flows: each flow once before any a second time, in random order.
     Talk { payload: Payload, orders: [Vec<u32>; 2], at: usize, step: u32 },
-    /// Opens flows and ends each after [`LAG`] others were opened.
+    /// Opens flows, and ends each after [`LAG`] others were opened.
     Churn { flows: Vec<u32>, at: usize, ends: bool },
     /// Opens flows and never ends them.
     Flood { flows: Vec<u32>, at: usize },
@@ -223,11 +221,11 @@ pub enum Traffic {
     Stray { flows: Vec<u32>, at: usize },
 }
 
-/// Flows that churn keeps open.
+/// The number of flows that churn keeps open.
 pub const LAG: usize = 4096;
 
 impl Traffic {
-    /// Conversations of these flows, which have been opened.
+    /// The talk of these flows, which have been opened.
     pub fn talk(mut flows: Vec<u32>, payload: Payload) -> Self {
         let mut random = Random(7);
         let orders = std::array::from_fn(|_| {
@@ -243,7 +241,7 @@ impl Traffic {
         Self::Flood { flows, at: 0 }
     }
 
-    /// Segments of these flows, which have been opened, that belong to none.
+    /// Segments outside the windows of these flows, which have been opened.
     pub fn stray(mut flows: Vec<u32>) -> Self {
         Random(17).shuffle(&mut flows);
         Self::Stray { flows, at: 0 }
@@ -255,7 +253,7 @@ impl Traffic {
         Self::Churn { flows, at: 0, ends: false }
     }
 
-    /// The flows that must have been opened before the first segment comes.
+    /// The flows that must be open before the first segment comes.
     pub fn opened_before(&self) -> &[u32] {
         match self {
             Self::Talk { orders, .. } => &orders[0],
@@ -296,8 +294,8 @@ impl Traffic {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): repeatable, and random enough
-/// to defeat a cache.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): repeatable, and random enough to defeat a
+/// cache.
 #[derive(Debug)]
 pub struct Random(pub u64);
 

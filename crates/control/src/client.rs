@@ -1,4 +1,4 @@
-//! The other side of the API: what the command line uses.
+//! The client of the API, which the command line uses.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -17,17 +17,17 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::schema::{Refusal, RefusalBody};
 
-/// Talks to the gateway behind one control socket. Its methods block.
+/// A client of the gateway behind one control socket. Its methods block.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
     runtime: Runtime,
 }
 
-/// Why there is no answer.
+/// The reasons why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error(
         "no gateway is running on {socket}; start one with `stateway run -c FILE`, or name the \
          socket of a running one with --socket or STATEWAY_SOCKET"
@@ -36,13 +36,13 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
-    /// The gateway went away while it was asked.
+    /// The gateway stopped while it was asked.
     #[error("the gateway on {socket} has stopped; its log says why")]
     Stopped {
         /// The socket.
         socket: PathBuf,
     },
-    /// Something else has the name of the socket.
+    /// The name of the socket belongs to another kind of file.
     #[error(
         "{socket} is {what} and not the socket of a gateway; name the socket of a running one \
          with --socket or STATEWAY_SOCKET"
@@ -50,10 +50,10 @@ pub enum ClientError {
     NotASocket {
         /// The path.
         socket: PathBuf,
-        /// What it is.
+        /// The kind of file.
         what: &'static str,
     },
-    /// The socket may not be used.
+    /// This process may not use the socket.
     #[error("no permission to use {socket}; run as its owner, or as a member of its group")]
     NoPermission {
         /// The socket.
@@ -62,28 +62,28 @@ pub enum ClientError {
     /// The gateway refused.
     #[error("{}: {}; {}", .0.place, .0.what, .0.todo)]
     Refused(RefusalBody),
-    /// It refused, because what was asked for can not be, whatever the gateway does.
+    /// The gateway refused a request that no gateway could carry out.
     #[error("{}: {}; {}", .0.place, .0.what, .0.todo)]
     BadRequest(RefusalBody),
-    /// The connection failed in between.
+    /// The connection failed in the middle.
     #[error("the gateway on {socket} does not answer as it should: {what}")]
     Broken {
         /// The socket.
         socket: PathBuf,
-        /// What happened.
+        /// Description of the failure.
         what: String,
     },
-    /// This process lacks something.
+    /// This process lacks a resource.
     #[error("can not talk to a gateway: {0}")]
     System(#[from] io::Error),
 }
 
-/// How long an answer may take to begin. The gateway itself gives up on a worker that
-/// does not answer after 10 s, so one that is silent for longer is stuck.
+/// The longest time until an answer begins. The gateway itself gives up on a worker that does not
+/// answer after 10 s, so a gateway that is silent for longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Client {
-    /// A client for the gateway on `socket`. Nothing is sent yet.
+    /// A client for the gateway on `socket`. Sends nothing yet.
     ///
     /// # Errors
     /// [`ClientError::System`].
@@ -92,7 +92,7 @@ impl Client {
         Ok(Self { socket: socket.to_owned(), runtime })
     }
 
-    /// The process that answers; `None` if the kernel does not tell.
+    /// The number of the process that answers; `None` if the kernel does not tell.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -110,7 +110,7 @@ impl Client {
         self.exchange(Method::GET, path, Bytes::new())
     }
 
-    /// Deletes.
+    /// Deletes an object.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -118,7 +118,7 @@ impl Client {
         self.exchange(Method::DELETE, path, Bytes::new())
     }
 
-    /// Sets something.
+    /// Sets an object.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -130,7 +130,7 @@ impl Client {
         self.exchange(Method::PUT, path, self.encode(body)?)
     }
 
-    /// Sets something to what is given byte by byte.
+    /// Sets an object to these bytes.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -142,7 +142,7 @@ impl Client {
         self.exchange(Method::PUT, path, body.into())
     }
 
-    /// Changes something.
+    /// Changes an object.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -154,7 +154,7 @@ impl Client {
         self.exchange(Method::PATCH, path, self.encode(body)?)
     }
 
-    /// Has something done.
+    /// Asks the gateway to do something.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -166,13 +166,13 @@ impl Client {
         self.exchange(Method::POST, path, self.encode(body)?)
     }
 
-    /// Reads a stream and calls `each` with every line, without its end, as it
-    /// comes. A stream of events ends when the gateway is told to stop.
+    /// Reads a stream and calls `each` with every line, without its end, as it comes. A stream of
+    /// events ends when the gateway stops.
     ///
     /// # Errors
-    /// [`ClientError`], or the first error of `each`, which ends the stream. A stream
-    /// that was cut off, because the gateway was killed or waited no longer, is
-    /// [`ClientError::Stopped`].
+    /// [`ClientError`], or the first error of `each`, which ends the stream.
+    /// [`ClientError::Stopped`] if the stream was cut off because the gateway was killed or did not
+    /// wait longer.
     pub fn lines<E: From<ClientError>>(
         &self,
         path: &str,
@@ -220,7 +220,7 @@ impl Client {
             UnixStream::connect(&self.socket).await.map_err(|error| self.not_connected(error))?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.lost(&error))?;
-        // It ends with the connection; what fails is seen by the request.
+        // The task ends with the connection. The request reports its errors.
         tokio::spawn(connection);
         let request = Request::builder()
             .method(method)
@@ -271,8 +271,8 @@ impl Client {
         }
     }
 
-    /// A connection that was there and ended. What can not be understood came from
-    /// somebody who is still there.
+    /// The error for a connection that ended. An answer that can not be parsed came from a process
+    /// that still exists.
     fn lost(&self, error: &hyper::Error) -> ClientError {
         if error.is_parse() {
             self.broken(error)

@@ -1,7 +1,7 @@
-//! Who is connected to the control socket: a bounded number, among whom nobody keeps others out.
+//! Connections to the control socket: a bounded number, none of which keeps others out.
 //!
-//! A connection carries one request. When there are as many as may be, the one gives way that has
-//! kept the gateway waiting longest: for its request, or to read what it has asked for.
+//! A connection carries one request. When all places are taken, a new connection evicts one: the
+//! one that has kept the gateway waiting longest, either for its request or to read its answer.
 
 use std::io;
 use std::pin::Pin;
@@ -14,49 +14,49 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-/// Most connections at the same time.
+/// The largest number of connections at the same time.
 const MAX_CONNECTIONS: usize = 64;
-/// Of the descriptors that the process may have, one in so many is for connections at most: the
-/// others stay for interfaces, routes and programs, whatever those who connect do.
+/// At most one in this many of the process's descriptors is for connections. The others stay free
+/// for interfaces, routes and programs, however many clients connect.
 const SHARE: u64 = 4;
-/// How long a reader may take nothing of an answer before it gives way to others.
+/// The time after which a reader that takes nothing of its answer may be evicted.
 const READER_PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is looked whether somebody gives way, where nobody does at once.
+/// The time between two checks for a connection to evict.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Everybody who is connected.
+/// All connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Connections {
     most: usize,
     all: Arc<Mutex<Vec<Arc<Connection>>>>,
 }
 
-/// What is known of a connection.
+/// The state of a connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     turn: Mutex<Turn>,
     gives_way: Notify,
 }
 
-/// Whose turn it is.
+/// The side whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// The gateway's: it has the request, and the other end has read what there is of the answer.
+    /// The gateway's: it has the request, and the client has read all that there is of the answer.
     Gateway,
-    /// The other end's since then: the rest of the request is to come.
+    /// The client's since this time: the rest of the request has to come.
     Asking(Instant),
-    /// The other end's since then: it is to read.
+    /// The client's since this time: it has to read.
     Reading(Instant),
 }
 
 impl Connections {
-    /// Nobody yet, of a process that may have so many descriptors.
+    /// No connections yet, in a process that may have this many `descriptors`.
     pub fn new(descriptors: u64) -> Self {
         let share = usize::try_from(descriptors / SHARE).unwrap_or(usize::MAX);
         Self { most: share.clamp(1, MAX_CONNECTIONS), all: Arc::default() }
     }
 
-    /// Waits until there is room for one more, and takes it.
+    /// Waits for a free place, and takes it.
     pub async fn admit(&self) -> Admitted {
         while self.all().len() >= self.most {
             if !self.have_one_give_way(|turn| turn.gives_way_to_connections()) {
@@ -74,7 +74,7 @@ impl Connections {
         self.have_one_give_way(|turn| turn.has_stalled())
     }
 
-    /// Ends the one that is waited for longest.
+    /// Ends the connection for which the gateway has waited longest.
     fn have_one_give_way(&self, since: impl Fn(Turn) -> Option<Instant>) -> bool {
         let mut all = self.all();
         let candidates = all.iter().enumerate();
@@ -90,7 +90,8 @@ impl Connections {
 }
 
 impl Turn {
-    /// Since when it is waited for somebody who may have to make room for others.
+    /// The time since when the gateway waits for a client that has to make room for a new
+    /// connection.
     fn gives_way_to_connections(self) -> Option<Instant> {
         match self {
             Self::Asking(since) => Some(since),
@@ -98,7 +99,7 @@ impl Turn {
         }
     }
 
-    /// Since when it is waited for a reader that has stalled.
+    /// The time since when the gateway waits for a reader that has stalled.
     fn has_stalled(self) -> Option<Instant> {
         match self {
             Self::Reading(since) if since.elapsed() >= READER_PATIENCE => Some(since),
@@ -112,22 +113,22 @@ impl Connection {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if its request is not there yet.
+    /// True if its request is not complete yet.
     pub fn is_asking(&self) -> bool {
         matches!(*self.turn(), Turn::Asking(_))
     }
 
-    /// The header of its request is there.
+    /// Notes that the header of its request has come.
     pub fn has_asked(&self) {
         *self.turn() = Turn::Gateway;
     }
 
-    /// Waits until it has to give way to others.
+    /// Waits until this connection is evicted.
     pub async fn gives_way(&self) {
         self.gives_way.notified().await;
     }
 
-    /// Notes whether it waits for the other end. It waits since the first time.
+    /// Notes whether the gateway waits for the client. The wait counts from the first such note.
     fn waits(&self, is_waiting: bool, turn: fn(Instant) -> Turn) {
         let mut now = self.turn();
         match (is_waiting, *now) {
@@ -138,7 +139,7 @@ impl Connection {
     }
 }
 
-/// A place among the connections.
+/// A place for a connection.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub connection: Arc<Connection>,
@@ -151,7 +152,7 @@ impl Drop for Admitted {
     }
 }
 
-/// A stream that notes when its other end does not read.
+/// A stream that notes when its reader does not read.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub stream: UnixStream,

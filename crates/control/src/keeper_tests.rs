@@ -4,7 +4,7 @@ use ruleset::Options;
 
 use super::*;
 
-/// Remembers by how many rules packets were judged, one after the other.
+/// Remembers the number of rules of each ruleset that packets were judged by, in order.
 #[derive(Default)]
 struct Witness {
     seen: RefCell<Vec<Option<usize>>>,
@@ -21,7 +21,7 @@ impl Judge for Witness {
     }
 }
 
-/// A ruleset of so many rules.
+/// A ruleset of `rules` rules.
 fn book(rules: u64) -> RuleBook {
     let mut objects = vec![
         serde_json::json!({"table": {"family": "ip", "name": "t", "handle": 1}}),
@@ -98,7 +98,7 @@ fn the_gateway_is_asked_again_if_another_was_loaded_meanwhile() {
     let mut answers = 0;
     let asked = keeper.active_and(|| {
         answers += 1;
-        // Whoever loads does not wait for the answer.
+        // A load does not wait for the answer.
         let is_first = answers == 1;
         if is_first {
             keeper.load(&judge, book(2), MINUTE, now).map(|_| answers)

@@ -29,11 +29,12 @@
 //! | `PUT /v1/balancer` | [`schema::Done`]; body [`schema::SetBalancer`] |
 //!
 //! Streams of connections, expectations and events take `format=conntrack` for lines as the
-//! kernel's tool prints them, and `format=conntrack,labels` for those of its option `-o labels`. Every object carries `"schema": 1`. An answer other than 200 carries a
-//! [`schema::Refusal`]. All calls into the gateway happen on threads of their own,
-//! so a slow reader holds up nobody else. A connection carries one request; there are 64 at the
-//! same time at most, and 16 of streams. Who keeps the gateway waiting longest gives way to
-//! others.
+//! kernel's tool prints them, and `format=conntrack,labels` for those of its option `-o labels`.
+//! Every object carries `"schema": 1`. An answer other than 200 carries a [`schema::Refusal`].
+//!
+//! All calls into the gateway happen on threads of their own, so a slow reader holds up no other
+//! client. A connection carries one request. There are at most 64 connections at the same time, and
+//! 16 streams. A new client evicts the one that has kept the gateway waiting longest.
 
 mod client;
 mod connections;
@@ -56,5 +57,5 @@ pub use socket::{BindError, ControlSocket};
 /// Version of all JSON that this crate produces.
 pub const SCHEMA: u32 = 1;
 
-/// Where the control socket is unless somebody says otherwise.
+/// The default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/stateway.sock";

@@ -1,4 +1,4 @@
-//! Which connections a request means.
+//! Filters for the connections that a request is about.
 
 use std::fmt::Write;
 
@@ -6,8 +6,7 @@ use conntrack::{EventKind, Filter, LabelNames, New, Prefix, UnknownLabel, format
 use serde::{Deserialize, Serialize};
 use wire::Family;
 
-/// A filter as it stands in the query of a request. What is absent does not
-/// restrict.
+/// A filter in the query of a request. An absent field does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConnectionQuery {
@@ -33,11 +32,12 @@ pub struct ConnectionQuery {
     pub reply_sport: Option<u16>,
     /// Destination port of the replies.
     pub reply_dport: Option<u16>,
-    /// The source is translated: `any`, or to an address or a prefix.
+    /// Connections with a translated source: `any`, or an address or prefix that it is translated
+    /// to.
     pub src_nat: Option<String>,
-    /// The destination is translated.
+    /// Connections with a translated destination, likewise.
     pub dst_nat: Option<String>,
-    /// One of them is, or both are.
+    /// Connections with a translated source or destination, likewise.
     pub any_nat: Option<String>,
     /// ICMP type of the originator's packets.
     pub icmp_type: Option<u8>,
@@ -78,7 +78,7 @@ pub(crate) struct EventQuery {
 }
 
 impl EventQuery {
-    /// The kinds of events that are meant.
+    /// The kinds of events that the query asks for.
     pub fn event_kinds(&self) -> Result<Vec<EventKind>, QueryError> {
         kinds_of(&self.events)
     }
@@ -92,34 +92,33 @@ pub(crate) struct FormatQuery {
     pub format: LineFormat,
 }
 
-/// How a ruleset is to be loaded.
+/// Options for loading a ruleset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LoadQuery {
-    /// Bring the one before back after so many seconds, unless it is confirmed.
+    /// Restore the previous ruleset after this many seconds, unless this one is confirmed.
     pub confirm_s: Option<u64>,
     /// Leave out rules that are not supported.
     pub allow_unsupported: bool,
 }
 
-/// What is to be counted.
+/// Options for counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct CountQuery {
-    /// The connections of this zone only.
+    /// Count only the connections of this zone.
     pub zone: Option<u16>,
 }
 
-/// Form of the lines of a stream: `json`, or `conntrack` and what it is to have more, with
-/// commas between.
+/// Form of the lines of a stream: `json`, or `conntrack` with further properties behind commas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum LineFormat {
     /// One JSON object per line.
     #[default]
     Json,
-    /// As the kernel's `conntrack` tool prints. A line that begins with `# ` is a
-    /// remark of the gateway.
+    /// Lines of the kernel's `conntrack` tool. A line that begins with `# ` is a remark of the
+    /// gateway.
     Conntrack(format::Extras),
 }
 
@@ -162,23 +161,23 @@ impl TryFrom<String> for LineFormat {
     }
 }
 
-/// A value of a filter that means nothing.
+/// A value of a filter that has no meaning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// It is none of what is allowed.
+    /// The value is not allowed.
     #[error("{key}: {value:?} is not {allowed}")]
     Value {
         /// The key.
         key: &'static str,
         /// The value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
-    /// A label that nobody knows.
+    /// A label that does not exist.
     #[error("label: {error}")]
     Label {
-        /// Which.
+        /// The error.
         error: UnknownLabel,
     },
 }
@@ -188,10 +187,10 @@ pub enum QueryError {
 const PLAIN: &[u8] = b"-._~:/,";
 
 impl ConnectionQuery {
-    /// The connections that are meant, where labels are called `names`.
+    /// The connections that the query chooses; `names` are the names of labels.
     ///
     /// # Errors
-    /// [`QueryError`] names the first value that means nothing.
+    /// [`QueryError`] for the first value that has no meaning.
     pub fn filter(&self, names: &LabelNames) -> Result<Filter, QueryError> {
         let labels = self.label.as_ref().map(|text| {
             let refused = |error| QueryError::Label { error };
@@ -200,10 +199,10 @@ impl ConnectionQuery {
         Ok(Filter { labels: labels.transpose()?.unwrap_or_default(), ..self.unlabelled()? })
     }
 
-    /// Checks what can be checked without knowing what labels are called.
+    /// Checks all values but labels, whose names only the gateway knows.
     ///
     /// # Errors
-    /// [`QueryError`] names the first value that means nothing.
+    /// [`QueryError`] for the first value that has no meaning.
     pub fn check(&self) -> Result<(), QueryError> {
         self.unlabelled().map(drop)
     }
@@ -238,13 +237,13 @@ impl ConnectionQuery {
         })
     }
 
-    /// The state, if the protocols that are meant have it.
+    /// The state, if the chosen protocols have it.
     fn checked_state(&self, protocol: Option<u8>) -> Result<Option<String>, QueryError> {
         let Some(state) = &self.state else { return Ok(None) };
         let meant = |number: &u8| protocol.is_none_or(|protocol| protocol == *number);
         let mut names: Vec<&str> = Vec::new();
         for name in (0..=u8::MAX).filter(meant).flat_map(conntrack::proto::state_names) {
-            // Protocols have some names in common.
+            // Several protocols share some names.
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -259,10 +258,10 @@ impl ConnectionQuery {
         Err(QueryError::Value { key: "state", value: state.clone(), allowed })
     }
 
-    /// The kinds of events that are meant; all where none is named.
+    /// The kinds of events that the query asks for; all if it names none.
     ///
     /// # Errors
-    /// [`QueryError`] for a name that is none.
+    /// [`QueryError`] for an unknown name.
     pub fn event_kinds(&self) -> Result<Vec<EventKind>, QueryError> {
         kinds_of(&self.events)
     }
@@ -384,20 +383,20 @@ fn status(text: &str) -> Option<Filter> {
 const KEY: &str = "a number such as 16, 0x10 or, octal, 020";
 const MARK: &str = "a number such as 16, 0x10 or, octal, 020, or two with a slash between";
 
-/// As C writes numbers, and so the kernel's tool reads them: decimal, hexadecimal with 0x in
-/// front, octal with 0.
+/// Reads a number in the notation of C, which the kernel's tool uses: decimal, hexadecimal behind
+/// 0x, octal behind 0.
 fn number(text: &str) -> Option<u32> {
     let (digits, radix) = match text.strip_prefix('0') {
         Some(rest) if rest.starts_with(['x', 'X']) => (&rest[1..], 16),
         Some(rest) if !rest.is_empty() => (rest, 8),
         _ => (text, 10),
     };
-    // More than one sign would do otherwise.
+    // The parser would accept another sign.
     let is_number = digits.starts_with(|first: char| first.is_ascii_hexdigit());
     u32::from_str_radix(digits, radix).ok().filter(|_| is_number)
 }
 
-/// A value and the bits that count, each as [`number`].
+/// A value and a mask of the bits that count, each read by [`number`].
 fn mark(text: &str) -> Option<(u32, u32)> {
     match text.split_once('/') {
         Some((value, mask)) => Some((number(value)?, number(mask)?)),

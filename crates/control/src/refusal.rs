@@ -1,4 +1,4 @@
-//! What the API answers when it can not do what was asked.
+//! Answers of the API that refuse a request.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -16,12 +16,12 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// The request can not be carried out as it is.
+    /// The request is wrong.
     pub fn bad_request(place: &str, what: impl ToString, todo: &'static str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, place, what, todo)
     }
 
-    /// There is no such thing.
+    /// The object of the request does not exist.
     pub fn not_found(place: &str, what: impl ToString, todo: &'static str) -> Self {
         Self::new(StatusCode::NOT_FOUND, place, what, todo)
     }
@@ -31,7 +31,7 @@ impl Refused {
         Self::new(StatusCode::CONFLICT, place, what, todo)
     }
 
-    /// Too many ask at once.
+    /// There are too many requests at once.
     pub fn busy(what: impl ToString, todo: &'static str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "control", what, todo)
     }

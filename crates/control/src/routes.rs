@@ -1,4 +1,4 @@
-//! What each request does.
+//! The handlers of the requests.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -29,18 +29,18 @@ use crate::schema::{
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
 
-/// Events that each worker keeps for a reader that is behind.
+/// Events that each worker keeps for a slow reader.
 const EVENTS_AHEAD: usize = 16 * 1024;
 
-/// How long an event stream waits before it looks whether anybody still reads.
+/// Time between two checks of an event stream whether it still has a reader.
 const EVENT_WAIT: Duration = Duration::from_millis(100);
 
-/// How long the thread of a reader that gives way may take to notice.
+/// The longest time until the thread of an evicted reader ends.
 const TO_LEAVE: Duration = Duration::from_secs(1);
 
-/// Shortest time between two rounds of the balancer, milliseconds.
+/// The shortest time between two rounds of the balancer, in milliseconds.
 const MIN_BALANCE_INTERVAL_MS: u64 = 10;
-/// Longest, milliseconds: an hour.
+/// The longest time between two rounds of the balancer, in milliseconds: an hour.
 const MAX_BALANCE_INTERVAL_MS: u64 = 3_600_000;
 
 pub(crate) type Answer<T> = Result<Json<T>, Refused>;
@@ -88,7 +88,7 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
     .await
 }
 
-/// What people are told of lines that are missing in the log.
+/// A warning about missing lines of the log.
 fn lost_lines(lost: u64) -> String {
     let lines = if lost == 1 { "line" } else { "lines" };
     format!(
@@ -233,7 +233,7 @@ async fn events(
     .await
 }
 
-/// Tells of events until nobody reads any more or the gateway stops.
+/// Sends events until the reader has gone or the gateway stops.
 fn tell<E: Reported>(
     shared: &Shared,
     mut source: EventStream<E>,
@@ -246,7 +246,7 @@ fn tell<E: Reported>(
             each(lines, &numbered)?;
             next = source.try_next();
         }
-        // Also tells whether anybody still reads.
+        // Flushing also finds out whether the reader has gone.
         lines.flush()?;
     }
     Ok(())
@@ -387,7 +387,7 @@ async fn set_balancer(State(shared): State<Shared>, body: BodyOf<SetBalancer>) -
     .await
 }
 
-/// Calls the gateway on a thread that may wait.
+/// Calls the gateway on a thread that may block.
 async fn call<T: Send + 'static>(
     shared: Shared,
     work: impl FnOnce(&Gateway) -> Result<T, Refused> + Send + 'static,
@@ -396,7 +396,7 @@ async fn call<T: Send + 'static>(
     result.map_err(Refused::defect)?.map(Json)
 }
 
-/// Answers with lines that `work` produces on a thread of its own.
+/// Answers with the lines that `work` produces on a thread of its own.
 async fn stream(
     shared: Shared,
     work: impl FnOnce(Shared, LineSender) + Send + 'static,
@@ -410,10 +410,10 @@ async fn stream(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
 }
 
-/// A place among the streams. Readers that have stalled give way if there is none.
+/// Takes a place among the streams. If there is none, stalled readers are evicted.
 async fn permit_for_stream(shared: &Shared) -> Result<OwnedSemaphorePermit, Refused> {
     let permit = || shared.streams.clone().acquire_owned();
-    // At once, or not before somebody has left.
+    // The first attempt does not wait; the next ones wait until a stalled reader has left.
     let mut patience = Duration::ZERO;
     loop {
         if let Ok(Ok(permit)) = tokio::time::timeout(patience, permit()).await {
@@ -427,7 +427,7 @@ async fn permit_for_stream(shared: &Shared) -> Result<OwnedSemaphorePermit, Refu
     }
 }
 
-/// A remark on events that were lost before the next.
+/// Writes a remark on events that were lost before the next.
 fn lost_line(lines: &mut LineSender, lost: u64) -> Result<(), ReaderGone> {
     let remark = format_args!("# events lost: {lost}; read too slowly");
     if lost > 0 { text_line(lines, remark) } else { Ok(()) }
@@ -475,12 +475,12 @@ fn no_such_request(place: &str) -> Refused {
     Refused::not_found(place, "there is no such request", todo)
 }
 
-/// The connections that a request means.
+/// The connections that a request chooses.
 fn filter_of(shared: &Shared, query: &ConnectionQuery) -> Result<Filter, Refused> {
     query.filter(&shared.gateway.label_names()).map_err(bad_filter)
 }
 
-/// What a request changes.
+/// The changes that a request asks for.
 fn changes_of(shared: &Shared, body: &UpdateConnections) -> Result<Changes, Refused> {
     let names = shared.gateway.label_names();
     let labels = |key, labels: &[String]| -> Result<Labels, Refused> {

@@ -23,9 +23,9 @@ use crate::rules::{RuleBook, TryError, explain_now, live};
 use crate::schema::{ActiveRules, AskRules, Done, Explanation, LoadedRules};
 use crate::server::Shared;
 
-/// Longest trial, seconds: a day.
+/// The longest trial, in seconds: a day.
 const MAX_TRIAL_S: u64 = 86_400;
-/// Pause before a ruleset that could not be brought back is tried to be once more.
+/// Pause before the next attempt to restore a ruleset.
 const ROLL_BACK_AGAIN: Duration = Duration::from_secs(5);
 
 pub(crate) fn router() -> Router<Shared> {
@@ -38,7 +38,7 @@ pub(crate) fn router() -> Router<Shared> {
         .route("/v1/rules/explain", post(explain))
 }
 
-/// Waits for work on a thread that may wait, also when nobody waits for the answer.
+/// Runs work on a thread that may block, to its end even if the client has gone.
 async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Result<T, Refused> {
@@ -61,7 +61,7 @@ async fn load(
         return Err(Refused::bad_request("confirm_s", what, "give a time in the range"));
     }
     let confirm = confirm_s.map(Duration::from_secs);
-    // A task of its own: whoever asks may go away, and the trial must end all the same.
+    // The load runs in a task of its own. If the client goes away, the trial must still end.
     let task = tokio::spawn(async move {
         let trying = shared.clone();
         let options = Options { allow_unsupported };
@@ -83,7 +83,7 @@ fn try_document(
     confirm: Option<Duration>,
 ) -> Result<(LoadedRules, Option<u64>), Refused> {
     let refused = |what: String| Refused::bad_request("rules", what, "correct the ruleset");
-    // For the hash tables of explanations, in which there is what senders have chosen.
+    // A secret for the hash tables of explanations, which hold values that senders choose.
     let seed = RandomState::new().hash_one(0_u8);
     let book =
         RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))?;
@@ -104,7 +104,7 @@ fn try_document(
         TryError::Load(LoadRulesError::Compile(error)) => refused(error.to_string()),
         TryError::Load(LoadRulesError::TooManyZones(error)) => refused(error.to_string()),
         TryError::Load(error @ LoadRulesError::Unresponsive(_)) => {
-            Refused::conflict("rules", error, "the rules before stay: try again when it does")
+            Refused::conflict("rules", error, "the rules before stay in force: try again later")
         }
         TryError::Load(error) => Refused::conflict("rules", error, "see the log of the gateway"),
     })?;
@@ -116,19 +116,19 @@ fn try_document(
     Ok((loaded, trial))
 }
 
-/// Brings the ruleset before back, if nobody has confirmed this one by then. If that fails it
-/// tries again: who has locked himself out can not.
+/// Restores the ruleset before, unless this one was confirmed meanwhile. On an error it tries
+/// again, because an operator who is locked out can not.
 async fn end_trial(roll_back: impl RollBack, confirm: Duration, pause: Duration) {
     tokio::time::sleep(confirm).await;
     loop {
         match tokio::task::spawn_blocking(roll_back.clone()).await {
             Ok(Ok(true)) => {
-                tracing::warn!("nobody has confirmed the ruleset: the one before is back");
+                tracing::warn!("the ruleset was not confirmed: the one before is back");
                 return;
             }
             Ok(Ok(false)) => return,
             Ok(Err(error)) => tracing::error!(
-                "the ruleset before can not be brought back: {error}; it is tried again in {} s",
+                "the ruleset before can not be restored: {error}; the next attempt is in {} s",
                 pause.as_secs()
             ),
             // The gateway stops.
@@ -138,7 +138,7 @@ async fn end_trial(roll_back: impl RollBack, confirm: Duration, pause: Duration)
     }
 }
 
-/// Ends a trial; false if it has ended.
+/// A function that ends a trial; false if the trial has ended already.
 trait RollBack: Fn() -> Result<bool, LoadRulesError> + Clone + Send + 'static {}
 
 impl<T: Fn() -> Result<bool, LoadRulesError> + Clone + Send + 'static> RollBack for T {}

@@ -13,7 +13,7 @@ fn what_is_no_json_is_told_what_to_do() {
     assert!(refused(b"#!/usr/sbin/nft -f\n").contains("unshare --net"));
     assert!(refused(b" \n").contains("it is empty"));
     assert!(refused(b"{\"nftables\": [").contains("EOF"));
-    assert!(refused(b"[]").contains("no list `nftables`"));
+    assert!(refused(b"[]").contains("the list `nftables` is missing"));
     let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
     assert!(refused(&deep).contains("recursion limit"));
 }

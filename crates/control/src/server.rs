@@ -1,4 +1,4 @@
-//! The thread that answers on the control socket.
+//! The thread that serves the control socket.
 
 use std::io;
 use std::sync::Arc;
@@ -24,28 +24,28 @@ use crate::routes;
 use crate::rules::{Keeper, RuleBook};
 use crate::socket::ControlSocket;
 
-/// Most lists and event streams at the same time; each has a thread.
+/// The largest number of lists and event streams at the same time; each has a thread.
 pub(crate) const MAX_STREAMS: usize = 16;
 
 /// Threads for calls into the gateway beside those of the streams.
 const CALL_THREADS: usize = 4;
 
-/// How long the header of a request may take, from the beginning of its connection.
+/// The longest time until the header of a request is complete, from the beginning of its
+/// connection.
 const HEADER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pause before a connection is taken again, where the system refused one.
+/// Pause before the next attempt to accept a connection, after the system refused one.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
-/// How long answers may take to come to their end when the gateway stops. A reader
-/// that is slower is cut off.
+/// Time for answers to end when the gateway stops. Slower readers are cut off.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why nobody answers on the control socket.
+/// The reason why the control socket can not be served.
 #[derive(Debug, thiserror::Error)]
 #[error("can not serve the control socket: {0}")]
 pub struct ServerError(#[from] io::Error);
 
-/// Answers on the control socket until it is dropped.
+/// Serves the control socket until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<Stop>,
@@ -69,12 +69,12 @@ impl Stop {
     }
 
     async fn begun(self: Arc<Self>) {
-        // An error says that the sender is gone, which is here.
+        // An error would mean that the sender is gone, but this value holds it.
         let _ = self.0.subscribe().wait_for(|begun| *begun).await;
     }
 }
 
-/// What every request needs.
+/// The state that all requests share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
@@ -82,17 +82,17 @@ pub(crate) struct Shared {
     pub streams: Arc<Semaphore>,
     pub connections: Connections,
     pub stop: Arc<Stop>,
-    /// How many lines of the log were lost.
+    /// The number of lost lines of the log.
     pub log_lines_lost: fn() -> u64,
 }
 
 impl Server {
-    /// Starts to answer. `rules` is the ruleset that the gateway was started with;
-    /// `log_lines_lost` tells how many lines of its log were lost.
+    /// Starts to serve. `rules` is the ruleset that the gateway was started with. `log_lines_lost`
+    /// returns the number of lost lines of its log.
     ///
     /// # Errors
-    /// [`ServerError`] when the system gives no thread or descriptor; the socket
-    /// has been removed then.
+    /// [`ServerError`] when the system has no thread or descriptor left. Then the socket is
+    /// removed.
     pub fn start(
         socket: ControlSocket,
         gateway: Arc<Gateway>,
@@ -145,12 +145,12 @@ fn serve(runtime: Runtime, listener: UnixListener, shared: Shared) {
             () = patience => {}
         }
     });
-    // Closes what connections are left, and waits for the calls in progress:
-    // afterwards nobody holds the gateway any more.
+    // This closes the connections that are left, and waits for the calls in progress. Afterwards no
+    // task holds the gateway any more.
     drop(runtime);
 }
 
-/// Answers everybody who connects until the gateway stops, and then those who have asked.
+/// Serves all connections until the gateway stops, then those that have sent a request.
 async fn answer_all(listener: UnixListener, shared: Shared) {
     let (stop, connections) = (shared.stop.clone(), shared.connections.clone());
     let router = routes::router(shared);
@@ -165,10 +165,11 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
                     tasks.spawn(answer(stream, admitted, router.clone(), stop.clone()));
                 }
                 Err(error) => {
-                    // Once, not as often as it is tried.
+                    // The log has this once, not for every attempt.
                     if !std::mem::replace(&mut fails, true) {
                         tracing::error!(
-                            "the control socket takes nobody: {error}; it is tried again"
+                            "the control socket accepts no connection: {error}; the gateway \
+                             tries again"
                         );
                     }
                     tokio::time::sleep(ACCEPT_AGAIN).await;
@@ -184,7 +185,7 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Answers the request of a connection.
+/// Serves the request of a connection.
 async fn answer(stream: UnixStream, admitted: Admitted, router: Router, stop: Arc<Stop>) {
     let connection = &admitted.connection;
     let router = TowerToHyperService::new(router);
@@ -206,7 +207,7 @@ async fn answer(stream: UnixStream, admitted: Admitted, router: Router, stop: Ar
         }
     };
     tokio::select! {
-        // What fails is of interest to the other end alone, which has caused it.
+        // Only the client, which has caused it, is interested in an error.
         _ = answered => {}
         () = connection.gives_way() => {}
         () = nobody_asks => {}

@@ -1,4 +1,4 @@
-//! The control socket as a file: one gateway for one path.
+//! The control socket as a file. One path belongs to one gateway.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{File, Metadata, Permissions, TryLockError, remove_file, rename, symlink_metadata};
@@ -8,17 +8,17 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// Owner and group may talk to the gateway.
+/// Mode of the socket: owner and group may talk to the gateway.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Nobody but the owner may open the lock: whoever can open it can hold it.
+/// Mode of the lock: only the owner may open it, because a process that can open it can hold it.
 const LOCK_MODE: u32 = 0o600;
 
-/// How often it is tried to take a name in a directory in which somebody else puts files with that
-/// name again and again.
+/// The largest number of attempts to take a name in a directory in which another process puts files
+/// with that name again and again.
 const MAX_ATTEMPTS: usize = 64;
 
-/// The user who may do everything.
+/// The user with all rights.
 const ROOT: u32 = 0;
 
 /// A bound control socket. Dropping it removes the file.
@@ -26,12 +26,12 @@ const ROOT: u32 = 0;
 pub struct ControlSocket {
     path: PathBuf,
     listener: UnixListener,
-    /// Held as long as the gateway lives. The file stays behind: to remove it
-    /// would let two gateways lock two files of one name.
+    /// Held as long as the gateway lives. The file stays behind: if it were removed, two gateways
+    /// could lock two files of one name.
     _lock: File,
 }
 
-/// Why there is no control socket.
+/// The reasons why there is no control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another gateway listens there.
@@ -43,23 +43,24 @@ pub enum BindError {
         /// The path.
         path: PathBuf,
     },
-    /// Something else has that name.
+    /// A file that is not a socket has the name.
     #[error("{path} exists and is not a socket; choose another path")]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// Something else has the name of the lock.
+    /// Something other than a file has the name of the lock.
     #[error(
-        "{path} exists and is no file, as the lock of the control socket is; choose another path"
+        "{path} exists and is not a file; the lock of the control socket needs that name: \
+         choose another path"
     )]
     NotALock {
         /// The path of the lock.
         path: PathBuf,
     },
-    /// Somebody else's file has that name, or that of the lock.
+    /// Another user's file has the name of the socket or of the lock.
     #[error(
-        "{path} belongs to user {user} and keeps the gateway from having that name ({source}); \
+        "{path} belongs to user {user} and keeps the gateway from using that name ({source}); \
          remove it, and choose a directory in which nobody else may make files ([control] \
          socket = ... or --socket)"
     )]
@@ -68,38 +69,38 @@ pub enum BindError {
         path: PathBuf,
         /// Number of the user.
         user: u32,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refused.
+    /// The system refused an operation.
     #[error("can not make the control socket {path}: {source}")]
     System {
         /// The path of the socket, or of its lock.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What has a name that a gateway wants.
+/// The file with a name that a gateway wants.
 #[derive(Debug)]
 enum Found {
     Nothing,
-    /// It may be removed.
+    /// A file that the gateway may remove.
     Ours(Metadata),
-    /// This user has put it where everybody may put files.
+    /// A file of this user, in a directory in which every user may make files.
     InTheWay(u32),
 }
 
 impl ControlSocket {
-    /// Binds `path`. The socket of a process that is dead is replaced. What another user has put
-    /// there in a directory of everybody is given another name.
+    /// Binds `path`. Replaces the socket of a dead process. In a directory in which every user may
+    /// make files, renames a file that another user has put there.
     ///
     /// # Errors
-    /// [`BindError`]; nothing that was ours has been changed then.
+    /// [`BindError`]. No file that belongs to the gateway has changed then.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let system = |source| BindError::System { path: path.into(), source };
-        // Looked at first, so that nothing is left beside what is not ours.
+        // This check comes first, so that a refusal leaves no lock beside a foreign file.
         dead_socket(path)?;
         let lock = lock(path)?;
         for _ in 0..MAX_ATTEMPTS {
@@ -109,7 +110,7 @@ impl ControlSocket {
                 Found::InTheWay(user) => set_aside(path, user)?,
             }
             match UnixListener::bind(path) {
-                // Somebody was faster.
+                // Another process was faster.
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 listener => return Self::new(path, listener.map_err(system)?, lock),
             }
@@ -120,13 +121,13 @@ impl ControlSocket {
     fn new(path: &Path, listener: UnixListener, lock: File) -> Result<Self, BindError> {
         let system = |source| BindError::System { path: path.into(), source };
         let socket = Self { path: path.into(), listener, _lock: lock };
-        // Up to here the umask decides, which by default lets in nobody but the owner.
+        // Up to here the umask decides, which by default admits only the owner.
         std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(system)?;
         socket.listener.set_nonblocking(true).map_err(system)?;
         Ok(socket)
     }
 
-    /// Where the socket is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -138,12 +139,12 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Nothing is left to do about it if the file has gone already.
+        // If the file has gone already, nothing is left to do.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// What has a name, without following links.
+/// The file with a name. Does not follow links.
 fn find(path: &Path) -> Result<Found, BindError> {
     match symlink_metadata(path) {
         Ok(found) if is_in_the_way(path, &found) => Ok(Found::InTheWay(found.uid())),
@@ -153,8 +154,9 @@ fn find(path: &Path) -> Result<Found, BindError> {
     }
 }
 
-/// True for what somebody else owns in a directory in which everybody may make files, such as
-/// `/tmp`. A file has one name: another may have been made for one of ours.
+/// True for a file of another user in a directory in which every user may make files, such as
+/// `/tmp`. A file with several names counts too, because another user may have made a link to one
+/// of ours.
 fn is_in_the_way(path: &Path, found: &Metadata) -> bool {
     let is_everybodys = || {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -165,10 +167,10 @@ fn is_in_the_way(path: &Path, found: &Metadata) -> bool {
     (!is_ours || found.is_file() && found.nlink() > 1) && is_everybodys()
 }
 
-/// Gives what somebody else has put there another name, so that it is not lost.
+/// Renames a file of another user, so that it is not lost.
 fn set_aside(path: &Path, user: u32) -> Result<(), BindError> {
     let mut name = path.as_os_str().to_owned();
-    // Nobody can have guessed it.
+    // No other process can have guessed this name.
     name.push(format!(".aside-{:016x}", RandomState::new().build_hasher().finish()));
     let aside = PathBuf::from(name);
     match rename(path, &aside) {
@@ -184,13 +186,13 @@ fn set_aside(path: &Path, user: u32) -> Result<(), BindError> {
     Ok(())
 }
 
-/// What has the name of the socket, if it is not a gateway that runs nor anybody's file.
+/// The file with the name of the socket. Refuses a running gateway and a file that is no socket.
 fn dead_socket(path: &Path) -> Result<Found, BindError> {
     match find(path)? {
         Found::Ours(found) if !found.file_type().is_socket() => {
             Err(BindError::NotASocket { path: path.into() })
         }
-        // A listener without our lock is no gateway, but it is not ours to replace.
+        // A listener without our lock is not a gateway, but it is not ours to replace.
         Found::Ours(_) if UnixStream::connect(path).is_ok() => {
             Err(BindError::InUse { path: path.into() })
         }
@@ -208,7 +210,7 @@ fn lock(socket: &Path) -> Result<File, BindError> {
         let opened = match find(&path)? {
             Found::Nothing => open(&path, true),
             Found::Ours(found) if !found.is_file() => return Err(BindError::NotALock { path }),
-            // Others may have opened it, and hold it for ever.
+            // Other users may have opened this lock, and may hold it for ever.
             Found::Ours(found) if found.mode() & 0o077 != 0 => {
                 remove_file(&path).map_err(system)?;
                 open(&path, true)
@@ -220,7 +222,7 @@ fn lock(socket: &Path) -> Result<File, BindError> {
             }
         };
         let file = match opened {
-            // Somebody was faster.
+            // Another process was faster.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             opened => opened.map_err(system)?,
         };
@@ -242,7 +244,7 @@ fn is_named(file: &File, path: &Path) -> bool {
     file.metadata().and_then(|it| Ok((it, symlink_metadata(path)?))).is_ok_and(same)
 }
 
-/// Opens the lock, which is to be new or to be there. Follows no link and waits for nobody.
+/// Opens the lock, which has to be new (`is_new`) or to exist. Follows no link and does not block.
 fn open(path: &Path, is_new: bool) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     File::options().write(true).create_new(is_new).mode(LOCK_MODE).custom_flags(flags).open(path)

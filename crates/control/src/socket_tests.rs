@@ -52,7 +52,7 @@ fn foreign_listeners_and_files_are_left_alone() {
     assert!(matches!(ControlSocket::bind(&nowhere), Err(BindError::System { .. })));
 }
 
-/// A user who is not the one who runs the tests.
+/// A user other than the one that runs the tests.
 const NOBODY: u32 = 65534;
 
 /// The lock of a socket.
@@ -67,7 +67,7 @@ fn the_lock_is_for_its_owner_alone() {
     let first = ControlSocket::bind(&path).unwrap();
     assert_eq!(mode(&lock_of(&path)), 0o600);
     drop(first);
-    // One that others could open is held by somebody who did.
+    // A lock that other users can open may be held by one of them.
     std::fs::set_permissions(lock_of(&path), Permissions::from_mode(0o644)).unwrap();
     let held = File::open(lock_of(&path)).unwrap();
     held.lock_shared().unwrap();
@@ -117,7 +117,7 @@ fn what_somebody_else_puts_in_the_way_is_set_aside_and_not_lost() {
         let asides: Vec<_> =
             names().filter(|it| it.to_string_lossy().contains(".aside-")).collect();
         if !is_everybodys {
-            // Whoever may make files there has to be trusted.
+            // The gateway has to trust users who may make files there.
             assert!(matches!(bound, Err(BindError::InUse { .. })));
             assert_eq!(asides.len(), 0);
             continue;
@@ -129,7 +129,7 @@ fn what_somebody_else_puts_in_the_way_is_set_aside_and_not_lost() {
         drop(theirs);
         assert!(UnixStream::connect(bound.path()).is_ok());
         assert!(matches!(ControlSocket::bind(&path), Err(BindError::InUse { .. })));
-        // What nobody can remove but its owner is in the way in any form.
+        // A file that only its owner can remove is in the way, whatever it is.
         drop(bound);
         symlink("/etc/passwd", &path).unwrap();
         std::os::unix::fs::lchown(&path, Some(NOBODY), None).unwrap();

@@ -1,7 +1,7 @@
-//! Answers that are sent while they are made: lists and events.
+//! Answers that are sent while they are produced: lists and events.
 //!
-//! A thread produces lines and sends them in chunks through a short queue. When
-//! the reader is slow the producer waits; when the reader has gone it ends.
+//! A thread produces lines and sends them in chunks through a short queue. When the reader is slow,
+//! the producer waits. When the reader has gone, the producer ends.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -40,14 +40,14 @@ pub(crate) fn lines() -> (LineSender, LineBody) {
 }
 
 impl LineSender {
-    /// Appends a line that `write` produces; the line end is added here.
+    /// Appends a line that `write` produces, and ends it.
     pub fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), ReaderGone> {
         write(&mut self.pending);
         self.pending.push(b'\n');
         if self.pending.len() >= CHUNK { self.flush() } else { Ok(()) }
     }
 
-    /// Sends what has been collected.
+    /// Sends the collected lines.
     pub fn flush(&mut self) -> Result<(), ReaderGone> {
         if self.pending.is_empty() {
             return if self.chunks.is_closed() { Err(ReaderGone) } else { Ok(()) };

@@ -7,8 +7,7 @@ use crate::packet::Piece;
 use crate::random::Random;
 use crate::topology::{Family, Lab};
 
-/// An attack. Sources are of 198.51.100.0/24 and 2001:db8:7::/64 unless it says
-/// otherwise.
+/// An attack. Unless its text says otherwise, sources are in 198.51.100.0/24 and 2001:db8:7::/64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
     /// First pieces of random datagrams.
@@ -17,7 +16,7 @@ pub enum Attack {
     Last,
     /// Pieces from the middle of random datagrams.
     Middle,
-    /// The longest datagrams in pieces of 8 bytes in random order, each but for one
+    /// The longest datagrams without one piece each, in pieces of 8 bytes in random order
     /// (FragmentSmack, CVE-2018-5391).
     EightBytes,
     /// Pieces that overlap with the one before.
@@ -28,24 +27,24 @@ pub enum Attack {
     NearlyComplete,
     /// Datagrams that would end behind byte 65535.
     Oversize,
-    /// Random identifications between the very addresses that honest traffic uses.
+    /// Random identifications between the addresses of honest traffic.
     SameAddresses,
     /// Keys that collide in hashes that add or exclusive-or their parts.
     Colliding,
     /// IPv6 first fragments whose extension headers do not end.
     LongChain,
-    /// Two pieces of each datagram: it looks as if it made progress.
+    /// Two pieces of each datagram, so that it seems to make progress.
     TwoPieces,
 }
 
-/// Payload of a piece of a small attack, bytes.
+/// Payload of a piece of a small attack, in bytes.
 const SMALL: usize = 120;
-/// Payload of a piece that fills an Ethernet frame, bytes.
+/// Payload of a piece that fills an Ethernet frame, in bytes.
 const FULL: u32 = 1480;
 const LONGEST: u32 = 65_515;
 
 impl Attack {
-    /// All of them.
+    /// All attacks.
     pub const ALL: [Self; 12] = [
         Self::First,
         Self::Last,
@@ -61,7 +60,7 @@ impl Attack {
         Self::TwoPieces,
     ];
 
-    /// So many frames from the lab's client to its server.
+    /// `count` frames from the lab's client to its server.
     #[must_use]
     pub fn frames(self, lab: &Lab, count: usize, seed: u64) -> Vec<Vec<u8>> {
         let family = if self == Self::LongChain { Family::V6 } else { Family::V4 };
@@ -84,8 +83,8 @@ impl Attack {
     }
 }
 
-/// The first bytes of a long datagram to the discard service (RFC 863): a gateway would
-/// drop what begins with anything else before it counts as a fragment.
+/// The first bytes of a long datagram to the discard service (RFC 863). If a datagram began with
+/// anything else, a gateway would drop it before it counts as a fragment.
 fn header(length: usize) -> Vec<u8> {
     let mut bytes = vec![4, 0, 0, 9, 0xf0, 0, 0, 0];
     bytes.resize(length, 0);
@@ -99,7 +98,7 @@ struct Maker {
 }
 
 impl Maker {
-    /// The pieces that are sent of one datagram.
+    /// The pieces that an attack sends of one datagram.
     fn datagram(&mut self, attack: Attack) -> Vec<Piece> {
         let first = self.piece(0, true, SMALL);
         let middle = 8 * self.random.between(1, 8000) as u32;
@@ -126,8 +125,7 @@ impl Maker {
                 vec![Piece { source: Ipv4Addr::new(198, 51, 100, host).into(), id, ..first }]
             }
             Attack::LongChain => {
-                // An empty padding option, then the same header once more (RFC 8200
-                // section 4.2).
+                // An empty padding option, then the same header again (RFC 8200 section 4.2).
                 let bytes = [60, 0, 1, 4, 0, 0, 0, 0].repeat(150);
                 vec![Piece { bytes, ..first }]
             }

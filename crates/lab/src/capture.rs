@@ -6,7 +6,7 @@ use std::time::Duration;
 const FILE_HEADER: [u32; 6] = [0xa1b2_3c4d, 0x0004_0002, 0, 0, 262_144, 1];
 const RECORD_HEADER: usize = 16;
 
-/// Frames and when they are due.
+/// Frames with their times.
 #[derive(Clone, Debug)]
 pub struct Capture {
     bytes: Vec<u8>,
@@ -14,13 +14,13 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// One without frames.
+    /// A capture without frames.
     #[must_use]
     pub fn new() -> Self {
         Self { bytes: FILE_HEADER.iter().flat_map(|word| word.to_le_bytes()).collect(), frames: 0 }
     }
 
-    /// Adds a frame that is due at `time` after the start. Times must not decrease.
+    /// Adds a frame to send at `time` after the start. Times must not decrease.
     pub fn push(&mut self, time: Duration, frame: &[u8]) {
         let length = frame.len() as u32;
         for word in [time.as_secs() as u32, time.subsec_nanos(), length, length] {
@@ -36,14 +36,14 @@ impl Capture {
         self.frames
     }
 
-    /// As a file.
+    /// The capture as a file.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The frames of a capture file in the format that this type writes, with times in
-    /// nano- or microseconds; none if it is something else or ends too early.
+    /// The frames of a capture file in the format that this type writes, with times in nano- or
+    /// microseconds; `None` if the file is something else or ends too early.
     #[must_use]
     pub fn read(file: &[u8]) -> Option<Vec<&[u8]>> {
         let magic = file.first_chunk()?;

@@ -6,21 +6,20 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::topology::Lab;
 
-/// One line, without what differs from one look to the next (the time left,
-/// use count and mark).
+/// One line, without the parts that change between two looks (time left, use count and mark).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConntrackLine {
     /// Name of the protocol, such as `tcp`.
     pub protocol: String,
     /// Number of the protocol.
     pub number: u8,
-    /// State, such as `ESTABLISHED`; none for protocols without.
+    /// State, such as `ESTABLISHED`; `None` for protocols without states.
     pub state: Option<String>,
     /// The direction of the first packet.
     pub original: Tuple,
     /// The other direction.
     pub reply: Tuple,
-    /// What stands in brackets, such as `ASSURED`, in order.
+    /// The words in brackets, such as `ASSURED`, in order.
     pub flags: Vec<String>,
 }
 
@@ -36,7 +35,7 @@ pub struct Tuple {
 }
 
 impl ConntrackLine {
-    /// Reads a line; none if it is not one.
+    /// Reads a line; `None` if the text is not such a line.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -59,7 +58,7 @@ impl ConntrackLine {
         })
     }
 
-    /// All lines of a listing; others are left out.
+    /// All connection lines of a listing.
     #[must_use]
     pub fn parse_all(text: &str) -> Vec<Self> {
         text.lines().filter_map(Self::parse).collect()
@@ -78,7 +77,7 @@ impl Tuple {
     }
 }
 
-/// The connection table of a gateway that is the kernel.
+/// The connection table of the kernel as gateway.
 ///
 /// # Errors
 /// [`crate::Error::Unavailable`] if `conntrack` is not installed, [`crate::Error::Failed`] if
@@ -96,7 +95,7 @@ pub fn kernel_conntrack(lab: &Lab) -> Result<Vec<ConntrackLine>> {
 /// that it reads.
 pub type KernelHelper<'a> = (&'a str, &'a str, u16);
 
-/// Has helpers of the kernel read what a namespace forwards.
+/// Attaches helpers of the kernel to the connections that a namespace forwards.
 ///
 /// # Errors
 /// [`Error::Unavailable`] if the kernel does not have them, or `nft` is not installed.

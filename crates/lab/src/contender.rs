@@ -1,16 +1,16 @@
-//! Who is compared with whom.
+//! The gateways that are compared.
 
-/// A gateway of two that do the same.
+/// One of two gateways with the same task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// `stateway run`.
     Stateway,
-    /// The kernel that forwards, or its bridge.
+    /// The kernel's forwarding, or its bridge.
     Kernel,
 }
 
 impl Contender {
-    /// Both of them.
+    /// Both gateways.
     pub const ALL: [Self; 2] = [Self::Stateway, Self::Kernel];
 
     /// Its name in reports.

@@ -1,5 +1,5 @@
-//! Datagrams at the end points: frames of a capture, recordings of what arrives, and
-//! numbered datagrams that are verified.
+//! Datagrams at the end points: frames of a capture, recordings of arrivals, and numbered datagrams
+//! that are verified.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::topology::{Family, Lab};
 
 /// The datagram that announces the end of a recording.
 pub const END: &[u8] = b"end of the recording";
-/// What starting and stopping may take on top of the traffic.
+/// Time for starting and stopping, beside the traffic.
 const OVERHEAD: Duration = Duration::from_secs(10);
 
-/// A digest of a datagram, to compare what was sent with what arrived (FNV-1a, 64
-/// bits). It is no protection against anybody.
+/// A digest of a datagram, for comparing sent with received ones (FNV-1a, 64 bits). It does not
+/// protect against forgery.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
@@ -26,13 +26,13 @@ pub fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
-/// The end points of datagrams: a program that is run as `PROGRAM lab-traffic`.
+/// The end points of datagrams: a program that runs as `PROGRAM lab-traffic`.
 #[derive(Clone, Debug)]
 pub struct Datagrams {
     program: PathBuf,
 }
 
-/// A recording that goes on.
+/// A recording in progress.
 #[derive(Debug)]
 pub struct Recorder {
     background: Background,
@@ -52,9 +52,9 @@ pub struct Arrival {
     pub source: String,
     /// Its source port.
     pub port: u16,
-    /// Its length without the UDP header, bytes.
+    /// Its length without the UDP header, in bytes.
     pub length: usize,
-    /// The [`digest`] of that.
+    /// Its [`digest`].
     pub digest: u64,
 }
 
@@ -63,15 +63,15 @@ pub struct Arrival {
 pub struct NumberedSpec {
     /// IPv4 or IPv6.
     pub family: Family,
-    /// Length of a datagram without the UDP header (16 to 65507), bytes.
+    /// Length of a datagram without the UDP header (16 to 65507), in bytes.
     pub bytes: u16,
-    /// For how long.
+    /// Time of sending.
     pub time: Duration,
-    /// At most so many per second; none: as many as are acknowledged.
+    /// The largest number of datagrams per second; `None`: as many as are acknowledged.
     pub rate: Option<u32>,
 }
 
-/// What became of numbered datagrams.
+/// The result of numbered datagrams.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NumberedReport {
     /// Datagrams sent.
@@ -82,14 +82,14 @@ pub struct NumberedReport {
     pub corrupt: u64,
     /// Datagrams that arrived again.
     pub duplicates: u64,
-    /// For how long they were sent, with the wait for the last, in seconds.
+    /// Time of sending, including the wait for the last acknowledgement, in seconds.
     pub seconds: f64,
     /// Payload that arrived, bits per second.
     pub bits_per_second: f64,
 }
 
 impl Datagrams {
-    /// With this program (`stateway`). The end points get to know each other's
+    /// Takes the program (`stateway`) that the end points run. The end points learn each other's
     /// hardware addresses, because fragments that wait for one are lost.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Datagrams {
         Ok(Self { program: program.to_path_buf() })
     }
 
-    /// Begins to send the frames of a capture from the client, each when it is due.
+    /// Begins to send the frames of a capture from the client, each at its time.
     ///
     /// # Errors
     /// [`Error::Io`] if the capture does not fit into the client's scratch directory.
@@ -118,7 +118,7 @@ impl Datagrams {
         Ok(Sending { background, frames: capture.frames() })
     }
 
-    /// Begins to record what arrives at a port of the server.
+    /// Begins to record the datagrams that arrive at a port of the server.
     ///
     /// # Errors
     /// Those of [`Background::wait_for`].
@@ -134,8 +134,8 @@ impl Datagrams {
     /// Sends numbered datagrams from the client to the server and verifies them there.
     ///
     /// # Errors
-    /// Those of [`crate::Program::check`]; [`Error::NotReady`] if the server's program
-    /// never heard the end.
+    /// Those of [`crate::Program::check`]; [`Error::NotReady`] if the server's program never
+    /// received the end.
     pub fn numbered(&self, lab: &Lab, spec: &NumberedSpec) -> Result<NumberedReport> {
         const PORT: u16 = 7007;
         let program = self.program.to_string_lossy();
@@ -174,11 +174,11 @@ impl Datagrams {
 }
 
 impl Sending {
-    /// Waits until all of it was sent.
+    /// Waits until the whole capture was sent.
     ///
     /// # Errors
-    /// [`Error::NotReady`] if that is not so within 10 s; [`Error::Unexpected`] if the
-    /// interface did not take every frame.
+    /// [`Error::NotReady`] if that takes longer than 10 s; [`Error::Unexpected`] if the interface
+    /// did not take every frame.
     pub fn finish(self) -> Result<()> {
         let text = self.background.finish()?.stdout;
         let report = last_line(&text)?;

@@ -1,13 +1,13 @@
 use std::time::Duration;
 
-/// Why a lab could not do what it was asked for.
+/// The reasons why a lab could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// This machine can not run the lab: no permission, or a program is missing.
     /// A test prints it as `SKIPPED: why` and passes.
     #[error("not available on this machine: {why}")]
     Unavailable {
-        /// What is missing, and what to do about it.
+        /// The missing part, and advice.
         why: String,
     },
     /// A program ended with another exit code than 0.
@@ -17,7 +17,7 @@ pub enum Error {
         command: String,
         /// Exit code or signal.
         status: String,
-        /// What it wrote to both outputs.
+        /// Both of its outputs.
         output: String,
     },
     /// A program ran longer than its limit and was killed.
@@ -31,34 +31,34 @@ pub enum Error {
     /// A program started in the background did not become ready.
     #[error("waited {} s for {what}; its output:\n{log}", after.as_secs_f64())]
     NotReady {
-        /// What was waited for.
+        /// The awaited event.
         what: String,
-        /// For how long.
+        /// The time of waiting.
         after: Duration,
         /// The program's output so far.
         log: String,
     },
-    /// A program's output was not of the expected form.
+    /// A program's output did not have the expected form.
     #[error("{program} printed no {what}:\n{output}")]
     Unexpected {
         /// The program.
         program: String,
-        /// What was looked for.
+        /// The expected text.
         what: String,
-        /// What it printed.
+        /// The program's output.
         output: String,
     },
     /// The operating system refused.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
         /// The system's answer.
         source: std::io::Error,
     },
 }
 
-/// The result of everything that a lab does.
+/// The result of all functions of a lab.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -67,7 +67,7 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
-    /// What the kernel was built without is not available, rather than failed.
+    /// A feature that the kernel was built without is unavailable; this is not a failure.
     pub(crate) fn or_unavailable(self) -> Self {
         match self {
             Self::Failed { command, output, .. }

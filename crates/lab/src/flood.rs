@@ -1,4 +1,4 @@
-//! Honest datagrams through a flood of fragments.
+//! Honest datagrams during a flood of fragments.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,48 +14,50 @@ use crate::placement::Placement;
 use crate::stateway::StatewaySpec;
 use crate::topology::{Family, Gateway, Lab, Tracking};
 
-/// Rates of the flood that are compared, fragments per second.
+/// Compared rates of the flood, fragments per second.
 pub const FLOOD_RATES: [u32; 4] = [0, 1_000, 10_000, 100_000];
-/// What is left of a flood that has gone on for this long, the default of
-/// `ipfrag_time`, is sent first: a reassembler that waits for that time is full.
+/// Length of a flood before the measurement, in seconds: the default of `ipfrag_time`. The
+/// fragments that would be left of it are sent first, so that a reassembler that waits for that
+/// time is full.
 const BEFORE: u32 = 30;
-/// More of it would find no room in any of the memories that are compared.
+/// The largest number of fragments of that. More would find no room in any of the compared
+/// memories.
 const MOST_BEFORE: u32 = 100_000;
-/// How fast that is sent, fragments per second.
+/// Rate of that, fragments per second.
 const RATE_BEFORE: u32 = 100_000;
-/// Gateways that are compared, with their `ipfrag_high_thresh` in bytes: the kernel's
-/// default, and as much as a gateway of today can spare.
+/// Compared gateways with their `ipfrag_high_thresh` in bytes: the kernel's default, and as much as
+/// a gateway of today can spare.
 pub const FLOOD_GATEWAYS: [(Contender, u32); 4] = [
     (Contender::Kernel, 4 << 20),
     (Contender::Kernel, 64 << 20),
     (Contender::Stateway, 4 << 20),
     (Contender::Stateway, 64 << 20),
 ];
-/// The flood outlasts the honest datagrams by so much: their programs take time to start.
+/// Time by which the flood outlasts the honest datagrams, whose programs take time to start.
 const MARGIN: Duration = Duration::from_millis(600);
 
-/// What to measure.
+/// The parameters of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct FloodSpec {
-    /// Who puts the fragments together in between: a bridge, or a kernel that forwards with
-    /// connection tracking, which defragments.
+    /// The reassembler in between: a bridge, or a kernel that forwards with connection tracking,
+    /// which defragments.
     pub reassembler: Contender,
-    /// Its `ipfrag_high_thresh`, bytes.
+    /// Its `ipfrag_high_thresh`, in bytes.
     pub memory: u32,
     /// Fragments per second of datagrams that are never complete.
     pub rate: u32,
-    /// For how long honest datagrams are sent, during the flood and after it.
+    /// Time of sending honest datagrams, during the flood and again after it.
     pub time: Duration,
 }
 
-/// What became of the honest datagrams of 65507 bytes.
+/// The result for the honest datagrams of 65507 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FloodReport {
-    /// What was measured.
+    /// The parameters.
     pub spec: FloodSpec,
-    /// During the flood.
+    /// The result during the flood.
     pub during: NumberedReport,
-    /// When the flood had just ended.
+    /// The result when the flood had just ended.
     pub after: NumberedReport,
 }
 
@@ -69,7 +71,7 @@ pub fn at_pace(frames: &[Vec<u8>], rate: u32) -> Capture {
     capture
 }
 
-/// Measures in a lab of its own. `program` is `stateway`, which is also the end points.
+/// Measures in a lab of its own. `program` is `stateway`, which also runs the end points.
 ///
 /// # Errors
 /// Those of [`Lab::new`] and [`Datagrams::numbered`].
@@ -90,11 +92,11 @@ pub fn flood(program: &Path, spec: FloodSpec) -> Result<FloodReport> {
     Ok(FloodReport { spec, during, after })
 }
 
-/// The lab of one of them with so much memory for fragments, bytes.
+/// The lab of a contender with `memory` bytes for fragments.
 fn lab(program: &Path, reassembler: Contender, memory: u32) -> Result<Lab> {
     let gateway = match reassembler {
         Contender::Stateway => Gateway::Stateway(StatewaySpec {
-            // The end points want both CPUs too, so that a worker may have to wait.
+            // The end points want both CPUs too, so a worker may have to wait.
             more: format!(
                 "[tunables]\nipfrag_high_thresh = {memory}\nnetdev_max_backlog = 65536\n"
             ),
@@ -111,7 +113,7 @@ fn lab(program: &Path, reassembler: Contender, memory: u32) -> Result<Lab> {
 }
 
 impl FloodReport {
-    /// The report as an object.
+    /// The report as a JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let Self { spec, during, after } = self;

@@ -1,4 +1,4 @@
-//! Honest clients beside one that wants all ports towards their server.
+//! Honest clients beside one client that wants all ports towards their server.
 
 use std::path::Path;
 
@@ -12,35 +12,35 @@ use crate::program::Transport;
 use crate::stateway::StatewaySpec;
 use crate::topology::{Family, Gateway, Lab, Tracking};
 
-/// Ports that clients are masqueraded to.
+/// Range of the ports of masqueraded connections.
 const PORTS: (u16, u16) = (20_000, 22_999);
-/// Of the client that wants all of them.
+/// Address of the client that wants all of them.
 const GREEDY_ADDRESS: &str = "192.0.2.10";
 
-/// What the greedy client does, twice as often as there are ports, and goes on with.
+/// The action of the greedy client. It takes it twice for each port, and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greed {
     /// It sends datagrams that the server does not answer.
     Unanswered,
-    /// It asks once by UDP, from one port after the other.
+    /// It asks once by UDP from each of many ports.
     Answered,
     /// It opens connections of TCP and keeps them.
     Open,
 }
 
-/// What became of the honest clients' requests.
+/// The result for the honest clients' requests.
 #[derive(Clone, Copy, Debug)]
 pub struct GreedReport {
-    /// Who masqueraded.
+    /// The masquerading gateway.
     pub contender: Contender,
-    /// What the greedy client did.
+    /// The action of the greedy client.
     pub greed: Greed,
-    /// Of the honest ones: of TCP where that is what the greedy client takes, else of UDP.
+    /// The honest requests: by TCP if the greedy client takes connections of TCP, else by UDP.
     pub requests: Requests,
 }
 
 impl Greed {
-    /// All of them.
+    /// All actions.
     pub const ALL: [Self; 3] = [Self::Unanswered, Self::Answered, Self::Open];
 
     /// Its name in reports.
@@ -87,7 +87,7 @@ pub fn greed(program: &Path, contender: Contender, greed: Greed) -> Result<Greed
 }
 
 impl GreedReport {
-    /// The report as an object.
+    /// The report as a JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let Self { contender, greed, requests } = self;
@@ -99,7 +99,7 @@ impl GreedReport {
     }
 }
 
-/// Takes all that it can get, says so, and goes on.
+/// The greedy client: takes twice as many ports as there are, prints `full`, and goes on.
 const GREEDY: &str = "
 import resource, socket, sys, time
 greed, own, flows = sys.argv[1], sys.argv[2], int(sys.argv[3])

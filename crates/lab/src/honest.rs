@@ -1,4 +1,4 @@
-//! Honest clients: a hundred that ask a server, whatever else its gateway has to do.
+//! A hundred honest clients that ask a server, whatever else its gateway has to do.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::program::{Background, Transport};
 
-/// The server's port, of UDP and TCP.
+/// The server's port for UDP and TCP.
 pub(crate) const SERVICE: u16 = 7000;
-/// The first of them has this host number in 192.0.2.0/24, each other the next.
+/// Host number of the first client in 192.0.2.0/24; the others follow.
 const FIRST: u8 = 11;
-/// How many there are.
+/// Number of clients.
 const CLIENTS: u8 = 100;
-/// Longest that they take together.
+/// Time limit for all clients together.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What became of the requests: three of each client, one after the other.
+/// The result of the requests: three of each client, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Requests {
     /// Requests.
     pub asked: u64,
-    /// Those that were answered within three seconds, of TCP also with a second SYN.
+    /// Requests that were answered within three seconds; with TCP this includes a second SYN.
     pub served: u64,
-    /// Half of them took no longer, milliseconds; none if there is none.
+    /// Half of these took no longer, in milliseconds; `None` if there are none.
     pub p50_ms: Option<f64>,
-    /// 99 of 100 took no longer, milliseconds.
+    /// 99 of 100 of these took no longer, in milliseconds.
     pub p99_ms: Option<f64>,
 }
 
-/// Starts what answers: it runs until the result is dropped.
+/// Starts the server of the requests, which runs until the result is dropped.
 ///
 /// # Errors
 /// Those of [`Background::wait_for`].
@@ -45,7 +45,7 @@ pub(crate) fn serve(server: &Namespace) -> Result<Background> {
 /// Gives the clients their addresses.
 ///
 /// # Errors
-/// [`Error::Failed`] if they have them.
+/// [`Error::Failed`] if they have them already.
 pub(crate) fn settle(client: &Namespace) -> Result<()> {
     let addresses: Vec<_> = (FIRST..FIRST + CLIENTS)
         .map(|host| format!("addr add 192.0.2.{host}/24 dev eth0"))
@@ -53,7 +53,7 @@ pub(crate) fn settle(client: &Namespace) -> Result<()> {
     client.ip(&addresses.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Has all of them ask.
+/// Lets all clients ask.
 ///
 /// # Errors
 /// [`Error::Unexpected`] if they print no report.
@@ -85,7 +85,7 @@ impl Requests {
         })
     }
 
-    /// As an object.
+    /// The result as a JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let Self { asked, served, p50_ms, p99_ms } = self;
@@ -93,7 +93,7 @@ impl Requests {
     }
 }
 
-/// Answers what it gets, but not what begins with an x.
+/// A server that answers everything that does not begin with an x.
 const SERVER: &str = "
 import asyncio, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (16384, 16384))
@@ -119,7 +119,7 @@ async def main():
 asyncio.run(main())
 ";
 
-/// Each asks three times, all of them at once.
+/// All clients ask at once, each three times.
 const HONEST: &str = "
 import asyncio, json, sys, time
 transport, clients, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

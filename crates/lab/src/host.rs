@@ -1,4 +1,4 @@
-//! What this machine allows: real root, a user namespace, or nothing.
+//! The rights of this process on this machine: real root, a user namespace, or none.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -11,14 +11,13 @@ use crate::error::{Error, Result};
 pub(crate) enum Host {
     /// It has them.
     Root,
-    /// Through a user namespace, which this process keeps until it ends. All
-    /// network namespaces must belong to the same one: a veth pair needs
-    /// rights in both of its ends.
+    /// It gets them through a user namespace, which it keeps until it ends. All network namespaces
+    /// must belong to the same one: a veth pair needs rights in both of its ends.
     User(Holder),
 }
 
-/// A process that does nothing but keep its namespaces alive. It reads a pipe
-/// that only we can write to, so it ends when we do, however we end.
+/// A process that does nothing but keep its namespaces alive. It reads a pipe that only this
+/// process can write to, so it ends with this process.
 #[derive(Debug)]
 pub(crate) struct Holder(Child);
 
@@ -43,8 +42,7 @@ impl Host {
         })
     }
 
-    /// `nsenter` into the user namespace, where there is one. More options and
-    /// the program are for the caller to add.
+    /// `nsenter` into the user namespace, if there is one. The caller adds options and the program.
     pub(crate) fn enter(&self) -> Command {
         let mut command = Command::new("nsenter");
         if let Self::User(holder) = self {
@@ -56,8 +54,8 @@ impl Host {
 }
 
 impl Holder {
-    /// Starts `command`, which prints `ready` when its namespaces are complete
-    /// and then reads its input to the end. On failure: what it said.
+    /// Starts `command`, which prints `ready` when its namespaces are complete and then reads its
+    /// input to the end. The error is the command's output.
     pub(crate) fn start(mut command: Command) -> std::result::Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;

@@ -6,18 +6,17 @@
 //! `traceroute`, `dig`) talk through it. The same functions serve the tests,
 //! `stateway demo` and `stateway bench io`.
 //!
-//! # What it needs
+//! # Requirements
 //!
-//! Linux with the programs of util-linux, iproute2 and procps. It runs as root,
-//! or as any user where user namespaces are allowed: then every namespace of
-//! the lab is owned by one user namespace in which the user is root. Receive
-//! packet steering ([`Placement`]) needs real root. Where
-//! something is missing, functions fail with [`Error::Unavailable`], which a test
-//! prints as `SKIPPED: why`.
+//! Linux with the programs of util-linux, iproute2 and procps. A lab runs as root, or as any user
+//! where user namespaces are allowed: then one user namespace, in which the user is root, owns
+//! every namespace of the lab. Receive packet steering ([`Placement`]) needs real root. If
+//! something is missing, functions fail with [`Error::Unavailable`], which a test prints as
+//! `SKIPPED: why`.
 //!
-//! # What it leaves behind
+//! # After the lab
 //!
-//! Nothing, also if the calling process is killed: see [`Namespace`].
+//! A lab leaves nothing behind, even if the calling process is killed: see [`Namespace`].
 
 mod attack;
 mod capture;

@@ -6,25 +6,22 @@ use crate::error::{Error, Result};
 use crate::host::{Holder, Host};
 use crate::program::Program;
 
-/// Runs as first process of the namespace, with its name as `$0`. The private
-/// `/sys` shows the interfaces of the namespace; containers may refuse it, and
-/// only receive packet steering needs it.
+/// The first process of the namespace, with its name as `$0`. The private `/sys` shows the
+/// interfaces of the namespace. Containers may refuse it, and only receive packet steering needs
+/// it.
 const INIT: &str = "mount -t tmpfs -o size=256m lab /dev/shm \
     && { mount -t sysfs sysfs /sys 2>/dev/null || true; } \
     && for conf in all default; do echo 0 >/proc/sys/net/ipv6/conf/$conf/accept_dad || exit 1; done \
     && ip link set lo up && echo ready && exec cat";
 
-/// A network namespace of our own, with nothing in it but the loopback
-/// interface.
+/// A network namespace of our own, with nothing in it but the loopback interface.
 ///
-/// It lives as long as this value and its clones and what was started with
-/// [`Program::spawn`] in it. It is held by a process that is also the
-/// first process of a PID namespace in which all programs of the lab run, and
-/// which ends when its input, a pipe from here, is closed. The kernel closes
-/// the pipe however this process ends and then kills everything in the PID
-/// namespace, so nothing is left: no process, no interface, no entry in
-/// `/run/netns`, and no file, because [`Namespace::scratch`] is a file system
-/// of the namespace.
+/// It lives as long as this value, its clones, and programs that [`Program::spawn`] started in it.
+/// A process holds it that is also the first process of a PID namespace, in which all programs of
+/// the lab run. The holder ends when its input, a pipe from here, is closed. The kernel closes the
+/// pipe however this process ends, and then kills everything in the PID namespace. So nothing is
+/// left: no process, no interface, no entry in `/run/netns`, and no file, because
+/// [`Namespace::scratch`] is a file system of the namespace.
 #[derive(Clone, Debug)]
 pub struct Namespace(Arc<Inner>);
 
@@ -36,13 +33,13 @@ struct Inner {
 }
 
 impl Namespace {
-    /// Where programs inside see the directory of [`Namespace::scratch`].
+    /// The path inside of the directory [`Namespace::scratch`].
     pub const SCRATCH: &str = "/dev/shm";
 
     /// Makes a namespace; `name` is for messages only.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where this process may not.
+    /// [`Error::Unavailable`] if this process may not make one.
     pub fn new(name: &'static str) -> Result<Self> {
         let host = Host::get()?;
         let mut command = match host {
@@ -67,19 +64,19 @@ impl Namespace {
         self.0.name
     }
 
-    /// Whether this process is root itself and not only in a user namespace.
+    /// True if this process is real root, and not only root of a user namespace.
     #[must_use]
     pub fn is_real_root(&self) -> bool {
         matches!(self.0.host, Host::Root)
     }
 
-    /// A program to be run inside.
+    /// A program that is to run inside.
     pub fn program(&self, name: &str) -> Program {
         Program::new(self.clone(), name)
     }
 
-    /// A directory that only this namespace has, as seen from outside; inside it
-    /// is [`Namespace::SCRATCH`].
+    /// A directory that only this namespace has, as seen from outside. Inside, its path is
+    /// [`Namespace::SCRATCH`].
     #[must_use]
     pub fn scratch(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}", self.0.holder.pid(), Self::SCRATCH))
@@ -110,14 +107,14 @@ impl Namespace {
         self.0.holder.pid()
     }
 
-    /// Joins `self` and `other` by a veth pair, both ends up, offloads as the
-    /// kernel sets them.
+    /// Joins `self` and `other` by a veth pair. Both ends are up, with the kernel's default
+    /// offloads.
     ///
     /// # Errors
     /// [`Error::Failed`] if an interface of that name exists.
     pub fn join(&self, name: &str, other: &Self, other_name: &str) -> Result<()> {
-        // Not as a program of the namespace: in its PID namespace the other
-        // holder has no number.
+        // This can not run as a program of the namespace: in its PID namespace the other holder has
+        // no number.
         let mut command = self.0.host.enter();
         command.arg(format!("--net=/proc/{}/ns/net", self.0.holder.pid()));
         command.args(["ip", "link", "add", name, "type", "veth", "peer", "name", other_name]);
@@ -134,7 +131,7 @@ impl Namespace {
         other.ip(&[&format!("link set {other_name} up")])
     }
 
-    /// `nsenter` into every namespace of this one.
+    /// `nsenter` into every namespace of this value.
     pub(crate) fn enter(&self) -> Command {
         let pid = self.0.holder.pid();
         let mut command = self.0.host.enter();

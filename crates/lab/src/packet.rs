@@ -1,4 +1,4 @@
-//! Pieces of UDP datagrams as frames, right or wrong as the test wants them.
+//! Pieces of UDP datagrams as frames, right or wrong as a test wants them.
 
 use std::net::IpAddr;
 
@@ -7,28 +7,28 @@ const UDP: u8 = 17;
 /// IPv6: next header of a fragment header.
 const FRAGMENT: u8 = 44;
 
-/// A piece of a datagram. With `offset` 0 and without `more` it is all of one: for IPv4
-/// a packet like any other, for IPv6 an atomic fragment (RFC 6946).
+/// A piece of a datagram. With `offset` 0 and without `more` it is a whole datagram: for IPv4 an
+/// ordinary packet, for IPv6 an atomic fragment (RFC 6946).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Source address, of the same family as `destination`.
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// Identification; of IPv4 its low 16 bits.
+    /// Identification; IPv4 uses its low 16 bits.
     pub id: u32,
-    /// Where it begins in the datagram, a multiple of 8 up to 65528, bytes.
+    /// Its offset in the datagram, a multiple of 8 up to 65528, in bytes.
     pub offset: u32,
-    /// Whether it says that more fragments follow.
+    /// True if it says that more fragments follow.
     pub more: bool,
-    /// The two bits of RFC 3168.
+    /// The ECN field (RFC 3168).
     pub ecn: u8,
     /// Its part of the datagram.
     pub bytes: Vec<u8>,
 }
 
 impl Piece {
-    /// It as an Ethernet frame from the lab's client.
+    /// The piece as an Ethernet frame from the lab's client.
     #[must_use]
     pub fn frame(&self, destination: [u8; 6]) -> Vec<u8> {
         let mut frame = destination.to_vec();
@@ -63,8 +63,7 @@ impl Piece {
         frame
     }
 
-    /// Reads what [`Piece::frame`] writes, and whole IPv6 packets too; none if it is
-    /// something else.
+    /// Reads a frame of [`Piece::frame`], or a whole IPv6 packet; `None` for anything else.
     #[must_use]
     pub fn read(frame: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
@@ -105,8 +104,8 @@ impl Piece {
 /// The hardware address of the lab's client.
 pub(crate) const CLIENT_MAC: [u8; 6] = [0, 0, 0x5e, 0, 0x53, 0x01];
 
-/// A UDP datagram with its header. Without a checksum nothing but the test notices when
-/// it is put together wrongly; IPv6 demands one (RFC 8200 section 8.1).
+/// A UDP datagram with its header. Without a checksum only the test notices when it is put together
+/// wrongly. IPv6 demands a checksum (RFC 8200 section 8.1).
 #[must_use]
 pub fn udp(
     (source, destination): (IpAddr, IpAddr),
@@ -122,7 +121,7 @@ pub fn udp(
     datagram.extend(payload);
     if checksum {
         let sum = match !udp_sum((source, destination), &datagram) {
-            // Zero means that there is none (RFC 768).
+            // Zero would mean that there is no checksum (RFC 768).
             0 => u16::MAX,
             sum => sum,
         };

@@ -1,4 +1,4 @@
-//! Which CPUs do the work of which part of a lab.
+//! The CPUs of each part of a lab.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct CpuSet(Vec<u32>);
 
 impl CpuSet {
-    /// The CPUs with these numbers. An empty set means that nothing is pinned.
+    /// The CPUs with these numbers. With an empty set, nothing is pinned.
     pub fn new(cpus: impl IntoIterator<Item = u32>) -> Self {
         let mut cpus: Vec<u32> = cpus.into_iter().collect();
         cpus.sort_unstable();
@@ -15,13 +15,13 @@ impl CpuSet {
         Self(cpus)
     }
 
-    /// Whether nothing is pinned.
+    /// True if nothing is pinned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// As `rps_cpus` takes it: hexadecimal words of 32 bits, highest first.
+    /// The form of `rps_cpus`: hexadecimal words of 32 bits, highest first.
     pub(crate) fn mask(&self) -> String {
         let mut words = vec![0_u32; self.0.last().map_or(1, |cpu| *cpu as usize / 32 + 1)];
         for cpu in &self.0 {
@@ -32,7 +32,7 @@ impl CpuSet {
     }
 }
 
-/// As `taskset -c` takes it: numbers separated by commas.
+/// The form of `taskset -c`: numbers separated by commas.
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpus: Vec<String> = self.0.iter().map(u32::to_string).collect();
@@ -40,27 +40,26 @@ impl fmt::Display for CpuSet {
     }
 }
 
-/// Which CPUs the gateway and the end points may use.
+/// The CPUs of the gateway and of the end points.
 ///
-/// Programs are pinned with `taskset`. A kernel gateway has no program: a veth
-/// pair delivers a packet in a softirq on the CPU of its sender, so that a
-/// generator on CPU 1 would also do the forwarding there. With `steer_softirq`
-/// each veth end gets an `rps_cpus` of its own side's CPUs, so that receive
-/// packet steering takes the packets over to them. [`Placement::split`] is the
-/// placement of the kernel's reference figures for packet rates: generator on
-/// CPU 1, softirq of the gateway on CPU 0.
+/// Programs are pinned with `taskset`. A kernel gateway has no program: a veth pair delivers a
+/// packet in a softirq on the CPU of its sender. So a generator on CPU 1 would do the forwarding
+/// there too. With `steer_softirq` each veth end gets an `rps_cpus` with the CPUs of its own side,
+/// so that receive packet steering moves the packets to them. [`Placement::split`] is the placement
+/// of the kernel's reference figures for packet rates: generator on CPU 1, softirq of the gateway
+/// on CPU 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// For the gateway's program or softirq.
+    /// CPUs of the gateway's program or softirq.
     pub gateway: CpuSet,
-    /// For the client's and the server's programs.
+    /// CPUs of the client's and the server's programs.
     pub endpoints: CpuSet,
-    /// Whether receive packet steering makes the kernel follow. Needs real root.
+    /// True to make the kernel follow by receive packet steering. Needs real root.
     pub steer_softirq: bool,
 }
 
 impl Placement {
-    /// Everything where the scheduler puts it.
+    /// The scheduler places everything.
     #[must_use]
     pub fn free() -> Self {
         Self { gateway: CpuSet::new([]), endpoints: CpuSet::new([]), steer_softirq: false }

@@ -1,4 +1,4 @@
-//! Programs inside a namespace: with a limit in time, or in the background.
+//! Programs inside a namespace: with a time limit, or in the background.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,17 +13,17 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::placement::CpuSet;
 
-/// How long a program may run if [`Program::limit`] does not say.
+/// Time limit of a program without [`Program::limit`].
 const DEFAULT_LIMIT: Duration = Duration::from_secs(20);
-/// How long a background program may take to become ready or to stop.
+/// Time limit for a background program to become ready or to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Time between two looks at something that is waited for.
+/// Time between two looks at an awaited event.
 const POLL: Duration = Duration::from_millis(10);
 const SIGKILL: i32 = 9;
-/// What shells, `timeout` and `nsenter` exit with when there is no such program.
+/// Exit code of shells, `timeout` and `nsenter` if there is no such program.
 const NOT_FOUND: i32 = 127;
 
-/// A program that is to run inside a namespace. Nothing runs until [`Program::run`], [`Program::check`] or
+/// A program to run inside a namespace. Nothing runs until [`Program::run`], [`Program::check`] or
 /// [`Program::spawn`].
 #[derive(Clone, Debug)]
 #[must_use]
@@ -36,14 +36,14 @@ pub struct Program {
     input: String,
 }
 
-/// What a program left behind.
+/// The result of a program.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Its exit code; none if a signal ended it.
+    /// Its exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     /// Standard output.
     pub stdout: String,
-    /// Standard error; empty for a background program, which has one output.
+    /// Standard error; empty for a background program, whose outputs are one.
     pub stderr: String,
 }
 
@@ -84,13 +84,13 @@ impl Program {
         self
     }
 
-    /// What it reads from its standard input (nothing if not set).
+    /// Sets its standard input (empty by default).
     pub fn input(mut self, input: String) -> Self {
         self.input = input;
         self
     }
 
-    /// Runs it to its end, whatever its exit code.
+    /// Runs it to its end. Any exit code is a success.
     ///
     /// # Errors
     /// [`Error::TimedOut`]; [`Error::Unavailable`] if there is no such program.
@@ -104,7 +104,7 @@ impl Program {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Error::io(line.clone()))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that ends without reading breaks the pipe; its exit code tells.
+            // A program that ends without reading breaks the pipe; its exit code shows this.
             let _ = stdin.write_all(self.input.as_bytes());
         }
         let output = child.wait_with_output().map_err(Error::io(line.clone()))?;
@@ -139,8 +139,7 @@ impl Program {
         })
     }
 
-    /// Starts it in the background, its two outputs in one file of the scratch
-    /// directory.
+    /// Starts it in the background. Both of its outputs go into one file of the scratch directory.
     ///
     /// # Errors
     /// [`Error::Io`] if it can not be started.
@@ -152,7 +151,7 @@ impl Program {
             .map_err(Error::io(format!("log file of {line}")))?;
         let copy = file.try_clone().map_err(Error::io(format!("log file of {line}")))?;
         let mut command = self.namespace.enter();
-        // `nsenter` forks to get into the PID namespace and only waits.
+        // `nsenter` forks to enter the PID namespace, and only waits.
         command.args(["setpriv", "--pdeathsig", "KILL"]);
         self.add_to(&mut command);
         command.stdin(Stdio::null()).stdout(file).stderr(copy);
@@ -192,18 +191,18 @@ pub struct Background {
 }
 
 impl Background {
-    /// What it has written so far.
+    /// Its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         read_log(&self.namespace, &self.log)
     }
 
-    /// Whether it has not ended yet.
+    /// True until it has ended.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until `ready` says so.
+    /// Waits until `ready` returns true.
     ///
     /// # Errors
     /// [`Error::NotReady`] after 10 s, or at once if the program ends before;
@@ -211,7 +210,7 @@ impl Background {
     pub fn wait_for(&mut self, what: &str, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
         let start = Instant::now();
         loop {
-            // In this order: what became ready just before it ended is ready.
+            // This order matters: an event just before the end counts as ready.
             let running = self.is_running();
             if ready()? {
                 return Ok(());
@@ -256,7 +255,7 @@ impl Background {
         self.wait_for(&format!("{text:?}"), || Ok(read_log(&namespace, &log).contains(text)))
     }
 
-    /// Sends SIGTERM and waits for the end: 10 s, then it is killed.
+    /// Sends SIGTERM, waits up to 10 s for the end, and then kills it.
     ///
     /// # Errors
     /// [`Error::NotReady`] if it did not end by itself.
@@ -265,7 +264,7 @@ impl Background {
         self.finish()
     }
 
-    /// Waits for the end: 10 s, then it is killed.
+    /// Waits up to 10 s for the end, and then kills it.
     ///
     /// # Errors
     /// [`Error::NotReady`] if it did not end by itself.
@@ -291,7 +290,7 @@ impl Background {
         })
     }
 
-    /// Memory of the program that is resident, bytes (`VmRSS`, see proc(5)).
+    /// Resident memory of the program, in bytes (`VmRSS`, see proc(5)).
     ///
     /// # Errors
     /// [`Error::Io`] if it has ended.
@@ -303,8 +302,7 @@ impl Background {
         number.map(|kib: u64| kib << 10).ok_or_else(|| Error::unexpected("proc", "VmRSS", &status))
     }
 
-    /// Number of the program, which is the one child of our child, `nsenter`, as soon
-    /// as it is there.
+    /// Number of the program, which is the only child of our child `nsenter`, as soon as it exists.
     fn program_id(&self) -> Option<String> {
         let nsenter = self.child.id().to_string();
         let output = Command::new("pgrep").args(["-P", &nsenter]).output().ok()?;
@@ -325,8 +323,7 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// Kills the program first and then waits for `nsenter`, so that its ports are
-    /// free when this returns.
+    /// Kills the program first and then waits for `nsenter`, so that its ports are free afterwards.
     fn drop(&mut self) {
         if self.is_running() {
             self.signal("KILL");
@@ -338,7 +335,7 @@ impl Drop for Background {
     }
 }
 
-/// What carries a service, and so the two kinds of ports.
+/// The transport of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.

@@ -24,30 +24,30 @@ impl Random {
     /// A number from `low` to `high`, both included.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `low` is above `high`.
     pub fn between(&mut self, low: usize, high: usize) -> usize {
         assert!(low <= high, "{low} to {high}");
         low + (self.bits() % (high - low + 1) as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// True with a probability of 1 in `n`.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.between(1, n) == 1
     }
 
-    /// One of `items`, which are not empty.
+    /// One of `items`, which must not be empty.
     pub fn one_of<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.between(0, items.len() - 1)]
     }
 
-    /// Brings `items` into a random order.
+    /// Puts `items` into a random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.between(0, last));
         }
     }
 
-    /// So many bytes.
+    /// `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         std::iter::repeat_with(|| self.bits() as u8).take(count).collect()
     }

@@ -1,4 +1,4 @@
-//! Throughput and packet rate of gateways side by side.
+//! Compares throughput and packet rate of gateways.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use crate::stateway::StatewaySpec;
 use crate::topology::{Family, Gateway, Lab, Tracking, load_rules};
 use crate::traffic::{GeneratorSpec, packet_rate};
 
-/// What to compare and how long.
+/// The parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct RatioSpec {
-    /// The `stateway` binary; none compares the kernel's gateways only.
+    /// The `stateway` binary; `None` compares the kernel's gateways only.
     pub binary: Option<PathBuf>,
     /// Number of workers of Stateway.
     pub workers: u32,
-    /// What is sent.
+    /// The load.
     pub load: Load,
-    /// Who takes part.
+    /// The gateways.
     pub contest: Contest,
-    /// How often every variant has its turn (at least 1).
+    /// Number of turns of each variant (at least 1).
     pub rounds: u32,
-    /// Traffic of one turn.
+    /// Time of traffic in a turn.
     pub time: Duration,
-    /// Which CPUs to use.
+    /// The CPUs to use.
     pub placement: Placement,
 }
 
-/// What is sent through the gateways.
+/// The traffic through the gateways.
 #[derive(Clone, Debug)]
 pub enum Load {
     /// One TCP connection of `iperf3` over IPv4; figures in bits per second.
@@ -41,40 +41,40 @@ pub enum Load {
     Frames(PathBuf),
 }
 
-/// Which gateways are compared.
+/// The gateways that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contest {
-    /// What joins two networks as it is: [`Variant::Stateway`] beside a bridge and forwarding.
+    /// Gateways that join two networks unchanged: [`Variant::Stateway`] beside a bridge and
+    /// forwarding.
     Joining,
-    /// Masquerade, beside routing with the same rules without it. Before anything is measured
-    /// the server makes sure that it is really the gateway that it hears from, and that all
-    /// checksums are right.
+    /// Masquerade, beside routing with the same rules without it. Before the measurement the server
+    /// checks that it really receives packets of the gateway, with right checksums.
     Masquerade,
 }
 
-/// A gateway that takes part.
+/// A gateway in a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     /// `stateway run` in bridge mode.
     Stateway,
-    /// A bridge of the kernel.
+    /// The kernel's bridge.
     KernelBridge,
-    /// Forwarding by the kernel.
+    /// The kernel's forwarding.
     KernelForwarding,
-    /// Forwarding by the kernel with connection tracking.
+    /// The kernel's forwarding with connection tracking.
     KernelConntrack,
     /// `stateway run` as a router with the rules of [`Tracking::Conntrack`].
     StatewayRouted,
-    /// `stateway run` as a router with those of [`Tracking::Masquerade`].
+    /// `stateway run` as a router with the rules of [`Tracking::Masquerade`].
     StatewayMasquerade,
-    /// Forwarding by the kernel with those.
+    /// The kernel's forwarding with the rules of [`Tracking::Masquerade`].
     KernelMasquerade,
 }
 
 /// The figures of one variant, in the unit of the [`Load`].
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Which.
+    /// The variant.
     pub variant: Variant,
     /// One figure for each round, in ascending order; never empty.
     samples: Vec<f64>,
@@ -83,9 +83,9 @@ pub struct Series {
 /// The figures of all variants of one run.
 #[derive(Clone, Debug)]
 pub struct RatioReport {
-    /// The variant that the others are compared with.
+    /// The variant that is compared with the others.
     pub ours: Variant,
-    /// In the order of the contest.
+    /// The figures in the order of the contest.
     pub series: Vec<Series>,
 }
 
@@ -127,7 +127,7 @@ impl Variant {
 }
 
 impl Contest {
-    /// The first is what the others are compared with.
+    /// The variants. The first is compared with the others.
     const fn variants(self) -> [Variant; 4] {
         match self {
             Self::Joining => [
@@ -147,7 +147,7 @@ impl Contest {
 }
 
 impl Series {
-    /// The middle figure; of an even number the mean of the middle two.
+    /// The middle figure, or the mean of the two middle ones.
     #[must_use]
     pub fn median(&self) -> f64 {
         let (low, high) = ((self.samples.len() - 1) / 2, self.samples.len() / 2);
@@ -162,7 +162,7 @@ impl Series {
 }
 
 impl RatioReport {
-    /// Median of one variant over that of another; none if one did not take part.
+    /// Median of one variant over that of another; `None` if either did not take part.
     #[must_use]
     pub fn ratio(&self, of: Variant, to: Variant) -> Option<f64> {
         Some(self.find(of)?.median() / self.find(to)?.median())
@@ -172,8 +172,8 @@ impl RatioReport {
         self.series.iter().find(|series| series.variant == variant)
     }
 
-    /// The report as an object: for each variant the median, lowest and highest
-    /// figure, and the ratio of ours to each of the others.
+    /// The report as a JSON object: for each variant the median, lowest and highest figure, and the
+    /// ratio of ours to each of the others.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut object = json!({});
@@ -227,7 +227,8 @@ pub fn ratio(spec: &RatioSpec) -> Result<RatioReport> {
     Ok(RatioReport { ours, series })
 }
 
-/// Sends for a second: all that comes to the server is from the gateway, with right checksums.
+/// Sends for a second, and checks that the server receives only packets of the gateway, with right
+/// checksums.
 fn check_masquerade(lab: &Lab, generator: &GeneratorSpec) -> Result<()> {
     const RULES: &str = "
         table ip check {

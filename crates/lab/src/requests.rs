@@ -1,4 +1,4 @@
-//! Honest requests through a gateway while packets of an attack come.
+//! Honest requests through a gateway during an attack.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -19,46 +19,47 @@ use crate::spoofed::Spoofed;
 use crate::stateway::{Stateway, StatewaySpec};
 use crate::topology::{Family, Gateway, Lab, Tracking};
 
-/// Packets of an attack in a second.
+/// Packets of an attack per second.
 const RATE: u32 = 50_000;
-/// Packets that come before the first request: more than a kernel tracks by default.
+/// Packets before the first request: more connections than a kernel tracks by default.
 const BEFORE: u32 = 300_000;
-/// Packets that come while the honest clients ask, or until they have asked.
+/// The largest number of packets while the honest clients ask.
 const DURING: u32 = 15 * RATE;
 /// Hosts of a bridge with three ports.
 const HOSTS: [&str; 3] = ["client", "server", "attacker"];
 const PORTS: [&str; 3] = ["lan0", "wan0", "opt0"];
-/// Of the bridge's server.
+/// Address of the bridge's server.
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 
-/// Packets of an attack.
+/// The packets of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketFlood {
-    /// There is none.
+    /// No attack.
     None,
-    /// SYNs to the port that the honest clients ask, each from another source.
+    /// SYNs to the honest clients' port, each from another source.
     Syn,
     /// Datagrams of UDP, each from another source.
     Udp,
     /// First fragments of datagrams that will never be complete.
     Fragments,
-    /// Frames from stations that do not exist, on a third port of a bridge; see [`requests_beside`].
+    /// Frames from stations that do not exist, on a third port of a bridge; see
+    /// [`requests_beside`].
     Stations,
 }
 
-/// What became of the requests.
+/// The result of the requests.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestsReport {
-    /// Who was in between.
+    /// The gateway.
     pub contender: Contender,
-    /// What came besides.
+    /// The attack.
     pub flood: PacketFlood,
     /// Requests by TCP.
     pub requests: Requests,
 }
 
 impl PacketFlood {
-    /// All of them.
+    /// All attacks.
     pub const ALL: [Self; 5] = [Self::None, Self::Syn, Self::Udp, Self::Fragments, Self::Stations];
 
     /// Its name in reports.
@@ -86,7 +87,7 @@ impl PacketFlood {
     }
 }
 
-/// A packet from a station of this number to nobody.
+/// A packet from the station with this number to an unused address.
 fn from_a_station(number: u32) -> Vec<u8> {
     let [a, b, c, d] = number.to_be_bytes();
     let mut frame = Vec::new();
@@ -96,8 +97,8 @@ fn from_a_station(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Measures in a lab of its own, with two workers. `program` is `stateway`. The gateway tracks
-/// connections in a router, and is a bridge with three ports against made-up stations.
+/// Measures in a lab of its own, with two workers. `program` is `stateway`. The gateway is a router
+/// that tracks connections. Against made-up stations it is a bridge with three ports.
 ///
 /// # Errors
 /// Those of [`Lab::new`] and [`Datagrams::start_sending`];
@@ -173,7 +174,7 @@ fn host(gateway: &Namespace, number: usize) -> Result<Namespace> {
 }
 
 impl RequestsReport {
-    /// The report as an object.
+    /// The report as a JSON object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let Self { contender, flood, requests } = self;

@@ -1,18 +1,18 @@
-//! Packets of floods whose senders do not exist.
+//! Packets of floods from senders that do not exist.
 
 use std::net::Ipv4Addr;
 
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
-/// What such packets are. Each comes from another address of 203.0.113.0/24 and port.
+/// The kind of such packets. Each comes from another address of 203.0.113.0/24 and another port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoofed {
-    /// They ask a server for a connection.
+    /// Packets that ask a server for a connection.
     Syn,
-    /// They are of connections that nobody has opened.
+    /// Packets of connections that do not exist.
     Ack,
-    /// They go to the discard service (RFC 863).
+    /// Packets to the discard service (RFC 863).
     Udp,
 }
 
@@ -21,7 +21,7 @@ const DISCARD: u16 = 9;
 const FIRST_PORT: u16 = 1024;
 
 impl Spoofed {
-    /// So many frames to a port of a server behind this hardware address.
+    /// `count` frames to a port of a server behind this hardware address.
     #[must_use]
     pub fn frames(self, count: u32, to: (Ipv4Addr, u16), by: [u8; 6]) -> Vec<Vec<u8>> {
         (0..count).map(|number| self.frame(number, to, by)).collect()

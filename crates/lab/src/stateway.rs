@@ -1,4 +1,4 @@
-//! Stateway as a program: configuration, start, commands, stop.
+//! Stateway as a program: configuration, start, commands and stop.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use crate::placement::Placement;
 use crate::program::{Background, Output, Program};
 use crate::topology::{Side, Tracking, load_rules};
 
-/// How to start Stateway.
+/// The way to start Stateway.
 #[derive(Clone, Debug)]
 pub struct StatewaySpec {
     /// The binary.
     pub binary: PathBuf,
-    /// Number of workers; 0 leaves it out: one for each CPU that it may use.
+    /// Number of workers; 0 leaves the key out, for one worker on each CPU.
     pub workers: u32,
-    /// Its interfaces: `lan0` and `wan0` unless said otherwise.
+    /// Its interfaces: `lan0` and `wan0` by default.
     pub interfaces: Vec<String>,
-    /// A router with the kernel's routes, not a bridge.
+    /// True for a router with the kernel's routes, false for a bridge.
     pub routed: bool,
-    /// What comes from the server's side opens no connections but expected ones.
+    /// True if packets from the server's side open no connections but expected ones.
     pub refuses_new: bool,
-    /// Rules that packets are judged by: what the kernel does with them, for the same.
+    /// Rules for packets, as for a kernel gateway.
     pub rules: Tracking,
     /// More lines for `[gateway]`.
     pub gateway: String,
@@ -36,12 +36,13 @@ pub struct StatewaySpec {
 /// A Stateway that runs as the gateway of a lab.
 #[derive(Debug)]
 pub struct Stateway {
-    /// Goes first, while the program still runs.
+    /// Dropped first, while the program still runs.
     commands: Commands,
     background: Background,
 }
 
-/// Who asks the program. When a test fails, it asks for what would help to find out why.
+/// The commands of the program. When a test fails, dropping this value prints answers that may help
+/// to find the reason.
 #[derive(Debug)]
 struct Commands {
     namespace: Namespace,
@@ -72,7 +73,7 @@ impl Drop for Commands {
 }
 
 impl StatewaySpec {
-    /// A gateway with this many workers and everything else as is by default.
+    /// A gateway with this many workers, and defaults otherwise.
     #[must_use]
     pub fn new(binary: PathBuf, workers: u32) -> Self {
         let (rules, gateway, more) = (Tracking::Off, String::new(), String::new());
@@ -110,7 +111,7 @@ impl StatewaySpec {
     }
 }
 
-/// Rules as `nft -j list ruleset` prints them. They are in the kernel for a moment.
+/// Rules in the JSON of `nft -j list ruleset`. The kernel has them for a moment.
 fn as_json(gateway: &Namespace, rules: String) -> Result<String> {
     load_rules(gateway, rules).map_err(Error::or_unavailable)?;
     let text = gateway.program("nft").args(["-j", "list", "ruleset"]).check()?;
@@ -144,7 +145,7 @@ impl Stateway {
         let background = gateway
             .program(&program)
             .args(["run", "-c", &file])
-            // Whoever runs the lab may have set it for another gateway.
+            // The caller's environment may name the socket of another gateway.
             .env("STATEWAY_SOCKET", Self::SOCKET)
             .cpus(&placement.gateway)
             .spawn()?;
@@ -174,13 +175,13 @@ impl Stateway {
         serde_json::from_str(&text).map_err(|_| Error::unexpected("stateway", "JSON", &text))
     }
 
-    /// What it has written to its outputs so far.
+    /// Its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         self.background.log()
     }
 
-    /// Memory of it that is resident, bytes.
+    /// Resident memory of the program, in bytes.
     ///
     /// # Errors
     /// Those of [`Background::resident_bytes`].
@@ -188,7 +189,7 @@ impl Stateway {
         self.background.resident_bytes()
     }
 
-    /// Whether it has not ended yet.
+    /// True until it has ended.
     pub fn is_running(&mut self) -> bool {
         self.background.is_running()
     }

@@ -1,4 +1,4 @@
-//! The lab: client, gateway, server, and what the gateway is.
+//! The lab: client, gateway and server.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,27 +8,27 @@ use crate::placement::Placement;
 use crate::program::Program;
 use crate::stateway::{Stateway, StatewaySpec};
 
-/// What joins client and server.
+/// The gateway between client and server.
 #[derive(Clone, Debug)]
 pub enum Gateway {
-    /// A bridge of the kernel. One subnet.
+    /// The kernel's bridge, in one subnet.
     KernelBridge,
-    /// Forwarding by the kernel. Two subnets.
+    /// The kernel's forwarding, between two subnets.
     KernelForwarding(Tracking),
     /// `stateway run`: a bridge in one subnet, or a router between two.
     Stateway(StatewaySpec),
 }
 
-/// What forwarding by the kernel does besides.
+/// Further work of the kernel's forwarding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
     /// Nothing.
     Off,
-    /// Connection tracking: a ruleset that accepts what is not invalid.
+    /// Connection tracking, with a ruleset that accepts all packets but invalid ones.
     Conntrack,
-    /// Connection tracking, and the client's IPv4 addresses are masqueraded.
+    /// Connection tracking, with masquerade for the client's IPv4 addresses.
     Masquerade,
-    /// The same, to ports of this range.
+    /// The same, with ports of this range.
     MasqueradeTo {
         /// The first.
         first: u16,
@@ -55,14 +55,14 @@ pub enum Side {
     Server,
 }
 
-/// Client - gateway - server. The end points' interface is `eth0`; the gateway's
-/// are `lan0`, towards the client, and `wan0`. Addresses are those of RFC 5737
-/// and RFC 3849; there is no duplicate address detection.
+/// Client - gateway - server. The end points' interface is `eth0`. The gateway's are `lan0`,
+/// towards the client, and `wan0`. Addresses are those of RFC 5737 and RFC 3849. There is no
+/// duplicate address detection.
 #[derive(Debug)]
 pub struct Lab {
     gateway_kind: Gateway,
     placement: Placement,
-    // Before the namespaces: fields are dropped in this order.
+    // Declared before the namespaces, because fields are dropped in order.
     stateway: Option<Stateway>,
     client: Namespace,
     gateway: Namespace,
@@ -80,8 +80,8 @@ const SERVER_BRIDGED: [IpAddr; 2] = addresses([192, 0, 2, 2], [1, 2]);
 const SERVER_ROUTED: [IpAddr; 2] = addresses([198, 51, 100, 2], [2, 2]);
 const FAR: [IpAddr; 2] = addresses([203, 0, 113, 129], [3, 2]);
 
-// Hardware addresses (the documentation values of RFC 9542) stay the same when a
-// cable is replaced: the neighbour entries on the other side outlive it.
+// Hardware addresses (the documentation values of RFC 9542) stay the same when a cable is replaced,
+// because the neighbour entries on the other side outlive the cable.
 const BRIDGED_CLIENT: [&str; 5] = [
     "link set eth0 address 00:00:5e:00:53:01",
     "addr add 192.0.2.1/24 dev eth0",
@@ -140,17 +140,16 @@ table ip labnat {
 ";
 
 impl Lab {
-    /// The server drops what is sent to this address, unanswered: the target of
-    /// packet-rate measurements.
+    /// The server drops packets to this address without an answer: the target of packet-rate
+    /// measurements.
     pub const SINK: &str = "203.0.113.1";
 
     /// Builds the lab and starts its gateway. Stateway is ready when this returns.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where namespaces are not allowed or the kernel lacks
-    /// a part, where `placement` has CPUs that this process may not use or steers
-    /// softirqs but this process is not real root, or where the given binary has no command `run`; others if the gateway
-    /// does not come up.
+    /// [`Error::Unavailable`] if namespaces are not allowed, the kernel lacks a part, or the given
+    /// binary has no command `run`. Also if `placement` has CPUs that this process may not use, or
+    /// steers softirqs without real root. Other errors if the gateway does not come up.
     pub fn new(gateway: Gateway, placement: Placement) -> Result<Self> {
         let mut lab = Self {
             gateway_kind: gateway,
@@ -170,7 +169,7 @@ impl Lab {
                 lab.gateway.ip(&bridge).map_err(Error::or_unavailable)?;
             }
             Gateway::KernelForwarding(tracking) => lab.forward(tracking)?,
-            // As on a host that used to forward by itself.
+            // As on a host that forwarded by itself before.
             Gateway::Stateway(StatewaySpec { routed: true, .. }) => {
                 enable_forwarding(&lab.gateway)?;
             }
@@ -209,7 +208,7 @@ impl Lab {
         self.stateway.as_ref()
     }
 
-    /// Takes the running Stateway out, to stop it and to look at how it ended.
+    /// Takes the running Stateway out, so that a test can stop it and check its end.
     pub fn take_stateway(&mut self) -> Option<Stateway> {
         self.stateway.take()
     }
@@ -242,8 +241,8 @@ impl Lab {
         self.server.program(program).cpus(&self.placement.endpoints)
     }
 
-    /// Adds a host behind the server, and makes the server the router in between:
-    /// the kernel there answers when a hop limit runs out.
+    /// Adds a host behind the server, and makes the server the router in between. The server's
+    /// kernel answers when a hop limit runs out.
     ///
     /// # Errors
     /// [`Error::Failed`] if it was added before.
@@ -264,7 +263,7 @@ impl Lab {
         Ok(FarHost { namespace })
     }
 
-    /// Pulls the cable of one side: both interfaces are gone.
+    /// Pulls the cable of one side, which deletes both interfaces.
     ///
     /// # Errors
     /// [`Error::Failed`] if it was pulled before.
@@ -272,9 +271,9 @@ impl Lab {
         self.gateway.ip(&[&format!("link del {}", side.gateway_interface())])
     }
 
-    /// Puts a new cable in: interfaces of the same name, with the same addresses;
-    /// only in a bridge `lan0` and `wan0` get other hardware addresses. A gateway that is the kernel is told,
-    /// Stateway has to find out.
+    /// Puts a new cable in: interfaces with the same names and addresses. Only in a bridge `lan0`
+    /// and `wan0` get other hardware addresses. A kernel gateway is configured anew, and Stateway
+    /// has to notice by itself.
     ///
     /// # Errors
     /// [`Error::Failed`] if the old one was not unplugged.
@@ -319,7 +318,7 @@ impl Lab {
 }
 
 impl Tracking {
-    /// As a ruleset in nft's syntax.
+    /// The ruleset in nft's syntax; `None` without tracking.
     pub(crate) fn rules(self) -> Option<String> {
         match self {
             Self::Off => None,
@@ -336,7 +335,7 @@ impl Tracking {
     }
 }
 
-/// Loads rules in nft's syntax into the kernel, beside those that are there.
+/// Loads rules in nft's syntax into the kernel, beside the present ones.
 pub(crate) fn load_rules(namespace: &Namespace, rules: String) -> Result<()> {
     namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
 }

@@ -1,4 +1,4 @@
-//! Packet rates: a generator at the client, counted by the kernel at the server.
+//! Packet rates: a generator at the client, and counters of the kernel at the server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,21 +9,20 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::topology::{Family, Lab};
 
-/// What starting and stopping may take on top of the traffic.
+/// Time for starting and stopping, beside the traffic.
 const OVERHEAD: Duration = Duration::from_secs(10);
 
-/// The generator: a program that is run on the client as
+/// The generator: a program that the client runs as
 ///
 /// ```text
 /// PROGRAM lab-generate --interface eth0 --destination-mac MAC
 ///     --source 192.0.2.1 --destination 203.0.113.1 --flows N --frame-bytes N --seconds N --json
 /// ```
 ///
-/// It sends UDP frames of `frame-bytes` (Ethernet header included, frame check sequence
-/// not) out of the interface as fast as it can, round robin over `flows`
-/// source ports from 1024 up, to destination port 9 (discard, RFC 863), and
-/// prints `{"schema": 1, "sent": frames, "seconds": taken}` as its last line,
-/// where `sent` counts what the kernel accepted.
+/// It sends UDP frames of `frame-bytes` (with Ethernet header, without frame check sequence) as
+/// fast as the interface takes them, to destination port 9 (discard, RFC 863). Source ports go
+/// round over `flows` ports from 1024 up. Its last line is `{"schema": 1, "sent": frames,
+/// "seconds": taken}`, where `sent` counts the frames that the kernel accepted.
 #[derive(Clone, Debug)]
 pub struct GeneratorSpec {
     /// The program.
@@ -32,18 +31,18 @@ pub struct GeneratorSpec {
     pub flows: u32,
     /// Length of a frame in bytes, without frame check sequence (60 to 1514).
     pub frame_bytes: u32,
-    /// For how long.
+    /// Time of sending.
     pub time: Duration,
 }
 
-/// What went in and what came out.
+/// Frames that went in and came out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateReport {
     /// Frames that the generator sent.
     pub sent: u64,
     /// Frames that the server's interface received.
     pub received: u64,
-    /// For how long the generator sent, in seconds.
+    /// Time of sending, in seconds.
     pub seconds: f64,
 }
 
@@ -64,12 +63,12 @@ impl RateReport {
     }
 }
 
-/// Sends through the lab's gateway to an address that the server drops without
-/// an answer, and counts.
+/// Sends through the lab's gateway to an address that the server drops without an answer, and
+/// counts the frames.
 ///
 /// # Errors
-/// [`Error::Unavailable`] if the program has no `lab-generate`; those of
-/// [`crate::Program::check`]; [`Error::Unexpected`] if its last line is not as promised.
+/// [`Error::Unavailable`] if the program has no `lab-generate`; those of [`crate::Program::check`];
+/// [`Error::Unexpected`] if its last line has another form.
 pub fn packet_rate(lab: &Lab, spec: &GeneratorSpec) -> Result<RateReport> {
     let program = spec.program.to_string_lossy();
     if lab.client().program(&program).args(["lab-generate", "--help"]).run()?.code != Some(0) {
@@ -98,12 +97,12 @@ pub fn packet_rate(lab: &Lab, spec: &GeneratorSpec) -> Result<RateReport> {
     Ok(RateReport { sent, received, seconds })
 }
 
-/// Asks the client's kernel: after a packet to the sink, the neighbour of its route.
+/// Asks the client's kernel, after a packet to the sink, for the neighbour on its route.
 fn next_hop_mac(lab: &Lab) -> Result<String> {
     let text = lab.client().program("ip").args(["-j", "route", "get", Lab::SINK]).check()?;
     let gateway =
         field(&text, "/0/gateway").ok_or_else(|| Error::unexpected("ip", "gateway", &text))?;
-    // Whether it answers does not matter, only that it was asked for its address.
+    // The answer does not matter; only the neighbour entry does.
     lab.client().program("ping").args(["-n", "-c", "1", "-W", "1", &gateway]).run()?;
     let text = lab.client().program("ip").args(["-j", "neigh", "show", &gateway]).check()?;
     field(&text, "/0/lladdr").ok_or_else(|| Error::unexpected("ip", "neighbour", &text))

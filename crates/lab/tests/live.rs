@@ -1,5 +1,5 @@
-//! Labs with real traffic: through the kernel's own gateways, which proves the
-//! harness, and through Stateway. One binary, and one lab at a time.
+//! Tests with real traffic, through the kernel's own gateways (which proves the harness) and
+//! through Stateway. They share one binary, and only one lab runs at a time.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,6 +1,6 @@
-//! How fast frames of 60 bytes go in and out of packet sockets, with nothing done
-//! in between: `unshare -n forward [seconds]`. The generator runs on the last CPU,
-//! the forwarder on the first.
+//! Measures how fast frames of 60 bytes go in and out of packet sockets, with nothing done in
+//! between: `unshare -n forward [seconds]`. The generator runs on the last CPU, the forwarder on
+//! the first.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measuring program")]
 
 #[path = "../tests/afpacket/machine.rs"]
@@ -91,8 +91,7 @@ fn forward(cpu: usize, options: &AfPacketOptions, limit: Duration) -> String {
     )
 }
 
-/// Time that this thread has had a CPU, which tells more than the clock on a
-/// machine that is busy with other things.
+/// CPU time of this thread, in seconds. On a busy machine it tells more than the clock.
 fn cpu_seconds() -> f64 {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     statistics.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9

@@ -1,14 +1,14 @@
-//! Receive buffers of sockets that others made.
+//! Receive buffers of sockets that other crates make.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Makes room for `bytes` of received packets, with what the kernel needs around
-/// them, in a socket: beyond the limit of the system (`net.core.rmem_max`) where that
-/// is permitted, else up to it.
+/// Gives the receive buffer of a socket room for `bytes` of packets, to which the kernel adds its
+/// overhead. Goes beyond the system's limit (`net.core.rmem_max`) if that is permitted, else up to
+/// it.
 ///
 /// # Errors
-/// The system's error when this is no socket.
+/// The system's error if this is not a socket.
 pub fn enlarge_receive_buffer(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     // The kernel doubles the figure and must not overflow.
     let bytes = bytes.min(1 << 30).cast_signed();
@@ -47,7 +47,7 @@ mod tests {
             let mut buffer = [0; 8000];
             std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count()
         };
-        // How much more depends on what the system permits.
+        // The system's limit decides how much more it holds.
         assert!(holds(4 << 20) > 4 * holds(1 << 15));
     }
 }

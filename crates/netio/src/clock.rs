@@ -1,4 +1,4 @@
-//! Time and randomness from the system, for the crates that may not ask for them.
+//! Time and randomness of the system, for the crates that must not ask for them.
 
 use std::io;
 use std::sync::OnceLock;
@@ -12,9 +12,8 @@ pub fn monotonic_nanoseconds() -> u64 {
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nanoseconds of CPU time that the calling thread has had since it began, user
-/// and system together. Unlike the time that has passed, it does not count what
-/// other programs took of the CPU.
+/// CPU time of the calling thread since it began, user and system together, in nanoseconds. Unlike
+/// elapsed time, it does not count the time in which other programs had the CPU.
 pub fn thread_nanoseconds() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes `time`, which is borrowed mutably for the call.
@@ -23,8 +22,8 @@ pub fn thread_nanoseconds() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// `N` random bytes fit for a secret, such as the key of the steering hash.
-/// Blocks only in the first moments after boot, until the kernel has entropy.
+/// `N` random bytes that are fit for a secret, such as the key of the steering hash. Blocks only in
+/// the first moments after boot, until the kernel has entropy.
 ///
 /// # Errors
 /// The system's error when getrandom(2) is not available (a sandbox forbids it).
@@ -70,7 +69,7 @@ mod tests {
     #[test]
     fn seeds_differ() {
         assert_ne!(random_seed::<16>().unwrap(), random_seed::<16>().unwrap());
-        // More than the 256 bytes that one call is sure to return.
+        // One call returns at least 256 bytes; this asks for more.
         assert_ne!(random_seed::<1024>().unwrap()[1000..], [0; 24]);
     }
 }

@@ -30,8 +30,8 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     ))
 }
 
-/// The CPUs that the process may use, ascending: those of its main thread, so
-/// that the answer does not depend on which thread was bound where meanwhile.
+/// The CPUs that the process may use, ascending. These are the main thread's, so that the answer
+/// does not depend on where other threads were bound.
 ///
 /// # Errors
 /// The system's error; none is expected.
@@ -51,8 +51,7 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
 /// The CPUs that are switched on, ascending (`/sys/devices/system/cpu/online`).
 ///
 /// # Errors
-/// The system's error when sysfs is not mounted, invalid data when it holds
-/// something else than a CPU list.
+/// The system's error when sysfs is not mounted; invalid data when the file holds no CPU list.
 pub fn online_cpus() -> io::Result<Vec<usize>> {
     const ONLINE: &str = "/sys/devices/system/cpu/online";
     let list = std::fs::read_to_string(ONLINE)?;
@@ -85,9 +84,9 @@ pub fn name_current_thread(name: &str) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Asks for huge pages under `memory`, for a table that is accessed at random.
-/// Worth it from several MiB on, and before the memory is first touched. Returns
-/// whether the kernel took the advice; nothing depends on it but speed.
+/// Asks for huge pages under `memory`, for a table with random access. This is worth it from
+/// several MiB on, before the memory is first touched. Returns whether the kernel took the advice;
+/// only speed depends on it.
 pub fn advise_huge_pages<T>(memory: &[T]) -> bool {
     // The largest ordinary page of Linux, because the range must begin at a page.
     const PAGE_BYTES: usize = 64 << 10;

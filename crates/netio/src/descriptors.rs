@@ -1,12 +1,13 @@
-//! How many descriptors this process may have open.
+//! The number of descriptors that this process may have open.
 
 use std::io;
 
-/// Descriptors that a gateway asks for at most. Some systems allow a thousand million, and
-/// programs that are started may look at each.
+/// The largest number of descriptors that a gateway asks for. Some systems allow a thousand
+/// million, and programs that it starts may look at each.
 const MOST: u64 = 1 << 16;
 
-/// Descriptors that the process may have open now (`RLIMIT_NOFILE`, see getrlimit(2)).
+/// The number of descriptors that the process may have open now (`RLIMIT_NOFILE`, see
+/// getrlimit(2)).
 ///
 /// # Errors
 /// The system's error; none is known.
@@ -14,8 +15,8 @@ pub fn descriptor_limit() -> io::Result<u64> {
     Ok(limit()?.rlim_cur)
 }
 
-/// Allows the process as many as the system lets it have, up to 65536, and never fewer than
-/// before. Returns how many.
+/// Raises the limit as far as the system allows, up to 65536, and never lowers it. Returns the
+/// limit.
 ///
 /// # Errors
 /// The system's error; the limit stays.

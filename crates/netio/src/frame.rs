@@ -1,4 +1,4 @@
-//! A frame and where its bytes lie.
+//! A frame and its buffer.
 
 use wire::segment::{Segments, SuperPacket};
 use wire::{ChecksumCovers, Place, Readdress, dissect};
@@ -7,36 +7,35 @@ use crate::PortId;
 
 /// One frame on its way through the gateway.
 ///
-/// The frame owns its buffer; giving the frame away gives the buffer away. Where
-/// the buffer lies (heap today, a registered region for AF_XDP) is private to
-/// this crate, so that the stages above see bytes and nothing else.
+/// The frame owns its buffer; giving the frame away gives the buffer away. The place of the buffer
+/// (heap today, a registered region for AF_XDP) is private to this crate. The stages above see only
+/// bytes.
 ///
-/// The default is a frame without bytes and without a buffer: what is left where a
-/// frame was taken from.
+/// The default is a frame without bytes and without a buffer, which stays behind where a frame was
+/// taken out.
 #[derive(Debug, Default)]
 pub struct Frame {
     pub(crate) buffer: Box<[u8]>,
-    /// Where the frame begins in `buffer`; what lies before is headroom.
+    /// Offset of the frame in `buffer`; the bytes before it are headroom.
     pub(crate) start: u32,
     pub(crate) length: u32,
     /// The port it came from.
     pub port: PortId,
     /// Hash supplied by the interface, 0 where there is none.
     pub supplied_hash: u32,
-    /// What the kernel left undone: partial checksum, segmentation.
+    /// Work that the kernel left undone: partial checksum, segmentation.
     pub offload: Offload,
     /// Capture time in nanoseconds since the Unix epoch, 0 where not recorded.
     pub timestamp: u64,
-    /// Position in the input, counted by the source; order-sensitive tests and
-    /// replays restore the order of the input from it.
+    /// Position in the input, counted by the source. Order-sensitive tests and replays restore the
+    /// order of the input from it.
     pub sequence: u64,
-    /// What [`Frame::before`] tells lies behind the bytes: here it would take a second line
-    /// of the cache from all frames that were not translated.
+    /// True if the places of [`Frame::before`] lie behind the frame's bytes. Stored here, they
+    /// would cost every frame a second cache line, even if it was not translated.
     pub(crate) has_before: bool,
 }
 
-/// Bytes that what [`Frame::before`] tells takes: for each end whether there is one, address
-/// and port.
+/// Bytes of the stored places of [`Frame::before`]: for each end a flag, address and port.
 pub(crate) const BEFORE_LEN: usize = 2 * PLACE_LEN;
 const PLACE_LEN: usize = 1 + 16 + 2;
 
@@ -58,8 +57,8 @@ pub enum Checksum {
     Complete,
     /// Verified by the interface (VIRTIO_NET_HDR_F_DATA_VALID).
     Verified,
-    /// Only the pseudo header is summed; whoever sends the frame out of the
-    /// machine completes it (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+    /// Only the pseudo header is summed. The sender of the frame out of the machine completes the
+    /// sum (VIRTIO_NET_HDR_F_NEEDS_CSUM).
     Partial {
         /// Frame offset where summing starts.
         start: u16,
@@ -69,7 +68,7 @@ pub enum Checksum {
 }
 
 impl Checksum {
-    /// What of the packet is in the checksum field, to whoever changes the packet.
+    /// The part of the packet that the checksum field covers, for code that changes the packet.
     pub const fn covers(self) -> ChecksumCovers {
         match self {
             Self::Partial { .. } => ChecksumCovers::PseudoHeader,
@@ -78,14 +77,14 @@ impl Checksum {
     }
 }
 
-/// How a super-packet is to be segmented.
+/// The way to segment a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmentation {
     /// `gso_type` of the virtio header, with its ECN bit.
     pub kind: u8,
     /// Payload bytes of each segment.
     pub segment_size: u16,
-    /// Length of all headers up to and including the transport header, bytes.
+    /// Length of all headers up to and including the transport header, in bytes.
     pub header_length: u16,
 }
 
@@ -108,12 +107,12 @@ impl Frame {
         &self.buffer[self.start as usize..][..self.length as usize]
     }
 
-    /// The bytes, to be edited in place.
+    /// The bytes, for editing in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start as usize..][..self.length as usize]
     }
 
-    /// Length, bytes.
+    /// Length, in bytes.
     pub fn len(&self) -> usize {
         self.length as usize
     }
@@ -123,7 +122,7 @@ impl Frame {
         self.length == 0
     }
 
-    /// Takes the tags off that only have a priority, in front of an IP packet.
+    /// Removes VLAN tags that only carry a priority from the front of an IP packet.
     pub fn take_priority_tags(&mut self) {
         /// Length of the two link addresses, in front of the tags.
         const ADDRESSES: usize = 12;
@@ -139,12 +138,12 @@ impl Frame {
         }
     }
 
-    /// Bytes of memory that its buffer takes, whatever it holds of them.
+    /// Bytes of its whole buffer.
     pub fn footprint(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes over everything that is known about a frame with the same bytes.
+    /// Copies everything but the bytes from a frame with the same bytes.
     pub(crate) fn inherit(&mut self, other: &Self) {
         self.port = other.port;
         self.supplied_hash = other.supplied_hash;
@@ -153,9 +152,9 @@ impl Frame {
         self.sequence = other.sequence;
     }
 
-    /// What the ends of its packet were before they were changed, so that its sender can be
-    /// told of it as it knows it. [`FramePool::keep_before`](crate::FramePool::keep_before)
-    /// keeps it.
+    /// The ends of the frame's packet before they were changed. With it, an ICMP error can show the
+    /// sender its packet as it sent it. [`FramePool::keep_before`](crate::FramePool::keep_before)
+    /// stores it.
     pub fn before(&self) -> Readdress {
         if !self.has_before {
             return Readdress::default();
@@ -165,12 +164,12 @@ impl Frame {
         Readdress { source: read_place(source), destination: read_place(destination) }
     }
 
-    /// It has again the addresses that it came with.
+    /// The packet has its original addresses again.
     pub const fn forget_before(&mut self) {
         self.has_before = false;
     }
 
-    /// Writes that behind the bytes. False if there is no room.
+    /// Writes the earlier ends behind the bytes. False if there is no room.
     pub(crate) fn write_before(&mut self, before: &Readdress) -> bool {
         let behind = self.buffer.get_mut((self.start + self.length) as usize..);
         let Some(bytes) = behind.and_then(|behind| behind.first_chunk_mut::<BEFORE_LEN>()) else {
@@ -183,7 +182,7 @@ impl Frame {
         true
     }
 
-    /// The segments of a super-packet, `None` if it is none or can not be cut up.
+    /// The segments of a super-packet; `None` if the frame is not one, or can not be cut up.
     pub fn cut_up(&self) -> Option<Segments<'_>> {
         let segmentation = self.offload.segmentation?;
         if !segmentation.is_tcp() && !segmentation.is_udp() {
@@ -198,8 +197,7 @@ impl Frame {
         Segments::new(self.bytes(), &packet)
     }
 
-    /// How many packets the frame stands for on a wire: 1, or the number of
-    /// segments of a super-packet.
+    /// The number of packets that the frame makes on a wire: 1, or the segments of a super-packet.
     pub fn segments(&self) -> u32 {
         match self.offload.segmentation {
             Some(Segmentation { segment_size, header_length, .. }) if segment_size > 0 => {

@@ -1,4 +1,4 @@
-//! The memory of the process: large blocks in huge pages, and what is free goes back.
+//! The memory of the process: large blocks lie in huge pages, and free memory goes back.
 
 mod regions;
 
@@ -9,48 +9,52 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::regions::{GRANULE, REGION, Regions, Run, WORD};
 
-/// Regions that there may be: 32 GiB. What goes beyond is allocated as small blocks are.
+/// The largest number of regions: 32 GiB. Memory beyond comes from the system's allocator, as small
+/// blocks do.
 const REGIONS: usize = 16_384;
-/// Smaller blocks than this are the system's allocator's, because they are many and it keeps
-/// them for each thread.
+/// The smallest block in a region, in bytes. Smaller blocks come from the system's allocator. They
+/// are many, and it caches them for each thread.
 const SMALLEST: usize = 2 * GRANULE;
-/// Larger ones too: it maps them by themselves.
+/// The largest block in a region, in bytes. Larger blocks come from the system's allocator, which
+/// maps them one by one.
 const LARGEST: usize = WORD * GRANULE;
-/// The smallest page that memory is returned by where a region is used in parts; the kernel's
-/// may be larger.
+/// The smallest unit in which parts of a region are returned, in bytes. The kernel's pages may be
+/// larger.
 const PAGE: usize = 4096;
-/// A region of which this part is free is used in parts: its free pages are returned.
+/// A region loses its huge page, and its free pages are returned, if at least one in this many of
+/// its bytes is free.
 const FREE_PART: usize = 4;
-/// The addresses of regions could not be reserved.
+/// The value of `BASE` if the addresses of regions could not be reserved.
 const NO_ADDRESSES: usize = 1;
 
 static FREE: Regions<REGIONS> = Regions::new();
-/// Where the first region begins: 0 before anything was allocated.
+/// The address of the first region; 0 before the first allocation.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// One more than a region that was begun and for which there was no memory: the next to try.
+/// One more than the number of a region that was begun but got no memory, and is tried next; 0 for
+/// none.
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The first region where this thread has found or left something free.
+    /// The first region in which this thread has found or left free granules.
     static FIRST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Allocates tables and buffers side by side in regions that the kernel is asked to make of
-/// huge pages, all else as [`System`] does.
+/// Allocates tables and buffers side by side in regions, for which it asks the kernel for huge
+/// pages. Everything else comes from [`System`].
 ///
-/// A processor knows where a few thousand pages lie. A million connections take fifty thousand
-/// ordinary ones, so two look-ups of a packet would each wait for a walk through page tables
-/// before they could wait for memory.
+/// A processor caches the translations of a few thousand pages. A million connections take fifty
+/// thousand ordinary pages. So each of a packet's two look-ups would wait for a walk through page
+/// tables before it could wait for memory.
 ///
-/// To be used by a program as its `#[global_allocator]`. Threads share one map of what is free,
-/// without a lock; a packet allocates nothing.
+/// A program uses it as its `#[global_allocator]`. Threads share one map of free granules, without
+/// a lock; a packet allocates nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;
 
-// SAFETY: blocks come from `System`, which keeps the contract, or are runs of granules that
-// `FREE` gives to one caller until they are given back. These are aligned to `GRANULE`, and to
-// whatever divides it; lie in memory that may be read and written before anybody can take them;
-// and stay so. Which of the two a block is can be told by its address.
+// SAFETY: a block comes from `System`, which keeps the contract, or is a run of granules that
+// `FREE` gives to one caller until the caller gives it back. Such a run is aligned to `GRANULE` and
+// so to every divisor of it. Its memory is readable and writable before `FREE` can give it away,
+// and stays so. The address of a block shows which of the two it is.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match granules(layout).and_then(take) {
@@ -63,7 +67,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match granules(layout).and_then(take) {
             Some(block) => {
-                // SAFETY: the block is new and has at least so many bytes.
+                // SAFETY: the block is new and has at least this many bytes.
                 unsafe { ptr::write_bytes(block, 0, layout.size()) };
                 block
             }
@@ -81,7 +85,7 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // The caller promises that the size, rounded up, is no overflow.
+        // The caller promises that the rounded size does not overflow.
         let Ok(wanted) = Layout::from_size_align(size, layout.align()) else {
             return ptr::null_mut();
         };
@@ -91,9 +95,9 @@ unsafe impl GlobalAlloc for Heap {
             (None, None) => unsafe { System.realloc(block, layout, size) },
             (Some(run), Some(len)) if run.len == len => block,
             _ => {
-                // SAFETY: the size is not zero, as the caller promises. Old and new block are
-                // two, and both have as many bytes as are copied. The old one is given back
-                // only when there is a new one.
+                // SAFETY: the size is not zero, as the caller promises. The old and the new block
+                // do not overlap, and both have at least the copied bytes. The old one is given
+                // back only after there is a new one.
                 unsafe {
                     let new = self.alloc(wanted);
                     if !new.is_null() {
@@ -107,23 +111,23 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// How many granules a block takes, if it is one of ours.
+/// The number of granules of a block, if the regions hold blocks of this layout.
 fn granules(layout: Layout) -> Option<usize> {
     let is_ours = (SMALLEST..=LARGEST).contains(&layout.size()) && layout.align() <= GRANULE;
     is_ours.then(|| layout.size().div_ceil(GRANULE))
 }
 
-/// Takes so many granules.
+/// Takes `len` granules in a row.
 fn take(len: usize) -> Option<*mut u8> {
     let base = base()?;
-    // Without it where the thread is at its end.
+    // The thread-local value is gone when the thread ends.
     let from = FIRST.try_with(Cell::get).unwrap_or(0);
     let run = FREE.take(len, from).or_else(|| begin(base, len))?;
     let _ = FIRST.try_with(|first| first.set(run.region));
     Some(ptr::with_exposed_provenance_mut(base + run.region * REGION + run.first * GRANULE))
 }
 
-/// The granules of a block that was allocated with this layout, if it is one of ours.
+/// The granules of a block that was allocated with this layout, if it lies in a region.
 fn run_of(block: *mut u8, layout: Layout) -> Option<Run> {
     let len = granules(layout)?;
     let base = BASE.load(Ordering::Acquire);
@@ -137,7 +141,7 @@ fn give(run: Run) {
     let _ = FIRST.try_with(|first| first.set(first.get().min(run.region)));
 }
 
-/// Makes another region, and takes its first granules.
+/// Begins another region and takes its first granules.
 #[cold]
 fn begin(base: usize, len: usize) -> Option<Run> {
     let region = match REFUSED.swap(0, Ordering::Relaxed) {
@@ -145,9 +149,9 @@ fn begin(base: usize, len: usize) -> Option<Run> {
         refused => refused - 1,
     };
     let start = ptr::with_exposed_provenance_mut(base + region * REGION);
-    // SAFETY: nobody uses these addresses, which were reserved for this region: who begins one,
-    // or takes it from `REFUSED`, is the only one to have it. Without huge pages it works too,
-    // so it does not matter whether the advice is taken.
+    // SAFETY: the addresses were reserved for this region and are unused: only one thread begins a
+    // region or takes it from `REFUSED`. The region works without huge pages too, so a refused
+    // advice does no harm.
     unsafe {
         if libc::mprotect(start, REGION, libc::PROT_READ | libc::PROT_WRITE) != 0 {
             REFUSED.store(region + 1, Ordering::Relaxed);
@@ -158,7 +162,7 @@ fn begin(base: usize, len: usize) -> Option<Run> {
     Some(FREE.open(region, len))
 }
 
-/// Where the first region begins.
+/// The address of the first region; `None` if no addresses could be reserved.
 fn base() -> Option<usize> {
     let base = match BASE.load(Ordering::Acquire) {
         0 => reserve(),
@@ -167,12 +171,12 @@ fn base() -> Option<usize> {
     (base > NO_ADDRESSES).then_some(base)
 }
 
-/// Reserves the addresses of all regions: nothing that counts as memory.
+/// Reserves the addresses of all regions, which takes no memory.
 #[cold]
 fn reserve() -> usize {
     const BYTES: usize = (REGIONS + 1) * REGION;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, wherever there is room.
+    // SAFETY: this makes a new mapping, and the kernel chooses its place.
     let start = unsafe { libc::mmap(ptr::null_mut(), BYTES, libc::PROT_NONE, flags, -1, 0) };
     let base = match start {
         libc::MAP_FAILED => NO_ADDRESSES,
@@ -182,7 +186,7 @@ fn reserve() -> usize {
         Ok(_) => base,
         Err(others) => {
             if base != NO_ADDRESSES {
-                // SAFETY: the mapping was made here, and nobody has been told of it.
+                // SAFETY: the mapping was made here, and no other thread knows it.
                 unsafe { libc::munmap(start, BYTES) };
             }
             others
@@ -190,14 +194,14 @@ fn reserve() -> usize {
     }
 }
 
-/// Returns what is free to the system, wherever it lies.
+/// Returns free memory to the system, wherever it lies.
 ///
-/// glibc returns only the end of each arena by itself: after a burst, one block that is
-/// still used keeps all that is free in front of it. Other allocators are left to their
-/// own ways. It takes milliseconds, in which other threads may have to wait if they
-/// allocate: not to be called on the packet path.
+/// glibc returns only the end of each arena by itself: after a burst, one used block keeps all free
+/// memory in front of it. With other allocators this function returns only its own regions. It
+/// takes milliseconds, in which other threads may have to wait if they allocate. So the packet path
+/// must not call it.
 pub fn return_free_memory() {
-    // SAFETY: it asks for a constant of the system.
+    // SAFETY: this asks for a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let page = usize::try_from(page).map_or(REGION, |page| page.clamp(PAGE, REGION));
     if let Some(base) = base() {
@@ -206,23 +210,23 @@ pub fn return_free_memory() {
         }
     }
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim(3) is thread-safe and touches only what is free.
+    // SAFETY: malloc_trim(3) is thread-safe and touches only free memory.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Returns what is free in a region. One that is used in parts is made of small pages from then
-/// on, until it is nearly full or quite empty: the kernel would make it whole again.
+/// Returns the free memory of a region. A region loses its huge page until it is nearly full or
+/// empty again, because the kernel would fill a huge page again.
 fn return_free(start: usize, region: usize, page: usize) {
     let taken = FREE.take_all(region);
     let free = taken.len() * GRANULE;
     let in_parts = free < REGION && free * FREE_PART >= REGION;
     let advise = |first: usize, bytes: usize, advice| {
-        // SAFETY: the first is advice about how to map a region, and changes no byte of it. The
-        // second forgets whole pages of the kernel, of granules that are free and taken here,
-        // so nobody's. Both lie in the addresses reserved for this region; the kernel refuses
-        // those of one that is not open yet.
+        // SAFETY: the first advice is about how to map a region and changes no byte of it. The
+        // second drops whole pages of free granules that this call has taken, so no block uses
+        // them. Both lie in the addresses reserved for this region. The kernel refuses advice about
+        // a region that is not open yet.
         unsafe { libc::madvise(ptr::with_exposed_provenance_mut(start + first), bytes, advice) };
     };
     advise(0, REGION, if in_parts { libc::MADV_NOHUGEPAGE } else { libc::MADV_HUGEPAGE });
@@ -245,11 +249,11 @@ mod tests {
         sizes.split(' ').nth(1).unwrap().parse().unwrap()
     }
 
-    /// One test: two at once would see each other's memory.
+    /// This is one test, because two at once would see each other's memory.
     #[test]
     fn what_is_free_is_returned() {
-        // In front of something that is used; small blocks, where that is known to work, and
-        // such as lie in regions.
+        // Free blocks in front of a used one: small ones if the allocator is known to return them,
+        // and blocks in regions.
         let small = cfg!(target_env = "gnu").then_some(1500);
         for size in small.into_iter().chain([4096, 16_384]) {
             let block = || vec![1u8; size];
@@ -262,7 +266,7 @@ mod tests {
             assert!(after < before / 2, "{after} of {before} pages with blocks of {size}");
             drop(used);
         }
-        // Between what is used here and there.
+        // Free blocks between used ones.
         let blocks: Vec<_> = (0..4000).map(|at| vec![at as u8; 16_384]).collect();
         let before = resident();
         let kept: Vec<_> = blocks.into_iter().step_by(8).collect();
@@ -279,8 +283,8 @@ mod tests {
         for align in [1, 64, 1024, 4096] {
             for size in [1, 2047, 2048, 2049, 16_384, 65_536, 65_537, 1 << 20] {
                 let layout = Layout::from_size_align(size, align).unwrap();
-                // SAFETY: the layout has a size; what is written lies in the block; the blocks
-                // are given back once, with their layouts.
+                // SAFETY: the layout has a size, the test writes only inside the block, and each
+                // block is given back once, with its layout.
                 unsafe {
                     let dirty = HEAP.alloc(layout);
                     dirty.write_bytes(7, size);

@@ -1,25 +1,25 @@
-//! What the system knows about a network interface.
+//! The state of network interfaces.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// How often a link may be renamed while it is asked for its state.
+/// The largest number of attempts to read the state of a link that is being renamed.
 const MAX_ATTEMPTS: usize = 16;
 
 /// State of an interface that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkState {
-    /// Number of the interface; another one after it was deleted and made anew.
+    /// Number of the interface. An interface that was deleted and made anew has another one.
     pub index: u32,
     /// Its own name, not one of its alternative names (ip-link(8), `altname`).
     pub name: String,
-    /// Switched on by the administrator.
+    /// The administrator has switched it on.
     pub up: bool,
-    /// Up, and its peer or cable is too.
+    /// It is up, and so is its peer or cable.
     pub running: bool,
-    /// Longest packet behind the link header, bytes.
+    /// The longest packet behind the link header, in bytes.
     pub mtu: u32,
-    /// Link address; zero where it has none of 6 bytes.
+    /// Link address; zero if the interface has none of 6 bytes.
     pub mac: [u8; 6],
 }
 
@@ -39,19 +39,19 @@ pub fn link_named(name: &str) -> io::Result<Option<LinkState>> {
 /// and leaves nothing open.
 ///
 /// # Errors
-/// The system's error when the process is out of file descriptors;
-/// [`io::ErrorKind::Interrupted`] if the interface was renamed each time that it was asked.
+/// The system's error when the process is out of file descriptors; [`io::ErrorKind::Interrupted`]
+/// if the interface was renamed during each attempt.
 pub fn link_state(index: u32) -> io::Result<Option<LinkState>> {
     link_state_by(socket()?.as_fd(), index)
 }
 
-/// The same in the network namespace of a socket of any family, without opening another.
+/// As [`link_state`], in the network namespace of a socket of any family, without opening another.
 pub(crate) fn link_state_by(socket: BorrowedFd<'_>, index: u32) -> io::Result<Option<LinkState>> {
     let mut request = Request::new(socket);
     for _ in 0..MAX_ATTEMPTS {
         let Some(name) = if_exists(request.name(index))? else { return Ok(None) };
-        // The kernel answers for whoever has the name when it is asked: the last question is
-        // whether that is still the same.
+        // The kernel answers for the interface that has the name at that moment. So the last
+        // question checks that the name still belongs to the same interface.
         let state = if_exists(request.state(index, name))?;
         if state.is_some() && if_exists(request.index())? == Some(index) {
             return Ok(state);
@@ -60,7 +60,7 @@ pub(crate) fn link_state_by(socket: BorrowedFd<'_>, index: u32) -> io::Result<Op
     Err(io::ErrorKind::Interrupted.into())
 }
 
-/// What an interface has answered; `None` if there is none.
+/// The answer of an interface; `None` if there is no such interface.
 fn if_exists<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
@@ -68,7 +68,7 @@ fn if_exists<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// A socket that answers questions about interfaces. Any family does; this one is never missing.
+/// A socket for questions about interfaces. Any family will do; every system has this one.
 fn socket() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
@@ -79,14 +79,14 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
-/// The questions about one interface.
+/// A question about an interface, and its answer.
 struct Request<'s> {
     socket: BorrowedFd<'s>,
     fields: libc::ifreq,
 }
 
 impl<'s> Request<'s> {
-    /// About nobody yet.
+    /// A request without an interface.
     fn new(socket: BorrowedFd<'s>) -> Self {
         // SAFETY: zero is a valid value of every field.
         Self { socket, fields: unsafe { std::mem::zeroed() } }
@@ -106,7 +106,7 @@ impl<'s> Request<'s> {
         Some(request)
     }
 
-    /// The name of an interface, about which the next questions are.
+    /// Asks for the name of an interface; the next questions are about that interface.
     fn name(&mut self, index: u32) -> io::Result<String> {
         self.fields.ifr_ifru.ifru_ifindex = index.cast_signed();
         self.ask(libc::SIOCGIFNAME)?;

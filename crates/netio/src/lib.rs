@@ -1,9 +1,8 @@
 //! Frames in and out.
 //!
-//! Everything above sees [`Frame`]s that come from an [`RxQueue`] and go to a
-//! [`TxQueue`]; which kind of input and output is behind them is decided when a
-//! port is opened. This is the one crate with unsafe code: system calls and the
-//! prefetch instruction.
+//! The other crates see [`Frame`]s that come from an [`RxQueue`] and go to a [`TxQueue`]. The
+//! caller that opens a port chooses the kind of input and output behind them. Only this crate has
+//! unsafe code: system calls and the prefetch instruction.
 
 pub mod afpacket;
 mod buffer;

@@ -21,8 +21,8 @@ pub struct Source {
 type Generator = dyn FnMut(&mut FramePool) -> Option<Frame> + Send;
 
 impl Source {
-    /// Yields what `generate` builds from buffers of the pool, until `None`.
-    /// Port and sequence number of the frames are set by the source.
+    /// Yields the frames that `generate` builds from buffers of the pool, until it returns `None`.
+    /// The source sets port and sequence number of the frames.
     pub fn generate(
         port: PortId,
         generate: impl FnMut(&mut FramePool) -> Option<Frame> + Send + 'static,
@@ -84,8 +84,8 @@ impl RxQueue for Source {
     }
 }
 
-/// A transmit queue that keeps what it is given. Clones share the same frames, so
-/// a test keeps one clone and gives the other away.
+/// A transmit queue that keeps all frames. Clones share the same frames, so a test keeps one clone
+/// and gives the other away.
 #[derive(Clone, Debug, Default)]
 pub struct Sink {
     frames: Arc<Mutex<Vec<Frame>>>,
@@ -97,7 +97,7 @@ impl Sink {
         Self::default()
     }
 
-    /// Takes out what was sent so far, in the order of sending.
+    /// Takes out the frames that were sent so far, in the order of sending.
     pub fn take(&self) -> Vec<Frame> {
         std::mem::take(&mut *self.frames.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -140,10 +140,10 @@ fn sent(frames: &[Frame]) -> TxReport {
     }
 }
 
-/// A cable: what goes into the transmit queue comes out of the receive queue as a
-/// frame of `port`. It holds at most `capacity` frames; more are refused. When the
-/// transmit queue is dropped, the receive queue is finished; when the receive
-/// queue is dropped, the port of the transmit queue is gone.
+/// A cable: frames that enter the transmit queue come out of the receive queue as frames of `port`.
+/// The cable holds at most `capacity` frames and refuses more. Dropping the transmit queue finishes
+/// the receive queue. After the receive queue was dropped, the transmit queue reports that its port
+/// is gone.
 ///
 /// # Errors
 /// The system's error when the process is out of file descriptors.
@@ -247,8 +247,8 @@ impl RxQueue for ChannelRx {
                     frames.push(frame);
                     count += 1;
                 }
-                // The bell stays on while frames wait. It is silenced only here,
-                // and then the queue is looked at once more.
+                // The bell stays on while frames wait. Only this place silences it, and then looks
+                // at the queue once more.
                 Err(TryRecvError::Empty) if !silenced => {
                     self.waker.clear();
                     silenced = true;
@@ -261,7 +261,7 @@ impl RxQueue for ChannelRx {
                 }
             }
         }
-        // Silenced, and then frames came and were left behind.
+        // Frames came after the bell was silenced, and some of them are left.
         if silenced && count == max && max > 0 {
             self.waker.wake();
         }

@@ -5,32 +5,31 @@ use wire::Readdress;
 use crate::Frame;
 use crate::frame::BEFORE_LEN;
 
-/// Largest frame: a 65535-byte IP packet with link header and VLAN tags.
+/// The largest frame: a 65535-byte IP packet with link header and VLAN tags.
 pub const MAX_FRAME: usize = 65_536 + 64;
 
 /// Bytes of a small buffer: an Ethernet frame of a 1500-byte link with tags.
 pub const SMALL_BUFFER: usize = 2048;
 
-/// Sizes of buffers, bytes. Frames come in small and large ones; to the other sizes
-/// frames are moved that are kept for long.
+/// Sizes of buffers, in bytes. Received frames have small or large buffers. Frames that are kept
+/// for long move to the other sizes.
 const SIZES: [usize; 10] =
     [128, 256, 512, 1024, SMALL_BUFFER, 4096, 9728, 16_384, 32_768, MAX_FRAME];
-/// Place of small buffers.
+/// Place of small buffers in [`SIZES`].
 const SMALL: usize = 4;
-/// Place of large buffers.
+/// Place of large buffers in [`SIZES`].
 const LARGE: usize = SIZES.len() - 1;
-/// Of the buffers that nobody needed for a while, one in so many is freed.
+/// A trim frees one in this many of the buffers that have not been used since the trim before.
 const TRIMMED: usize = 8;
 
-/// The free buffers of one worker. Most frames fit a small buffer; only
-/// super-packets and jumbo frames take a large one, and only frames that are kept
-/// for long take one of another size.
+/// The free buffers of one worker. Most frames fit a small buffer. Only super-packets and jumbo
+/// frames take a large one, and only frames that are kept for long take one of another size.
 #[derive(Debug)]
 pub struct FramePool {
     /// By size, as in [`SIZES`].
     shelves: [Shelf; SIZES.len()],
-    /// Bytes that were allocated and not freed here; less than 0 where they came from
-    /// another pool.
+    /// Bytes that this pool has allocated less those that it has freed. Negative if it frees
+    /// buffers of another pool.
     balance: i64,
 }
 
@@ -40,14 +39,14 @@ struct Shelf {
     size: usize,
     limit: usize,
     free: Vec<Box<[u8]>>,
-    /// The fewest that were free since the pool was trimmed.
+    /// The least number of free buffers since the last trim.
     least: usize,
 }
 
 impl FramePool {
-    /// An empty pool that keeps at most so many free small and large buffers, of each
-    /// size below small a quarter of `small_limit`, and of each between as many as
-    /// large ones. Buffers are allocated on first use and reused from then on.
+    /// An empty pool. It keeps up to `small_limit` free small buffers and `large_limit` large ones,
+    /// a quarter of `small_limit` of each smaller size, and `large_limit` of each size between.
+    /// Buffers are allocated on first use and reused from then on.
     pub fn new(small_limit: usize, large_limit: usize) -> Self {
         let shelf = |place: usize| {
             let limit = match place {
@@ -60,8 +59,8 @@ impl FramePool {
         Self { shelves: std::array::from_fn(shelf), balance: 0 }
     }
 
-    /// A frame with room for `length` bytes, whose content is whatever was there.
-    /// `None` when `length` exceeds [`MAX_FRAME`].
+    /// A frame with room for `length` bytes, whose content is not defined. `None` when `length`
+    /// exceeds [`MAX_FRAME`].
     #[inline(always)]
     pub fn take(&mut self, length: usize) -> Option<Frame> {
         if length <= SMALL_BUFFER {
@@ -78,12 +77,11 @@ impl FramePool {
         if self.shelves[place].free.is_empty() { None } else { self.take(length) }
     }
 
-    /// Moves a frame that is to be kept into a buffer near its length, if that
-    /// frees half of its buffer or more. So many short frames can not pin much
-    /// more memory than they have bytes.
+    /// Moves a frame that is to be kept into a buffer near its length, if that frees half of its
+    /// buffer or more. So many short frames can not pin much more memory than they have bytes.
     #[inline]
     pub fn compact(&mut self, frame: &mut Frame) {
-        // Most frames that are kept fill their buffer: no other would free half of it.
+        // Most frames that are kept fill their buffer, and no other buffer would free half of it.
         if 2 * frame.len() <= frame.buffer.len() {
             self.move_over(frame);
         }
@@ -107,7 +105,7 @@ impl FramePool {
         Some(frame)
     }
 
-    /// A copy of a frame with everything that is known about it.
+    /// A copy of a frame, including its properties.
     pub fn duplicate(&mut self, frame: &Frame) -> Option<Frame> {
         let mut copy = self.copy_of(frame.bytes())?;
         self.inherit(&mut copy, frame);
@@ -121,9 +119,9 @@ impl FramePool {
         }
     }
 
-    /// Keeps with a frame what the ends of its packet were before they were changed, for
-    /// [`Frame::before`]. It lies behind the frame's bytes: a frame that fills its buffer moves
-    /// to a larger one. The largest has room for it behind any IP packet.
+    /// Stores the ends of a frame's packet from before they were changed, for [`Frame::before`].
+    /// They lie behind the frame's bytes: a frame that fills its buffer moves to a larger one. The
+    /// largest buffer has room for them behind any IP packet.
     pub fn keep_before(&mut self, frame: &mut Frame, before: &Readdress) {
         if !frame.write_before(before) {
             self.make_room(frame);
@@ -131,7 +129,7 @@ impl FramePool {
         }
     }
 
-    /// Moves a frame to a buffer with room behind its bytes: the next larger one has it.
+    /// Moves a frame to the next larger buffer, which has room behind the bytes.
     #[cold]
     fn make_room(&mut self, frame: &mut Frame) {
         let room = frame.len() + BEFORE_LEN;
@@ -143,7 +141,7 @@ impl FramePool {
         }
     }
 
-    /// Returns a frame's buffer. Beyond the limit it is freed.
+    /// Returns a frame's buffer, or frees it if the pool has enough.
     #[inline]
     pub fn give_back(&mut self, frame: Frame) {
         let small = &mut self.shelves[SMALL];
@@ -154,7 +152,7 @@ impl FramePool {
         }
     }
 
-    /// Takes back a buffer that is not small, or one too many.
+    /// Takes back a buffer that is not small, or is beyond the limit.
     #[inline(never)]
     fn give_back_odd(&mut self, buffer: Box<[u8]>) {
         let shelf = self.shelves.iter_mut().find(|shelf| shelf.size == buffer.len());
@@ -164,13 +162,13 @@ impl FramePool {
         }
     }
 
-    /// Frees an eighth of the buffers that nobody has needed since the last call: what
-    /// a burst left goes little by little, and what steady traffic uses stays. Returns
-    /// how many more bytes this pool has allocated than freed since it was made; less
-    /// than 0 where it frees what others allocated.
+    /// Frees an eighth of the buffers that have not been used since the last call. So the memory of
+    /// a burst goes little by little, and steady traffic keeps its buffers. Returns how many more
+    /// bytes this pool has allocated than freed since it was made. The number is negative if the
+    /// pool frees buffers that others allocated.
     pub fn trim(&mut self) -> i64 {
         for shelf in &mut self.shelves {
-            // The last are those that were used lately.
+            // The buffers at the end of the list were used lately.
             let surplus = shelf.least.div_ceil(TRIMMED);
             shelf.free.drain(..surplus);
             self.balance -= (surplus * shelf.size) as i64;
@@ -181,8 +179,8 @@ impl FramePool {
 }
 
 impl Shelf {
-    /// Always inline: a frame that is handed out of a call is written in small pieces and
-    /// read in large ones, for which the processor has to wait.
+    /// Always inline: the caller writes a returned frame in small pieces and reads it in large
+    /// ones, and the processor has to wait for that.
     #[inline(always)]
     fn take(&mut self, length: usize, balance: &mut i64) -> Frame {
         let buffer = self.free.pop().unwrap_or_else(|| self.allocate(balance));
@@ -268,16 +266,16 @@ mod tests {
         let bytes = |buffers: usize| (buffers * SMALL_BUFFER) as i64;
         assert_eq!(pool.trim(), bytes(4096), "the limit, and nothing is known of use yet");
         for second in 0..60 {
-            // Steady traffic: 100 at a time.
+            // Steady traffic uses 100 buffers at a time.
             for _ in 0..3 {
                 let batch: Vec<_> = (0..100).map(|_| pool.take(60).unwrap()).collect();
                 batch.into_iter().for_each(|frame| pool.give_back(frame));
             }
             let left = pool.trim();
-            assert!(left >= bytes(100), "what is used stays");
+            assert!(left >= bytes(100), "used memory stays");
             assert!(second < 10 || left < bytes(4096 / 3), "{left} after {second}");
         }
-        assert_eq!(pool.trim(), bytes(87), "an eighth of those that nobody asked for");
+        assert_eq!(pool.trim(), bytes(87), "an eighth of the unused ones");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What every kind of input and output offers to the engine.
+//! The interfaces that every kind of input and output offers to the engine.
 
 use std::os::fd::BorrowedFd;
 
@@ -10,9 +10,8 @@ pub struct PortId(pub u16);
 
 /// One receive queue. It belongs to one worker at a time.
 pub trait RxQueue: Send {
-    /// Appends up to `max` frames without blocking and returns how many; 0 means
-    /// that nothing waits. Buffers come from `pool`; when it is empty the frames
-    /// stay where they are.
+    /// Appends up to `max` frames without blocking and returns their number; 0 means that none
+    /// waits. Buffers come from `pool`. If it is empty, the frames stay where they are.
     ///
     /// # Errors
     /// [`PortError::Gone`] when the interface has disappeared; the queue must be
@@ -26,12 +25,11 @@ pub trait RxQueue: Send {
         pool: &mut FramePool,
     ) -> Result<usize, PortError>;
 
-    /// What to wait on for more frames; `None` for a source that never blocks.
+    /// The handle to wait on for more frames; `None` for a source that never blocks.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Packets that the source lost before this program saw them, since the
-    /// last call (the kernel's socket buffer was full, or had no way to describe the
-    /// packet).
+    /// Packets that the source lost since the last call, before this program saw them. The kernel's
+    /// socket buffer was full, or the kernel could not describe the packet.
     fn take_lost(&mut self) -> u64 {
         0
     }
@@ -39,9 +37,8 @@ pub trait RxQueue: Send {
 
 /// One transmit queue. It belongs to one worker.
 pub trait TxQueue: Send {
-    /// Sends `frames` in order, empties the vector and returns the buffers to
-    /// `pool`. What could not be sent is counted in the report, never retried
-    /// out of order.
+    /// Sends `frames` in order, empties the vector and returns the buffers to `pool`. The report
+    /// counts frames that could not be sent; they are never retried out of order.
     ///
     /// # Errors
     /// [`PortError::Gone`] when the interface has disappeared. An error means that
@@ -56,35 +53,35 @@ pub trait TxQueue: Send {
     ) -> Result<TxReport, PortError>;
 }
 
-/// What became of the frames of one [`TxQueue::transmit`]: each is counted once. A
-/// super-packet is one frame with the length that it has here, whoever cuts it up; if
-/// some of its segments could not be sent, it counts as refused.
+/// The results of one [`TxQueue::transmit`]; each frame counts once. A super-packet is one frame,
+/// with the length that it has here, whether the kernel or this program cuts it up. It counts as
+/// refused if some of its segments could not be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxReport {
     /// Frames sent.
     pub sent: u64,
     /// Bytes sent, link header included.
     pub sent_bytes: u64,
-    /// Frames that the output queue had no room for.
+    /// Frames for which the output queue had no room.
     pub refused_full: u64,
-    /// Frames longer than the interface takes.
+    /// Frames that are longer than the interface allows.
     pub refused_long: u64,
-    /// Frames that the interface takes in no form: shorter than a link header,
-    /// or with an offload that contradicts the packet or has no known way to be done.
+    /// Frames that the interface can not send in any form: shorter than a link header, with an
+    /// offload that contradicts the packet, or with one that is not supported.
     pub refused_invalid: u64,
-    /// Frames that were left when the queue broke after it had taken others.
+    /// Frames that were left when the queue broke in the middle of a batch.
     pub refused_gone: u64,
 }
 
 impl TxReport {
-    /// How many frames the report is about.
+    /// The number of frames in the report.
     pub fn frames(&self) -> u64 {
         let refused = self.refused_full + self.refused_long + self.refused_invalid;
         self.sent + refused + self.refused_gone
     }
 }
 
-/// Why a queue does not work.
+/// The reasons why a queue does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The interface has disappeared or was taken down.
@@ -101,26 +98,26 @@ pub enum PortError {
     NoCapture {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A capture can not be read on; everything before this point was delivered.
+    /// A capture is damaged; everything before this point was delivered.
     #[error("{file}: packet {packet}: {problem}")]
     Capture {
         /// The capture.
         file: String,
         /// Number of the packet, from 1.
         packet: u64,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The interface does not exist.
-    #[error("there is no interface {interface:?}; `ip link` lists what there is")]
+    #[error("there is no interface {interface:?}; `ip link` lists the interfaces")]
     NoInterface {
         /// Name as configured.
         interface: String,
     },
-    /// Somebody else forwards what comes by it.
+    /// Another gateway forwards the packets of this interface.
     #[error(
         "another gateway is running on {interface}, and every packet would be forwarded twice; \
          stop that one, or choose another interface"
@@ -141,7 +138,7 @@ pub enum PortError {
     /// Any other failure of a system call.
     #[error("{what} on {interface}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// Name of the interface or file.
         interface: String,

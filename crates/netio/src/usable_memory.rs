@@ -1,14 +1,15 @@
-//! How much memory this process may use.
+//! The amount of memory that this process may use.
 
 use std::fs::read_to_string;
 use std::io;
 use std::path::Path;
 
-/// Bytes that this process may use: what the machine has, or the least that a control group of the
-/// process allows (cgroups(7), both versions). Groups that can not be read count as without limit.
+/// Bytes that this process may use: the machine's memory, or the least limit of the process's
+/// control groups (cgroups(7), both versions). A group that can not be read counts as without
+/// limit.
 ///
 /// # Errors
-/// Where proc(5) is not mounted, or has another form.
+/// An error if proc(5) is not mounted, or has another form.
 pub fn usable_memory() -> io::Result<u64> {
     let machine = machine_memory(&read_to_string("/proc/meminfo")?)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/meminfo: no MemTotal"))?;
@@ -23,12 +24,12 @@ fn machine_memory(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The least limit of the groups of a process and of all groups that these are in.
+/// The least limit of the groups of a process and of all groups around them.
 fn least_limit(groups: &str, mounts: &str) -> Option<u64> {
     mounts.lines().filter_map(|mount| limit_of(groups, mount)).min()
 }
 
-/// The least limit that is found in one mounted hierarchy.
+/// The least limit in one mounted hierarchy.
 fn limit_of(groups: &str, mount: &str) -> Option<u64> {
     let (place, kind) = mount.split_once(" - ")?;
     let mut place = place.split(' ').skip(3);
@@ -40,13 +41,13 @@ fn limit_of(groups: &str, mount: &str) -> Option<u64> {
         "cgroup" if is_memory(kind.nth(1)?) => ("memory.limit_in_bytes", true),
         _ => return None,
     };
-    // A line is: number, controllers, path. Those of version 2 have no controllers.
+    // Fields of a line: number, controllers, path. Version 2 has no controllers.
     let group = groups.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         let is_it = if is_first { is_memory(controllers) } else { controllers.is_empty() };
         is_it.then_some(path)
     })?;
-    // A container may see no more than its own part of the hierarchy.
+    // A container may see only its own part of the hierarchy.
     let group = Path::new(group);
     let below = group.strip_prefix(root).or_else(|_| group.strip_prefix("/")).ok()?;
     let limit = |group: &Path| {
@@ -84,7 +85,7 @@ mod tests {
         set("outer/inner", "memory.limit_in_bytes", "900000\n");
         assert_eq!(least_limit(groups, &v2("/")), Some(1_000_000));
         assert_eq!(least_limit(groups, &(v2("/") + &v1("/"))), Some(900_000));
-        // What is mounted is only the group around it.
+        // Only the group around the process is mounted.
         set("", "memory.max", "800000\n");
         assert_eq!(least_limit(groups, &v2("/outer/inner")), Some(800_000));
         for odd in ["", "x", "30 23 0:26 / - cgroup2", "30 23 0:26 / /proc rw - proc proc rw"] {

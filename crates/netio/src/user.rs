@@ -1,6 +1,6 @@
-//! As whom this process acts.
+//! The user of this process.
 
-/// The number of the user whose rights this process has.
+/// The effective user of this process.
 pub fn user_id() -> u32 {
     // SAFETY: no memory is passed, and the call can not fail.
     unsafe { libc::geteuid() }

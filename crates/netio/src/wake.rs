@@ -26,19 +26,19 @@ impl Waker {
         Ok(Self { event: Arc::new(unsafe { OwnedFd::from_raw_fd(event) }) })
     }
 
-    /// Rings: whoever waits on this bell, now or later, returns, until [`clear`].
+    /// Rings: ends the waits on this bell, now and later, until [`clear`].
     ///
     /// [`clear`]: Self::clear
     pub fn wake(&self) {
         let one = 1_u64.to_ne_bytes();
-        // A write can fail only because the count is at its maximum, and then the
-        // bell is ringing already; so the result says nothing.
+        // A write can fail only because the count is at its maximum. Then the bell is ringing
+        // already, so the result says nothing.
         // SAFETY: the kernel reads the 8 bytes of `one`.
         unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Silences the bell. Look for work after it, not before, or the ring that
-    /// came in between is lost.
+    /// Silences the bell. The caller looks for work afterwards, not before, or it loses a ring that
+    /// came in between.
     pub fn clear(&self) {
         let mut count = [0_u8; 8];
         // A read can fail only because the bell is silent already.
@@ -65,9 +65,9 @@ impl Waiter {
         Self::default()
     }
 
-    /// Sleeps until one of `handles` is readable or broken, or `timeout` has
-    /// passed; without a timeout, for as long as it takes. A signal does not end
-    /// the wait early. A broken handle counts as ready: reading it tells why.
+    /// Sleeps until one of `handles` is readable or broken, or `timeout` has passed. Without a
+    /// timeout it sleeps as long as it takes. A signal does not end the wait early. A broken handle
+    /// counts as ready; reading it gives the error.
     ///
     /// # Errors
     /// The system's error when it has no memory for the list, or the list is
@@ -108,8 +108,8 @@ impl Waiter {
     }
 }
 
-/// Waits until `socket` can be written to, or until `timeout` has passed. A signal
-/// may end it early, because the caller tries again anyway.
+/// Waits until `socket` can be written to, or until `timeout` has passed. A signal may end the wait
+/// early, because the caller tries again anyway.
 pub(crate) fn wait_for_room(socket: BorrowedFd<'_>, timeout: Duration) {
     let mut polled = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
     let limit = timespec(timeout);
@@ -125,7 +125,7 @@ fn timespec(duration: Duration) -> libc::timespec {
     }
 }
 
-/// Which of the handles given to [`Waiter::wait`] are ready, by their position.
+/// The handles of a [`Waiter::wait`] that are ready, by position.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready<'a> {
     polled: &'a [libc::pollfd],

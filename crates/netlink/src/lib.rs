@@ -1,10 +1,10 @@
-//! Routes, rules, neighbours and links as the kernel has them, followed live, and tables of
-//! nf_tables that this process owns.
+//! Follows the kernel's routes, rules, neighbours and links live, and makes tables of nf_tables
+//! that this process owns.
 //!
-//! [`Mirror`] holds a [`Picture`] of what the kernel says over rtnetlink(7), and brings it up
-//! to date when it is told to. Whoever changes routes goes on as before: `ip route`, a routing
-//! daemon, a DHCP client. Nothing is changed in the kernel, but that [`Mirror::resolve`] has it
-//! look for a neighbour, and what [`nf_tables`] makes, which goes with the process.
+//! [`Mirror`] holds a [`Picture`] of the kernel's state, read over rtnetlink(7), and updates it
+//! when asked. Administrators, routing daemons and DHCP clients change routes as before. This crate
+//! changes nothing in the kernel, with two exceptions: [`Mirror::resolve`] makes the kernel look
+//! for a neighbour, and [`nf_tables`] makes tables, which end with the process.
 
 mod mirror;
 pub mod nf_tables;
@@ -18,20 +18,20 @@ use ipnet::IpNet;
 
 pub use mirror::{Error, Mirror};
 
-/// What the kernel says. Cheap to clone, as [`Fib`] is.
+/// The kernel's state. A clone is cheap, as that of [`Fib`] is.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
     /// Rules and routes.
     pub fib: Fib,
-    /// Who is who on the links.
+    /// Neighbours on the links.
     pub neighbours: Neighbours,
     /// Interfaces.
     pub links: BTreeMap<LinkId, Link>,
-    /// What the kernel would do and cannot be done here: rules and routes that are left out,
-    /// each with the reason.
+    /// Rules and routes that are left out because Stateway does not support them, each with the
+    /// reason.
     pub unsupported: BTreeSet<String>,
-    /// How often more has changed at once than the kernel keeps news of (netlink(7), ENOBUFS).
-    /// Everything was listed again then.
+    /// How many times more changed at once than the kernel's queue of notifications holds
+    /// (netlink(7), ENOBUFS). Each time, everything was listed again.
     pub overruns: u64,
 }
 
@@ -47,9 +47,9 @@ impl Picture {
 pub struct Link {
     /// Its name.
     pub name: String,
-    /// Its station address, if it has one of Ethernet's form.
+    /// Its station address, if that has Ethernet's form.
     pub station: Option<HardwareAddress>,
-    /// Longest IP packet, bytes.
+    /// Longest IP packet, in bytes.
     pub mtu: u32,
     /// True if it is up and has a carrier.
     pub is_up: bool,

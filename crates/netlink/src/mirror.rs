@@ -1,4 +1,4 @@
-//! The picture of what the kernel has, and how it is kept.
+//! The picture of the kernel's state, and its upkeep.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,27 +22,27 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use crate::reading::{self, Beside, NeighbourNews};
 use crate::{Link, LinkId, Picture};
 
-/// News that may wait in the kernel, bytes; what is lost when there are more is asked for
-/// again. The kernel may grant less.
+/// Buffer for news that wait in the kernel, in bytes. The kernel may grant less. When it overflows,
+/// everything is listed again.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// How often a listing is begun anew that the kernel says has changed meanwhile.
+/// The largest number of attempts at a listing that the kernel says has changed meanwhile.
 const MAX_ATTEMPTS: usize = 8;
 /// Multicast groups (rtnetlink.h): links, neighbours, and for each family addresses, routes
 /// and rules.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
-/// There is no more room for news: some are lost.
+/// The buffer for news is full, and some are lost.
 const ENOBUFS: i32 = 105;
 
-/// Why the kernel could not be asked.
+/// The reasons why the kernel could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket does not work.
     #[error("rtnetlink: {0}")]
     Socket(#[from] io::Error),
-    /// What the kernel has said is no message that is known.
+    /// A message of the kernel can not be parsed.
     #[error("rtnetlink: a message of the kernel can not be read: {0}")]
     Message(String),
-    /// It keeps changing.
+    /// The state changed during each attempt to list it.
     #[error("rtnetlink: the {0} changed {MAX_ATTEMPTS} times while they were listed")]
     Restless(&'static str),
 }
@@ -53,12 +53,12 @@ impl From<netlink_packet_core::DecodeError> for Error {
     }
 }
 
-/// What has to be listed again, because news do not tell everything.
+/// The parts of the picture that have to be listed again because their notifications are incomplete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Doubts {
     links: bool,
     neighbours: bool,
-    /// Rules and routes of both families: what is unsupported of them is one list.
+    /// Rules and routes of both families; they share one list of unsupported ones.
     routing: bool,
 }
 
@@ -66,18 +66,18 @@ impl Doubts {
     const ALL: Self = Self { links: true, neighbours: true, routing: true };
 }
 
-/// A picture of what the kernel of this network namespace has.
+/// A picture of the kernel's state in this network namespace.
 pub struct Mirror {
-    /// Hears what changes; never blocks.
+    /// Receives news of changes; never blocks.
     news: Socket,
-    /// Asks.
+    /// Asks for listings.
     asks: Socket,
-    /// Gives orders, and hears no answer.
+    /// Gives orders, and ignores the answers.
     orders: Socket,
     picture: Picture,
-    /// What decides beside [`Link`] which routes and rules of a link there are.
+    /// Properties of links that are not in [`Link`] but decide about routes and rules.
     besides: BTreeMap<LinkId, Beside>,
-    /// What is to be listed still, also where that has failed.
+    /// The parts that still have to be listed, also after a listing failed.
     doubts: Doubts,
 }
 
@@ -85,7 +85,7 @@ impl Mirror {
     /// Begins to listen, and takes the first picture.
     ///
     /// # Errors
-    /// What [`Error`] says.
+    /// [`Error`].
     pub fn open() -> Result<Self, Error> {
         let mut news = Socket::new(NETLINK_ROUTE)?;
         news.bind(&SocketAddr::new(0, 0))?;
@@ -103,29 +103,30 @@ impl Mirror {
         let (picture, doubts) = (Picture::default(), Doubts::ALL);
         let besides = BTreeMap::new();
         let mut mirror = Self { news, asks, orders, picture, besides, doubts };
-        // What changes from here on is heard, and told again harmlessly.
+        // The socket hears every change from here on. A change that the listing already shows does
+        // no harm as news.
         mirror.settle()?;
         Ok(mirror)
     }
 
-    /// What the kernel has had when the last news were taken.
+    /// The kernel's state at the last news that were taken.
     pub fn picture(&self) -> &Picture {
         &self.picture
     }
 
-    /// Takes all news that there are, without waiting; returns whether there were any.
+    /// Takes all news that wait, and returns whether there were any. Does not block.
     ///
     /// Between calls, wait until the socket is readable ([`AsFd`]).
     ///
     /// # Errors
-    /// What [`Error`] says; the picture may be out of date then, and what is doubtful of it is
-    /// listed by the next call ([`Mirror::is_doubtful`]).
+    /// [`Error`]. The picture may then be out of date. The next call lists its doubtful parts again
+    /// ([`Mirror::is_doubtful`]).
     pub fn refresh(&mut self) -> Result<bool, Error> {
         let mut any = self.is_doubtful();
         loop {
             match self.news.recv_from_full() {
                 Ok((bytes, from)) => {
-                    // Anybody may send to the socket; only the kernel has port 0.
+                    // Any process may send to the socket; only the kernel has port 0.
                     if from.port_number() == 0 {
                         any = true;
                         self.hear(&bytes)?;
@@ -145,13 +146,13 @@ impl Mirror {
         Ok(any)
     }
 
-    /// True if the picture may be out of date although there are no news, because the kernel
-    /// could not be asked: [`Mirror::refresh`] is to be called again.
+    /// True if the picture may be out of date although there are no news, because a listing failed.
+    /// Then [`Mirror::refresh`] has to be called again.
     pub fn is_doubtful(&self) -> bool {
         self.doubts != Doubts::default()
     }
 
-    /// Takes news, all of them or, if they can not be read, none for certain.
+    /// Takes news. If they can not be read, everything is in doubt.
     fn hear(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut doubts = self.doubts;
         let read = each_message(bytes, |header, message| self.take(header, message, &mut doubts));
@@ -159,7 +160,7 @@ impl Mirror {
         read
     }
 
-    /// Lists what is in doubt.
+    /// Lists the doubtful parts.
     fn settle(&mut self) -> Result<(), Error> {
         if self.is_doubtful() {
             self.list(self.doubts)?;
@@ -168,11 +169,11 @@ impl Mirror {
         Ok(())
     }
 
-    /// Has the kernel look for a neighbour, or make sure of one that it is not sure of. What
-    /// it finds comes as news.
+    /// Makes the kernel look for a neighbour, or confirm one that it is not sure of. The result
+    /// comes as news.
     ///
     /// # Errors
-    /// That of the socket. Whether the kernel does it is not heard: it needs CAP_NET_ADMIN.
+    /// The socket's error. The kernel's refusal is ignored: it requires CAP_NET_ADMIN.
     pub fn resolve(&mut self, link: LinkId, address: IpAddr) -> Result<(), Error> {
         let mut request = NeighbourMessage::default();
         request.header.ifindex = link.0;
@@ -186,7 +187,7 @@ impl Mirror {
         let request = RouteNetlinkMessage::NewNeighbour(request);
         let bytes = serialized(request, NLM_F_REQUEST | NLM_F_CREATE);
         self.orders.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
-        // Only errors are answered, and they say nothing that could be done about it.
+        // The kernel answers errors only, and the caller could do nothing about one.
         while self.orders.recv_from_full().is_ok() {}
         Ok(())
     }
@@ -200,7 +201,7 @@ impl Mirror {
                     return;
                 };
                 let is_v6 = message.header.address_family == AddressFamily::Inet6;
-                // IPv6 makes one route of several with equal metrics, and tells the whole.
+                // The kernel joins IPv6 routes of equal metric to one, and reports the whole.
                 if is_v6 && header.flags & NLM_F_APPEND != 0 {
                     doubts.routing = true;
                 } else if header.flags & NLM_F_REPLACE != 0 {
@@ -208,7 +209,7 @@ impl Mirror {
                 } else if is_v6 || header.flags & NLM_F_APPEND != 0 {
                     fib.insert(table, route);
                 } else {
-                    // Those that are there already stood aside for it (`ip route prepend`).
+                    // The existing routes moved behind it (`ip route prepend`).
                     fib.prepend(table, route);
                 }
             }
@@ -227,11 +228,11 @@ impl Mirror {
                     self.picture.neighbours.remove(link, address);
                 }
             }
-            // Lifetimes of addresses and statistics of links are told again and again.
+            // The kernel repeats these for lifetimes of addresses and statistics of links.
             RouteNetlinkMessage::NewLink(message) if self.is_known_link(&message) => {}
             RouteNetlinkMessage::NewAddress(message) if self.is_known_address(&message) => {}
-            // The kernel does not tell which routes of IPv4 go with an address or a link,
-            // and rules name interfaces that may not be there yet.
+            // The kernel does not report the IPv4 routes that go with an address or a link, and
+            // rules name interfaces that may not exist yet.
             RouteNetlinkMessage::NewLink(_)
             | RouteNetlinkMessage::DelLink(_)
             | RouteNetlinkMessage::NewAddress(_)
@@ -242,8 +243,7 @@ impl Mirror {
         }
     }
 
-    /// True if nothing of a link has changed that the picture or the kernel's routes have to
-    /// do with.
+    /// True if nothing changed of a link that matters for the picture or the kernel's routes.
     fn is_known_link(&self, message: &LinkMessage) -> bool {
         let id = LinkId(message.header.index);
         self.picture.links.get(&id).is_some_and(|known| {
@@ -252,7 +252,7 @@ impl Mirror {
         }) && self.besides.get(&id) == Some(&reading::beside(message))
     }
 
-    /// True if an address is one that the picture has.
+    /// True if the picture has the address already.
     fn is_known_address(&self, message: &AddressMessage) -> bool {
         reading::address(message).is_some_and(|(link, address)| {
             self.picture.links.get(&link).is_some_and(|link| link.addresses.contains(&address))
@@ -270,7 +270,7 @@ impl Mirror {
         }
     }
 
-    /// Lists again what is in doubt.
+    /// Lists the doubtful parts again.
     fn list(&mut self, doubts: Doubts) -> Result<(), Error> {
         if doubts.links {
             let mut links: BTreeMap<LinkId, Link> = BTreeMap::new();
@@ -351,7 +351,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Everything of a kind, from one moment.
+    /// Lists everything of a kind, as of one moment.
     fn dump(
         &mut self,
         what: &'static str,
@@ -367,7 +367,7 @@ impl Mirror {
         Err(Error::Restless(what))
     }
 
-    /// The answer to a question; `None` if what was asked for changed meanwhile.
+    /// The answer to a request; `None` if the kernel's state changed meanwhile.
     fn answer(&mut self) -> Result<Option<Vec<RouteNetlinkMessage>>, Error> {
         let mut messages = Vec::new();
         let mut is_consistent = true;
@@ -443,7 +443,7 @@ mod tests {
     fn news_that_cannot_be_read_are_asked_for_later() {
         let mut mirror = Mirror::open().unwrap();
         assert!(!mirror.is_doubtful());
-        // Whatever has been in it is not known now.
+        // The emptied picture stands for one that is out of date.
         mirror.picture = Picture::default();
         assert!(mirror.hear(&[16, 0, 0, 0]).is_err());
         assert!(mirror.is_doubtful());
@@ -464,7 +464,7 @@ mod tests {
             mirror.take(&header, message.clone(), &mut doubts);
         }
         assert_eq!(doubts, Doubts::default());
-        // Routes of IPv4 go with a link that is no longer up, even if it had no carrier.
+        // The kernel removes IPv4 routes with a link that goes down, even if it had no carrier.
         let RouteNetlinkMessage::NewLink(mut link) = told.remove(0) else { panic!("no link") };
         link.header.flags ^= LinkFlags::Up;
         mirror.take(&header, RouteNetlinkMessage::NewLink(link), &mut doubts);

@@ -1,11 +1,11 @@
 //! Tables of nf_tables that this process owns.
 //!
-//! A table with an owner belongs to a netlink socket (flag `owner` of nft(8), Linux 5.12). Nobody
-//! else can change or delete it, and the kernel deletes it when the socket closes, however its
+//! A table with an owner belongs to a netlink socket (flag `owner` of nft(8), Linux 5.12). No other
+//! process can change or delete it. The kernel deletes it when the socket closes, however the
 //! process ends. So the table depends on no other process, and leaves nothing behind.
 //!
-//! What a table is made of is a value ([`Table`]); [`Owner`] makes it in the kernel. Only what the
-//! gateway needs of nf_tables is here.
+//! A [`Table`] describes a table; [`Owner`] makes it in the kernel. This module has only the parts
+//! of nf_tables that the gateway needs.
 
 mod message;
 mod number;
@@ -19,8 +19,8 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use message::Message;
 pub use rule::{Field, MAX_RANGES, Match, Rule, Verdict};
 
-/// Messages of one transaction, bytes, beside its last rule. The kernel takes twice as much from
-/// a socket by default (`net.core.wmem_default`).
+/// The largest number of bytes of messages in one transaction, beside its last rule. By default,
+/// the kernel takes twice as much from a socket (`net.core.wmem_default`).
 const TRANSACTION: usize = 96 << 10;
 
 /// A table of family `inet`: for packets of IPv4 and IPv6.
@@ -32,52 +32,53 @@ pub struct Table {
     pub chains: Vec<Chain>,
 }
 
-/// A chain of rules, which are asked in their order.
+/// A chain of rules, which the kernel evaluates in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// Its name.
     pub name: &'static str,
-    /// Which packets are asked about by themselves: all that pass here. `None`: those that a rule
-    /// sends here. What no rule decides of the former is accepted, and of the latter goes back.
+    /// The hook of a base chain, which every packet there passes. A base chain accepts a packet
+    /// that no rule decides. `None`: a chain for packets that a rule sends here, which returns a
+    /// packet that no rule decides.
     pub hook: Option<Hook>,
     /// Its rules.
     pub rules: Vec<Rule>,
 }
 
-/// Where packets meet a chain.
+/// The place of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// Where on the way through the kernel.
+    /// The hook in the kernel.
     pub stage: Stage,
-    /// Who comes first there: chains with lower numbers.
+    /// Chains with lower numbers come first.
     pub priority: i32,
 }
 
-/// A place on the way through the kernel.
+/// A hook in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// What comes in, before it is routed.
+    /// Packets that come in, before routing.
     Prerouting,
-    /// What the host sends.
+    /// Packets that the host sends.
     Output,
 }
 
-/// Why a table was not made or deleted.
+/// The reasons why a table was not made or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket does not work.
     #[error("nf_tables: {0}")]
     Socket(#[from] io::Error),
-    /// The kernel refuses a part of it.
+    /// The kernel refuses a part of the table.
     #[error("nf_tables: {part}: {error}")]
     Refused {
-        /// Which part.
+        /// The part.
         part: String,
-        /// Why.
+        /// The kernel's reason.
         error: io::Error,
     },
-    /// The kernel has not said whether it has done it.
-    #[error("nf_tables: the kernel has said nothing of {0}")]
+    /// The kernel has not answered.
+    #[error("nf_tables: the kernel did not answer about {0}")]
     Silent(String),
 }
 
@@ -89,13 +90,13 @@ impl Error {
     }
 }
 
-/// A message, and what it is about.
+/// A message, with a description of its part for errors.
 struct Step {
     message: Message,
     part: String,
 }
 
-/// Owns tables, which are there as long as this.
+/// The owner of tables, which exist as long as this value.
 #[derive(Debug)]
 pub struct Owner {
     socket: Socket,
@@ -104,29 +105,29 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Owns nothing yet.
+    /// An owner without tables.
     ///
     /// # Errors
-    /// That of the system where it has no nf_tables, or no socket left.
+    /// The system's error, if it has no nf_tables or no socket left.
     pub fn new() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
-        // All answers to a message are there when it has been sent.
+        // All answers to a message are there once it was sent.
         socket.set_non_blocking(true)?;
-        // They need not repeat it.
+        // Answers need not repeat the message.
         socket.set_cap_ack(true)?;
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Makes a table. Until all of it is there, no packet meets any of it.
+    /// Makes a table. Packets meet it only once it is complete.
     ///
     /// # Errors
-    /// What [`Error`] says; then there is no such table, or one that no packet meets.
+    /// [`Error`]. Then there is no such table, or one that no packet meets.
     pub fn make(&mut self, table: &Table) -> Result<(), Error> {
         for (number, transaction) in transactions(table).into_iter().enumerate() {
             if let Err(error) = self.commit(transaction) {
                 if number > 0 {
-                    // It has no hooks yet, so it does no harm where this fails.
+                    // The unfinished table has no hooks, so it does no harm if this fails.
                     let _ = self.delete(&table.name);
                 }
                 return Err(error);
@@ -138,14 +139,14 @@ impl Owner {
     /// Deletes a table.
     ///
     /// # Errors
-    /// What [`Error`] says; then it is still there, or was not.
+    /// [`Error`]. Then the table is still there, or never was.
     pub fn delete(&mut self, name: &str) -> Result<(), Error> {
         let mut message = Message::new(number::message::DELETE_TABLE, 0);
         message.text(number::table::NAME, name);
         self.commit(vec![Step { message, part: format!("the end of table {name}") }])
     }
 
-    /// Has the kernel carry out all of these messages, or none.
+    /// Lets the kernel carry out all of these messages, or none.
     fn commit(&mut self, mut steps: Vec<Step>) -> Result<(), Error> {
         let Some(last) = steps.last_mut() else { return Ok(()) };
         last.message.ask_for_answer();
@@ -162,7 +163,7 @@ impl Owner {
         let mut refused = Ok(());
         for (number, code) in self.answers()? {
             let at = number.wrapping_sub(first) as usize;
-            // What is about an earlier transaction is of no interest.
+            // An answer to an earlier transaction is of no interest.
             if at > steps.len() {
                 continue;
             }
@@ -178,7 +179,7 @@ impl Owner {
         if is_answered { Ok(()) } else { Err(Error::Silent(steps.swap_remove(0).part)) }
     }
 
-    /// What the kernel has said: for the number of a message 0 or an error as it is returned.
+    /// The kernel's answers: the number of a message with 0 or with an error.
     fn answers(&self) -> io::Result<Vec<(u32, i32)>> {
         let mut answers = Vec::new();
         loop {
@@ -189,7 +190,7 @@ impl Owner {
                 Err(error) => return Err(error),
             };
             let Ok(answer) = NetlinkBuffer::new_checked(&bytes) else { continue };
-            // Anybody may send to the socket; only the kernel has port 0.
+            // Any process may send to the socket; only the kernel has port 0.
             let is_answer = from.port_number() == 0 && answer.message_type() == NLMSG_ERROR;
             if let Some(code) = answer.payload().first_chunk().filter(|_| is_answer) {
                 answers.push((answer.sequence_number(), i32::from_ne_bytes(*code)));
@@ -198,8 +199,8 @@ impl Owner {
     }
 }
 
-/// What makes a table, in the order in which the kernel has to hear of it. All chains that
-/// packets meet by themselves come with the last transaction.
+/// The messages that make a table, in the order that the kernel needs. The last transaction brings
+/// all base chains.
 fn transactions(table: &Table) -> Vec<Vec<Step>> {
     let mut message = Message::new(number::message::NEW_TABLE, NLM_F_CREATE | NLM_F_EXCL);
     message.text(number::table::NAME, &table.name);
@@ -207,7 +208,7 @@ fn transactions(table: &Table) -> Vec<Vec<Step>> {
     let mut steps = vec![Step { message, part: format!("table {}", table.name) }];
     let (bases, others): (Vec<_>, Vec<_>) =
         table.chains.iter().partition(|chain| chain.hook.is_some());
-    // Any rule may send packets to any of these.
+    // These chains come first, because any rule may send packets to them.
     steps.extend(others.iter().map(|chain| chain_step(table, chain)));
     let mut transactions = Vec::new();
     let mut sets = 0;

@@ -1,4 +1,4 @@
-//! From messages of the kernel to what they say.
+//! Reads messages of the kernel.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,11 +24,11 @@ use netlink_packet_route::rule::{
 
 use crate::{Link, LinkId};
 
-/// Answers of a table count whatever the length of their prefix.
+/// Value of a rule that accepts routes with any length of prefix.
 const SUPPRESS_NOTHING: u32 = u32::MAX;
 
-/// A route and its table; `None` for what no packet is routed by: routes of groups, and those
-/// that the kernel has made for itself.
+/// A route and its table; `None` for a route that no forwarded packet takes, such as a multicast
+/// route or one that the kernel made for itself.
 pub(crate) fn route(
     message: &RouteMessage,
     unsupported: &mut BTreeSet<String>,
@@ -156,7 +156,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// A rule; `None` if it can not be for a packet that is forwarded, or is unsupported.
+/// A rule; `None` if the rule can not match a forwarded packet, or is unsupported.
 pub(crate) fn rule(
     message: &RuleMessage,
     link_named: impl Fn(&str) -> Option<LinkId>,
@@ -171,7 +171,7 @@ pub(crate) fn rule(
     };
     let mut table = TableId(header.table.into());
     let (mut goto, mut suppress) = (None, SUPPRESS_NOTHING);
-    // The kernel leaves out a mark of 0.
+    // The kernel does not send a mark of 0.
     let (mut mark, mut mask) = (0, 0);
     let mut missing = None;
     let selector = &mut rule.selector;
@@ -190,13 +190,13 @@ pub(crate) fn rule(
                 selector.destination = Some(IpNet::new(*address, header.dst_len).ok()?.trunc());
             }
             RuleAttribute::Iifname(name) => {
-                // One that was renamed is not meant any more, also where it has that name still as
-                // an alternative one.
+                // The kernel detaches a rule from an interface that was renamed, even if the
+                // interface still has that name as an alternative one.
                 let is_meant = !header.flags.contains(RuleFlags::IifDetached);
                 let link = is_meant.then(|| link_named(name)).flatten();
                 selector.link = link.map_or(LinkSelector::Absent, LinkSelector::Is);
             }
-            // Only for sockets that are bound to an interface.
+            // Such a rule is only for sockets that are bound to an interface.
             RuleAttribute::Oifname(_) => selector.link = LinkSelector::Absent,
             RuleAttribute::IpProtocol(protocol) => {
                 selector.protocol = Some(i32::from(*protocol) as u8)
@@ -234,28 +234,28 @@ pub(crate) fn rule(
     Some(rule)
 }
 
-/// What a selector is called that can not be done here (fib_rules.h); `None` where it asks
-/// for nothing.
+/// The name of a selector that is not supported (fib_rules.h); `None` if it selects everything.
 fn newer_selector(attribute: &DefaultNla) -> Option<&'static str> {
     let mut value = vec![0; attribute.value_len()];
     attribute.emit_value(&mut value);
     match attribute.kind() {
         25 | 30 => Some("dscp"),
         26 | 27 => Some("flowlabel"),
-        // One port is told with a mask as well.
+        // The kernel adds this full mask to a single port.
         28 | 29 if value == [0xff, 0xff] => None,
         28 | 29 => Some("a mask of ports"),
         _ => Some("a selector that is not known"),
     }
 }
 
-/// What a message says of a neighbour.
+/// News of a neighbour.
 pub(crate) enum NeighbourNews {
     Is(LinkId, IpAddr, Neighbour),
     IsNot(LinkId, IpAddr),
 }
 
-/// `None` for what is no neighbour of IP on a link: bridge entries, proxies.
+/// A neighbour; `None` for an entry that is not an IP neighbour on a link, such as a bridge entry
+/// or a proxy.
 pub(crate) fn neighbour(message: &NeighbourMessage) -> Option<NeighbourNews> {
     let (link, address) = neighbour_key(message)?;
     let station = message.attributes.iter().find_map(|attribute| match attribute {
@@ -314,7 +314,7 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
     link
 }
 
-/// What of a link decides which routes and rules it has, and stands in no [`Link`].
+/// Properties of a link that are not in [`Link`] but decide about its routes and rules.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Beside {
     flags: LinkFlags,
@@ -323,7 +323,7 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// True if that is an alternative name of the link.
+    /// True if the link has this alternative name.
     pub(crate) fn has_name(&self, name: &str) -> bool {
         self.names.iter().any(|other| other == name)
     }
@@ -342,8 +342,7 @@ pub(crate) fn beside(message: &LinkMessage) -> Beside {
     Beside { flags: message.header.flags & flags, names }
 }
 
-/// An address of the host with its network, and where it is; `None` if it is not to be used
-/// (yet).
+/// An address of the host with its network and link; `None` if it can not be used, or not yet.
 pub(crate) fn address(message: &AddressMessage) -> Option<(LinkId, IpNet)> {
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Deprecated;
     if message.header.flags.intersects(unusable) {
@@ -352,7 +351,7 @@ pub(crate) fn address(message: &AddressMessage) -> Option<(LinkId, IpNet)> {
     let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
         message.attributes.iter().find_map(wanted)
     };
-    // On a link to one peer the other attribute is the peer's address.
+    // On a point-to-point link the other attribute holds the peer's address.
     let local = find(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),
         _ => None,

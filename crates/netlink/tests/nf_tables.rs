@@ -1,7 +1,7 @@
 //! Tables that a process owns, in a network namespace, as nft(8) shows them.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "only tests call these functions")]
 
-// The same for all tests that need a namespace to themselves.
+// All tests that need a namespace of their own share this file.
 #[path = "../../netio/tests/afpacket/namespace.rs"]
 mod namespace;
 
@@ -29,7 +29,7 @@ fn table(name: &str, chains: Vec<Chain>) -> Table {
     Table { name: name.to_owned(), chains }
 }
 
-/// What a rule asks, its verdict, and how nft shows it.
+/// Conditions, verdict, and the text by which nft shows the rule.
 type Shown = (Vec<Match>, Verdict, &'static str);
 
 const TCP: u128 = 6;
@@ -39,7 +39,7 @@ const IPV6: u128 = 10;
 /// 2001:db8::
 const NETWORK: u128 = 0x2001_0db8 << 96;
 
-/// Rules that ask for interfaces, addresses and ports.
+/// Rules with conditions on interfaces, addresses and ports.
 fn places() -> Vec<Shown> {
     let is = Match::is;
     let v4 = || is(Field::Family, IPV4);
@@ -112,7 +112,7 @@ fn places() -> Vec<Shown> {
     ]
 }
 
-/// Rules that ask for flags, messages, sockets and connections.
+/// Rules with conditions on flags, messages, sockets and connections.
 fn states() -> Vec<Shown> {
     let is = Match::is;
     let (v4, icmp) = (|| is(Field::Family, IPV4), 1);
@@ -196,7 +196,7 @@ fn a_table_is_its_owners_alone_and_goes_with_it() {
         assert!(refused.to_string().contains("the end of table first: No such file"), "{refused}");
         assert_eq!(listed("list tables"), "table inet second\n");
         drop(owner);
-        // The kernel looks at it before `close` returns.
+        // The kernel deletes the table before `close` returns.
         assert_eq!(listed("list tables"), "");
     });
 }

@@ -1,4 +1,4 @@
-//! What rules give to connections, by name: helpers, timeouts, SYN proxies.
+//! Objects that rules attach to connections: helpers, timeout policies and SYN proxies.
 
 use wire::Family;
 
@@ -7,7 +7,7 @@ use wire::Family;
 pub struct Helper {
     /// Table and name.
     pub name: (String, String),
-    /// Which: `ftp`, `sip` and so on.
+    /// Its kind, for example `ftp` or `sip`.
     pub kind: String,
     /// Transport protocol.
     pub protocol: u8,
@@ -22,43 +22,43 @@ pub struct TimeoutPolicy {
     pub name: (String, String),
     /// Transport protocol.
     pub protocol: u8,
-    /// State and seconds; what is not there is as nftables has it by default.
+    /// Seconds for each state that the policy names; nftables' defaults hold for the others.
     pub seconds: Vec<(TimeoutState, u32)>,
 }
 
-/// What of a connection a timeout is for.
+/// The state of a connection that a timeout belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimeoutState {
-    /// TCP: nobody has answered the SYN.
+    /// TCP: a SYN without an answer.
     SynSent,
-    /// TCP: it was answered.
+    /// TCP: an answered SYN.
     SynRecv,
     /// TCP: open.
     Established,
-    /// TCP: one FIN.
+    /// TCP: one end has sent a FIN.
     FinWait,
-    /// TCP: one acknowledged FIN.
+    /// TCP: one FIN is acknowledged.
     CloseWait,
-    /// TCP: a FIN of both ends.
+    /// TCP: both ends have sent a FIN.
     LastAck,
-    /// TCP: closed by both.
+    /// TCP: both ends have closed.
     TimeWait,
     /// TCP: reset.
     Close,
     /// TCP: both ends have sent a SYN.
     SynSent2,
-    /// TCP: after repetitions, at most.
+    /// TCP: upper bound after repetitions without an answer.
     Retransmitted,
-    /// TCP: while data is unacknowledged, at most.
+    /// TCP: upper bound while data is unacknowledged.
     Unacknowledged,
-    /// UDP: one end heard.
+    /// UDP: packets from one end only.
     Unreplied,
-    /// UDP: both ends heard.
+    /// UDP: packets from both ends.
     Replied,
 }
 
 impl TimeoutState {
-    /// Those of TCP as nftables calls them.
+    /// nftables' names of the TCP states.
     pub(crate) const OF_TCP: &[(&str, Self)] = &[
         ("syn_sent", Self::SynSent),
         ("syn_recv", Self::SynRecv),
@@ -72,20 +72,20 @@ impl TimeoutState {
         ("retrans", Self::Retransmitted),
         ("unack", Self::Unacknowledged),
     ];
-    /// Those of UDP.
+    /// nftables' names of the UDP states.
     pub(crate) const OF_UDP: &[(&str, Self)] =
         &[("unreplied", Self::Unreplied), ("replied", Self::Replied)];
 }
 
-/// How a SYN proxy answers.
+/// The TCP options that a SYN proxy offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SynProxy {
-    /// Maximum segment size, if it says any.
+    /// Maximum segment size, in bytes; `None` if the object names none.
     pub mss: Option<u16>,
-    /// Window scale, if it offers one.
+    /// Window scale; `None` if the proxy offers none.
     pub wscale: Option<u8>,
-    /// It offers timestamps.
+    /// True if the proxy offers timestamps.
     pub timestamp: bool,
-    /// It offers selective acknowledgment.
+    /// True if the proxy offers selective acknowledgment.
     pub sack: bool,
 }

@@ -1,7 +1,7 @@
 //! The text of a ruleset with the places of its objects.
 //!
-//! A parsed value takes up to a hundred times the memory of its text. So the text is what is
-//! kept, and an object or an element is a value only while it is looked at.
+//! A parsed value takes up to a hundred times the memory of its text. So a document keeps its text,
+//! and an object or an element becomes a value only while it is in use.
 
 mod visit;
 
@@ -15,14 +15,14 @@ pub(crate) use self::visit::each_of;
 use self::visit::{Checked, each_field};
 use crate::limits::MAX_DOCUMENT_BYTES;
 
-/// The list of objects of a document.
+/// The name of the list of objects in a document.
 const OBJECTS: &str = "nftables";
 
 /// A ruleset as `nft -j list ruleset` prints it.
 #[derive(Clone)]
 pub struct Document<T> {
     text: T,
-    /// `None` without a list of objects.
+    /// The places of the objects in the text; `None` without a list of objects.
     objects: Option<Vec<Range<u32>>>,
 }
 
@@ -33,13 +33,13 @@ impl<T: AsRef<[u8]>> fmt::Debug for Document<T> {
     }
 }
 
-/// Why a text is no document.
+/// The reasons why a text is not a document.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// Its length is above the limit.
-    #[error("longer than {} MiB: that is no ruleset", MAX_DOCUMENT_BYTES >> 20)]
+    /// The text is longer than the limit.
+    #[error("longer than {} MiB, the limit for a ruleset", MAX_DOCUMENT_BYTES >> 20)]
     TooLong,
-    /// It is no JSON.
+    /// The text is not JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
 }
@@ -48,7 +48,7 @@ impl<T: AsRef<[u8]>> Document<T> {
     /// Finds the objects of a text.
     ///
     /// # Errors
-    /// [`DocumentError`]; what the parser refuses includes what is nested more than 128 deep.
+    /// [`DocumentError`]. The parser also refuses values that are nested more than 128 deep.
     pub fn read(text: T) -> Result<Self, DocumentError> {
         let bytes = text.as_ref();
         if bytes.len() > MAX_DOCUMENT_BYTES {
@@ -62,7 +62,7 @@ impl<T: AsRef<[u8]>> Document<T> {
             let is_list = each_of(list, |_, object: &RawValue| {
                 let object = object.get();
                 let at = object.as_ptr().addr() - begin;
-                // The limit has less than 32 bits.
+                // The limit has less than 32 bits, so the places fit.
                 places.push(at as u32..(at + object.len()) as u32);
             });
             objects = is_list.then_some(places);
@@ -75,7 +75,7 @@ impl<T: AsRef<[u8]>> Document<T> {
         &self.text
     }
 
-    /// True if there is a list of objects, be it empty.
+    /// True if there is a list of objects, even an empty one.
     pub(crate) const fn has_objects(&self) -> bool {
         self.objects.is_some()
     }
@@ -96,18 +96,18 @@ impl<T: AsRef<[u8]>> Document<T> {
         self.objects().map(value)
     }
 
-    /// All of it, in many times the memory of the text.
+    /// The whole document, which takes many times the memory of the text.
     pub fn value(&self) -> Value {
         value(self.text.as_ref())
     }
 }
 
-/// A part of a document as a value. Since all of it was parsed before, it is one.
+/// A part of a document as a value. The whole text was parsed before, so this does not fail.
 pub(crate) fn value(text: &[u8]) -> Value {
     serde_json::from_slice(text).unwrap_or_default()
 }
 
-/// The text of a field; the last of several, as in a parsed value.
+/// The text of a field. If several fields have the name, the last counts, as in a parsed value.
 pub(crate) fn field<'t>(text: &'t [u8], name: &str) -> Option<&'t [u8]> {
     let mut found = None;
     each_field(text, |key, value| {
@@ -118,7 +118,7 @@ pub(crate) fn field<'t>(text: &'t [u8], name: &str) -> Option<&'t [u8]> {
     found
 }
 
-/// The one field of an object, its name and text; `None` if it has none or more.
+/// The name and text of an object's only field; `None` if it has none or several.
 pub(crate) fn only(text: &[u8]) -> Option<(String, &[u8])> {
     let mut found: Option<(String, &[u8])> = None;
     let mut is_one = true;
@@ -129,7 +129,7 @@ pub(crate) fn only(text: &[u8]) -> Option<(String, &[u8])> {
     found.filter(|_| is_one)
 }
 
-/// Those fields of an object that are wanted; `None` if it is none.
+/// The wanted fields of an object; `None` if the text is not an object.
 pub(crate) fn fields(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> Option<Map<String, Value>> {
     let mut fields = Map::new();
     let is_object = each_field(text, |key, inside| {

@@ -48,7 +48,7 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// A map of deadlines is the model; it is full if so many keys have not been cleared.
+    /// The model is a map of deadlines. It is full once it has `ROOM` keys that were not cleared.
     #[test]
     fn a_set_is_a_map_of_deadlines(acts in prop::collection::vec(act(), 0..200), seed: u64) {
         const ROOM: u32 = 12;

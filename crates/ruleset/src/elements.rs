@@ -1,4 +1,4 @@
-//! The elements of a set, in as few words as they need: there may be millions.
+//! The elements of a set in few words each, as there may be millions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ pub(crate) struct Elements {
     count: usize,
     keys: Rows,
     data: Held,
-    /// How long elements stay after loading, of those that end, by number.
+    /// Time that elements stay after loading, by number. Elements that do not end are absent.
     expires: BTreeMap<u32, Duration>,
-    /// Packets and bytes that elements begin with, as far as any does.
+    /// Initial packets and bytes, up to the last element that has any.
     counted: Vec<(u64, u64)>,
 }
 
-/// What the elements of a map hold.
+/// The data of a map's elements.
 #[derive(Clone, Debug, PartialEq)]
 enum Held {
     Nothing,
@@ -26,18 +26,18 @@ enum Held {
     Verdicts(Vec<Verdict>),
 }
 
-/// An element before it is put to the others.
+/// An element before it is added.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NewElement {
     pub key: Vec<Interval>,
     pub datum: Option<Datum>,
-    /// Ends so long after loading.
+    /// The time after loading at which it ends.
     pub expires: Option<Duration>,
-    /// Packets and bytes to begin with.
+    /// Initial packets and bytes.
     pub counted: (u64, u64),
 }
 
-/// What a map holds for a key.
+/// The value of a map's element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Datum {
     Values(Vec<Interval>),
@@ -45,7 +45,7 @@ pub(crate) enum Datum {
 }
 
 impl Elements {
-    /// None yet, of keys of these types.
+    /// No elements, for keys and data of these types.
     pub fn new(key: &[Kind], data: &Data) -> Self {
         let data = match data {
             Data::None => Held::Nothing,
@@ -56,7 +56,7 @@ impl Elements {
         Self { count: 0, keys: Rows::new(key), data, expires, counted }
     }
 
-    /// Makes room for so many more.
+    /// Reserves memory for `count` more elements.
     pub fn reserve(&mut self, count: usize) {
         self.keys.reserve(count);
         match &mut self.data {
@@ -66,7 +66,7 @@ impl Elements {
         }
     }
 
-    /// Adds one whose key and datum are of the set's types.
+    /// Adds an element. Its key and datum have the types of the set.
     pub fn push(&mut self, element: &NewElement) {
         let NewElement { key, datum, expires, counted } = element;
         let number = self.count;
@@ -86,7 +86,7 @@ impl Elements {
         }
     }
 
-    /// How many there are.
+    /// The number of elements.
     pub const fn len(&self) -> usize {
         self.count
     }
@@ -96,12 +96,12 @@ impl Elements {
         (number < self.count).then_some(Element { of: self, number })
     }
 
-    /// In the order of the document.
+    /// The elements in the order of the document.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Element<'_>> {
         (0..self.count).map(|number| Element { of: self, number })
     }
 
-    /// True if any ends after a time.
+    /// True if an element ends some time after loading.
     pub fn any_expires(&self) -> bool {
         !self.expires.is_empty()
     }
@@ -146,18 +146,18 @@ impl<'e> Element<'e> {
         }
     }
 
-    /// Ends so long after loading.
+    /// The time after loading at which it ends.
     pub fn expires(self) -> Option<Duration> {
         self.of.expires.get(&(self.number as u32)).copied()
     }
 
-    /// Packets and bytes to begin with.
+    /// Initial packets and bytes.
     pub fn counted(self) -> (u64, u64) {
         self.of.counted.get(self.number).copied().unwrap_or_default()
     }
 }
 
-/// Rows of intervals whose types are the same in each row, as words of 32 bits.
+/// Rows of intervals as words of 32 bits. The types of a row are the same for all rows.
 #[derive(Clone, Debug, PartialEq)]
 struct Rows {
     /// Words of each part of a row.
@@ -165,7 +165,7 @@ struct Rows {
     /// Words of a row.
     stride: usize,
     lows: Vec<u32>,
-    /// Nothing while all intervals are one value.
+    /// Empty while every interval is a single value.
     highs: Vec<u32>,
 }
 

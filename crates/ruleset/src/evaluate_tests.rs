@@ -101,7 +101,7 @@ fn sample() -> impl Strategy<Value = Sample> {
                 if protocol == if v6 { 1 } else { 58 } {
                     return None;
                 }
-                // SCTP's chunks have to be right, and nobody asks for them.
+                // The dissector checks SCTP's chunks, and no rule here asks for SCTP.
                 let protocol = if protocol == 132 { 253 } else { protocol };
                 Some(Sample {
                     frame: frame(v6, ends, protocol, ports, flags),
@@ -122,7 +122,7 @@ fn payload(protocol: &str, field: &str) -> Value {
     json!({"payload": {"protocol": protocol, "field": field}})
 }
 
-/// Something that a rule asks.
+/// A condition of a rule.
 fn question() -> impl Strategy<Value = Value> {
     let operator = || prop::sample::select(&["==", "==", "==", "!="][..]);
     let side = || prop::sample::select(&["saddr", "daddr"][..]);
@@ -435,7 +435,7 @@ fn a_segment_size_is_lowered_and_seen_so_by_what_follows() {
     assert_eq!(outcome.decision, Decision::Drop);
     assert_eq!(outcome.segment_size, Some(SegmentSize::AtMost(536)));
 
-    // Who announces none goes on to what else the rule does, if it speaks TCP.
+    // A TCP packet that announces no size goes on to the other items of the rule.
     let deciding = one_rule(&json!([most(1400), {"drop": null}]));
     let (outcome, _) = announcing(&[]).judge(&deciding, &mut state(&deciding), Timestamp::ZERO);
     assert_eq!((outcome.decision, outcome.segment_size), (Decision::Drop, None));

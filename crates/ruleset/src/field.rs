@@ -1,11 +1,11 @@
-//! What can be read of a packet, its connection and its surroundings.
+//! The fields of a packet, its connection and its surroundings that rules can read.
 
 use wire::{Family, protocol};
 
 use crate::kind::Kind;
 use crate::names;
 
-/// Something that has a value for a packet, or none.
+/// A field, which a packet may have or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
     /// Source address of a packet of that family.
@@ -14,7 +14,7 @@ pub enum Field {
     Destination(Family),
     /// The first two bytes of the transport header.
     SourcePort(Guard),
-    /// The next two.
+    /// The third and the fourth byte of the transport header.
     DestinationPort(Guard),
     /// Protocol of the transport, behind extension headers.
     L4Protocol,
@@ -22,17 +22,17 @@ pub enum Field {
     Nfproto,
     /// EtherType of the network header.
     EtherType,
-    /// Length of the packet from the network header on, bytes.
+    /// Length of the packet from the network header on, in bytes.
     Length,
     /// Packet mark.
     Mark,
     /// Traffic control handle.
     Priority,
-    /// To whom the link carried it.
+    /// The receiver on the link: this host, broadcast, multicast or another host.
     PacketType,
-    /// Name of the interface that it came in by.
+    /// Name of the input interface.
     Input,
-    /// Name of the interface that it goes out by.
+    /// Name of the output interface.
     Output,
     /// Outermost VLAN identifier, of packets that have one.
     Vlan,
@@ -40,11 +40,11 @@ pub enum Field {
     Header(HeaderBits),
     /// Maximum segment size that a TCP header announces.
     SegmentSize,
-    /// Something of the connection.
+    /// A property of the connection.
     Connection(CtField),
 }
 
-/// Which transport a header field belongs to.
+/// The transport that a header field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Guard {
     /// Any.
@@ -55,18 +55,18 @@ pub enum Guard {
     Over(u8, Family),
 }
 
-/// Bits of a header, counted from its first.
+/// A run of bits in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeaderBits {
-    /// Which header.
+    /// The header.
     pub layer: Layer,
-    /// Offset of the first bit.
+    /// Offset of the first bit, from the header's first.
     pub offset: u16,
-    /// How many, 1 to 128.
+    /// Number of bits, 1 to 128.
     pub bits: u8,
 }
 
-/// Where a header begins.
+/// The beginning of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layer {
     /// The frame.
@@ -77,7 +77,7 @@ pub enum Layer {
     Transport(Guard),
 }
 
-/// Something of a connection.
+/// A property of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CtField {
     /// State, one bit.
@@ -90,7 +90,7 @@ pub enum CtField {
     Mark,
     /// Label bits.
     Label,
-    /// Time until it ends unless a packet comes, milliseconds.
+    /// Milliseconds until it ends, unless a packet comes.
     Expiration,
     /// Name of its helper.
     Helper,
@@ -98,7 +98,7 @@ pub enum CtField {
     L3Protocol,
     /// Transport protocol.
     Protocol,
-    /// Zone: of the original or the reply direction (true), or whichever it has.
+    /// Zone of the original (false) or the reply direction (true), or (`None`) the named one.
     Zone(Option<bool>),
     /// Source address of packets of a direction.
     Source(bool, Family),
@@ -117,15 +117,15 @@ pub enum CtField {
 }
 
 impl Field {
-    /// True for what neither rules nor translation change on a packet's way through a
-    /// chain, and what is read from the packet itself: an index may be built on it.
+    /// True if neither rules nor translation change the field while a packet passes a chain, and
+    /// the packet itself holds it. An index may be built on such a field.
     pub const fn is_immutable(self) -> bool {
         !matches!(self, Self::Mark | Self::Priority | Self::Connection(_) | Self::SegmentSize)
     }
 }
 
 impl Field {
-    /// True for what only packets of one family have, and for the family itself.
+    /// True for fields that only packets of one family have, and for the family itself.
     pub(crate) const fn asks_for_family(self) -> bool {
         match self {
             Self::Source(_) | Self::Destination(_) | Self::Nfproto => true,

@@ -6,7 +6,7 @@ use crate::limits::MAX_JUMP_DEPTH;
 use crate::model::Item;
 use crate::{Effect, Interval, Verdict};
 
-/// What the real `nft` prints of a ruleset with every expression.
+/// The listing of a ruleset with every expression by the real `nft`.
 const EVERYTHING: &str = include_str!("../tests/everything.json");
 
 fn document(objects: &[Value]) -> Value {
@@ -125,8 +125,8 @@ fn timeouts_are_of_states_that_their_protocol_has() {
     assert!(object("udp", &json!({"replied": 100})).starts_with("loaded"));
     for (protocol, policy, told) in [
         ("udp", json!({"established": 100}), "no state `\"established\"`"),
-        ("tcp", json!({"close": 2_147_484}), "`2147484` is no time of 0 to 2147483 seconds"),
-        ("tcp", json!({"close": "4s"}), "is no time"),
+        ("tcp", json!({"close": 2_147_484}), "`2147484` is not a time of 0 to 2147483 seconds"),
+        ("tcp", json!({"close": "4s"}), "is not a time"),
         ("sctp", json!({}), "timeouts of other protocols than TCP and UDP"),
     ] {
         let said = object(protocol, &policy);
@@ -178,12 +178,12 @@ fn the_table_of_a_running_gateway_is_none_of_the_operators() {
         let imported = import_value(&of(name), Options::default()).unwrap();
         assert_eq!(imported.ruleset.chains().len(), 1);
         let noted = format!(
-            "inet {name} handle 9: note: a running gateway has made this table, for itself: left \
+            "inet {name} handle 9: note: a running gateway made this table for itself: left \
              out\n"
         );
         assert_eq!(imported.problems.to_string(), noted);
     }
-    // Somebody may well have a table of such a name.
+    // An operator may well use such a name.
     for name in ["stateway_rules", "stateway_4711_rules", "stateway_", "stateway_4711_"] {
         assert!(import_value(&of(name), Options::default()).is_err(), "{name}");
     }
@@ -198,7 +198,7 @@ fn leaving_out_says_what_it_does() {
         (json!({"return": null}), Effect::Unclear),
         (json!({"masquerade": null}), Effect::Untranslated),
         (json!({"counter": null}), Effect::SideEffect),
-        // Of a newer nft, or misspelt.
+        // A statement of a newer nft, or a misspelt one.
         (json!({"discard": null}), Effect::Unclear),
     ] {
         let statements = json!([{"ct count": {"val": 20}}, last]);
@@ -344,7 +344,7 @@ fn size(value: &Value) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// A document with parts that are something else never panics, and is refused or right.
+    /// A damaged document never panics: it is refused or right.
     #[test]
     fn damaged_documents(edits in prop::collection::vec((any::<prop::sample::Index>(), value()), 1..6)) {
         let mut document: Value = serde_json::from_str(EVERYTHING).unwrap();

@@ -1,4 +1,4 @@
-//! Which interfaces rules ask for by name.
+//! The interfaces that rules name.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::kind::Interval;
 use crate::model::{Item, Key, RuleId, SetId, ValidRuleset};
 
 impl ValidRuleset {
-    /// The interfaces that rules name, each with the first rule that does. Wildcards name
+    /// The interfaces that rules name, each with the first rule that names it. A wildcard names
     /// none.
     pub fn interfaces(&self) -> BTreeMap<String, RuleId> {
         let mut named = BTreeMap::new();
@@ -50,7 +50,7 @@ fn name(interval: Interval) -> Option<String> {
     let bytes = interval.low.to_be_bytes();
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let name = std::str::from_utf8(&bytes[..end]).ok()?;
-    // The number of an interface that was gone when the ruleset was printed names none.
+    // A number is the index of an interface that was gone when nft printed the ruleset.
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
     (!is_number).then(|| name.to_owned())
 }

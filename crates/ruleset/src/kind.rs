@@ -1,7 +1,7 @@
-//! Types of values: how wide they are, and how nftables writes their constants.
+//! Types of values: their width, and nftables' notation of their constants.
 //!
-//! Every value is a number of up to 128 bits, the most significant byte first: addresses,
-//! and names of interfaces too (16 bytes, padded with zeros), so that prefixes, wildcards,
+//! Every value is a number of up to 128 bits, the most significant byte first. This includes
+//! addresses and names of interfaces (16 bytes, padded with zeros). So prefixes, wildcards,
 //! comparisons and ranges are all one thing, an [`Interval`].
 
 use std::fmt;
@@ -28,7 +28,7 @@ pub enum Kind {
     Protocol,
     /// Packet or connection mark.
     Mark,
-    /// Name of an interface; also what stands for an interface index.
+    /// Name of an interface; also the type of an interface index.
     Interface,
     /// State bits of connection tracking.
     CtState,
@@ -58,22 +58,22 @@ pub enum Kind {
     EtherType,
     /// Address family as netfilter numbers it.
     Nfproto,
-    /// To whom the link carried it.
+    /// The receiver on the link: this host, broadcast, multicast or another host.
     PacketType,
     /// DCCP packet type.
     DccpType,
     /// Traffic control handle, `major:minor`.
     Priority,
-    /// Time, milliseconds; written in seconds.
+    /// Time, in milliseconds; written in seconds.
     Time,
     /// Yes or no.
     Boolean,
-    /// A plain number of so many bits, at most 128.
+    /// A plain number; the value is its width in bits, at most 128.
     Integer(u8),
 }
 
 impl fmt::Display for Kind {
-    /// Names it as people do, with the range of what is a number.
+    /// Writes the type's name for people, with the width of a number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ipv4 => "IPv4 address",
@@ -107,7 +107,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The kinds of a concatenation, for people.
+/// The types of a concatenation, for people.
 pub(crate) fn names_of(kinds: &[Kind]) -> String {
     kinds.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . ")
 }
@@ -127,7 +127,7 @@ impl Interval {
         Self { low: value, high: value }
     }
 
-    /// True for a value in it.
+    /// True if the interval contains a value.
     pub const fn holds(self, value: u128) -> bool {
         self.low <= value && value <= self.high
     }
@@ -204,18 +204,18 @@ impl Kind {
         u128::MAX >> (128 - self.bits() as u32)
     }
 
-    /// Width in a key: the kernel's registers have 4 bytes.
+    /// Width in a key, words of 4 bytes, as the kernel's registers have.
     pub const fn words(self) -> usize {
         (self.bits() as usize).div_ceil(32)
     }
 
-    /// True if values of both may be compared.
+    /// True if values of the two types may be compared.
     pub fn fits(self, other: Self) -> bool {
         let number = |kind| matches!(kind, Self::Integer(_));
         self == other || (self.words() == other.words() && (number(self) || number(other)))
     }
 
-    /// True for sets of bits: a list of names is their union.
+    /// True for sets of bits, where a list of names is a union.
     pub const fn is_bits(self) -> bool {
         matches!(self, Self::CtState | Self::CtStatus | Self::TcpFlags | Self::CtLabel)
     }
@@ -293,7 +293,7 @@ impl Kind {
                 Some(u128::from(part(major)?) << 16 | u128::from(part(minor)?))
             }
             kind => {
-                // So nft 1.0.6 writes the ports of a connection.
+                // nft 1.0.6 adds this to the ports of a connection.
                 let text = text.strip_suffix(" [invalid type]").unwrap_or(text);
                 let number = match names::number(kind.names(), text) {
                     Some(number) => Some(number),
@@ -354,7 +354,8 @@ pub(crate) fn only(value: &Value) -> Option<(&str, &Value)> {
     (fields.len() == 1).then_some((name, inside))
 }
 
-/// A name of up to 15 bytes as the number that its 16 bytes are.
+/// A name of up to 15 bytes as a number: its 16 bytes with zeros behind it. `None` for an empty or
+/// longer name.
 pub fn name_bits(name: &str) -> Option<u128> {
     let bytes = name.as_bytes();
     let mut padded = [0; 16];
@@ -362,7 +363,7 @@ pub fn name_bits(name: &str) -> Option<u128> {
     (!bytes.is_empty()).then(|| u128::from_be_bytes(padded))
 }
 
-/// `eth*`: all names that begin so.
+/// `eth*`: the interval of all names with that prefix.
 fn wildcard(text: &str) -> Option<Interval> {
     let stem = text.strip_suffix('*').filter(|stem| !stem.ends_with('\\'))?;
     let below = 8 * (16 - u32::try_from(stem.len()).ok()?.min(16));
@@ -380,7 +381,7 @@ fn ether(text: &str) -> Option<u128> {
     parts.next().is_none().then_some(address)
 }
 
-/// A value in a message: not more than a line.
+/// A short form of a value for messages.
 pub(crate) fn outline(value: &Value) -> String {
     const LONGEST: usize = 60;
     match value {

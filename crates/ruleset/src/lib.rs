@@ -1,8 +1,8 @@
 //! The operator's ruleset, as the kernel's nftables prints it in JSON.
 //!
-//! [`import()`] turns `nft -j list ruleset` into a [`ValidRuleset`], or says everything that
-//! keeps it from that. [`Program::compile`] makes instructions of it, with an index over long
-//! chains. [`evaluate()`] judges a packet by them:
+//! [`import()`] turns `nft -j list ruleset` into a [`ValidRuleset`], or lists everything that is
+//! wrong with it. [`Program::compile`] compiles it to instructions, with an index over long chains.
+//! [`evaluate()`] judges a packet by them:
 //!
 //! ```
 //! use flow::Timestamp;
@@ -18,24 +18,25 @@
 //! # drop(state);
 //! ```
 //!
-//! A gateway asks the [`Stage`]s of a packet in their order and leaves out those that
-//! [are empty](Program::is_empty). What a stage changes ([`Outcome`]) is in the
-//! [`PacketView`] of the next.
+//! A gateway evaluates the [`Stage`]s of a packet in their order and leaves out those that [are
+//! empty](Program::is_empty). It puts the changes of a stage ([`Outcome`]) into the [`PacketView`]
+//! of the next.
 //!
-//! # What changes while packets are judged
+//! # State that changes
 //!
-//! A [`Program`] does not change, so a reload is a new one beside it. What changes is in the
-//! [`RuleState`] of each worker, which shares nothing that it writes for every packet:
+//! A [`Program`] does not change: a reload makes a new one beside it. The [`RuleState`] of each
+//! worker holds everything that changes. Workers share nothing that they would write for every
+//! packet:
 //!
-//! - *Counters* are added up by who reads them.
-//! - *Rates* are exact over all workers: a rate is one number, the time up to which it is
-//!   used up. Packets over it only read the number; what passes writes it, at most as often
-//!   as the rate allows.
-//! - *Quotas* are leased in pieces, inside the quota.
+//! - *Counters* belong to a worker; readers add them up.
+//! - *Rates* are exact over all workers. A rate is one shared number, the time up to which it is
+//!   used up. Packets over the limit only read the number. Packets within it write it, so writes
+//!   are at most as frequent as the rate allows.
+//! - *Quotas*: workers lease pieces of the quota, never more than the whole.
 //! - *Sets that rules fill* are a copy for each worker. A worker tells the others what it has
 //!   changed ([`RuleState::take_updates`], [`RuleState::apply`]).
-//! - *Rates in elements* of such sets are divided: each worker allows its share, as the limit
-//!   of half-open connections of a source is. Flows of one source are spread by a hash.
+//! - *Rates in elements* of such sets are divided: each worker allows its share, as with the limit
+//!   of half-open connections of a source. A hash spreads the flows of one source.
 
 mod attached;
 mod compile;

@@ -1,33 +1,33 @@
-//! Bounds of what is loaded. Whatever a ruleset holds, loading it ends and takes bounded
-//! memory, and evaluating it is bounded per packet.
+//! Bounds for rulesets. They bound the time and memory of loading, and the work for each packet.
 
-/// Longest document, bytes.
+/// The longest document, in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 256 << 20;
-/// Most chains.
+/// The largest number of chains.
 pub const MAX_CHAINS: usize = 1 << 16;
-/// Most rules of all chains.
+/// The largest number of rules of all chains.
 pub const MAX_RULES: usize = 1 << 20;
-/// Most sets and maps, anonymous ones included.
+/// The largest number of sets and maps, anonymous ones included.
 pub const MAX_SETS: usize = 1 << 18;
-/// Most elements of all sets.
+/// The largest number of elements of all sets.
 pub const MAX_ELEMENTS: usize = 1 << 22;
-/// Most expressions of a rule; the kernel's bound for one is 128 of its own.
+/// The largest number of expressions of a rule. The kernel's own bound is also 128.
 pub const MAX_RULE_ITEMS: usize = 128;
-/// Most fields of a concatenation: 64 bytes of 4 (the kernel's registers).
+/// The largest number of fields of a concatenation: the kernel's registers have 64 bytes, 4 for
+/// each field.
 pub const MAX_KEY_FIELDS: usize = 16;
-/// Most bytes of a key, each field rounded up to 4.
+/// The largest number of bytes of a key, each field rounded up to 4.
 pub const MAX_KEY_BYTES: usize = 64;
-/// Chains inside one another by jumps, as in the kernel.
+/// The largest number of chains inside one another by jumps, as in the kernel.
 pub const MAX_JUMP_DEPTH: usize = 16;
-/// Expressions inside one another.
+/// The largest number of expressions inside one another.
 pub const MAX_EXPRESSION_DEPTH: usize = 16;
-/// Longest name, bytes.
+/// The longest name, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
-/// Problems that are told one by one; beyond, they are counted.
+/// The largest number of problems that are listed one by one; more are only counted.
 pub const MAX_PROBLEMS: usize = 10_000;
-/// Elements that a set may take from packets, unless it says how many.
+/// Elements that a set of no declared size may take from packets.
 pub const DEFAULT_DYNAMIC_SIZE: u32 = 65_535;
-/// Most elements that one set may take from packets.
+/// The largest number of elements that one set may take from packets.
 pub const MAX_DYNAMIC_SIZE: u32 = 1 << 20;
-/// Most prefixes into which the ranges of one set of concatenations are cut.
+/// The largest number of prefixes into which the ranges of one set of concatenations are cut.
 pub const MAX_TUPLES: usize = 1 << 22;

@@ -84,8 +84,8 @@ fn with_text(text: &str) -> Value {
 }
 
 proptest! {
-    /// What a listing shows of hostile texts has the lines of one of harmless texts, with the
-    /// escaped texts in them.
+    /// A listing of hostile texts has the same lines as one of harmless texts, with the escaped
+    /// texts in them.
     #[test]
     fn no_text_of_a_ruleset_forges_a_line(
         characters in proptest::collection::vec(prop_oneof![

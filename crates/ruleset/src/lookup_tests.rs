@@ -75,14 +75,14 @@ fn found(lookup: &Lookup, set: &Set, key: &[u128]) -> Option<u32> {
 }
 
 proptest! {
-    /// What is found holds the key, and what is not found no element holds.
+    /// An element that was found holds the key. If none was found, no element holds it.
     #[test]
     fn sets_hold_what_their_elements_hold((set, mut keys) in case(), seed: u64) {
         let lookup = match Lookup::new(&set, seed) {
             Ok(lookup) => lookup,
             Err(TooManyTuples) => return Ok(()),
         };
-        // The ends of every element and what lies beside them.
+        // The ends of every element, and the values beside them.
         for element in set.elements.iter() {
             keys.push(element.key().map(|part| part.low).collect());
             keys.push(element.key().map(|part| part.high).collect());

@@ -55,12 +55,12 @@ ids! {
     SynProxyId;
 }
 
-/// A ruleset that was validated. Its copies are one.
+/// A validated ruleset. Clones share its parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidRuleset(Arc<Parts>);
 
 impl ValidRuleset {
-    /// Of parts that were validated.
+    /// Takes parts that were validated.
     pub(crate) fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
     }
@@ -74,7 +74,7 @@ impl Deref for ValidRuleset {
     }
 }
 
-/// What a ruleset is made of.
+/// The parts of a ruleset.
 #[derive(Debug, Default, PartialEq)]
 pub struct Parts {
     pub(crate) chains: Vec<Chain>,
@@ -88,7 +88,7 @@ pub struct Parts {
     pub(crate) helpers: Vec<Helper>,
     pub(crate) timeouts: Vec<TimeoutPolicy>,
     pub(crate) syn_proxies: Vec<SynProxy>,
-    /// Base chains of each stage in the order in which they are asked.
+    /// Base chains of each stage in the order of evaluation.
     pub(crate) bases: [Vec<ChainId>; Stage::ALL.len()],
 }
 
@@ -98,7 +98,7 @@ impl ValidRuleset {
         &self.chains
     }
 
-    /// The rules, those of one chain in a row.
+    /// The rules; those of one chain are consecutive.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -123,7 +123,7 @@ impl ValidRuleset {
         self.sets.iter().zip(0..).map(|(set, id)| (SetId(id), set))
     }
 
-    /// The first rule that counts with a counter.
+    /// The first rule that uses a counter.
     pub fn counting_rule(&self, counter: CounterId) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.items.contains(&Item::Counter(counter)))
     }
@@ -148,22 +148,22 @@ pub struct Chain {
     pub table: String,
     /// Name.
     pub name: String,
-    /// The kernel's handle, for people.
+    /// The kernel's handle, for messages.
     pub handle: Option<u64>,
-    /// For a base chain: where it is asked, and what becomes of packets that no rule decides.
+    /// Stage, priority and policy; `None` for a chain that only jumps reach.
     pub base: Option<Base>,
-    /// Its rules as a range of the ruleset's.
+    /// Its rules, as a range of the ruleset's list.
     pub(crate) rules: std::ops::Range<u32>,
 }
 
-/// What makes a chain a base chain.
+/// The properties of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// Where it is asked.
+    /// The stage in which it is evaluated.
     pub stage: Stage,
-    /// Lower is earlier.
+    /// Priority; chains with a lower one come first.
     pub priority: i32,
-    /// Accept what no rule decides; else drop it.
+    /// Policy: true accepts packets that no rule decides, false drops them.
     pub accepts: bool,
 }
 
@@ -178,18 +178,19 @@ pub struct Rule {
     pub comment: Option<String>,
     /// Its place in the document's list of objects, from 0.
     pub position: usize,
-    /// What it does, in order. What does not match ends it.
+    /// Its items in order. The rule ends at the first that does not match.
     pub(crate) items: Vec<Item>,
 }
 
 /// A part of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Item {
-    /// Goes on only if `load` is in the interval (`negated`: and has a value outside).
+    /// Goes on only if `load` is in the interval (`negated`: if it has a value outside).
     Within { load: Load, interval: Interval, negated: bool },
-    /// Goes on only if any of these bits is set (not `any`: none).
+    /// Goes on only if one of these bits is set (without `any`: if none is).
     Bits { load: Load, mask: u128, any: bool },
-    /// Goes on only if the set holds the key (`negated`: and the key exists).
+    /// Goes on only if the set holds the key (`negated`: if the packet has a key that it does not
+    /// hold).
     Member { key: Key, set: SetId, negated: bool },
     /// Counts.
     Counter(CounterId),
@@ -199,30 +200,30 @@ pub(crate) enum Item {
     Quota(QuotaId),
     /// Asks for a log line.
     Log(LogId),
-    /// Changes a mark or the like.
+    /// Sets a mark or another property.
     Assign { target: Target, value: Operand },
-    /// Adds to, refreshes in or takes from a set what the packet has.
+    /// Adds, refreshes or deletes an element of a set.
     Update(Update),
-    /// The connection gets a helper.
+    /// Gives the connection a helper.
     Helper(HelperId),
-    /// The connection gets timeouts.
+    /// Gives the connection a timeout policy.
     Timeout(TimeoutId),
-    /// The packet is not tracked.
+    /// Exempts the packet from tracking.
     Notrack,
-    /// The verdict that a map holds for the key; goes on if it holds none.
+    /// Ends with the verdict that a map holds for the key; goes on if there is none.
     VerdictMap { key: Key, map: SetId },
-    /// Translates; ends the chain.
+    /// Translates, and ends the chain.
     Nat(NatId),
-    /// Answers SYNs for the server.
+    /// Lets the SYN proxy answer for the server.
     SynProxy(SynProxyId),
-    /// Refuses; ends everything.
+    /// Refuses the packet; this is final.
     Reject(Reject),
-    /// Decides.
+    /// Ends the rule with a verdict.
     Verdict(Verdict),
 }
 
 impl Item {
-    /// What it reads of a packet.
+    /// The values that it reads of a packet.
     pub fn loads(&self) -> &[Load] {
         match self {
             Self::Within { load, .. } | Self::Bits { load, .. } => std::slice::from_ref(load),
@@ -254,18 +255,18 @@ impl Load {
     }
 }
 
-/// A key with the types of its parts.
+/// The values that make a key, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Key {
     pub loads: Vec<Load>,
 }
 
-/// What a mark is set to.
+/// The value of an assignment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operand {
     Constant(u128),
     Computed(Load),
-    /// What a map holds for the key; the rule ends if it holds nothing.
+    /// The value that a map holds for the key; the rule ends if there is none.
     Mapped {
         key: Key,
         map: SetId,
@@ -274,13 +275,13 @@ pub(crate) enum Operand {
     PathMtu,
 }
 
-/// What can be assigned to.
+/// The property that an assignment sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Mark,
     Priority,
     CtMark,
-    /// Of the original or the reply direction only (true), or of both.
+    /// The zone of the original (false) or reply direction (true), or (`None`) of both.
     CtZone(Option<bool>),
     CtLabel,
     SegmentSize,
@@ -292,7 +293,7 @@ pub(crate) struct Update {
     pub set: SetId,
     pub op: UpdateOp,
     pub key: Key,
-    /// Of the element; without one, that of the set.
+    /// Timeout of the element; `None` for that of the set.
     pub timeout: Option<Duration>,
 }
 
@@ -304,7 +305,7 @@ pub(crate) enum UpdateOp {
     Delete,
 }
 
-/// What an element of a set holds beside its data.
+/// A statement that each element of a set holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Part {
     Counter,
@@ -315,17 +316,17 @@ pub(crate) enum Part {
 /// How a rule ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Leaves the base chain; the packet goes on.
+    /// The packet leaves the base chain and goes on.
     Accept,
-    /// Ends the packet.
+    /// The packet is dropped.
     Drop,
-    /// To the next rule.
+    /// Goes on with the next rule.
     Continue,
-    /// Back to the chain that jumped here; in a base chain to its policy.
+    /// Goes back to the chain that jumped here; in a base chain, to its policy.
     Return,
-    /// To another chain, and back.
+    /// Goes to another chain, which may return.
     Jump(ChainId),
-    /// To another chain, and not back.
+    /// Goes to another chain, which returns to the caller of this one.
     Goto(ChainId),
 }
 
@@ -336,33 +337,33 @@ pub struct Set {
     pub family: TableFamily,
     /// Table.
     pub table: String,
-    /// Name; `None` for one that a rule holds.
+    /// Name; `None` for the anonymous set of a rule.
     pub name: Option<String>,
-    /// The place of a declared one in the document's list of objects, from 0.
+    /// The place of a declared set in the document's list of objects, from 0.
     pub position: Option<usize>,
     /// Types of the parts of its key.
     pub key: Vec<Kind>,
-    /// What it maps to.
+    /// The type of its data.
     pub(crate) data: Data,
-    /// Rules add to it, or take from it.
+    /// True if rules add or delete elements.
     pub dynamic: bool,
-    /// How long an element stays that says nothing else.
+    /// Time that an element stays unless it says otherwise.
     pub timeout: Option<Duration>,
-    /// Most elements, if packets may add some.
+    /// The largest number of elements, if packets may add any.
     pub size: u32,
-    /// What each element holds.
+    /// The statements that each element holds.
     pub(crate) parts: Vec<Part>,
     pub(crate) elements: Elements,
 }
 
 impl Set {
-    /// Elements that it is loaded with.
+    /// The number of elements that it is loaded with.
     pub fn element_count(&self) -> usize {
         self.elements.len()
     }
 }
 
-/// What a map maps to.
+/// The type of a map's data; `None` for a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
     None,
@@ -370,12 +371,12 @@ pub(crate) enum Data {
     Verdicts,
 }
 
-/// A counter and what it begins with.
+/// A counter with its initial values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Table and name; `None` for that of a rule.
+    /// Table and name; `None` for the counter of a rule.
     pub name: Option<(String, String)>,
-    /// The place of a named one in the document's list of objects, from 0.
+    /// The place of a named counter in the document's list of objects, from 0.
     pub position: Option<usize>,
     /// Packets.
     pub packets: u64,
@@ -390,18 +391,18 @@ pub struct Rate {
     pub amount: u64,
     /// The period.
     pub period: Duration,
-    /// More of them at once.
+    /// Packets or bytes that may pass at once beyond the rate.
     pub burst: u64,
-    /// It counts bytes.
+    /// True if it limits bytes, false for packets.
     pub in_bytes: bool,
-    /// Matches what is over the limit, instead of what is under it.
+    /// Matches packets over the limit, instead of those within it.
     pub over: bool,
 }
 
 /// A rate limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Table and name; `None` for that of a rule.
+    /// Table and name; `None` for the limit of a rule.
     pub name: Option<(String, String)>,
     /// The rate.
     pub rate: Rate,
@@ -410,28 +411,28 @@ pub struct Limit {
 /// A quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Table and name; `None` for that of a rule.
+    /// Table and name; `None` for the quota of a rule.
     pub name: Option<(String, String)>,
-    /// The place of a named one in the document's list of objects, from 0.
+    /// The place of a named quota in the document's list of objects, from 0.
     pub position: Option<usize>,
-    /// How many bytes.
+    /// Its size, in bytes.
     pub bytes: u64,
-    /// How many of them were used.
+    /// Bytes that were used when the ruleset was printed.
     pub used: u64,
-    /// Matches when it is used up, instead of before.
+    /// Matches once it is used up, instead of before.
     pub over: bool,
 }
 
 /// A log statement.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Log {
-    /// What the line begins with.
+    /// Text at the beginning of the line.
     pub prefix: String,
     /// Severity, 0 (emergency) to 7 (debug).
     pub level: u8,
-    /// Group of subscribers, instead of the system's log.
+    /// Netlink group that gets the packets, instead of the system's log.
     pub group: Option<u16>,
-    /// Bytes of the packet for subscribers; 0 for all.
+    /// Bytes of the packet for the group; 0 for all.
     pub snaplen: u32,
 }
 
@@ -439,29 +440,29 @@ pub struct Log {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Nat {
     pub kind: NatKind,
-    /// Packets of which family; none: both.
+    /// Family of its packets; `None` for both.
     pub family: Option<Family>,
     pub address: NatOperand,
     pub port: NatOperand,
-    /// The host part of the address stays.
+    /// True if only the prefix of the address changes and the host part stays.
     pub netmap: bool,
     pub flags: NatFlags,
 }
 
-/// Which translation.
+/// The kind of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NatKind {
     /// Source address, and port if need be.
     Source,
     /// Destination address.
     Destination,
-    /// Source address to that of the interface it goes out by.
+    /// Source address, to that of the output interface.
     Masquerade,
-    /// Destination address to that of the interface it came in by.
+    /// Destination address, to that of the input interface.
     Redirect,
 }
 
-/// Where an address or port comes from.
+/// The source of an address or port.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum NatOperand {
     None,
@@ -470,36 +471,36 @@ pub(crate) enum NatOperand {
         key: Key,
         map: SetId,
     },
-    /// The second part of what the map for the address holds.
+    /// The second part of the address map's value.
     WithAddress,
 }
 
-/// How a port or address is chosen from several.
+/// The choice among several ports or addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct NatFlags {
     /// Ports at random.
     pub random: bool,
     /// Ports at random, independent of the flow.
     pub fully_random: bool,
-    /// The same address for the same client.
+    /// The same address for each connection of a client.
     pub persistent: bool,
 }
 
-/// How a packet is refused.
+/// The answer to a refused packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reject {
-    /// A TCP reset, which also closes the connection as far as tracking goes; what is no TCP
-    /// just ends.
+    /// A TCP reset, which also closes the connection for tracking. Packets of other protocols end
+    /// without an answer.
     TcpReset,
     /// ICMP "destination unreachable" with this code; packets of IPv4 only.
     Icmp(u8),
     /// ICMPv6 "destination unreachable" with this code; packets of IPv6 only.
     Icmpv6(u8),
-    /// The one that fits the packet.
+    /// ICMP or ICMPv6, as the packet's family asks.
     Icmpx(Unreachable),
 }
 
-/// What is unreachable, for either family.
+/// The reason of a refusal, for either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unreachable {
     /// No route: code 0 of either.

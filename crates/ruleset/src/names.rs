@@ -193,7 +193,7 @@ pub(crate) const ETHERTYPES: Names = &[
     ("8021q", 0x8100),
     ("8021ad", 0x88a8),
 ];
-/// To whom the link carried a packet.
+/// The receivers of a packet on the link.
 pub(crate) const PACKET_TYPES: Names =
     &[("host", 0), ("unicast", 0), ("broadcast", 1), ("multicast", 2), ("other", 3)];
 /// DCCP packet types.

@@ -1,10 +1,10 @@
-//! What a ruleset needs of a gateway, and names for people of what it is made of.
+//! The services that a ruleset needs of a gateway, and the places of its rules and chains.
 
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
 use crate::model::{HelperId, Item, Log, NatKind, Operand, RuleId, Target, ValidRuleset};
 use crate::problem::Place;
 
-/// Something that a gateway does for a rule.
+/// A service that a rule needs of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Need {
     /// Translation of addresses.
@@ -14,7 +14,7 @@ pub enum Need {
 }
 
 impl ValidRuleset {
-    /// What its rules need, in their order.
+    /// The services that its rules need, in the order of the rules.
     pub fn needs(&self) -> impl Iterator<Item = (RuleId, Need)> {
         let need = |item: &Item| {
             Some(match item {
@@ -34,7 +34,7 @@ impl ValidRuleset {
         &self.helpers
     }
 
-    /// Timeouts for connections.
+    /// Timeout policies for connections.
     pub fn timeouts(&self) -> &[TimeoutPolicy] {
         &self.timeouts
     }
@@ -44,7 +44,7 @@ impl ValidRuleset {
         &self.syn_proxies
     }
 
-    /// The zones that its rules set, each once.
+    /// The zones that its rules set, each listed once.
     pub fn zones_set(&self) -> Vec<u16> {
         let mut zones = Vec::new();
         for item in self.rules.iter().flat_map(|rule| &rule.items) {
@@ -73,14 +73,14 @@ impl ValidRuleset {
         &self.logs
     }
 
-    /// Where the rule with this number is; `None` if there is none.
+    /// The place of the rule with this number; `None` if there is none.
     pub fn place_of_rule(&self, number: usize) -> Option<Place> {
         let rule = self.rules.get(number)?;
         let place = self.place_of_chain(rule.chain.index())?;
         Some(Place { object: "rule", handle: rule.handle, ..place })
     }
 
-    /// Where the chain with this number is; `None` if there is none.
+    /// The place of the chain with this number; `None` if there is none.
     pub fn place_of_chain(&self, number: usize) -> Option<Place> {
         let chain = self.chains.get(number)?;
         Some(Place {

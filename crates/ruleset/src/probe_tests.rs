@@ -74,8 +74,8 @@ fn what_is_not_understood_is_explained() {
         tcp needs a destination port; for example 198.51.100.2:443
         one address is of IPv4 and the other of IPv6
         icmp has no ports; write addresses alone
-        icmp is not carried by these addresses
-        "flags" is nothing that this protocol has
+        icmp does not run over this address family
+        "flags" does not apply to this protocol
         length 10 is less than the headers, 28
         "open" is no state; there are: new, established, related, invalid, untracked
         "sin" is unknown; there are: fin, syn, rst, psh, ack, urg, ecn, cwr
@@ -102,7 +102,7 @@ fn frames_are_read_with_and_without_link_header() {
     for wrong in [&whole[..whole.len() - 1], &whole[..60], &format!("{whole} ttl 5")] {
         assert!(Probe::parse(wrong).is_err(), "{wrong}");
     }
-    // What is wrong with a packet is told in words.
+    // A malformed packet gets a description in words.
     let Err(told) = Probe::parse(&whole[..60]) else { panic!("it is cut") };
     assert_eq!(
         told.to_string(),

@@ -1,4 +1,4 @@
-//! What is wrong with a ruleset, or not done by it, and where.
+//! Problems of a ruleset, with their places.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use flow::Shown;
 
 use crate::limits::MAX_PROBLEMS;
 
-/// How bad it is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The kernel would not have printed it: the document is damaged or made up.
+    /// The kernel would not have printed this: the document is damaged or made up.
     Invalid,
-    /// The kernel does it and Stateway does not.
+    /// The kernel supports this and Stateway does not.
     Unsupported,
-    /// The kernel goes on doing it: chains of its own input and output.
+    /// The kernel goes on doing this itself: chains of its own input and output.
     LeftToKernel,
-    /// Good to know.
+    /// Worth knowing.
     Note,
 }
 
-/// What leaving a rule out does to the traffic.
+/// The effect on the traffic of leaving a rule out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// What it would have accepted meets the rules behind it: stricter or equal.
+    /// Packets that it would accept meet the rules behind it: stricter or equal.
     Stricter,
-    /// What it would have dropped goes on: **less is filtered than intended**.
+    /// Packets that it would drop go on: **less is filtered than intended**.
     Open,
-    /// What it would have translated is not.
+    /// Connections that it would translate are not translated.
     Untranslated,
-    /// Another chain, or the rest of the caller, would have decided.
+    /// Another chain, or the rest of the calling chain, would have decided.
     Unclear,
     /// Only a side effect is missing: a counter, a mark, a log line.
     SideEffect,
@@ -43,22 +43,22 @@ impl Effect {
             }
             Self::Open => "left out, PACKETS THAT IT DROPS GO ON (less is filtered)",
             Self::Untranslated => "left out, connections are not translated by it",
-            Self::Unclear => "left out, packets take another way: look at what it leads to",
+            Self::Unclear => "left out, other rules decide about its packets: check which ones",
             Self::SideEffect => "left out, only its side effect is missing",
         }
     }
 }
 
-/// Which object of the ruleset.
+/// The place of an object in a ruleset.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Place {
     /// Address family as written; empty for the document itself.
     pub family: String,
     /// Table.
     pub table: String,
-    /// What it is: `chain`, `rule`, `set`, `map`, `counter` and so on.
+    /// Kind of the object: `chain`, `rule`, `set`, `map`, `counter` and so on.
     pub object: &'static str,
-    /// Name of the chain, also of a rule, or of the set or object.
+    /// Name of the set or object, or of the chain; for a rule, of its chain.
     pub name: String,
     /// The kernel's handle.
     pub handle: Option<u64>,
@@ -87,15 +87,15 @@ impl fmt::Display for Place {
 /// Something that is wrong, unsupported or worth knowing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// How bad.
+    /// Severity.
     pub severity: Severity,
-    /// Where.
+    /// The object.
     pub place: Place,
-    /// Where inside the object: `expr[2].match.left`. Empty for all of it.
+    /// Path inside the object: `expr[2].match.left`. Empty for the whole object.
     pub path: String,
-    /// What.
+    /// Description.
     pub what: String,
-    /// What leaving it out does, for a rule that is unsupported.
+    /// The effect of leaving it out, for a rule that is unsupported.
     pub effect: Option<Effect>,
 }
 
@@ -128,7 +128,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Adds one.
+    /// Adds a problem.
     pub(crate) fn push(&mut self, problem: Problem) {
         if self.listed.len() < MAX_PROBLEMS {
             self.listed.push(problem);
@@ -141,12 +141,13 @@ impl Problems {
         }
     }
 
-    /// Those that are told one by one.
+    /// The problems that are listed one by one.
     pub fn listed(&self) -> &[Problem] {
         &self.listed
     }
 
-    /// How many there are of a severity that keeps a ruleset from loading.
+    /// The number of problems of a severity, including unlisted ones that keep a ruleset from
+    /// loading.
     pub fn count(&self, severity: Severity) -> usize {
         let listed = self.listed.iter().filter(|problem| problem.severity == severity).count();
         listed
@@ -170,7 +171,7 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Where inside an object, as a list that lives on the stack.
+/// A path inside an object, as a list on the stack.
 #[derive(Clone, Copy)]
 pub(crate) struct Path<'a> {
     parent: Option<&'a Path<'a>>,
@@ -197,7 +198,7 @@ impl<'a> Path<'a> {
         Path { parent: Some(self), step: Step::Index(index), depth: self.depth + 1 }
     }
 
-    /// How deep it is.
+    /// Its depth: the number of keys and indices in it.
     pub fn depth(&self) -> usize {
         self.depth
     }
@@ -224,7 +225,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A problem of which only the object knows its place.
+/// A problem without its place, which the caller knows.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub severity: Severity,

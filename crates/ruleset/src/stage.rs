@@ -1,4 +1,4 @@
-//! Where base chains are asked.
+//! The stages in which base chains are evaluated.
 
 use wire::Family;
 
@@ -44,9 +44,9 @@ impl TableFamily {
 
 /// The hooks of the kernel, cut where tracking and translation happen between their chains.
 ///
-/// A gateway asks the stages in this order: tracks a packet between the first two, and
-/// translates it in, or behind, the two of translation. Those are asked only about packets
-/// that open a connection.
+/// A gateway evaluates the stages in this order. It tracks a packet between the first two, and
+/// translates it in or behind the two stages of translation. Only packets that open a connection
+/// pass those two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Stage {
@@ -56,7 +56,7 @@ pub enum Stage {
     Prerouting,
     /// Destination translation: nat chains of prerouting.
     DestinationNat,
-    /// Prerouting, behind it.
+    /// Prerouting, behind destination translation.
     PreroutingTranslated,
     /// Forward.
     Forward,
@@ -64,7 +64,7 @@ pub enum Stage {
     Postrouting,
     /// Source translation: nat chains of postrouting.
     SourceNat,
-    /// Postrouting, behind it.
+    /// Postrouting, behind source translation.
     PostroutingTranslated,
 }
 
@@ -76,7 +76,7 @@ const DESTINATION_NAT: i32 = -100;
 const SOURCE_NAT: i32 = 100;
 
 impl Stage {
-    /// All, in the order in which a packet meets them.
+    /// All stages, in the order in which a packet passes them.
     pub const ALL: [Self; 8] = [
         Self::Untracked,
         Self::Prerouting,

@@ -1,4 +1,4 @@
-//! What a ruleset translates, as far as it can be told before there is a packet.
+//! The translations of a ruleset, as far as they are known without a packet.
 
 use wire::Family;
 
@@ -12,80 +12,81 @@ use crate::stage::TableFamily;
 const NFPROTO_IPV4: u128 = 2;
 const NFPROTO_IPV6: u128 = 10;
 
-/// Kinds of packets at most that those of one rule are told apart by, where it does no harm to
-/// take more for them.
+/// The largest number of kinds of packets into which the packets of one rule are split, where it
+/// does no harm to name too many packets.
 const MAX_PARTS: usize = 64;
 
-/// What the translations of a ruleset come to.
+/// A summary of the translations of a ruleset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Translations {
-    /// Addresses that sources are translated to, as numbers of 32 or 128 bits. Not those that
+    /// Addresses that sources are translated to, as numbers of 32 or 128 bits, without those that
     /// packets add to maps.
     pub sources: Vec<(Family, Interval)>,
-    /// Ports that rules name for them: the first and the last. Not those that packets add to
-    /// maps.
+    /// Ports that rules name for these addresses: the first and the last, without those that
+    /// packets add to maps.
     pub source_ports: Vec<(u16, u16)>,
-    /// Sources are translated to addresses of interfaces.
+    /// True if sources are translated to addresses of interfaces.
     pub masquerades: bool,
-    /// Packets whose destination may be translated to another address.
+    /// Packets whose destination a rule may translate to another address.
     pub destinations: Vec<Forwarded>,
-    /// Rules that may have packets end at the host.
+    /// Rules whose packets may end at the host.
     pub ends: Vec<Ending>,
-    /// Rules, as indices, that translate destinations of packets which cannot be told from
-    /// the rest: they name no address and no port, and ask for what is not in
-    /// [`Forwarded`]. Their packets are not among `destinations`.
+    /// Indices of rules whose packets can not be described. Such a rule translates destinations,
+    /// names no address and no port, and has conditions that [`Forwarded`] does not express. Its
+    /// packets are not among `destinations`.
     pub vague: Vec<usize>,
 }
 
-/// A rule that translates destinations, and may have its packets end at the host: there only the
-/// kernel can deliver them.
+/// A rule that translates destinations and whose packets may end at the host. Only the kernel can
+/// deliver such packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// The rule, as an index.
     pub rule: usize,
-    /// Its packets, and maybe more.
+    /// Its packets, and possibly others.
     pub packets: Vec<Forwarded>,
-    /// What their destination becomes.
+    /// Their new destination.
     pub at: EndsAt,
 }
 
-/// What the destination of a packet becomes.
+/// The new destination of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndsAt {
     /// The address of the interface that the packet came in by: a redirect.
     Host,
-    /// It keeps its address and gets another port.
+    /// The packet's own address, with another port.
     OwnAddress,
-    /// One of these, as numbers of 32 or 128 bits. Not those of a range that one is chosen from:
-    /// whoever else chooses may take another, so the host gets nothing of that.
+    /// One of these, as numbers of 32 or 128 bits. They do not include a range of several
+    /// addresses: the kernel might choose another address than the gateway, so the host gets none
+    /// of its packets.
     Addresses(Vec<(Family, Interval)>),
 }
 
-/// Packets whose destination a rule may translate: those that have all of this.
+/// Packets whose destination a rule may translate: those that meet all these conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forwarded {
     /// Family; `None`: both.
     pub family: Option<Family>,
-    /// Interfaces that they come in by, see [`name_bits`](crate::name_bits); `None`: any.
+    /// Input interfaces, see [`name_bits`](crate::name_bits); `None`: any.
     pub interfaces: Option<Interval>,
-    /// Addresses that they are from; `None`: any.
+    /// Source addresses; `None`: any.
     pub sources: Option<(Family, Interval)>,
-    /// Addresses that they are for; `None`: any.
+    /// Destination addresses; `None`: any.
     pub addresses: Option<(Family, Interval)>,
     /// Protocol; `None`: any.
     pub protocol: Option<u8>,
-    /// Ports; `None`: any.
+    /// Destination ports; `None`: any.
     pub ports: Option<(u16, u16)>,
 }
 
 impl Translations {
-    /// True where nothing is translated.
+    /// True if nothing is translated.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Packets that may end at the host by a rule: all of those, and maybe more. `is_host` says
-    /// whether any of these addresses is the host's.
+    /// Packets that a rule may lead to the host: all of those, and possibly others. `is_host` says
+    /// whether any of these addresses belongs to the host.
     pub fn left_to_host(&self, is_host: impl Fn(Family, Interval) -> bool) -> Vec<Forwarded> {
         let mut left: Vec<Forwarded> = Vec::new();
         for ending in &self.ends {
@@ -108,7 +109,7 @@ impl Translations {
 }
 
 impl ValidRuleset {
-    /// What its translations come to.
+    /// A summary of its translations.
     pub fn translations(&self) -> Translations {
         let mut all = Translations::default();
         for (index, rule) in self.rules.iter().enumerate() {
@@ -149,8 +150,8 @@ impl ValidRuleset {
         all
     }
 
-    /// True if a rule translates every packet that has what [`Forwarded`] tells of it: it asks
-    /// for nothing else, and nothing before it takes a packet away.
+    /// True if a rule translates every packet that its [`Forwarded`] describes. Then the rule has
+    /// no other condition, and no rule before it takes a packet away.
     fn takes_all(&self, index: usize) -> bool {
         let rule = &self.rules[index];
         let chain = &self.chains[rule.chain.index()];
@@ -161,7 +162,7 @@ impl ValidRuleset {
             && rule.items.iter().all(|item| self.is_told(item))
     }
 
-    /// True if a part of a rule narrows [`Forwarded`] as much as it narrows the rule.
+    /// True if [`Forwarded`] expresses a part of a rule exactly.
     fn is_told(&self, item: &Item) -> bool {
         let told = |load: &Load, interval: &Interval| {
             load.is_plain()
@@ -213,15 +214,15 @@ impl ValidRuleset {
         held.into_iter().map(|interval| (interval.low as u16, interval.high as u16))
     }
 
-    /// The parts at one place of what a map holds.
+    /// The part with number `at` of each value of a map.
     fn values(&self, map: SetId, at: usize) -> Vec<Interval> {
         let elements = self.sets[map.index()].elements.iter();
         elements.filter_map(|element| element.value(at)).collect()
     }
 
-    /// The packets that a rule may ask a translation for. What it asks for otherwise than by
-    /// address, protocol and port is not looked at, nor a set that would make more than `most`
-    /// kinds of packets of them.
+    /// The packets for which a rule may ask for a translation. Conditions other than interface,
+    /// address, protocol and port are ignored, and so is a set that would make more than `most`
+    /// kinds of packets.
     fn forwarded(&self, rule: &Rule, nat: &Nat, most: usize) -> Vec<Forwarded> {
         let family = nat.family.or(match self.chains[rule.chain.index()].family {
             TableFamily::Inet => None,
@@ -252,7 +253,7 @@ impl ValidRuleset {
         found
     }
 
-    /// Those of a kind of packets whose key is in a set.
+    /// The packets of a kind whose key is in a set.
     fn members(&self, packets: Forwarded, key: &Key, set: SetId) -> Vec<Forwarded> {
         let set = &self.sets[set.index()];
         if set.dynamic {
@@ -267,9 +268,8 @@ impl ValidRuleset {
 }
 
 impl Forwarded {
-    /// True if packets of this protocol between these addresses, numbers of 32 or 128 bits, are
-    /// among them by whatever interface they come in. `port` is that of the destination, if they
-    /// have any.
+    /// True if the packets may include those of this protocol between these addresses (numbers of
+    /// 32 or 128 bits), by some interface. `port` is the destination port, if there is one.
     pub fn may_be(
         &self,
         (family, protocol): (Family, u8),
@@ -290,14 +290,14 @@ impl Forwarded {
                 .is_none_or(|(low, high)| port.is_some_and(|port| (low..=high).contains(&port)))
     }
 
-    /// True if these are not the packets of a service or of an address: most of what comes in
-    /// may be among them.
+    /// True if neither an address nor a port restricts the packets, so that they may be most of the
+    /// traffic.
     const fn is_wide(&self) -> bool {
         self.addresses.is_none() && self.ports.is_none()
     }
 }
 
-/// The packets of a kind that have a value in an interval; `None` if there is none.
+/// The packets of a kind that have a value in an interval; `None` if there are none.
 fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwarded> {
     if !load.is_plain() {
         return Some(packets);
@@ -336,7 +336,7 @@ fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwa
     Some(narrowed)
 }
 
-/// What two intervals have in common.
+/// The intersection of two intervals; `None` if it is empty.
 fn common(before: Option<Interval>, interval: Interval) -> Option<Interval> {
     let Some(before) = before else { return Some(interval) };
     let (low, high) = (interval.low.max(before.low), interval.high.min(before.high));

@@ -94,7 +94,7 @@ fn destinations_are_known_by_address_protocol_and_port() {
     found.sort_by_key(|it| it.ports);
     let udp = |ports| Forwarded { protocol: Some(UDP), ports: Some(ports), ..any };
     assert_eq!(found, [udp((53, 53)), udp((5000, 5009))]);
-    // What the map does not hold is not translated.
+    // A key that the map does not hold is not translated.
     let mapped = json!({"dnat": {"family": "ip", "addr": {"map": {
         "key": {"payload": {"protocol": "tcp", "field": "dport"}},
         "data": {"set": [[8080, "192.0.2.10"]]}}}}});
@@ -116,9 +116,9 @@ fn a_rule_that_names_no_address_and_no_port_is_told_only_if_it_takes_all() {
     assert_eq!(told(&[json!([wan, {"counter": null}, to])]), (1, vec![]));
     assert_eq!(told(&[json!([wan, marked, to])]), (0, vec![0]));
     assert_eq!(told(&[json!([not_lan, to])]), (0, vec![0]));
-    // A service is told, whatever else the rule asks.
+    // A service is described, whatever other conditions the rule has.
     assert_eq!(told(&[json!([marked, is("tcp", "dport", &json!(80)), to])]), (1, vec![]));
-    // It is not told what a rule before it takes away.
+    // A rule is vague if a rule before it takes packets away.
     let chain = |name: &str, base: bool| {
         let mut chain = json!({"family": "inet", "table": "t", "name": name, "handle": 2});
         if base {
@@ -158,17 +158,18 @@ fn what_may_end_at_the_host_is_known_before_there_is_a_packet() {
     let marked = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}});
     let redirect = json!({"redirect": {"port": 3128}});
     assert_eq!(left(&[json!([port, marked, redirect])]), [web]);
-    // The host answers, so nothing is kept from it, and nobody is warned that it might.
+    // The host answers these packets, so they are not kept from it and need no warning.
     let found = translations(&[json!([marked, redirect])]);
     assert!(found.destinations.is_empty() && found.vague.is_empty() && !found.is_empty());
     assert_eq!(found.left_to_host(own("192.0.2.254")), [any]);
-    // One kind is told once.
+    // Two rules for one kind of packets give it once.
     assert_eq!(left(&[json!([port, redirect]), json!([port, marked, redirect])]), [web]);
     let v4_web = Forwarded { family: Some(Family::V4), ..web };
     for (to, ends_here) in [
         (json!({"addr": "192.0.2.254", "port": 8080}), true),
         (json!({"addr": "192.0.2.253", "port": 8080}), false),
-        // Of a range the kernel may choose another than the gateway; a network leaves no choice.
+        // The kernel may choose another address of a range than the gateway; a network leaves no
+        // choice.
         (json!({"addr": {"range": ["192.0.2.250", "192.0.2.255"]}}), false),
         (json!({"addr": {"prefix": {"addr": "192.0.2.0", "len": 24}}, "flags": "netmap"}), true),
         (
@@ -194,7 +195,7 @@ fn what_may_end_at_the_host_is_known_before_there_is_a_packet() {
     assert_eq!(left(&[json!([port, to_port])]), [web]);
     assert_eq!(left(&[json!([daddr("192.0.2.254"), port, to_port])]).len(), 1);
     assert_eq!(left(&[json!([daddr("198.51.100.1"), port, to_port])]), []);
-    // A set of many is not taken apart.
+    // A set of many elements is not split.
     let many: Vec<Value> =
         (0..1000).map(|n| json!(format!("198.51.{}.{}", n / 250, n % 250))).collect();
     let many = is("ip", "daddr", &json!({"set": many}));

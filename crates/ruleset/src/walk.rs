@@ -1,4 +1,4 @@
-//! A packet through all stages, told step by step.
+//! The way of a packet through all stages, step by step.
 
 use flow::{Timestamp, Zone, ZonePair};
 use wire::{ChecksumCovers, Family, Place, Readdress};
@@ -17,47 +17,47 @@ use crate::stage::Stage;
 const SOURCE_TRANSLATED: u32 = 1 << 4;
 const DESTINATION_TRANSLATED: u32 = 1 << 5;
 
-/// What the rules say of a packet.
+/// The steps of a packet through the rules.
 #[derive(Clone, Debug)]
 pub struct Walk {
     /// The stages that asked base chains, in order.
     pub stages: Vec<StageWalk>,
-    /// What becomes of it.
+    /// The end of its way.
     pub fate: Fate,
-    /// What was taken for granted.
+    /// Assumptions, as remarks for the operator.
     pub remarks: Vec<&'static str>,
 }
 
 /// One stage.
 #[derive(Clone, Debug)]
 pub struct StageWalk {
-    /// Which.
+    /// The stage.
     pub stage: Stage,
     /// Rules that matched, and policies that decided, in order.
     pub steps: Vec<Step>,
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// What becomes of a packet.
+/// The end of a packet's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It goes on its way.
     Passes,
-    /// It is for the host itself, where the kernel's rules hold.
+    /// The packet is for the host itself, where the kernel's rules hold.
     ToHost,
-    /// It ends in a stage, dropped or refused.
+    /// A stage drops or refuses the packet.
     Ends(Stage, Decision),
 }
 
-/// Who is asked about the connection of the packet.
+/// The source of facts about the packet's connection.
 pub trait Tracked: Details {
-    /// What tracking says.
+    /// The state that tracking gives the packet.
     fn state(&self) -> CtState;
-    /// What else it knows of the packet's connection.
+    /// Other properties of the packet's connection.
     fn known(&self) -> Known<'_>;
-    /// What the translation of the packet's connection does to it; `None` if it opens one,
-    /// whose translation rules choose.
+    /// The readdressing of this packet by its connection's translation; `None` if the packet opens
+    /// a connection, whose translation the rules choose.
     fn translation(&self) -> Option<Readdress>;
 }
 
@@ -77,7 +77,7 @@ impl Tracked for Probe {
     }
 }
 
-/// Sends a packet through the rules. The state is changed as by a packet.
+/// Sends a packet through the rules. It changes the state as a real packet does.
 pub fn walk(
     program: &Program,
     state: &mut RuleState,
@@ -98,7 +98,7 @@ pub fn walk(
         walk: Walk { stages: Vec::new(), fate: Fate::Passes, remarks: Vec::new() },
     };
     if probe.state.is_none() && !probe.reply {
-        walker.walk.remarks.push("`state` was not told: it is taken as shown");
+        walker.walk.remarks.push("no `state` was given: the one shown is assumed");
     }
     for (told, remark) in [
         (&probe.input, "without `in`, rules that ask for the input interface do not match"),
@@ -135,7 +135,8 @@ pub fn walk(
         if walker.stage(stage, probe) {
             break;
         }
-        // What rules lead to the host ends there; the rest was the host's before they were asked.
+        // A packet that a rule has led to the host ends there. A packet that was for the host from
+        // the start did not come this far.
         let destination = walker.network.destination;
         if destination != probe.network.destination
             && probe.host_addresses.contains(&walker.network.destination_ip())
@@ -174,12 +175,12 @@ impl Walker<'_> {
             vlan: probe.vlan,
             packet_type: 0,
             input: name(&probe.input),
-            // Before the route is known there is none.
+            // The output is not known before the route is.
             output: if stage < Stage::Forward { 0 } else { name(&probe.output) },
             mark: self.mark,
             priority: self.priority,
             connection: match stage {
-                // What was not tracked yet is invalid to the kernel's rules.
+                // To the kernel's rules, a packet before tracking is invalid.
                 Stage::Untracked => Connection { state: CtState::Invalid, known: None },
                 _ => Connection { state: self.ct_state, known: is_tracked.then_some(self.known) },
             },
@@ -198,7 +199,7 @@ impl Walker<'_> {
         false
     }
 
-    /// What a stage has changed is there in the next.
+    /// Applies the changes of a stage for the following ones.
     fn take(&mut self, outcome: &Outcome) {
         self.mark = outcome.mark.unwrap_or(self.mark);
         self.priority = outcome.priority.unwrap_or(self.priority);
@@ -228,9 +229,9 @@ impl Walker<'_> {
         }
     }
 
-    /// The rules behind see the new destination: the first of several.
+    /// Gives the packet its new destination for the following rules: the first of several.
     fn redirect(&mut self, request: &NatRequest) {
-        let several = "of several destinations the first is taken for the rules behind";
+        let several = "of several possible destinations, the rules behind see the first";
         let is_one = request.address.is_none_or(|address| address.is_one() || request.netmap)
             && request.ports.is_none_or(|(low, high)| low == high);
         if !is_one {

@@ -66,7 +66,7 @@ fn only_what_opens_a_connection_is_translated() {
     assert_eq!(walk.fate, Fate::Ends(Stage::Forward, Decision::Drop));
 }
 
-/// A connection that is there and gets the packet's destination changed.
+/// A connection that exists and translates the packet's destination.
 struct Forwarded<'a>(&'a Probe);
 
 impl Details for Forwarded<'_> {
@@ -124,7 +124,7 @@ fn what_is_for_the_host_is_left_to_it_unless_it_is_translated() {
         (handles(&program, &walk), walk.fate)
     };
     assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:80", false), (vec![10, 12], Fate::Passes));
-    // Of a connection that is there, no rule is asked what becomes of it.
+    // No rule chooses the translation of a connection that exists.
     assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:81", true), (vec![12], Fate::Passes));
     assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:81", false), (vec![], Fate::ToHost));
     let refused = Fate::Ends(Stage::Forward, Decision::Drop);

@@ -1,6 +1,6 @@
-//! How much memory loading takes, for each byte of the document: counted at the allocator, the
-//! most that is taken at once, with the document itself.
-#![allow(clippy::unwrap_used, reason = "what a test is made of is a test too")]
+//! Measures how much memory loading takes for each byte of the document: the most at once that the
+//! allocator counts, including the document itself.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
 use std::alloc::System;
 use std::env;
@@ -13,17 +13,17 @@ use ruleset::{CompileOptions, Document, Options, Program, import_document};
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Which document a child process loads.
+/// Environment variable that names the document for a child process.
 const KIND: &str = "STATEWAY_TEST_KIND";
 /// The most that loading may take for each byte of a document.
 const MOST: f64 = 6.0;
-/// So long are the documents at least.
+/// Least length of the documents.
 const BYTES: usize = 4 << 20;
 
 /// Rules of a chain where there are many chains.
 const CHAIN: u32 = 256;
 
-/// Documents as nft prints them, one of each kind of part that may be many.
+/// Documents as nft prints them. Each repeats one kind of part.
 const KINDS: [&str; 8] = [
     "addresses",
     "networks",
@@ -38,10 +38,10 @@ const KINDS: [&str; 8] = [
 const SADDR: &str = r#"{"payload": {"protocol": "ip", "field": "saddr"}}"#;
 const DPORT: &str = r#"{"payload": {"protocol": "tcp", "field": "dport"}}"#;
 
-/// A document of at least so many bytes.
+/// A document of at least `bytes` bytes.
 fn document(kind: &str, bytes: usize) -> String {
     let begin = r#"{"nftables": [{"metainfo": {"version": "1.0.9", "release_name": "Old", "json_schema_version": 1}}, {"table": {"family": "inet", "name": "t", "handle": 1}}, {"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2, "type": "filter", "hook": "forward", "prio": 0, "policy": "drop"}}, {"chain": {"family": "inet", "table": "t", "name": "n", "handle": 3, "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}}"#;
-    // Room for all at once: building it must not take more than loading it.
+    // One allocation for the whole text: building it must not take more than loading it.
     let mut text = String::with_capacity(bytes + (4 << 10));
     text.push_str(begin);
     let [saddr, dport] = [SADDR, DPORT];
@@ -104,7 +104,7 @@ fn element(kind: &str, number: u32) -> String {
     }
 }
 
-/// Rules in chains of this length, up to so many bytes.
+/// Rules in chains of this length, up to this many bytes.
 fn add_rules(text: &mut String, bytes: usize, length: u32) {
     let [saddr, dport] = [SADDR, DPORT];
     for number in 0_u32.. {
@@ -134,7 +134,8 @@ fn address(number: u32) -> std::net::Ipv4Addr {
     number.wrapping_mul(0x9e37_79b1).into()
 }
 
-/// Loads one document and says what that took, in the child process that is asked to.
+/// Loads one document and prints the memory that this takes. Runs in a child process that names the
+/// document.
 #[test]
 fn load_one() {
     let Ok(kind) = env::var(KIND) else { return };

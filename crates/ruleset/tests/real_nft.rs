@@ -1,5 +1,5 @@
-//! Rulesets in nftables' own syntax, loaded by the real `nft` into a namespace, and what it
-//! prints of them imported.
+//! Rulesets in nftables' own syntax. The real `nft` loads them into a namespace, and its listing of
+//! them is imported.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,12 +14,12 @@ use std::process::{Command, Stdio};
 use ruleset::{Imported, Options, Problem, Refused, Severity, import};
 use serde_json::Value;
 
-/// What `nft` prints of a ruleset, or why this machine can not say.
+/// The listing of a ruleset by `nft`, or the reason why this machine can not make one.
 fn listed(rules: &str) -> Result<Vec<u8>, String> {
     told(rules, "nft -j list ruleset")
 }
 
-/// What a command prints where a ruleset is loaded.
+/// The output of a command in a namespace with a ruleset.
 fn told(rules: &str, command: &str) -> Result<Vec<u8>, String> {
     let script = &format!("ip link set lo up && nft -f - && {command}");
     let mut child = Command::new("unshare")
@@ -31,7 +31,7 @@ fn told(rules: &str, command: &str) -> Result<Vec<u8>, String> {
         .spawn()
         .map_err(|error| format!("unshare: {error}"))?;
     let mut input = child.stdin.take().expect("it is piped");
-    // A child that ends at once says why itself.
+    // A child that ends at once reports the reason itself.
     let _ = input.write_all(rules.as_bytes());
     drop(input);
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
@@ -50,13 +50,13 @@ fn told(rules: &str, command: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Outside a namespace of users, larger messages to the kernel are allowed.
+/// True for root. The kernel takes larger messages outside a user namespace.
 fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output();
     output.is_ok_and(|output| output.stdout == b"0\n")
 }
 
-/// Runs a test on what `nft` prints, or says why it can not.
+/// Runs a test on a listing of `nft`, or prints why it is skipped.
 fn on(rules: &str, test: impl FnOnce(&[u8])) {
     match listed(rules) {
         Ok(json) => test(&json),
@@ -71,14 +71,14 @@ fn accepted(json: &[u8]) -> Imported {
     }
 }
 
-/// Objects of a kind for which a test says that they belong to it.
+/// The number of objects of a kind that `counts` accepts.
 fn count(json: &[u8], kind: &str, counts: impl Fn(&Value) -> bool) -> usize {
     let document: Value = serde_json::from_slice(json).expect("JSON");
     let objects = document["nftables"].as_array().expect("a list");
     objects.iter().filter_map(|object| object.get(kind)).filter(|object| counts(object)).count()
 }
 
-/// Chains, rules, elements and named objects: all are there that the kernel lists.
+/// Asserts that the import has all chains, rules, elements and named objects of the listing.
 fn all_accounted_for(json: &[u8], left_to_kernel: &[&str]) -> Imported {
     let imported = accepted(json);
     let Imported { ruleset, problems } = &imported;
@@ -167,8 +167,8 @@ fn everything_that_is_not_supported_is_told_at_once() {
     });
 }
 
-/// Lines of a listing without what JSON does not tell: the flag of sets that rules fill, how
-/// lists of elements are broken, and how the time goes by between two listings.
+/// The lines of a listing without what its JSON leaves out: the flag of sets that rules fill, the
+/// line breaks in lists of elements, and the time between two listings.
 fn lines(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {

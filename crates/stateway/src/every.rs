@@ -1,19 +1,19 @@
-//! How often the balancer runs, as people write it.
+//! The interval of the balancer, as people write it.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What is allowed, for messages.
+/// The allowed values, for messages.
 pub const ALLOWED: &str = "a time from 10ms to 3600s, or off";
 
-/// When the balancer runs.
+/// The interval of the balancer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Every {
     /// Never.
     #[default]
     Off,
-    /// Whenever so much time has passed.
+    /// Each time that this much time has passed.
     Interval(Duration),
 }
 
@@ -29,12 +29,12 @@ impl Every {
         Self::from_f64_millis(seconds * 1000.0)
     }
 
-    /// From the milliseconds of the API, where no value is off.
+    /// From the milliseconds of the API, where `None` is off.
     pub fn from_millis(millis: Option<u64>) -> Self {
         millis.map_or(Self::Off, |millis| Self::Interval(Duration::from_millis(millis)))
     }
 
-    /// The time between two rounds, if there are any.
+    /// The time between two rounds; `None` if there are none.
     pub fn interval(self) -> Option<Duration> {
         match self {
             Self::Off => None,

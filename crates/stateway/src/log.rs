@@ -1,8 +1,8 @@
-//! Standard error. While a gateway runs, nobody who writes there waits for whoever reads it: a
-//! log pipe that nobody empties, or a full disk, costs lines and nothing else.
+//! Standard error. While a gateway runs, no thread waits for the reader of standard error. A log
+//! pipe without a reader, or a full disk, costs lines and nothing else.
 //!
-//! Lines go into a queue of bounded size, and a thread of its own writes them. What does not fit
-//! is lost and counted, and the log says so when it goes on.
+//! Lines go into a queue of bounded size, and a thread of its own writes them. Lines that do not
+//! fit are lost and counted, and the log says so when it goes on.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -16,34 +16,34 @@ use flow::Shown;
 
 use crate::print::things;
 
-/// Bytes of lines that wait for the reader at most: about 2000 lines, ten seconds of what the
-/// rules of two workers may log.
+/// The largest number of bytes of lines that wait for the reader: about 2000 lines, or ten seconds
+/// of log lines that the rules of two workers may ask for.
 const QUEUE_BYTES: usize = 256 << 10;
-/// How long the end of the program waits for the reader.
+/// The longest time that the end of the program waits for the reader.
 const GRACE: Duration = Duration::from_secs(1);
-/// Pause before a write is tried again that would have to wait: somebody has made the file
-/// description of standard error non-blocking.
+/// Pause before the next attempt at a write that would block. Another process may have made the
+/// file description of standard error non-blocking.
 const WRITE_AGAIN: Duration = Duration::from_millis(20);
 
 /// The queue to standard error, once a gateway has begun.
 static QUEUE: OnceLock<Queue> = OnceLock::new();
 
-/// Has a thread write to standard error from now on; whoever has something to say does not wait.
+/// Starts a thread that writes to standard error. From now on no other thread waits for it.
 ///
 /// # Errors
-/// That of the system if it has no thread.
+/// The system's error if it has no thread.
 pub fn start() -> io::Result<()> {
     let queue = QUEUE.get_or_init(Queue::new);
     std::thread::Builder::new().name("log".into()).spawn(|| queue.write_to(io::stderr()))?;
     Ok(())
 }
 
-/// Writes a line; text from outside in it is escaped.
+/// Writes a line; text from outside is escaped.
 pub fn tell(text: fmt::Arguments<'_>) {
     let line = format!("{}\n", Shown(text));
     match QUEUE.get() {
         Some(queue) => queue.put(line.as_bytes()),
-        // Nobody who fills a disk or stops reading may end a command.
+        // A full disk, or a reader that has gone, must not end a command.
         None => drop(io::stderr().write_all(line.as_bytes())),
     }
 }
@@ -53,14 +53,14 @@ pub fn lost() -> u64 {
     QUEUE.get().map_or(0, |queue| queue.lost.load(Ordering::Relaxed))
 }
 
-/// Waits until everything is written, but not for a reader that does not read.
+/// Waits until everything is written, but not longer than [`GRACE`] for a slow reader.
 pub fn end() {
     if let Some(queue) = QUEUE.get() {
         queue.wait_until_written(GRACE);
     }
 }
 
-/// Ends the process, which a panic has left in no state to go on, and says why.
+/// Ends the process after a panic, from which it can not recover, and logs the reason.
 pub fn abort(panic: &PanicHookInfo<'_>) -> ! {
     let thread = std::thread::current();
     tell(format_args!("thread {}: {panic}", thread.name().unwrap_or("without a name")));
@@ -74,7 +74,7 @@ pub fn abort(panic: &PanicHookInfo<'_>) -> ! {
     std::process::abort()
 }
 
-/// Where `tracing` writes its lines, each in one piece.
+/// The output of `tracing`, which writes each line in one piece.
 #[derive(Clone, Copy, Debug)]
 pub struct Log;
 
@@ -91,7 +91,7 @@ impl Write for Log {
     }
 }
 
-/// Lines on their way.
+/// Lines that wait to be written.
 #[derive(Debug)]
 struct Queue {
     waiting: Mutex<Waiting>,
@@ -104,9 +104,9 @@ struct Queue {
 struct Waiting {
     /// Whole lines.
     lines: Vec<u8>,
-    /// Lines behind those that did not fit any more.
+    /// Lost lines behind these, which did not fit any more.
     lost: u64,
-    /// Others are being written.
+    /// True while the thread writes other lines.
     is_writing: bool,
 }
 
@@ -118,19 +118,19 @@ impl Waiting {
 
 impl Queue {
     fn new() -> Self {
-        // All of it, so that nothing is allocated under the lock.
+        // The whole capacity at once, so that nothing is allocated under the lock.
         let lines = Vec::with_capacity(QUEUE_BYTES);
         let waiting = Mutex::new(Waiting { lines, lost: 0, is_writing: false });
         Self { waiting, changed: Condvar::new(), lost: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Nothing is done under the lock that could be left half done.
+        // No operation under the lock can be left half done.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a line, or counts it. Behind a line that is lost all others are too until there is
-    /// room, so that it is known where they are missing.
+    /// Adds a line, or counts it as lost. Once a line is lost, all that follow are lost until there
+    /// is room, so that the log can say where lines are missing.
     fn put(&self, line: &[u8]) {
         let mut waiting = self.lock();
         if waiting.lost == 0 && waiting.lines.len() + line.len() <= QUEUE_BYTES {
@@ -143,7 +143,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Writes what comes.
+    /// Writes the lines of the queue for ever.
     fn write_to(&self, output: impl Write) {
         let mut writer = Writer { output, owed: 0, breaks_off: false };
         let mut lines = Vec::with_capacity(QUEUE_BYTES);
@@ -154,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// Waits for lines and takes them; returns how many are missing behind them.
+    /// Waits for lines and takes them; returns the number of lost lines behind them.
     fn take(&self, lines: &mut Vec<u8>) -> u64 {
         lines.clear();
         let mut waiting = self.lock();
@@ -170,23 +170,23 @@ impl Queue {
 
     fn wait_until_written(&self, patience: Duration) {
         let is_written = |waiting: &mut Waiting| waiting.is_writing || !waiting.is_empty();
-        // Whether or not it has come to that.
+        // The result does not matter: the program ends either way.
         drop(self.changed.wait_timeout_while(self.lock(), patience, is_written));
     }
 }
 
-/// Writes lines, and says where some are missing.
+/// Writes lines, and remarks where some are missing.
 struct Writer<W> {
     output: W,
-    /// Lines that could not be written, of which nobody was told.
+    /// Lines that could not be written and have no remark yet.
     owed: u64,
-    /// The last line that was written is not complete.
+    /// True if the last line that was written is not complete.
     breaks_off: bool,
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes lines behind which some are missing. Returns how many of them could not be written,
-    /// as on a full disk.
+    /// Writes lines; `lost` more are missing behind them. Returns how many lines could not be
+    /// written, as on a full disk.
     fn write(&mut self, lines: &[u8], lost: u64) -> u64 {
         if self.owed > 0 && self.say(self.owed, "could not be written") {
             self.owed = 0;
@@ -200,7 +200,7 @@ impl<W: Write> Writer<W> {
         failed
     }
 
-    /// True if that was written.
+    /// Writes a remark about missing lines; true if that was possible.
     fn say(&mut self, lines: u64, why: &str) -> bool {
         let line_end = if self.breaks_off { "\n" } else { "" };
         let lines = things(lines, "line");
@@ -209,7 +209,7 @@ impl<W: Write> Writer<W> {
         self.write_bytes(remark.as_bytes()) == remark.len()
     }
 
-    /// Returns how many bytes were written.
+    /// Writes as many bytes as possible, and returns their number.
     fn write_bytes(&mut self, bytes: &[u8]) -> usize {
         let mut written = 0;
         while written < bytes.len() {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::*;
 
-/// How long anything may take on a busy machine.
+/// The longest time for anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn queue_to(output: impl Write + Send + 'static) -> Arc<Queue> {
     let queue = Arc::new(Queue::new());
     let writer = queue.clone();
-    // It waits for more when the test has ended.
+    // The thread waits for more lines when the test has ended.
     std::thread::spawn(move || writer.write_to(output));
     queue
 }
@@ -26,7 +26,7 @@ fn line(number: usize) -> String {
     format!("line {number} of many\n")
 }
 
-/// How many lines a remark says are lost.
+/// The number of lost lines in a remark.
 fn told_lost(line: &str) -> Option<u64> {
     let rest = line.strip_prefix("stateway: ")?;
     rest.split_once(" of the log lost here")?.0.split(' ').next()?.parse().ok()
@@ -36,7 +36,7 @@ fn told_lost(line: &str) -> Option<u64> {
 fn what_a_stalled_reader_misses_is_counted_where_it_is_missing() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let queue = queue_to(writer);
-    // Nobody reads, and yet this comes to its end.
+    // No reader takes anything, and yet this ends.
     let count = 2 * QUEUE_BYTES / line(0).len();
     (0..count).for_each(|number| queue.put(line(number).as_bytes()));
     let missing = lost(&queue);
@@ -94,7 +94,7 @@ fn a_full_disk_costs_lines_and_waits_for_nothing() {
 
 #[test]
 fn lines_are_whole_behind_one_that_broke_off() {
-    // Takes so many bytes, then nothing, as a disk does that is full until somebody makes room.
+    // Takes this many bytes, then none, as a full disk does until there is room again.
     struct Disk {
         room: usize,
         kept: Vec<u8>,
@@ -130,7 +130,7 @@ fn lines_are_whole_behind_one_that_broke_off() {
 
 const CHILD: &str = "STATEWAY_LOG_CHILD";
 
-/// Does nothing by itself: the child of the test below.
+/// The child of the test below; does nothing by itself.
 #[test]
 fn child_that_panics() {
     if std::env::var_os(CHILD).is_none() {
@@ -141,7 +141,7 @@ fn child_that_panics() {
     panic!("a worker\nFORGED \u{1b}[2J");
 }
 
-/// Runs it with such a standard error; returns the signal that it ended by.
+/// Runs the child with this standard error; returns the signal that ended it.
 fn panics_with(output: Stdio) -> Option<i32> {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "log::tests::child_that_panics", "--nocapture", "--test-threads=1"])
@@ -157,7 +157,7 @@ fn a_panic_ends_the_process_though_nobody_reads_why() {
     const SIGABRT: i32 = 6;
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     assert_eq!(panics_with(writer.try_clone().unwrap().into()), Some(SIGABRT));
-    // It fits into the pipe.
+    // The marker fits into the pipe.
     writer.write_all(b"END").unwrap();
     let mut said = Vec::new();
     while !said.ends_with(b"END") {
@@ -169,7 +169,7 @@ fn a_panic_ends_the_process_though_nobody_reads_why() {
     assert!(said.contains("a worker\\nFORGED \\u001b[2J\n"), "{said:?}");
     assert!(said.contains("\nstateway: internal error; the gateway ends"), "{said:?}");
 
-    // A pipe that is full: a second process fills it and is ended when it has.
+    // A full pipe: a second process fills it, and is ended once it has.
     let (_reader, writer) = std::io::pipe().unwrap();
     let filled = Command::new("timeout")
         .args(["1", "cat", "/dev/zero"])

@@ -17,7 +17,7 @@ use clap::Parser;
 use commands::Command;
 use print::Output;
 
-/// Tables and buffers lie in huge pages.
+/// Puts tables and buffers into huge pages.
 #[global_allocator]
 static HEAP: netio::Heap = netio::Heap;
 

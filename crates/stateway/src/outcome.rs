@@ -1,4 +1,4 @@
-//! From results to exit codes.
+//! Turns results into exit codes.
 
 use std::io;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use control::{BindError, ClientError};
 
 use crate::config::Problems;
 
-/// It was asked for something that can not be; exit code 2.
+/// A request that can not be carried out as it is; exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -17,17 +17,17 @@ pub struct UsageError(pub String);
 #[error("can not write to standard output: {0}")]
 pub struct OutputError(#[from] pub io::Error);
 
-/// Says what went wrong on standard error and chooses the exit code: 0 done,
-/// 1 failed, 2 wrong usage or configuration.
+/// Prints the error on standard error and chooses the exit code: 0 done, 1 failed, 2 wrong usage or
+/// configuration.
 pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if is_closed_pipe(&error) {
-        // Whoever read our output has seen enough, as `head` does.
+        // The reader of the output has seen enough, as `head` does.
         return ExitCode::SUCCESS;
     }
     if let Some(problems) = error.downcast_ref::<Problems>() {
-        // One per line, each beginning with file and line, as editors like it; below it the rule
-        // that it is about.
+        // Editors like one problem on a line that begins with file and line. The rule that a
+        // problem is about follows below.
         problems.to_string().lines().for_each(|line| tell!("{line}"));
         return ExitCode::from(2);
     }
@@ -53,8 +53,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .is_some_and(|OutputError(error)| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// An error with its causes in one line. Many errors tell their cause themselves;
-/// it is not told again.
+/// An error with its causes in one line. Many errors include their cause, which is not repeated.
 fn told_once(error: &anyhow::Error) -> String {
     let mut line = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

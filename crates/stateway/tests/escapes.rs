@@ -1,5 +1,5 @@
-//! Names, comments and texts from outside never forge a line or command a terminal, whatever the
-//! command that shows them.
+//! Names, comments and texts from outside never forge a line or command a terminal, whichever
+//! command shows them.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
 
 use std::fs;
@@ -9,14 +9,14 @@ use std::process::Command;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-/// `examples/rulesets/home-router.nft`, as the real nft prints it.
+/// `examples/rulesets/home-router.nft` in the JSON of the real nft.
 const HOME_ROUTER: &str = include_str!("rules/home-router.json");
 
-/// A line of its own, and what terminals obey: CSI in seven and in eight bits, a title, a
+/// A forged line, and sequences that terminals obey: CSI in seven and in eight bits, a title, a
 /// backspace, text from right to left.
 const HOSTILE: &str = "x\nFORGED\r\u{1b}[2J\u{9b}31m\u{1b}]0;title\u{7}\u{8}\u{7f}\u{202e}\u{2066}";
 
-/// Runs a command and looks at all that it prints.
+/// Runs a command and checks all that it prints.
 fn looked_at(args: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_stateway")).args(args).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -34,8 +34,8 @@ fn file(directory: &TempDir, name: &str, content: &str) -> PathBuf {
     path
 }
 
-/// Appends hostile text to the text or key of this number, of all in their order; false if there
-/// are not so many.
+/// Appends hostile text to the text or key with this number, in the order of the document; false if
+/// there are fewer.
 fn spoil(value: &mut Value, number: &mut usize) -> bool {
     let mut is_its_turn = || {
         *number = number.wrapping_sub(1);
@@ -78,7 +78,7 @@ fn rulesets_are_shown_escaped_whichever_text_is_hostile() {
     let whole: Value = serde_json::from_str(HOME_ROUTER).unwrap();
     let packet = ["tcp", "192.0.2.1:1", "198.51.100.2:443", "in", "lan0", "out", "wan0"];
     let mut seen = 0;
-    // Rules and sets repeat themselves, so not all of the 849 are asked for.
+    // Rules and sets repeat themselves, so the test does not try all 849 places.
     for first in (0..).step_by(3) {
         let (mut document, mut number) = (whole.clone(), first);
         if !spoil(&mut document, &mut number) {
@@ -88,7 +88,7 @@ fn rulesets_are_shown_escaped_whichever_text_is_hostile() {
         let path = path.to_str().unwrap();
         let checked = looked_at(&["rules", "check", "--allow-unsupported", path]);
         seen += usize::from(checked.contains("FORGED"));
-        // The same text is shown by others.
+        // Other commands show the same text.
         if first % 12 == 0 {
             looked_at(&[&["rules", "explain", "--file", path][..], &packet].concat());
             looked_at(&["rules", "check", "--json", path]);
@@ -128,7 +128,7 @@ fn configurations_are_shown_escaped() {
         HOSTILE.to_owned(),
     ];
     for text in texts {
-        // JSON's escapes are those of TOML.
+        // JSON and TOML share these escapes.
         let path = file(&directory, "gateway.toml", &text);
         for command in ["check", "run"] {
             let said = looked_at(&[command, "-c", path.to_str().unwrap()]);
@@ -143,7 +143,7 @@ fn names_of_files_are_shown_escaped() {
     let missing = directory.path().join("none").join(HOSTILE);
     let missing = missing.to_str().unwrap();
     let capture = directory.path().join("empty.pcap");
-    // Nothing but a header: little endian, version 2.4, Ethernet.
+    // Only a header: little endian, version 2.4, Ethernet.
     let header = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 0xffff, 1_u32].map(u32::to_le_bytes).concat();
     fs::write(&capture, header).unwrap();
     for args in [

@@ -1,5 +1,5 @@
-//! A gateway that runs in network namespaces, asked by the commands of its own
-//! program; and what is said when there is none.
+//! Asks a gateway that runs in network namespaces by the commands of its own program. Also tests
+//! the messages when there is no gateway.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
 
 use std::io::{Write, stderr};
@@ -11,11 +11,11 @@ use tempfile::TempDir;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_stateway");
 
-/// Runs a test, or says why it can not be run here.
+/// Runs a test, or prints why it can not run here.
 fn where_allowed(test: impl FnOnce() -> lab::Result<()>) {
     match test() {
         Ok(()) => {}
-        // Not `println!`, which shows nothing of a test that passes.
+        // `println!` would show nothing of a test that passes.
         Err(Error::Unavailable { why }) => {
             stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
         }
@@ -185,7 +185,7 @@ fn everything_that_is_wrong_is_told_in_one_go() {
         message.lines().last().unwrap().starts_with("cut.json: document: invalid"),
         "{message}"
     );
-    // The mode may be what is wrong, so nobody says what a bridge does not do.
+    // The mode itself may be wrong, so no message says what a bridge does not support.
     let message = told("check", "mode = \"router\"", "nat.json");
     assert!(message.contains("gw.toml:3: gateway.mode: "), "{message}");
     assert!(!message.contains("bridge translates") && !message.contains("two"), "{message}");
@@ -272,7 +272,7 @@ fn a_running_gateway_answers_every_question() {
     });
 }
 
-/// Values that mean nothing, as only the gateway can tell.
+/// Wrong values that only the gateway can recognize.
 fn wrong_values_are_wrong_usage(gateway: &Stateway) -> lab::Result<()> {
     let wrong: [&[&str]; 14] = [
         &["conntrack", "-L", "-l", "nosuch"],
@@ -294,7 +294,7 @@ fn wrong_values_are_wrong_usage(gateway: &Stateway) -> lab::Result<()> {
         let output = gateway.command(command).run()?;
         assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""), "{command:?}: {output:?}");
     }
-    // What can not be now may be later.
+    // A request that is impossible now may be possible later.
     for command in [["rules", "confirm"], ["rules", "reset"]] {
         assert_eq!(gateway.command(&command).run()?.code, Some(1), "{command:?}");
     }

@@ -1,4 +1,4 @@
-//! `stateway replay` as it is used: a program, files, exit codes.
+//! `stateway replay` from outside: a program, files, exit codes.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
 
 use std::fs;
@@ -60,9 +60,8 @@ fn back() -> PacketBuilder {
     PacketBuilder::v4(SERVER, CLIENT)
 }
 
-/// `count` TCP connections of six packets each, then as many questions and answers by
-/// UDP and pings, and two packets that can not pass: TCP without control bits, and
-/// an IPv4 header that is cut off.
+/// `count` TCP connections of six packets each, then as many questions and answers by UDP and
+/// pings, and two packets that can not pass: TCP without control bits, and a truncated IPv4 header.
 fn traffic(count: u16) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut add = |write: &dyn Fn(&mut Vec<u8>)| {
@@ -179,7 +178,7 @@ fn the_report_tells_packets_flows_and_drops() {
     );
 }
 
-/// Report and output file for a number of workers.
+/// A replay can not apply rules that translate.
 #[test]
 fn rules_that_translate_are_refused_for_what_a_replay_is() {
     let directory = TempDir::new().unwrap();
@@ -224,7 +223,7 @@ fn each_dropped_packet_is_explained() {
             "    ababababab",
         ]
     );
-    // Where it was is told too: the zone, unless it is 0, and the VLAN.
+    // The zone, unless it is 0, and the VLAN are shown too.
     let tagged =
         frames[..2].iter().map(|frame| [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat());
     let tagged = written(&directory, "tagged.pcap", &pcap(&tagged.collect::<Vec<_>>()));
@@ -242,7 +241,7 @@ fn each_dropped_packet_is_explained() {
     assert_eq!(lines[2]["dropped"], 2, "the report comes last");
 }
 
-/// What a program reads of a report has an explanation.
+/// The help explains every key of the report.
 #[test]
 fn every_key_of_the_report_is_explained() {
     let directory = TempDir::new().unwrap();
@@ -259,8 +258,8 @@ fn every_key_of_the_report_is_explained() {
     }
 }
 
-/// Reassembly tells numbers too: of a fragment by itself, of two that do not go together, and
-/// of what the capture cuts off.
+/// Reassembly explains its drops with numbers: for a single fragment, for two that do not go
+/// together, and for a datagram that the capture cuts off.
 #[test]
 fn each_dropped_fragment_is_explained() {
     let directory = TempDir::new().unwrap();
@@ -291,7 +290,7 @@ fn each_dropped_fragment_is_explained() {
             "1: frag_oversize: 20 bytes of headers and 8 at offset 65528 end at 65556, more than \
              65535",
             "2: frag_length: 15 bytes at offset 8 are not the last and no multiple of 8",
-            // What overlaps is dropped first, and then what it ends.
+            // The overlapping fragment is dropped first, then the datagram that it ends.
             &format!("4: {overlap}"),
             &format!("3: {overlap}"),
             "5: frag_overlap: came 2 ms after the first fragment of a datagram that was given up \
@@ -336,7 +335,7 @@ fn the_result_is_the_same_for_any_number_of_workers() {
 fn the_result_is_the_same_on_real_captures() {
     let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/captures");
     let Ok(entries) = fs::read_dir(&captures) else {
-        // Not `println!`, which shows nothing of a test that passes.
+        // `println!` would show nothing of a test that passes.
         let skipped = format!("SKIPPED: there is no directory {}\n", captures.display());
         std::io::stderr().write_all(skipped.as_bytes()).unwrap();
         return;
@@ -354,7 +353,7 @@ fn what_passes_is_written_unchanged() {
     let mut frames = traffic(3);
     let input = written(&directory, "in.pcap", &pcap(&frames));
     let (_, output) = outcome(&input, &directory, "1");
-    // The last two can not pass.
+    // The last two packets can not pass.
     frames.truncate(frames.len() - 2);
     let bytes: usize = frames.iter().map(|frame| RECORD_HEADER + frame.len()).sum();
     assert_eq!(output.len(), PCAP_HEADER + bytes);
@@ -417,12 +416,12 @@ fn a_full_disk_is_told() {
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["packets"], &report["passed"]), (&29.into(), &27.into()));
-    assert_eq!(report["written"], 0, "what passed is not what was written");
+    assert_eq!(report["written"], 0, "packets passed but were not written");
     let problem = "/dev/full: packet 1: can not be written: No space left on device";
     assert!(report["output_problem"].as_str().unwrap().starts_with(problem), "{report}");
     assert!(stderr(&output).contains(problem), "{}", stderr(&output));
 
-    // What does not fit ends the replay long before the end of the capture.
+    // A full disk ends the replay long before the end of the capture.
     let long = written(&directory, "long.pcap", &pcap(&traffic(1000)));
     let output = stateway(&["replay", &long, "-w", "/dev/full", "--json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -440,7 +439,7 @@ fn a_full_disk_is_told() {
     assert!(stderr(&output).contains("can not write to standard output"), "{}", stderr(&output));
 }
 
-/// A file system that has room for some of the packets.
+/// A file system with room for some of the packets.
 #[test]
 fn a_disk_that_fills_up_keeps_what_was_written() {
     let disk = match lab::Namespace::new("disk") {
@@ -464,7 +463,7 @@ fn a_disk_that_fills_up_keeps_what_was_written() {
     assert!(written > 1000 && written < report["passed"].as_u64().unwrap(), "{report}");
     let place = format!("{output}: packet {}: can not be written: No space left", written + 1);
     assert!(said.contains(&place), "{said}");
-    // All of them are there, and what broke off behind them is no packet.
+    // All of them are there. The half-written packet behind them does not count.
     let (_, _, kept) = replay(&[output]);
     assert!(kept["packets"].as_u64().unwrap() >= written, "{kept}");
 }
@@ -493,7 +492,7 @@ fn the_tunables_of_a_configuration_hold() {
     assert!(stderr(&output).contains("wrong.toml:3: tunables.nf_conntrack_max: "));
 }
 
-/// A capture of the interfaces wan0 and lan0, in this order; pcapng if its name says so.
+/// A capture of the interfaces wan0 and lan0, in this order; pcapng if the name ends so.
 fn captured(directory: &TempDir, name: &str, frames: &[(u16, Vec<u8>)]) -> String {
     let path = directory.path().join(name);
     let mut writer = CaptureWriter::create(&path, &["wan0", "lan0"]).unwrap();
@@ -544,7 +543,8 @@ fn what_comes_in_by_an_interface_is_judged_as_the_gateway_would() {
     assert_eq!((from_nowhere, elsewhere), (0, 5));
     assert!(told.contains("5 of 5 packets came in by none of the interfaces"), "{told}");
     assert!(told.contains("--interface NAME"), "{told}");
-    // All of it from the side that may open nothing, the answer and the repeated flow too.
+    // All packets come from the side that may open no connection, the answer and the repeated flow
+    // too.
     assert_eq!(refused(&unnamed, &["--interface", "wan0"]), (5, 0, String::new()));
     assert_eq!(refused(&unnamed, &["--interface", "lan0"]), (0, 0, String::new()));
     let wrong = stateway(&["replay", &unnamed, "-c", &config, "--interface", "lan1"]);

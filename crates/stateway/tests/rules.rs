@@ -1,4 +1,4 @@
-//! `stateway rules` as it is used: a program, files, exit codes.
+//! `stateway rules` from outside: a program, files, exit codes.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are tests too")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// `examples/rulesets/home-router.nft`, as the real nft prints it.
+/// `examples/rulesets/home-router.nft` in the JSON of the real nft.
 const HOME_ROUTER: &str = include_str!("rules/home-router.json");
 
 fn stateway(args: &[&str]) -> Output {
@@ -24,7 +24,7 @@ fn with_input(args: &[&str], input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that ends early says why itself.
+    // A command that ends early reports the reason itself.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
@@ -33,7 +33,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A file of its own, gone with the test.
+/// A file that is removed with the test.
 struct File {
     directory: TempDir,
     path: PathBuf,
@@ -52,7 +52,7 @@ impl File {
         stateway(&[before, &[path], after].concat())
     }
 
-    /// What was said, without the place of the file.
+    /// The output of a command, without the directory of the file.
     fn said(&self, bytes: &[u8]) -> String {
         text(bytes).replace(&format!("{}/", self.directory.path().display()), "")
     }
@@ -68,7 +68,7 @@ fn chain(name: &str, handle: u64) -> Value {
     json!({"chain": {"family": "inet", "table": "t", "name": name, "handle": handle}})
 }
 
-/// A table with a base chain at forward, and more.
+/// A table with a base chain at forward, and further objects.
 fn ruleset(more: &[Value]) -> Vec<u8> {
     let base = json!({"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2,
         "type": "filter", "hook": "forward", "prio": 0, "policy": "drop"}});
@@ -132,7 +132,7 @@ fn what_no_gateway_does_is_told_before_it_is_loaded() {
     for (before, after) in [
         (&["rules", "check"][..], &[][..]),
         (&["rules", "check"], &["--allow-unsupported"]),
-        // Nobody is asked: there is no such socket.
+        // No gateway is asked: there is no such socket.
         (&["rules", "load"], &["--socket", "/nonexistent/stateway.sock"]),
     ] {
         let output = file.run(before, after);
@@ -142,9 +142,9 @@ fn what_no_gateway_does_is_told_before_it_is_loaded() {
             said,
             "inet t chain n rule handle 5: unsupported: there is no helper unheard-of\n    \
              tcp dport 80 ct helper set \"h\"\n\
-             stateway: ruleset.json: the ruleset is refused: 1 rule asks for what this gateway \
-             does not do, which --allow-unsupported does not leave out; change them, or leave \
-             them to the kernel\n"
+             stateway: ruleset.json: the ruleset is refused: 1 rule needs something that this \
+             gateway does not do, and --allow-unsupported does not leave it out; change the \
+             ruleset, or leave it to the kernel\n"
         );
     }
     let report = file.run(&["rules", "check", "--json"], &[]);
@@ -172,7 +172,7 @@ fn what_the_kernel_has_to_carry_out_is_told_to_programs_too() {
         nat,
         rule_of(4, &json!({"redirect": {"port": 3128}})),
         rule_of(5, &to("127.0.0.1")),
-        // Nobody has this one.
+        // No host has this address.
         rule_of(6, &to("192.0.2.77")),
     ]));
     let report = file.run(&["rules", "check", "--json"], &[]);
@@ -319,11 +319,11 @@ fn what_can_not_be_loaded_is_refused_with_its_place() {
 fn what_is_no_file_or_too_long_is_refused() {
     let file = File::new(b"");
     let huge = fs::File::options().write(true).open(&file.path).unwrap();
-    // A hole: it needs no room.
+    // A hole, which takes no space on disk.
     huge.set_len(ruleset::limits::MAX_DOCUMENT_BYTES as u64 + 1).unwrap();
     let output = file.run(&["rules", "check"], &[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("longer than 256 MiB: that is no ruleset"));
+    assert!(text(&output.stderr).contains("longer than 256 MiB, the limit for a ruleset"));
     let directory = file.directory.path().to_str().unwrap();
     for (path, said) in [("/nowhere/ruleset.json", "No such file"), (directory, "Is a directory")] {
         let output = stateway(&["rules", "check", path]);
@@ -358,7 +358,7 @@ fn no_damage_makes_the_command_panic() {
                 0 => document[at] = random.below(256) as u8,
                 1 => document.truncate(at.max(1)),
                 2 => drop(document.drain(at..other.min(at + 40))),
-                // A digit or letter for another, which leaves it JSON.
+                // Replaces a digit or letter, which leaves the document JSON.
                 _ if document[at].is_ascii_alphanumeric() => document[at] = b'7',
                 _ => {}
             }
@@ -399,7 +399,7 @@ fn what_a_tunnel_carries_is_explained_too() {
         );
         frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    let judged = "with tunnels = \"judged\" the forward chains judge what it carries too";
+    let judged = "with tunnels = \"judged\" the forward chains judge the inner packet too";
     for (length, way, expected) in [
         (40, "in lan0 out wan0", "they accept it"),
         (40, "in wan0 out lan0", "they drop it"),

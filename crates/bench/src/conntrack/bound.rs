@@ -1,5 +1,5 @@
-//! What the memory system of the machine allows: the least that any tracker with
-//! windows has to do for a packet.
+//! The bound that the memory system sets: the least work that any tracker with windows has to do
+//! for a packet.
 
 use engine::Hardware;
 use flow::{FlowKey, Prefetch, SlotIndex, Timestamp};
@@ -26,8 +26,8 @@ struct Window {
 
 const _: () = assert!(size_of::<Entry>() == 128);
 
-/// Hash, index, entry and one comparison with a window, in one table that never loses an
-/// entry: no state machine, no options, no timers, no limits, no events.
+/// Hash, index, entry and one comparison with a window, in one table that never loses an entry. It
+/// has no state machine, options, timers, limits or events.
 pub struct Bound {
     steering: SteeringHasher,
     index: SlotIndex,
@@ -68,7 +68,8 @@ impl Bound {
         };
         let Window { end, deadline } = &mut self.entries[slot].window;
         let side = flow.keyed.sender.index();
-        // Within 2^30 of what this end has sent: everything after the first packet is.
+        // Everything after the first packet is within 2^30 of the sequence numbers that this end
+        // has sent.
         let distance = tcp.sequence.wrapping_sub(end[side]);
         let fits = end[side] == 0 || distance < 1 << 30;
         end[side] = tcp.sequence;

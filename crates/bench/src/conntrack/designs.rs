@@ -1,4 +1,4 @@
-//! The designs that are compared: what each thread does with a batch of packets.
+//! The designs that are compared: the work of each thread on a batch of packets.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -23,30 +23,28 @@ use wire::{Network, Transport};
 use crate::spin::Spin;
 use crate::traffic::Pen;
 
-/// Entries whose timers are looked at in one go, as a worker does.
+/// Timers that one call expires at most, as in a worker.
 const EXPIRE_BUDGET: usize = 64;
-/// Buckets whose timers are turned after each batch: a worker turns four for 64
-/// packets.
+/// Buckets whose timers are advanced after each batch: a worker advances four for 64 packets.
 const EXPIRE_BUCKETS: usize = 2;
 
 /// A packet whose headers are known.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     pub network: Network,
-    /// Which template of the [`Pen`] has its options.
+    /// The template of the [`Pen`] with the packet's options.
     pub template: usize,
 }
 
-/// What one thread has of a design.
+/// One thread's part of a design.
 pub trait Lane: Send {
-    /// Tracks a batch. `prefetch` is whether to ask for memory ahead, where the
-    /// design can.
+    /// Tracks a batch. With `prefetch`, asks for memory ahead if the design can.
     fn track(&mut self, batch: &[Packet], pen: &Pen, now: Timestamp, prefetch: bool);
 
-    /// Packets that were not what they should be.
+    /// Packets with a wrong result.
     fn wrong(&self) -> u64;
 
-    /// Memory that the connections hold, bytes, where the design knows.
+    /// Memory of the connections, bytes, if the design knows it.
     fn memory_bytes(&self) -> usize {
         0
     }
@@ -65,7 +63,7 @@ pub fn steering() -> SteeringHasher {
     })
 }
 
-/// What tracking needs beside the table.
+/// The parts of tracking beside the table.
 struct Desk {
     settings: Settings,
     counters: ConntrackCounters,
@@ -132,7 +130,7 @@ pub struct Flow {
     pub keyed: KeyedPacket,
     pub hash: u64,
     pub bucket: BucketId,
-    /// Where its connection lies, once somebody has asked for it ahead.
+    /// The place of its connection, once the memory was asked for ahead.
     guess: Guess,
 }
 
@@ -148,7 +146,7 @@ impl Flow {
     }
 }
 
-/// Buckets with one owner: the gateway's design.
+/// A table for each bucket, each with one owner: the gateway's design.
 pub struct Buckets {
     steering: SteeringHasher,
     tables: Vec<Table>,
@@ -159,8 +157,8 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// A table for each bucket, with room for so many connections in all; those of other
-    /// lanes stay empty.
+    /// A table for each bucket, with room for `room` connections in all; the tables of other lanes
+    /// stay empty.
     pub fn new(now: Timestamp, room: u64) -> Self {
         Self {
             steering: steering(),
@@ -181,7 +179,8 @@ impl Buckets {
         self.tables[bucket.index()].delete(&keyed.key, hash, &mut context)
     }
 
-    /// Deletes what a filter chooses by looking at every connection; returns how many.
+    /// Deletes the connections that a filter chooses, by a look at every connection; returns their
+    /// number.
     pub fn delete_all(&mut self, filter: &Filter, now: Timestamp) -> u64 {
         let mut context = self.desk.context(&mut self.limits, now);
         let whole = (Cursor::default(), u32::MAX);
@@ -223,10 +222,9 @@ impl Lane for Buckets {
     }
 }
 
-/// One table that all threads share, in stripes with a lock each: one stripe is
-/// the central lock, many are an array of hashed locks. The lock is taken for
-/// each packet; nothing can be asked for ahead, because even a look at the index
-/// needs the lock.
+/// One table that all threads share, in stripes with a lock each. One stripe is the central lock,
+/// many are an array of hashed locks. The design takes the lock for each packet. It can ask for no
+/// memory ahead, because even a look at the index needs the lock.
 pub struct Locked {
     stripes: Arc<[Spin<(Table, Limits)>]>,
     steering: SteeringHasher,
@@ -235,8 +233,7 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// A table of so many stripes with room for so many connections in all, shared by
-    /// `lanes` lanes.
+    /// A table of this many stripes with room for `room` connections in all. `lanes` lanes share it.
     pub fn lanes(stripes: usize, lanes: usize, now: Timestamp, room: u64) -> Vec<Self> {
         let room = room / stripes as u64;
         let stripe = |_| Spin::new((Table::new(now), Limits::alone(room, SECRET)));
@@ -273,8 +270,8 @@ impl Lane for Locked {
     }
 }
 
-/// What one writes first: a map of the standard library (hashbrown, SipHash-1-3)
-/// with the same TCP tracker behind it, one look-up per packet, no timers.
+/// The simplest design: a map of the standard library (hashbrown, SipHash-1-3) with the same TCP
+/// tracker behind it, one look-up for each packet, and no timers.
 pub struct Map {
     connections: HashMap<FlowKey, Connection>,
     settings: Settings,
@@ -295,7 +292,7 @@ impl Map {
         Self { connections: HashMap::new(), settings: Settings::default(), wrong: 0 }
     }
 
-    /// False for what does not belong.
+    /// `None` for a packet that does not belong to its connection.
     fn judge(&mut self, packet: &Packet, pen: &Pen, now: Timestamp) -> Option<()> {
         let Transport::Tcp(tcp) = &packet.network.transport else { return None };
         let KeyedPacket { key, sender } = FlowKey::of_packet(&packet.network, Zone::default())?;
@@ -351,8 +348,7 @@ impl Lane for Map {
     }
 }
 
-/// Does nothing with the packets: the price of making them, which is part of
-/// every other figure.
+/// Does nothing with the packets: the price of making them, which is part of every other figure.
 pub struct Nothing;
 
 impl Lane for Nothing {

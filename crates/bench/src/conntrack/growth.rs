@@ -1,5 +1,5 @@
-//! Growth under load: the longest that a batch takes while the tables grow, and what
-//! operators' requests take on the way.
+//! Growth under load: the longest batch while the tables grow, and the cost of operators' requests
+//! meanwhile.
 
 use ::conntrack::Filter;
 use flow::Timestamp;
@@ -11,27 +11,26 @@ use super::{BATCH, ENOUGH, PAYLOAD};
 use crate::Error;
 use crate::traffic::{Pen, Random, Segment};
 
-/// What growth and requests take.
+/// The costs of growth and of requests.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Growth {
     /// Connections at the beginning.
     pub from: u32,
-    /// And at the end.
+    /// Connections at the end.
     pub to: u32,
-    /// CPU time of the batch that took the longest, microseconds; page faults for the new
-    /// memory are part of it.
+    /// CPU time of the longest batch, microseconds, including page faults for new memory.
     pub worst_stall_us: f64,
-    /// Of the batch in the middle.
+    /// CPU time of the median batch, in microseconds.
     pub median_us: f64,
-    /// Connections when the requests were made.
+    /// Connections at the time of the requests.
     pub live: u32,
-    /// To delete one connection that is named by its flow, microseconds.
+    /// Time to delete one connection that is named by its flow, in microseconds.
     pub delete_one_us: f64,
-    /// To find and delete all connections of one source, milliseconds.
+    /// Time to find and delete all connections of one source, in milliseconds.
     pub flush_source_ms: f64,
 }
 
-/// Opens `to` connections, and lets those that are open talk in between.
+/// Opens `to` connections, and lets open ones talk in between.
 pub fn measure(from: u32, live: u32, to: u32) -> Result<Growth, Error> {
     let mut grower = Grower {
         buckets: Buckets::new(now(), ENOUGH),
@@ -68,7 +67,7 @@ struct Grower {
 }
 
 impl Grower {
-    /// Opens flows; returns the CPU time of each batch, nanoseconds.
+    /// Opens flows; returns the CPU time of each batch, in nanoseconds.
     fn open(&mut self, flows: std::ops::Range<u32>) -> Vec<u64> {
         let mut times = Vec::new();
         let mut first = flows.start;
@@ -96,7 +95,7 @@ impl Grower {
         clock::thread_nanoseconds() - begun
     }
 
-    /// Deletes one flow by name, then all of one source, and opens them again.
+    /// Deletes one flow by name, then all flows of one source, and opens them again.
     fn operate(&mut self, live: u32) -> Result<(f64, f64), Error> {
         let syn = self.pen.headers(&Segment::handshake(live / 2)[0]);
         let begun = clock::thread_nanoseconds();

@@ -1,18 +1,17 @@
 //! Connection tracking: the bucket tables beside the designs that they replace.
 //!
-//! The flows are TCP connections that the tracker has seen open (SYN, SYN and ACK,
-//! ACK). Their segments come in random order over all flows, request and response
-//! by turns, with timestamps, numbers that move on, and windows that are checked.
-//! A packet goes the way it goes in a worker: flow key, SipHash, bucket, two
-//! prefetch stages over a batch, look-up, tracker, timer. What making the packets
-//! costs is part of every figure and shown by itself.
+//! The flows are TCP connections that the tracker has seen open (SYN, SYN and ACK, ACK). Their
+//! segments come in random order over all flows, request and response by turns, with timestamps,
+//! advancing numbers, and windows that the tracker checks. A packet takes the same way as in a
+//! worker: flow key, SipHash, bucket, two prefetch stages over a batch, look-up, tracker, timer.
+//! The cost of making the packets is part of every figure and shown by itself.
 //!
-//! Beside the designs stands what the memory system allows: a loop of hash, index, entry
-//! and one comparison, without which no tracker with windows can do.
+//! The bound of the memory system stands beside the designs: a loop of hash, index, entry and one
+//! comparison, which every tracker with windows needs.
 //!
-//! A new and deleted connection is a SYN that opens a flow and, 4096 flows later,
-//! the RST that ends it. In the SYN flood no connection ends by itself: the table is full,
-//! and each new one takes the place of the oldest.
+//! A new and deleted connection is a SYN that opens a flow and, 4096 flows later, the RST that ends
+//! it. In the SYN flood no connection ends by itself: the table is full, and each new connection
+//! takes the place of the oldest.
 
 mod bound;
 mod designs;
@@ -34,37 +33,37 @@ use crate::{Error, Options};
 
 /// A request of 100 bytes, a response of 1000.
 const PAYLOAD: Payload = [100, 1000];
-/// Packets that are tracked in one go.
+/// Packets of a batch.
 const BATCH: usize = 32;
-/// Flows of the three populations, and names of their keys.
+/// Flows of the three populations, with their keys in the report.
 const FLOWS: [(&str, u32); 3] =
     [("flows_1k", 1_000), ("flows_100k", 100_000), ("flows_1m", 1_000_000)];
-/// The same when it only has to be seen that everything works.
+/// The populations of a quick run, which only shows that everything works.
 const QUICK_FLOWS: [(&str, u32); 3] =
     [("flows_1k", 1_000), ("flows_100k", 5_000), ("flows_1m", 20_000)];
-/// Flows of the population that only the gateway's design and the bound are measured with.
+/// Flows of a population for the gateway's design and the bound only.
 const MOST_FLOWS: (&str, u32) = ("flows_4m", 4_000_000);
 const QUICK_MOST_FLOWS: (&str, u32) = ("flows_4m", 30_000);
-/// Room for connections where there is to be enough.
+/// A limit of connections that is never reached.
 const ENOUGH: u64 = 1 << 32;
-/// Room for connections in the SYN flood, and flows that it consists of.
+/// Room for connections in the SYN flood, and the number of its flows.
 const FLOOD: (u64, u32) = (1 << 18, 1 << 21);
 const QUICK_FLOOD: (u64, u32) = (1 << 13, 1 << 15);
-/// The first flow of those that come and go; below are those that stay.
+/// The first of the short-lived flows; lower numbers belong to flows that stay.
 const FIRST_SHORT_LIVED: u32 = 1 << 21;
 /// Stripes of the design with hashed locks: as many as there are buckets.
 const STRIPES: usize = 256;
 const STRIPED: &str = "hashed locks";
 const CENTRAL: &str = "central lock";
 
-/// How a station gets and treats its packets.
+/// The way of packets into a design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// The headers are made, as if an interface had parsed the packet.
     Headers,
     /// Frames are written and dissected.
     Frames,
-    /// As headers, but nothing is asked for ahead.
+    /// As [`Headers`](Self::Headers), without asking for memory ahead.
     NoPrefetch,
 }
 
@@ -78,7 +77,7 @@ struct Station {
 }
 
 impl Station {
-    /// Opens `flows` and gets ready to let them talk.
+    /// Opens `flows` and prepares their talk.
     fn new(lane: impl Lane + 'static, flows: Vec<u32>) -> Self {
         let mut station = Self {
             pen: Pen::new(PAYLOAD),
@@ -96,7 +95,7 @@ impl Station {
         station
     }
 
-    /// Lets these flows come and go from now on.
+    /// Opens and ends these flows from now on.
     fn churn(&mut self, flows: Vec<u32>) {
         let traffic = Traffic::churn(flows);
         for chunk in traffic.opened_before().chunks(BATCH) {
@@ -111,7 +110,7 @@ impl Station {
     }
 }
 
-/// Makes packets of `segments` and has them tracked.
+/// Makes packets of `segments` and lets the design track them.
 fn track(
     pen: &mut Pen,
     lane: &mut dyn Lane,
@@ -123,7 +122,7 @@ fn track(
     batch.extend(segments.map(|segment| {
         let written =
             (mode == Mode::Frames).then(|| wire::dissect(pen.frame(&segment)).ok()?.network);
-        // What is written is a whole packet, so the headers are made only if asked for.
+        // A frame has its headers already.
         let network = written.flatten().unwrap_or_else(|| pen.headers(&segment));
         Packet { network, template: segment.template() }
     }));
@@ -143,26 +142,26 @@ impl Work for Station {
     }
 }
 
-/// A design on one or more threads, and how it is driven.
+/// A design on one or more threads, with the form of its packets.
 struct Variant {
     name: &'static str,
-    /// Which of the groups of stations.
+    /// Index of its group of stations.
     group: usize,
     mode: Mode,
 }
 
-/// What came of a variant.
+/// The rounds of a variant.
 struct Measured {
     design: &'static str,
     workers: usize,
     turns: Vec<Turn>,
 }
 
-/// Lets so many established flows of the gateway's design send so many packets, or only makes
+/// Lets `flows` established flows of the gateway's design send `packets` packets, or only makes
 /// these: work for a counter of instructions.
 ///
 /// # Errors
-/// [`Error::Wrong`] when a packet was not taken for one of its connection.
+/// [`Error::Wrong`] when a packet was not accepted as one of its connection.
 pub fn talk(flows: u32, packets: u64, only_make: bool) -> Result<(), Error> {
     let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
     let all = (0..flows).collect();
@@ -188,23 +187,23 @@ struct Field {
     groups: Vec<Vec<Station>>,
     variants: Vec<Variant>,
     cpus: Vec<usize>,
-    /// The packets are made to be refused.
+    /// True if the packets are meant to be refused.
     strays: bool,
 }
 
-/// How many of the designs are compared.
+/// The designs to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Extent {
-    /// The gateway's, and what bounds it.
+    /// The gateway's design and the bound.
     Ours,
     /// Every design on one thread.
     OneThread,
-    /// And those that threads can share on two, if there are two CPUs.
+    /// Also shared designs on two threads, if there are two CPUs.
     TwoThreads,
 }
 
 impl Field {
-    /// Designs with room for so many connections.
+    /// Designs with room for `room` connections.
     fn new(flows: u32, cpus: &[usize], extent: Extent, room: u64) -> Self {
         let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
         let (groups, variants, cpus) = (Vec::new(), Vec::new(), cpus.to_vec());
@@ -253,7 +252,7 @@ impl Field {
         self.variants.push(Variant { name, group, mode });
     }
 
-    /// Lets flows come and go instead of talk; what only concerns talk is left out.
+    /// Replaces talk by flows that come and go, and drops the variants that only concern talk.
     fn churn(&mut self, flows: u32) {
         self.variants.retain(|variant| variant.mode == Mode::Headers && variant.name != BOUND);
         for group in &mut self.groups {
@@ -265,7 +264,7 @@ impl Field {
         }
     }
 
-    /// Lets nothing but new flows come; what never makes room is left out.
+    /// Replaces talk by nothing but new flows, and drops designs that never make room.
     fn flood(&mut self, flows: u32) {
         let full = [OURS, STRIPED, CENTRAL];
         self.variants.retain(|v| v.mode == Mode::Headers && full.contains(&v.name));
@@ -306,8 +305,7 @@ impl Field {
         Ok(measured.collect())
     }
 
-    /// Every packet was made to be accepted; a figure in which one was not is of
-    /// other work than it says.
+    /// Fails if a packet was judged otherwise than intended: the figure would be one of other work.
     fn check(&self) -> Result<(), Error> {
         for variant in &self.variants {
             let wrong: u64 = self.groups[variant.group].iter().map(|s| s.lane.wrong()).sum();
@@ -319,7 +317,7 @@ impl Field {
         Ok(())
     }
 
-    /// Memory of the bucket tables, bytes.
+    /// Memory of the bucket tables, in bytes.
     fn memory_bytes(&self) -> usize {
         self.groups[0].iter().map(|station| station.lane.memory_bytes()).sum()
     }
@@ -342,7 +340,7 @@ fn split(flows: std::ops::Range<u32>, lanes: usize) -> Vec<Vec<u32>> {
     split
 }
 
-/// Measures connection tracking: about two minutes, or some seconds if quick.
+/// Measures connection tracking in about two minutes, or some seconds if quick.
 ///
 /// # Errors
 /// [`Error`] when a packet was not tracked as it should have been or a thread

@@ -12,19 +12,19 @@ use crate::measure::{Findings, least_share, rates, ratios};
 use crate::table::{Cell, Table};
 use crate::{Machine, Options, Spread};
 
-/// The result. The JSON object has the medians under the keys of the contract, and
-/// everything with its spread under `variants`.
+/// The result. The JSON object has the medians under the agreed keys, and everything with its
+/// spread under `variants`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     schema: u32,
     benchmark: &'static str,
-    /// Where it was measured.
+    /// The machine that was measured.
     pub machine: Machine,
-    /// A run that only shows that everything works.
+    /// True for a run that only shows that everything works.
     pub quick: bool,
-    /// What a second is in these figures.
+    /// The meaning of a second in these figures.
     pub clock: &'static str,
-    /// The least part of a CPU that a measured thread had; 1 on a quiet machine.
+    /// The smallest part of a CPU that a measured thread had; 1 on a quiet machine.
     pub cpu_share: f64,
     /// Flows of each population.
     pub flows: BTreeMap<&'static str, u32>,
@@ -32,22 +32,22 @@ pub struct Report {
     pub established_mpps: BTreeMap<&'static str, f64>,
     /// Connections opened and deleted, per second, one worker.
     pub new_delete_per_s: BTreeMap<&'static str, f64>,
-    /// Memory of index, entries and timers over live connections, largest population.
+    /// Memory of index, entries and timers for each live connection, bytes, at the largest
+    /// population.
     pub bytes_per_connection: f64,
-    /// Two workers over one, each with its own buckets: the lower of the two figures
-    /// in `scaling`. `None` on a machine with one CPU.
+    /// Two workers over one, each with its own buckets: the lower figure of `scaling`. `None` on a
+    /// machine with one CPU.
     pub scaling_2_workers: Option<f64>,
-    /// The same with spread, for packets of established flows and for new and
-    /// deleted connections; and what this machine gives to two threads that share
-    /// nothing and look nothing up, which can not be exceeded: two CPUs may be two
-    /// threads of one core.
+    /// The same with spread, for packets of established flows and for new and deleted connections.
+    /// A third entry is the gain of two threads that share nothing and look nothing up. It can not
+    /// be exceeded, because two CPUs may be two threads of one core.
     pub scaling: BTreeMap<&'static str, Spread>,
-    /// Packets that belong to no window, told so per second, one worker.
+    /// Packets outside every window that one worker refuses per second.
     pub invalid_per_s: f64,
-    /// The longest that a batch took while the tables grew, microseconds of CPU time; the
-    /// tables alone, without a gateway.
+    /// CPU time of the longest batch while the tables grew, in microseconds. Only the tables grow,
+    /// without a gateway.
     pub resize_worst_stall_us: f64,
-    /// More of growth, and of operators' requests.
+    /// Other figures of growth, and of operators' requests.
     pub growth: Growth,
     /// Growth and shrinking of a running gateway, by number of workers.
     pub resize_live: BTreeMap<&'static str, LiveResize>,
@@ -58,7 +58,7 @@ pub struct Report {
     pub variants: Vec<Row>,
 }
 
-/// What a design came to.
+/// The figures of a design.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Name of the design.
@@ -75,9 +75,9 @@ pub struct Row {
 
 /// The gateway's own design.
 pub(super) const OURS: &str = "buckets";
-/// The least that has to be done.
+/// The bound that the memory system sets.
 pub(super) const BOUND: &str = "(what memory allows)";
-/// Makes packets, does nothing with them.
+/// Makes packets and does nothing with them.
 pub(super) const MAKING: &str = "(making packets)";
 
 impl Report {
@@ -229,7 +229,7 @@ impl fmt::Display for Report {
         let title = "connections opened in a SYN flood, table full, M/s";
         let flooded = |row: &Row, _: &str| row.flooded_per_s;
         writeln!(f, "{}", self.table(title, &["rate"], flooded, 1e-6))?;
-        writeln!(f, "packets told invalid: {:.2} M/s", self.invalid_per_s * 1e-6)?;
+        writeln!(f, "invalid packets: {:.2} M/s", self.invalid_per_s * 1e-6)?;
         let Growth { from, to, worst_stall_us, median_us, .. } = self.growth;
         write!(
             f,

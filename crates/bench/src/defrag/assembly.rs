@@ -1,4 +1,4 @@
-//! Reassembly when nothing is missing: what one worker can do.
+//! Reassembly when nothing is missing: the capacity of one worker.
 
 use flow::Timestamp;
 use netio::clock;
@@ -11,9 +11,9 @@ use super::shape::{Shape, read};
 use crate::measure::Work;
 use crate::traffic::Random;
 
-/// Fragments that are taken in in one go, as a worker does.
+/// Fragments of a batch, as in a worker.
 pub const BATCH: usize = 64;
-/// Different orders that follow each other before the first comes again.
+/// Number of different orders before the first comes again.
 const ORDERS: usize = 64;
 /// The first source address.
 const SOURCE: u32 = 0xc612_0000;
@@ -38,7 +38,7 @@ pub struct Assembly {
     datagrams: usize,
     owned: Owned,
     id: u16,
-    /// Only makes the frames and gives them back.
+    /// True to make the frames only and give them back.
     idle: bool,
     frames: Vec<Frame>,
     pieces: Vec<Piece>,
@@ -52,7 +52,7 @@ struct Place {
 }
 
 impl Assembly {
-    /// Bursts of so many datagrams.
+    /// Bursts of `datagrams` datagrams.
     pub fn new(owned: Owned, shape: Shape, datagrams: usize, order: Order) -> Self {
         let mut random = Random(3);
         let orders = if order == Order::Sequential { 1 } else { ORDERS };
@@ -70,8 +70,8 @@ impl Assembly {
         }
     }
 
-    /// Does not reassemble any longer: the price of the frames, which is part of
-    /// every other figure.
+    /// Stops reassembling: the rest is the price of the frames, which is part of every other
+    /// figure.
     pub fn idle(mut self) -> Self {
         self.idle = true;
         self
@@ -99,7 +99,7 @@ impl Assembly {
                 let index = usize::from(place.piece);
                 let source = SOURCE + u32::from(place.datagram);
                 frames.push(owned.pool().take(shape.frame_length(index)));
-                // Where they lie: handed from one to the next, each step would copy them.
+                // The frame is written in place, because each move would copy it.
                 if let Some(frame) = frames.last_mut() {
                     shape.write(index, source, *id, frame.bytes_mut());
                     owned.pool().compact(frame);

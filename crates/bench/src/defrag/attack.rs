@@ -1,4 +1,4 @@
-//! What an attacker sends to use up a reassembler's memory, time or trust.
+//! Attacks on a reassembler's memory, time or trust.
 
 use flow::HashKey;
 use serde::Serialize;
@@ -9,28 +9,28 @@ use super::honest::{self, RECEIVER};
 use super::shape::PIECE;
 use crate::traffic::Random;
 
-/// Where the attacker's own datagrams come from: 256 hosts from here on.
+/// The first of 256 sources of the attacker's own datagrams.
 const ATTACKERS: u32 = 0xc000_0200;
 /// Pieces of a 65507-byte datagram, of which one is held back.
 const WHOLE: u64 = 45;
 /// Pieces of 8 bytes in the largest datagram.
 const TINY: u64 = 8189;
-/// Datagrams that are dripped into in turns.
+/// Datagrams that get a few bytes each in turns.
 const DRIPPED: u64 = 4096;
 /// Datagrams whose keys collide in the hash that the attacker knows.
 const COLLIDING: usize = 4096;
-/// Bits of the hash in which they do.
+/// The bits of the hash that are equal for them.
 const COLLISION_MASK: u64 = 0x3ff;
 
-/// A way to attack.
+/// An attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attack {
-    /// First pieces of datagrams of which nothing else follows.
+    /// First pieces of datagrams without the rest.
     FirstOnly,
-    /// Last pieces alone.
+    /// Last pieces without the rest.
     LastOnly,
-    /// Pieces from anywhere in the middle, each of another datagram.
+    /// Pieces from the middle, each of another datagram.
     Middles,
     /// Datagrams in 8189 pieces of 8 bytes, in any order, without end.
     EightBytes,
@@ -49,7 +49,7 @@ pub enum Attack {
     HashCollisions,
     /// Pieces from any source.
     SpoofedSources,
-    /// Two pieces that fit of each datagram, so that it looks like progress.
+    /// Two pieces of each datagram that fit, so that it seems to make progress.
     TwoPieces,
     /// IPv6 fragments behind long chains of extension headers, and first fragments
     /// whose chain is not complete.
@@ -59,7 +59,7 @@ pub enum Attack {
 }
 
 impl Attack {
-    /// All of them.
+    /// All attacks.
     pub const ALL: [Self; 14] = [
         Self::FirstOnly,
         Self::LastOnly,
@@ -103,16 +103,16 @@ pub struct Flood {
     attack: Attack,
     random: Random,
     sent: u64,
-    /// Sources and identifications that collide, for that attack.
+    /// Sources and identifications that collide, for [`Attack::HashCollisions`].
     colliding: Vec<(u32, u16)>,
     payload: [u8; PIECE],
 }
 
 impl Flood {
-    /// From the first packet on; the same for every run.
+    /// The attack from its first packet on; the same in every run.
     pub fn new(attack: Attack) -> Self {
         let mut payload = [0xa5; PIECE];
-        // A UDP header that says no more than its first fragment must.
+        // A UDP header whose length is no more than a first fragment needs.
         payload[..8].copy_from_slice(&[0x14, 0xe9, 0x14, 0xe9, 0x11, 0x48, 0, 0]);
         let colliding = if attack == Attack::HashCollisions { colliding() } else { Vec::new() };
         Self { attack, random: Random(attack as u64 + 17), sent: 0, colliding, payload }
@@ -122,7 +122,7 @@ impl Flood {
     pub fn write(&mut self, out: &mut Vec<u8>) {
         let number = self.sent;
         self.sent += 1;
-        // A number that belongs to a datagram of the attacker, whatever the order.
+        // A source and identification of the attacker, whatever the order.
         let own = |datagram: u64| {
             let mixed = Random(datagram).next();
             (ATTACKERS + (mixed >> 32 & 0xff) as u32, mixed as u16)
@@ -191,9 +191,9 @@ impl Flood {
         builder.fragment(protocol::UDP, offset, more, &self.payload[..length], out);
     }
 
-    /// Six headers of destination options (RFC 8200 section 4.6) of 8 bytes each,
-    /// the fragment header, and in every other packet a first fragment that ends
-    /// within a second chain (forbidden by RFC 7112).
+    /// A packet with six headers of destination options (RFC 8200 section 4.6) of 8 bytes each, and
+    /// the fragment header. Every other packet is a first fragment that ends within a second chain
+    /// (forbidden by RFC 7112).
     fn chain(&mut self, number: u64, out: &mut Vec<u8>) {
         const OPTIONS: u8 = 60;
         const FRAGMENT: u8 = 44;
@@ -222,7 +222,7 @@ impl Flood {
     }
 }
 
-/// Datagrams that an attacker finds who takes the hash to have no key.
+/// Datagrams with equal hashes that an attacker finds if the hash has no secret.
 fn colliding() -> Vec<(u32, u16)> {
     let shape = super::shape::Shape::new(PIECE * 2, PIECE);
     let known = HashKey(0, 0);

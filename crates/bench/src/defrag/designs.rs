@@ -1,4 +1,4 @@
-//! What each worker does with the fragments of the overload.
+//! The work of each worker on the fragments of the overload.
 
 use ::defrag::{Buffer, Context, Memory, Outcome, Piece, Pools, Reassembler, Settings};
 use flow::{DefragCounters, HashKey, Timestamp};
@@ -9,12 +9,12 @@ use crate::Error;
 
 /// The key of every hash.
 pub const SECRET: HashKey = HashKey(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
-/// Bucket of every datagram: nothing moves here.
+/// Bucket of every datagram, because nothing moves here.
 const BUCKET: u16 = 0;
-/// Datagrams that are looked at for their timeouts in one go, as a worker does.
+/// Datagrams that one call checks for their timeouts, as in a worker.
 const EXPIRE_BUDGET: usize = 64;
 
-/// What one worker has of a design.
+/// One worker's part of a design.
 pub trait Lane: Send {
     /// Takes fragments in and returns the payload of the datagrams that they
     /// completed, bytes behind the IP header.
@@ -25,14 +25,14 @@ pub trait Lane: Send {
         0
     }
 
-    /// Most bytes that the frames in waiting have occupied, where it is known.
+    /// The largest number of bytes that waiting frames have occupied, if the design knows it.
     fn peak(&self) -> u64 {
         0
     }
 }
 
 impl Pool {
-    /// A frame that could have brought this piece.
+    /// A frame as long as one that brings this piece.
     pub fn frame_of(&mut self, piece: &Piece) -> Frame {
         self.take(HEADERS + usize::from(piece.length))
     }
@@ -46,17 +46,17 @@ pub struct Owned {
     counters: DefragCounters,
     pool: Pool,
     complete: Vec<Frame>,
-    /// Frames that were given up in the batch at hand.
+    /// Frames of the current batch that were given up.
     refused: Vec<Frame>,
-    /// Of the batch at hand.
+    /// Frames of the current batch.
     frames: Vec<Frame>,
-    /// Bytes that the frames in waiting occupy, counted here and not by what is
-    /// measured, and the most after any batch.
+    /// Bytes that waiting frames occupy, and the most after any batch. The benchmark counts them
+    /// itself.
     held: u64,
     peak: u64,
 }
 
-/// What became of a batch of fragments.
+/// The result of a batch of fragments.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
     /// Datagrams completed.
@@ -65,7 +65,7 @@ pub struct Taken {
     pub bytes: u64,
 }
 
-/// Settings with so many bytes for each family.
+/// Settings with these limits for each family, in bytes.
 pub fn settings(high: u64, low: u64) -> Result<Settings, Error> {
     let mut settings = Settings::default();
     for (name, value) in [
@@ -82,7 +82,7 @@ pub fn settings(high: u64, low: u64) -> Result<Settings, Error> {
 }
 
 impl Owned {
-    /// One of so many workers that share the memory of `pools`.
+    /// One of `workers` workers that share the memory of `pools`.
     pub fn new(pools: &Pools, workers: usize, settings: &Settings) -> Self {
         Self {
             reassembler: Reassembler::new(SECRET),
@@ -98,14 +98,13 @@ impl Owned {
         }
     }
 
-    /// Free buffers.
+    /// The free buffers.
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.pool
     }
 
-    /// Reassembles a batch: one piece after the other, and what is due. The frames are
-    /// drained; those of a datagram that is complete go to `deliver` in order, and then back
-    /// to the pool.
+    /// Reassembles a batch, piece by piece, and expires datagrams that are due. Drains the frames.
+    /// Frames of a complete datagram go to `deliver` in order, and then back to the pool.
     #[inline]
     pub fn reassemble(
         &mut self,

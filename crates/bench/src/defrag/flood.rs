@@ -1,14 +1,13 @@
 //! Honest datagrams under attack, in the time of a model.
 //!
-//! Twelve honest senders, four of each size, send 100,000 fragments a second in all,
-//! a third of them of each size; the fragments of a datagram come as fast as a link
-//! of 1 Gbit/s brings them. The flood comes on top: at a share of 90 % there are nine
-//! of its fragments for each honest one. Nothing is lost on the way, and the
-//! reassembler is never too slow, so that what does not come out was given up by it:
-//! goodput is bytes delivered over bytes sent, of the datagrams that began during
-//! the flood, and its ratio is that over the same without a flood.
+//! Twelve honest senders, four of each size, send 100,000 fragments a second in all, a third of
+//! them of each size. The fragments of a datagram follow each other as fast as a link of 1 Gbit/s
+//! brings them. The flood comes on top: at a share of 90 % it has nine fragments for each honest
+//! one. Nothing is lost on the way, and the reassembler is never too slow. So it has given up every
+//! datagram that does not come out. Goodput is bytes delivered over bytes sent, of the datagrams
+//! that began during the flood. The goodput ratio divides it by the goodput without a flood.
 //!
-//! Every frame is written, dissected and verified byte by byte when it comes out.
+//! The model writes and dissects every frame, and verifies it byte by byte when it comes out.
 
 use flow::Timestamp;
 use serde::Serialize;
@@ -22,21 +21,21 @@ use super::frame::Frame;
 use super::honest::{Received, SIZES, Sender, receive};
 use crate::{Error, Options};
 
-/// Memory, bytes, and how much of it datagrams in progress may hold.
+/// Limit of memory, in bytes; `LOW` is the part that datagrams in progress may hold.
 pub const CAP: u64 = 64 << 20;
 pub const LOW: u64 = CAP / 4 * 3;
 /// Honest fragments per second, all senders together.
 const HONEST_PER_S: u64 = 100_000;
-/// Between two fragments of a datagram, nanoseconds: 1500 bytes at 1 Gbit/s.
+/// Time between two fragments of a datagram, in nanoseconds: 1500 bytes at 1 Gbit/s.
 const PACE: u64 = 12_000;
 /// Shares of the flood in all fragments, percent.
 pub const SHARES: [u64; 3] = [50, 90, 99];
-/// One window in which goodput is looked at after the flood, nanoseconds.
+/// Length of the windows in which goodput is measured after the flood, in nanoseconds.
 const WINDOW: u64 = 10_000_000;
-/// Goodput counts as recovered at this part of what it is without a flood.
+/// Goodput counts as recovered at this part of the goodput without a flood.
 const RECOVERED: f64 = 0.95;
 
-/// Lengths of the parts of a run, nanoseconds.
+/// Lengths of the parts of a run, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     before: u64,
@@ -45,8 +44,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// A flood that fills the memory two times at 50 % and a dozen times at 90 %;
-    /// a tenth of that if quick.
+    /// A flood that fills the memory two times at 50 % and a dozen times at 90 %; a tenth of that
+    /// if quick.
     fn of(options: Options, share: u64) -> Self {
         let unit = if options.quick { 100_000 } else { 1_000_000 };
         let flood = match share {
@@ -58,29 +57,29 @@ impl Plan {
     }
 }
 
-/// What an attack at one share came to.
+/// The result of an attack at one share.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The attack.
     pub attack: Attack,
     /// Part of the flood in all fragments, percent.
     pub share: u64,
-    /// Goodput over that without a flood, all sizes together.
+    /// Goodput over the goodput without a flood, all sizes together.
     pub goodput_ratio: f64,
     /// The same by size of the datagrams, in the order of [`SIZES`].
     pub by_size: [f64; SIZES.len()],
-    /// From the end of the flood until goodput was back for good, milliseconds of the
+    /// Time from the end of the flood until goodput was back for good, in milliseconds of the
     /// model; 0 if it never fell.
     pub recovery_ms: f64,
-    /// Most memory that frames in waiting occupied, bytes.
+    /// The largest memory that waiting frames occupied, in bytes.
     pub peak_bytes: u64,
-    /// Datagrams that a receiver would have taken and that were not what was sent.
+    /// Wrong datagrams that a receiver would have accepted.
     pub corrupt: u64,
     /// Datagrams with forged content that a receiver's UDP checksum refuses.
     pub refused: u64,
 }
 
-/// Datagrams sent and delivered, bytes.
+/// Datagrams sent and delivered, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     sent: [u64; SIZES.len()],
@@ -98,14 +97,14 @@ impl Tally {
     }
 }
 
-/// A sender and its clock, nanoseconds.
+/// A sender and its clock, in nanoseconds.
 struct Timed {
     sender: Sender,
-    /// When its next fragment arrives.
+    /// The time at which its next fragment arrives.
     due: u64,
-    /// When its datagram at hand began.
+    /// The time at which its current datagram began.
     began: u64,
-    /// From the beginning of a datagram to that of the next.
+    /// Time between the beginnings of two datagrams.
     interval: u64,
     /// Fragments that it has sent.
     sent: u64,
@@ -118,7 +117,7 @@ impl Timed {
         let count = senders.len() as u64;
         let timed = |(sender, number): (Sender, u64)| {
             let interval = 1_000_000_000 * sender.pieces() as u64 / each;
-            // Not all at once.
+            // The senders do not begin all at once.
             let due = interval * number / count;
             Self { sender, due, began: due, interval, sent: 0 }
         };
@@ -139,16 +138,16 @@ impl Timed {
     }
 }
 
-/// What a sender sends.
+/// A fragment of an honest sender.
 struct Fragment {
     frame: Vec<u8>,
-    /// Which of its datagrams.
+    /// Number of its datagram.
     datagram: u64,
-    /// Which piece of it.
+    /// Number of the piece in it.
     index: u64,
 }
 
-/// What receivers have seen.
+/// The observations of the receivers.
 #[derive(Debug)]
 struct Audit {
     plan: Plan,
@@ -171,7 +170,7 @@ impl Audit {
         }
     }
 
-    /// The account of a datagram that began at this time, if it is of interest.
+    /// The tally for a datagram that began at this time; `None` if it does not count.
     fn account(&mut self, began: u64) -> Option<&mut Tally> {
         let Plan { before, flood, .. } = self.plan;
         match began.checked_sub(before)?.checked_sub(flood) {
@@ -187,7 +186,7 @@ impl Audit {
             Received::Refused => self.refused += 1,
             Received::Corrupt => self.corrupt += 1,
             Received::Intact { sender } => {
-                // Nothing is late: it is the datagram that its sender has just sent.
+                // Nothing is late, so this is the datagram that its sender has just sent.
                 let Timed { sender, began, .. } = &senders[sender];
                 let size = sender.size();
                 if let Some(tally) = self.account(*began) {
@@ -197,7 +196,7 @@ impl Audit {
         }
     }
 
-    /// Milliseconds until goodput is `normal` again in all windows that follow.
+    /// Milliseconds until goodput is `normal` in all windows that follow.
     fn recovery_ms(&self, normal: f64) -> f64 {
         let low = |tally: &Tally| tally.ratio() < RECOVERED * normal;
         let windows = self.after.iter().rposition(low).map_or(0, |last| last + 1);
@@ -213,14 +212,15 @@ struct Model {
 }
 
 impl Model {
-    /// With senders that count in these bits of their identifications.
+    /// A model whose senders count in these bits of their identifications.
     fn new(plan: Plan, ids: u16) -> Result<Self, Error> {
         let settings = settings(CAP, LOW)?;
         let owned = Owned::new(&Pools::new(&settings), 1, &settings);
         Ok(Self { owned, senders: Timed::all(ids), audit: Audit::new(plan) })
     }
 
-    /// Lets time pass. Every `lose`th datagram of a sender loses its second fragment.
+    /// Lets time pass. Every datagram of a sender whose number is a multiple of `lose` loses its
+    /// second fragment.
     fn run(&mut self, flood: Option<(Attack, u64)>, lose: Option<u64>) {
         let Plan { before, flood: lasts, after } = self.audit.plan;
         let mut flood =
@@ -260,7 +260,7 @@ impl Model {
         }
     }
 
-    /// One frame arrives.
+    /// Handles a frame that arrives.
     fn take(&mut self, bytes: &[u8], at: u64) {
         let found = dissect(bytes).ok().and_then(|found| found.network);
         let piece = found.and_then(|network| Piece::of(&network, Realm::default()));
@@ -274,7 +274,7 @@ impl Model {
         owned.reassemble(&[piece], std::iter::once(frame), Timestamp::from_nanos(at), deliver);
     }
 
-    /// Fails if what must never happen has happened.
+    /// Fails if a damaged datagram came out or too much memory was held.
     fn check(&self, what: &str, forged: bool) -> Result<(), Error> {
         let Audit { corrupt, refused, .. } = &self.audit;
         let peak = self.owned.peak();
@@ -289,21 +289,21 @@ impl Model {
     }
 }
 
-/// Goodput when identifications come round soon and fragments are lost.
+/// Goodput when identifications repeat soon and fragments are lost.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Wrap {
-    /// Datagrams of which nothing was lost that were delivered, part of all.
+    /// The part of the complete datagrams that was delivered.
     pub goodput_ratio: f64,
-    /// Datagrams that were put together of pieces of several.
+    /// Datagrams that were put together from pieces of several.
     pub mixed: u64,
 }
 
-/// What all attacks came to.
+/// The results of all attacks.
 #[derive(Debug)]
 pub struct Floods {
     /// Every attack at every share.
     pub outcomes: Vec<Outcome>,
-    /// Without an attack, with identifications that wrap.
+    /// The result with identifications that wrap, without an attack.
     pub wrap: Wrap,
 }
 
@@ -344,8 +344,8 @@ fn outcome(attack: Attack, share: u64, model: &Model, calm: &Audit) -> Outcome {
     }
 }
 
-/// Senders that come back to an identification after 64 datagrams, of which every
-/// seventh has lost a fragment: its other ones still wait when it comes round.
+/// Senders that use an identification again after 64 datagrams. Every seventh datagram loses a
+/// fragment: its other fragments still wait when the identification comes again.
 fn wrap(plan: Plan) -> Result<Wrap, Error> {
     const IDS: u16 = 0x3f;
     const LOSE: u64 = 7;

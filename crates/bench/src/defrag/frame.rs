@@ -1,9 +1,9 @@
-//! What a reassembler holds: frames in buffers of the gateway's pool.
+//! Frames that a reassembler holds, in buffers of the gateway's pool.
 
 use ::defrag::Buffer;
 use netio::FramePool;
 
-/// A frame that may be held.
+/// A frame that a reassembler may hold.
 #[derive(Debug, Default)]
 pub struct Frame(netio::Frame);
 
@@ -19,7 +19,7 @@ impl Frame {
         self.0.bytes()
     }
 
-    /// The bytes, to be written.
+    /// The bytes, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.0.bytes_mut()
     }
@@ -30,20 +30,20 @@ impl Frame {
 pub struct Pool(FramePool);
 
 impl Pool {
-    /// A pool that keeps at most so many free buffers.
+    /// A pool that keeps at most `limit` free buffers.
     pub fn new(limit: usize) -> Self {
         Self(FramePool::new(limit, 0))
     }
 
-    /// A frame as it is received, of the length of one of a 1500-byte link at most,
-    /// whose content is whatever was there.
+    /// A frame as it is received, at most as long as one of a 1500-byte link. Its content is not
+    /// defined.
     #[inline]
     pub fn take(&mut self, length: usize) -> Frame {
         Frame(self.0.take(length).unwrap_or_default())
     }
 
-    /// Moves a short frame to a buffer of its size, as a worker does before it is
-    /// held.
+    /// Moves a short frame to a buffer of its size, as a worker does before the reassembler holds
+    /// it.
     #[inline]
     pub fn compact(&mut self, frame: &mut Frame) {
         self.0.compact(&mut frame.0);

@@ -1,6 +1,6 @@
-//! The designs of 2012: a table that all workers share, evicted from the end of an
-//! LRU list when its memory is over the high threshold, until it is below the low
-//! one, whatever the datagrams lack.
+//! The designs of 2012: a table that all workers share. When its memory is over the high threshold,
+//! datagrams are evicted from the end of an LRU list until it is below the low one, however
+//! complete they are.
 //!
 //! They have no timers, no limit of pieces and no protection against wrapped
 //! identifications, which is in their favour.
@@ -17,11 +17,11 @@ use super::frame::{Frame, Pool};
 use super::{HIGH, LOW};
 use crate::spin::Spin;
 
-/// Memory of a datagram in progress beside its frames, bytes.
+/// Memory of a datagram in progress beside its frames, in bytes.
 const QUEUE: u64 = 192;
 
-/// Hashes are keyed and 64 bits long: they stand for the datagram, and one that
-/// meets another key counts as damaged.
+/// A hash of 64 bits, made with a key, stands for its datagram. A datagram that meets another key
+/// under its hash counts as damaged.
 #[derive(Default)]
 struct Identity(u64);
 
@@ -55,7 +55,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Adds a piece; true if it was the last that lacked.
+    /// Adds a piece; true if it was the last missing one.
     fn add(&mut self, piece: &Piece, frame: Frame) -> bool {
         let after = |&(offset, _): &(u16, Frame)| offset > piece.offset;
         let place = match self.pieces.last() {
@@ -71,14 +71,14 @@ impl Queue {
     }
 }
 
-/// Memory in use, and who was used when.
+/// Memory in use, and the order of use.
 #[derive(Default)]
 struct Books {
     memory: u64,
     recent: Recent,
 }
 
-/// What became of a piece.
+/// The result of adding a piece.
 enum Added {
     Held,
     Complete(Queue),
@@ -130,7 +130,7 @@ impl Books {
         self.recent.remove(queue.node);
     }
 
-    /// The datagram to evict next, if there is something to evict.
+    /// The datagram to evict next; `None` if memory is below `limit`.
     fn victim(&self, limit: u64) -> Option<u64> {
         if self.memory > limit { self.recent.oldest() } else { None }
     }
@@ -205,7 +205,7 @@ impl Recent {
     }
 }
 
-/// What each worker of these designs has for itself.
+/// One worker's own part of these designs.
 struct Desk {
     pool: Pool,
     spare: Vec<Vec<(u16, Frame)>>,
@@ -218,8 +218,7 @@ impl Desk {
         Self { pool: Pool::new(1 << 16), spare: Vec::new(), evicted: Vec::new(), damaged: 0 }
     }
 
-    /// Takes back what is no longer held, outside of every lock. Returns bytes of
-    /// the datagram if there is one complete.
+    /// Recycles memory outside of every lock. Returns the bytes of the datagram if one is complete.
     fn settle(&mut self, added: Added) -> u64 {
         for queue in std::mem::take(&mut self.evicted) {
             self.recycle(queue);
@@ -253,7 +252,7 @@ pub struct Central {
 }
 
 impl Central {
-    /// For so many workers.
+    /// The lanes of this many workers.
     pub fn lanes(lanes: usize) -> Vec<Self> {
         let shared = Arc::new(Spin::new(<(Table, Books)>::default()));
         (0..lanes).map(|_| Self { shared: shared.clone(), desk: Desk::new() }).collect()
@@ -290,11 +289,11 @@ impl Lane for Central {
     }
 }
 
-/// A counter and an LRU list for each worker, which has its share of the memory;
-/// a table in stripes with a lock each. One stripe is the table with one lock.
+/// A counter and an LRU list for each worker, which has its share of the memory, and a table in
+/// stripes with a lock each. One stripe is the table with one lock.
 ///
-/// The interface brings all fragments of a sender to the same worker, so that a
-/// worker finds in its list only what it has itself put into the table.
+/// The interface brings all fragments of a sender to one worker. So a worker's list has only
+/// datagrams that the worker itself has put into the table.
 pub struct PerWorker {
     stripes: Arc<[Stripe]>,
     books: Books,
@@ -303,12 +302,12 @@ pub struct PerWorker {
     low: u64,
 }
 
-/// On cache lines of its own: two, because processors fetch lines in pairs.
+/// A stripe has two cache lines of its own, because processors fetch lines in pairs.
 #[repr(align(128))]
 struct Stripe(Spin<Table>);
 
 impl PerWorker {
-    /// For so many workers.
+    /// The lanes of this many workers.
     pub fn lanes(stripes: usize, lanes: usize) -> Vec<Self> {
         let stripes: Arc<[_]> = (0..stripes).map(|_| Stripe(Spin::new(Table::default()))).collect();
         let lane = |_| Self {

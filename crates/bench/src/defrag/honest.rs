@@ -1,4 +1,4 @@
-//! Senders whose datagrams say whether they have come through intact.
+//! Senders whose datagrams show whether they arrive intact.
 
 use wire::build::PacketBuilder;
 use wire::checksum::Sum;
@@ -7,12 +7,12 @@ use wire::protocol;
 use super::shape::{HEADERS, PIECE, UDP_HEADER};
 use crate::traffic::Random;
 
-/// Where everything goes.
+/// Destination of all datagrams.
 pub const RECEIVER: [u8; 4] = [198, 19, 0, 1];
 /// The first sender's address.
 const FIRST: u32 = 0xc612_0001;
-/// Payloads behind the UDP header, bytes: the largest datagram, three full pieces,
-/// and one piece and a bit.
+/// Payloads behind the UDP header, in bytes: the largest datagram, three full pieces, and a little
+/// more than one piece.
 pub const SIZES: [usize; 3] = [65_507, 4416, 1800];
 /// Senders of each size.
 pub const SENDERS_PER_SIZE: usize = 4;
@@ -31,15 +31,15 @@ pub struct Sender {
     address: u32,
     size: usize,
     id: u16,
-    /// The bits of its identification that change.
+    /// The bits of its identification that count.
     ids: u16,
     sequence: u64,
     frames: std::vec::IntoIter<Vec<u8>>,
 }
 
 impl Sender {
-    /// All senders, each of which counts in these bits of its identifications:
-    /// all of them, or the lower ones to have them come round soon.
+    /// All senders. Each counts in these bits of its identifications: in all, or in the lower ones
+    /// so that they repeat soon.
     pub fn all(ids: u16) -> Vec<Self> {
         let sender = |(number, address): (usize, u32)| Self {
             address,
@@ -107,24 +107,25 @@ fn digest(bytes: &[u8]) -> u64 {
     rest.iter().fold(sum, |sum, &byte| step(sum, byte.into()))
 }
 
-/// What a receiver makes of a datagram.
+/// A receiver's result for a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// As the sender with this number of [`addresses`] sent it.
+    /// The datagram is as the sender with this number of [`addresses`] sent it.
     Intact {
-        /// Which sender.
+        /// The sender.
         sender: usize,
     },
-    /// Not of a sender.
+    /// The datagram is not of a sender.
     Foreign,
-    /// Under a sender's address, not what it sent, and the UDP checksum says so:
-    /// any stack drops it.
+    /// The datagram has a sender's address and wrong content, and the UDP checksum shows it: any
+    /// stack drops it.
     Refused,
-    /// The same, and the UDP checksum does not tell.
+    /// The datagram has a sender's address and wrong content, and the UDP checksum does not show
+    /// it.
     Corrupt,
 }
 
-/// Looks at the fragments of a datagram that was completed, in order.
+/// Checks the fragments of a completed datagram, in order.
 pub fn receive<'a>(frames: impl Iterator<Item = &'a [u8]>, datagram: &mut Vec<u8>) -> Received {
     datagram.clear();
     let mut source = 0;

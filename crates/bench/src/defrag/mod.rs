@@ -1,48 +1,43 @@
-//! Reassembly: beside the designs of 2012 under overload, with nothing missing, and
-//! under attack.
+//! Reassembly: beside the designs of 2012 under overload, with nothing missing, and under attack.
 //!
 //! # Overload
 //!
-//! In 2012 netperf senders filled links of 10 Gbit/s with UDP datagrams of 65507 and of
-//! 4416 bytes, with flow control off, and the receiver had memory for fewer datagrams
-//! than were under way at once. What became of that was decided by two things: who is
-//! evicted, and who waits for whose lock. Both are made again here, so that a run can
-//! be repeated:
+//! In 2012 netperf senders filled links of 10 Gbit/s with UDP datagrams of 65507 and of 4416 bytes,
+//! with flow control off. The receiver had memory for fewer datagrams than were on their way at
+//! once. Two things decided the result: the choice of the datagram to evict, and the locks that
+//! workers wait for. Both are rebuilt here, so that a run can be repeated:
 //!
-//! - 128 senders send one datagram after the other, and each is somewhere in the middle
-//!   of one when it begins. Their fragments come through a switch: every round has one
-//!   of each sender, in one of 16 orders. So it takes 45 rounds for a datagram of 65507
-//!   bytes to arrive, and half of it is there on average: 6 MB in 2048-byte buffers,
-//!   where the limit is 4 MiB and eviction goes down to 3 MiB (the kernel's since
-//!   2012). Datagrams of 4416 bytes need much less at a time.
-//! - In every 3200 fragments 16 in a row are lost, as a receive ring loses them when it
-//!   is full for a moment. Datagrams that lack a fragment stay until they are evicted,
-//!   so that memory is full with both sizes. The losses are the same for every design
-//!   and do not depend on how fast it is.
-//! - The clock that the designs see is that of the link, 1.23 us for each fragment. It
-//!   decides on nothing but timeouts, which do not come into it.
-//! - Fragments come as fast as a worker takes them, as if the link were never the limit.
-//!   *Offered* is what was sent in that time, lost fragments included, and *goodput*
-//!   is the payload of the datagrams that were completed. Their ratio is that of
-//!   eviction, and the offered rate is that of the locks.
+//! - 128 senders send one datagram after the other, and each begins somewhere in the middle of one.
+//!   Their fragments come through a switch: every round has one fragment of each sender, in one of
+//!   16 orders. So a datagram of 65507 bytes takes 45 rounds to arrive, and half of it is there on
+//!   average: 6 MB in 2048-byte buffers. The limit is 4 MiB, and eviction goes down to 3 MiB (the
+//!   kernel's limits since 2012). Datagrams of 4416 bytes need much less at a time.
+//! - In every 3200 fragments 16 in a row are lost, as a receive ring loses them when it is full for
+//!   a moment. Datagrams that lack a fragment stay until they are evicted, so memory is full with
+//!   both sizes. The losses are the same for every design and do not depend on its speed.
+//! - The designs see the clock of the link, 1.23 us for each fragment. It decides only on timeouts,
+//!   which do not occur.
+//! - Fragments come as fast as a worker takes them, as if the link were never the limit. *Offered*
+//!   is the payload sent in that time, lost fragments included. *Goodput* is the payload of the
+//!   datagrams that were completed. Their ratio shows the eviction, and the offered rate shows the
+//!   locks.
 //!
-//! With two workers each has half of the senders, so that in all designs the fragments of
-//! a datagram come to one worker, as they do from an interface that hashes addresses;
-//! what the gateway's steering costs is part of `stateway bench steer`. Neither link
-//! is ever more than 512 fragments ahead of the other. No design touches payload: frames
-//! are kept as they came.
+//! With two workers each has half of the senders. So in all designs the fragments of a datagram
+//! come to one worker, as from an interface that hashes addresses. The cost of the gateway's
+//! steering is part of `stateway bench steer`. Neither link is ever more than 512 fragments ahead
+//! of the other. No design touches payload: frames are kept as they came.
 //!
 //! # Nothing missing
 //!
-//! One worker, 32 datagrams at a time of 32 sources, from its first piece to its last,
-//! one after the other; each with its pieces in any order; or all of their pieces in any
-//! order. Part of every figure is to take a buffer, to write the headers into it, to read
-//! them again (no more than a library does that is told where the header is), and
-//! to give the buffers back; all that without reassembly is shown by itself. Pieces are
-//! taken in 64 at a time: hash, two stages of prefetch, one after the other, timers.
+//! One worker gets datagrams of 32 sources, 32 at a time: one after the other, each from its first
+//! piece to its last; each with its pieces in any order; or all pieces in any order. Part of every
+//! figure is to take a buffer, to write the headers into it, to read them again (no more than a
+//! library that is told the header's place), and to give the buffers back. The cost of this without
+//! reassembly is shown by itself. A batch has 64 pieces: hash, two stages of prefetch, one piece
+//! after the other, timers.
 //!
-//! What a piece costs when its datagram has thousands is measured with pieces of 8 bytes
-//! in any order, in nanoseconds: virtual machines have no counter of instructions.
+//! The cost of a piece of a datagram with thousands is measured with pieces of 8 bytes in any
+//! order, in nanoseconds, because virtual machines have no counter of instructions.
 //!
 //! # Attack
 //!
@@ -69,16 +64,16 @@ use crate::{Error, Options};
 
 /// Name of the benchmark.
 const NAME: &str = "defrag";
-/// Memory that the overload exceeds, bytes: the kernel's limit since 2012, and what
-/// it evicts down to.
+/// Memory that the overload exceeds, in bytes: the kernel's limit since 2012, and the level to
+/// which it evicts.
 const HIGH: u64 = 4 << 20;
 const LOW: u64 = 3 << 20;
 
-/// Measures reassembly: a minute, or some seconds if quick.
+/// Measures reassembly in a minute, or some seconds if quick.
 ///
 /// # Errors
-/// [`Error`] when a datagram came out that was not what was sent, one did not come
-/// out of which nothing was missing, or more memory was held than allowed.
+/// [`Error`] when a wrong datagram came out, a complete one did not, or more memory was held than
+/// allowed.
 pub fn run(options: Options) -> Result<Report, Error> {
     let schedule = Schedule::of(options);
     let cpus = measure::cpus()?;

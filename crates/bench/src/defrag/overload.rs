@@ -1,4 +1,4 @@
-//! The overload of 2012: more datagrams under way at once than memory holds.
+//! The overload of 2012: more datagrams on their way at once than memory holds.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use flow::Timestamp;
 use super::shape::Shape;
 use crate::traffic::Random;
 
-/// Senders, shared among the workers. A datagram of 65507 bytes has arrived by half
-/// on average, so all of them need 128 x 45 / 2 buffers: some 6 MB.
+/// Senders, shared among the workers. Half of a datagram of 65507 bytes has arrived on average, so
+/// all of them need 128 x 45 / 2 buffers: some 6 MB.
 pub const SENDERS: u32 = 128;
-/// Orders in which the senders come through, one after the other.
+/// Orders of the senders in a round, used in turn.
 const ORDERS: usize = 16;
-/// One fragment of a full link of 10 Gbit/s.
+/// Time of one fragment on a full link of 10 Gbit/s.
 const SPACING: Duration = Duration::from_nanos(1230);
-/// Of so many fragments, ...
+/// The period of losses, in fragments.
 const LOSS_PERIOD: u64 = 3200;
-/// ... so many in a row are lost before they arrive, as a receive ring loses them
+/// This many fragments in a row of each period are lost before they arrive, as in a receive ring
 /// that is full for a moment.
 const LOSS_RUN: u64 = 16;
 
-/// The arrivals at one worker, for ever: the same whatever becomes of them.
+/// The arrivals at one worker, for ever. They do not depend on the design.
 #[derive(Debug)]
 pub struct Arrivals {
     shape: Shape,
@@ -40,8 +40,8 @@ struct Sender {
 }
 
 impl Arrivals {
-    /// Of the `senders` with these numbers, each of which sends one datagram after
-    /// the other, and each of which is somewhere in the middle of one.
+    /// The arrivals from the senders with these numbers. Each sends one datagram after the other,
+    /// and begins in the middle of one.
     pub fn new(shape: &Shape, numbers: std::ops::Range<u32>) -> Self {
         let mut random = Random(u64::from(numbers.start) + 5);
         let mut order: Vec<u32> = (0..numbers.len() as u32).collect();
@@ -65,7 +65,7 @@ impl Arrivals {
         Timestamp::from_nanos(self.sent * SPACING.as_nanos() as u64)
     }
 
-    /// Datagrams that the senders have sent, in pieces.
+    /// Fragments that the senders have sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }

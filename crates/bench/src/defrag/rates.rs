@@ -1,4 +1,4 @@
-//! What reassembly costs when nothing is missing.
+//! The cost of reassembly when nothing is missing.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use super::{NAME, flood};
 use crate::measure::{self, Schedule, Turn, Work};
 use crate::{Error, Spread};
 
-/// Datagrams under way at once.
+/// Datagrams on their way at once.
 const DATAGRAMS: usize = 32;
-/// Pieces of a datagram of 8 bytes each, in any order.
+/// Numbers of pieces of a datagram whose pieces have 8 bytes each, in any order.
 pub const PIECES: [usize; 4] = [10, 100, 1000, 8189];
 /// A bound of `ipfrag_pieces_per_4k` that allows pieces of 8 bytes.
 const NO_BOUND: u64 = 512;
 
-/// A variant and what its rounds came to.
+/// A variant with its rounds.
 pub struct Measured {
     /// Name of the figure.
     pub key: &'static str,
@@ -28,11 +28,11 @@ pub struct Measured {
 
 /// The rates of one worker.
 pub struct Rates {
-    /// Datagrams per second; those that begin with `making` only make the frames.
+    /// Datagrams per second; the variants whose key begins with `making` only make the frames.
     pub datagrams: Vec<Measured>,
-    /// Nanoseconds for each piece of a datagram of so many, making included.
+    /// Nanoseconds for each piece of a datagram, by its number of pieces, including the making.
     pub nanoseconds_per_piece: BTreeMap<usize, Spread>,
-    /// The least part of a CPU that the thread of these had.
+    /// The smallest part of a CPU that the thread of these had.
     pub share_of_many_pieces: f64,
     /// Two workers with datagrams of three pieces, shuffled.
     pub two_workers: Option<Vec<Turn>>,
@@ -50,10 +50,10 @@ pub const LARGE_OVER_32: &str = "datagrams_65507_shuffled32_per_s";
 /// Payload of the larger datagrams, bytes behind the UDP header.
 pub const LARGEST: usize = 65_507;
 const THREE_PIECES: usize = 4416;
-/// Bytes of the pieces of which a datagram has the most.
+/// Length of the pieces of [`PIECES`], in bytes.
 const TINY: usize = 8;
 
-/// Measures all of them.
+/// Measures all rates.
 pub fn measure(schedule: Schedule, cpus: &[usize]) -> Result<Rates, Error> {
     let settings = settings(flood::CAP, flood::LOW)?;
     let variants = [
@@ -87,7 +87,7 @@ pub fn measure(schedule: Schedule, cpus: &[usize]) -> Result<Rates, Error> {
     })
 }
 
-/// A worker by itself.
+/// A worker that shares nothing.
 fn one(settings: &Settings, shape: Shape, datagrams: usize, order: Order) -> Assembly {
     let owned = Owned::new(&Pools::new(settings), 1, settings);
     Assembly::new(owned, shape, datagrams, order)
@@ -103,7 +103,7 @@ fn pair(settings: &Settings) -> Vec<Assembly> {
     (0..2).map(worker).collect()
 }
 
-/// Lets every group run in turns. Fails if a datagram did not come out.
+/// Runs every group in turns. Fails if a datagram did not come out.
 fn turns(
     groups: &mut [Vec<Assembly>],
     schedule: Schedule,
@@ -138,21 +138,21 @@ fn many_pieces(
     Ok((PIECES.iter().zip(turns).map(per_piece).collect(), share))
 }
 
-/// Datagrams in so many pieces of 8 bytes, in any order.
+/// Datagrams in `pieces` pieces of 8 bytes, in any order.
 fn tiny(mut settings: Settings, pieces: usize) -> Assembly {
     // Within the range of the tunable, so it can not be refused.
     let _ = settings.set("ipfrag_pieces_per_4k", NO_BOUND);
     one(&settings, shape_of(pieces, TINY), 1, Order::Shuffled)
 }
 
-/// Datagrams in so many pieces of `bytes` bytes.
+/// Datagrams in `pieces` pieces of `bytes` bytes.
 fn shape_of(pieces: usize, bytes: usize) -> Shape {
     Shape::new((pieces * bytes).saturating_sub(UDP_HEADER), bytes)
 }
 
-/// Makes and, unless `idle`, reassembles at least so many `datagrams` of so many
-/// `pieces`, as a 1500-byte link cuts them or, if that is too long for a datagram, of 8
-/// bytes (1 to 8189): one at a time or, shuffled, 32 together. Nothing is measured here.
+/// Makes and, unless `idle`, reassembles at least `datagrams` datagrams of `pieces` pieces (1 to
+/// 8189). The pieces are those of a 1500-byte link or, if the datagram would be too long, of 8
+/// bytes. Datagrams come one at a time or, shuffled, 32 together. Measures nothing.
 ///
 /// # Errors
 /// [`Error::Wrong`] when a datagram did not come out.

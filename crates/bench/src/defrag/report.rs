@@ -12,19 +12,18 @@ use crate::measure::{Findings, least_share, rates as rates_of, ratios};
 use crate::table::{Cell, Table};
 use crate::{Machine, Options, Spread};
 
-/// The result. The JSON object has the medians under the keys of the contract, and
-/// spreads beside them.
+/// The result. The JSON object has the medians under the agreed keys, and spreads beside them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     schema: u32,
     benchmark: &'static str,
-    /// Where it was measured.
+    /// The machine that was measured.
     pub machine: Machine,
-    /// A run that only shows that everything works.
+    /// True for a run that only shows that everything works.
     pub quick: bool,
-    /// What a second is in these figures, those of the flood excepted.
+    /// The meaning of a second in these figures, except those of the flood.
     pub clock: &'static str,
-    /// The least part of a CPU that a measured thread had; 1 on a quiet machine.
+    /// The smallest part of a CPU that a measured thread had; 1 on a quiet machine.
     pub cpu_share: f64,
     /// The designs under the overload of 2012.
     pub seed_table: Vec<Row>,
@@ -36,11 +35,11 @@ pub struct Report {
     pub datagrams_4416_shuffled32_per_s: f64,
     /// Payload of datagrams of 65507 bytes in order, Gbit/s, one worker.
     pub gbit_s_65507: f64,
-    /// Datagrams per second with their spread, and what making the frames alone
-    /// takes, which is part of each.
+    /// Datagrams per second with their spread, and the rate of making the frames alone, which is
+    /// part of each.
     pub rates: BTreeMap<&'static str, Spread>,
-    /// Nanoseconds for each piece of 8 bytes by the number of pieces of the
-    /// datagram, in any order. The machine may have no counter of instructions.
+    /// Nanoseconds for each piece of 8 bytes in any order, by the number of pieces of the datagram.
+    /// The machine may have no counter of instructions.
     pub nanoseconds_per_piece: BTreeMap<usize, Spread>,
     /// Two workers over one, 4416 bytes, shuffled. `None` on a machine with one CPU.
     pub scaling_2_workers: Option<f64>,
@@ -52,11 +51,11 @@ pub struct Report {
     pub flood: Vec<Outcome>,
     /// Identifications that wrap, without an attack.
     pub wrap: Wrap,
-    /// Datagrams that a receiver would have taken and that were not what was sent.
+    /// Wrong datagrams that a receiver would have accepted.
     pub corrupt: u64,
-    /// Longest time until goodput was back after a flood, milliseconds of the model.
+    /// The longest time until goodput was back after a flood, in milliseconds of the model.
     pub recovery_ms: f64,
-    /// Most memory that frames in waiting occupied under attack, bytes.
+    /// The largest memory that waiting frames occupied under attack, in bytes.
     pub peak_bytes: u64,
 }
 

@@ -48,7 +48,7 @@ fn a_fragment_is_read_as_it_is_dissected() {
         let (source, id) = (0xc612_0102, 0x0304);
         let mut frame = vec![0; shape.frame_length(index)];
         shape.write(index, source, id, &mut frame);
-        // A first piece is dissected down to the length in its UDP header.
+        // The dissector reads a first piece only as far as the length in its UDP header.
         frame[38..40].copy_from_slice(&65_515_u16.to_be_bytes());
         wire::checksum::fill_ipv4_header(&mut frame[14..]);
         let network = wire::dissect(&frame).unwrap().network.unwrap();
@@ -86,6 +86,6 @@ fn attacks_are_packets_that_a_dissector_reads_or_refuses() {
             refused.push((attack, fragments));
         }
     }
-    // One of three packets ends beyond 65535 bytes, one of two has half a header chain.
+    // One of three packets ends beyond 65535 bytes; one of two has half a header chain.
     assert_eq!(refused, [(Attack::PastTheEnd, 2000), (Attack::Ipv6Chains, 1500)]);
 }

@@ -1,4 +1,4 @@
-//! The table of 2012 made again: four designs under the same overload.
+//! The table of 2012, measured again: four designs under the same overload.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use super::{HIGH, LOW, NAME};
 use crate::measure::{self, Schedule, Turn, Work};
 use crate::{Error, Spread};
 
-/// Payloads behind the UDP header, bytes: the two sizes of 2012.
+/// Payloads behind the UDP header, in bytes: the two sizes of 2012.
 pub const SIZES: [usize; 2] = [65_507, 4416];
-/// Fragments that are taken in in one go.
+/// Fragments of a batch.
 const BATCH: usize = 64;
 /// Buckets with a lock each: the last step of 2012.
 const STRIPES: usize = 256;
 
-/// The designs in the order in which they came.
+/// The designs in historical order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Design {
@@ -37,7 +37,7 @@ pub enum Design {
 }
 
 impl Design {
-    /// All of them.
+    /// All designs.
     pub const ALL: [Self; 4] =
         [Self::Central, Self::PerCpuAccounting, Self::BucketLocks, Self::Owned];
 
@@ -73,13 +73,13 @@ impl Design {
 pub struct Row {
     /// The design.
     pub design: Design,
-    /// Payload of the datagrams, bytes.
+    /// Payload of the datagrams, in bytes.
     pub size: usize,
     /// Workers.
     pub workers: usize,
     /// Payload of the datagrams that were completed, Mbit/s; median.
     pub goodput_mbit_s: f64,
-    /// Payload that was sent while that was done, Mbit/s; median.
+    /// Payload that was sent in the same time, Mbit/s; median.
     pub offered_mbit_s: f64,
     /// Goodput with its spread.
     pub goodput: Spread,
@@ -90,14 +90,14 @@ pub struct Row {
     pub turns: Vec<Turn>,
 }
 
-/// Fragments that a worker may be ahead of another one: its link waits for the other's,
-/// because who is evicted depends on what arrives meanwhile.
+/// The largest number of fragments that a worker may be ahead of another one. Its link waits for
+/// the other's, because eviction depends on the fragments that arrive meanwhile.
 const LEAD: u64 = 512;
 
-/// One worker and what arrives there.
+/// One worker and its arrivals.
 struct Station {
     arrivals: Arrivals,
-    /// Fragments that have been sent to each of the workers.
+    /// Fragments sent to each of the workers.
     progress: Arc<[Progress]>,
     number: usize,
     lane: Box<dyn Lane>,
@@ -106,7 +106,7 @@ struct Station {
     completed: u64,
 }
 
-/// On cache lines of its own.
+/// A counter on two cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Progress(AtomicU64);
@@ -119,7 +119,7 @@ impl Station {
 }
 
 impl Work for Station {
-    /// Returns the fragments that were sent.
+    /// Returns the number of fragments that were sent.
     fn batch(&mut self) -> u64 {
         if self.is_ahead() {
             std::thread::yield_now();
@@ -143,7 +143,7 @@ struct Variant {
     stations: Vec<Station>,
 }
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     turn: Turn,
@@ -187,7 +187,7 @@ impl Variant {
 
     fn check(&self) -> Result<(), Error> {
         let damaged: u64 = self.stations.iter().map(|station| station.lane.damaged()).sum();
-        // Workers need not hold the most at the same time.
+        // The workers' peaks need not coincide.
         let peak = self.stations.iter().map(|station| station.lane.peak()).max().unwrap_or(0);
         let problem = if damaged > 0 {
             format!("{}: {damaged} datagrams were put together wrongly", self.design.name())
@@ -200,7 +200,7 @@ impl Variant {
     }
 }
 
-/// Measures all designs in turns, with one and, where there are CPUs, two workers.
+/// Measures all designs in turns, with one worker and, on two CPUs, with two.
 pub fn measure(schedule: Schedule, cpus: &[usize]) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for size in SIZES {

@@ -4,17 +4,17 @@ use ::defrag::{DatagramKey, Ecn, Piece, Realm};
 use wire::build::PacketBuilder;
 use wire::{dissect, protocol};
 
-/// Payload of a piece: what a 1500-byte link leaves behind the IPv4 header.
+/// Payload of a piece: the bytes that a 1500-byte link leaves behind the IPv4 header.
 pub const PIECE: usize = 1480;
 /// Length of the UDP header.
 pub const UDP_HEADER: usize = 8;
 /// Length of the link and the IPv4 header.
 pub const HEADERS: usize = 34;
-/// Where every datagram goes.
+/// Destination of every datagram.
 const RECEIVER: [u8; 4] = [198, 19, 0, 1];
 
-/// UDP datagrams of one size. Which piece of which datagram a fragment is, is
-/// written into its header; the rest is the same for all.
+/// UDP datagrams of one size. Only source, identification and piece differ between fragments; they
+/// are written into the header.
 #[derive(Clone, Debug)]
 pub struct Shape {
     payload: usize,
@@ -52,7 +52,7 @@ impl Shape {
         self.payload
     }
 
-    /// Pieces of a datagram.
+    /// The number of pieces of a datagram.
     pub fn pieces(&self) -> usize {
         self.templates.len()
     }
@@ -76,7 +76,7 @@ impl Shape {
         piece
     }
 
-    /// Writes the headers of a piece. The header checksum is not made anew.
+    /// Writes the headers of a piece, without a new header checksum.
     #[inline]
     pub fn write(&self, index: usize, source: u32, id: u16, frame: &mut [u8]) {
         frame[..HEADERS].copy_from_slice(&self.templates[index].headers);
@@ -85,11 +85,11 @@ impl Shape {
     }
 }
 
-/// Reads the piece out of the header of an IPv4 fragment without options behind an
-/// Ethernet header: no more than a library does that is told where the header is.
+/// Reads the piece from the header of an IPv4 fragment without options behind an Ethernet header.
+/// A library that gets the header's place does as much.
 #[inline]
 pub fn read(frame: &[u8]) -> Piece {
-    // One check of the length for all that follows.
+    // One check of the length covers all that follows.
     let frame = &frame[..HEADERS];
     let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let address = |at: usize| {

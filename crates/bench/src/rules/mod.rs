@@ -1,5 +1,5 @@
-//! Judging packets by rules: with an index and sets, and one rule after the other. Then
-//! translating their addresses.
+//! Judges packets by rules: with an index and sets, and one rule after the other. Then translates
+//! their addresses.
 
 mod report;
 mod translation;
@@ -18,23 +18,23 @@ use self::workload::Workload;
 use crate::measure::{Schedule, Turn, Work, cpus, rounds, turn};
 use crate::{Error, Options};
 
-/// Packets that are judged between two looks at the clock.
+/// Packets of a batch.
 const BATCH: usize = 64;
 
 fn wrong(problem: String) -> Error {
     Error::Wrong { benchmark: "rules", problem }
 }
 
-/// How a ruleset is made ready.
+/// The form of a ruleset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Design {
-    /// As the gateway does.
+    /// The gateway's form, with an index.
     Indexed,
-    /// Sets, and every rule of a chain in turn.
+    /// Sets, but without an index: every rule of a chain in turn.
     Linear,
     /// A rule for each element of a set, every rule in turn.
     AsRules,
-    /// Makes what is judged, and judges nothing.
+    /// Makes the packets and judges nothing.
     Making,
 }
 
@@ -89,7 +89,8 @@ impl<'a> Judging<'a> {
             connection: Connection { state: CtState::New, known: None },
         };
         if self.is_idle {
-            // Reads what rules would, so that fetching it counts for all designs alike.
+            // Reads the same bytes as rules would, so that fetching them counts for all designs
+            // alike.
             let read = view.network.source[15] ^ view.frame[36];
             return if std::hint::black_box(read) < u8::MAX {
                 Decision::Accept
@@ -119,7 +120,7 @@ fn program(document: &Value, index: bool) -> Result<Program, Error> {
     Program::compile(imported.ruleset, options).map_err(|error| wrong(error.to_string()))
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 /// [`Error::Wrong`] if two designs judge a packet differently.
@@ -131,7 +132,7 @@ pub fn run(options: Options) -> Result<Report, Error> {
     for workload in workload::all(options.quick)? {
         let mut designs = Vec::new();
         for design in Design::ALL {
-            // Without sets, the rules are the same.
+            // A ruleset without sets is the same in this form.
             if design == Design::AsRules && workload.as_rules == workload.ruleset {
                 continue;
             }
@@ -152,9 +153,9 @@ pub fn run(options: Options) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// All designs judge alike.
+/// Fails unless all designs judge alike.
 fn check(workload: &Workload, designs: &mut [(Design, Judging<'_>)]) -> Result<(), Error> {
-    /// Packets that are asked about; a hundred thousand rules in turn take their time.
+    /// Packets to compare; a hundred thousand rules in turn take their time.
     const ASKED: usize = 512;
     for at in 0..ASKED.min(workload.packets.len()) {
         let mut first = None;

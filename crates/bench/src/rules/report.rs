@@ -12,41 +12,41 @@ use crate::measure::{Findings, Turn, least_share, rates, ratios};
 use crate::table::{Cell, Table};
 use crate::{Machine, Options, Spread};
 
-/// The result. The JSON object has the medians under the keys of the contract, and
-/// everything with its spread under `variants`.
+/// The result. The JSON object has the medians under the agreed keys, and everything with its
+/// spread under `variants`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     schema: u32,
     benchmark: &'static str,
-    /// Where it was measured.
+    /// The machine that was measured.
     pub machine: Machine,
-    /// A run that only shows that everything works.
+    /// True for a run that only shows that everything works.
     pub quick: bool,
-    /// What a nanosecond is in these figures.
+    /// The meaning of a nanosecond in these figures.
     pub clock: &'static str,
-    /// The least part of a CPU that a measured thread had; 1 on a quiet machine.
+    /// The smallest part of a CPU that a measured thread had; 1 on a quiet machine.
     pub cpu_share: f64,
-    /// Nanoseconds for a packet by workload, one worker: what the gateway does.
+    /// Nanoseconds for a packet by workload, one worker, with the gateway's design.
     pub ns_per_packet: BTreeMap<&'static str, f64>,
-    /// The same, one rule after the other.
+    /// The same with one rule after the other.
     pub linear_ns_per_packet: BTreeMap<&'static str, f64>,
-    /// How many times faster than one rule after the other.
+    /// The factor by which the gateway's design is faster.
     pub speedup: BTreeMap<&'static str, Spread>,
-    /// Memory of the indexes, bytes.
+    /// Memory of the indexes, in bytes.
     pub index_bytes: BTreeMap<&'static str, usize>,
     /// Everything that was measured, with its spread.
     pub variants: Vec<Row>,
-    /// What translating addresses came to.
+    /// The figures of translation.
     #[serde(flatten)]
     pub translation: Translation,
 }
 
-/// What a design came to.
+/// The figures of a design.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Workload.
     pub workload: &'static str,
-    /// What it is.
+    /// Description of the workload.
     pub what: &'static str,
     /// Name of the design.
     pub design: &'static str,
@@ -92,7 +92,7 @@ impl Report {
             self.variants.push(Row { workload: key, what, design: design.name(), ns_per_packet });
         }
         let of = |wanted| measured.iter().find(|(design, _)| *design == wanted);
-        // What is in a set is compared with a rule for each element.
+        // A set is compared with a rule for each element.
         let linear = of(Design::AsRules).or_else(|| of(Design::Linear));
         if let (Some((_, ours)), Some((_, linear))) = (of(Design::Indexed), linear) {
             self.ns_per_packet.insert(key, nanoseconds(rates(ours)).median);
@@ -103,7 +103,7 @@ impl Report {
     }
 }
 
-/// Of a packet, from packets per second.
+/// Nanoseconds for a packet, from packets per second.
 fn nanoseconds(rates: Spread) -> Spread {
     let invert = |rate: f64| if rate > 0.0 { 1e9 / rate } else { 0.0 };
     Spread { median: invert(rates.median), min: invert(rates.max), max: invert(rates.min) }

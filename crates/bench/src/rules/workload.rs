@@ -7,7 +7,7 @@ use wire::{Network, TcpFlags, dissect};
 use crate::Error;
 use crate::traffic::Random;
 
-/// Packets that are judged again and again, in an order that defeats prediction.
+/// Packets that are judged again and again, in an order that defeats branch prediction.
 const PACKETS: usize = 1 << 14;
 /// Addresses from a network for benchmarks (RFC 2544).
 const NET: u32 = 0xc612_0000;
@@ -16,10 +16,10 @@ const NET: u32 = 0xc612_0000;
 pub struct Workload {
     /// Key in the report.
     pub key: &'static str,
-    /// What it is, for people.
+    /// Description for people.
     pub what: &'static str,
     pub ruleset: Value,
-    /// What the same costs as one rule after the other.
+    /// The same ruleset with a rule for each element.
     pub as_rules: Value,
     pub packets: Vec<Sample>,
 }
@@ -30,7 +30,7 @@ pub struct Sample {
     pub network: Network,
 }
 
-/// All of them; smaller ones to see that everything works.
+/// All workloads; smaller ones to see that everything works.
 pub fn all(quick: bool) -> Result<Vec<Workload>, Error> {
     let scale = if quick { 10 } else { 1 };
     Ok(vec![
@@ -92,8 +92,8 @@ fn packets(mut make: impl FnMut(u64) -> Result<Sample, Error>) -> Result<Vec<Sam
     (0..PACKETS).map(|_| make(random.next())).collect()
 }
 
-/// Rules as people write them: from here to there, this port; each packet is for one of
-/// them, and one packet of eight for none.
+/// Rules as people write them: from here to there, this port. Seven packets of eight match one of
+/// them, the eighth matches none.
 fn linear(key: &'static str, what: &'static str, count: u32) -> Result<Workload, Error> {
     let source = |at: u32| NET + ((at / 4) << 6);
     let destination = |at: u32| NET + (1 << 16) + at;
@@ -126,9 +126,9 @@ fn linear(key: &'static str, what: &'static str, count: u32) -> Result<Workload,
     Ok(Workload { key, what, as_rules: ruleset.clone(), ruleset, packets })
 }
 
-/// One set of addresses, half of the packets from one of them.
+/// One set of addresses; half of the packets come from one of them.
 fn set(count: u32) -> Result<Workload, Error> {
-    // An odd factor: spread over the network, none twice.
+    // An odd factor spreads them over the network, none twice.
     let address = |at: u32| NET + (at.wrapping_mul(0x9e37_79b1) & 0x1_ffff);
     let elements: Vec<Value> = (0..count).map(|at| json!(text(address(at)))).collect();
     let set = json!({"set": {"family": "inet", "table": "t", "name": "s", "handle": 3,
@@ -149,8 +149,8 @@ fn set(count: u32) -> Result<Workload, Error> {
     Ok(Workload { key, what, ruleset, as_rules: document(objects), packets })
 }
 
-/// A dispatch by address to one of 64 chains of two rules; seven packets of eight are for
-/// one of the addresses.
+/// A dispatch by address to one of 64 chains of two rules. Seven packets of eight are for one of
+/// the addresses.
 fn verdict_map(count: u32) -> Result<Workload, Error> {
     const CHAINS: u32 = 64;
     let address = |at: u32| NET + at;

@@ -1,10 +1,10 @@
-//! Clients and servers that cost next to nothing: a receive queue and transmit
-//! queues that are the closed loop themselves.
+//! Clients and servers that cost next to nothing: a receive queue and transmit queues that form a
+//! closed loop.
 //!
-//! A flow is a TCP connection whose ends send one byte by turns. Whatever leaves
-//! through a [`LoopTx`] comes back through a [`LoopRx`] as the next segment of its
-//! flow. Between the two travels only the number of the flow, over a ring for each
-//! pair, so the loop has no lock and makes no system call per packet.
+//! A flow is a TCP connection whose ends send one byte by turns. Each frame that leaves through a
+//! [`LoopTx`] comes back through a [`LoopRx`] as the next segment of its flow. Only the number of
+//! the flow travels between the two, over a ring for each pair. So the loop has no lock and makes
+//! no system call for a packet.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::traffic::{Payload, Pen, Segment, Sender};
 const PAYLOAD: Payload = [1, 1];
 /// Segments of the handshake.
 const HANDSHAKE: u32 = 3;
-/// Numbers of flows that a transmit queue hands back in one go.
+/// Numbers of flows that a transmit queue hands back at once.
 const RELEASE: usize = 8;
-/// Packets between two looks at the clock of the thread.
+/// Packets between two looks at the thread's clock.
 const NOTE_EVERY: u64 = 256;
 
-/// What a frame says of itself in [`Frame::sequence`].
+/// The properties of a frame in [`Frame::sequence`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Label {
     /// Position among the frames of its flow, from 0.
@@ -35,7 +35,7 @@ struct Label {
     flow: u16,
     /// The receive queue of the flow.
     queue: u8,
-    /// A request that the server has to work on.
+    /// True for a request, on which the server has to work.
     request: bool,
 }
 
@@ -57,35 +57,35 @@ impl Label {
     }
 }
 
-/// What the queues of one worker tell. Written by one thread only.
+/// The counters of one worker's queues. Only one thread writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Tally {
     /// Frames that came back.
     pub returned: AtomicU64,
-    /// Transactions, as of the last look at the clock.
+    /// Transactions at the last look at the clock.
     pub transactions: AtomicU64,
-    /// CPU time of the worker at that moment, nanoseconds.
+    /// CPU time of the worker at that moment, in nanoseconds.
     pub cpu_ns: AtomicU64,
-    /// Frames with a number not above that of their flow's last.
+    /// Frames whose number is not above that of their flow's last frame.
     pub reordered: AtomicU64,
     /// Numbers that were left out.
     pub skipped: AtomicU64,
 }
 
-/// The loop as the benchmark holds it.
+/// The benchmark's end of the loop.
 pub struct Loop {
     /// Starts flows: one ring for each receive queue.
     pub seeds: Vec<Producer<u16>>,
-    /// One for each worker.
+    /// The counters of each worker.
     pub tallies: Vec<Arc<Tally>>,
     /// Frames that each receive queue has sent in.
     pub injected: Vec<Arc<AtomicU64>>,
-    /// Set to send in no more.
+    /// Set to end the load.
     pub over: Arc<AtomicBool>,
 }
 
-/// The two ports of the loop: what comes in by the first leaves by the second.
+/// The two ports of the loop: frames that come in by the first leave by the second.
 pub fn connect(
     flows: u16,
     window: u16,
@@ -127,7 +127,7 @@ pub fn connect(
     (control, InPort(receive), OutPort(transmit))
 }
 
-/// The port that everything arrives at.
+/// The input port.
 pub struct InPort(Vec<LoopRx>);
 
 impl PortOpener for InPort {
@@ -142,7 +142,7 @@ impl PortOpener for InPort {
     }
 }
 
-/// The port that everything leaves by.
+/// The output port.
 pub struct OutPort(Vec<LoopTx>);
 
 impl PortOpener for OutPort {
@@ -156,17 +156,17 @@ impl PortOpener for OutPort {
     }
 }
 
-/// One end of a flow: its next frame but for the numbers.
+/// The frames of a flow's two ends, without their numbers.
 struct Conversation {
     said: u32,
     frames: [Vec<u8>; 2],
 }
 
-/// A receive queue that yields the next segment of every flow that is due.
+/// A receive queue that yields the next segment of each flow whose number has come back.
 struct LoopRx {
     queue: u8,
     rings: Vec<Consumer<u16>>,
-    /// Which ring was looked at last.
+    /// The ring that was read last.
     turn: usize,
     conversations: Vec<Conversation>,
     pen: Pen,
@@ -227,7 +227,7 @@ impl RxQueue for LoopRx {
         if self.over.load(Ordering::Relaxed) {
             return Ok(0);
         }
-        // One from each ring by turns, as from a wire that they share.
+        // One number from each ring by turns, as from a wire that they share.
         let mut empty = 0;
         while count < max && empty < self.rings.len() {
             self.turn = (self.turn + 1) % self.rings.len();
@@ -249,7 +249,7 @@ impl RxQueue for LoopRx {
     }
 }
 
-/// Where numbers of flows go back to a receive queue.
+/// The way of flow numbers back to a receive queue.
 struct Return {
     to: Producer<u16>,
     pending: Vec<u16>,
@@ -264,12 +264,12 @@ impl Return {
     }
 }
 
-/// A transmit queue with the servers behind it: a request is worked on here, on
-/// the CPU of the worker that owns its flow.
+/// A transmit queue with the servers behind it. The work on a request happens here, on the CPU of
+/// the worker that owns its flow.
 struct LoopTx {
     /// By receive queue.
     back: Vec<Return>,
-    /// The number expected next, by flow.
+    /// The next expected number of each flow.
     next: Vec<u32>,
     stack: Stack,
     tally: Arc<Tally>,

@@ -1,4 +1,4 @@
-//! What it costs to hand a packet to another worker, by itself.
+//! The cost of handing a packet to another worker, by itself.
 
 use std::collections::VecDeque;
 use std::hint::{black_box, spin_loop};
@@ -10,9 +10,9 @@ use crate::measure::{self, Schedule, Work};
 use crate::spin::Spin;
 use crate::{Error, Spread};
 
-/// As long as what a worker hands over: frame, headers, flow.
+/// As long as the item that a worker hands over: frame, headers, flow.
 type Item = [u64; 32];
-/// Packets that are handed over in one go.
+/// Packets of a batch.
 const BATCH: usize = 64;
 /// Packets that may wait (`netdev_max_backlog`).
 const BACKLOG: usize = 1000;
@@ -22,8 +22,8 @@ const BACKLOG: usize = 1000;
 pub struct Costs {
     /// The rings of the gateway: one producer, one consumer, a batch at a time.
     pub ring: Spread,
-    /// The backlog of 2009: a queue for each CPU that all lock, a packet at a time,
-    /// and taken out whole.
+    /// The backlog of 2009: a queue for each CPU under a lock. Packets are put in one at a time,
+    /// and taken out all at once.
     pub locked: Spread,
 }
 

@@ -1,18 +1,16 @@
 //! Receive packet steering: the experiment of 2009 in memory.
 //!
-//! 700 TCP connections carry request and response of one byte, one at a time, as
-//! netperf's TCP_RR does; every packet of both directions arrives by the same
-//! receive queue. Variants: one worker; the queue of one worker steered over two;
-//! a queue for each of two workers, whose packets arrive where their flow lives.
-//! The workers, rings and doorbells are those of the gateway, on threads of their
-//! own; only the ends of the connections are not real (`closed_loop`).
+//! 700 TCP connections carry request and response of one byte, one at a time, as netperf's TCP_RR
+//! does. Every packet of both directions arrives by the same receive queue. Variants: one worker;
+//! the queue of one worker steered over two; a queue for each of two workers, whose packets arrive
+//! at the owner of their flow. The workers, rings and doorbells are those of the gateway, on
+//! threads of their own. Only the ends of the connections are not real (`closed_loop`).
 //!
-//! Each request costs the owner of its flow a given amount of work, which stands
-//! for the stack and the server of the experiment (`stack`). The figures without
-//! it are shown beside.
+//! Each request costs the owner of its flow a given amount of work, which stands for the stack and
+//! the server of the experiment (`stack`). The report also has the figures without it.
 //!
-//! Rates are per second of CPU time of the worker that had most of it: on a quiet
-//! machine that is passed time, because the worker with a queue to poll never sleeps.
+//! Rates are per second of CPU time of the worker that had most of it. On a quiet machine this is
+//! elapsed time, because a worker with a queue to poll never sleeps.
 
 mod closed_loop;
 mod handoff;
@@ -36,15 +34,14 @@ use crate::{Error, Options};
 
 /// Connections.
 const FLOWS: u16 = 700;
-/// Work for each request that the figures of the contract are taken with,
-/// nanoseconds: between what the experiment's machines needed (7000 and more) and
-/// nothing.
+/// Work for each request in the figures with agreed keys, in nanoseconds: between nothing and the
+/// need of the experiment's machines (7000 and more).
 const STACK_NS: u32 = 3000;
-/// All that are measured.
+/// All amounts of work that are measured.
 const STACKS_NS: [u32; 4] = [0, 1000, STACK_NS, 7000];
-/// Packets of a flow that are under way at once where only their order is tested.
+/// Packets of a flow on their way at once, in runs that only test their order.
 const WINDOW: u16 = 8;
-/// Longest wait for the last packets to come back.
+/// The longest wait for the last packets to come back.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One way to use workers and queues.
@@ -61,21 +58,21 @@ const VARIANTS: [Variant; 3] = [
     Variant { key: "queue_per_worker", workers: 2, queues: 2 },
 ];
 
-/// What came of one turn of a variant.
+/// The result of one turn of a variant.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     /// Transactions per second.
     rate: f64,
-    /// CPUs that were kept busy.
+    /// Number of CPUs that were busy.
     cpus: f64,
-    /// CPU time over passed time of the busiest worker.
+    /// CPU time over elapsed time of the busiest worker.
     share: f64,
     reordered: u64,
     /// Packets that did not come back or were skipped.
     lost: u64,
 }
 
-/// What all workers have done up to a moment.
+/// The work of all workers up to a moment.
 struct Snapshot {
     transactions: u64,
     cpu_ns: Vec<u64>,
@@ -153,9 +150,9 @@ fn turn(
 
 fn configuration(variant: Variant, window: u16) -> Config {
     let mut settings = Settings::default();
-    // In the experiment every flow has one packet under way, and the default backlog
-    // takes them all. With more of them it must be larger: a backlog that refuses
-    // packets is not what is measured.
+    // In the experiment every flow has one packet on its way, and the default backlog takes them
+    // all. With more packets it must be larger, because a backlog that refuses packets is not the
+    // subject.
     let backlog = u64::from(FLOWS) * u64::from(window);
     if window > 1 {
         // Within the range of the tunable, so it can not be refused.
@@ -167,7 +164,7 @@ fn configuration(variant: Variant, window: u16) -> Config {
     config
 }
 
-/// Starts every flow at the queue that it belongs to.
+/// Starts every flow at its queue.
 fn sow(
     control: &mut Loop,
     gateway: &Gateway,
@@ -190,7 +187,7 @@ fn sow(
     Ok(())
 }
 
-/// Measures steering: half a minute, or some seconds if quick.
+/// Measures steering in half a minute, or some seconds if quick.
 ///
 /// # Errors
 /// [`Error`] when a gateway does not start or stop.
@@ -212,7 +209,7 @@ pub fn run(options: Options) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Finds out on the first CPU how much work lasts that long.
+/// Finds out on the first CPU how much work lasts so long.
 fn calibrated(nanos: u32, cpus: &[usize]) -> Result<Stack, Error> {
     if nanos == 0 {
         return Ok(Stack::NONE);

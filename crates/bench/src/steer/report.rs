@@ -10,23 +10,23 @@ use crate::measure::Findings;
 use crate::table::{Cell, Table};
 use crate::{Machine, Options, Spread};
 
-/// The result. The JSON object has the medians with the work of [`Report::stack_ns`]
-/// under the keys of the contract, and everything with its spread under `levels`.
+/// The result. The JSON object has the medians with the work of [`Report::stack_ns`] under the
+/// agreed keys, and everything with its spread under `levels`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     schema: u32,
     benchmark: &'static str,
-    /// Where it was measured.
+    /// The machine that was measured.
     pub machine: Machine,
-    /// A run that only shows that everything works.
+    /// True for a run that only shows that everything works.
     pub quick: bool,
-    /// What a second is in these figures.
+    /// The meaning of a second in these figures.
     pub clock: &'static str,
-    /// The least part of a CPU that a busiest worker had; 1 on a quiet machine.
+    /// The smallest part of a CPU that a busiest worker had; 1 on a quiet machine.
     pub cpu_share: f64,
     /// Connections.
     pub flows: u16,
-    /// Work for each request that stands for stack and server, nanoseconds. A
+    /// Work for each request that stands for stack and server, in nanoseconds. A
     /// parameter, not a measurement.
     pub stack_ns: u32,
     /// Transactions per second, by variant.
@@ -41,21 +41,21 @@ pub struct Report {
     pub reordered: u64,
     /// Packets that did not come out, in all runs.
     pub lost: u64,
-    /// Handing a packet over a ring, nanoseconds, batched, by itself. `None` on a
+    /// Time to hand a packet over a ring, in batches, by itself, in nanoseconds. `None` on a
     /// machine with one CPU.
     pub handoff_ns: Option<f64>,
     /// Spread of the same.
     pub handoff: Option<Spread>,
-    /// The same over one locked queue per CPU, as in 2009.
+    /// The same over one locked queue for each CPU, as in 2009.
     pub handoff_locked: Option<Spread>,
-    /// All amounts of work.
+    /// The figures for all amounts of work.
     pub levels: Vec<Level>,
 }
 
-/// What was measured with one amount of work.
+/// The figures for one amount of work.
 #[derive(Clone, Debug, Serialize)]
 pub struct Level {
-    /// Work for each request, nanoseconds.
+    /// Work for each request, in nanoseconds.
     pub stack_ns: u32,
     /// As [`Report::transactions_per_s`].
     pub transactions_per_s: BTreeMap<&'static str, Spread>,
@@ -91,7 +91,7 @@ impl Report {
         }
     }
 
-    /// Takes in the outcomes of all variants, round by round.
+    /// Adds the outcomes of all variants, round by round.
     pub(super) fn level(&mut self, stack_ns: u32, outcomes: &[Vec<Outcome>]) {
         let ratio = |variant: usize| {
             let pairs = outcomes[variant].iter().zip(&outcomes[0]);
@@ -119,7 +119,7 @@ impl Report {
         outcomes.iter().flatten().for_each(|outcome| self.order(outcome));
     }
 
-    /// Takes in whether the packets of a run came out, and in order.
+    /// Adds the result of a run that only tests the order of packets.
     pub(super) fn order(&mut self, outcome: &Outcome) {
         self.reordered += outcome.reordered;
         self.lost += outcome.lost;

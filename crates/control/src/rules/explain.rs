@@ -1,4 +1,4 @@
-//! From the steps of a packet to words.
+//! Explains the steps of a packet in words.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,16 +17,16 @@ use super::RuleBook;
 use crate::SCHEMA;
 use crate::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
 
-/// Of a tunnel's packet whose inside was not told or can not be read.
-const INSIDE_UNREAD: &str = "with tunnels = \"judged\" the forward chains judge what it carries too, \
+/// Remark on a tunnel's packet whose inner packet is missing or can not be read.
+const INSIDE_UNREAD: &str = "with tunnels = \"judged\" the forward chains judge the inner packet too, \
      which can not be read here";
 
-/// What rules have counted, if they are not as they were loaded.
+/// The program and its live state, if it has counted packets since it was loaded.
 type Counted<'p> = Option<(&'p Program, &'p Live)>;
 
 impl RuleBook {
-    /// What the rules say of a packet while nothing has been counted, and sets hold what
-    /// they are loaded with.
+    /// Explains what the rules do with a packet. Nothing has been counted, and sets hold the
+    /// elements that they are loaded with.
     pub fn explain(&self, probe: &Probe) -> Explanation {
         let program = &self.program();
         let shared = SharedState::new(program, 1);
@@ -34,8 +34,8 @@ impl RuleBook {
         self.explain_with(program, None, probe, probe, &mut state, Timestamp::ZERO)
     }
 
-    /// The same with what is known of the connection and of sets, and with what the rules have
-    /// counted if they are `live`. The state is changed as by a packet.
+    /// As [`explain`](Self::explain), with a tracked connection and the current elements of sets.
+    /// With `live`, rules show their current counters. Changes the state as a real packet does.
     pub fn explain_with(
         &self,
         program: &Program,
@@ -62,7 +62,7 @@ impl RuleBook {
         }
     }
 
-    /// What a gateway that judges the inside of tunnels would say of what a packet carries.
+    /// The verdict of a gateway that judges the inside of tunnels about the inner packet.
     fn inside(
         program: &Program,
         probe: &Probe,
@@ -94,7 +94,7 @@ impl RuleBook {
             Decision::Drop | Decision::Reject(_) => "drop",
         };
         Some(format!(
-            "with tunnels = \"judged\" the forward chains judge what it carries too; if that opens \
+            "with tunnels = \"judged\" the forward chains judge the inner packet too; if that opens \
              a connection inside, they {verdict} it"
         ))
     }
@@ -148,12 +148,12 @@ impl RuleBook {
             None => self.object(self.ruleset.rules()[rule.index()].position),
         };
         let Some(mut rule) = object else { return String::new() };
-        // The comment is told beside.
+        // A field of its own shows the comment.
         let statements = rule.get_mut("expr").map(Value::take);
         listing::rule_text(&serde_json::json!({ "expr": statements }))
     }
 
-    /// The verdict, and who decided it.
+    /// The verdict, with the rule or policy that decided.
     fn outcome(&self, walk: &Walk) -> String {
         let what = match walk.fate {
             Fate::Passes => return "accepted: it goes on its way".to_owned(),
@@ -163,7 +163,7 @@ impl RuleBook {
             }
             Fate::Ends(_, Decision::Accept) => return "accepted".to_owned(),
             Fate::Ends(_, Decision::Drop) => "dropped",
-            Fate::Ends(_, Decision::Reject(_)) => "refused, and its sender is told,",
+            Fate::Ends(_, Decision::Reject(_)) => "refused with an answer to its sender",
             Fate::Ends(_, Decision::SynProxy(_)) => "answered by the SYN proxy",
         };
         let Some(stage) = walk.stages.last() else { return what.to_owned() };
@@ -194,7 +194,7 @@ fn verdict(fate: Fate) -> &'static str {
     }
 }
 
-/// What a stage does beside its verdict.
+/// The effects of a stage beside its verdict.
 fn changes(outcome: &Outcome, family: Family) -> Vec<String> {
     let mut changes = Vec::new();
     changes.extend(outcome.mark.map(|mark| format!("mark {mark:#x}")));

@@ -1,4 +1,4 @@
-//! The ruleset that the gateway runs, and one that is being tried.
+//! The ruleset that the gateway runs, and the trial of a new one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,12 +8,13 @@ use ruleset::ValidRuleset;
 
 use super::RuleBook;
 
-/// Who judges packets by rules.
+/// A gateway that judges packets by rules.
 pub(crate) trait Judge {
-    /// Judges by these from now on, `None`: by none; a worker that hangs does when it goes on.
+    /// Judges packets by this ruleset from now on; `None`: by no rules. A worker that hangs follows
+    /// when it goes on.
     ///
     /// # Errors
-    /// [`LoadRulesError`]: those before stay.
+    /// [`LoadRulesError`]: the previous ruleset stays.
     fn judge_by(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError>;
 }
 
@@ -27,7 +28,7 @@ impl Judge for Gateway {
     }
 }
 
-/// What is loaded, and what was before while that is being tried. One change at a time.
+/// The loaded ruleset, and during a trial the one before. Changes happen one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper(Mutex<Kept>);
 
@@ -35,14 +36,14 @@ pub(crate) struct Keeper(Mutex<Kept>);
 struct Kept {
     active: Option<Arc<RuleBook>>,
     trial: Option<Trial>,
-    /// Trials there have been.
+    /// The number of trials so far.
     trials: u64,
 }
 
-/// What is loaded, and for how long it is still tried.
+/// The loaded ruleset, and the time that its trial still lasts.
 pub(crate) type Active = (Option<Arc<RuleBook>>, Option<Duration>);
 
-/// Until it is confirmed.
+/// A ruleset that was not confirmed yet.
 #[derive(Debug)]
 struct Trial {
     number: u64,
@@ -50,7 +51,7 @@ struct Trial {
     ends: Instant,
 }
 
-/// Why a ruleset was not loaded.
+/// The reasons why a ruleset was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TryError {
     #[error("another ruleset is being tried for {} more seconds", .0.as_secs())]
@@ -60,29 +61,29 @@ pub(crate) enum TryError {
 }
 
 impl Keeper {
-    /// With what the gateway was started with.
+    /// A keeper of the ruleset that the gateway was started with.
     pub fn new(active: Option<RuleBook>) -> Self {
         let active = active.map(Arc::new);
         Self(Mutex::new(Kept { active, ..Kept::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // What is kept is whole between any two statements.
+        // The fields are consistent between any two statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is loaded now.
+    /// The ruleset that is loaded now.
     pub fn active(&self, now: Instant) -> Active {
         let kept = self.lock();
         let left = kept.trial.as_ref().map(|trial| trial.ends.saturating_duration_since(now));
         (kept.active.clone(), left)
     }
 
-    /// The same with what the gateway says of it. Nobody waits meanwhile to load, confirm or roll
-    /// back: if what is loaded has changed, the gateway is asked again.
+    /// The loaded ruleset with the gateway's answer about it. Loads, confirmations and roll-backs
+    /// do not wait meanwhile. If the ruleset has changed, the gateway is asked again.
     ///
     /// # Errors
-    /// That of `ask`.
+    /// The error of `ask`.
     pub fn active_and<T, E>(
         &self,
         mut ask: impl FnMut() -> Result<T, E>,
@@ -98,11 +99,10 @@ impl Keeper {
         }
     }
 
-    /// Loads a ruleset, on trial for `confirm` if that is given. Returns the number of the
-    /// trial.
+    /// Loads a ruleset, on trial for `confirm` if that is given. Returns the number of the trial.
     ///
     /// # Errors
-    /// [`TryError`]: nothing has changed.
+    /// [`TryError`]; nothing changes.
     pub fn load(
         &self,
         judge: &impl Judge,
@@ -123,15 +123,16 @@ impl Keeper {
         Ok(Some(number))
     }
 
-    /// Keeps what is tried; false if nothing is.
+    /// Keeps the ruleset on trial; false if there is none.
     pub fn confirm(&self) -> bool {
         self.lock().trial.take().is_some()
     }
 
-    /// Ends a trial, or whichever there is, with what was before; false if it has ended.
+    /// Ends the trial with this number, or any trial without one, and restores the ruleset before.
+    /// False if the trial has ended.
     ///
     /// # Errors
-    /// [`LoadRulesError`]: what is tried stays, and the trial with it.
+    /// [`LoadRulesError`]: the ruleset on trial stays, and so does the trial.
     pub fn roll_back(
         &self,
         judge: &impl Judge,

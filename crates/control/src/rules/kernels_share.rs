@@ -1,4 +1,4 @@
-//! Which rules the kernel has to carry out: those that lead packets to the host.
+//! The rules that the kernel has to apply, because they lead packets to the host.
 
 use std::net::IpAddr;
 
@@ -9,20 +9,20 @@ use wire::Family;
 
 use super::RuleBook;
 
-/// A rule that leads packets to the host, where only the kernel can deliver them.
+/// A rule that leads packets to the host. Only the kernel can deliver them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelsRule {
     /// Family, table, chain and handle.
     pub place: String,
     /// The rule as nft writes it.
     pub text: String,
-    /// The kernel has it too; `None`: that could not be found out.
+    /// True if the kernel has the rule too; `None` if that is not known.
     pub is_there: Option<bool>,
 }
 
 impl RuleBook {
-    /// The rules that the kernel has to carry out: those that redirect, and those that translate
-    /// to one of the host's `own` addresses. `kernel` is what `nft -j list ruleset` prints of the kernel's own rules.
+    /// The rules that the kernel has to apply: redirects, and translations to one of the host's
+    /// `own` addresses. `kernel` is the output of `nft -j list ruleset` for the kernel's own rules.
     pub fn kernels_share(&self, own: &[IpAddr], kernel: Option<&Value>) -> Vec<KernelsRule> {
         let ruleset = &self.ruleset;
         let number = |address: &IpAddr| match address {
@@ -48,7 +48,7 @@ impl RuleBook {
     }
 }
 
-/// True if a document has a rule in the same chain, whatever either has counted.
+/// True if a document has a rule in the same chain. Counters do not matter.
 fn holds(document: &Value, rule: &Value) -> bool {
     const PLACE: [&str; 3] = ["family", "table", "chain"];
     let objects = document.get("nftables").and_then(Value::as_array).into_iter().flatten();
@@ -59,7 +59,7 @@ fn holds(document: &Value, rule: &Value) -> bool {
     })
 }
 
-/// What a rule does, without what it has counted.
+/// The statements of a rule without their counters.
 fn statements(rule: &Value) -> Vec<Value> {
     let all = rule.get("expr").and_then(Value::as_array).into_iter().flatten().cloned();
     all.map(|mut statement| {
@@ -108,7 +108,7 @@ mod tests {
             (5, json!([port(81), redirect])),
             (6, json!([port(82), to("192.0.2.254")])),
             (7, json!([port(83), to("192.0.2.1")])),
-            // Which of several the kernel chooses is not for us to say; a network leaves no choice.
+            // The kernel may choose any address of a range; a network leaves no choice.
             (
                 8,
                 json!([port(84), {"dnat": {"family": "ip",

@@ -1,18 +1,18 @@
-//! Whether there is memory to load a ruleset, looked at before it is read.
+//! Checks that there is enough memory to load a ruleset, before it is read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The most that loading takes for each byte of a ruleset, with its text.
+/// The most memory that loading takes for each byte of a ruleset, including its text.
 const TIMES: u64 = 6;
-/// Shorter ones are not worth a look, bytes.
+/// Length from which on a ruleset is checked, in bytes.
 const SHORT: u64 = 1 << 20;
 
-/// Refuses a ruleset of so many bytes if there is less memory than loading it may take. `held`
-/// of them are in memory already.
+/// Refuses a ruleset of this many `bytes` if loading it may take more memory than there is. `held`
+/// of the bytes are in memory already.
 ///
 /// # Errors
-/// How much it would take, how much there is, and what to do.
+/// The text gives the memory that loading would take, the memory that is available, and a remedy.
 pub fn check_memory(bytes: u64, held: u64) -> Result<(), String> {
     if bytes < SHORT {
         return Ok(());
@@ -21,16 +21,17 @@ pub fn check_memory(bytes: u64, held: u64) -> Result<(), String> {
     there.map_or(Ok(()), |there| there.check(bytes, held))
 }
 
-/// Memory that may be taken.
+/// Memory that is available.
 #[derive(Debug, PartialEq, Eq)]
 struct There {
     bytes: u64,
-    /// Whose it is, and how there may be more.
+    /// The owner of the memory, and a way to get more.
     of: String,
 }
 
 impl There {
-    /// The least of what the host has and of what the control groups of this process leave.
+    /// The smaller of the host's available memory and the least rest in this process's control
+    /// groups.
     fn find(proc: &Path, groups: &Path) -> Option<Self> {
         let host = of_host(&fs::read_to_string(proc.join("meminfo")).ok()?)
             .map(|bytes| Self { bytes, of: "of this host: end other programs".to_owned() });
@@ -62,15 +63,15 @@ impl There {
     }
 }
 
-/// What programs can still take, as the kernel reckons.
+/// Memory that programs can still take, by the kernel's estimate.
 fn of_host(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kib << 10)
 }
 
-/// What a control group leaves; `None` if it has no limit. The kernel takes pages of files back
-/// before it refuses memory.
+/// Memory that a control group has left; `None` if it has no limit. Pages of files count as free,
+/// because the kernel takes them back before it refuses memory.
 fn of_group(group: &Path) -> Option<u64> {
     let number = |file: &str| -> Option<u64> {
         fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()
@@ -106,8 +107,8 @@ mod tests {
             "loading it may take 1200 MiB, 6 times its length, and there are 1000 MiB of this \
              host: end other programs, or load a shorter one"
         );
-        // The group itself has no limit; the one around it has, and half of what it has taken
-        // are pages of files.
+        // The group itself has no limit. The group around it has one, and half of the memory that
+        // it uses are pages of files.
         write(proc.join("self/cgroup"), "0::/outer/inner\n");
         write(groups.join("outer/inner/memory.max"), "max\n");
         write(groups.join("outer/inner/memory.current"), "100\n");

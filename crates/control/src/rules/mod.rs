@@ -1,5 +1,4 @@
-//! A ruleset with the document that it was made from: what the command line and the API
-//! tell of it.
+//! A ruleset with its document, for the reports of the command line and the API.
 
 mod explain;
 mod keeper;
@@ -30,7 +29,7 @@ pub(crate) use self::now::{explain_now, live};
 /// Rules that have to see every packet of a flow which a report lists at most.
 const MOST_PER_PACKET: usize = 1000;
 
-/// How text in nft's own syntax becomes what is read here.
+/// The way to turn text in nft's own syntax into JSON.
 const FROM_TEXT: &str = "this is a ruleset in nft's own syntax; it is read as nft prints it in \
      JSON: sudo unshare --net sh -c 'nft -f RULES.nft && nft -j list ruleset' > ruleset.json \
      (in a namespace of its own, so that nothing of this host changes)";
@@ -45,11 +44,11 @@ pub struct RuleBook {
     problems: Problems,
 }
 
-/// Why a ruleset may not be loaded, in one line.
+/// The reason why a ruleset may not be loaded, in one line.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}", line(&self.report))]
 pub struct RulesRefused {
-    /// All of it.
+    /// The whole report.
     pub report: Box<RulesReport>,
 }
 
@@ -107,25 +106,25 @@ impl RuleBook {
                 let listed = told(&document, error.problems.listed());
                 RulesRefused { report: RulesReport::refusing(listed, invalid, unsupported).into() }
             })?;
-        // Without an index it judges alike, in less memory; no packets come here.
+        // A program without an index judges alike, in less memory. It judges no traffic here.
         let options = CompileOptions { index: false, seed };
         Program::compile(ruleset.clone(), options)
             .map_err(|error: CompileError| refused(error.to_string()))?;
         Ok(Self { file: None, document, ruleset, options, problems })
     }
 
-    /// The same, as the one of this file that a configuration names.
+    /// The same ruleset, as the one of a file that a configuration names.
     #[must_use]
     pub fn of_configuration(self, file: &Path) -> Self {
         Self { file: Some(file.to_owned()), ..self }
     }
 
-    /// The file that a configuration names for it, if one does.
+    /// The file that a configuration names for it; `None` if it came by the API.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// The document that it was made from.
+    /// The document of the ruleset.
     pub const fn document(&self) -> &Document<Bytes> {
         &self.document
     }
@@ -135,13 +134,14 @@ impl RuleBook {
         &self.ruleset
     }
 
-    /// What judges packets, made anew: a gateway has its own, and few ask for another.
+    /// A program that judges packets by the ruleset. It is compiled anew: a gateway has its own,
+    /// and others are needed rarely.
     #[expect(clippy::expect_used, reason = "it was compiled when it was read")]
     pub fn program(&self) -> Program {
         Program::compile(self.ruleset.clone(), self.options).expect("it can be compiled")
     }
 
-    /// What was left out or is worth knowing.
+    /// The report of the import: left-out rules and notes.
     pub fn report(&self) -> RulesReport {
         let (invalid, unsupported) = counts(&self.problems);
         RulesReport {
@@ -172,12 +172,13 @@ impl RuleBook {
         told(&self.document, &notes)
     }
 
-    /// What of it a gateway in this mode does not do; empty if it can be loaded there.
+    /// The parts of it that a gateway in this mode does not support; empty if it can load the
+    /// ruleset.
     pub fn obstacles(&self, mode: Mode) -> Vec<RuleProblem> {
         told(&self.document, &check_rules(&self.ruleset, mode))
     }
 
-    /// Interfaces that rules name and that are not among these: such rules match nothing.
+    /// Interfaces that rules name and that are not `present`. Such rules match nothing.
     pub fn missing_interfaces(&self, present: &[String]) -> Vec<String> {
         let named = self.ruleset.interfaces().into_keys();
         named.filter(|name| !present.contains(name)).collect()
@@ -211,7 +212,7 @@ fn counts(problems: &Problems) -> (usize, usize) {
     (problems.count(Severity::Invalid), problems.count(Severity::Unsupported))
 }
 
-/// True for what begins as rulesets in nft's own syntax do.
+/// True for a document that begins like a ruleset in nft's own syntax.
 fn is_text(document: &[u8]) -> bool {
     const BEGINNINGS: [&str; 8] =
         ["#", "table ", "add ", "flush ", "define ", "include ", "create ", "delete "];
@@ -229,7 +230,7 @@ fn told(document: &Document<Bytes>, problems: &[Problem]) -> Vec<RuleProblem> {
     };
     let mut texts: HashMap<Key, String> =
         problems.iter().filter_map(key).map(|key| (key, String::new())).collect();
-    // Without such a problem no rule is looked at.
+    // Only a problem of a rule makes a search for rules worthwhile.
     let is_empty = texts.is_empty();
     for object in document.values().take_while(|_| !is_empty) {
         let Some(rule) = object.get("rule") else { continue };

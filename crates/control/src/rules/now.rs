@@ -1,4 +1,4 @@
-//! Rules with what a running gateway has counted, put into sets, and tracked.
+//! Rules with the counters, elements and connections of a running gateway.
 
 use std::ops::ControlFlow;
 
@@ -29,7 +29,7 @@ fn now() -> Timestamp {
     Timestamp::from_nanos(clock::monotonic_nanoseconds())
 }
 
-/// What has changed since a ruleset was loaded.
+/// The changes since a ruleset was loaded.
 pub(crate) fn live(program: &Program, view: &RulesView, elements: &[ElementUpdate]) -> Live {
     let now = now();
     let listed = elements.iter().filter_map(|element| element.listed(program, now));
@@ -41,8 +41,8 @@ pub(crate) fn live(program: &Program, view: &RulesView, elements: &[ElementUpdat
     }
 }
 
-/// What the rules say of a packet now: with what they have counted, the elements of sets, and
-/// the connection that the packet belongs to unless its state was told.
+/// Explains what the rules do with a packet now: with their counters and the elements of sets.
+/// Unless the question gives a state, it uses the connection that the packet belongs to.
 ///
 /// # Errors
 /// [`Unresponsive`].
@@ -82,7 +82,7 @@ pub(crate) fn explain_now(
     };
     let told = Probe { state: Some(found.state()), ..probe.clone() };
     let mut explanation = book.explain_with(program, live, &told, &found, &mut state, now);
-    let remark = "its connection is tracked, and is taken as it is now; sequence numbers are not \
+    let remark = "the explanation uses its tracked connection as it is now; sequence numbers are not \
                   looked at";
     explanation.remarks.push(remark.to_owned());
     explanation.remarks.extend(missing);
@@ -96,7 +96,7 @@ pub(crate) fn explain_now(
     Ok(explanation)
 }
 
-/// The zones that rules put a packet in, while nothing is in sets.
+/// The zones that rules give a packet while all sets are empty.
 fn zones_of(program: &Program, probe: &Probe, now: Timestamp) -> Option<ZonePair> {
     if program.ruleset().zones_set().is_empty() {
         return None;
@@ -125,8 +125,8 @@ fn find(gateway: &Gateway, probe: &Probe, zones: ZonePair) -> Result<Option<Foun
     };
     let (source, destination) = (network.source_ip(), network.destination_ip());
     let (source_port, destination_port) = (ports.map(|it| it.0), ports.map(|it| it.1));
-    // What replies to a connection as it was opened is found at once. What replies to a
-    // translated one is looked for, since nobody knows yet by whom that was opened.
+    // A reply to an untranslated connection is found at once. A reply to a translated one needs a
+    // search, because its originator is not known yet.
     let as_opened = Filter {
         source: Some(source.into()),
         destination: Some(destination.into()),
@@ -179,10 +179,11 @@ fn find(gateway: &Gateway, probe: &Probe, zones: ZonePair) -> Result<Option<Foun
 }
 
 impl Found {
-    /// What its translation does to the packet.
+    /// The readdressing of the packet by its connection's translation.
     fn readdress(&self) -> Readdress {
         let Connection { original, reply, .. } = &self.connection;
-        // Each packet leaves as the reverse of what is sent the other way.
+        // A packet leaves with the reverse of the addresses that packets of the other direction
+        // have.
         let (came, answered) = if self.reply { (reply, original) } else { (original, reply) };
         let [(source, destination), (new_destination, new_source)] =
             [came, answered].map(|tuple| {

@@ -1,4 +1,4 @@
-//! Connections and what happens to them.
+//! Connections and their events.
 
 use std::net::IpAddr;
 
@@ -21,39 +21,39 @@ pub struct Connection {
     pub state: Option<String>,
     /// Seconds until the connection ends unless a packet comes.
     pub timeout_s: u64,
-    /// As the packets of the originator carry it.
+    /// Addresses and ports of the originator's packets.
     pub original: Tuple,
-    /// As the packets of the replying end carry it.
+    /// Addresses and ports of the replies.
     pub reply: Tuple,
-    /// A reply was seen.
+    /// True if a reply was seen.
     pub seen_reply: bool,
-    /// Not a candidate for early drop before it closes.
+    /// True if the connection is no candidate for early drop before it closes.
     pub assured: bool,
-    /// Another connection has announced it.
+    /// True if another connection has announced it.
     pub expected: bool,
-    /// It is one of several parts of a tunnel, each with a time and counts of its own.
+    /// True if it is one of several parts of a tunnel, each with its own timeout and counters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub part: bool,
     /// The helper that reads its packets; `null` without.
     pub helper: Option<String>,
     /// Mark.
     pub mark: u32,
-    /// Labels, by number: each by its name, or its number if it has none.
+    /// Labels in the order of their numbers, each by name, or by number if it has none.
     #[serde(default)]
     pub labels: Vec<String>,
-    /// Zone of both directions; 0 if they are in different ones.
+    /// Zone of both directions; 0 if they are in different zones.
     pub zone: u16,
-    /// Zone of the originator's packets alone, where the directions are in different ones.
+    /// Zone of the originator's packets, if the directions are in different zones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub original_zone: u16,
-    /// Zone of the replies alone, where the directions are in different ones.
+    /// Zone of the replies, if the directions are in different zones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reply_zone: u16,
     /// Seconds since it was opened, if `nf_conntrack_timestamp` was on then.
     pub age_s: Option<u64>,
 }
 
-/// One direction of a connection. What its protocol does not have is left out.
+/// One direction of a connection. Fields that its protocol does not have are absent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tuple {
     /// Source address.
@@ -78,13 +78,13 @@ pub struct Tuple {
     /// GRE key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gre_key: Option<u32>,
-    /// Calls of PPTP: own call id of the source, 0 if nobody knows it.
+    /// PPTP calls: the source's own call id, 0 while it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_call_id: Option<u16>,
-    /// Calls of PPTP: own call id of the destination.
+    /// PPTP calls: the destination's own call id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination_call_id: Option<u16>,
-    /// Packets and bytes, if `nf_conntrack_acct` was on when it was opened.
+    /// Packets and bytes, if `nf_conntrack_acct` was on when the connection was opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
 }
@@ -98,7 +98,7 @@ pub struct Counts {
     pub bytes: u64,
 }
 
-/// Something happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Schema version.
@@ -107,17 +107,17 @@ pub struct Event {
     pub sequence: u64,
     /// The worker that reported it.
     pub worker: u16,
-    /// Events of that worker that were lost just before this one because this
-    /// stream was not read fast enough.
+    /// Events of that worker that were lost just before this one, because this stream was not read
+    /// fast enough.
     pub lost: u64,
     /// `new`, `update` or `destroy`.
     pub event: String,
-    /// The connection after that; for `destroy`, as it was at the end.
+    /// The connection after the event; for `destroy`, its last state.
     pub connection: Connection,
 }
 
 impl Connection {
-    /// A connection whose labels are called `names`.
+    /// A connection; `names` are the names of labels.
     pub fn new(connection: &conntrack::Connection, names: &LabelNames) -> Self {
         let counts = |direction: usize| {
             let counts = connection.counters.as_ref()?[direction];
@@ -196,7 +196,7 @@ pub(super) const fn event_name(kind: conntrack::EventKind) -> &'static str {
 }
 
 impl Event {
-    /// An event of a connection whose labels are called `names`.
+    /// An event of a connection; `names` are the names of labels.
     pub fn new(numbered: &engine::NumberedEvent, names: &LabelNames) -> Self {
         Self {
             schema: crate::SCHEMA,

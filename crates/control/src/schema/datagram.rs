@@ -25,20 +25,20 @@ pub struct Datagram {
     pub vlan: u16,
     /// Bucket that owns it.
     pub bucket: u16,
-    /// `new` (one fragment has come), `progress` (several have), or `given_up`: only
-    /// remembered, so that later fragments are dropped.
+    /// `new` (one fragment has come), `progress` (several have come), or `given_up` (remembered
+    /// only to drop later fragments).
     pub stage: String,
-    /// Why it was given up.
+    /// The reason why it was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Fragments held.
     pub fragments: u32,
-    /// Payload held, bytes.
+    /// Payload held, in bytes.
     pub received: u32,
-    /// Payload of the whole, bytes; absent until the last fragment has come.
+    /// Payload of the whole datagram, in bytes; absent until the last fragment has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u32>,
-    /// Memory charged, bytes.
+    /// Memory charged, in bytes.
     pub memory: u64,
     /// Milliseconds since its first fragment came.
     pub age_ms: u64,
@@ -49,8 +49,7 @@ pub struct Datagram {
 /// Memory of incomplete datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Datagrams {
-    /// Datagrams of both families, those that were given up and are remembered among
-    /// them.
+    /// Datagrams of both families, including those that were given up and are remembered.
     pub count: u64,
     /// IPv4.
     pub v4: DatagramMemory,
@@ -58,19 +57,19 @@ pub struct Datagrams {
     pub v6: DatagramMemory,
 }
 
-/// Memory charged for incomplete datagrams of one family, bytes.
+/// Memory charged for incomplete datagrams of one family, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatagramMemory {
-    /// For those of which one fragment has come.
+    /// Memory of datagrams with one fragment.
     pub new: u64,
-    /// For those of which several have come.
+    /// Memory of datagrams with several fragments.
     pub progress: u64,
-    /// For remembering those that were given up.
+    /// Memory of datagrams that were given up.
     pub given_up: u64,
 }
 
 impl DatagramMemory {
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> u64 {
         self.new + self.progress + self.given_up
     }

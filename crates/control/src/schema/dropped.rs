@@ -3,7 +3,7 @@
 use engine::DroppedPacket;
 use serde::{Deserialize, Serialize};
 
-/// The last packets that were dropped for each reason.
+/// The last dropped packets for each reason.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RecentDrops {
     /// Schema version.
@@ -21,9 +21,9 @@ pub struct Dropped {
     pub why: String,
     /// Its headers in one line.
     pub packet: String,
-    /// Its length, bytes.
+    /// Its length, in bytes.
     pub length: u32,
-    /// The interface that it came from.
+    /// The input interface.
     pub interface: String,
     /// Its zone.
     pub zone: u16,

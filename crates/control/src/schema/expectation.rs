@@ -1,4 +1,4 @@
-//! Connections that others have announced.
+//! Expectations: connections that other connections have announced.
 
 use std::net::IpAddr;
 
@@ -9,40 +9,40 @@ use serde::{Deserialize, Serialize};
 use super::Tuple;
 use super::connection::event_name;
 
-/// A connection that is expected.
+/// An expectation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expectation {
     /// Schema version.
     pub schema: u32,
-    /// Name of its protocol as `conntrack` prints it.
+    /// Name of the protocol as `conntrack` prints it.
     pub protocol: String,
     /// Its IP protocol number.
     pub protocol_number: u8,
-    /// Seconds for which it is expected.
+    /// Seconds until the expectation ends.
     pub timeout_s: u64,
-    /// Who will open it; `null`: anybody.
+    /// Source address; `null`: any.
     pub source: Option<IpAddr>,
-    /// From which port; `null`: any.
+    /// Source port; `null`: any.
     pub source_port: Option<u16>,
-    /// To whom.
+    /// Destination address.
     pub destination: IpAddr,
-    /// To which port.
+    /// Destination port.
     pub destination_port: u16,
-    /// It stands for any number of connections until its time is over.
+    /// True if it stands for any number of connections until it expires.
     pub permanent: bool,
-    /// The connection that has announced it, as its originator's packets carry it.
+    /// The connection that announced it: addresses and ports of its originator's packets.
     pub master: Tuple,
-    /// The helper that has read the announcement.
+    /// The helper that read the announcement.
     pub helper: String,
-    /// What the helper calls such connections.
+    /// The helper's name for such connections.
     pub class: String,
-    /// The mark that the connection will have.
+    /// The mark of the future connection.
     pub mark: u32,
     /// Zone.
     pub zone: u16,
 }
 
-/// Something happened to a connection that is expected.
+/// An event of an expectation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectationEvent {
     /// Schema version.
@@ -51,13 +51,13 @@ pub struct ExpectationEvent {
     pub sequence: u64,
     /// The worker that reported it.
     pub worker: u16,
-    /// Events of that worker that were lost just before this one because this stream was
-    /// not read fast enough.
+    /// Events of that worker that were lost just before this one, because this stream was not read
+    /// fast enough.
     pub lost: u64,
-    /// `new`, or `destroy` when it has come, its time is over, it was withdrawn, or another
-    /// took its place.
+    /// `new`, or `destroy` when the connection has come, or when the expectation expired, was
+    /// withdrawn or was replaced.
     pub event: String,
-    /// What is or was expected.
+    /// The expectation.
     pub expectation: Expectation,
 }
 

@@ -30,24 +30,24 @@ pub use zones::{SetZones, TimeoutPolicy, Zone, Zones};
 pub struct Refusal {
     /// Schema version.
     pub schema: u32,
-    /// Why.
+    /// The reason.
     pub error: RefusalBody,
 }
 
-/// Why a request was refused. Nothing was changed.
+/// The reason of a refusal. Nothing was changed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RefusalBody {
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// The part of the request or of the gateway that is meant.
+    /// The part of the request or of the gateway that has the problem.
     #[serde(rename = "where")]
     pub place: String,
-    /// What to do about it.
+    /// Advice.
     #[serde(rename = "do")]
     pub todo: String,
 }
 
-/// How many connections there are.
+/// The number of connections.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Count {
     /// Schema version.
@@ -56,12 +56,12 @@ pub struct Count {
     pub connections: u64,
 }
 
-/// Something was done.
+/// A request was carried out.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Done {
     /// Schema version.
     pub schema: u32,
-    /// How many things it was done to.
+    /// The number of objects that changed.
     pub affected: u64,
 }
 
@@ -83,13 +83,13 @@ pub struct Tunable {
     pub value: u64,
     /// Value at the start when nothing is configured.
     pub default: u64,
-    /// Smallest value allowed.
+    /// The smallest value allowed.
     pub min: u64,
-    /// Largest value allowed.
+    /// The largest value allowed.
     pub max: u64,
     /// Unit; empty for switches and plain numbers.
     pub unit: String,
-    /// One sentence for people.
+    /// A sentence for people.
     pub meaning: String,
 }
 
@@ -108,24 +108,24 @@ impl Tunable {
     }
 }
 
-/// What to change in the connections that a filter chooses.
+/// Changes to the connections that a filter chooses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateConnections {
     /// New mark.
     #[serde(default)]
     pub mark: Option<u32>,
-    /// The bits of the old mark that become 0; those of `mark` are inverted then, whether they
-    /// are among these or not. Without it all bits are new.
+    /// Bits of the old mark to clear before it is combined with `mark` by exclusive or. Absent:
+    /// all bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_mask: Option<u32>,
-    /// New time to live from now on, seconds.
+    /// New timeout from now on, in seconds.
     #[serde(default)]
     pub timeout_s: Option<u32>,
-    /// Labels to take away first: names or numbers.
+    /// Labels to remove first: names or numbers.
     #[serde(default)]
     pub drop_labels: Vec<String>,
-    /// Takes all labels away first.
+    /// True to remove all labels first.
     #[serde(default)]
     pub drop_all_labels: bool,
     /// Labels to add: names or numbers.
@@ -133,7 +133,7 @@ pub struct UpdateConnections {
     pub add_labels: Vec<String>,
 }
 
-/// Asks for a value of a tunable.
+/// A request to set a tunable.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetTunable {
@@ -141,28 +141,28 @@ pub struct SetTunable {
     pub value: u64,
 }
 
-/// Asks for a number of workers.
+/// A request for a number of workers.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetWorkers {
-    /// How many.
+    /// The number of workers.
     pub workers: usize,
 }
 
-/// Asks to balance once.
+/// A request to balance once.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Balance {
-    /// Only say what would be moved.
+    /// True to plan the moves without making them.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Asks to balance from time to time.
+/// A request to balance from time to time.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetBalancer {
-    /// Time between two rounds, milliseconds; `null` switches the balancer off.
+    /// Time between two rounds, in milliseconds; `null` switches the balancer off.
     pub interval_ms: Option<u64>,
 }
 
@@ -171,7 +171,7 @@ pub struct SetBalancer {
 pub struct Moves {
     /// Schema version.
     pub schema: u32,
-    /// True when the moves are only planned.
+    /// True if the moves are only planned.
     pub dry_run: bool,
     /// The moves with their reasons, as a text for people.
     pub report: String,
@@ -188,10 +188,10 @@ pub struct Move {
     pub from: u16,
     /// Its owner after.
     pub to: u16,
-    /// Load of the bucket as a fraction of one worker's time, where it was measured.
+    /// Measured load of the bucket as a fraction of one worker's time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<f64>,
-    /// Why, where load decided.
+    /// The reason, if the load decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -1,12 +1,12 @@
-//! Counters by name, in an order that means something.
+//! Counters by name, in a meaningful order.
 
 use std::fmt;
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Named numbers: a JSON object that keeps the order of its keys, because
-/// operators know these counters by their columns.
+/// Named numbers: a JSON object that keeps the order of its keys, because operators know these
+/// counters as columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(Vec<(String, u64)>);
 
@@ -16,12 +16,12 @@ impl Names {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
-    /// The number of a name, 0 where it is absent.
+    /// The number of a name; 0 if it is absent.
     pub fn get(&self, name: &str) -> u64 {
         self.0.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
     }
 
-    /// The sum of all.
+    /// The sum of all numbers.
     pub fn total(&self) -> u64 {
         self.0.iter().map(|(_, value)| value).sum()
     }

@@ -1,4 +1,4 @@
-//! Rules: what is wrong with a ruleset, what it holds, and what it says of a packet.
+//! Rules: problems and contents of a ruleset, and explanations of packets.
 
 use ruleset::{Effect, Place, Problem, Severity};
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,9 @@ pub struct RuleObject {
     pub family: String,
     /// Table.
     pub table: String,
-    /// What it is: `table`, `chain`, `rule`, `set`, `map` and so on.
+    /// Kind of the object: `table`, `chain`, `rule`, `set`, `map` and so on.
     pub object: String,
-    /// Name of the chain, also of a rule, or of the set or object.
+    /// Name of the set or object, or of the chain; for a rule, of its chain.
     pub name: String,
     /// The kernel's handle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,32 +28,32 @@ impl From<&Place> for RuleObject {
     }
 }
 
-/// Something that is wrong with a ruleset, not done by it, or worth knowing.
+/// A problem of a ruleset, or a note about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleProblem {
-    /// `invalid`, `unsupported`, `left_to_kernel` or `note`. The first two keep a ruleset
-    /// from loading, `unsupported` only unless it is allowed.
+    /// `invalid`, `unsupported`, `left_to_kernel` or `note`. Problems that are `invalid` keep a
+    /// ruleset from loading; `unsupported` ones do unless they are allowed.
     pub severity: String,
-    /// Where.
+    /// The object.
     #[serde(flatten)]
     pub place: RuleObject,
-    /// Where inside the object: `expr[2].match.left`. Empty for all of it.
+    /// Path inside the object: `expr[2].match.left`. Empty for the whole object.
     pub path: String,
-    /// What.
+    /// Description.
     pub what: String,
-    /// What leaving it out does: `stricter`, `open` (what it drops goes on), `untranslated`,
-    /// `unclear` or `side_effect`.
+    /// The effect of leaving it out: `stricter`, `open` (packets that it drops go on),
+    /// `untranslated`, `unclear` or `side_effect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
     /// The rule as nftables prints it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// All of it in one line for people.
+    /// The whole problem in one line for people.
     pub message: String,
 }
 
 impl RuleProblem {
-    /// A problem, with the text of its rule if it is one.
+    /// A problem; `rule` is the text of its rule, if it has one.
     pub fn new(problem: &Problem, rule: Option<String>) -> Self {
         let severity = match problem.severity {
             Severity::Invalid => "invalid",
@@ -80,23 +80,23 @@ impl RuleProblem {
     }
 }
 
-/// What a check of a ruleset has found.
+/// The result of checking a ruleset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RulesReport {
     /// Schema version.
     pub schema: u32,
-    /// It may be loaded.
+    /// True if it may be loaded.
     pub loadable: bool,
-    /// How many problems are errors in the document, those that are not listed included.
+    /// Number of errors in the document, including unlisted ones.
     pub invalid: usize,
-    /// How many are about what Stateway does not do.
+    /// Number of unsupported parts, including unlisted ones.
     pub unsupported: usize,
     /// Problems in the order in which they were found.
     pub problems: Vec<RuleProblem>,
-    /// What it holds, if it may be loaded.
+    /// Its contents, if it may be loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<RulesSummary>,
-    /// Rules that the kernel of this host has to carry out, where that was looked for.
+    /// Rules that the kernel of this host has to apply, if the check looked for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels_rules: Vec<KernelsRule>,
     /// Rules that have to see every packet of the flows that meet them, so that these flows are
@@ -105,69 +105,68 @@ pub struct RulesReport {
     pub per_packet_rules: Vec<RuleProblem>,
 }
 
-/// What a ruleset holds of what Stateway runs.
+/// The contents of a ruleset, as far as Stateway evaluates them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesSummary {
     /// Family and name of each table that has chains.
     pub tables: Vec<String>,
     /// Chains.
     pub chains: usize,
-    /// Base chains, in the order in which packets meet them.
+    /// Base chains, in the order in which packets pass them.
     pub base_chains: Vec<String>,
     /// Rules.
     pub rules: usize,
     /// Named sets and maps.
     pub sets: usize,
-    /// Elements of all sets, those that rules hold themselves included.
+    /// Elements of all sets, including anonymous ones.
     pub elements: usize,
     /// Interfaces that rules name.
     pub interfaces: Vec<String>,
 }
 
-/// What the rules say of a packet.
+/// The steps of a packet through the rules.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Explanation {
     /// Schema version.
     pub schema: u32,
     /// The packet in one line.
     pub packet: String,
-    /// The interface that it comes in by.
+    /// The input interface.
     pub input: Option<String>,
-    /// The interface that it goes out by.
+    /// The output interface.
     pub output: Option<String>,
-    /// What tracking says of it.
+    /// The packet's tracking state.
     pub state: String,
-    /// The stages that asked chains, in order.
+    /// The stages that have base chains, in order.
     pub stages: Vec<ExplainedStage>,
     /// `accept`, `drop`, `reject`, `synproxy` or `host`.
     pub verdict: String,
     /// The verdict in a sentence.
     pub outcome: String,
-    /// What was taken for granted.
+    /// Assumptions and notes.
     pub remarks: Vec<String>,
 }
 
 impl Explanation {
-    /// The packet belongs to a flow that rules have led to the host, so none of them is asked but
-    /// those that choose its zone.
+    /// Changes the explanation for a packet of a flow that rules have led to the host. No rules
+    /// judge it but those that choose its zone.
     pub(crate) fn leave_to_host(&mut self) {
         self.stages.retain(|stage| stage.changes.iter().any(|change| change.contains("zone ")));
         self.verdict = "host".to_owned();
-        self.outcome =
-            "accepted: rules have led its flow to this host, and there it goes until it \
+        self.outcome = "accepted: rules have led its flow to this host, where it stays until it \
                         ends, whatever they say now"
-                .to_owned();
+            .to_owned();
     }
 }
 
-/// What one stage says.
+/// One stage of an explanation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExplainedStage {
     /// Its name.
     pub stage: String,
     /// Rules that matched and policies that decided, in order.
     pub steps: Vec<ExplainedStep>,
-    /// What the packet or its connection gets: marks, translation and the like.
+    /// Changes of the packet or its connection: marks, translation and so on.
     pub changes: Vec<String>,
 }
 
@@ -184,21 +183,21 @@ pub struct ExplainedStep {
     pub comment: Option<String>,
 }
 
-/// A ruleset was loaded.
+/// The result of loading a ruleset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadedRules {
     /// Schema version.
     pub schema: u32,
-    /// What was left out, is left to the kernel, or is worth knowing.
+    /// Rules that were left out or are left to the kernel, and notes.
     pub problems: Vec<RuleProblem>,
-    /// What it holds.
+    /// The contents of the ruleset.
     pub summary: Option<RulesSummary>,
-    /// Interfaces that rules name and that the gateway does not have.
+    /// Interfaces that rules name and the gateway does not have.
     pub missing_interfaces: Vec<String>,
-    /// What is not as it should be though they hold, in words for people.
+    /// Warnings for people, although the rules are in force.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// For how long it is tried, seconds; `null`: it stays.
+    /// Length of the trial, in seconds; `null` if the ruleset stays.
     pub confirm_s: Option<u64>,
 }
 
@@ -207,23 +206,23 @@ pub struct LoadedRules {
 pub struct ActiveRules {
     /// Schema version.
     pub schema: u32,
-    /// How often rules were loaded or taken away since the start.
+    /// How many times rules were loaded or removed since the start.
     pub revision: Option<u32>,
-    /// How long ago they were loaded, seconds.
+    /// Seconds since the rules were loaded.
     pub age_s: Option<u64>,
-    /// For how much longer they are tried, seconds; `null`: they stay.
+    /// Seconds that the trial still lasts; `null` if the ruleset stays.
     pub confirm_s: Option<u64>,
-    /// What they hold.
+    /// The contents of the ruleset.
     pub summary: Option<RulesSummary>,
-    /// As `nft -j list ruleset` would print it, with what was counted and what is in sets
-    /// now; `null` if there is none.
+    /// The ruleset as `nft -j list ruleset` would print it, with the current counters and elements
+    /// of sets; `null` if there is none.
     pub ruleset: Option<serde_json::Value>,
 }
 
-/// Asks what the rules say of a packet.
+/// A request to explain a packet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AskRules {
-    /// The packet in words, as `stateway rules explain` takes it.
+    /// The packet in words, in the notation of `stateway rules explain`.
     pub packet: String,
 }

@@ -1,4 +1,4 @@
-//! The gateway at one moment.
+//! The state of the gateway at one moment.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::rules::RuleBook;
 pub struct Status {
     /// Schema version.
     pub schema: u32,
-    /// Version of the program that runs.
+    /// Version of the running program.
     pub version: String,
     /// Nanoseconds since the start.
     pub uptime_ns: u64,
     /// `bridge` or `routed`.
     #[serde(default)]
     pub mode: String,
-    /// The ruleset that it runs; `null`: none.
+    /// The ruleset in force; `null` without one.
     #[serde(default)]
     pub rules: Option<RulesStatus>,
-    /// What is not as it should be, in words for people.
+    /// Warnings, in words for people.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// Lines of the log that were lost since the start.
@@ -32,24 +32,24 @@ pub struct Status {
     pub log_lines_lost: u64,
     /// Connections.
     pub connections: u64,
-    /// Most connections allowed (`nf_conntrack_max`).
+    /// The largest number of connections allowed (`nf_conntrack_max`).
     pub connections_limit: u64,
     /// Bucket moves completed since the start.
     pub moves: u64,
-    /// Time between two rounds of the balancer, milliseconds; `null`: it is off.
+    /// Time between two rounds of the balancer, in milliseconds; `null` if it is off.
     #[serde(default)]
     pub balance_interval_ms: Option<u64>,
-    /// How often more has changed in the kernel at once than it keeps news of, so that a router has
-    /// listed all routes again.
+    /// How many times more routes changed at once than the kernel's queue of notifications holds.
+    /// Each time, a router listed all routes again.
     #[serde(default)]
     pub route_overruns: u64,
-    /// Counters of all workers together, removed ones included.
+    /// Counters of all workers together, including removed workers.
     pub totals: Counters,
     /// Workers.
     pub workers: Vec<Worker>,
     /// Interfaces, in the order of the configuration.
     pub ports: Vec<Port>,
-    /// Zones but 0 that the gateway has known since its start.
+    /// Zones other than 0 that the gateway has known since its start.
     #[serde(default)]
     pub zones: Vec<ZoneStatus>,
 }
@@ -57,17 +57,17 @@ pub struct Status {
 /// The ruleset that the gateway runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesStatus {
-    /// Where it came from: `configuration` or `load`.
+    /// Its source: `configuration` or `load`.
     pub source: String,
-    /// The file that the configuration names; `null` for one that was loaded.
+    /// The file that the configuration names; `null` for a ruleset that was loaded later.
     pub file: Option<String>,
-    /// How often rules were loaded or taken away since the start.
+    /// How many times rules were loaded or removed since the start.
     pub revision: u32,
-    /// How long ago it was loaded, seconds.
+    /// Seconds since it was loaded.
     pub age_s: u64,
-    /// For how much longer it is tried, seconds; `null`: it stays.
+    /// Seconds that its trial still lasts; `null` if it stays.
     pub confirm_s: Option<u64>,
-    /// Rules in it.
+    /// Number of its rules.
     pub rules: usize,
 }
 
@@ -86,7 +86,7 @@ pub struct Worker {
     pub connections: u64,
     /// Packets that wait in its rings.
     pub backlog: u64,
-    /// Nanoseconds with packets in hand since the start.
+    /// Nanoseconds that it has spent with packets since the start.
     pub busy_ns: u64,
     /// Datagrams that wait for fragments.
     #[serde(default)]
@@ -104,21 +104,21 @@ pub struct Counters {
     pub transmitted_bytes: u64,
     /// Packets by class.
     pub classes: Names,
-    /// Under the names of `/proc/net/softnet_stat`.
+    /// Packet counters, under the names of `/proc/net/softnet_stat`.
     pub softnet: Names,
-    /// Under the names of `conntrack -S`.
+    /// Tracking counters, under the names of `conntrack -S`.
     pub conntrack: Names,
-    /// Reassembly, under the names of `/proc/net/snmp`, and datagrams that were evicted.
+    /// Reassembly counters, under the names of `/proc/net/snmp`, and evicted datagrams.
     #[serde(default)]
     pub defrag: Names,
-    /// SYN proxy, under the names of `/proc/net/stat/synproxy`.
+    /// SYN proxy counters, under the names of `/proc/net/stat/synproxy`.
     #[serde(default)]
     pub syn_proxy: Names,
-    /// Frames that were made and not received: fragments for a smaller MTU, errors and window updates,
-    /// under the names of `/proc/net/snmp`, and copies.
+    /// Frames that the gateway made itself. Fragments for a smaller MTU, errors and window updates
+    /// have the names of `/proc/net/snmp`; copies follow.
     #[serde(default)]
     pub output: Names,
-    /// Packets dropped, by reason; all reasons, also those with 0.
+    /// Packets dropped, by reason, including reasons with 0.
     pub drops: Names,
 }
 
@@ -137,9 +137,9 @@ pub struct Port {
     pub sent: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// Frames that the kernel lost because they were not fetched in time.
+    /// Frames that the kernel lost because the gateway did not fetch them in time.
     pub lost: u64,
-    /// How often the interface came back after it had gone.
+    /// How many times the interface came back after it had gone.
     pub reopened: u64,
 }
 
@@ -150,7 +150,7 @@ pub struct ZoneStatus {
     pub zone: u16,
     /// Its connections.
     pub connections: u64,
-    /// Most connections of it; `null`: no limit of its own.
+    /// The largest number of connections in it; `null` if it has no limit of its own.
     pub connections_limit: Option<u64>,
 }
 
@@ -177,8 +177,8 @@ pub struct Bucket {
 }
 
 impl Status {
-    /// The status of a gateway that may hold `connections_limit` connections, without its
-    /// ruleset, its warnings and what its log has lost.
+    /// The status of a gateway that may hold `connections_limit` connections, without its ruleset,
+    /// its warnings and the losses of its log.
     pub fn new(status: &engine::Status, connections_limit: u64) -> Self {
         Self {
             schema: crate::SCHEMA,
@@ -206,7 +206,7 @@ impl Status {
 }
 
 impl RulesStatus {
-    /// That of a ruleset which is tried for `left`.
+    /// The status of a ruleset whose trial lasts for `left`.
     pub(crate) fn new(
         status: &engine::RulesStatus,
         book: &RuleBook,

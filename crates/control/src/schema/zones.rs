@@ -1,4 +1,4 @@
-//! Zones, as they are and as they are to be.
+//! Zones of the gateway, and requests to change them.
 
 use std::sync::Arc;
 
@@ -15,36 +15,36 @@ use super::Names;
 pub struct Zones {
     /// Schema version.
     pub schema: u32,
-    /// How often they have been changed since the start.
+    /// How many times the zones were changed since the start.
     pub revision: u64,
     /// Timeouts that zones may share.
     pub timeout_policies: Vec<TimeoutPolicy>,
-    /// The first that takes a packet has it.
+    /// The zones. A packet belongs to the first zone that takes it.
     pub zones: Vec<Zone>,
 }
 
-/// Asks for other zones in the place of those that there are.
+/// A request to replace all zones.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetZones {
-    /// The revision that is changed; refused if it is not the one of now. `null`: whatever
-    /// it is.
+    /// The revision that the request changes. The gateway refuses it if another one is in force.
+    /// `null`: any revision.
     #[serde(default)]
     pub revision: Option<u64>,
     /// Timeouts that zones may share.
     #[serde(default)]
     pub timeout_policies: Vec<TimeoutPolicy>,
-    /// The first that takes a packet has it.
+    /// The zones. A packet belongs to the first zone that takes it.
     pub zones: Vec<Zone>,
 }
 
-/// Timeouts under a name.
+/// A named set of timeouts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeoutPolicy {
     /// The name.
     pub name: String,
-    /// Tunables of tracking with `_timeout` in their names, seconds.
+    /// Tunables of tracking with `_timeout` in their names, in seconds.
     pub timeouts: Names,
 }
 
@@ -56,15 +56,15 @@ pub struct Zone {
     pub zone: u16,
     /// Interfaces whose packets it takes; `null`: all.
     pub interfaces: Option<Vec<String>>,
-    /// Outermost VLAN of the packets it takes, 0 for untagged ones; `null`: all.
+    /// Outermost VLANs whose packets it takes, 0 for untagged packets; `null`: all.
     pub vlans: Option<Vec<u16>>,
-    /// Most connections; `null`: no limit of its own.
+    /// The largest number of connections; `null` if it has no limit of its own.
     pub max_connections: Option<u64>,
-    /// Name of its policy.
+    /// Name of its timeout policy.
     pub timeout_policy: Option<String>,
-    /// Tunables with a value of its own.
+    /// Tunables with values of its own.
     pub tunables: Names,
-    /// Its connections; told, and of no effect where zones are set.
+    /// Number of its connections; ignored in a request.
     pub connections: u64,
 }
 
@@ -82,19 +82,19 @@ impl Zones {
 }
 
 impl SetZones {
-    /// Asks for the zones of `book`, whatever is there now; `interfaces` are the names of
-    /// its ports.
+    /// A request for the zones of `book`, whatever the revision; `interfaces` are the names of its
+    /// ports.
     pub fn new(book: &ZoneBook, interfaces: &[String]) -> Self {
         let timeout_policies = TimeoutPolicy::all(book);
         Self { revision: None, timeout_policies, zones: Zone::all(book, interfaces) }
     }
 
-    /// The same for a gateway with these interfaces, that is at revision `now`.
+    /// The zones of the request, for a gateway with these interfaces at revision `now`.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The problem.
     pub fn book(&self, interfaces: &[String], now: u64) -> Result<ZoneBook, String> {
-        // Each is compared with all others.
+        // The check compares each zone with all others.
         if self.zones.len() > MOST_ZONES {
             return Err(ZonesError::TooMany.to_string());
         }
@@ -104,7 +104,7 @@ impl SetZones {
         let mut policies: Vec<Arc<Policy>> = Vec::new();
         for TimeoutPolicy { name, timeouts } in &self.timeout_policies {
             if policies.iter().any(|other| other.name() == name) {
-                return Err(format!("timeout policy {name:?} is there twice"));
+                return Err(format!("timeout policy {name:?} appears twice"));
             }
             let mut policy = Policy::new(name).map_err(|error| error.to_string())?;
             for (timeout, value) in timeouts.iter() {

@@ -1,4 +1,4 @@
-//! Connections that nobody uses, and readers that do not read: they keep nobody out.
+//! Idle connections, and readers that do not read, do not keep other clients out.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,12 +14,12 @@ const MANY: usize = 300;
 
 fn half_open(socket: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
-    // It may be closed before.
+    // The gateway may have closed the connection already.
     let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\nhost: ");
     stream
 }
 
-/// True if the other end has closed it, behind whatever it has said.
+/// True if the gateway has closed the connection, possibly after an answer.
 fn is_closed(mut stream: &UnixStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     loop {
@@ -36,7 +36,7 @@ fn accepted(socket: &Path) -> usize {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap();
     let connected = |line: &&str| {
         let mut fields = line.split_whitespace().skip(5);
-        // State 3: connected. Those that wait to be accepted have no inode yet.
+        // State 3: connected. Connections that wait to be accepted have no inode yet.
         fields.next() == Some("03") && fields.next() != Some("0")
     };
     let path = socket.to_str().unwrap();
@@ -73,7 +73,7 @@ fn one_connection_carries_one_request() {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET /v1/connections/count HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut answer = String::new();
-    // To its end, which is there without a time-out.
+    // The answer ends when the gateway closes the connection, without a time-out.
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     running.stop();
@@ -82,7 +82,7 @@ fn one_connection_carries_one_request() {
 #[test]
 fn readers_that_do_not_read_give_way_to_others() {
     let mut running = Running::start();
-    // Some megabytes as a list.
+    // The list of these flows has some megabytes.
     const FLOWS: u64 = 20_000;
     running.open_flows(FLOWS);
     let stalled: Vec<UnixStream> =

@@ -29,7 +29,7 @@ use tempfile::TempDir;
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
-/// How long anything may take on a busy machine.
+/// The longest time for anything on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Opens a channel as an interface, once.
@@ -74,7 +74,7 @@ impl Running {
         ];
         let mut config =
             Config { workers: WorkerCount::Fixed(2), pin: false, ..Config::new(HashKey(7, 11)) };
-        // Nothing may be lost, however slow the machine.
+        // No packet may be lost, however slow the machine is.
         config.settings.set("netdev_max_backlog", 1 << 16).unwrap();
         config.settings.conntrack.helpers.attach(Kind::Tftp, 69).unwrap();
         let mut labels = LabelNames::default();
@@ -96,7 +96,7 @@ impl Running {
         }
     }
 
-    /// Sends the first packets of so many more UDP flows.
+    /// Sends the first packets of `count` more UDP flows.
     fn send_flows(&mut self, count: u64) {
         let (mut frames, mut bytes) = (Vec::new(), Vec::new());
         for flow in self.sent..self.sent + count {
@@ -110,7 +110,7 @@ impl Running {
         self.lan.transmit(&mut frames, &mut self.pool).unwrap();
     }
 
-    /// Opens so many more UDP flows and waits until they are tracked.
+    /// Opens `count` more UDP flows and waits until they are tracked.
     fn open_flows(&mut self, count: u64) {
         self.send_flows(count);
         let begin = Instant::now();
@@ -133,7 +133,7 @@ impl Running {
         Ok(lines)
     }
 
-    /// Ends the API and then the gateway, which nobody else may hold by then.
+    /// Stops the API and then the gateway, which no other thread may hold by then.
     fn stop(self) {
         drop(self.server);
         assert!(!self.socket.exists());
@@ -141,7 +141,7 @@ impl Running {
     }
 }
 
-/// A request whose answer begins to be read, and no more.
+/// Sends a request, reads the status of its answer, and no more.
 fn begun_request(socket: &Path, path: &str) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: stateway\r\n\r\n").unwrap();
@@ -251,7 +251,7 @@ fn what_a_worker_has_dropped_is_shown_after_it_has_left() {
     let before = told();
     set(1);
     assert_eq!(told(), before);
-    // Who comes under the same number has dropped nothing.
+    // A new worker with the same number has dropped nothing.
     set(2);
     assert_eq!(told(), before);
     set(1);
@@ -287,7 +287,7 @@ fn lists_are_filtered_and_come_in_both_forms() {
     let changes = UpdateConnections { mark: None, ..changes };
     let refused = running.client.patch::<Done>(&one.request("/v1/connections"), &changes);
     assert!(matches!(refused, Err(ClientError::BadRequest(_))), "a mask alone");
-    // All of a flow: found through the index, and from the side that opened it only.
+    // All fields of a flow: the index finds it, and only from the side that opened it.
     let mut flow = ConnectionQuery {
         proto: Some("udp".to_owned()),
         src: Some("198.18.0.0".to_owned()),
@@ -332,9 +332,9 @@ fn connections_are_labelled_and_chosen_by_their_labels() {
     let patch = |query: &ConnectionQuery, changes: &UpdateConnections| {
         running.client.patch::<Done>(&query.request("/v1/connections"), changes)
     };
-    // Until the subscription has taken effect.
+    // This loop ends once the subscription has taken effect.
     let event: Event = loop {
-        // A time is new each time; labels that are there already nobody hears of.
+        // A timeout changes each time; labels that exist already cause no event.
         let changes = UpdateConnections { timeout_s: Some(100), ..add(&["bulk", "100"]) };
         assert_eq!(patch(&of_port(7), &changes).unwrap().affected, 1);
         if let Ok(event) = events.recv_timeout(Duration::from_millis(100)) {
@@ -374,8 +374,8 @@ fn connections_are_labelled_and_chosen_by_their_labels() {
 fn long_lists_are_complete_and_readers_that_leave_take_nothing_with_them() {
     let mut running = Running::start();
     running.open_flows(50_000);
-    // More than there may be at once. Some may be refused while the threads of
-    // those before them notice that their reader has gone.
+    // These are more than are allowed at once. Some may be refused while the threads of earlier
+    // ones notice that their reader has gone.
     for _ in 0..40 {
         drop(begun_request(&running.socket, "/v1/connections"));
     }
@@ -404,7 +404,7 @@ fn too_many_streams_are_refused_and_the_others_go_on() {
     let Err(ClientError::Refused(refused)) = refused else { panic!("{refused:?}") };
     assert!(refused.what.contains("16 lists and event streams"), "{refused:?}");
     assert_eq!(running.connections(), 0, "short requests are still answered");
-    // The gateway stops although they are being read.
+    // The gateway stops although the streams are being read.
     running.stop();
     drop(streams);
 }
@@ -424,7 +424,7 @@ fn events_are_told_as_they_happen() {
             },
         )
     });
-    // Flows are opened until the subscription has taken effect.
+    // The test opens flows until the subscription has taken effect.
     let first = loop {
         running.open_flows(1);
         if let Ok(event) = events.recv_timeout(Duration::from_millis(200)) {
@@ -450,7 +450,7 @@ fn what_is_announced_is_told_and_what_is_expected_no_more() {
             Ok(())
         })
     });
-    // Files are asked for until the subscription has taken effect.
+    // The test asks for files until the subscription has taken effect.
     let first = (1024..).find_map(|port| {
         let (mut frame, request) = (Vec::new(), b"\0\x01file\0octet\0");
         PacketBuilder::v4([198, 18, 0, 1], [192, 0, 2, 1]).udp(port, 69, request, &mut frame);
@@ -462,7 +462,7 @@ fn what_is_announced_is_told_and_what_is_expected_no_more() {
     let expected = "    [NEW] 300 proto=17 src=192.0.2.1 dst=198.18.0.1 sport=0 dport=";
     assert!(first.starts_with(expected), "{first}");
     running.client.delete::<Done>("/v1/connections").unwrap();
-    // Some were announced before somebody listened, and end now too.
+    // Some were announced before the subscription, and end now too.
     let about = |line: &str| line[line.find("proto").unwrap()..].to_owned();
     let last = loop {
         let line = events.recv_timeout(PATIENCE).unwrap();
@@ -486,7 +486,7 @@ fn an_answer_that_is_cut_off_says_that_the_gateway_has_stopped() {
         let reader =
             std::thread::spawn(move || client.lines::<ClientError>("/v1/events", &mut |_| Ok(())));
         let (mut stream, _) = listener.accept().unwrap();
-        // The request is read, or closing would not be the end but a reset.
+        // The server has to read the request, or closing would be a reset instead of an end.
         let mut request = [0; 1024];
         assert!(stream.read(&mut request).unwrap() > 0);
         stream.write_all(answer.as_bytes()).unwrap();
@@ -537,7 +537,7 @@ fn what_is_no_request_does_no_harm() {
         [&[0; 4], b"GET / HTTP/9.9\r\n\r\n", b"GET /v1/status", &[0xff; 9000]];
     for bytes in garbage {
         let mut stream = UnixStream::connect(&running.socket).unwrap();
-        // It may be closed before all of it was sent.
+        // The gateway may close the connection before everything was sent.
         let _ = stream.write_all(bytes);
     }
     assert_eq!(running.connections(), 0);

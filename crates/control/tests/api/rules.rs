@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A ruleset that drops what is for a port.
+/// A ruleset that drops packets for a port.
 fn dropping(port: u16) -> Vec<u8> {
     let to_port = json!({"match": {"op": "==",
         "left": {"payload": {"protocol": "udp", "field": "dport"}}, "right": port}});
@@ -43,7 +43,7 @@ fn a_ruleset_is_loaded_and_listed_with_what_it_has_done() {
     assert!(active(&running).ruleset.is_none());
     let loaded = load(&running, "", dropping(53)).unwrap();
     assert_eq!(loaded.missing_interfaces, ["dmz0"]);
-    // They are dropped, so there are no connections to wait for.
+    // The packets are dropped, so there are no connections to wait for.
     running.send_flows(7);
     let begin = Instant::now();
     let counted = loop {
@@ -63,7 +63,7 @@ fn a_ruleset_is_loaded_and_listed_with_what_it_has_done() {
         }
     };
     assert_eq!(known, json!(["198.18.0.0"]));
-    assert_eq!(running.connections(), 0, "what is dropped leaves no connection");
+    assert_eq!(running.connections(), 0, "a dropped packet leaves no connection");
 
     let question = AskRules { packet: "udp 192.0.2.1 192.0.2.2:53 in lan0 out wan0".into() };
     let told: Explanation = running.client.post("/v1/rules/explain", &question).unwrap();
@@ -76,7 +76,7 @@ fn counters_and_quotas_that_are_reset_begin_at_zero_and_again() {
     let mut running = Running::start();
     let refused = running.client.post::<Done>("/v1/rules/reset", &()).unwrap_err().to_string();
     assert!(refused.contains("runs no ruleset"), "{refused}");
-    // What comes while the quota lasts is dropped and counted. A datagram has 29 bytes.
+    // Packets within the quota are dropped and counted. A datagram has 29 bytes.
     let quota = json!({"quota": {"val": 150, "val_unit": "bytes", "used": 10}});
     let mut document: Value = serde_json::from_slice(&dropping(53)).unwrap();
     document["nftables"][4]["rule"]["expr"].as_array_mut().unwrap().insert(2, quota);
@@ -159,7 +159,7 @@ fn a_ruleset_on_trial_goes_by_itself() {
     load(&running, "?confirm_s=600", dropping(54)).unwrap();
     running.client.post::<Done>("/v1/rules/confirm", &()).unwrap();
     assert!(active(&running).confirm_s.is_none());
-    // One that waits does not keep the gateway from ending.
+    // A trial does not keep the gateway from stopping.
     load(&running, "?confirm_s=600", dropping(55)).unwrap();
     running.stop();
 }

@@ -22,7 +22,7 @@ fn count(running: &Running, zone: u16) -> u64 {
     running.client.get::<Count>(&path).unwrap().connections
 }
 
-/// What is untagged is in zone 5, with a policy.
+/// Untagged packets are in zone 5, which has a timeout policy.
 fn two_zones() -> SetZones {
     let timeouts = [("nf_conntrack_udp_timeout", 5000)].into_iter().collect();
     let five = Zone { timeout_policy: Some("long".into()), ..zone(5, &[0, 3], None) };
@@ -36,7 +36,7 @@ fn two_zones() -> SetZones {
 #[test]
 fn zones_change_while_the_gateway_runs() {
     let mut running = Running::start();
-    // However slow the machine, nothing ends by time.
+    // Nothing expires, however slow the machine is.
     let long = SetTunable { value: 10_000 };
     running.client.put::<Done>("/v1/tunables/nf_conntrack_udp_timeout", &long).unwrap();
     running.open_flows(10);
@@ -48,7 +48,7 @@ fn zones_change_while_the_gateway_runs() {
     let one: Connection = serde_json::from_str(&listed[0]).unwrap();
     assert!((4000..=5000).contains(&one.timeout_s), "{}", one.timeout_s);
 
-    // A limit ends what gives way, at all workers together, and holds for what comes.
+    // A limit evicts connections at all workers together, and holds for new ones.
     let now = zones(&running);
     assert_eq!((now.revision, now.zones[0].connections), (1, 200));
     wanted.zones[0].max_connections = Some(60);
@@ -70,7 +70,7 @@ fn zones_change_while_the_gateway_runs() {
     assert!((45..=60).contains(&five.connections), "{}", five.connections);
     assert_eq!(status.connections, five.connections + 10);
 
-    // Without zones what was opened in one is found there still, until it ends.
+    // After zones were removed, the connections of one are still found until they end.
     set_zones(&running, &SetZones::default()).unwrap();
     let done: Done = running.client.delete("/v1/connections?zone=5").unwrap();
     assert_eq!(done.affected, five.connections);
@@ -157,7 +157,7 @@ fn zones_that_change_under_load_leave_the_books_in_order() {
     changes.join().unwrap();
     running.client.delete::<Done>("/v1/connections").unwrap();
     let begin = Instant::now();
-    // What was on its way is tracked after that.
+    // Packets that were on their way are tracked after that.
     let rest = loop {
         running.client.delete::<Done>("/v1/connections").unwrap();
         let status: Status = running.client.get("/v1/status").unwrap();

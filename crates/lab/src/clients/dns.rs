@@ -16,11 +16,11 @@ pub struct DnsServer {
 }
 
 impl DnsServer {
-    /// The name that it knows.
+    /// The name that it resolves.
     pub const NAME: &str = "host.lab.example";
     /// The address of the name.
     pub const ADDRESS: &str = "192.0.2.53";
-    /// Text of another name, whose answer takes several fragments, bytes.
+    /// Length of the text of another name, whose answer takes several fragments, in bytes.
     pub const TEXT_BYTES: usize = 3000;
     const TEXT_NAME: &str = "text.lab.example";
 
@@ -35,7 +35,8 @@ impl DnsServer {
         let text = format!("--txt-record={},{text}", Self::TEXT_NAME);
         let mut background = lab
             .on_server("dnsmasq")
-            // In its debug mode it does not change its user, which a user namespace refuses.
+            // In its debug mode `dnsmasq` does not change its user, which a user namespace would
+            // refuse.
             .args(["--no-daemon", "--conf-file=/dev/null", "--pid-file"])
             .args(["--no-resolv", "--no-hosts", "--edns-packet-max=4096", &record, &text])
             .spawn()?;
@@ -63,8 +64,8 @@ impl DnsServer {
         Ok(answer.lines().map(str::to_owned).collect())
     }
 
-    /// Asks for the long text over UDP, with room for 4096 bytes (RFC 6891), and returns
-    /// how many bytes of it are in the answer.
+    /// Asks for the long text over UDP, with room for 4096 bytes (RFC 6891), and returns its length
+    /// in the answer, in bytes.
     ///
     /// # Errors
     /// [`crate::Error::Failed`] if no answer came.

@@ -1,4 +1,4 @@
-//! Real servers of protocols that agree on a second connection, with `curl`.
+//! Real servers of protocols that agree on a second connection, and `curl`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::program::{Background, Program, Transport};
 use crate::topology::{Family, Lab, Side};
 
 const FILE: &str = "payload.bin";
-/// How long a transfer that hangs is waited for, which is one that is refused.
+/// Time limit of a transfer. A transfer that hangs is one that was refused.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// A thread for each client: where one serves several at once, pyftpdlib 1.5.7 leaves one of some
-/// hundred transfers where it is if the machine is busy, over loopback as well.
+/// The server has a thread for each client. If one thread serves several clients on a busy machine,
+/// pyftpdlib 1.5.7 hangs in one of some hundred transfers, over loopback too.
 const FTP_SERVER: &str = "
 import sys
 from pyftpdlib.authorizers import DummyAuthorizer
@@ -44,7 +44,7 @@ pub struct FileServer {
 }
 
 impl FileServer {
-    /// Starts it on the lab's server, at its assigned port.
+    /// Starts the server on the lab's server, at its assigned port.
     ///
     /// # Errors
     /// Those of [`Background::wait_for`]; [`crate::Error::Unavailable`] if it is not
@@ -53,7 +53,7 @@ impl FileServer {
         Self::start_at(lab, Side::Server, protocol, family, bytes)
     }
 
-    /// The same on either of the lab's end points.
+    /// Starts the server on either of the lab's end points.
     ///
     /// # Errors
     /// Those of [`Self::start`].
@@ -73,7 +73,7 @@ impl FileServer {
         let directory = crate::Namespace::SCRATCH;
         let (program, transport, port) = match protocol {
             FileProtocol::Ftp => {
-                // Debian's Python, where its package is.
+                // Debian's Python has the package.
                 let python = on(lab, side, "/usr/bin/python3");
                 let installed = python.clone().args(["-c", "import pyftpdlib"]).run()?;
                 if installed.code != Some(0) {
@@ -86,7 +86,7 @@ impl FileServer {
             FileProtocol::Tftp => {
                 let root = format!("--tftp-root={directory}");
                 let listen = format!("--listen-address={address}");
-                // As for names: not as another user, and no names here.
+                // As for names: `dnsmasq` keeps its user, and offers no names here.
                 let options = ["--no-daemon", "--conf-file=/dev/null", "--pid-file", "--port=0"];
                 let program = on(lab, side, "dnsmasq").args(options).args(["--enable-tftp"]);
                 (program.args([root, listen]), Transport::Udp, 69)
@@ -97,16 +97,16 @@ impl FileServer {
         Ok(Self { _background: background, protocol, family, side, sha256: sum })
     }
 
-    /// Gets the file from the lab's client with `curl` and its `options`. False if that
-    /// did not end in time.
+    /// Downloads the file to the lab's client with `curl` and its `options`. False if that did not
+    /// end in time.
     ///
     /// # Errors
-    /// [`crate::Error::Unexpected`] if another file came.
+    /// [`crate::Error::Unexpected`] if the file differs.
     pub fn download(&self, lab: &Lab, options: &[&str]) -> Result<bool> {
         self.download_from(lab, lab.server_address(self.family), options)
     }
 
-    /// The same from the end point that the server is not on, which knows the server by
+    /// Downloads the file to the end point without the server, which reaches the server by
     /// `address`.
     ///
     /// # Errors

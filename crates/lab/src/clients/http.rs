@@ -18,16 +18,16 @@ pub struct HttpServer {
     sha256: String,
 }
 
-/// What a client got.
+/// The result of a download.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Download {
     /// The status code of the answer.
     pub status: u16,
     /// Bytes of the body.
     pub bytes: u64,
-    /// Whether the body has the SHA-256 of the file.
+    /// True if the body has the SHA-256 of the file.
     pub intact: bool,
-    /// The client's port, to find the connection in a table.
+    /// The client's port, for finding the connection in a table.
     pub client_port: u16,
 }
 
@@ -49,7 +49,7 @@ impl HttpServer {
         Ok(Self { _background: background, sha256 })
     }
 
-    /// Gets the file from the lab's client with `curl`.
+    /// Downloads the file to the lab's client with `curl`.
     ///
     /// # Errors
     /// [`Error::Failed`] with curl's message if no answer came.
@@ -66,7 +66,7 @@ impl HttpServer {
         self.get(lab, server, &[])
     }
 
-    /// As [`HttpServer::download`], with so many bytes per second at most.
+    /// As [`HttpServer::download`], with at most `rate` bytes per second.
     ///
     /// # Errors
     /// As [`HttpServer::download`].
@@ -100,7 +100,7 @@ impl HttpServer {
     }
 }
 
-/// Bytes without pattern (xorshift64, Marsaglia 2003), always the same.
+/// Bytes without a pattern (xorshift64, Marsaglia 2003), always the same.
 pub(super) fn pseudo_random(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut data = Vec::with_capacity(bytes + 8);

@@ -10,13 +10,13 @@ use crate::program::Transport;
 use crate::topology::{Family, Lab};
 
 const PORT: u16 = 5201;
-/// What connecting and the exchange of results may take on top of the traffic.
+/// Time for connecting and for the exchange of results, beside the traffic.
 const OVERHEAD: Duration = Duration::from_secs(10);
 
-/// What `iperf3` measured over TCP.
+/// The result of `iperf3` over TCP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpReport {
-    /// What arrived, in bits per second.
+    /// Received bits per second.
     pub bits_per_second: f64,
     /// Segments that the sender sent again.
     pub retransmits: u64,
@@ -24,10 +24,10 @@ pub struct TcpReport {
     pub bytes: u64,
 }
 
-/// What `iperf3` measured over UDP.
+/// The result of `iperf3` over UDP.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UdpReport {
-    /// What was sent, in bits per second.
+    /// Sent bits per second.
     pub bits_per_second: f64,
     /// Datagrams sent.
     pub packets: u64,
@@ -58,8 +58,7 @@ pub fn iperf_tcp_to(lab: &Lab, to: IpAddr, time: Duration, streams: u32) -> Resu
     })
 }
 
-/// UDP from the client to the server at `bits_per_second`, in datagrams of so many
-/// `bytes`.
+/// UDP from the client to the server at `bits_per_second`, in datagrams of `bytes` bytes.
 ///
 /// # Errors
 /// As [`iperf_tcp`].

@@ -6,16 +6,16 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::program::Program;
 
-/// What `ping` counted.
+/// The counters of `ping`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PingReport {
     /// Echo requests sent.
     pub sent: u32,
     /// Replies received, without duplicates.
     pub received: u32,
-    /// Replies that came twice.
+    /// Replies that came again.
     pub duplicates: u32,
-    /// Mean round trip in milliseconds; none without a reply.
+    /// Mean round trip in milliseconds; `None` without a reply.
     pub mean_ms: Option<f64>,
 }
 
@@ -24,11 +24,11 @@ pub struct PingReport {
 pub struct Hop {
     /// Hop limit of the probe.
     pub limit: u8,
-    /// Who answered; none if nobody did.
+    /// The address that answered; `None` if none did.
     pub address: Option<IpAddr>,
 }
 
-/// The way to a host, as `traceroute` found it.
+/// The way to a host that `traceroute` found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The hops in order.
@@ -36,16 +36,16 @@ pub struct Route {
 }
 
 impl Route {
-    /// The addresses of the hops; none where nobody answered.
+    /// The addresses of the hops; `None` for a hop without an answer.
     #[must_use]
     pub fn addresses(&self) -> Vec<Option<IpAddr>> {
         self.hops.iter().map(|hop| hop.address).collect()
     }
 }
 
-/// `count` echo requests, 20 ms apart, from where `ping` is to run:
-/// `ping(lab.on_client("ping"), address, 10)`. The program may bring arguments along,
-/// such as `["-s", "4000"]` for a size that needs fragments.
+/// Sends `count` echo requests, 20 ms apart, with a `ping` program of either end:
+/// `ping(lab.on_client("ping"), address, 10)`. The program may bring arguments along, such as
+/// `["-s", "4000"]` for a size that needs fragments.
 ///
 /// # Errors
 /// [`Error::Unexpected`] if `ping` prints no statistics, as when it has no route.
@@ -73,9 +73,9 @@ fn parse_ping(text: &str) -> Option<PingReport> {
     })
 }
 
-/// The way to a host: `traceroute(lab.on_client("traceroute"), address)`. Probes are UDP to
-/// ports where nobody listens, so every hop but the last answers with "time exceeded" and
-/// the last with "port unreachable".
+/// Finds the way to a host: `traceroute(lab.on_client("traceroute"), address)`. Probes are UDP to
+/// closed ports. So every hop but the last answers with "time exceeded", and the last with "port
+/// unreachable".
 ///
 /// # Errors
 /// [`Error::Failed`] if there is no route.
@@ -88,8 +88,8 @@ pub fn traceroute(program: Program, to: IpAddr) -> Result<Route> {
     Ok(Route { hops })
 }
 
-/// A line is the limit and then `*` or the address and times. What does not
-/// begin with a number is the heading.
+/// Reads a line of the limit and then `*` or the address and times. A line that does not begin with
+/// a number is the heading.
 fn parse_hop(line: &str) -> Option<Hop> {
     let mut words = line.split_whitespace();
     let limit = words.next()?.parse().ok()?;

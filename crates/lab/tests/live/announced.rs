@@ -1,5 +1,5 @@
-//! Connections that others announce, with real servers and clients: through a gateway that
-//! lets the server's side open only what is expected.
+//! Helpers for FTP and TFTP, with real servers and clients. The gateway lets the server's side open
+//! a connection only if a helper expects it.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
 const HELPERS: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"tftp\"\n";
-/// Some windows long.
+/// The length of a file in bytes: several TCP windows.
 const BYTES: usize = 300_000;
 
-/// A gateway that lets the server's side open only what these helpers expect.
+/// A lab whose gateway lets the server's side open only the connections that these helpers expect.
 pub fn guarded_lab(workers: u32, helpers: &str) -> Result<Live> {
     let mut spec = StatewaySpec::new(stateway_binary()?, workers);
     spec.refuses_new = true;
@@ -26,8 +26,8 @@ pub fn guarded_lab(workers: u32, helpers: &str) -> Result<Live> {
     Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live::from)
 }
 
-/// How `curl` is told to use each of the four commands, and whether the server opens the
-/// data connection.
+/// For each FTP command that opens a data connection: the options that make `curl` use it, and
+/// whether the server opens the connection.
 pub fn modes(family: Family) -> &'static [(&'static [&'static str], bool)] {
     const ALL: [(&[&str], bool); 4] = [
         (&["--ftp-port", "-"], true),
@@ -37,7 +37,7 @@ pub fn modes(family: Family) -> &'static [(&'static [&'static str], bool)] {
     ];
     match family {
         Family::V4 => &ALL,
-        // The old commands have no room for the addresses.
+        // The older commands have no room for IPv6 addresses.
         Family::V6 => &ALL[..2],
     }
 }
@@ -78,8 +78,8 @@ fn files_come_with_helpers_through_two_workers() {
     files_come_with_helpers(2);
 }
 
-/// The proxy opens connections in the place of clients: helpers see where both ends begin all the
-/// same.
+/// The SYN proxy opens connections on behalf of clients. Helpers must still see where the stream of
+/// each end begins.
 #[test]
 fn files_come_with_helpers_while_the_syn_proxy_answers() {
     alone(|| {
@@ -95,8 +95,8 @@ fn files_come_with_helpers_while_the_syn_proxy_answers() {
     });
 }
 
-/// Fetches files over IPv4 in all ways by turns, while the number of workers changes twenty
-/// times; how many have come.
+/// Fetches files over IPv4 in all modes in turn, while the number of workers changes twenty times.
+/// Returns how many files arrived.
 pub fn transfers_while_workers_change(lab: &Lab, server: &FileServer) -> Result<u64> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -122,8 +122,8 @@ pub fn transfers_while_workers_change(lab: &Lab, server: &FileServer) -> Result<
     })
 }
 
-/// Control connections move to other workers together with what their helpers know, and the
-/// data connections that they announce find their way whoever owns them.
+/// A control connection moves to another worker together with the state of its helper. The
+/// announced data connections find it whichever worker owns them.
 #[test]
 fn files_come_while_workers_change() {
     alone(|| {
@@ -157,7 +157,7 @@ fn files_whose_server_opens_the_connection_do_not_come_without_helpers() {
     });
 }
 
-/// Has the server announce a data connection, whose port it prints, and does not open it.
+/// Has the server announce a data connection, prints its port and does not open it.
 const CLIENT: &str = "
 import ftplib, sys, time
 server, own = sys.argv[1:]
@@ -184,12 +184,12 @@ fn announcing(lab: &Lab, family: Family) -> Result<Talk> {
     Ok(Talk { _server: server, client })
 }
 
-/// What a program lists of a talk, without what differs between two of them.
+/// The lines that a program lists about a talk, without the parts that differ between two talks.
 fn lines(program: Program, talk: &Talk, server: IpAddr) -> Result<Vec<String>> {
     Ok(comparable(&program.check()?, talk, server))
 }
 
-/// The lines of a text that are about a talk, without what differs between two of them.
+/// The lines of a text that are about a talk, without the parts that differ between two talks.
 fn comparable(text: &str, talk: &Talk, server: IpAddr) -> Vec<String> {
     let log = talk.client.log();
     let port = log.trim().strip_prefix("announced ").unwrap_or_else(|| panic!("{log}"));
@@ -204,7 +204,8 @@ fn comparable(text: &str, talk: &Talk, server: IpAddr) -> Vec<String> {
     text.lines().filter(|text| text.contains("dport=21 ")).map(line).collect()
 }
 
-/// Has connections or what they announce forgotten; what is told of expectations until then.
+/// Runs a command that deletes connections or expectations. Returns the events up to the first
+/// deletion.
 fn end(forget: Program, events: &mut Background) -> Result<String> {
     forget.check()?;
     events.wait_for_text("[DESTROY]")?;
@@ -221,7 +222,7 @@ fn expectations_read_like_the_kernels() {
             attach_kernel_helpers(kernel.gateway(), &[("ftp", "tcp", 21)])?;
             let listening = ["-E", "expect"];
             let mut their_events = kernel.gateway().program("conntrack").args(listening).spawn()?;
-            // It says nothing before the first event.
+            // It prints nothing before the first event, so nothing shows that it is ready.
             thread::sleep(Duration::from_millis(500));
             let their_talk = announcing(&kernel, family)?;
             let mut lab = guarded_lab(2, HELPERS)?;
@@ -248,7 +249,7 @@ fn expectations_read_like_the_kernels() {
             assert_eq!(expected["helper"], "ftp");
             let table = stateway.command(&["conntrack", "expect"]).check()?;
             assert_eq!(table.lines().count(), 2, "{table}");
-            // What is expected ends with its connection, or is forgotten alone.
+            // An expectation ends with its connection, or is deleted alone.
             let forget: &[&str] = if family == Family::V4 { &["-F"] } else { &["-F", "expect"] };
             let theirs =
                 end(kernel.gateway().program("conntrack").args(forget), &mut their_events)?;

@@ -1,5 +1,5 @@
-//! Calls by SIP with media from the server's side, and direct connections of IRC clients,
-//! through a gateway that lets the server's side open only what is expected.
+//! Calls by SIP whose media comes from the server's side, and direct connections between IRC
+//! clients. The gateway lets the server's side open only expected connections.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,10 +13,10 @@ use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::stop_cleanly;
 
 const HELPERS: &str = "[[helper]]\nname = \"sip\"\n\n[[helper]]\nname = \"irc\"\n";
-/// The limit of a program that waits for the other, seconds.
+/// The time in seconds that a program waits for its peer.
 const LIMIT: &str = "3";
 
-/// Sends sound to where the caller listens, whose `sipp` returns it.
+/// Sends sound to the port where the caller listens. The caller's `sipp` returns it.
 const MEDIA: &str = "
 import socket, sys, time
 own, port, peer = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -35,7 +35,7 @@ while time.monotonic() < limit:
         pass
 ";
 
-/// A `sipp` at `address` that plays one of its built-in parts.
+/// A `sipp` at `address` that plays one of its built-in scenarios.
 fn sipp(program: Program, part: &str, address: IpAddr, transport: &str) -> Program {
     let address = address.to_string();
     let program = program.env("TERM", "dumb").args(["-sn", part, "-t", transport, "-nostdin"]);
@@ -49,22 +49,22 @@ fn calling(lab: &Lab, family: Family, transport: &str) -> Program {
     program.args(["-m", "1", &callee.to_string()])
 }
 
-/// What carries the signalling, and what `sipp` calls it; and where the sound comes from, so
-/// that no call uses the flow of the one before.
+/// The transport of the signalling, its name in `sipp`, and the port from which the sound comes.
+/// Each carrier has a port of its own, so that no call uses the flow of the one before.
 type Carrier = (Transport, &'static str, &'static str);
 const CARRIERS: [Carrier; 2] = [(Transport::Udp, "u1", "7100"), (Transport::Tcp, "t1", "7200")];
 
-/// Calls the server. True if sound got through from its side while the call stood.
+/// Calls the server. Returns true if sound from its side got through during the call.
 fn sound_is_heard(lab: &Lab, family: Family, carrier: Carrier) -> Result<bool> {
     let [caller, callee] = [lab.client_address(family), lab.server_address(family)];
-    // `Unavailable` without it.
+    // Returns `Unavailable` if `sipp` is not installed.
     lab.on_client("sipp").args(["-v"]).run()?;
     let mut answering = sipp(lab.on_server("sipp"), "uas", callee, carrier.1).spawn()?;
     answering.wait_for_port(carrier.0, 5060)?;
     let script = lab.server().write_file("media.py", MEDIA.as_bytes())?;
     let media = lab.on_server("/usr/bin/python3").args([script]);
     let media = media.args([&callee.to_string(), carrier.2, &caller.to_string(), LIMIT]).spawn()?;
-    // The call stands for a second.
+    // The call lasts a second.
     let options = ["-mp", "6000", "-rtp_echo", "-d", "1000", "-timeout", "5s", "-timeout_error"];
     calling(lab, family, carrier.1).args(options).check()?;
     Ok(output(media)? == "heard")
@@ -82,9 +82,9 @@ fn calls_are_heard(workers: u32) {
         for (calls, (family, carrier)) in (1..).zip(kinds) {
             assert!(sound_is_heard(&lab, family, carrier)?, "{family:?} {carrier:?}");
             assert_eq!(counter(&lab, "expect_new")?, calls, "{family:?} {carrier:?}");
-            // Each end announces a pair, and the same pair again when it repeats its message,
-            // by itself or by TCP, because an answer was late on a busy machine. The kernel's
-            // helper counts those, too.
+            // Each end announces a pair of ports. It announces the same pair again if it repeats
+            // its message because an answer was late on a busy machine; `sipp` or TCP may repeat
+            // it. The kernel's helper counts those expectations, too.
             let all = counter(&lab, "expect_create")?;
             let announced = all - std::mem::replace(&mut created, all);
             assert!(announced >= 4 && announced % 2 == 0, "{announced} {family:?} {carrier:?}");
@@ -118,14 +118,14 @@ fn calls_are_not_heard_without_helper() {
     });
 }
 
-/// What a gateway expects while a call stands, sorted, without times and addresses.
+/// The expectations of a gateway during a call, sorted, without times and addresses.
 fn expected_in_a_call(lab: &Lab, family: Family, listing: &Program) -> Result<Vec<String>> {
     let [caller, callee] = [lab.client_address(family), lab.server_address(family)];
     let mut answering = sipp(lab.on_server("sipp"), "uas", callee, "u1").spawn()?;
     answering.wait_for_port(Transport::Udp, 5060)?;
     let mut call = calling(lab, family, "u1").args(["-d", "9000"]).spawn()?;
     let mut lines = Vec::new();
-    call.wait_for("what both ends announce", || {
+    call.wait_for("the announcements of both ends", || {
         let text = listing.clone().check()?;
         let names = |line: &str| {
             let (_, line) = line.trim_start().split_once(' ').unwrap_or_default();
@@ -159,7 +159,7 @@ fn a_call_announces_to_us_what_it_does_to_the_kernel() {
     });
 }
 
-/// An IRC server that takes the first offer up itself, as the other client would.
+/// An IRC server that connects to the first offer itself, as the other client would.
 const CHAT: &str = "
 import re, socket, sys
 address, limit = sys.argv[1], float(sys.argv[2])
@@ -175,7 +175,7 @@ port = int(re.search(rb'DCC SEND \\S+ \\d+ (\\d+)', said)[1])
 socket.create_connection((client, port), limit / 2).sendall(b'got it')
 ";
 
-/// An IRC client that offers a file, in two pieces.
+/// An IRC client that offers a file and sends the offer in two segments.
 const OFFER: &str = "
 import ipaddress, socket, sys, time
 own, server, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])

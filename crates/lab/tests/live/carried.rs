@@ -1,5 +1,6 @@
-//! Tunnels between hosts, through the kernel that forwards, a bridge and a router of ours with the
-//! same rules: who hears which packets of them, from whom and with what inside.
+//! Tunnels between hosts, through the forwarding kernel, a bridge and a router of ours with the
+//! same rules. The tests compare which packets each host receives, from which address and with
+//! which content.
 
 use lab::{
     Background, Family, Gateway, Lab, Namespace, Placement, Program, Result, StatewaySpec,
@@ -13,7 +14,7 @@ const TALK: &[u8] = include_bytes!("tunnel_talk.py");
 const V4: [&str; 5] = ["ipip", "6in4", "gre", "gre-key", "gre-number"];
 const V6: [&str; 3] = ["4in6", "6in6", "gre6"];
 
-/// Clients may open tunnels, and everybody may ask for names: also with what the tunnels carry.
+/// Clients may open tunnels, and any host may ask for names, also inside the tunnels.
 const RULES: &str = "
 table inet gateway {
     chain forward {
@@ -45,7 +46,7 @@ fn hearing(host: &Namespace) -> Result<Background> {
     Ok(hearing)
 }
 
-/// Each of these kinds of tunnels, with packets of so many flows inside.
+/// Sends packets of this many flows inside tunnels of each of these kinds.
 fn say(
     host: &Namespace,
     from: &str,
@@ -58,7 +59,8 @@ fn say(
     talk(host)?.args(["say"]).args(words).check().map(drop)
 }
 
-/// What a host has heard until the end, in any order. The first line says that it is ready.
+/// The lines that a host has printed until the end, sorted. The first line says that it is ready,
+/// and is left out.
 fn heard(hearing: Background) -> Result<Vec<String>> {
     let said = hearing.finish()?.stdout;
     let mut lines: Vec<String> = said.lines().skip(1).map(str::to_owned).collect();
@@ -66,7 +68,7 @@ fn heard(hearing: Background) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The same rules in the kernel that forwards and in a gateway of ours, and what hosts hear.
+/// Compares what hosts hear with the same rules in the forwarding kernel and in a gateway of ours.
 fn both(rules: &str, routed: bool, talks: impl Fn(&Lab) -> Result<Vec<Vec<String>>>) -> Result<()> {
     stateway_binary()?;
     let kernel = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
@@ -81,7 +83,8 @@ fn both(rules: &str, routed: bool, talks: impl Fn(&Lab) -> Result<Vec<Vec<String
     let spec = StatewaySpec { routed, more, ..StatewaySpec::new(stateway_binary()?, 2) };
     let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
     if routed {
-        // A burst to a host whose station nobody has asked for yet finds no room to wait.
+        // A burst to a host with an unresolved link address would overflow the queue of waiting
+        // packets.
         for host in [lab.client_address(Family::V4), lab.server_address(Family::V4)] {
             assert_eq!(ping(lab.gateway().program("ping"), host, 1)?.received, 1);
         }
@@ -93,7 +96,8 @@ fn both(rules: &str, routed: bool, talks: impl Fn(&Lab) -> Result<Vec<Vec<String
 
 const FLOWS: u32 = 40;
 
-/// What the client hears, and the server, whose address is another where the gateway is a bridge.
+/// What the client and the server hear. The server's address depends on whether the gateway is a
+/// bridge.
 fn opened_by_the_client(lab: &Lab) -> Result<Vec<Vec<String>>> {
     let (client, server) = (lab.client(), lab.server());
     let ways = [(&V4[..], Family::V4), (&V6[..], Family::V6)].map(|(kinds, family)| {
@@ -135,7 +139,7 @@ fn a_host_that_rules_close_hears_of_no_tunnel_whatever_it_carries() {
     });
 }
 
-/// The server knows no way to the clients, of whom there are two.
+/// What the hosts hear if the server has no route to the two clients.
 fn behind_one_address(lab: &Lab) -> Result<Vec<Vec<String>>> {
     let (client, server) = (lab.client(), lab.server());
     server.ip(&["route del 192.0.2.0/24"])?;

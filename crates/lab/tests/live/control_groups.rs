@@ -1,4 +1,4 @@
-//! A gateway in a control group that allows little: cgroups(7), of either version.
+//! A gateway in a control group with tight limits: cgroups(7), of either version.
 
 use std::fs::{create_dir, read_to_string, remove_dir, remove_file, write};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::mtu::soon;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// A control group of its own, and a program that runs the gateway in it.
+/// A new control group, and a program that runs the gateway in it.
 struct Group {
     directory: PathBuf,
     is_first_version: bool,
@@ -25,7 +25,7 @@ struct Group {
 }
 
 impl Group {
-    /// One of this controller.
+    /// Creates a control group with this controller.
     fn new(controller: &str) -> Result<Self> {
         let unavailable = |why: String| Error::Unavailable { why };
         let name = format!("stateway-{controller}-{}", std::process::id());
@@ -38,7 +38,7 @@ impl Group {
         let directory = hierarchy.join(&name);
         create_dir(&directory)
             .map_err(|error| unavailable(format!("no control group {directory:?}: {error}")))?;
-        // The lab has a view of /sys of its own.
+        // The lab mounts its own /sys.
         let here = lab::Namespace::SCRATCH;
         let script = format!(
             "#!/bin/sh\nif [ \"$1 $2\" = 'run -c' ]; then\nmkdir {here}/groups && mount -t {mount} \
@@ -53,7 +53,7 @@ impl Group {
         Ok(Self { directory, is_first_version, program })
     }
 
-    /// Sets a limit, which is a file of either version.
+    /// Sets a limit. Its file has another name in each version.
     fn set(&self, [first, second]: [&str; 2], value: &str) -> Result<()> {
         let file = self.directory.join(if self.is_first_version { first } else { second });
         let why = |error| format!("{file:?} can not be set to {value}: {error}");
@@ -64,7 +64,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = remove_file(&self.program);
-        // Its processes may be ending.
+        // Its processes may still be exiting.
         for _ in 0..100 {
             if remove_dir(&self.directory).is_ok() {
                 break;
@@ -74,13 +74,13 @@ impl Drop for Group {
     }
 }
 
-/// A lab whose gateway runs in a group, which has to outlive it.
+/// A lab whose gateway runs in a group. The group has to outlive the lab.
 fn lab_in(group: &Group, workers: u32) -> Result<Live> {
     let spec = StatewaySpec::new(group.program.clone(), workers);
     Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live::from)
 }
 
-/// Datagrams of as many flows as there are numbers.
+/// One datagram for each of these numbers, each of another flow.
 fn flows(lab: &Lab, numbers: std::ops::Range<u32>) -> Vec<Vec<u8>> {
     let IpAddr::V4(server) = lab.server_address(Family::V4) else { return Vec::new() };
     let one = |number: u32| {
@@ -103,7 +103,7 @@ fn a_flood_does_not_have_the_kernel_end_a_gateway_with_little_memory() {
         group.set(["memory.limit_in_bytes", "memory.max"], &LIMIT.to_string())?;
         let mut lab = lab_in(&group, 2)?;
         let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
-        // So many connections are more than fit by far, and each part is sent in its time.
+        // These are many more connections than fit. Each part takes a second.
         for part in 0..6 {
             let flows = flows(&lab, 50_000 * part..50_000 * (part + 1));
             datagrams.start_sending(&lab, &at_pace(&flows, 50_000))?.finish()?;
@@ -151,7 +151,7 @@ fn datagrams_stay_in_order_while_a_cpu_set_shrinks_to_one() {
             stream.join().expect("a client does not panic")
         })?;
         assert_eq!(report.out_of_order, 0, "{report:?}");
-        // A busy machine may lose some, a gateway that stalls loses more.
+        // A busy machine may lose some datagrams; a gateway that stalls loses more.
         assert!(report.lost * 4 < report.packets, "{report:?}");
         stop_cleanly(&mut lab)
     });

@@ -1,10 +1,10 @@
-"""A phone on the far side of a gateway, which believes what it reads: it sends sound where the
-other end says that it listens. What it found goes to its standard output.
+"""A phone on the far side of a gateway. It trusts the descriptions that it reads and sends sound to
+the addresses in them. It prints its findings.
 
     far_phone.py answer OWN TRANSPORT
     far_phone.py call OWN TRANSPORT HOST PORT
-    far_phone.py registrar OWN udp      confirms one registration, then calls who has registered
-    far_phone.py register OWN udp HOST PORT     registers a phone of its own, at port 5062
+    far_phone.py registrar OWN udp      confirms one registration, then calls the phone
+    far_phone.py register OWN udp HOST PORT     registers its own phone, at port 5062
 """
 
 import re
@@ -22,7 +22,7 @@ def bracketed(host):
 
 
 class Line:
-    """What carries messages: datagrams, or one TCP connection."""
+    """The transport of messages: datagrams, or one TCP connection."""
 
     def __init__(self, sock, peer=None):
         self.sock, self.peer, self.rest = sock, peer, b""
@@ -97,8 +97,8 @@ def ask(method, uri, own, port, transport, number, body="", contact=None):
 
 
 def check_names(text, reader):
-    """Complains if it names an end that nobody here can reach."""
-    # What names a call is no address.
+    """Prints a complaint if the text names an address that this side can not reach."""
+    # A Call-ID is no address.
     said = re.sub(r"(?im)^call-id:.*$", "", text)
     hosts = set(re.findall(r"192\.0\.2\.\d+|2001:db8:1::[0-9a-f]+", said))
     if hosts:
@@ -111,7 +111,7 @@ def check_names(text, reader):
 
 
 def hear(own, text):
-    """Sends sound where a description says, until it comes back from there."""
+    """Sends sound to the address in a description until it comes back from there."""
     host = re.search(r"(?m)^c=IN IP[46] (\S+)", text)[1]
     place = (host, int(re.search(r"(?m)^m=audio (\d+)", text)[1]))
     sound = datagrams(own, SOUND)
@@ -145,7 +145,8 @@ def answering(own, transport):
     while True:
         text = line.read()
         method = text.split(" ", 1)[0]
-        # Over TCP a caller names the port where it listens, which nobody has been told of.
+        # Over TCP a caller names the port where it listens, and the gateway does not translate that
+        # port.
         check_names(text if line.peer else text.split("\r\n\r\n")[1], own)
         if method == "INVITE":
             offer = text if offer is None else offer

@@ -1,5 +1,5 @@
-//! A connection that is there goes on, and new ones get through, while spoofed packets
-//! open far more connections than there is room for.
+//! An established connection goes on, and new ones get through, while spoofed packets open far more
+//! connections than the table holds.
 
 use std::net::IpAddr;
 use std::thread::{self, sleep};
@@ -14,12 +14,12 @@ use crate::operations::table;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// Room for connections.
+/// The largest number of connections in the table.
 const ROOM: u64 = 4096;
-/// Spoofed packets of each flood, and how many come in a second.
+/// The packets of each flood, and their rate in packets per second.
 const PACKETS: u32 = 20_000;
 const RATE: u32 = 20_000;
-/// The honest stream goes on for longer than all floods.
+/// The duration of the honest stream, longer than all floods together.
 const STREAM: Duration = Duration::from_secs(7);
 
 fn connections(lab: &Lab) -> Result<u64> {
@@ -60,7 +60,7 @@ fn an_established_stream_goes_on_through_floods() {
     });
 }
 
-/// One flood: the stream stays assured in the table, which keeps its bounds, and a new
+/// Sends one flood. The stream stays assured in the table, the table keeps its limits, and a new
 /// client gets through.
 fn through(lab: &Lab, datagrams: &Datagrams, flood: Spoofed) -> Result<()> {
     let IpAddr::V4(server) = lab.server_address(Family::V4) else { unreachable!("it is of IPv4") };
@@ -78,7 +78,7 @@ fn through(lab: &Lab, datagrams: &Datagrams, flood: Spoofed) -> Result<()> {
     Ok(())
 }
 
-/// What the floods opened ends by itself.
+/// Waits until the connections of the floods have timed out.
 fn recovers(lab: &Lab) -> Result<()> {
     for _ in 0..100 {
         if connections(lab)? < 100 {

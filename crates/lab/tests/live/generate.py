@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for `stateway lab-generate`: few frames, but all that the interface promises."""
+"""Stands in for `stateway lab-generate`: few frames, but everything that the interface promises."""
 import argparse
 import json
 import socket

@@ -1,5 +1,5 @@
-//! One client that wants all ports towards a server, and a hundred others.
-//! `stateway bench attacks` measures the kernel beside it.
+//! One client that takes all ports towards a server, and a hundred other clients. `stateway bench
+//! attacks` also measures the kernel.
 
 use lab::{Contender, Greed, greed};
 
@@ -12,8 +12,8 @@ fn one_greedy_client_keeps_nobody_from_a_server() {
         for kind in Greed::ALL {
             let report = greed(&binary, Contender::Stateway, kind)?;
             println!("{report:?}");
-            // Where the greedy client keeps its connections open, others wait for ports that close,
-            // and on a busy machine some of them wait longer than they are patient.
+            // If the greedy client keeps its connections open, the others wait until ports become
+            // free. On a busy machine some of them give up before.
             let least = if kind == Greed::Open { 240 } else { 300 };
             let requests = report.requests;
             assert!(requests.asked == 300 && requests.served >= least, "{report:?}");

@@ -1,6 +1,6 @@
-//! A call by H.323 to an endpoint of the client's side, which has registered with a gatekeeper
-//! of the server's: every connection of the call is opened from there. The messages are those
-//! of an encoder that follows the whole ASN.1.
+//! An H.323 call to an endpoint on the client's side, which has registered with a gatekeeper on the
+//! server's side. The gatekeeper's side opens every connection of the call. An encoder that
+//! implements the complete ASN.1 made the messages.
 
 use lab::{
     Background, Error, Family, Gateway, Lab, Namespace, Placement, Result, Tracking, Transport,
@@ -14,7 +14,8 @@ use crate::stateway::stop_cleanly;
 #[path = "../../../conntrack/src/helper/h323/vectors.rs"]
 mod vectors;
 
-/// Messages of 192.0.2.1 or 2001:db8::1, as hexadecimal digits: of call signalling, and of H.245.
+/// Messages of 192.0.2.1 or 2001:db8::1 in hexadecimal: those of call signalling, and those of
+/// H.245.
 pub const SIGNALLING: [&str; 7] = [
     vectors::SETUP_V6,
     vectors::SETUP_OTHER,
@@ -36,17 +37,17 @@ pub const CONTROL: [&str; 10] = [
     vectors::OPEN_SOURCE_ROUTE,
     vectors::ROUND_TRIP,
 ];
-/// Messages of call signalling that the kernel does not read to their ends.
+/// Messages of call signalling that Stateway reads to the end and the kernel does not.
 pub const ONLY_OURS: [&str; 4] =
     [vectors::SETUP, vectors::SETUP_ROUTED, vectors::ALERTING, vectors::CONNECT];
-/// Those of both that we do not.
+/// Messages that the kernel reads and Stateway does not.
 pub const ONLY_KERNEL: [&str; 2] = [vectors::PROGRESS_TOKENS, vectors::OPEN_H222];
 
 const HELPERS: &str = "[[helper]]\nname = \"RAS\"\n\n";
-/// How long somebody waits for another, seconds.
+/// The time in seconds for which one end waits for the other.
 const LIMIT: &str = "3";
 
-/// The same in rules of the kernel.
+/// The same policy as a ruleset of the kernel.
 const KERNEL_RULES: &str = "
 table inet guarded {
     ct helper RAS { type \"RAS\" protocol udp; }
@@ -58,7 +59,7 @@ table inet guarded {
 }
 ";
 
-/// What both ends need.
+/// The part of the scripts that both ends share.
 const COMMON: &str = "
 import socket, sys
 own, peer, limit, *messages = sys.argv[1:]
@@ -78,7 +79,7 @@ def datagrams(address, port):
     return opened
 ";
 
-/// Registers, is called, agrees on media twice: when it answers, and by H.245.
+/// Registers, accepts a call, and agrees on media twice: in its answer, and by H.245.
 const ENDPOINT: &str = "
 register, progress, open_ack = messages
 signalling, control = (socket.create_server((own, port)) for port in (1722, 4000))
@@ -101,7 +102,7 @@ except TimeoutError:
     print('nobody came', flush=True)
 ";
 
-/// The gatekeeper, which is also who calls.
+/// The gatekeeper, which is also the caller.
 const CALLER: &str = "
 confirm, setup, request = messages
 gatekeeper = datagrams(own, 1719)
@@ -129,7 +130,7 @@ fn end(at: &Namespace, script: &str, ends: [&str; 2], messages: [&str; 3]) -> Re
     program.args(messages).spawn()
 }
 
-/// What the caller and the endpoint say of a call.
+/// The output of the caller and of the endpoint in a call.
 fn call(lab: &Lab) -> Result<(String, String)> {
     let [client, server] = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
     let [client, server] = [client, server].map(|address| address.to_string());
@@ -160,7 +161,7 @@ fn calls_by_h323_are_heard_with_helper_only() {
     });
 }
 
-/// That the messages are those of H.323, and not only what we take for them.
+/// Shows that the messages are valid H.323: the kernel's helper accepts them too.
 #[test]
 fn the_kernel_lets_the_same_calls_by_h323_through() {
     alone(|| {

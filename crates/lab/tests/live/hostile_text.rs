@@ -1,4 +1,4 @@
-//! Text from outside in the log of a running gateway and in what its commands show.
+//! Untrusted text in the log of a running gateway and in the output of its commands.
 
 use lab::{Family, Result, ping};
 use serde_json::{Value, json};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::scenario::alone;
 use crate::stateway::{stateway_lab, stop_cleanly};
 
-/// A line of its own, and what terminals obey: CSI in seven and in eight bits, and text from
-/// right to left.
+/// A forged line and control characters that terminals obey: CSI in seven and in eight bits, and a
+/// right-to-left override.
 const HOSTILE: &str = "x\nFORGED\r\u{1b}[2J\u{9b}31m\u{7f}\u{202e}";
 
 /// Logs echo requests and refuses them.

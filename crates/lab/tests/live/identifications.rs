@@ -1,4 +1,4 @@
-//! Identifications of datagrams that leave a router which masquerades, as the server sees them.
+//! Identifications of datagrams from a router that masquerades, as the server sees them.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,8 +20,8 @@ fn masquerading() -> Result<Live> {
     Ok(Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?))
 }
 
-/// Two hosts with a server each: the first sends one datagram, the other two, again and again,
-/// and routers may cut all of them.
+/// Two hosts with a server each. The first sends one datagram and the second sends two, repeatedly;
+/// routers may fragment all of them.
 const TWO_HOSTS: &str = "
 import socket, time
 hosts = []
@@ -36,7 +36,7 @@ for number in range(300):
         host.send(b'x')
         time.sleep(0.001)
 ";
-/// Prints of each of them the last byte of its destination and its identification.
+/// Prints the last byte of the destination and the identification of each datagram.
 const SEEN: &str = "
 import socket, struct
 quiet = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -71,7 +71,7 @@ fn a_server_learns_nothing_of_what_others_get() {
             .collect();
         assert_eq!(all.len(), 900);
         let near = |one: u16, other: u16| one.wrapping_sub(other).cast_signed().unsigned_abs() < 32;
-        // By chance one step in 1000, and one in 64 of those to one server.
+        // By chance this happens in one of 1000 steps, and in one of 64 steps to the same server.
         let one_after_another = all.windows(2).filter(|two| near(two[0].1, two[1].1)).count();
         assert!(one_after_another < 30, "{one_after_another} are near the one before");
         for to in [10, 11] {
@@ -85,13 +85,13 @@ fn a_server_learns_nothing_of_what_others_get() {
     });
 }
 
-/// Where the server records what arrives.
+/// The port where the server records arrivals.
 const PORT: u16 = 7001;
-/// Hosts whose datagrams have the same identifications.
+/// The number of hosts; their datagrams use the same identifications.
 const HOSTS: u8 = 20;
-/// Datagrams of each.
+/// The number of datagrams of each host.
 const DATAGRAMS: u32 = 100;
-/// The server gets two fragments of three: what was lost behind the gateway.
+/// The server gets two of three fragments, as if the third were lost behind the gateway.
 const LOSSES: &str = "
 table ip lossy {
     chain first {
@@ -100,7 +100,7 @@ table ip lossy {
     }
 }";
 
-/// Datagrams that reach the server, and those of them that nobody has sent.
+/// The number of datagrams that reach the server, and how many of those nobody sent.
 fn arrived(lab: &Lab) -> Result<(usize, usize)> {
     let addresses: Vec<_> =
         (0..HOSTS).map(|host| format!("addr add 192.0.2.{}/24 dev eth0", host + 10)).collect();
@@ -142,7 +142,7 @@ fn arrived(lab: &Lab) -> Result<(usize, usize)> {
     Ok((arrived.len(), mixed))
 }
 
-/// Behind the kernel's masquerade they are, because it leaves identifications as they are.
+/// The kernel's masquerade mixes them up, because it keeps identifications.
 #[test]
 fn fragments_of_hosts_behind_one_address_are_never_mixed_up() {
     alone(|| {

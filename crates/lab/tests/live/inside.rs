@@ -1,4 +1,4 @@
-//! Tunnels between the kernels of client and server, whose packets inside our rules judge too.
+//! Tunnels between the kernels of client and server. Our rules also judge the packets inside.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
 const TALK: &[u8] = include_bytes!("inside_talk.py");
-/// Everybody may open tunnels of these kinds, ping, and ask at port 80.
+/// Any host may open tunnels of these kinds, ping, and connect to port 80.
 const RULES: &str = "
 table inet gateway {
     chain forward {
@@ -24,7 +24,7 @@ table inet gateway {
     }
 }
 ";
-/// The server's end inside.
+/// The server's address inside the tunnel.
 const SERVER: &str = "10.77.0.2";
 
 fn lab(routed: bool, tunnels: &str) -> Result<Live> {
@@ -41,7 +41,7 @@ fn talk(host: &Namespace) -> Result<Program> {
     Ok(host.program("python3").args([script]))
 }
 
-/// One end of a tunnel, until it is dropped.
+/// One end of a tunnel, which lasts until it is dropped.
 fn end(host: &Namespace, number: u8, kind: &str, ends: [IpAddr; 2]) -> Result<Background> {
     let [local, remote] = ends.map(|end| end.to_string());
     let mut end = talk(host)?.args(["tunnel", kind, &local, &remote]).spawn()?;
@@ -51,7 +51,7 @@ fn end(host: &Namespace, number: u8, kind: &str, ends: [IpAddr; 2]) -> Result<Ba
     Ok(end)
 }
 
-/// Whether the server answers at ports 22 and 80, and how many pings, through a tunnel.
+/// Whether the server answers at ports 22 and 80 through a tunnel, and how many pings it answers.
 fn answers(lab: &Lab, kind: &str) -> Result<(String, u32)> {
     let [client, server] = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
     let near = end(lab.client(), 1, kind, [client, server])?;

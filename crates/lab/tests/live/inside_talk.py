@@ -1,6 +1,6 @@
-"""Serves TCP at some ports, asks at some (one letter for each, `y` for an answer), or is one end
-of a tunnel: what the kernel sends into the device `tunnel` goes to the other end in IPIP or GRE,
-and what comes from there comes out of it. So the tunnels need no module of the kernel."""
+"""Serves TCP at some ports, asks at some (it prints one letter for each, `y` for an answer), or is
+one end of a tunnel. That end carries packets between the device `tunnel` and the other end, in IPIP
+or GRE, so that the tunnels need no kernel module."""
 import fcntl
 import os
 import select

@@ -1,4 +1,4 @@
-//! The harness against the kernel's own gateways.
+//! Tests of the harness with the kernel's own gateways.
 
 use std::time::Duration;
 

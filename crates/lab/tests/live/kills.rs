@@ -1,5 +1,4 @@
-//! What becomes of translated connections, and of the host, when processes are killed and
-//! descriptors run out.
+//! Translated connections and the host after processes are killed and descriptors run out.
 
 use std::thread;
 use std::time::Duration;
@@ -12,10 +11,10 @@ use crate::scenario::{FAMILIES, alone};
 use crate::stateway::stop_cleanly;
 use crate::translated::{answers_of_host, translating_lab};
 
-/// Connections that carry data meanwhile, half of each family.
+/// The number of connections that carry data meanwhile, half of each family.
 const CONNECTIONS: usize = 50;
 
-/// Sends back what comes.
+/// Echoes all data.
 const ECHOES: &str = "
 import socketserver
 class Echo(socketserver.BaseRequestHandler):
@@ -29,8 +28,8 @@ print('ready', flush=True)
 server.serve_forever()
 ";
 
-/// Talks over so many connections to each address until there is the file. Prints over how many
-/// everything has come back, also what was said when the file was there.
+/// Talks over this many connections to each address until the file exists. Prints the number of
+/// connections over which everything came back, including the data sent after the file existed.
 const TALKS: &str = "
 import os, socket, sys, threading, time
 end, count, *servers = sys.argv[1:]
@@ -60,7 +59,7 @@ for thread in threads: thread.join()
 print('well:', len(well), flush=True)
 ";
 
-/// The gateway, and the processes that it has started, by their numbers outside of the lab.
+/// The process numbers of the gateway and of its children, outside of the lab.
 fn gateway_and_children(lab: &Lab) -> Result<(u32, Vec<u32>)> {
     let inside = own_table(lab)?.0.to_string();
     let network = |process: u32| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
@@ -87,7 +86,7 @@ fn gateway_and_children(lab: &Lab) -> Result<(u32, Vec<u32>)> {
 
 fn kill(process: u32) {
     let mut kill = std::process::Command::new("kill");
-    // It may have ended by itself.
+    // It may have ended already.
     let _ = kill.args(["-KILL", &process.to_string()]).output();
 }
 
@@ -138,7 +137,7 @@ fn a_gateway_that_is_killed_leaves_the_host_as_it_was() {
     });
 }
 
-/// Lets a process have no more descriptors than it has, or as many as this.
+/// Limits a process to the descriptors that it has open, or to this number.
 fn limit_descriptors(process: u32, limit: Option<u64>) {
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").flatten();
     let open: Vec<u64> = open.filter_map(|it| it.file_name().to_str()?.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! Nothing is left of a lab, however its maker ends.
+//! Nothing of a lab remains, however its creator ends.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use crate::scenario::alone;
 
 const CHILD: &str = "LAB_LIFETIME_CHILD";
 
-/// Does nothing by itself: the child of the test below.
+/// The child of the test below; alone this test does nothing.
 #[test]
 fn child_that_is_killed() {
     if std::env::var_os(CHILD).is_none() {
@@ -30,7 +30,7 @@ fn namespaces_of(namespaces: &[&Namespace]) -> Vec<String> {
     namespaces.iter().map(link).collect()
 }
 
-/// Which of the namespaces any process of this machine is in.
+/// The namespaces among these that some process of this machine is in.
 fn in_use(namespaces: &[String]) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let nets = processes.filter_map(|process| {

@@ -1,5 +1,5 @@
-//! Packets that hide behind tags, labels, LLC or PPP, between hosts of the real kernel: what a
-//! host would answer to is judged by the rules, and what is not judged does not reach it.
+//! Packets behind tags, labels, LLC or PPP, between hosts with the real kernel. The rules judge
+//! every packet that a host would answer; a packet that they can not judge does not reach the host.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::rulesets::ruleset_file;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// Nothing passes but what is for port 80.
+/// Only packets for port 80 pass.
 const RULES: &str = "
 table inet filter {
     chain forward {
@@ -24,9 +24,9 @@ table inet filter {
 }
 ";
 const MARK: [u8; 4] = [2, 0, 0, 0x10];
-/// Port or identifier of the first frame; each has its own.
+/// The port or identifier of the first frame; each frame has its own.
 const FIRST_PORT: u16 = 10_000;
-/// Tags of the deepest stack.
+/// The number of tags in the deepest stack.
 const DEEPEST: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +35,12 @@ enum Question {
     Syn(u16),
 }
 
-/// A frame, which its source address on the link tells from the others.
+/// A frame. Its link source address identifies it.
 struct Probe {
     question: Question,
-    /// What is between the addresses and the packet.
+    /// The bytes between the link addresses and the packet.
     link: Vec<u8>,
-    /// It is allowed, and the host reads it.
+    /// True if the rules allow the packet and the host can read it.
     passes: bool,
 }
 
@@ -71,7 +71,7 @@ impl Probe {
 
 const QUESTIONS: [Question; 3] = [Question::Echo, Question::Syn(22), Question::Syn(80)];
 
-/// Stacks of priority tags of one kind, of the other, and mixed.
+/// Stacks of priority tags of one kind, of the other kind, and mixed.
 fn in_tags() -> Vec<Probe> {
     let kinds = [[0x81, 0x00], [0x88, 0xa8]];
     let mut probes = Vec::new();
@@ -93,20 +93,20 @@ fn in_tags() -> Vec<Probe> {
     probes
 }
 
-/// All other ways to carry a packet that were thought of.
+/// Every other known way to carry a packet in a frame.
 fn otherwise() -> Vec<Probe> {
     let ppp = |ppp: &[u8]| [&[0x88, 0x64, 0x11, 0, 0, 1, 0, 40 + ppp.len() as u8], ppp].concat();
     let mut links: Vec<Vec<u8>> = vec![
-        // LLC: SNAP of RFC 1042 and of bridges, IP's own address; with lengths that fit or not.
+        // LLC: SNAP of RFC 1042 and of bridges, and the address for IP; the lengths fit or do not.
         vec![0, 48, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0],
         vec![5, 0xdc, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0],
         vec![0, 48, 0xaa, 0xaa, 3, 0, 0, 0xf8, 8, 0],
         vec![0, 43, 6, 6, 3],
         vec![0x81, 0, 0, 0, 0, 48, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0],
         vec![0x88, 0x70, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0],
-        // More labels than are read.
+        // More labels than the gateway reads.
         [&[0x88, 0x47][..], &[0, 1, 0, 64].repeat(8), &[0, 1, 1, 64]].concat(),
-        // Other tags, redundant rings, and whole frames in frames.
+        // Other tags, the tags of redundant rings, and whole frames in frames.
         vec![0x92, 0, 0, 0, 8, 0],
         vec![0xf1, 0xc1, 0, 0, 0, 1, 8, 0],
         vec![0x89, 0x2f, 0, 48, 0, 1, 8, 0],
@@ -122,22 +122,22 @@ fn otherwise() -> Vec<Probe> {
     QUESTIONS.into_iter().flat_map(each).map(probe).collect()
 }
 
-/// What became of the frames, by their numbers.
+/// The outcome of the frames, by their numbers.
 struct Seen {
-    /// Those that reached the server's link.
+    /// The frames that reached the server's link.
     arrived: BTreeSet<u16>,
-    /// Those that the server's kernel has answered.
+    /// The frames that the server's kernel answered.
     answered: BTreeSet<u16>,
 }
 
-/// Prints what arrives at `eth0` of where the program runs.
+/// Starts a program that prints the frames that arrive at `eth0` of its namespace.
 pub fn listen(program: lab::Program, script: &str) -> Result<Background> {
     let mut listening = program.args([script, "listen"]).spawn()?;
     listening.wait_for_text("ready")?;
     Ok(listening)
 }
 
-/// What was printed.
+/// The frames that the program printed.
 pub fn frames(listening: Background) -> Result<Vec<Vec<u8>>> {
     let printed = listening.terminate()?.stdout;
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
@@ -145,8 +145,7 @@ pub fn frames(listening: Background) -> Result<Vec<Vec<u8>>> {
     Ok(lines.map(|line| line.as_bytes().chunks_exact(2).map(byte).collect()).collect())
 }
 
-/// Sends the frames from the client, and behind them one that is allowed, so that it is known
-/// when all have come.
+/// Sends the frames from the client. An allowed frame behind them shows when all have arrived.
 fn send(lab: &Lab, probes: &[Probe]) -> Result<Seen> {
     for namespace in [lab.client(), lab.server()] {
         namespace.write_file("raw_frames.py", include_bytes!("raw_frames.py"))?;
@@ -171,14 +170,14 @@ fn send(lab: &Lab, probes: &[Probe]) -> Result<Seen> {
 
     let arrived = frames(at_server)?.into_iter().filter_map(|frame| match frame[6..12] {
         [a, b, c, d, high, low] if [a, b, c, d] == MARK => Some(u16::from_be_bytes([high, low])),
-        // A router has made it a frame of its own.
+        // A router has replaced the link addresses.
         _ => number(&frame, false),
     });
     let answered = frames(at_client)?.into_iter().filter_map(|frame| number(&frame, true));
     Ok(Seen { arrived: arrived.collect(), answered: answered.collect() })
 }
 
-/// The number of the frame that a packet is, or that it answers.
+/// The number of the frame that a packet is or answers.
 fn number(frame: &[u8], is_answer: bool) -> Option<u16> {
     let port = match dissect(frame).ok()?.network?.transport {
         wire::Transport::Tcp(tcp) if is_answer => tcp.destination_port,
@@ -189,7 +188,7 @@ fn number(frame: &[u8], is_answer: bool) -> Option<u16> {
     port.checked_sub(FIRST_PORT)
 }
 
-/// Somebody listens at ports 22 and 80.
+/// Listens at ports 22 and 80.
 const PORTS: &str = "
 import signal, socket
 for port in 22, 80:
@@ -200,9 +199,9 @@ for port in 22, 80:
 signal.pause()
 ";
 
-/// What passes is what is allowed, and nothing else reaches the server's link.
+/// Checks that exactly the allowed frames reach the server's link, and returns the answered ones.
 fn only_what_is_allowed(probes: &[Probe], routed: bool) -> Result<BTreeSet<u16>> {
-    // One worker: what is sent first arrives first.
+    // One worker keeps the order of the frames.
     let spec = StatewaySpec { routed, ..StatewaySpec::new(stateway_binary()?, 1) };
     let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
     let rules = ruleset_file(&lab, "rules.json", RULES)?;
@@ -215,14 +214,15 @@ fn only_what_is_allowed(probes: &[Probe], routed: bool) -> Result<BTreeSet<u16>>
         let strangers = numbers.difference(&allowed).map(|number| &probes[usize::from(*number)]);
         strangers.map(|it| format!("{:?} in {:02x?}", it.question, it.link)).collect::<Vec<_>>()
     };
-    assert_eq!(tell(&seen.answered), [""; 0], "what the rules refuse was answered");
-    assert_eq!(tell(&seen.arrived), [""; 0], "what the rules refuse got there");
-    assert_eq!(seen.arrived, allowed, "what they allow got there");
+    assert_eq!(tell(&seen.answered), [""; 0], "refused packets were answered");
+    assert_eq!(tell(&seen.arrived), [""; 0], "refused packets arrived");
+    assert_eq!(seen.arrived, allowed, "allowed packets arrived");
     stop_cleanly(&mut lab)?;
     Ok(seen.answered)
 }
 
-/// Behind a gateway of the kernel the host answers to all, whatever the depth of the stack.
+/// Checks that a host behind a gateway of the kernel answers every frame, however deep the stack,
+/// and that Stateway lets only the allowed ones through.
 fn stacks_of_tags(kernel: Gateway, routed: bool) {
     alone(|| {
         let probes = in_tags();

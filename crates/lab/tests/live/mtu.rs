@@ -8,9 +8,9 @@ use lab::{Family, HttpServer, Lab, Result, Transport, ping};
 use crate::scenario::{FAMILIES, alone};
 use crate::stateway::{stateway_lab, stop_cleanly};
 
-/// Lets the server's side have packets of 9000 bytes. The client, whose link has an
-/// MTU of 1500, says that it takes segments as long as the server's: only path MTU
-/// discovery can find out that they do not get there.
+/// Gives the server's side an MTU of 9000 bytes. The client, whose link has an MTU of 1500,
+/// announces segments as long as the server's. Only path MTU discovery can find out that they do
+/// not get there.
 fn make_a_step(lab: &Lab) -> Result<()> {
     lab.gateway().ip(&["link set wan0 mtu 9000"])?;
     lab.server().ip(&["link set eth0 mtu 9000"])?;
@@ -23,7 +23,7 @@ fn make_a_step(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What a `ping` of 4000 bytes from the server to the client says.
+/// The output of a `ping` of 4000 bytes from the server to the client.
 fn long_ping(lab: &Lab, family: Family) -> Result<String> {
     let client = lab.client_address(family).to_string();
     let args = ["-n", "-c", "1", "-W", "3", "-M", "do", "-s", "4000", &client];
@@ -37,8 +37,8 @@ fn told(lab: &Lab) -> Result<u64> {
     Ok(count.and_then(|drop| drop["count"].as_u64()).expect("every reason has a count"))
 }
 
-/// What came in and was made is what went out or was dropped: five requests and answers
-/// in three fragments each at least, two errors.
+/// True if the counters balance: the packets received and created are those sent or dropped. The
+/// test sent at least five requests and answers in three fragments each, and two errors.
 fn books_balance(lab: &Lab) -> Result<bool> {
     let status = lab.stateway().expect("the lab has a Stateway").query(&["status"])?;
     let number = |value: &serde_json::Value| value.as_u64().expect("a counter");
@@ -52,7 +52,7 @@ fn books_balance(lab: &Lab) -> Result<bool> {
         .map(|name| number(&output[name]));
     assert!(cut >= 5 && made >= 3 * cut, "{output}");
     assert_eq!((failed, errors), (2, 2), "{output}");
-    // Not while a packet is on its way.
+    // They do not balance while a packet is in flight.
     Ok(of_ports("received") + made + errors == cut + of_ports("sent") + dropped)
 }
 
@@ -64,7 +64,7 @@ fn learnt(lab: &Lab, family: Family) -> Result<Option<String>> {
     Ok(words.nth(1).map(str::to_owned))
 }
 
-/// Asks until it is so: the gateway looks at its interfaces now and then.
+/// Waits until the condition holds. The gateway checks its interfaces from time to time.
 pub fn soon(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     for _ in 0..300 {
         if is_so()? {
@@ -116,7 +116,7 @@ fn tcp_finds_the_mtu_behind_a_step() {
     });
 }
 
-/// Eight datagrams in one super-packet (UDP_SEGMENT, udp(7)), without "don't fragment".
+/// Sends eight datagrams in one super-packet (UDP_SEGMENT, udp(7)), without "don't fragment".
 const SEND: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,6 +1,6 @@
-//! Interfaces by other names than those of the configuration: alternative names, renames while
-//! traffic runs, names that another link takes, and links that go and come back. The kernel of
-//! these routers would forward whatever the gateway does not keep from it.
+//! Interfaces with other names than in the configuration: alternative names, renames during
+//! traffic, names that another link takes, and links that disappear and return. The kernel of these
+//! routers would forward every packet that the gateway does not keep from it.
 
 use std::thread;
 use std::time::Duration;
@@ -22,7 +22,7 @@ table inet filter {
 }
 ";
 
-/// Forwards what the client begins, if it comes in by an interface of this name.
+/// Forwards connections that the client opens, if they come in by the interface with this name.
 fn open_to(name: &str) -> String {
     format!(
         "table inet filter {{
@@ -39,7 +39,7 @@ fn routed() -> Result<StatewaySpec> {
     Ok(StatewaySpec { routed: true, ..StatewaySpec::new(stateway_binary()?, 2) })
 }
 
-/// A router that forwards nothing, whose kernel would.
+/// A router that forwards nothing. Its kernel would forward.
 fn closed_router() -> Result<Live> {
     let lab = Live::from(Lab::new(Gateway::Stateway(routed()?), Placement::free())?);
     load(&lab, "closed.json", CLOSED)?;
@@ -51,7 +51,7 @@ fn load(lab: &Live, file: &str, rules: &str) -> Result<()> {
     lab.stateway().expect("it runs").command(&["rules", "load", &file]).check().map(drop)
 }
 
-/// Echo requests that have reached the server, whoever forwarded them.
+/// The number of echo requests that have reached the server, through the gateway or the kernel.
 fn echos_at_server(lab: &Lab) -> Result<u64> {
     let text = lab.server().program("cat").args(["/proc/net/snmp"]).check()?;
     let mut lines = text.lines().filter(|line| line.starts_with("Icmp: "));
@@ -60,7 +60,7 @@ fn echos_at_server(lab: &Lab) -> Result<u64> {
     Ok(both.find(|(name, _)| *name == "InEchos").unwrap().1.parse().unwrap())
 }
 
-/// Pings the server while `meanwhile` runs; how many requests reached it.
+/// Pings the server while `meanwhile` runs. Returns how many requests reached it.
 fn forwarded_while(lab: &Lab, meanwhile: impl FnOnce() -> Result<()>) -> Result<u64> {
     let before = echos_at_server(lab)?;
     thread::scope(|scope| {
@@ -73,14 +73,14 @@ fn forwarded_while(lab: &Lab, meanwhile: impl FnOnce() -> Result<()>) -> Result<
     Ok(echos_at_server(lab)? - before)
 }
 
-/// All of some pings are answered, each once.
+/// Checks that each ping gets exactly one answer.
 fn pings_flow(lab: &Lab) -> Result<()> {
     let report = ping(lab.on_client("ping"), lab.server_address(Family::V4), 10)?;
     assert_eq!((report.received, report.duplicates), (10, 0));
     Ok(())
 }
 
-/// Names of the interfaces as the gateway tells them, those that are down in brackets.
+/// The names of the interfaces in the gateway's status. Brackets mark those that are down.
 fn names(stateway: &Stateway) -> Result<String> {
     let status = stateway.query(&["status"])?;
     let name = |port: &serde_json::Value| {
@@ -114,7 +114,7 @@ fn an_alternative_name_keeps_the_kernel_out_as_well() {
         let stateway = Stateway::start(lab.gateway(), &spec, &Placement::free())?;
         assert_eq!(forwarded_while(&lab, || Ok(()))?, 0, "{}", stateway.log());
         assert_eq!(names(&stateway)?, "lan0 wan0");
-        // Rules name the interface as the kernel does.
+        // Rules use the interface's name in the kernel.
         let open = ruleset_file(&lab, "open.json", &open_to("lan0"))?;
         stateway.command(&["rules", "load", &open]).check()?;
         pings_flow(&lab)?;
@@ -131,7 +131,8 @@ fn a_rename_keeps_the_kernel_out_and_is_followed() {
             for round in 0..20 {
                 let (from, to) = if round % 2 == 0 { ("lan0", "lan9") } else { ("lan9", "lan0") };
                 lab.gateway().ip(&[&format!("link set {from} name {to}")])?;
-                // Whatever the gateway is just doing about the one before.
+                // The pause varies, so that a rename meets the gateway in any phase of its work on
+                // the one before.
                 thread::sleep(Duration::from_millis(13 * round));
             }
             lab.gateway().ip(&["link set lan0 name lan9", "link set wan0 name wan9"])
@@ -140,7 +141,7 @@ fn a_rename_keeps_the_kernel_out_and_is_followed() {
         wait_for_names(&lab, "lan9 wan9")?;
         let log = lab.stateway().expect("it runs").log();
         assert!(log.contains("interface lan0 has another name now: lan9"), "{log}");
-        // What rules say of a name is meant of whoever has it now, as in the kernel.
+        // A name in the rules means the interface that has it now, as in the kernel.
         load(&lab, "before.json", &open_to("lan0"))?;
         assert_eq!(forwarded_while(&lab, || Ok(()))?, 0);
         load(&lab, "now.json", &open_to("lan9"))?;
@@ -151,7 +152,7 @@ fn a_rename_keeps_the_kernel_out_and_is_followed() {
         lab.gateway().ip(&["link set lan1 name lan9"])?;
         wait_for_names(&lab, "lan9 wan9")?;
         pings_flow(&lab)?;
-        // The old name is nobody's, or anybody's.
+        // Another interface may take the old name.
         lab.gateway().ip(&["link add lan0 type veth peer name other", "link set lan0 up"])?;
         thread::sleep(Duration::from_millis(500));
         wait_for_names(&lab, "lan9 wan9")?;
@@ -169,7 +170,7 @@ fn two_interfaces_that_change_names_stay_what_they_are() {
         wait_for_names(&lab, "wan0 lan0")?;
         load(&lab, "open.json", &open_to("wan0"))?;
         pings_flow(&lab)?;
-        // One that is gone does not come back as the other.
+        // An interface that is gone does not return as the other.
         lab.gateway().ip(&["link del wan0"])?;
         wait_for_names(&lab, "[wan0] lan0")?;
         thread::sleep(Duration::from_millis(500));
@@ -213,7 +214,7 @@ fn a_link_that_comes_back_is_another_and_the_kernel_stays_out() {
         let before = index(&lab)?;
         let requests = echos_at_server(&lab)?;
         thread::scope(|scope| {
-            // The client's end comes and goes as well.
+            // The client's end disappears and returns as well.
             let each = "for i in $(seq 100); do ping -n -c 1 -W 0.05 198.51.100.2; done; true";
             let pings = scope.spawn(|| lab.on_client("sh").args(["-c", each]).run());
             for _ in 0..5 {
@@ -229,7 +230,7 @@ fn a_link_that_comes_back_is_another_and_the_kernel_stays_out() {
         assert_eq!(forwarded_while(&lab, || Ok(()))?, 0);
         load(&lab, "open.json", &open_to("lan0"))?;
         pings_flow(&lab)?;
-        // One that moves to another namespace is gone.
+        // An interface that moves to another namespace is gone.
         let other = Namespace::new("other")?;
         let move_to = |from: &Namespace, to: &Namespace| {
             let command =
@@ -256,7 +257,7 @@ fn a_link_that_comes_back_is_another_and_the_kernel_stays_out() {
     });
 }
 
-/// What becomes of a second gateway on these interfaces.
+/// Runs a second gateway on these interfaces until it ends.
 fn second(lab: &Lab, interfaces: [&str; 2]) -> Result<Output> {
     let config = StatewaySpec::new(stateway_binary()?, 1).config(&interfaces);
     let file = lab.gateway().write_file("second.toml", config.as_bytes())?;
@@ -287,7 +288,7 @@ fn a_second_gateway_on_a_link_is_refused_by_whatever_name() {
         lab.gateway().ip(&["link set lan0 name lan9"])?;
         refused("lan9", "lan9")?;
         refused("lan-port", "lan9")?;
-        // Who has the old name now is free.
+        // The interface that has the old name now is free.
         lab.gateway().ip(&["link set spare name lan0"])?;
         wait_for_names(&lab, "lan9 wan0")?;
         stop_cleanly(&mut lab)
@@ -315,8 +316,8 @@ fn a_file_that_names_a_link_twice_is_refused_with_both_lines() {
     });
 }
 
-/// Takes whatever a user without rights may take that a gateway could need, again and again, and
-/// says what it has got.
+/// Tries in a loop to take every resource that a gateway could need and an unprivileged user may
+/// take. Prints what it got.
 const TAKES: &str = "
 import fcntl, os, socket, sys, time
 path, names = sys.argv[1], sys.argv[2:]
@@ -337,7 +338,7 @@ def lock(flags):
     held.append(f)
     fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
 def bind():
-    # Nobody listens, or the test would take it for a gateway.
+    # Does not listen, or the test would take it for a gateway.
     s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     s.bind(path)
     held.append(s)
@@ -371,7 +372,7 @@ fn nobody_without_rights_can_stop_a_restart() {
         let taker = gateway.program("python3").args(["-c", TAKES, Stateway::SOCKET]);
         let mut taker = taker.args(names).spawn()?;
         stop_cleanly(&mut lab)?;
-        // The directory is everybody's, and nothing was there before.
+        // The directory is world-writable, and none of the files exist.
         gateway.program("rm").args(["-f", &format!("{}.lock", Stateway::SOCKET)]).check()?;
         taker.wait_for_text("took own lock")?;
         taker.wait_for_text("took socket")?;
@@ -380,7 +381,7 @@ fn nobody_without_rights_can_stop_a_restart() {
             assert!(stateway.is_running(), "{}", stateway.log());
             assert_eq!(stateway.stop()?.code, Some(0));
         }
-        // What was there before is not lost.
+        // The file that stood in the way was moved aside and not deleted.
         let files = gateway.program("ls").args(["/dev/shm"]).check()?;
         assert!(files.contains("stateway.sock.lock.aside-"), "{files}");
         assert!(!taker.log().contains("took lock"), "{}", taker.log());

@@ -1,4 +1,4 @@
-//! Running Stateway: start, stop, change while traffic flows.
+//! Running Stateway: start, stop, and changes during traffic.
 
 use std::process::Command;
 use std::thread;
@@ -12,7 +12,7 @@ use lab::{
 use crate::scenario::{alone, stateway_binary, streams_are_assured, wait_for_pings};
 use crate::stateway::{Live, stateway_lab, stop_cleanly};
 
-/// Runs a Stateway that is expected to end at once.
+/// Runs a Stateway that should end at once.
 fn run_refused(gateway: &Namespace, config: &str) -> Result<Output> {
     let file = gateway.write_file("refused.toml", config.as_bytes())?;
     let binary = stateway_binary()?;
@@ -115,7 +115,7 @@ pub fn datagrams_stay_in_order(lab: Live) -> Result<()> {
     })?;
     println!("{report:?}");
     assert_eq!(report.out_of_order, 0, "{report:?}");
-    // A busy machine may lose some, a gateway that stalls loses more.
+    // A busy machine may lose some datagrams; a gateway that stalls loses more.
     assert!(report.lost * 4 < report.packets, "{report:?}");
     Ok(())
 }
@@ -125,7 +125,7 @@ fn datagrams_stay_in_order_while_workers_change() {
     alone(|| datagrams_stay_in_order(stateway_lab(1)?));
 }
 
-/// The CPUs that the process may use change; no CPU of the machine is touched.
+/// Only the affinity of the process changes; the CPUs of the machine stay online.
 #[test]
 fn workers_follow_the_cpus_that_the_process_may_use() {
     alone(|| {
@@ -137,7 +137,7 @@ fn workers_follow_the_cpus_that_the_process_may_use() {
         }
         let (all, server) = (format!("0-{}", cpus - 1), lab.server_address(Family::V4));
         for (allowed, workers) in [(all.as_str(), cpus), ("0", 1), (&all, cpus)] {
-            // From outside: the lab's own process numbers are not those of /proc.
+            // The command runs outside: /proc does not have the lab's own process numbers.
             let here = format!("--ns {} --nslist net", lab.gateway().resident());
             let change = format!("taskset -pc {allowed} $(pgrep -xn {here} stateway)");
             let changed = Command::new("sh").args(["-c", &change]).output().expect("sh runs");
@@ -166,7 +166,7 @@ pub fn table(lab: &Lab) -> Result<Vec<ConntrackLine>> {
     Ok(ConntrackLine::parse_all(&text))
 }
 
-/// The line of the connection of a download, and the client's port.
+/// The line of a download's connection, and the client's port.
 fn line_of_download(
     lab: &Lab,
     family: Family,
@@ -180,7 +180,7 @@ fn line_of_download(
         let line = lines.iter().find(|line| line.original.ports == Some((port, 8080)));
         let line = line.unwrap_or_else(|| panic!("no port {port} in {lines:#?}"));
         tries -= 1;
-        // A busy host may say twice that it ends, and is told by a reset that it has.
+        // A busy host may send its FIN twice, and gets a reset because the connection has ended.
         if tries == 0 || line.state.as_deref() != Some("CLOSE") {
             return Ok((line.clone(), port));
         }
@@ -198,7 +198,7 @@ fn the_table_reads_like_the_kernels() {
             let mut lab = stateway_lab(2)?;
             let (line, port) = line_of_download(&lab, family, table)?;
 
-            // The same but for the server's address and the client's port.
+            // The lines may differ only in the server's address and the client's port.
             for address in [&mut expected.original.destination, &mut expected.reply.source] {
                 assert_eq!(*address, kernel.server_address(family));
                 *address = lab.server_address(family);
@@ -212,8 +212,8 @@ fn the_table_reads_like_the_kernels() {
     });
 }
 
-/// What is asked of one connection of ICMP, in turn: each word that names a table, what matches
-/// nothing, and marks by mask.
+/// Commands on one ICMP connection, in this order: each word for a table, filters that match
+/// nothing, and masked marks.
 const ASKED: [&str; 43] = [
     "-U -f ipv4 -m 0x37",
     "-U -f ipv4 -m 0x37",
@@ -294,7 +294,7 @@ fn commands_end_as_those_of_the_kernels_tool() {
     });
 }
 
-/// The mark of the one connection that is listed.
+/// The mark of the only listed connection.
 fn mark(listed: &str) -> Option<String> {
     let mut words = listed.split_whitespace();
     words.find_map(|word| word.strip_prefix("mark=")).map(str::to_owned)
@@ -309,7 +309,7 @@ fn streams_in_progress_are_established_and_assured() {
     });
 }
 
-/// The commands of the kernel's tool, on connections of a zone.
+/// The commands of the kernel's tool on connections in a zone.
 #[test]
 fn connections_of_a_zone_are_listed_marked_and_deleted() {
     alone(|| {
@@ -339,26 +339,27 @@ fn connections_of_a_zone_are_listed_marked_and_deleted() {
     });
 }
 
-/// A download goes on through two zones: what it has left behind in the first does not know how
-/// far it is.
+/// A download moves to another zone and back. The entry that it left in the first zone does not
+/// have its current sequence numbers.
 #[test]
 fn a_connection_comes_back_to_a_zone_that_it_was_taken_from() {
     const BYTES: usize = 40_000_000;
     alone(|| {
         let mut lab = stateway_lab(2)?;
-        // Else all of it may be under way, or there, when the zone changes.
+        // With a larger window the whole file might be in flight or delivered when the zone
+        // changes.
         let window = "net.ipv4.tcp_rmem=4096 131072 1000000";
         lab.client().program("sysctl").args(["-qw", window]).check()?;
         let server = HttpServer::start(&lab, BYTES)?;
         let stateway = lab.stateway().expect("it runs");
         let entries = || Ok::<_, lab::Error>(table(&lab)?.into_iter().filter(is_web).count());
         thread::scope(|scope| {
-            // Some 10 s.
+            // This takes some 10 s.
             let download = scope.spawn(|| server.download_at_rate(&lab, Family::V4, 4_000_000));
             thread::sleep(Duration::from_secs(1));
             assert_eq!(entries()?, 1);
             stateway.command(&["zone", "add", "5", "vlans=0"]).check()?;
-            // Many windows.
+            // The download transfers many windows meanwhile.
             thread::sleep(Duration::from_secs(4));
             assert_eq!(entries()?, 2, "it was picked up in the other zone");
             stateway.command(&["zone", "delete", "5"]).check()?;

@@ -1,4 +1,4 @@
-//! More changes of routes than the kernel keeps news of, while nobody listens.
+//! The kernel reports more changes of routes than its queue holds, while the gateway is stopped.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -10,20 +10,21 @@ use crate::routed::routed_lab;
 use crate::scenario::alone;
 use crate::stateway::stop_cleanly;
 
-/// Routes that come and go beside those that are looked at: news of some 10,000 fit into the 8 MiB
-/// that a mirror asks for.
+/// The number of other routes that are added and deleted. The 8 MiB that a mirror asks for hold
+/// some 10,000 notifications.
 const OTHERS: usize = 20_000;
-/// Hosts behind the server: one whose route stays, and such whose route comes, goes, leads nowhere
-/// and leads elsewhere while nobody listens.
+/// Hosts behind the server. While the gateway is stopped, the route of one stays, and those of the
+/// others are added, are deleted, become unreachable, and lead elsewhere.
 const STAYS: &str = "203.0.113.1";
 const COMES: &str = "203.0.113.2";
 const GOES: &str = "203.0.113.3";
 const ENDS: &str = "203.0.113.4";
 const ELSEWHERE: &str = "203.0.113.5";
 
-/// A gateway that is stopped, as one that gets no time on a busy machine, until this goes.
+/// A gateway that is stopped, like one that gets no CPU time on a busy machine, until this is
+/// dropped.
 struct Stopped {
-    /// It, and nsenter(1), which has started it and stops when it does.
+    /// The gateway, and the nsenter(1) that started it and that stops together with it.
     processes: [String; 2],
 }
 
@@ -33,7 +34,7 @@ impl Stopped {
         let found = Command::new("sh").args(["-c", &here]).output().unwrap().stdout;
         let process = String::from_utf8(found).unwrap().trim().to_owned();
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-        // Field 4 of proc(5); the name is the second.
+        // The parent is field 4 of proc(5); field 2 is the name in parentheses.
         let parent = stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap();
         send("-STOP", &process);
         Self { processes: [process, parent.to_owned()] }
@@ -50,7 +51,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Changes everything while nobody listens.
+/// Makes all changes in one go.
 fn storm(lab: &Lab, verb: &str, changes: &[String]) -> Result<()> {
     let mut orders = String::new();
     for number in 0..OTHERS {
@@ -76,7 +77,7 @@ fn a_router_that_has_missed_thousands_of_changes_routes_as_the_kernel_does() {
         lab.server().ip(&addresses.each_ref().map(String::as_str))?;
         lab.server().ip(&["route add local 198.18.0.0/16 dev lo"])?;
         let via = |host: &str| format!("{host}/32 via 198.51.100.2");
-        // Otherwise the default route leads there as well.
+        // Without these routes the default route leads there as well.
         lab.gateway()
             .ip(&["route add unreachable 203.0.113.0/24", "route add unreachable 198.18.0.0/16"])?;
         let routes = [STAYS, GOES, ENDS, ELSEWHERE].map(|host| format!("route add {}", via(host)));

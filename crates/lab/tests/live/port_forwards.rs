@@ -1,5 +1,5 @@
-//! A router that lets in what a rule has forwarded and nothing else: how most home routers and
-//! NAT gateways are set up.
+//! A router that lets in only connections that a rule forwards: the setup of most home routers and
+//! NAT gateways.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::rulesets::ruleset_file;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// Who comes in has to come by a forwarded port, one that no source is translated to.
+/// A connection from outside needs a forwarded port. No source is translated to such a port.
 const FORWARDS: &str = r#"
 table inet filter {
     chain forward {
@@ -33,7 +33,7 @@ table ip nat {
 }
 "#;
 
-/// Sends back what it gets.
+/// Echoes all data.
 const ECHO: &str = "
 import socketserver
 class Echo(socketserver.BaseRequestHandler):
@@ -45,7 +45,7 @@ class Server(socketserver.ThreadingTCPServer):
 Server(('0.0.0.0', 7), Echo).serve_forever()
 ";
 
-/// Asks so often for an echo, five times a second; says how often it came.
+/// Asks for an echo this many times, five times a second. Prints how many came back.
 const ASK: &str = "
 import socket, sys, time
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5)
@@ -57,7 +57,7 @@ for _ in range(int(sys.argv[3])):
 print(answers)
 ";
 
-/// A file that goes with the test.
+/// A file that is deleted when this is dropped.
 struct Empty(PathBuf);
 
 impl Drop for Empty {
@@ -88,7 +88,8 @@ fn what_is_forwarded_gets_in_and_outlives_its_rule() {
         let load =
             |file: &str| lab.stateway().expect("it runs").command(&["rules", "load", file]).check();
         load(&forwards)?;
-        // From elsewhere nothing is said of a kernel that is not the gateway's.
+        // In another network namespace the command says nothing about the kernel's rules, because
+        // that kernel state is not the gateway's.
         let binary = stateway_binary()?;
         let elsewhere = lab.gateway().program("unshare").args(["--net", &binary.to_string_lossy()]);
         let load_there = ["rules", "load", &forwards, "--socket", Stateway::SOCKET];
@@ -102,7 +103,7 @@ fn what_is_forwarded_gets_in_and_outlives_its_rule() {
         assert_eq!(asks("3").check()?.trim(), "3");
         let asking = asks("10").spawn()?;
         std::thread::sleep(Duration::from_secs(1));
-        // What is asked of a port that is the gateway's again is answered by its host.
+        // The gateway's host answers new requests to the port, because it is the host's again.
         load(&gone)?;
         assert!(asks("1").check().is_err());
         let explain = |packet: &str| {
@@ -116,7 +117,7 @@ fn what_is_forwarded_gets_in_and_outlives_its_rule() {
         load(&forwards)?;
         let told = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
         assert!(told.contains("destination translated to 192.0.2.1 port 7"), "{told}");
-        // Both ends of a masqueraded connection are explained.
+        // The command explains both directions of a masqueraded connection.
         let mut server = lab.on_server("python3").args(["-c", ECHO]).spawn()?;
         server.wait_for_port(Transport::Tcp, 7)?;
         let asked = lab.on_client("python3").args(["-c", ASK, "198.51.100.2", "7", "1"]).check()?;
@@ -132,7 +133,7 @@ fn what_is_forwarded_gets_in_and_outlives_its_rule() {
     });
 }
 
-/// Both ways: who comes in by the forwarded port, and who leaves by the masquerade.
+/// Both directions: connections to the forwarded port, and connections that are masqueraded.
 #[test]
 fn the_syn_proxy_answers_for_what_is_translated() {
     alone(|| {
@@ -152,14 +153,15 @@ fn the_syn_proxy_answers_for_what_is_translated() {
             echo.wait_for_port(Transport::Tcp, 7)?;
             echoes.push(echo);
         }
-        // Replies come to a bucket that their port says, or one that is led to the connection's.
+        // The port of a reply may select the bucket of its connection or another, from which the
+        // worker is redirected. Several connections make both happen.
         for _ in 0..8 {
             let ask = ["-c", ASK, "198.51.100.254", "88", "2"];
             assert_eq!(lab.on_server("python3").args(ask).check()?.trim(), "2");
             let ask = ["-c", ASK, "198.51.100.2", "7", "2"];
             assert_eq!(lab.on_client("python3").args(ask).check()?.trim(), "2");
         }
-        // A port that is not forwarded is the host's own.
+        // A port without a rule belongs to the host.
         let mut own = lab.gateway().program("python3").args(["-c", ECHO]).spawn()?;
         own.wait_for_port(Transport::Tcp, 7)?;
         let ask = ["-c", ASK, "198.51.100.254", "7", "2"];

@@ -1,5 +1,5 @@
-//! Calls of PPTP with both ends in labs: a small control connection, and GRE from raw sockets,
-//! since few machines have PPP.
+//! PPTP calls with both ends in labs: a minimal control connection, and GRE from raw sockets,
+//! because few machines have PPP.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -15,7 +15,7 @@ use crate::stateway::stop_cleanly;
 
 const HELPER: &str = "[[helper]]\nname = \"pptp\"\n";
 
-/// What both ends have in common.
+/// The part of the scripts that both ends share.
 pub const COMMON: &str = "
 import select, socket, struct, sys, time
 
@@ -63,7 +63,7 @@ def opened():
     return raw
 ";
 
-/// Accepts calls, and sends the first packet of each; what comes is sent back.
+/// Accepts calls, sends the first packet of each, and echoes all packets.
 pub const SERVER: &str = "
 import threading
 
@@ -74,7 +74,7 @@ def serve(connection, client):
     raw, calls, asked = opened(), {}, []
     while True:
         ready = select.select([connection, raw], [], [], 0.05)[0]
-        # Until the client has answered, as PPP does.
+        # Repeats the packet until the client has answered, as PPP does.
         for (own, theirs), answered in calls.items():
             if not answered:
                 raw.sendto(frame(theirs, b'hello %d' % own), (client, 0))
@@ -110,8 +110,8 @@ while True:
     threading.Thread(target=serve, args=(connection, client), daemon=True).start()
 ";
 
-/// Has calls at a time, some on one control connection; says what it heard in each, and keeps
-/// them until it is told otherwise.
+/// Makes several calls at once, some of them on one control connection. Prints what it heard in
+/// each, and keeps them until its input ends them.
 pub const CLIENT: &str = "
 own, server, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])
 controls = []
@@ -163,12 +163,12 @@ fn serving(lab: &Lab) -> Result<Background> {
     Ok(server)
 }
 
-/// Where the client cuts its requests, which the kernel reads only whole: in the call id, and
-/// not at all.
+/// The length of the first part of each request of the client: within the call id, or the whole
+/// request. The kernel reads only whole requests.
 pub const CUT: &str = "13";
 pub const WHOLE: &str = "168";
 
-/// The client with these calls; control connections with commas between.
+/// The client with these calls. Commas separate control connections.
 fn calling(lab: &Lab, calls: &str, limit: &str, cut: &str) -> Result<Program> {
     let [client, server] = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
     let script = lab.client().write_file("pns.py", (COMMON.to_owned() + CLIENT).as_bytes())?;
@@ -176,7 +176,7 @@ fn calling(lab: &Lab, calls: &str, limit: &str, cut: &str) -> Result<Program> {
     Ok(program.args([&client.to_string(), &server.to_string(), limit, calls, cut]))
 }
 
-/// What each of these calls hears if all get through and none hears of another.
+/// The expected output if all calls get through and none hears another.
 fn all_heard(ids: &[u16]) -> String {
     let call = |id: &u16| format!("{id}: hello {}, echo from {id}", id ^ 1);
     ids.iter().map(call).collect::<Vec<_>>().join("; ")
@@ -186,13 +186,13 @@ fn calls_get_through(workers: u32) {
     alone(|| {
         let mut lab = guarded_lab(workers, HELPER)?;
         let _server = serving(&lab)?;
-        // Two on one control connection, which share their ids the other way round, and two
-        // on connections of their own.
+        // Two calls share a control connection and use each other's ids; two have their own
+        // connections.
         let said = calling(&lab, "6+7,20,21", "3", CUT)?.input(String::new()).check()?;
         assert_eq!(said.trim(), all_heard(&[6, 7, 20, 21]));
         assert_eq!(counter(&lab, "expect_new")?, 4);
         assert_eq!(counter(&lab, "expect_create")?, 8);
-        // The server has opened them.
+        // The server opened the GRE flows.
         let [server, client] = [lab.server_address(Family::V4), lab.client_address(Family::V4)];
         let [server, client] = [server, client].map(|address| address.to_string());
         let ends = ["--proto", "gre", "--src", &server, "--dst", &client];
@@ -200,8 +200,8 @@ fn calls_get_through(workers: u32) {
         let stateway = lab.stateway().expect("it runs");
         let one = [&listing[..], &["--srckey", "0x7", "--dstkey", "6"]].concat();
         assert!(stateway.command(&one).check()?.contains("srckey=0x7 dstkey=0x6 src="));
-        // The control connections have ended, but are remembered. The ids are used again, and
-        // with the notice that call ends, and no other.
+        // The control connections have ended, and their entries are still there. The ids are used
+        // again. The notice ends one call and no other.
         let said = calling(&lab, "6,30", "3", CUT)?.input("6\n".to_owned()).check()?;
         assert_eq!(said.trim(), all_heard(&[6, 30]) + "\ncleared 6");
         let calls = || stateway.command(&listing).check();
@@ -274,7 +274,7 @@ fn calls_come_and_go_while_workers_change() {
     });
 }
 
-/// What a program lists of GRE, without the time left, which comes apart.
+/// The lines that a program lists about GRE. The remaining time is separate.
 fn listed(program: Program, lab: &Lab) -> Result<Vec<(String, u64)>> {
     let names = [Family::V4].map(|family| {
         [
@@ -323,8 +323,8 @@ fn calls_read_like_the_kernels() {
         for (_, left) in ours {
             assert!((17_900..=18_000).contains(left), "{both:?}");
         }
-        // The kernel's helper means the same time, but in newer ones the first packet of a
-        // connection undoes it.
+        // The kernel's helper sets the same timeout, but in newer kernels the first packet of a
+        // connection resets it.
         for (_, left) in theirs {
             assert!((100..=180).contains(left) || (17_900..=18_000).contains(left), "{both:?}");
         }

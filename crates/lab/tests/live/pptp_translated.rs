@@ -1,5 +1,5 @@
-//! Calls of PPTP through translation: several hosts behind one address that call one server with
-//! the same ids, and a server behind a port of the router.
+//! PPTP calls through translation: several hosts behind one address call one server with the same
+//! ids, and a server is reached through a port of the router.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::translated::{lab_with_helpers, outside};
 use crate::translated_calls::rules;
 
 const HELPER: &str = "[[helper]]\nname = \"pptp\"\n";
-/// The same as the rules of the gateway, for the kernel.
+/// The rules of the gateway as a ruleset of the kernel.
 const KERNEL_RULES: &str = "
 table ip translated {
     chain in { type nat hook prerouting priority dstnat; policy accept;
@@ -27,7 +27,7 @@ table ip translated {
     }
 }
 ";
-/// Of the hosts that call.
+/// The addresses of the calling hosts.
 const HOSTS: [&str; 3] = ["192.0.2.1", "192.0.2.21", "192.0.2.22"];
 
 fn translating_lab(workers: u32, helpers: &str) -> Result<Live> {
@@ -52,13 +52,13 @@ fn serving(host: &Namespace, address: &str) -> Result<Background> {
     Ok(server)
 }
 
-/// A host that calls, and keeps its calls until it is told that it is the end.
+/// A host that calls, and keeps its calls until its input ends.
 fn calling(host: &Namespace, ends: [&str; 2], ids: &str, cut: &str) -> Result<Program> {
     let name = format!("pns-{}.py", ends[0]);
     Ok(python(host, &name, CLIENT)?.args(ends).args(["3", ids, cut]))
 }
 
-/// True if each of the calls of these ids has heard the server, and its own echo.
+/// True if each of these calls heard the server and its own echo.
 fn has_heard(said: &str, ids: &[u16]) -> bool {
     let calls: Vec<&str> = said.trim().split("; ").collect();
     calls.len() == ids.len()
@@ -67,7 +67,7 @@ fn has_heard(said: &str, ids: &[u16]) -> bool {
         })
 }
 
-/// Counts what a host hears of destinations that can not be reached.
+/// Counts the "destination unreachable" errors that a host receives.
 const COUNTS_ERRORS: &str = "
 table inet heard {
     chain in { type filter hook input priority filter; policy accept;
@@ -83,14 +83,15 @@ fn hosts_behind_one_address_call(workers: u32) {
         counts.input(COUNTS_ERRORS.to_owned()).check()?;
         let server = lab.server_address(Family::V4).to_string();
         let _server = serving(lab.server(), &server)?;
-        // Cut where nothing has to be edited: of the first host, which has its ids for itself.
+        // The requests of the first host are cut: it keeps its ids, so the gateway has nothing to
+        // edit in them.
         for (host, cut) in HOSTS.into_iter().zip([CUT, WHOLE, WHOLE]) {
             let calls = calling(lab.client(), [host, &server], "6+7,20", cut)?;
             let said = calls.input(String::new()).check()?;
             assert!(has_heard(&said, &[6, 7, 20]), "{host}: {said}");
         }
         assert_eq!(counter(&lab, "expect_new")?, 9);
-        // One behind the router takes calls as well.
+        // A host behind the router accepts calls as well.
         let _inside = serving(lab.client(), HOSTS[0])?;
         let ends = [server.as_str(), outside(Family::V4)];
         let said = calling(lab.server(), ends, "6+7,20", WHOLE)?.input(String::new()).check()?;
@@ -125,11 +126,11 @@ fn calls_do_not_get_through_translation_without_helper() {
     });
 }
 
-/// Calls as a program lists them, each end's tuple by itself, without what is left of their time
-/// and without the ids by which hosts are known, which each gateway chooses.
+/// Calls as a program lists them. Each direction has its own line. The remaining time is left out,
+/// and so are the translated ids, which each gateway chooses.
 fn listed(program: Program) -> Result<BTreeSet<String>> {
     let line = |line: &str| {
-        // Of the host that the server has opened the call to, as it says it itself.
+        // The call's own id, as the host behind the router sends it.
         let own = line.rsplit("srckey=").next().and_then(|rest| rest.split(' ').next());
         let words = line.split_whitespace().filter(|word| word.contains('=') || word.contains('['));
         let words = words.filter(|word| !word.contains("key=") && !word.contains("timeout="));

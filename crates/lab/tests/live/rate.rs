@@ -13,7 +13,7 @@ use lab::{
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{stateway_lab, stop_cleanly};
 
-/// Frames that pass the server's interface besides: neighbour discovery and the like.
+/// The number of other frames on the server's interface, such as neighbour discovery.
 const OTHERS: u64 = 50;
 
 fn stand_in(lab: &Lab) -> Result<PathBuf> {

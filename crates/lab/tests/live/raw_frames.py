@@ -1,4 +1,4 @@
-"""Raw frames at eth0: `send` takes them from its input, `listen` prints what arrives. In hex."""
+"""Raw frames at eth0 in hexadecimal: `send` reads them from stdin, `listen` prints arrivals."""
 
 import socket
 import sys
@@ -8,7 +8,7 @@ LEAVES = 4
 SO_RCVBUFFORCE = 33
 
 link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-# Nothing is lost while it is printed.
+# The buffer is large, so that no frame is lost while others are printed.
 link.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
 link.bind(("eth0", 0))
 if sys.argv[1] == "send":

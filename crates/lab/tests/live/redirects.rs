@@ -1,6 +1,6 @@
-//! What rules lead to the gateway's own host, on a box whose kernel has the ruleset as well:
-//! clients ask anybody for pages and names and a program of the gateway answers, while all else
-//! is forwarded and masqueraded.
+//! Rules that direct packets to the gateway's own host, on a machine whose kernel has the ruleset
+//! as well. Clients ask any address for pages and names, and a program on the gateway answers. All
+//! other traffic is forwarded and masqueraded.
 
 use std::iter;
 use std::net::{IpAddr, SocketAddr};
@@ -14,8 +14,8 @@ use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 use crate::translated::{answers_of_host, outside};
 
-/// Pages and names that clients ask for are the gateway's, and so is a port of its address
-/// outside, which leads to one inside.
+/// The gateway takes the clients' requests for pages and names. A port of its outside address leads
+/// to a port of its inside address.
 const RULES: &str = r#"
 table inet nat {
     chain prerouting {
@@ -40,8 +40,7 @@ table inet filter {
 }
 "#;
 
-/// Answers what comes to these ports of TCP (line by line) and UDP with its name and how many
-/// datagrams came to it before. Prints all connections.
+/// Answers requests to these ports of TCP (line by line) and UDP with its name and the request.
 const ANSWERS: &str = "
 import socketserver, sys, threading
 name = sys.argv[1].encode()
@@ -63,9 +62,9 @@ for text in sys.argv[2:]:
 print('ready', flush=True)
 ";
 
-/// Follows a file of orders: `open NAME PORT ADDRESS`, `tcp NAME` to say something over a
-/// connection, `udp NAME PORT ADDRESS` to ask by a socket of that name. Prints after the number of
-/// the order who has answered, all of them, or `nobody`.
+/// Follows a file of orders: `open NAME PORT ADDRESS` opens a connection, `tcp NAME` sends over it,
+/// `udp NAME PORT ADDRESS` asks from the socket of that name. Prints the number of the order and
+/// the names of all programs that answered, or `nobody`.
 const ASKS: &str = "
 import socket, sys, time
 streams, datagrams = {}, {}
@@ -93,7 +92,7 @@ def ask(name, text, port, address):
         s.sendto(text, (address, int(port)))
         while True:
             said.append(s.recv(100))
-            # Somebody else may answer too.
+            # Another program may answer too.
             s.settimeout(0.1)
     except OSError:
         return said
@@ -113,7 +112,7 @@ for count, line in enumerate(lines()):
     print(f'{count}:', *(who or ['nobody']), flush=True)
 ";
 
-/// A program that asks when it is told to.
+/// A program that asks when it gets an order.
 struct Asker {
     program: Background,
     namespace: Namespace,
@@ -128,7 +127,7 @@ impl Asker {
         Ok(Self { program, namespace: namespace.clone(), orders, count: 0 })
     }
 
-    /// Who has answered an order.
+    /// The names of the programs that answered an order.
     fn said(&mut self, order: &str) -> Result<String> {
         let append = ["-c", "echo \"$0\" >> \"$1\"", order, &self.orders];
         self.namespace.program("sh").args(append).check()?;
@@ -141,7 +140,7 @@ impl Asker {
     }
 }
 
-/// A router that loads these rules when it runs, as its kernel has them.
+/// A router with rules to load while it runs. Its kernel has the same rules.
 struct Rig {
     lab: Live,
     rules: String,
@@ -181,7 +180,7 @@ impl Rig {
         self.lab.stateway().expect("it runs").command(&["rules", "load", file]).check()
     }
 
-    /// What the kernel has, without what it has counted.
+    /// The kernel's ruleset without counters and without our own table.
     fn kernels_rules(&self) -> Result<String> {
         let list = self.lab.gateway().program("nft").args(["-s", "list", "ruleset"]).check()?;
         let begins_own = |line: &&str| line.starts_with("table inet stateway");
@@ -193,7 +192,7 @@ impl Rig {
     }
 }
 
-/// An address of nobody.
+/// An address that no host has.
 fn nobody(family: Family) -> &'static str {
     match family {
         Family::V4 => "203.0.113.77",
@@ -287,7 +286,7 @@ fn a_reload_takes_redirects_away_and_brings_them_back_and_connections_stay() {
                 expect(format!("udp a{round}{name} 53 {server}"), "host")?;
             }
             all.load(&gone)?;
-            // The kernel still has the rule, and what it knows.
+            // The kernel still has the rule and its connections.
             for (name, server) in &families {
                 expect(format!("tcp a{round}{name}"), "host")?;
                 expect(format!("udp a{round}{name} 53 {server}"), "host")?;
@@ -302,7 +301,7 @@ fn a_reload_takes_redirects_away_and_brings_them_back_and_connections_stay() {
                     expect(format!("tcp b{at}{name}"), "server")?;
                     expect(format!("tcp other{at}{name}"), "server")?;
                 }
-                // One answer, whoever has answered before.
+                // There is exactly one answer, whichever program answered before.
                 expect(format!("udp b{round}{name} 53 {server}"), "host")?;
                 expect(format!("udp a{round}{name} 53 {server}"), "host")?;
             }
@@ -315,7 +314,7 @@ fn a_reload_takes_redirects_away_and_brings_them_back_and_connections_stay() {
     });
 }
 
-/// Sends numbered datagrams, and says when it is done.
+/// Sends numbered datagrams, and prints when it is done.
 const SENDS: &str = "
 import socket, sys, time
 s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
@@ -345,8 +344,8 @@ except OSError:
 fn what_is_forwarded_beside_redirects_arrives_once() {
     alone(|| {
         let mut all = Rig::new(2)?;
-        // What may be redirected is told apart by more than the gateway's table in the kernel
-        // knows of, so the kernel gets to see the rest of it too.
+        // The rules decide about redirects by more properties than the gateway's table in the
+        // kernel can match. So the kernel gets the other packets, too.
         let marked = RULES.replace(
             r#"iifname "lan0" udp dport 53 counter"#,
             r#"iifname "lan0" ip dscp cs1 meta l4proto udp"#,
@@ -409,8 +408,8 @@ fn the_kernel_is_told_again_what_it_could_not_be_told_and_meanwhile_people_are_w
         assert!(RULES.contains(names));
         let fewer = ruleset_file(lab, "fewer.json", &RULES.replace(names, ""))?;
         all.load(&fewer)?;
-        // Nobody but who owns the table of such a name makes it. The gateway may make another table
-        // of its own accord as long as one of the next names is free, so they are taken at once.
+        // Only the owner of a table may replace it. The gateway may choose another name for its
+        // table as long as one of the next names is free, so the test takes these at once.
         let nft = |text: String| lab.gateway().program("nft").args(["-f", "-"]).input(text);
         let tables = || lab.gateway().program("nft").args(["list", "tables"]).check();
         let take = || {
@@ -430,8 +429,7 @@ fn the_kernel_is_told_again_what_it_could_not_be_told_and_meanwhile_people_are_w
         let stateway = lab.stateway().expect("it runs");
         let loaded = stateway.command(&["rules", "load", &all.rules]).run()?;
         let status = stateway.query(&["status"])?;
-        let warns = "the kernel does not do yet what the rules say: the kernel does not make the \
-                     table";
+        let warns = "the kernel does not follow the rules yet: the kernel does not make the table";
         assert_eq!(loaded.code, Some(0), "{loaded:?}");
         assert!(loaded.stderr.contains(&format!("warning: {warns}")), "{loaded:?}");
         assert!(status["warnings"][0].as_str().is_some_and(|it| it.starts_with(warns)), "{status}");

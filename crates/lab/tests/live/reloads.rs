@@ -1,4 +1,4 @@
-//! Rules that translate are exchanged again and again while flows run through them.
+//! Rules that translate are replaced again and again while flows run through them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,16 +14,16 @@ use crate::rulesets::printed;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// How often rules are exchanged.
+/// The number of times that the rules are replaced.
 const RELOADS: usize = 100;
-/// Flows that ask all the time, one in four of them anew after a while.
+/// The number of flows that ask all the time. One in four of them opens a new socket after a while.
 const FLOWS: u32 = 200;
-/// How long a stream and datagrams flow each while sets change.
+/// The duration of a stream and of datagrams while sets change.
 const STREAM: Duration = Duration::from_secs(3);
 
-/// A ruleset that translates, marks every packet with its number, and drops in all later stages
-/// what has another mark: half of one ruleset with half of another drops everything. Both
-/// translate alike and say so otherwise.
+/// A ruleset that translates, marks every packet with its number, and drops packets with another
+/// mark in all later stages: half of one ruleset with half of another drops everything. The two
+/// rulesets translate alike in different words.
 fn rules(number: u32) -> String {
     let (forwards, masquerades) = if number == 1 {
         (
@@ -70,7 +70,7 @@ fn rules(number: u32) -> String {
     )
 }
 
-/// Answers each datagram with it and with the source that it came from.
+/// Echoes each datagram together with its source.
 const ECHO: &str = "
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -82,17 +82,17 @@ while True:
     s.sendto(data + b' %s:%d' % (source[0].encode(), source[1]), source)
 ";
 
-/// Every flow asks, and asks again when it has its answer, until there is a file `stop`. Prints
-/// how many questions there were, how many had no answer within two seconds, and how many flows
-/// had more than one source.
+/// Every flow asks, and asks again after each answer, until a file `stop` exists. Prints the number
+/// of questions, the number that had no answer within two seconds, and the number of flows that had
+/// more than one source.
 const ASK: &str = "
 import os, selectors, socket, sys, time
 flows, stop = int(sys.argv[1]), sys.argv[2]
 selector, asked, moved = selectors.DefaultSelector(), 0, 0
 class Flow:
     def __init__(self, number):
-        # One in two by the address that is translated, and by a port that no source gets: what
-        # comes to one of those is all of one bucket.
+        # Half of the flows use the translated address, with a destination port outside those for
+        # sources: all packets to such a port share a bucket.
         self.to = ('198.51.100.2', 7000) if number % 2 else ('198.51.100.254', 701)
         self.renewed = number % 4 == 0
         self.open()
@@ -147,7 +147,7 @@ for flow in all:
 print('told', asked, lost, moved, flush=True)
 ";
 
-/// A router whose server's side knows no way to the client's.
+/// A router whose server has no route to the client's network.
 fn translating_lab() -> Result<Live> {
     let spec = StatewaySpec { routed: true, ..StatewaySpec::new(stateway_binary()?, 2) };
     let lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
@@ -172,7 +172,7 @@ fn rules_that_translate_are_exchanged_and_no_flow_notices() {
         load(&lab, &files[0])?;
         let mut echo = lab.server().program("python3").args(["-c", ECHO]).spawn()?;
         echo.wait_for_text("ready")?;
-        // All flows ask at once: more than may wait for a station that is not known yet.
+        // All flows ask at once, which is more than may wait for an unresolved link address.
         let first = ping(lab.on_client("ping"), lab.server_address(Family::V4), 1)?;
         assert_eq!(first.received, 1);
         let stop = format!("{}/stop", Namespace::SCRATCH);
@@ -197,13 +197,14 @@ fn rules_that_translate_are_exchanged_and_no_flow_notices() {
     });
 }
 
-/// The ruleset with so many elements in its set, of which none is a host's; another every time.
+/// The ruleset with this many elements in its set. None is the address of a host, and each `change`
+/// gives other elements.
 fn with_elements(printed: &str, count: u32, change: u32) -> String {
     let mut document: Value = serde_json::from_str(printed).expect("nft prints JSON");
     let objects = document["nftables"].as_array_mut().expect("a list of objects");
     let set = objects.iter_mut().find_map(|object| object.get_mut("set")).expect("a set");
     let address = |number: u32| {
-        // Of the network for benchmarks (RFC 2544).
+        // From the network for benchmarks (RFC 2544).
         std::net::Ipv4Addr::from(0xc612_0000 + number).to_string()
     };
     let elements = (0..count).map(|number| Value::from(address(number + change)));

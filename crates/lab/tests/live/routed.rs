@@ -1,5 +1,5 @@
-//! Stateway as a router, with the routes and neighbours of the kernel it runs on, which
-//! would forward as well if it were let.
+//! Stateway as a router with the routes and neighbours of its host's kernel. The kernel would
+//! forward as well if the gateway did not prevent it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub fn routed_lab(workers: u32) -> Result<Live> {
     Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live::from)
 }
 
-/// The router's address towards the client, and towards the server.
+/// The router's addresses towards the client and towards the server.
 fn own(family: Family) -> [&'static str; 2] {
     match family {
         Family::V4 => ["192.0.2.254", "198.51.100.254"],
@@ -61,7 +61,7 @@ fn what_is_for_the_host_reaches_the_host_once() {
     });
 }
 
-/// What ping prints for one packet to an address, whatever comes of it.
+/// The output of a ping of one packet, whatever the result.
 fn one_ping(lab: &Lab, more: &[&str], address: &str) -> Result<String> {
     let output = lab
         .on_client("ping")
@@ -170,7 +170,7 @@ fn a_route_allows_less_than_its_link(lab: &Lab) -> Result<()> {
 fn routes_and_neighbours_change_while_traffic_runs() {
     alone(|| {
         let mut lab = routed_lab(2)?;
-        // The server's second address is behind a route that comes, goes and changes.
+        // The route to the server's second address is added, deleted and replaced.
         lab.server().ip(&["addr add 203.0.113.65/32 dev lo"])?;
         lab.gateway().ip(&["route add 203.0.113.65/32 via 198.51.100.2"])?;
         thread::sleep(Duration::from_millis(200));
@@ -216,8 +216,8 @@ fn the_kernel_forwards_again_when_the_router_is_gone() {
     });
 }
 
-/// The gateway's process number, and how many tables it has made, as the name of the only table
-/// in its kernel says.
+/// The gateway's process number and the number of tables that it has made, read from the name of
+/// the only table in its kernel.
 pub fn own_table(lab: &Lab) -> Result<(u64, u64)> {
     let tables = lab.gateway().program("nft").args(["list", "tables"]).check()?;
     let numbers = own_tables(&tables);
@@ -225,7 +225,7 @@ pub fn own_table(lab: &Lab) -> Result<(u64, u64)> {
     Ok(numbers[0])
 }
 
-/// The same of each of the gateway's tables.
+/// The same numbers for each of the gateway's tables.
 pub fn own_tables(tables: &str) -> Vec<(u64, u64)> {
     let numbers = |line: &str| {
         let (process, table) = line.strip_prefix("table inet stateway_")?.split_once('_')?;

@@ -1,4 +1,4 @@
-//! The operator's rulesets on a running gateway: loaded, tried, listed, asked.
+//! Operators' rulesets on a running gateway: they are loaded, tried, listed and queried.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{stateway_lab, stop_cleanly};
 
-/// Counts what is the same on a router and on a bridge: echo requests and replies.
+/// Counts traffic that is the same on a router and on a bridge: echo requests and replies.
 const COUNTING: &str = r#"
 table inet watch {
     counter requests { }
@@ -38,7 +38,7 @@ table inet watch {
 }
 "#;
 
-/// Lets nothing through that asks for an echo.
+/// Drops echo requests.
 const REFUSING: &str = r"
 table inet block {
     chain forward {
@@ -48,10 +48,10 @@ table inet block {
 }
 ";
 
-/// Pings of each family.
+/// The number of pings in each family.
 const PINGS: u32 = 4;
 
-/// What the real nft makes of rules, without a trace of them in the end.
+/// The JSON that nft prints for these rules. The namespace has no rules afterwards.
 pub fn printed(namespace: &Namespace, rules: &str) -> Result<String> {
     let nft = |args: &[&str], text: &str| {
         namespace.program("nft").args(args).input(text.to_owned()).check()
@@ -62,8 +62,8 @@ pub fn printed(namespace: &Namespace, rules: &str) -> Result<String> {
     Ok(json)
 }
 
-/// A file with a ruleset where the gateway runs. nft is asked elsewhere, since the gateway may
-/// have a table of its own.
+/// Writes a file with a ruleset in the gateway's namespace. nft runs in another one, because the
+/// gateway may have its own table.
 pub fn ruleset_file(lab: &Lab, name: &str, rules: &str) -> Result<String> {
     let json = printed(lab.server(), rules)?;
     lab.gateway().write_file(name, json.as_bytes())
@@ -79,11 +79,11 @@ fn done(lab: &Lab, args: &[&str]) -> Result<String> {
     Ok(output.stdout)
 }
 
-/// One request after the other: what is established depends on who has been answered.
+/// Sends one request after the other, because a connection is established only after an answer.
 fn ping_all(lab: &Lab) -> Result<()> {
     for family in [Family::V4, Family::V6] {
         for _ in 0..PINGS {
-            // One identifier makes them one connection.
+            // A fixed identifier makes them one connection.
             let program = lab.on_client("ping").args(["-e", "77"]);
             assert_eq!(ping(program, lab.server_address(family), 1)?.received, 1, "{family:?}");
         }
@@ -99,8 +99,8 @@ fn passes(lab: &Lab) -> Result<bool> {
     }
 }
 
-/// The statement of each rule that counts, and the named counter, with what they say; and
-/// which elements there are.
+/// The counters of each rule and the named counter with their values, and the elements that are
+/// present.
 fn counted(document: &Value) -> Vec<String> {
     let mut told = Vec::new();
     for object in document["nftables"].as_array().expect("a list") {
@@ -159,7 +159,7 @@ fn a_ruleset_that_is_tried_goes_unless_it_is_confirmed() {
         let counting = ruleset_file(&lab, "counting.json", COUNTING)?;
         done(&lab, &["rules", "load", &counting])?;
 
-        // The client that has asked for it is gone, and nobody says anything.
+        // The client that loaded it is gone, and nothing confirms the ruleset.
         done(&lab, &["rules", "load", &refusing, "--confirm", "4"])?;
         let begin = Instant::now();
         assert!(!passes(&lab)?);
@@ -175,26 +175,26 @@ fn a_ruleset_that_is_tried_goes_unless_it_is_confirmed() {
         assert_eq!(late.code, Some(1), "{late:?}");
         assert!(late.stderr.contains("no ruleset is being tried"), "{late:?}");
 
-        // At once, by hand.
+        // A rollback ends the trial at once.
         done(&lab, &["rules", "load", &refusing, "--confirm", "600"])?;
         assert!(!passes(&lab)?);
         done(&lab, &["rules", "rollback"])?;
         assert!(passes(&lab)?);
 
-        // What is confirmed stays.
+        // A confirmed ruleset stays.
         done(&lab, &["rules", "load", &refusing, "--confirm", "2"])?;
         done(&lab, &["rules", "confirm"])?;
         thread::sleep(Duration::from_secs(3));
         assert!(!passes(&lab)?);
 
-        // One on trial is no reason not to stop.
+        // A trial does not keep the gateway from stopping.
         done(&lab, &["rules", "load", &counting, "--confirm", "600"])?;
         stop_cleanly(&mut lab)
     });
 }
 
-/// Chains that are jumped to one after the other from the first, and maybe from the last again:
-/// nft has none of such a ruleset to print.
+/// A ruleset whose chains form a line of jumps; the last one may jump back. nft does not accept
+/// such a ruleset, so it is written here.
 fn jumps(chains: usize, last_to: Option<usize>) -> Value {
     let mut objects = vec![json!({"table": {"family": "inet", "name": "t", "handle": 1}})];
     for number in 0..chains {
@@ -257,7 +257,7 @@ fn a_wrong_ruleset_leaves_the_one_that_runs() {
     });
 }
 
-/// Tries others for a moment in place of those of the configuration.
+/// Checks the origin of the rules in the status, also while other rules are tried for a moment.
 fn tells_where_rules_came_from(lab: &Lab, gateway: &Stateway) -> Result<()> {
     let told = || gateway.command(&["status"]).check();
     let of_configuration = "refusing.json of the configuration: 1 rule, revision 1, loaded ";
@@ -286,7 +286,7 @@ fn rules_of_the_configuration_hold_from_the_first_packet() {
         stop_cleanly(&mut lab)?;
         let binary = stateway_binary()?;
         let with_rules = |file: &str| StatewaySpec {
-            // From the directory of the configuration.
+            // The path is relative to the directory of the configuration.
             more: format!("[rules]\nfile = \"{file}\"\n"),
             ..StatewaySpec::new(binary.clone(), 1)
         };

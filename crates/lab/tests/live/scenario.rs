@@ -1,5 +1,5 @@
-//! What all tests of this binary share: one at a time, how to skip, how to find
-//! Stateway, and the traffic that every gateway must carry.
+//! Shared parts of the tests in this binary: they run one at a time, skip unavailable features,
+//! find Stateway, and send the traffic that every gateway must carry.
 
 use std::io::{Write, stderr};
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ use lab::{
 };
 
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
-/// Traffic of one `iperf3`.
+/// The duration of one `iperf3`.
 pub const SHORT: Duration = Duration::from_secs(1);
 
-/// Runs a test alone. What this machine can not do is skipped and says so.
+/// Runs a test alone. If this machine lacks a feature, it prints that the test is skipped.
 pub fn alone(test: impl FnOnce() -> Result<()>) {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match test() {
         Ok(()) => {}
-        // Not `println!`, which shows nothing of a test that passes.
+        // `println!` shows nothing for a test that passes.
         Err(Error::Unavailable { why }) => {
             stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
         }
@@ -31,7 +31,7 @@ pub fn alone(test: impl FnOnce() -> Result<()>) {
     }
 }
 
-/// The binary: `STATEWAY_BIN`, or what lies beside this test's own directory.
+/// The binary: `STATEWAY_BIN`, or the one beside this test's directory.
 pub fn stateway_binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("STATEWAY_BIN") {
         return Ok(path.into());
@@ -43,7 +43,7 @@ pub fn stateway_binary() -> Result<PathBuf> {
     })
 }
 
-/// Every client through the gateway, over both families.
+/// Runs every client through the gateway, over both families and also from the server's side.
 pub fn every_client(lab: &Lab) -> Result<()> {
     every_request(lab)?;
     for family in FAMILIES {
@@ -53,7 +53,7 @@ pub fn every_client(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What the client asks of the server, over both families.
+/// Sends every request of the client to the server, over both families.
 pub fn every_request(lab: &Lab) -> Result<()> {
     pings_are_answered(lab)?;
     web_pages_arrive_intact(lab)?;
@@ -69,7 +69,7 @@ fn pings_are_answered(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Datagrams of three fragments and of the most that there can be.
+/// Checks pings in three fragments and pings of nearly the largest size.
 pub fn fragments_arrive(lab: &Lab) -> Result<()> {
     for family in FAMILIES {
         for size in ["4000", "65000"] {
@@ -106,7 +106,7 @@ fn streams_and_datagrams_flow(lab: &Lab) -> Result<()> {
     for family in FAMILIES {
         let tcp = iperf_tcp(lab, family, SHORT, 2)?;
         assert!(tcp.bytes > 1_000_000, "{family:?}: {tcp:?}");
-        // So slow that a receiver on a busy machine loses none for itself.
+        // The rate is low, so that a receiver on a busy machine loses no datagram itself.
         let udp = iperf_udp(lab, family, SHORT, 5_000_000, 1200)?;
         assert!(udp.packets > 400, "{family:?}: {udp:?}");
         assert_eq!((udp.lost, udp.out_of_order), (0, 0), "{family:?}: {udp:?}");
@@ -120,8 +120,8 @@ fn streams_and_datagrams_flow(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Errors that routers and hosts behind the gateway send must come back
-/// through it. `first` are the hops before the server.
+/// Checks that errors from routers and hosts behind the gateway come back through it. `first` gives
+/// the hops before the server.
 pub fn routes_show(lab: &Lab, first: impl Fn(Family) -> Vec<IpAddr>) -> Result<()> {
     let far = lab.add_far_host()?;
     for family in FAMILIES {
@@ -134,7 +134,7 @@ pub fn routes_show(lab: &Lab, first: impl Fn(Family) -> Vec<IpAddr>) -> Result<(
     Ok(())
 }
 
-/// Traffic flows again within some seconds, and then without loss.
+/// Waits some seconds until pings are answered, and then checks that none is lost.
 pub fn wait_for_pings(lab: &Lab) -> Result<()> {
     let server = lab.server_address(Family::V4);
     for _ in 0..5 {
@@ -146,8 +146,8 @@ pub fn wait_for_pings(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// While `iperf3` runs, `table` shows its connections, the one for control and
-/// the one for data, as established and assured.
+/// Checks that `table` shows the control and the data connection of a running `iperf3` as
+/// established and assured.
 pub fn streams_are_assured(lab: &Lab, table: fn(&Lab) -> Result<Vec<ConntrackLine>>) -> Result<()> {
     for family in FAMILIES {
         let lines = thread::scope(|scope| {
@@ -168,8 +168,8 @@ pub fn streams_are_assured(lab: &Lab, table: fn(&Lab) -> Result<Vec<ConntrackLin
     Ok(())
 }
 
-/// A namespace that forwards between "client0" and "server0". The other ends of these cables
-/// are "client1" and "server1", for whoever plays the hosts.
+/// A namespace that forwards between "client0" and "server0". The other ends of these cables are
+/// "client1" and "server1", for the program that plays the hosts.
 pub fn forwarding_namespace(name: &'static str) -> Result<Namespace> {
     let namespace = Namespace::new(name)?;
     let mut links = Vec::new();
@@ -180,7 +180,7 @@ pub fn forwarding_namespace(name: &'static str) -> Result<Namespace> {
         let (near, far) = (format!("{side}0"), format!("{side}1"));
         links.push(format!("link add {near} arp off type veth peer name {far}"));
         for end in [&near, &far] {
-            // Nobody but who plays the hosts sends anything.
+            // Only the player of the hosts sends anything.
             links.push(format!("link set {end} multicast off addrgenmode none up"));
         }
         links.push(format!("route add {v4} dev {near}"));

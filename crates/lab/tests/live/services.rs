@@ -1,8 +1,8 @@
-//! Services whose connections announce others: a scanner, a backup, questions to everybody
-//! on the link. Through a gateway that lets the server's side open only what is expected.
+//! Services that announce connections: a scanner, a backup, and broadcast questions on the link.
+//! The gateway lets the server's side open only expected connections.
 //!
 //! With SANE and Amanda the same side opens both connections, so the first of them has to be
-//! expected as well: the client's side announces it by FTP, and by TFTP.
+//! expected as well: the client's side announces it by FTP or TFTP.
 
 use std::thread;
 
@@ -16,14 +16,15 @@ use crate::rulesets::ruleset_file;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::stop_cleanly;
 
-/// What lets the first connections through.
+/// The helpers that let the first connections through.
 const FIRST: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"tftp\"\n\n";
 const ALL: &str = "[[helper]]\nname = \"sane\"\n\n[[helper]]\nname = \"amanda\"\n\n\
     [[helper]]\nname = \"snmp\"\n\n[[helper]]\nname = \"netbios-ns\"\n\n";
-/// How long somebody waits for another, seconds.
+/// The time in seconds that one end waits for another.
 const LIMIT: &str = "3";
 
-/// The same in rules. Of several helpers the first counts that is of the packet's protocol.
+/// The same policy as rules. If several helpers are assigned, the first that fits the packet's
+/// protocol applies.
 const RULES: &str = "
 table inet guarded {
     ct helper ftp { type \"ftp\" protocol tcp; }
@@ -43,7 +44,7 @@ table inet guarded {
 }
 ";
 
-/// Takes what the client's side announces by FTP and TFTP.
+/// Accepts the announcements of the client's side by FTP and TFTP.
 const TAKER: &str = "
 import socket, sys, time
 own = sys.argv[1]
@@ -61,8 +62,8 @@ print('taken', flush=True)
 time.sleep(60)
 ";
 
-/// Announces the port of the scanner by FTP and that of Amanda by TFTP; then it is the Amanda
-/// of the host whose files are saved.
+/// Announces the scanner's port by FTP and Amanda's port by TFTP. Then it plays the Amanda client
+/// of the host to back up.
 const HOST: &str = "
 import socket, sys
 own, peer, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -88,7 +89,7 @@ for stream, content in zip(streams, (b'data', b'mesg', b'index')):
     stream.accept()[0].sendall(content)
 ";
 
-/// The server that saves the files of the host.
+/// The backup server.
 const BACKUP: &str = "
 import socket, sys
 own, peer, limit = sys.argv[1], sys.argv[2], float(sys.argv[3])
@@ -127,7 +128,7 @@ except TimeoutError:
     print('no answer', end='')
 ";
 
-/// An agent that has nothing to say: the request comes back as a response.
+/// An agent that returns each request as a response.
 const AGENT: &str = "
 import socket
 agent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -138,7 +139,7 @@ while True:
     agent.sendto(request.replace(b'public\\xa0', b'public\\xa2'), asker)
 ";
 
-/// A host that has any name that somebody asks for (RFC 1002 section 4.2.13).
+/// A host that claims every name (RFC 1002 section 4.2.13).
 const NAMED: &str = "
 import socket, sys
 own = sys.argv[1]
@@ -152,7 +153,7 @@ while True:
     names.sendto(head + query[12:46] + facts, asker)
 ";
 
-/// A Python program at one end that has to say something before it is relied on.
+/// Starts a Python program at one end.
 fn script(at: &Namespace, name: &str, text: &str, args: &[String]) -> Result<Background> {
     let file = at.write_file(name, text.as_bytes())?;
     at.program("/usr/bin/python3").args([file]).args(args).spawn()
@@ -174,7 +175,7 @@ impl Ends {
     }
 }
 
-/// A scanner at the client's side, and both ends that announce.
+/// A scanner on the client's side, and the two programs that announce.
 struct Host {
     _taker: Background,
     _host: Background,
@@ -198,7 +199,7 @@ impl Host {
     }
 }
 
-/// The server's side scans a picture. True if it came.
+/// The server's side scans a picture. Returns true if it arrived.
 fn scanned(lab: &Lab) -> Result<bool> {
     let at = lab.server();
     at.write_file("dll.conf", b"net\n")?;
@@ -213,14 +214,14 @@ fn scanned(lab: &Lab) -> Result<bool> {
     }
 }
 
-/// The server's side saves the files of the client's; what came of each stream.
+/// The server's side backs up the client's files. Returns the outcome of each stream.
 fn saved(lab: &Lab) -> Result<String> {
     let Ends { client, server } = Ends::of(lab);
     let args = [server, client, LIMIT.to_owned()];
     output(script(lab.server(), "backup.py", BACKUP, &args)?)
 }
 
-/// Asks every agent of the server's side.
+/// Asks every agent on the server's side.
 fn asked(lab: &Lab) -> Result<String> {
     let mut agent = script(lab.server(), "agent.py", AGENT, &[])?;
     agent.wait_for_text("ready")?;
@@ -228,7 +229,7 @@ fn asked(lab: &Lab) -> Result<String> {
     output(script(lab.client(), "asker.py", ASKER, &args)?)
 }
 
-/// Asks the link who has a name; true if the answer came.
+/// Asks the link for the owner of a name. Returns true if the answer came.
 fn named(lab: &Lab) -> Result<bool> {
     let server = Ends::of(lab).server;
     let mut named = script(lab.server(), "named.py", NAMED, std::slice::from_ref(&server))?;
@@ -238,7 +239,7 @@ fn named(lab: &Lab) -> Result<bool> {
     Ok(answer.contains(&format!("{server} printer<00>")))
 }
 
-/// All at once, because most of the time somebody waits for somebody else.
+/// Runs all at once, because they mostly wait.
 fn everything(lab: &Lab) -> Result<(bool, String, String, bool)> {
     let _host = Host::start(lab)?;
     thread::scope(|scope| {
@@ -265,7 +266,7 @@ fn scanners_backups_and_questions_to_everybody_work_with_helpers() {
         assert_eq!(saved, "data mesg index", "Amanda");
         assert_eq!(asked, "192.0.2.2 161 True", "SNMP");
         assert!(named, "NetBIOS");
-        // The scanner's control and data; Amanda's four; two answers.
+        // The scanner's control and data connection, four of Amanda's, and two answers.
         assert_eq!(counter(&lab, "expect_new")?, 8);
         stop_cleanly(&mut lab)
     });
@@ -283,7 +284,7 @@ fn scanners_backups_and_questions_to_everybody_do_not_work_without() {
     });
 }
 
-/// That the programs speak these protocols, and not only what we take for them.
+/// Shows that the programs speak the real protocols: the kernel's helpers let them through too.
 #[test]
 fn the_kernel_lets_the_scanner_and_the_backup_through_as_well() {
     alone(|| {

@@ -1,8 +1,8 @@
-//! What a web page has a browser send to the ports of protocols that announce connections (NAT
-//! slipstreaming), through a gateway that lets the server's side open only what is expected.
+//! NAT slipstreaming: a web page makes a browser send to the ports of protocols that announce
+//! connections. The gateway lets the server's side open only expected connections.
 //!
-//! A page chooses the body of a request, and by the length of what is in front of it, where
-//! segments begin. It does not choose how the request begins.
+//! A page chooses the body of a request. By the length of the path it also chooses where segments
+//! begin. It can not choose how the request begins.
 
 use std::net::IpAddr;
 
@@ -14,12 +14,12 @@ use crate::stateway::stop_cleanly;
 
 const HELPERS: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"irc\"\n\n\
     [[helper]]\nname = \"sip\"\n";
-/// What a server of the attacker tries to reach: services of the browser's host.
+/// The ports of the browser's host that the attacker's server tries to reach.
 const SERVICES: &str = "22,445,8080";
-/// How long somebody waits for another, seconds.
+/// The time in seconds that one end waits for another.
 const LIMIT: &str = "2";
 
-/// Runs on the host of the browser: services that others must not reach.
+/// Runs on the browser's host: services that must be unreachable from outside.
 const HOST: &str = "
 import selectors, socket, sys
 own, services = sys.argv[1], sys.argv[2]
@@ -32,7 +32,8 @@ while True:
         key.fileobj.accept()[0].sendall(b'reached')
 ";
 
-/// Greets, answers all that comes as if it was meant, and tries to reach the services then.
+/// Greets, answers every request as a server of the protocol would, and then tries to reach the
+/// services.
 const ATTACKER: &str = "
 import concurrent.futures, socket, sys
 own, victim, port, services, limit = sys.argv[1:]
@@ -63,7 +64,7 @@ print('tried', flush=True)
 connection.recv(1)
 ";
 
-/// A browser: each line of the body begins a segment, behind a long path and behind a short one.
+/// A browser. Each line of the body starts a new segment, behind a long path or a short one.
 const BROWSER: &str = "
 import ipaddress, socket, sys, time
 own, attacker, port, services, path = sys.argv[1:]
@@ -92,7 +93,8 @@ except TimeoutError:
     pass
 ";
 
-/// What an attacker reaches to whom a browser posts, and what is expected then.
+/// The services that the attacker reaches after a browser's post, and the gateway's expectations
+/// then.
 fn post(lab: &Lab, port: &str, path: &str) -> Result<(String, String)> {
     let ends = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
     let [victim, outside] = ends.map(|end: IpAddr| end.to_string());
@@ -123,7 +125,7 @@ fn what_a_web_page_posts_opens_nothing() {
         host.wait_for_text("ready")?;
         let mut posts = 0;
         for port in ["21", "6667", "5060"] {
-            // The longer is more than helpers keep of a message.
+            // The longer path exceeds the bytes that helpers keep of a message.
             for path in ["1", "9000"] {
                 let (reached, expected) = post(&lab, port, path)?;
                 assert_eq!(reached, "", "by port {port}, behind {path} bytes");
@@ -138,7 +140,7 @@ fn what_a_web_page_posts_opens_nothing() {
     });
 }
 
-/// A server of FTP that takes all it is told, and opens what it was told.
+/// An FTP server that accepts every announcement and connects to the announced port.
 const TOLD: &str = "
 import socket, sys
 own, limit = sys.argv[1], float(sys.argv[2])
@@ -160,7 +162,7 @@ for line in lines:
         connection.sendall(b'226 done\\r\\n')
 ";
 
-/// A client of FTP that announces ports of its own, one after the other.
+/// An FTP client that announces several of its own ports in turn.
 const TELLER: &str = "
 import select, socket, sys
 own, server, limit, *ports = sys.argv[1:]
@@ -179,7 +181,7 @@ for port in map(int, ports):
     lines.readline()
 ";
 
-/// Which of the ports that a client of FTP announces the server reaches.
+/// The announced ports that the server reaches.
 fn told(lab: &Lab) -> Result<String> {
     let ends = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
     let [client, server] = ends.map(|end: IpAddr| end.to_string());

@@ -1,6 +1,6 @@
-//! Those who stop what they have begun: a reader of standard error that stalls, a disk behind it
-//! that is full, and connections to the control socket that never ask. Whatever they do, packets
-//! go on, commands are answered, routes are followed, and SIGTERM ends the gateway.
+//! Peers that stall: a reader of standard error that stops, a full disk behind it, and connections
+//! to the control socket that never send a whole request. Packets still flow, commands are
+//! answered, routes are followed, and SIGTERM ends the gateway.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -27,8 +27,8 @@ table inet watch {
 }
 "#;
 
-/// A program that runs Stateway with its standard error as `redirect` says, in the words of the
-/// shell; commands that ask it have theirs.
+/// A program that runs Stateway with its standard error redirected by the shell words in
+/// `redirect`. Commands that query the gateway keep their own standard error.
 fn redirected(directory: &Path, redirect: &str) -> Result<PathBuf> {
     let (program, stateway) = (directory.join("stateway"), stateway_binary()?);
     let stateway = stateway.display();
@@ -55,7 +55,7 @@ fn lines_lost(lab: &Lab) -> Result<u64> {
     Ok(status["log_lines_lost"].as_u64().expect("a number"))
 }
 
-/// The gateway follows its routes: with one that leads nowhere nobody gets through.
+/// Checks that the gateway follows its routes: with a blackhole route no ping gets through.
 fn routes_are_followed(lab: &Lab) -> Result<()> {
     let server = lab.server_address(Family::V4);
     let passes = || Ok(ping(lab.on_client("ping"), server, 1)?.received == 1);
@@ -65,7 +65,7 @@ fn routes_are_followed(lab: &Lab) -> Result<()> {
     soon("the one before too", passes)
 }
 
-/// A pipe that is full and that nobody reads.
+/// A full pipe that has no reader.
 struct StalledPipe {
     path: PathBuf,
     reader: File,
@@ -77,18 +77,18 @@ impl StalledPipe {
         let path = directory.join("pipe");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         let mut options = OpenOptions::new();
-        // A reader too, so that writers neither fail nor wait for one.
+        // Also open for reading, so that writers neither fail nor wait for a reader.
         let reader = options.read(true).write(true).custom_flags(O_NONBLOCK).open(&path).unwrap();
         Self { path, reader }
     }
 
     fn fill(&mut self) {
-        // Single bytes, so that no room is left.
+        // Single bytes leave no room.
         let error = (0..).find_map(|_| self.reader.write(b"\n").err()).unwrap();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
     }
 
-    /// What is in it.
+    /// The content of the pipe.
     fn read(&mut self) -> String {
         let mut text = Vec::new();
         let error = self.reader.read_to_end(&mut text).unwrap_err();
@@ -109,11 +109,11 @@ fn a_reader_of_the_log_that_stalls_stops_nothing() {
             let report = ping(lab.on_client("ping"), lab.server_address(family), 100)?;
             assert_eq!((report.sent, report.received), (100, 100), "{family:?}");
         }
-        // Commands are answered,
+        // The gateway answers commands,
         assert_eq!(lines_lost(&lab)?, 0, "the queue has room");
-        // routes followed,
+        // follows routes,
         routes_are_followed(&lab)?;
-        // and what was not read is there when somebody does.
+        // and delivers the waiting lines when the reader returns.
         let mut log = String::new();
         soon("the log goes on", || {
             log += &pipe.read();
@@ -125,14 +125,14 @@ fn a_reader_of_the_log_that_stalls_stops_nothing() {
     });
 }
 
-/// Time of the CPU that the thread which writes the log has had, ticks.
+/// The CPU time in ticks of the thread that writes the log.
 fn ticks_of_writer(lab: &Lab) -> u64 {
     let here = format!("--ns {} --nslist net", lab.gateway().resident());
     let find = format!("grep -lx log /proc/$(pgrep -xn {here} stateway)/task/*/comm");
     let found = Command::new("sh").args(["-c", &find]).output().unwrap();
     let comm = String::from_utf8(found.stdout).unwrap();
     let stat = std::fs::read_to_string(comm.trim().replace("comm", "stat")).unwrap();
-    // Fields 14 and 15 of proc(5); the name is the second.
+    // Fields 14 and 15 of proc(5); field 2 is the name in parentheses.
     let fields = stat.rsplit_once(") ").unwrap().1.split(' ').collect::<Vec<_>>();
     [fields[11], fields[12]].map(|ticks| ticks.parse::<u64>().unwrap()).iter().sum()
 }
@@ -150,12 +150,12 @@ fn a_full_disk_behind_the_log_stops_nothing_and_is_told_when_it_has_room() {
         soon("lines are lost", || Ok(lines_lost(&lab)? >= 50))?;
         let status = lab.stateway().expect("it runs").command(&["status"]).check()?;
         assert!(status.contains("warning     ") && status.contains("of the log"), "{status}");
-        // Nobody tries again and again.
+        // The writer does not retry all the time.
         let before = ticks_of_writer(&lab);
         std::thread::sleep(std::time::Duration::from_secs(1));
         let ticks = ticks_of_writer(&lab) - before;
         assert!(ticks < 20, "{ticks} of 100");
-        // Somebody makes room.
+        // Room becomes free.
         let disk = lab.gateway().scratch().join("disk");
         std::fs::remove_file(disk.join("filler")).unwrap();
         assert_eq!(ping(lab.on_client("ping"), server, 10)?.received, 10);
@@ -165,14 +165,14 @@ fn a_full_disk_behind_the_log_stops_nothing_and_is_told_when_it_has_room() {
     });
 }
 
-/// Connections to the control socket that begin a request each, of which the gateway takes
-/// what it wants.
+/// Connections to the control socket, each with an incomplete request. The gateway accepts as many
+/// as it wants.
 fn half_open(lab: &Lab, count: usize) -> Vec<UnixStream> {
     let socket = Path::new(Stateway::SOCKET).file_name().unwrap();
     let socket = lab.gateway().scratch().join(socket);
     let connect = |_| {
         let mut stream = UnixStream::connect(&socket).unwrap();
-        // It may be closed before.
+        // The gateway may have closed it already.
         let _ = stream.write_all(b"GET /v1/status HTTP/1.1\r\n");
         stream
     };
@@ -187,7 +187,7 @@ fn connections_that_never_ask_leave_descriptors_for_everything_else() {
         let open = half_open(&lab, 400);
         let stateway = lab.stateway().expect("it runs");
         stateway.command(&["status"]).check()?;
-        // Programs are started, for which there are pipes, and interfaces opened again.
+        // Commands start programs, which needs pipes, and the gateway opens interfaces again.
         let file = format!("{}/logging.json", lab::Namespace::SCRATCH);
         stateway.command(&["rules", "load", &file]).check()?;
         routes_are_followed(&lab)?;

@@ -6,7 +6,7 @@ use lab::{Family, Gateway, Lab, Placement, Result, StatewaySpec};
 
 use crate::scenario::{alone, every_client, fragments_arrive, routes_show, stateway_binary};
 
-/// A lab that prints what its Stateway logged, which a failed test shows.
+/// A lab that prints the log of its Stateway when it is dropped; a failed test shows it.
 pub struct Live(Lab);
 
 impl From<Lab> for Live {
@@ -42,7 +42,7 @@ pub fn stateway_lab(workers: u32) -> Result<Live> {
     Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live)
 }
 
-/// Stops the gateway; a failure shows its log.
+/// Stops the gateway. A failure shows its log.
 pub fn stop_cleanly(lab: &mut Lab) -> Result<()> {
     let stateway = lab.take_stateway().expect("the lab has a Stateway that runs");
     let output = stateway.stop()?;

@@ -1,4 +1,4 @@
-//! A bridge between three links while a host on one of them sends from stations that do not exist.
+//! A bridge between three links, while a host on one of them sends from invented MAC addresses.
 
 use lab::{Namespace, Placement, Result, Stateway, StatewaySpec, at_pace, ping};
 use wire::build::PacketBuilder;
@@ -6,13 +6,13 @@ use wire::build::PacketBuilder;
 use crate::link::{frames, listen};
 use crate::scenario::{alone, stateway_binary};
 
-/// Stations that are made up, more than twice what a gateway remembers, and how many come in a
-/// second.
+/// The number of invented MAC addresses, more than twice what a gateway remembers, and their rate
+/// per second.
 const MADE_UP: u32 = 40_000;
 const RATE: u32 = 20_000;
 const HOSTS: [&str; 3] = ["client", "server", "attacker"];
 const PORTS: [&str; 3] = ["lan0", "wan0", "opt0"];
-/// What the first two hosts speak from when the table is full.
+/// The MAC addresses that the first two hosts take when the table is full.
 const STATIONS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 1], [0, 0, 0x5e, 0, 0x53, 2]];
 
 fn host(gateway: &Namespace, number: usize) -> Result<Namespace> {
@@ -22,7 +22,7 @@ fn host(gateway: &Namespace, number: usize) -> Result<Namespace> {
     Ok(host)
 }
 
-/// A packet of a flow from a station of this number.
+/// A packet of one flow from the invented MAC address with this number.
 fn made_up(number: u32) -> Vec<u8> {
     let [a, b, c, d] = number.to_be_bytes();
     let mut frame = Vec::new();
@@ -45,7 +45,7 @@ fn what_honest_hosts_say_is_not_flooded_to_who_makes_up_stations() {
         let [client, server, attacker] =
             [host(&gateway, 0)?, host(&gateway, 1)?, host(&gateway, 2)?];
         let interfaces = PORTS.map(str::to_owned).to_vec();
-        // Each worker learns for itself: all that is said comes to this one.
+        // Each worker learns separately, so only one runs and sees every frame.
         let spec = StatewaySpec { interfaces, ..StatewaySpec::new(binary.clone(), 1) };
         let stateway = Stateway::start(&gateway, &spec, &Placement::free())?;
         let script = attacker.write_file("raw_frames.py", include_bytes!("raw_frames.py"))?;
@@ -60,7 +60,7 @@ fn what_honest_hosts_say_is_not_flooded_to_who_makes_up_stations() {
         flood()?.finish()?;
         let received = received(&stateway, 2)?;
         assert!(received > u64::from(MADE_UP) / 2, "{received} frames fill no table");
-        // Only now anybody hears of these two stations, and the flood goes on.
+        // These two addresses appear only now, while the flood goes on.
         for (number, host) in [(1, &client), (2, &server)] {
             host.ip(&[&format!("link set eth0 address 00:00:5e:00:53:0{number}")])?;
         }
@@ -75,7 +75,7 @@ fn what_honest_hosts_say_is_not_flooded_to_who_makes_up_stations() {
         };
         let heard = frames(heard)?;
         let theirs = heard.iter().filter(is_theirs).count();
-        assert_eq!(theirs, 0, "what the two say to each other");
+        assert_eq!(theirs, 0, "frames between the two hosts");
         assert!(heard.iter().any(|frame| frame[..6] == [0xff; 6]), "it hears who asks everybody");
         assert_eq!(ping(server.program("ping"), "192.0.2.1".parse().unwrap(), 5)?.received, 5);
         let output = stateway.stop()?;

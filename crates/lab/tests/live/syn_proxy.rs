@@ -1,5 +1,5 @@
-//! Real clients and servers with a gateway in between that answers SYNs, and a flood of
-//! SYNs from spoofed addresses.
+//! Real clients and servers with a gateway in between that answers SYNs, and a flood of SYNs with
+//! spoofed addresses.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::scenario::{
 use crate::stateway::{Live, stop_cleanly};
 
 const PORT: u16 = 8080;
-/// SYNs of the flood, at this rate per second.
+/// The number of SYNs in the flood, and their rate per second.
 const FLOOD: u32 = 12_000;
 const RATE: u32 = 4_000;
-/// Connections that are opened while it goes on.
+/// The number of connections that are opened during the flood.
 const HONEST: u64 = 16;
 
 fn lab_with(workers: u32, tunables: &str) -> Result<Live> {
@@ -43,8 +43,7 @@ fn counter(totals: &Value, group: &str, name: &str) -> u64 {
     totals[group][name].as_u64().expect("a counter")
 }
 
-/// Servers that speak first: the client has nothing to say that would probe its closed
-/// window.
+/// Servers that send first. The client sends nothing that would probe its closed window.
 const GREET: &str = "
 import socket
 s = socket.create_server(('::', 8025), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -73,7 +72,7 @@ fn servers_may_speak_first(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A port where nobody listens: the client is connected and then reset.
+/// Checks a closed port: the client is connected and then reset.
 fn refusals_arrive(lab: &Lab) -> Result<()> {
     for family in FAMILIES {
         let url = match lab.server_address(family) {
@@ -82,8 +81,8 @@ fn refusals_arrive(lab: &Lab) -> Result<()> {
         };
         let curl = ["-sS", "--globoff", "--noproxy", "*", "-m", "5", &url];
         let output = lab.on_client("curl").args(curl).run()?;
-        // What curl was about to do when the reset came: connect, send or receive; but it
-        // has not waited in vain.
+        // The code depends on whether curl was connecting, sending or receiving when the reset
+        // came. No code is that of a timeout.
         assert!(matches!(output.code, Some(7 | 55 | 56)), "{family:?}: {output:?}");
     }
     Ok(())
@@ -97,8 +96,8 @@ fn every_client_is_answered_for(workers: u32) {
         refusals_arrive(&lab)?;
         let totals = totals(&lab)?;
         let of = |name| counter(&totals, "syn_proxy", name);
-        // Of both families: two pages, two names, two greetings, two refusals, and the
-        // connections of iperf3.
+        // In both families: two pages, two names, two greetings, two refusals, and the connections
+        // of iperf3.
         assert!(of("cookie_valid") >= 14, "{totals}");
         assert_eq!((of("cookie_invalid"), of("conn_reopened")), (0, 0), "{totals}");
         let stats = lab.stateway().expect("it runs").query(&["conntrack", "stats"])?;
@@ -122,7 +121,7 @@ fn every_client_is_answered_for_by_two_workers() {
     every_client_is_answered_for(2);
 }
 
-/// Ends that do without what the proxy promises them of each other, both ways.
+/// The ends lack options that the proxy promises to the other side; both directions are tested.
 #[test]
 fn ends_that_offer_less_still_talk() {
     const BYTES: usize = 3_000_000;
@@ -185,22 +184,21 @@ table ip spoofed {
 }
 ";
 
-/// SYNs of the flood that have reached the server.
+/// The number of SYNs of the flood that reached the server.
 fn reached(lab: &Lab) -> Result<u64> {
     let text = lab.on_server("nft").args(["list", "counters"]).check()?;
     let mut words = text.split_whitespace().skip_while(|word| *word != "packets");
     Ok(words.nth(1).and_then(|word| word.parse().ok()).expect("a counter"))
 }
 
-/// Has the server answer to where the flood claims to come from.
+/// Routes the server's answers to the spoofed network through the client.
 fn lead_answers_back(lab: &Lab) -> Result<()> {
     let route = format!("route add 203.0.113.0/24 via {}", lab.client_address(Family::V4));
     lab.server().ip(&[&route])
 }
 
-/// What a flood does while clients connect: how many of these were served, how many
-/// SYNs reached the server that `count` counts, and the connections that the gateway holds after
-/// it.
+/// Runs a flood while clients connect. Returns how many clients were served, how many SYNs reached
+/// the server (which `count` counts), and how many connections the gateway holds afterwards.
 fn withstand(lab: &Lab, count: &str) -> Result<(u64, u64, u64)> {
     let http = HttpServer::start(lab, 20_000)?;
     lab.on_server("nft").args(["-f", "-"]).input(count.to_owned()).check()?;
@@ -252,7 +250,7 @@ table inet nat {
 }
 ";
 
-/// Of both families, as all come from one address.
+/// Counts all SYNs, because all come from one address.
 const COUNT_ALL: &str = "
 table inet counted {
     counter syns { }
@@ -302,19 +300,19 @@ for syn in map(bytes.fromhex, sys.argv[1:]):
             break
 ";
 
-/// What a client sees of an answer, but for cookie and clock.
+/// The parts of an answer that a client sees, without the cookie and the clock.
 #[derive(Debug, PartialEq)]
 struct Promise {
     acknowledgment: u32,
     flags: TcpFlags,
     window: u16,
-    /// In the order of their kinds; of the timestamp only what its low bits say.
+    /// Sorted by kind. Of the timestamp only the lowest bits below the clock are kept.
     options: Vec<(u8, Vec<u8>)>,
 }
 
-/// What of the last byte of a timestamp is clock.
+/// The clock bits in the last byte of a timestamp.
 const CLOCK: u8 = 0xc0;
-/// And what says in it that the client offered ECN.
+/// The bit there that records the client's offer of ECN.
 const ECN: u8 = 0x20;
 
 impl Promise {
@@ -371,8 +369,8 @@ fn promises(lab: &Lab) -> Result<Vec<Promise>> {
     Ok(text.lines().map(Promise::read).collect())
 }
 
-/// Rules that have the proxy answer for all servers, and let only that pass which belongs to a
-/// connection or is not TCP.
+/// Rules that make the proxy answer for all servers, and accept only packets of connections and
+/// packets that are not TCP.
 fn proxy_rules(promise: &str) -> String {
     format!(
         "
@@ -394,7 +392,7 @@ table inet proxy {{
     )
 }
 
-/// What rules can promise: the most, less, little.
+/// Promises that rules can make: all options, some, few.
 const PROMISES: [&str; 4] = [
     "mss 1460 wscale 7 timestamp sack-perm",
     "mss 1300 wscale 3 timestamp",
@@ -402,7 +400,7 @@ const PROMISES: [&str; 4] = [
     "mss 900",
 ];
 
-/// A gateway whose rules may have the proxy answer.
+/// A gateway whose rules may enable the proxy.
 fn ruled_lab() -> Result<Live> {
     lab_with(2, "nf_conntrack_tcp_loose = 0")
 }
@@ -435,9 +433,9 @@ fn rules_have_every_client_answered_for() {
     });
 }
 
-/// What the kernel shows in place of our promise. It sends no segment size to who sent
-/// none, though it takes other sizes than the default (RFC 9293 section 3.7.1 says that it
-/// should), and does without ECN.
+/// The kernel's promise in place of ours. The kernel announces no segment size to a client that
+/// announced none, and still accepts other sizes than the default (RFC 9293 section 3.7.1 says that
+/// it should announce one). It does not support ECN.
 fn as_the_kernel(mut ours: Promise, sent_size: bool) -> Promise {
     ours.flags = ours.flags.without(TcpFlags::ECE);
     ours.options.retain(|option| sent_size || option.0 != 2);
@@ -456,7 +454,7 @@ fn kernel_proxy(lab: &Lab, promise: &str) -> Result<()> {
     Err(Error::Unavailable { why: format!("no SYNPROXY: {}", loaded.stderr) })
 }
 
-/// The same rules here and there.
+/// Both sides have the same rules.
 #[test]
 fn clients_see_what_the_kernels_rules_promise() {
     alone(|| {
@@ -478,8 +476,7 @@ fn clients_see_what_the_kernels_rules_promise() {
     });
 }
 
-/// The kernel's own proxy with the same settings, in a gateway that has nothing else in
-/// common with ours.
+/// The kernel's own proxy with the same settings. The two gateways differ in everything else.
 #[test]
 fn clients_see_what_the_kernels_proxy_shows() {
     alone(|| {

@@ -1,5 +1,5 @@
-//! Stateway as a router that translates: the server's side knows no way to the client's, so
-//! only what is translated gets anywhere.
+//! Stateway as a router that translates. The server has no route to the client, so only translated
+//! packets arrive.
 
 use std::path::PathBuf;
 use std::thread;
@@ -14,8 +14,8 @@ use crate::routed::drops;
 use crate::scenario::{FAMILIES, alone, every_request, fragments_arrive, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// Sources are masqueraded towards the server, to a range of ports if one is given, and the
-/// client is reached by the router's address there.
+/// Rules that masquerade sources towards the server, to a range of ports if one is given. The
+/// client is reachable by the router's address on that side.
 fn rules(ports: Option<(u16, u16)>) -> String {
     let at_8080 = |to: &str| {
         format!(
@@ -29,7 +29,7 @@ fn rules(ports: Option<(u16, u16)>) -> String {
     let masquerade = ports.map_or("null".to_owned(), |(first, last)| {
         format!(r#"{{"port":{{"range":[{first},{last}]}}}}"#)
     });
-    // Only masquerades to a range need a protocol, as nft has it.
+    // As in nft, only a masquerade to a range needs a protocol.
     let protocol = ports.map_or(
         "",
         |_| r#"{"match":{"op":"==","left":{"meta":{"key":"l4proto"}},"right":"udp"}},"#,
@@ -50,7 +50,7 @@ fn rules(ports: Option<(u16, u16)>) -> String {
     )
 }
 
-/// A file that goes with the test.
+/// A file that is deleted when this is dropped.
 struct RulesFile(PathBuf);
 
 impl RulesFile {
@@ -76,11 +76,11 @@ fn lab_with(workers: u32, rules: &str) -> Result<Live> {
     lab_with_helpers(workers, rules, "")
 }
 
-/// Nobody gives way for want of a port.
+/// A configuration in which no connection is evicted for a port.
 const NOBODY_GIVES_WAY: &str = "[tunables]\nstateway_nat_source_share = 100\n";
 
-/// A router that translates so, whose server knows no way to the client, with more lines of its
-/// configuration.
+/// A router with these rules and more lines of configuration, whose server has no route to the
+/// client.
 pub fn lab_with_helpers(workers: u32, rules: &str, helpers: &str) -> Result<Live> {
     let rules = RulesFile::new(rules);
     let spec = StatewaySpec {
@@ -101,8 +101,8 @@ pub fn outside(family: Family) -> &'static str {
     }
 }
 
-/// What the gateway's host has answered of what is not its own: resets, and datagrams for
-/// ports that nobody has.
+/// The number of answers that the gateway's host has sent to packets of other connections: resets,
+/// and datagrams for closed ports.
 pub fn answers_of_host(lab: &Lab) -> Result<[u64; 2]> {
     let mut sums = [0; 2];
     let text = lab.gateway().program("cat").args(["/proc/net/snmp", "/proc/net/snmp6"]).check()?;
@@ -159,7 +159,7 @@ fn every_client_is_masqueraded_with_two_workers() {
     every_client_with(2);
 }
 
-/// Their port is one that a rule names, so most come to another bucket than their answers.
+/// A rule names their port, so most of them use another bucket than their answers.
 #[test]
 fn datagrams_stay_in_order_under_translation_while_workers_change() {
     let named = r#"{"rule":{"family":"inet","table":"t","chain":"out","handle":5,"expr":[
@@ -200,7 +200,7 @@ fn a_server_behind_the_router_is_reached_by_its_address() {
             }
         }
         assert_eq!(answers_of_host(&lab)?, [0, 0], "the host has answered for the server");
-        // What is the host's own still is.
+        // The host still receives its own traffic.
         for family in FAMILIES {
             let address = outside(family).parse().expect("an address");
             let report = ping(lab.on_server("ping"), address, 3)?;
@@ -216,7 +216,7 @@ fn a_server_behind_the_router_is_reached_by_its_address() {
 fn a_sender_hears_of_a_shorter_link_behind_its_translation() {
     alone(|| {
         let mut lab = translating_lab(2)?;
-        // Both ends of the link: it loses what is longer than either.
+        // Both ends of the link, because it drops packets longer than either MTU.
         lab.gateway().ip(&["link set wan0 mtu 1300"])?;
         lab.server().ip(&["link set eth0 mtu 1300"])?;
         thread::sleep(Duration::from_millis(700));
@@ -236,7 +236,7 @@ fn a_sender_hears_of_a_shorter_link_behind_its_translation() {
     });
 }
 
-/// Gets a page by a name of the host, from there.
+/// Gets a page from the host at this address.
 fn gets_a_page(from: lab::Program, host: std::net::IpAddr, port: u16) -> Result<()> {
     let host = std::net::SocketAddr::new(host, port);
     let got = from
@@ -251,7 +251,7 @@ fn gets_a_page(from: lab::Program, host: std::net::IpAddr, port: u16) -> Result<
 
 #[test]
 fn the_host_keeps_its_own_connections() {
-    // One that its kernel gives away, and one of those that sources are translated to.
+    // A port of the kernel's ephemeral range, and one of those to which sources are translated.
     const PORTS: [u16; 2] = [40_080, 9000];
     alone(|| {
         let mut lab = translating_lab(2)?;
@@ -290,7 +290,7 @@ fn the_host_keeps_its_own_connections() {
     });
 }
 
-/// Answers each datagram with it and with the source that it came from.
+/// Echoes each datagram together with its source.
 const ECHO: &str = "
 import socket
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -302,8 +302,8 @@ while True:
     s.sendto(data + b' ' + source[0].encode() + b' ' + str(source[1]).encode(), source)
 ";
 
-/// Many hosts that all use the same ports: prints how many have an answer, how many different
-/// sources the server saw, and how many got somebody else's answer.
+/// Plays many hosts that all use the same ports. Prints how many got an answer, how many different
+/// sources the server saw, and how many got the answer of another.
 const HOSTS: &str = "
 import selectors, socket, sys, time
 hosts, ports = int(sys.argv[1]), int(sys.argv[2])
@@ -342,8 +342,8 @@ moved = sum(len(them) > 1 for them in seen.values())
 print(len(seen), len(sources), wrong, moved)
 ";
 
-/// How many flows have an answer, of so many hosts with so many ports each; each has a source
-/// of its own.
+/// The number of flows that got an answer, among so many hosts with so many ports each. Checks that
+/// each has its own source.
 fn answered_flows(lab: &Lab, hosts: u32, ports: u32) -> Result<usize> {
     let mut echo = lab.on_server("python3").args(["-c", ECHO]).spawn()?;
     echo.wait_for_text("ready")?;
@@ -374,7 +374,7 @@ fn no_two_flows_of_many_hosts_have_one_source() {
 
 #[test]
 fn flows_that_find_no_port_are_counted() {
-    // Two for each of 256 buckets, which get those of others too.
+    // Two ports for each of 256 buckets. A bucket may also get ports of others.
     const RANGE: (u16, u16) = (20_000, 20_511);
     alone(|| {
         let mut lab = lab_with_helpers(2, &rules(Some(RANGE)), NOBODY_GIVES_WAY)?;

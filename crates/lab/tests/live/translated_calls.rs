@@ -1,6 +1,6 @@
-//! Connections that translated ones announce, with real programs: a client behind a masquerade,
-//! and a server behind a port forward. Without the helper each end names an address that the
-//! other can not reach.
+//! Connections that translated connections announce, with real programs: a client behind a
+//! masquerade, and a server behind a port forward. Without the helper each end names an address
+//! that the other can not reach.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -13,11 +13,11 @@ use crate::stateway::{Live, stop_cleanly};
 use crate::translated::{lab_with_helpers, outside};
 
 const FTP: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"tftp\"\n";
-/// Some windows long.
+/// The length of a file in bytes: several TCP windows.
 const BYTES: usize = 300_000;
 
-/// Sources are masqueraded towards the server, and these ports of the router's address there
-/// are the client's.
+/// Rules that masquerade sources towards the server, and forward these ports of the router's
+/// address there to the client.
 pub fn rules(forwarded: &[(&str, u16)]) -> String {
     let mut rules = Vec::new();
     for (protocol, port) in forwarded {
@@ -52,7 +52,7 @@ fn translating_lab(workers: u32, helpers: &str) -> Result<Live> {
     lab_with_helpers(workers, &rules(&forwarded), helpers)
 }
 
-/// By which address the client's server is known, if it is one, or the server's.
+/// The address by which the server on this side is reachable from the other side.
 fn known_by(lab: &Lab, side: Side, family: Family) -> IpAddr {
     match side {
         Side::Client => outside(family).parse().expect("an address"),
@@ -62,7 +62,7 @@ fn known_by(lab: &Lab, side: Side, family: Family) -> IpAddr {
 
 const SIDES: [Side; 2] = [Side::Client, Side::Server];
 
-/// What makes `curl` go where the server says, which it otherwise mistrusts.
+/// The option that makes `curl` use the address that the server names.
 fn believing<'a>(options: &[&'a str]) -> Vec<&'a str> {
     [options, &["--no-ftp-skip-pasv-ip"]].concat()
 }
@@ -124,7 +124,7 @@ fn files_do_not_come_through_translation_without_helpers() {
                 let address = known_by(&lab, side, family);
                 for (options, server_opens) in modes(family).iter().take(2) {
                     let got = server.download_from(&lab, address, &believing(options))?;
-                    // Whoever is inside reaches all that is outside.
+                    // Hosts inside reach every host outside.
                     let goes_out = *server_opens == (side == Side::Client);
                     assert_eq!(got, goes_out, "{side:?} {family:?} {options:?}");
                 }
@@ -139,19 +139,19 @@ fn files_do_not_come_through_translation_without_helpers() {
 
 const SIP: &str = "[[helper]]\nname = \"sip\"\n";
 const FAR_PHONE: &[u8] = include_bytes!("far_phone.py");
-/// What carries the signalling, and what `sipp` calls it.
+/// The transport of the signalling, its name for the far phone, and its name in `sipp`.
 type Carrier = (Transport, &'static str, &'static str);
 const CARRIERS: [Carrier; 2] = [(Transport::Udp, "udp", "u1"), (Transport::Tcp, "tcp", "t1")];
 
-/// A phone on the server that reads what it is told.
+/// A phone on the server that uses the addresses in its messages.
 fn far_phone(lab: &Lab, family: Family, role: &str, more: &[&str]) -> Result<Program> {
     let script = lab.server().write_file("far_phone.py", FAR_PHONE)?;
     let own = lab.server_address(family).to_string();
     Ok(lab.on_server("/usr/bin/python3").args([&script, role, &own]).args(more))
 }
 
-/// The client's `sipp`, which returns all sound that comes, each time to another port: flows of
-/// sound outlive their call.
+/// The client's `sipp`, which returns all sound. Each call has another port, because flows of sound
+/// outlive their call.
 fn near_phone(lab: &Lab, family: Family, part: &str, carrier: &str, port: &str) -> Program {
     static CALLS: AtomicU16 = AtomicU16::new(0);
     let own = lab.client_address(family).to_string();
@@ -161,7 +161,7 @@ fn near_phone(lab: &Lab, family: Family, part: &str, carrier: &str, port: &str) 
     program.args(["-m", "1", "-p", port, "-timeout", "6s"])
 }
 
-/// What the far phone says of a call that the near one makes.
+/// The output of the far phone in a call from the near one.
 fn calls_out(lab: &Lab, family: Family, carrier: Carrier) -> Result<String> {
     let (_, name, option) = carrier;
     let mut far = far_phone(lab, family, "answer", &[name])?.spawn()?;
@@ -174,7 +174,7 @@ fn calls_out(lab: &Lab, family: Family, carrier: Carrier) -> Result<String> {
     Ok(said)
 }
 
-/// What the far phone says of a call to the near one, whose port the router forwards.
+/// The output of the far phone in a call to the near one, whose port the router forwards.
 fn calls_in(lab: &Lab, family: Family, carrier: Carrier) -> Result<String> {
     let (transport, name, option) = carrier;
     let mut near = near_phone(lab, family, "uas", option, "5060").spawn()?;
@@ -184,7 +184,7 @@ fn calls_in(lab: &Lab, family: Family, carrier: Carrier) -> Result<String> {
     Ok(said)
 }
 
-/// What the far phone says of a call to a near one that has registered with it.
+/// The output of the far phone in a call to a near one that has registered with it.
 fn calls_who_has_registered(lab: &Lab, family: Family) -> Result<String> {
     let mut near = near_phone(lab, family, "uas", "u1", "5062").spawn()?;
     near.wait_for_port(Transport::Udp, 5062)?;
@@ -206,7 +206,7 @@ fn calls_who_has_registered(lab: &Lab, family: Family) -> Result<String> {
 fn calls_are_heard_through_translation(workers: u32) {
     alone(|| {
         let mut lab = translating_lab(workers, SIP)?;
-        // `Unavailable` without it.
+        // Returns `Unavailable` if `sipp` is not installed.
         lab.on_client("sipp").args(["-v"]).run()?;
         for family in FAMILIES {
             for carrier in CARRIERS {

@@ -1,13 +1,13 @@
-# Says and hears packets of tunnels through raw sockets. What is inside is a packet of IP
-# that this script makes; nobody opens it.
+# Sends and receives packets of tunnels through raw sockets. The inner packet is an IP packet that
+# this script builds; no host unpacks it.
 #
-#   hear: prints each packet of a tunnel with its source and what is inside, and what this host is
-#         told of protocols that nobody knows, until one comes whose inside ends with "end".
-#   say FROM KIND TO FLOWS WHAT: sends so many packets, each of another flow inside.
+#   hear: prints each packet of a tunnel with its source and its content, and each error about an
+#         unknown protocol, until a content ends with "end".
+#   say FROM KIND TO FLOWS WHAT: sends this many packets, each with another flow inside.
 import select, socket, struct, sys
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
-# Name: family outside, protocol, header in front of what is inside, family inside.
+# Name: outer family, protocol, header in front of the inner packet, inner family.
 KINDS = {
     'ipip': (V4, 4, b'', V4),
     '6in4': (V4, 41, b'', V6),
@@ -29,8 +29,7 @@ def total(data):
 
 
 def inner(family, flow, text):
-    # A datagram to the port of a server that the rules let everybody ask, between the ends that
-    # would be allowed to.
+    # A datagram between allowed addresses, to a port that the rules open to every host.
     data = struct.pack('!4H', 5000 + flow, 53, 8 + len(text), 0) + text
     if family == V6:
         ends = socket.inet_pton(V6, '2001:db8:2::1') + socket.inet_pton(V6, '2001:db8:1::1')

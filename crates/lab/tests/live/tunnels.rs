@@ -1,5 +1,5 @@
-//! Tunnels of the kernel between client and server, with every offload on: TCP comes
-//! as super-packets of up to 64 KiB inside the tunnel.
+//! Tunnels of the kernel between client and server, with every offload on. TCP uses super-packets
+//! of up to 64 KiB inside the tunnel.
 
 use std::io::{Write, stderr};
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::scenario::{SHORT, alone};
 use crate::stateway::{stateway_lab, stop_cleanly};
 
-/// Bytes of a download.
+/// The length of a download in bytes.
 const DOWNLOAD: usize = 20_000_000;
-/// Devices over IPv4 and IPv6, and an IP header around IPv6 with and without a routing
-/// header. `{local}` and `{remote}` are the ends, `{n}` and `{m}` their numbers.
+/// Devices over IPv4 and IPv6, and IPv6 in IPv6 with and without a routing header. `{local}` and
+/// `{remote}` are the addresses of the ends, `{n}` and `{m}` their numbers.
 const TUNNELS: [Tunnel; 12] = [
     device(
         "vxlan over IPv4",
@@ -61,7 +61,7 @@ struct Tunnel {
     outer: Family,
     inner: Family,
     add: &'static [&'static str],
-    /// How routes put the outer header on where there is no device.
+    /// The mode in which routes add the outer header if there is no device.
     mode: &'static str,
     up: &'static [&'static str],
     down: &'static [&'static str],
@@ -72,7 +72,7 @@ const fn device(name: &'static str, outer: Family, add: &'static [&'static str])
     Tunnel { name, outer, inner: Family::V4, add, mode: "", up, down: &["link del tunnel"] }
 }
 
-/// Segment routing (RFC 8986): the one tunnel of IP in IP that needs no device.
+/// Segment routing (RFC 8986), the only IP-in-IP tunnel without a device.
 const fn ip_in_ip(name: &'static str, mode: &'static str) -> Tunnel {
     let add = &[
         "sr tunsrc set {local}",
@@ -93,7 +93,7 @@ const fn ip_in_ip(name: &'static str, mode: &'static str) -> Tunnel {
 }
 
 impl Tunnel {
-    /// Runs commands of ip(8) at the client, number 1, or the server, number 2.
+    /// Runs commands of ip(8) on the client, number 1, or the server, number 2.
     fn at(&self, lab: &Lab, number: u8, commands: &[&str]) -> Result<()> {
         let [client, server] = [lab.client_address(self.outer), lab.server_address(self.outer)];
         let (namespace, local, remote): (&Namespace, _, _) = match number {
@@ -120,7 +120,7 @@ impl Tunnel {
     }
 }
 
-/// Frames and bytes that came from the client.
+/// The frames and bytes that the client has sent.
 fn from_client(lab: &Lab) -> Result<(u64, u64)> {
     let status = lab.stateway().expect("it runs").query(&["status"])?;
     let ports = status["ports"].as_array().expect("an array");
@@ -135,15 +135,15 @@ fn refused(lab: &Lab) -> Result<Vec<Value>> {
     Ok(reasons.map(|reason| status["totals"]["drops"][reason].clone()).to_vec())
 }
 
-/// Sends through a tunnel whose device is there at the client.
+/// Sends traffic through a tunnel whose device exists on the client.
 fn carry(lab: &Lab, tunnel: &Tunnel, web: &HttpServer) -> Result<()> {
     let (name, server) = (tunnel.name, tunnel.server());
     tunnel.at(lab, 2, tunnel.add)?;
     for number in [1, 2] {
         tunnel.at(lab, number, tunnel.up)?;
     }
-    // The kernel finishes a new IPv6 address in the background and has no route to it
-    // until then; so the first may be lost, on a busy machine a few.
+    // The kernel finishes a new IPv6 address in the background and has no route to it until then.
+    // So the first ping may be lost, and a few on a busy machine.
     for _ in 0..20 {
         if ping(lab.on_client("ping"), server, 1)?.received == 1 {
             break;
@@ -177,7 +177,7 @@ fn super_packets_in_tunnels_arrive() {
         let web = HttpServer::start(&lab, DOWNLOAD)?;
         let settings = ["net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf.eth0.seg6_enabled=1"];
         for namespace in [lab.client(), lab.server()] {
-            // Where the kernel has no segment routing, its tunnels are skipped.
+            // If the kernel has no segment routing, those tunnels are skipped.
             namespace.program("sysctl").args(["-qw"]).args(settings).run()?;
         }
         for tunnel in &TUNNELS {

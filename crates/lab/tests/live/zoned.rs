@@ -1,4 +1,5 @@
-//! Zones that rules set, beside the kernel's: the same traffic is tracked in the same zones.
+//! Comparison of zones that rules set with the kernel's: the same traffic is tracked in the same
+//! zones.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -13,7 +14,7 @@ use crate::rulesets::ruleset_file;
 use crate::scenario::{alone, every_client, fragments_arrive, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// By map and by number, for both directions; whoever has a zone keeps it.
+/// Zones by map and by number, for both directions. A packet that has a zone keeps it.
 const RULES: &str = "
 table inet zoned {
     chain raw {
@@ -36,8 +37,7 @@ table inet zoned {
 }
 ";
 
-/// Of each connection its protocol, the port or type that its first packet was for, and its
-/// zone.
+/// For each connection its protocol, the port or type of its first packet, and its zone.
 fn listed(text: &str) -> BTreeSet<(String, String, String)> {
     let connection = |line: &str| {
         let field = |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name));
@@ -45,7 +45,7 @@ fn listed(text: &str) -> BTreeSet<(String, String, String)> {
         let what = field("dport=").or_else(|| field("type=")).unwrap_or_default().to_owned();
         (protocol, what, field("zone=").unwrap_or("0").to_owned())
     };
-    // What iperf3 opens beside is at ports that change.
+    // iperf3 chooses varying source ports, so the set has only destination ports.
     text.lines().filter(|line| line.contains("src=")).map(connection).collect()
 }
 
@@ -74,17 +74,17 @@ fn rules_put_connections_into_the_zones_of_the_kernel() {
         assert_eq!(ours, theirs);
         let zones: BTreeSet<&str> = ours.iter().map(|(.., zone)| zone.as_str()).collect();
         assert!(zones.is_superset(&["7", "9", "11", "13"].into()), "{ours:?}");
-        // A whole datagram has the zone, though its fragments went elsewhere.
+        // A reassembled datagram gets its zone, although its fragments were steered otherwise.
         fragments_arrive(&lab)?;
-        // The same while buckets move, and rules that set no zones find nothing of these.
+        // The traffic also works while buckets move.
         stateway(&["steer", "balance"])?;
         every_client(&lab)?;
         stop_cleanly(&mut lab)
     });
 }
 
-/// Tenants with equal addresses, told apart by a zone of what they send. What they send leaves by
-/// masquerade, so the answers come without a zone; the mark of their connection leads them back.
+/// Tenants with equal addresses. Their packets have different zones. They leave through a
+/// masquerade, so the answers have no zone; the mark of the connection routes them back.
 const TENANTS: &str = r#"
 table inet tenants {
     chain raw {
@@ -112,7 +112,7 @@ table ip nat {
 }
 "#;
 
-/// Sends back what it gets, by TCP and by UDP.
+/// Echoes data over TCP and UDP.
 const ECHO: &str = "
 import socketserver, threading
 class Stream(socketserver.BaseRequestHandler):
@@ -128,8 +128,8 @@ threading.Thread(target=socketserver.UDPServer(('', 7), Datagram).serve_forever)
 Server(('', 7), Stream).serve_forever()
 ";
 
-/// Has both for three seconds, from ports that every tenant takes, and asks where nobody listens:
-/// the kernel calls datagrams to and fro a stream after two.
+/// Uses both for three seconds, from ports that every tenant uses, and asks a closed port. After
+/// two seconds of datagrams in both directions the kernel calls them a stream.
 const ASK: &str = "
 import socket, sys, time
 def opened(kind, port):
@@ -164,8 +164,8 @@ except ConnectionRefusedError:
 print(answers)
 ";
 
-/// What there is to know of tenants' connections, but for ports and identifiers that the gateway
-/// chooses, and times.
+/// The tenants' connections without times, and without the ports and identifiers that the gateway
+/// chooses.
 fn of_tenants(text: &str) -> BTreeSet<String> {
     let masked = |line: &str| {
         let mut sources = 0;
@@ -199,7 +199,7 @@ fn second_tenant(lab: &Lab) -> Result<Namespace> {
     Ok(tenant)
 }
 
-/// Both tenants do the same at the same time.
+/// Both tenants send the same traffic at the same time.
 fn both_are_served(lab: &Lab, tenant: &Namespace, tries: &str) -> Result<()> {
     let server = lab.server_address(Family::V4);
     let mut echo = lab.on_server("python3").args(["-c", ECHO]).spawn()?;
@@ -208,7 +208,7 @@ fn both_are_served(lab: &Lab, tenant: &Namespace, tries: &str) -> Result<()> {
         for size in ["56", "4000"] {
             let program = namespace.program("ping").args(["-e", "77", "-s", size]);
             let report = ping(program, server, 5)?;
-            // Where datagrams are tried again, the first of both may clash.
+            // If the ends repeat their datagrams, the first pings of both tenants may collide.
             let wanted = if tries == "1" { 5..=5 } else { 4..=5 };
             assert!(wanted.contains(&report.received), "{name}, {size} bytes: {report:?}");
             assert_eq!(report.duplicates, 0, "{name}, {size} bytes");
@@ -221,11 +221,11 @@ fn both_are_served(lab: &Lab, tenant: &Namespace, tries: &str) -> Result<()> {
     thread::scope(|scope| {
         let other = scope.spawn(|| asks(tenant, "the second"));
         asks(lab.client(), "the first")?;
-        other.join().expect("what it asserts holds")
+        other.join().expect("its assertions hold")
     })
 }
 
-/// Data connections are told apart as well, whoever opens them.
+/// Data connections of the tenants stay apart as well, whichever end opens them.
 fn both_get_files(lab: &Lab, tenant: &Namespace) -> Result<()> {
     const BYTES: usize = 300_000;
     let files = FileServer::start(lab, FileProtocol::Ftp, Family::V4, BYTES)?;
@@ -243,15 +243,15 @@ fn both_get_files(lab: &Lab, tenant: &Namespace) -> Result<()> {
         for (options, _) in modes(Family::V4) {
             assert!(files.download(lab, options)?, "the first, {options:?}");
         }
-        other.join().expect("what it asserts holds")
+        other.join().expect("its assertions hold")
     })
 }
 
-/// A gateway whose log a failed test shows.
+/// A gateway that prints its log when it is dropped; a failed test shows it.
 struct Running(Option<Stateway>);
 
 impl Running {
-    /// A router for the tenants, with more in its configuration.
+    /// Starts a router for the tenants, with more lines of configuration.
     fn with_tenants(lab: &Lab, more: &str) -> Result<Self> {
         let file = ruleset_file(lab, "tenants.json", TENANTS)?;
         let spec = StatewaySpec {
@@ -288,7 +288,7 @@ fn tenants_with_the_same_addresses_leave_by_one_gateway() {
         let kernel = Lab::new(Gateway::KernelForwarding(Tracking::Off), Placement::free())?;
         let tenant = second_tenant(&kernel)?;
         kernel.gateway().program("nft").args(["-f", "-"]).input(TENANTS.to_owned()).check()?;
-        // The kernel gives two first packets at the same time one port, and drops the second.
+        // The kernel gives one port to two simultaneous first packets, and drops the second.
         both_are_served(&kernel, &tenant, "3")?;
         let theirs = kernel.gateway().program("conntrack").args(["-L"]).check()?;
         drop((kernel, tenant));
@@ -309,7 +309,8 @@ fn tenants_with_the_same_addresses_leave_by_one_gateway() {
             of_tenants(&chosen),
             all.into_iter().filter(|it| it.contains("zone-orig=2")).collect()
         );
-        // What the second has sent is known to be its, and so is what answers.
+        // A packet of the second tenant belongs to its connection. The same packet from the server's
+        // side belongs to none.
         let explained =
             stateway(&["rules", "explain", "udp 192.0.2.1:4000 198.51.100.2:7 in lan1"])?;
         assert!(explained.contains("original zone 2"), "{explained}");

@@ -1,4 +1,4 @@
-//! Receiving by messages, a batch at a time: for a queue that had to give up its ring.
+//! Receives by messages, a batch at a time, for a queue that had to give up its ring.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,11 +8,11 @@ use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
 use crate::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER};
 
-/// Length of a VLAN tag, and the headroom kept for putting one back, bytes.
+/// Length of a VLAN tag, and the headroom kept for putting one back, in bytes.
 const TAG: usize = 4;
-/// Length of the two link addresses, behind which a tag goes, bytes.
+/// Length of the two link addresses, behind which a tag goes, in bytes.
 const ADDRESSES: usize = 12;
-/// Longest frame that fits a small buffer with its headroom, bytes.
+/// The longest frame that fits a small buffer with its headroom, in bytes.
 const SMALL_FRAME: usize = SMALL_BUFFER - TAG;
 
 /// Room for the messages of a batch.
@@ -23,9 +23,9 @@ pub(super) struct Messages {
     slots: Vec<Slot>,
 }
 
-/// Where one message of a batch goes. A frame goes into the small buffer as far as
-/// it fits and then on into the large one, both behind some headroom. So most
-/// frames are never copied, and of a super-packet only the beginning.
+/// The buffers for one message of a batch. A frame fills the small buffer first and then the large
+/// one, both behind some headroom. So most frames are never copied, and only the beginning of a
+/// super-packet is.
 pub(super) struct Slot {
     header: VnetHeader,
     small: Box<[u8]>,
@@ -48,8 +48,8 @@ impl Messages {
         Self { offload, slots: (0..BATCH).map(|_| Slot::new()).collect() }
     }
 
-    /// Receives up to `wanted` frames and hands each to `give`; `None` stands for one
-    /// that was longer than any should be. An error is about the first of them.
+    /// Receives up to `wanted` frames and hands each to `give`; `None` stands for a frame that was
+    /// too long. An error concerns the first frame.
     pub(super) fn receive(
         &mut self,
         socket: &PacketSocket,
@@ -68,7 +68,7 @@ impl Messages {
         if self.offload { size_of::<VnetHeader>() } else { 0 }
     }
 
-    /// Fills up to `wanted` slots, and returns how many.
+    /// Fills up to `wanted` slots, and returns their number.
     fn fill_slots(&mut self, socket: &PacketSocket, wanted: usize) -> io::Result<usize> {
         const NO_BYTES: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let header_length = self.header_length();
@@ -93,10 +93,10 @@ impl Messages {
             message.msg_hdr.msg_control = std::ptr::from_mut(&mut slot.control).cast();
             message.msg_hdr.msg_controllen = size_of::<AuxiliaryMessage>();
         }
-        // SAFETY: the first `wanted` messages point to pieces and control messages
-        // that live in `pieces` and `self.slots` through the call and are used by
-        // nothing else meanwhile; each length is that of what is pointed to. Any
-        // bytes are valid in a header, a buffer and a control message.
+        // SAFETY: the first `wanted` messages point to pieces and control messages that live in
+        // `pieces` and `self.slots` through the call, and nothing else uses them meanwhile. Each
+        // length is that of the memory that its pointer points to. Any bytes are valid in a header,
+        // a buffer and a control message.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -128,8 +128,8 @@ impl Slot {
         }
     }
 
-    /// Takes the frame out, with its VLAN tag put back, and takes a new buffer
-    /// from the pool. `None` when the frame was longer than any should be.
+    /// Takes the frame out, with its VLAN tag put back, and takes a new buffer from the pool.
+    /// `None` if the frame was too long.
     fn take(&mut self, header_length: usize, pool: &mut FramePool) -> Option<Frame> {
         let length = self.length.checked_sub(header_length)?;
         if self.flags & libc::MSG_TRUNC != 0 {

@@ -25,7 +25,7 @@ use transmit_ring::TransmitRing;
 /// Messages of one system call.
 const BATCH: usize = 64;
 
-/// How to open an interface.
+/// Options for opening an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AfPacketOptions {
     /// Receive queues, among which the kernel divides packets by flow, the same
@@ -33,13 +33,13 @@ pub struct AfPacketOptions {
     pub receive_queues: u16,
     /// Transmit queues: one for each worker.
     pub transmit_queues: u16,
-    /// Room for frames that wait to be received, bytes of kernel memory per
-    /// queue, reserved while the queue is open; each frame takes 2 KiB of it.
-    /// Those that are longer wait in a queue beside it, of this length at most.
+    /// Buffer for frames that wait to be received, bytes of kernel memory for each queue, reserved
+    /// while the queue is open. Each frame takes 2 KiB of it. Longer frames wait in a queue beside
+    /// it, which may have as many bytes.
     pub receive_buffer_bytes: u32,
-    /// Room for frames on their way out, bytes of kernel memory per queue.
+    /// Buffer for frames on their way out, bytes of kernel memory for each queue.
     pub send_buffer_bytes: u32,
-    /// See frames for other machines, as a bridge must.
+    /// Receive frames for other machines too, as a bridge must.
     pub promiscuous: bool,
     /// Pass by the queueing discipline of the interface when sending: cheaper,
     /// but without its shaping and without backpressure.
@@ -68,7 +68,7 @@ impl Default for AfPacketOptions {
     }
 }
 
-/// The queues of an interface, and what the kernel granted.
+/// The queues of an interface, and the features that the kernel granted.
 #[derive(Debug)]
 pub struct AfPacketPort {
     /// Receive queues, as many as asked for.
@@ -77,27 +77,27 @@ pub struct AfPacketPort {
     pub transmit: Vec<AfPacketTx>,
     /// Number of the interface when it was opened.
     pub index: u32,
-    /// What the kernel granted.
+    /// The features that the kernel granted.
     pub granted: Granted,
 }
 
-/// What the kernel granted of that which makes things faster or more correct.
+/// Optional features that the kernel granted. They make packet sockets faster or more correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// Frames carry their [`Offload`](crate::Offload). Without it, packets of
     /// programs on this machine have bad checksums and super-packets are lost:
     /// switch `tx-checksumming` and segmentation of the peer off (ethtool -K).
     pub offload: bool,
-    /// What the machine itself sends out of the interface is not received.
+    /// The queues do not receive packets that the machine itself sends out of the interface.
     pub ignore_outgoing: bool,
-    /// The queueing discipline is passed by, if that was asked for.
+    /// Sending bypasses the queueing discipline, if that was asked for.
     pub qdisc_bypass: bool,
     /// Short frames are sent from a ring.
     pub transmit_ring: bool,
 }
 
 impl Granted {
-    /// Everything that is asked for.
+    /// All features, as far as the options ask for them.
     fn all(options: &AfPacketOptions) -> Self {
         let qdisc_bypass = options.qdisc_bypass;
         Self { offload: true, ignore_outgoing: true, qdisc_bypass, transmit_ring: true }
@@ -117,9 +117,8 @@ impl AfPacketPort {
         Self::open_link(&link_of(interface)?, port, options)
     }
 
-    /// Opens an interface as `port`, whatever it is called by then. Keeps nothing but the
-    /// sockets, so that it can be called again whenever a queue is [`PortError::Gone`], until it
-    /// succeeds.
+    /// Opens an interface as `port`, even if it was renamed meanwhile. Keeps nothing but the
+    /// sockets. So a caller may try again after [`PortError::Gone`] until it succeeds.
     ///
     /// # Errors
     /// [`PortError::NoPermission`], [`PortError::Gone`] while the interface is down, and
@@ -131,7 +130,7 @@ impl AfPacketPort {
     ) -> Result<Self, PortError> {
         let LinkState { index, name: interface, .. } = link;
         let (index, failed) = (*index, |what| move |source| system_error(interface, what, source));
-        // What one socket is refused the others are refused too.
+        // The kernel refuses a feature to all sockets or to none.
         let mut granted = Granted::all(options);
         let mut transmit = Vec::new();
         for _ in 0..options.transmit_queues {
@@ -146,8 +145,8 @@ impl AfPacketPort {
                 .map_err(failed("opening a socket to receive"))?;
             receive.push(AfPacketRx::new(ring, socket, interface, port, granted.offload));
         }
-        // A socket of an interface that is down reports it once; here it must not
-        // be mistaken for an interface that has just gone down.
+        // A socket of an interface that is down reports this once. Such a report must not look like
+        // an interface that has just gone down.
         let state = link_state(index).map_err(failed("looking at the link"))?;
         if !state.is_some_and(|state| state.up) {
             return Err(PortError::Gone { interface: interface.into() });
@@ -195,7 +194,7 @@ fn transmit_queue(
 ) -> io::Result<AfPacketTx> {
     let socket = transmit_socket(options, granted)?;
     socket.bind(link.index, false)?;
-    // It is faster and not needed: a kernel that refuses it is no problem.
+    // The ring only makes sending faster, so the queue works without it.
     let mut ring = None;
     if granted.offload && link.mtu as usize >= TransmitRing::LONGEST {
         ring = TransmitRing::new(transmit_socket(options, granted)?, link.index).ok();
@@ -204,7 +203,7 @@ fn transmit_queue(
     Ok(AfPacketTx::new(socket, ring, &link.name, granted.offload))
 }
 
-/// A socket that is still to be bound.
+/// A socket that is not bound yet.
 fn transmit_socket(options: &AfPacketOptions, granted: &mut Granted) -> io::Result<PacketSocket> {
     let socket = PacketSocket::new()?;
     socket.enlarge(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes)?;
@@ -226,7 +225,7 @@ fn receive_socket(
     socket.enlarge(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.receive_buffer_bytes)?;
     granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
     granted.ignore_outgoing &= socket.set(libc::PACKET_IGNORE_OUTGOING, 1).is_ok();
-    // Without it, the kernel would keep VLAN tags of messages to itself.
+    // Without this option, the kernel would drop the VLAN tags of messages.
     socket.set(libc::PACKET_AUXDATA, 1)?;
     let ring = ReceiveRing::new(&socket, options.receive_buffer_bytes)?;
     if options.promiscuous {
@@ -236,7 +235,7 @@ fn receive_socket(
         socket.bind(index, true)?;
         return Ok((ring, socket));
     }
-    // Between binding and joining, a socket receives what its siblings receive.
+    // Between binding and joining, a socket receives the packets of its siblings.
     socket.admit_nothing()?;
     socket.bind(index, true)?;
     *group = Some(socket.join_fanout(*group)?);

@@ -1,4 +1,4 @@
-//! Receiving from the ring, and from the queue what is too long for it.
+//! Receives from the ring, and from the queue beside it frames that are too long for the ring.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,19 +10,19 @@ use super::system_error;
 use super::vnet::VnetHeader;
 use crate::{Frame, FramePool, PortError, PortId, RxQueue};
 
-/// Length of a VLAN tag, bytes.
+/// Length of a VLAN tag, in bytes.
 const TAG: usize = 4;
-/// Length of the two link addresses, behind which a tag goes, bytes.
+/// Length of the two link addresses, behind which a tag goes, in bytes.
 const ADDRESSES: usize = 12;
-/// Of how many calls in a row that find nothing one asks whether the interface is
+/// The number of calls in a row without a frame after which the queue checks that the interface is
 /// still there.
 const SILENT_CALLS: u32 = 16;
 
-/// Where frames come from.
+/// The source of frames.
 #[derive(Debug)]
 enum Source {
     Ring(ReceiveRing),
-    /// The ring is stuck and was given up.
+    /// The ring got stuck and was given up.
     Messages(Messages),
 }
 
@@ -65,7 +65,7 @@ impl AfPacketRx {
         }
     }
 
-    /// Receives into `frames`. What can not be delivered is counted as lost.
+    /// Receives into `frames`. Frames that can not be delivered count as lost.
     fn take(
         &mut self,
         frames: &mut Vec<Frame>,
@@ -96,11 +96,13 @@ impl AfPacketRx {
         Ok(())
     }
 
-    /// Looks, after some calls that found nothing, for what is no event in the ring:
-    /// that the interface has gone, and that the ring is stuck. It is when the kernel
-    /// (6.18) meets a super-packet that a virtio header can not describe, such as one
-    /// of SCTP: it counts it as lost, takes the slot for one that is being filled ever
-    /// after, and loses all that follow. So nothing came and yet something was lost.
+    /// Checks, after some calls without a frame, for two conditions that are no events in the ring:
+    /// the interface has gone, or the ring is stuck.
+    ///
+    /// The ring gets stuck when the kernel (6.18) meets a super-packet that a virtio header can not
+    /// describe, such as one of SCTP. The kernel counts the packet as lost, takes its slot for one
+    /// that is still being filled, and loses all packets that follow. So no frame came, and yet
+    /// some were lost.
     fn look_after_silence(&mut self) -> io::Result<()> {
         self.silent = self.silent.wrapping_add(1);
         if !self.silent.is_multiple_of(SILENT_CALLS) {
@@ -109,9 +111,9 @@ impl AfPacketRx {
         self.socket.take_error()?;
         let lost = self.socket.take_lost()?;
         self.lost += u64::from(lost);
-        // What was lost before the first of these calls may be for want of room.
+        // A loss before the first of these calls may be for lack of buffer.
         if lost > 0 && self.silent > SILENT_CALLS {
-            // The kernel takes no ring away that is still mapped.
+            // The kernel removes no ring that is still mapped, so this unmaps it first.
             self.source = Source::Messages(Messages::new(self.offload));
             self.socket.remove_receive_ring()?;
         }
@@ -125,8 +127,8 @@ impl AfPacketRx {
     }
 }
 
-/// Copies the frame out of the ring, or fetches it from the queue, with its VLAN tag
-/// put back. `None` for a frame that is not there as a whole.
+/// Copies the frame out of the ring, or reads it from the queue, with its VLAN tag put back. `None`
+/// if no buffer is free or the frame is not complete.
 fn copy(
     slot: &Slot<'_>,
     socket: &PacketSocket,
@@ -138,7 +140,7 @@ fn copy(
     let inserted = tag.map_or(0, |tag| tag.len());
     let Some(mut frame) = pool.take(length + inserted) else {
         if slot.is_queued() {
-            // Its turn in the queue must not become that of the next.
+            // The next frame must not take this one's turn in the queue.
             socket.read([IoSliceMut::new(&mut [0; VnetHeader::LENGTH + 1])])?;
         }
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The ring in which the kernel lays down received frames.
+//! The ring into which the kernel writes received frames.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -7,10 +7,10 @@ use super::slots::{HEADER, Slots};
 use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
 
-/// Length of a slot, bytes: room for a frame of a 1500-byte link with everything
+/// Length of a slot, in bytes: room for a frame of a 1500-byte link with everything
 /// that the kernel puts in front.
 const SLOT: usize = 2048;
-/// How many slots ahead to ask for the memory of a frame.
+/// Number of slots ahead of the current one to prefetch.
 const PREFETCH_AHEAD: usize = 4;
 
 /// The receive ring of one socket.
@@ -21,19 +21,19 @@ pub(super) struct ReceiveRing {
     next: usize,
 }
 
-/// A received frame, as it lies in the ring.
+/// A received frame in the ring.
 pub(super) struct Slot<'a> {
     header: libc::tpacket2_hdr,
-    /// What follows the header.
+    /// The bytes behind the header.
     content: &'a [u8],
 }
 
 impl ReceiveRing {
-    /// Gives the socket a ring of about this length; frames that are too long for
-    /// a slot are queued besides. The socket must not be bound yet, and options
-    /// that change what lies in a slot must have been set before.
+    /// Gives the socket a ring of about this length. The kernel queues frames that are too long for
+    /// a slot beside it. The socket must not be bound yet. Options that change the content of a
+    /// slot must have been set before.
     pub(super) fn new(socket: &PacketSocket, bytes: u32) -> io::Result<Self> {
-        // Any number but zero has the whole of a frame queued that is cut off.
+        // With any number but zero, the kernel queues the whole of a frame that is cut off here.
         socket.set(libc::PACKET_COPY_THRESH, 1)?;
         let slots = Slots::new(socket, libc::PACKET_RX_RING, bytes as usize)?;
         Ok(Self { slots, next: 0 })
@@ -61,7 +61,7 @@ impl ReceiveRing {
 }
 
 impl Slot<'_> {
-    /// Length of the frame, which may be more than what is here, bytes.
+    /// Length of the frame, in bytes. The slot may hold less.
     pub(super) fn length(&self) -> usize {
         self.header.tp_len as usize
     }
@@ -98,8 +98,7 @@ impl Slot<'_> {
         Some([p0, p1, t0, t1])
     }
 
-    /// What lies at a place that is counted from the start of the slot; nothing if
-    /// it is not within.
+    /// The bytes at a place counted from the start of the slot; none if it is not within the slot.
     fn part(&self, start: usize, length: usize) -> &[u8] {
         let start = start.wrapping_sub(HEADER);
         self.content.get(start..start.wrapping_add(length)).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! Rings of packet(7), TPACKET_V2: memory shared with the kernel, cut into slots of
-//! equal length. Each begins with a header, and in it is a status word that says
-//! whose the slot is. Both sides go through the slots in the same order.
+//! Rings of packet(7), TPACKET_V2: memory shared with the kernel, cut into slots of equal length.
+//! Each slot begins with a header. A status word in the header says whether the slot belongs to the
+//! kernel or to this program. Both sides go through the slots in the same order.
 
 use std::io;
 use std::mem::offset_of;
@@ -11,17 +11,17 @@ use std::sync::atomic::AtomicU32;
 use super::socket::PacketSocket;
 use crate::prefetch_line;
 
-/// What the kernel allocates in one piece, bytes: a multiple of every page size.
+/// Bytes that the kernel allocates in one piece: a multiple of every page size.
 pub(super) const BLOCK: usize = 65_536;
-/// Largest ring, bytes.
+/// The largest ring, in bytes.
 const MAX_RING: usize = 1 << 30;
-/// Length of the header of a slot, bytes.
+/// Length of the header of a slot, in bytes.
 pub(super) const HEADER: usize = size_of::<libc::tpacket2_hdr>();
 /// Cache lines that the headers and a short frame lie in.
 const PREFETCH_LINES: usize = 3;
 const CACHE_LINE: usize = 64;
 
-/// The slots of one ring. `SIZE` is the length of a slot, bytes: a power of two, less
+/// The slots of one ring. `SIZE` is the length of a slot, in bytes: a power of two, less
 /// than [`BLOCK`] and not less than the lines of a prefetch.
 #[derive(Debug)]
 pub(super) struct Slots<const SIZE: usize> {
@@ -34,8 +34,8 @@ pub(super) struct Slots<const SIZE: usize> {
 unsafe impl<const SIZE: usize> Send for Slots<SIZE> {}
 
 impl<const SIZE: usize> Slots<SIZE> {
-    /// Makes the ring of `option`, PACKET_RX_RING or PACKET_TX_RING, about `bytes`
-    /// long. Options that change what lies in a slot must have been set before.
+    /// Makes the ring of `option`, PACKET_RX_RING or PACKET_TX_RING, about `bytes` long. Options
+    /// that change the content of a slot must have been set before.
     pub(super) fn new(
         socket: &PacketSocket,
         option: libc::c_int,
@@ -76,12 +76,12 @@ impl<const SIZE: usize> Slots<SIZE> {
         if number + 1 == self.count { 0 } else { number + 1 }
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// The word that says whose the slot is.
+    /// The status word, which says who owns the slot.
     pub(super) fn status(&self, number: usize) -> &AtomicU32 {
         self.word(number, offset_of!(libc::tpacket2_hdr, tp_status))
     }
@@ -91,7 +91,7 @@ impl<const SIZE: usize> Slots<SIZE> {
         self.word(number, offset_of!(libc::tpacket2_hdr, tp_len))
     }
 
-    /// Asks for the memory of a slot that may still be the kernel's.
+    /// Prefetches a slot, which may still be the kernel's.
     pub(super) fn prefetch(&self, number: usize) {
         for line in 0..PREFETCH_LINES {
             prefetch_line(self.word(number % self.count, line * CACHE_LINE));
@@ -108,7 +108,7 @@ impl<const SIZE: usize> Slots<SIZE> {
         unsafe { self.start(number).cast::<libc::tpacket2_hdr>().read() }
     }
 
-    /// What follows the header of a slot.
+    /// The bytes behind the header of a slot.
     ///
     /// # Safety
     /// The slot must not be the kernel's for as long as the result is used.
@@ -118,7 +118,7 @@ impl<const SIZE: usize> Slots<SIZE> {
         unsafe { std::slice::from_raw_parts(self.start(number).add(HEADER), SIZE - HEADER) }
     }
 
-    /// What follows the header of a slot, to be written.
+    /// The bytes behind the header of a slot, for writing.
     ///
     /// # Safety
     /// The slot must not be the kernel's for as long as the result is used.

@@ -62,7 +62,7 @@ impl PacketSocket {
         Ok(u32::try_from(address.sll_ifindex).ok().filter(|index| *index > 0))
     }
 
-    /// Its number, as the kernel lists it.
+    /// Its inode number, as in the kernel's list.
     pub(super) fn inode(&self) -> io::Result<u64> {
         Ok(File::from(self.0.try_clone()?).metadata()?.ino())
     }
@@ -72,7 +72,7 @@ impl PacketSocket {
         self.set_option(libc::SOL_PACKET, option, &value)
     }
 
-    /// Sees frames for other machines too, as a bridge must.
+    /// Receives frames for other machines too, as a bridge must.
     pub(super) fn be_promiscuous(&self, index: u32) -> io::Result<()> {
         let membership = libc::packet_mreq {
             mr_ifindex: index.cast_signed(),
@@ -83,8 +83,8 @@ impl PacketSocket {
         self.set_option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)
     }
 
-    /// Enlarges a buffer, beyond the limit of the system where that is permitted.
-    /// `force` and `option` are SO_RCVBUFFORCE and SO_RCVBUF, or those for sending.
+    /// Enlarges a buffer, beyond the system's limit if that is permitted. `force` and `option` are
+    /// SO_RCVBUFFORCE and SO_RCVBUF, or those for sending.
     pub(super) fn enlarge(
         &self,
         force: libc::c_int,
@@ -97,7 +97,7 @@ impl PacketSocket {
             .or_else(|_| self.set_option(libc::SOL_SOCKET, option, &bytes))
     }
 
-    /// Lets nothing in until [`PacketSocket::admit_all`].
+    /// Receives nothing until [`PacketSocket::admit_all`].
     pub(super) fn admit_nothing(&self) -> io::Result<()> {
         // One instruction: return 0 bytes of the packet.
         let mut code = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
@@ -109,8 +109,8 @@ impl PacketSocket {
         self.set_option(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
     }
 
-    /// Joins a group that shares the interface's packets by flow hash: that of
-    /// `group`, or a new one. Returns the group.
+    /// Joins a fan-out group, which shares the interface's packets by flow hash: `group`, or a new
+    /// one. Returns the group.
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
         let hash = libc::PACKET_FANOUT_HASH as libc::c_int;
         let unique = libc::PACKET_FANOUT_FLAG_UNIQUEID as libc::c_int;
@@ -129,8 +129,8 @@ impl PacketSocket {
         self.set_option(libc::SOL_PACKET, option, ring)
     }
 
-    /// Takes the ring away, which must not be mapped any more; from then on all frames
-    /// come through the queue.
+    /// Removes the ring, which must not be mapped any more. From then on all frames come through
+    /// the queue.
     pub(super) fn remove_receive_ring(&self) -> io::Result<()> {
         let none = libc::tpacket_req {
             tp_block_size: 0,
@@ -141,8 +141,7 @@ impl PacketSocket {
         self.set_ring(libc::PACKET_RX_RING, &none)
     }
 
-    /// Has the kernel send what lies in the transmit ring. Which frames it sent,
-    /// the ring tells.
+    /// Makes the kernel send the frames in the transmit ring. The ring shows which it has sent.
     pub(super) fn send_ring(&self) {
         // SAFETY: no memory is passed.
         unsafe { libc::send(self.0.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT) };
@@ -155,8 +154,8 @@ impl PacketSocket {
         if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
     }
 
-    /// Reads one message of the queue into `parts`, one after the other, and
-    /// returns its length as far as it fits.
+    /// Reads one message of the queue into `parts`, one after the other. Returns its length, or
+    /// that of the parts if they are shorter.
     pub(super) fn read<const N: usize>(&self, mut parts: [IoSliceMut<'_>; N]) -> io::Result<usize> {
         // SAFETY: an `IoSliceMut` is laid out as an iovec; each is borrowed mutably
         // through the call, and its length is that of what it points to.
@@ -165,7 +164,7 @@ impl PacketSocket {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Packets lost for want of room in the receive buffer since the last call.
+    /// Packets lost since the last call because the receive buffer was full.
     pub(super) fn take_lost(&self) -> io::Result<u32> {
         let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         self.get_option(libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut statistics)?;

@@ -1,4 +1,4 @@
-//! Sending in batches.
+//! Sends frames in batches.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,19 +10,20 @@ use super::vnet::VnetHeader;
 use super::{BATCH, segments, system_error};
 use crate::{Frame, FramePool, PortError, TxQueue, TxReport, wake};
 
-/// How often one call waits for room in the output queue before it gives up.
+/// How many times one call waits for room in the output queue before it gives up.
 const WAITS: u32 = 4;
-/// How long each of these waits lasts at most.
+/// The longest of these waits.
 const WAIT: Duration = Duration::from_micros(100);
 
-/// Fewer short frames in a row go out as messages, together with what follows them.
+/// The least number of short frames in a row that goes through the ring. Fewer go out as messages,
+/// together with the frames behind them.
 const SHORTEST_RUN: usize = 4;
 
 /// A transmit queue of an interface.
 #[derive(Debug)]
 pub struct AfPacketTx {
     socket: PacketSocket,
-    /// For runs of short frames, where there is one.
+    /// The ring for runs of short frames, if the kernel grants one.
     ring: Option<TransmitRing>,
     interface: String,
     /// Every frame has a virtio header in front.
@@ -42,8 +43,8 @@ impl AfPacketTx {
         Self { socket, ring, interface: interface.into(), offload, segments }
     }
 
-    /// Sends the first of `frames`, at most [`BATCH`], and returns how many went
-    /// out. An error is about the very first one.
+    /// Sends the first of `frames`, at most [`BATCH`], and returns how many went out. An error
+    /// concerns the very first one.
     fn send(&mut self, frames: &mut [Frame]) -> io::Result<usize> {
         match self.send_from_ring(frames) {
             0 => self.send_messages(frames),
@@ -51,8 +52,7 @@ impl AfPacketTx {
         }
     }
 
-    /// As [`send`](Self::send), for frames that are short; whatever is wrong, none
-    /// went out.
+    /// As [`send`](Self::send), for runs of short frames. Returns 0 on any error.
     fn send_from_ring(&mut self, frames: &[Frame]) -> usize {
         let Some(ring) = &mut self.ring else { return 0 };
         let run = frames.iter().take(BATCH).take_while(|frame| TransmitRing::fits(frame)).count();
@@ -94,7 +94,7 @@ impl AfPacketTx {
         usize::try_from(count).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends frames that are ready.
+    /// Sends frames that need no cutting.
     fn send_ready(&mut self, frames: &mut [Frame], sending: &mut Sending) -> Result<(), Stop> {
         let report = &mut sending.report;
         let mut done = 0;
@@ -119,8 +119,8 @@ impl AfPacketTx {
                     report.refused_invalid += 1;
                     done += 1;
                 }
-                // So the kernel answers when it can not cut a super-packet up. It
-                // never will, and those behind it must not suffer for it.
+                // The kernel answers so when it can not cut a super-packet up. It never will, so
+                // the frames behind this one go on.
                 Some(libc::ENOMEM) if frames[done].offload.segmentation.is_some() => {
                     report.refused_invalid += 1;
                     done += 1;
@@ -136,8 +136,8 @@ impl AfPacketTx {
         Ok(())
     }
 
-    /// Cuts a super-packet up and sends the segments, a batch at a time. It counts as
-    /// one frame, and as sent when all of its segments are.
+    /// Cuts a super-packet up and sends the segments, a batch at a time. The super-packet counts as
+    /// one frame, which is sent once all of its segments are.
     fn send_segments(
         &mut self,
         frame: &Frame,
@@ -153,7 +153,7 @@ impl AfPacketTx {
         let mut result = Ok(());
         let mut indices = 0..segments.count();
         while result.is_ok() && !indices.is_empty() {
-            // There is a buffer for each: none is longer than the frame, which has one.
+            // Every segment gets a buffer, because none is longer than the frame, which has one.
             batch.extend(indices.by_ref().take(BATCH).filter_map(|index| {
                 let mut segment = pool.take(segments.length(index))?;
                 segments.write(index, segment.bytes_mut());
@@ -216,11 +216,11 @@ impl AfPacketTx {
 #[derive(Default)]
 struct Sending {
     report: TxReport,
-    /// How often it has waited for room in the output queue.
+    /// How many times the call has waited for room in the output queue.
     waits: u32,
 }
 
-/// Why the rest of the frames is not sent.
+/// The reason why the rest of the frames is not sent.
 enum Stop {
     /// The output queue stays full.
     Full,

@@ -1,11 +1,12 @@
 //! The ring from which the kernel sends short frames.
 //!
-//! A frame in a ring costs less than a message: there is no message header to fetch
-//! and no list of pieces to check. But the kernel sends the bytes of a ring where they
-//! lie, and a veth cable lets go of a packet, and of the slot with it, before the
-//! receiver has read them; so the kernel moves them to pages of their own first, if it
-//! is new enough to know of the danger. What the virtio header calls header is copied
-//! from the start, which is both safe and cheap; so every frame here is all header.
+//! A frame in a ring costs less than a message: there is no message header to fetch and no list of
+//! pieces to check.
+//!
+//! But the kernel sends the bytes of a ring from their place. A veth cable releases a packet, and
+//! the slot with it, before the receiver has read the bytes. A kernel that is new enough to know of
+//! this danger copies the bytes to its own pages first. It always copies the part that the virtio
+//! header calls header, which is safe and cheap. So every frame here is all header.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
 use crate::Frame;
 
-/// Length of a slot, bytes.
+/// Length of a slot, in bytes.
 const SLOT: usize = 512;
 
 /// A transmit ring with its socket.
@@ -28,12 +29,12 @@ pub(super) struct TransmitRing {
 }
 
 impl TransmitRing {
-    /// Longest frame that fits, bytes. With a virtio header the kernel does not
-    /// compare lengths with the MTU, so this must not be longer than that.
+    /// The longest frame that fits, in bytes. With a virtio header the kernel does not compare
+    /// lengths with the MTU, so this must not exceed the MTU.
     pub(super) const LONGEST: usize = SLOT - HEADER - VnetHeader::LENGTH;
 
-    /// Gives the socket, which is not bound yet and has PACKET_VNET_HDR, a ring, and
-    /// binds it to an interface.
+    /// Gives a ring to the socket, which has PACKET_VNET_HDR and is not bound yet, and binds it to
+    /// an interface.
     pub(super) fn new(socket: PacketSocket, index: u32) -> io::Result<Self> {
         let slots = Slots::new(&socket, libc::PACKET_TX_RING, BLOCK)?;
         socket.bind(index, false)?;
@@ -45,8 +46,8 @@ impl TransmitRing {
         frame.len() <= Self::LONGEST && frame.offload.segmentation.is_none()
     }
 
-    /// Sends the first of `frames`, which all fit, and returns how many went out. To
-    /// send those that did not in another way, after these, shows what is wrong.
+    /// Sends the first of `frames`, which all fit, and returns how many went out. A caller learns
+    /// the error by sending the rest as messages.
     pub(super) fn send(&mut self, frames: &[Frame]) -> usize {
         let first = self.next;
         let mut filled = 0;
@@ -65,7 +66,7 @@ impl TransmitRing {
             sent += 1;
             self.next = self.slots.after(self.next);
         }
-        // What is left must not go out later, out of order.
+        // A frame that is left must not go out later, out of order.
         let mut left = self.next;
         for _ in sent..filled {
             self.slots.status(left).store(libc::TP_STATUS_AVAILABLE, Ordering::Release);

@@ -27,10 +27,10 @@ pub(super) struct VnetHeader {
 }
 
 impl VnetHeader {
-    /// Its length, bytes.
+    /// Its length, in bytes.
     pub(super) const LENGTH: usize = size_of::<Self>();
 
-    /// The header from where it was received.
+    /// Reads a received header.
     pub(super) fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
         let [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1] = bytes;
         Self {
@@ -43,7 +43,7 @@ impl VnetHeader {
         }
     }
 
-    /// The header as it is sent.
+    /// The bytes of the header, for sending.
     pub(super) fn to_bytes(self) -> [u8; Self::LENGTH] {
         let [h0, h1] = self.header_length.to_ne_bytes();
         let [g0, g1] = self.gso_size.to_ne_bytes();
@@ -52,13 +52,13 @@ impl VnetHeader {
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    /// The same with another length of what the kernel copies into one piece.
+    /// The same header with another length of the part that the kernel copies into one piece.
     pub(super) fn with_header_length(self, header_length: u16) -> Self {
         Self { header_length, ..self }
     }
 
-    /// The offload that the header describes. `frame` is what follows it, into
-    /// which `inserted` bytes have been put before the network header since.
+    /// The offload that the header describes. `frame` holds the bytes behind it. Since it was
+    /// received, `inserted` bytes were put in front of the network header.
     pub(super) fn offload(self, frame: &[u8], inserted: u16) -> Offload {
         let start = self.checksum_start.saturating_add(inserted);
         let checksum = if self.flags & NEEDS_CHECKSUM != 0 {
@@ -80,7 +80,7 @@ impl VnetHeader {
     /// The header to send a frame with.
     pub(super) fn new(offload: Offload) -> Self {
         let mut header = Self::default();
-        // A verified checksum is a complete one; there is no way to say more.
+        // The header has no flag for a verified checksum on sending: it counts as complete.
         if let Checksum::Partial { start, offset } = offload.checksum {
             header.flags = NEEDS_CHECKSUM;
             header.checksum_start = start;
@@ -95,8 +95,8 @@ impl VnetHeader {
     }
 }
 
-/// Length of all headers of a super-packet. The kernel's own figure is the length
-/// of what lies in one piece in its memory, which may be much of the payload.
+/// Length of all headers of a super-packet. The kernel's own figure is the length of the part that
+/// lies in one piece in its memory. That may include much of the payload.
 fn headers(frame: &[u8], gso_type: u8, checksum: Checksum) -> Option<u16> {
     const UDP_HEADER: u16 = 8;
     let Checksum::Partial { start, .. } = checksum else { return None };

@@ -248,7 +248,7 @@ fn a_full_disk_is_an_error_and_never_a_panic() {
     // Four fit the buffer; the fifth would have to reach the disk.
     let mut frames: Vec<_> = (0..10).map(|_| frame(0, 0, &[0; 60_000])).collect();
     let report = writer.transmit(&mut frames, &mut pool).unwrap();
-    assert_eq!((report.sent, report.refused_gone), (4, 6), "what was taken is counted");
+    assert_eq!((report.sent, report.refused_gone), (4, 6), "taken packets are counted");
     let failed = writer.transmit(&mut vec![frame(0, 0, b"later")], &mut pool);
     assert!(matches!(failed, Err(PortError::Capture { .. })));
     assert!(writer.write(&frame(0, 0, b"more"), "").is_err());

@@ -1,4 +1,4 @@
-//! Link types, and the Ethernet header that stands in for what is not Ethernet.
+//! Link types, and the Ethernet header that stands in for other link headers.
 
 /// A link type that can be read (<https://www.tcpdump.org/linktypes.html>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) enum Link {
     Cooked2,
 }
 
-/// Length of an Ethernet header, bytes.
+/// Length of an Ethernet header, in bytes.
 pub(super) const ETHERNET_HEADER: usize = 14;
 
 impl Link {
@@ -30,9 +30,8 @@ impl Link {
         }
     }
 
-    /// Splits a packet into the Ethernet header to put before it, if it has none
-    /// of its own, and the bytes that follow. Link addresses that the capture
-    /// does not hold are zero.
+    /// Splits a packet into an Ethernet header to put in front, if it has none of its own, and the
+    /// bytes that follow. Link addresses that the capture does not hold are zero.
     pub(super) fn split(
         self,
         packet: &[u8],

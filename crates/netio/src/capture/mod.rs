@@ -1,8 +1,8 @@
 //! Captures as input and output: pcap and pcapng.
 //!
-//! Formats: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. Read are both
-//! byte orders, micro- and nanoseconds, and several interfaces and sections in a
-//! pcapng file; written are nanoseconds in the byte order of this machine.
+//! Formats: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng. The reader takes both byte orders,
+//! micro- and nanoseconds, and several interfaces and sections in a pcapng file. The writer uses
+//! nanoseconds and the byte order of this machine.
 
 mod link;
 mod pcap;
@@ -15,8 +15,8 @@ pub use writer::CaptureWriter;
 
 use std::io::{self, Read};
 
-/// Longest block of a pcapng file that is believed, bytes. Longer ones are a sign
-/// of a damaged file, and must not make this program allocate what they claim.
+/// The longest accepted block of a pcapng file, in bytes. A longer one is a sign of a damaged file,
+/// and must not make this program allocate that much.
 const MAX_BLOCK_BYTES: usize = 16 << 20;
 
 /// Byte order of a capture.
@@ -80,7 +80,7 @@ struct Record {
     original_length: u32,
 }
 
-/// Why a record can not be read.
+/// The reasons why a record can not be read.
 enum Problem {
     Io(io::Error),
     Damaged(String),
@@ -110,7 +110,7 @@ fn fill(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Reads the whole of `buffer`, or says how much of `what` is missing.
+/// Fills `buffer`, or says how many bytes of `what` are missing.
 fn fill_all(input: &mut impl Read, buffer: &mut [u8], what: &str) -> Result<(), Problem> {
     let filled = fill(input, buffer)?;
     if filled == buffer.len() {

@@ -15,7 +15,7 @@ const HEADER_REST: usize = 20;
 /// Bytes of the header of a record.
 pub(super) const RECORD_HEADER: usize = 16;
 
-/// What the file header says.
+/// The properties of a file in its header.
 pub(super) struct Pcap {
     order: Order,
     link: Link,
@@ -40,7 +40,7 @@ impl Pcap {
         if major != 2 {
             return damaged(format!("version {major} of the pcap format is not known, only 2"));
         }
-        // The upper half tells the length of frame check sequences.
+        // The upper half holds the length of frame check sequences.
         let number = (order.u32([a, b, c, d]) & 0xffff) as u16;
         let link = Link::from_number(number).map_err(Problem::Damaged)?;
         Ok(Some(Self { order, link, unit }))

@@ -13,7 +13,7 @@ const INTERFACE: u32 = 1;
 const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
-/// Tells the byte order of a section.
+/// The number whose byte order is that of the section.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
 const OPTION_COMMENT: u16 = 1;
@@ -22,7 +22,7 @@ const OPTION_INTERFACE_NAME: u16 = 2;
 const OPTION_INTERFACE_RESOLUTION: u16 = 9;
 const OPTION_INTERFACE_OFFSET: u16 = 14;
 
-/// Most interfaces of a section that are believed.
+/// The largest number of accepted interfaces of a section.
 const MAX_INTERFACES: usize = 4096;
 
 /// The section that is being read.
@@ -36,13 +36,13 @@ pub(super) struct PcapNg {
 struct Interface {
     /// The port of that name.
     port: Option<PortId>,
-    /// The link type, or why packets from here can not be read.
+    /// The link type, or the reason why packets from here can not be read.
     link: Result<Link, String>,
     /// The option if_tsresol: negative power of 10, or of 2 with the upper bit set.
     resolution: u8,
     /// Seconds to be added to time stamps.
     offset: i64,
-    /// Longest packet that was captured, bytes; 0 where unlimited.
+    /// The longest packet that was captured, in bytes; 0 where unlimited.
     snap_length: u32,
 }
 
@@ -222,7 +222,7 @@ impl PcapNg {
     }
 }
 
-/// Where the packet lies in its block.
+/// The place of the packet in its block.
 fn range(start: usize, length: usize, body: &[u8]) -> Result<std::ops::Range<usize>, Problem> {
     if length > MAX_FRAME {
         return damaged(format!("claims {length} bytes, and no frame is longer than {MAX_FRAME}"));
@@ -255,7 +255,7 @@ impl Interface {
     }
 }
 
-/// Writes one block around what `write` puts out.
+/// Writes one block around the output of `write`.
 fn block(output: &mut Vec<u8>, kind: u32, write: impl FnOnce(&mut Vec<u8>)) {
     let start = output.len();
     output.extend(kind.to_ne_bytes());

@@ -28,14 +28,14 @@ pub struct CaptureReader {
     buffer: Vec<u8>,
     packets: u64,
     truncated: u64,
-    /// What is to be reported once the frames before it have been delivered.
+    /// The error to report once the frames before it have been delivered.
     end: Option<PortError>,
 }
 
 enum Format {
     Pcap(Pcap),
     PcapNg(PcapNg),
-    /// Nothing more to be read, at the end or behind damage.
+    /// The end of the file, or damage, was reached.
     Ended,
 }
 
@@ -44,8 +44,7 @@ impl CaptureReader {
     ///
     /// # Errors
     /// [`PortError::System`] when the file can not be opened or read,
-    /// [`PortError::NoCapture`] when it is empty, something else than a capture,
-    /// or of a link type that is not known.
+    /// [`PortError::NoCapture`] when it is empty, not a capture, or of an unknown link type.
     pub fn open(path: &Path, port: PortId) -> Result<Self, PortError> {
         let name = path.display().to_string();
         match File::open(path) {
@@ -74,9 +73,9 @@ impl CaptureReader {
         Ok(Self { file, port, input, format, buffer, packets: 0, truncated: 0, end: None })
     }
 
-    /// Gives packets of interfaces that the capture names as here the ports 0, 1, ...; all
-    /// others come in by the port with which it was opened, those of a pcap file among them,
-    /// which has no place for names.
+    /// Gives packets of the interfaces with these names the ports 0, 1, and so on. All other
+    /// packets get the port with which the capture was opened. These include all packets of a pcap
+    /// file, which has no names of interfaces.
     #[must_use]
     pub fn with_ports(mut self, names: Vec<String>) -> Self {
         if let Format::PcapNg(section) = &mut self.format {
@@ -90,7 +89,7 @@ impl CaptureReader {
         self.packets
     }
 
-    /// How many of them the capturing program had cut off (snap length).
+    /// Number of these packets that the capturing program had cut off (snap length).
     pub fn truncated(&self) -> u64 {
         self.truncated
     }
@@ -99,7 +98,7 @@ impl CaptureReader {
     ///
     /// # Errors
     /// [`PortError::Capture`] where the file is damaged or ends too early, and
-    /// [`PortError::System`] when it can not be read. It is the end after both.
+    /// [`PortError::System`] when it can not be read. The capture ends with either.
     pub fn next_frame(&mut self, pool: &mut FramePool) -> Result<Option<Frame>, PortError> {
         let record = match &mut self.format {
             Format::Pcap(pcap) => pcap.next(&mut self.input, &mut self.buffer),

@@ -13,8 +13,8 @@ const WRITE_BYTES: usize = 256 << 10;
 
 /// Writes a capture of Ethernet frames with nanoseconds.
 ///
-/// Call [`CaptureWriter::finish`] at the end: only it tells whether everything
-/// reached the file. Dropping the writer tries to write the rest and says nothing.
+/// Call [`CaptureWriter::finish`] at the end: only it reports whether everything reached the file.
+/// Dropping the writer tries to write the rest, and ignores errors.
 pub struct CaptureWriter {
     file: String,
     output: BufWriter<Box<dyn Write + Send>>,
@@ -22,9 +22,9 @@ pub struct CaptureWriter {
     /// The record under construction, so that it is written as a whole.
     record: Vec<u8>,
     packets: u64,
-    /// How many of them the system has taken.
+    /// Number of packets that the system has taken.
     kept: u64,
-    /// Set by the first failure: behind a half-written packet nothing can be read.
+    /// Set by the first failure, because nothing behind a half-written packet can be read.
     failed: bool,
 }
 
@@ -50,7 +50,7 @@ impl CaptureWriter {
         let is_pcapng = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("pcapng"));
         let mut record = Vec::new();
         let format = if is_pcapng {
-            // A packet needs an interface to belong to.
+            // Every packet belongs to an interface.
             let interfaces = if interfaces.is_empty() { &["any"] } else { interfaces };
             pcapng::write_header(&mut record, interfaces);
             WriteFormat::PcapNg { interfaces: interfaces.len() as u32 }
@@ -65,15 +65,13 @@ impl CaptureWriter {
         Ok(writer)
     }
 
-    /// Appends a frame under its time stamp and port. The comment, if not empty,
-    /// goes with the packet in pcapng; pcap has no place for it. It is cut off at
-    /// 65535 bytes.
+    /// Appends a frame under its time stamp and port. In pcapng the comment, if it is not empty,
+    /// goes with the packet, cut off at 65535 bytes. Pcap has no place for it.
     ///
     /// # Errors
-    /// [`PortError::Capture`] when the file can not be written, for example
-    /// because the disk is full. It names the first packet that may be missing:
-    /// packets are collected, so that this is often not the last one. Those before
-    /// it stay readable; everything after fails the same way.
+    /// [`PortError::Capture`] when the file can not be written, for example because the disk is
+    /// full. The error names the first packet that may be missing. Packets are collected, so this
+    /// is often not the last one. Packets before it stay readable; every later call fails likewise.
     pub fn write(&mut self, frame: &Frame, comment: &str) -> Result<(), PortError> {
         self.record.clear();
         match self.format {
@@ -87,7 +85,7 @@ impl CaptureWriter {
             }
         }
         self.write_record()?;
-        // Before a packet that does not fit, the buffer is emptied.
+        // The writer empties its buffer before a packet that does not fit.
         if self.output.buffer().len() <= self.record.len() {
             self.kept = self.packets;
         }
@@ -110,7 +108,7 @@ impl CaptureWriter {
         Ok(())
     }
 
-    /// Writes what is left and tells how many packets the file holds.
+    /// Writes the rest and returns how many packets the file holds.
     ///
     /// # Errors
     /// As [`CaptureWriter::write`].

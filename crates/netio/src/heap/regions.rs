@@ -1,18 +1,18 @@
-//! Which granules of which regions are free.
+//! The free granules of all regions.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes that are given out at once, at the least.
+/// The smallest block, in bytes.
 pub const GRANULE: usize = 1024;
 /// Bytes of a region: a huge page of x86-64, and of arm64 with pages of 4 KiB.
 pub const REGION: usize = 2 << 20;
-/// Granules of a word, and the most that are given out at once.
+/// Granules of a word, and the most in one block.
 pub const WORD: usize = u64::BITS as usize;
 /// Words of a region.
 const WORDS: usize = REGION / GRANULE / WORD;
 
-/// Some granules that belong together.
+/// Granules of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     pub region: usize,
@@ -32,17 +32,17 @@ impl Run {
     }
 }
 
-/// The regions that there may be. Anybody may take and give back at any time; nobody waits.
+/// All possible regions. Any thread may take and give back granules at any time, without waiting.
 #[derive(Debug)]
 pub struct Regions<const N: usize> {
-    /// One bit for each granule that is free. What does not exist yet is not free.
+    /// One bit for each free granule. Granules of regions that do not exist yet are not free.
     free: [[AtomicU64; WORDS]; N],
     /// Regions that were begun.
     begun: AtomicUsize,
 }
 
 impl<const N: usize> Regions<N> {
-    /// None exists.
+    /// No region exists.
     pub const fn new() -> Self {
         Self {
             free: [const { [const { AtomicU64::new(0) }; WORDS] }; N],
@@ -50,13 +50,13 @@ impl<const N: usize> Regions<N> {
         }
     }
 
-    /// Regions that exist, or are about to.
+    /// The number of regions that exist, or are being begun.
     pub fn begun(&self) -> usize {
         self.begun.load(Ordering::Relaxed).min(N)
     }
 
-    /// Takes so many granules, from this region on, or from an earlier one where no later has
-    /// them. `None` if none has: then there has to be another region.
+    /// Takes `len` granules in the first region from `from` on that has them, or else in an earlier
+    /// one. `None` if no region has them, so that the caller has to begin another.
     pub fn take(&self, len: usize, from: usize) -> Option<Run> {
         let begun = self.begun();
         let from = from.min(begun);
@@ -69,7 +69,7 @@ impl<const N: usize> Regions<N> {
             loop {
                 let first = first_of(free, len)?;
                 let left = free & !(ones(len) << first);
-                // Acquire: what its last user wrote came before.
+                // Acquire: the writes of the last user come before those of the next.
                 let taken =
                     word.compare_exchange_weak(free, left, Ordering::Acquire, Ordering::Relaxed);
                 match taken {
@@ -80,8 +80,8 @@ impl<const N: usize> Regions<N> {
         })
     }
 
-    /// Begins another region, of which nothing is free before it is [opened](Self::open);
-    /// `None` if there are as many as there may be.
+    /// Begins another region. Nothing of it is free before it is [opened](Self::open). `None` if
+    /// all regions exist.
     pub fn begin(&self) -> Option<usize> {
         let begun = self.begun.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |begun| {
             (begun < N).then_some(begun + 1)
@@ -89,32 +89,32 @@ impl<const N: usize> Regions<N> {
         begun.ok()
     }
 
-    /// Opens a region that the caller has begun: takes its first granules, and lets others take
-    /// the rest.
+    /// Opens a region that the caller has begun. Takes its first `len` granules, and lets other
+    /// threads take the rest.
     pub fn open(&self, region: usize, len: usize) -> Run {
         let run = Run { region, first: 0, len };
         for (at, word) in self.free[region].iter().enumerate() {
             let free = if at == run.word() { !run.mask() } else { u64::MAX };
-            // Release: the memory is there before anybody takes of it.
+            // Release: the memory is accessible before another thread takes some of it.
             word.store(free, Ordering::Release);
         }
         run
     }
 
-    /// Gives back what was taken.
+    /// Gives back the granules of a block.
     pub fn give(&self, run: Run) {
-        // Release: what was written there comes before its next user.
+        // Release: the writes of this user come before those of the next.
         self.free[run.region][run.word()].fetch_or(run.mask(), Ordering::Release);
     }
 
-    /// Takes all that is free in a region.
+    /// Takes all free granules of a region.
     pub fn take_all(&self, region: usize) -> Taken<'_> {
         let words = &self.free[region];
         Taken { words, bits: std::array::from_fn(|at| words[at].swap(0, Ordering::Acquire)) }
     }
 }
 
-/// All that was free in a region; given back when this goes.
+/// The free granules of a region. They are given back when this value is dropped.
 #[derive(Debug)]
 pub struct Taken<'a> {
     words: &'a [AtomicU64; WORDS],
@@ -122,13 +122,13 @@ pub struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// How many granules.
+    /// The number of granules.
     pub fn len(&self) -> usize {
         self.bits.iter().map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// Stretches of so many granules that lie together and start at a multiple of so many, as
-    /// long as they are.
+    /// The longest stretches of free blocks of `of` granules, each aligned to `of`, as ranges of
+    /// granules.
     pub fn stretches(&self, of: usize) -> impl Iterator<Item = Range<usize>> {
         let is_free = move |block: usize| {
             let mut granules = block * of..(block + 1) * of;
@@ -152,14 +152,14 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// So many ones, at the low end.
+/// A word whose lowest `len` bits are set.
 const fn ones(len: usize) -> u64 {
     u64::MAX >> (WORD - len)
 }
 
-/// Where the first so many ones in a row begin.
+/// The place of the first `len` ones in a row.
 const fn first_of(bits: u64, len: usize) -> Option<usize> {
-    // Each step leaves a one where twice as many follow, then the rest.
+    // After each step, a bit is set where twice as many ones follow. The last step takes the rest.
     let mut rows = bits;
     let mut have = 1;
     while have < len {
@@ -182,7 +182,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_first_row_is_found(bits: u64, more: u64, len in 1..=WORD) {
-            // Long rows too.
+            // This makes long rows likely as well.
             let bits = bits | more;
             let expected = (0..=WORD - len).find(|at| bits >> at & ones(len) == ones(len));
             prop_assert_eq!(first_of(bits, len), expected);

@@ -57,7 +57,7 @@ fn a_claim_ends_with_its_link() {
             ip(&format!("link add here index {index} type veth peer name there"));
             assert_eq!(claimed.link().unwrap(), None, "it has the number of another");
             let other = claim("here").unwrap();
-            // What moves to another machine is gone from here.
+            // An interface that moves to another machine is gone from here.
             let machine = Machine::new();
             ip(&format!("link set here netns {}", machine.id));
             assert_eq!(other.link().unwrap(), None);

@@ -1,4 +1,4 @@
-//! The smallest gateway: what comes in on one side goes out on the other.
+//! The smallest gateway: frames that come in on one side go out on the other.
 
 use std::os::fd::AsFd;
 use std::thread::{self, JoinHandle};
@@ -11,7 +11,7 @@ pub struct Forwarder {
     thread: JoinHandle<Seen>,
 }
 
-/// What went through.
+/// Statistics of the frames that went through.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub frames: u64,

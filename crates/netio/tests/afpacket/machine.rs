@@ -12,13 +12,13 @@ pub fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {problem}");
 }
 
-/// Waits until the kernel has noticed that the other end is up too: until then it
-/// throws away what is sent, and says that it was sent.
+/// Waits until the kernel has noticed that the other end is up too. Until then it discards sent
+/// frames, and reports them as sent.
 pub fn wait_until_running(interface: &str) {
     while !netio::link_named(interface).unwrap().unwrap().running {
         thread::sleep(Duration::from_millis(1));
     }
-    // It has noticed, and is done when it takes the next order.
+    // The kernel has noticed, and has finished once it takes the next command.
     ip(&format!("link set {interface} up"));
 }
 
@@ -46,8 +46,8 @@ impl Machine {
         Self { jobs, id: told.recv().unwrap() }
     }
 
-    /// Starts `job` there; its result comes through the channel. Jobs of one
-    /// machine run one after the other.
+    /// Starts `job` there; its result comes through the channel. The jobs of one machine run one
+    /// after the other.
     pub fn start<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,

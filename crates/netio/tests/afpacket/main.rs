@@ -22,12 +22,12 @@ use netio::{
 };
 use wire::build::PacketBuilder;
 
-/// How long anything may take that is certain to happen.
+/// Time limit for events that are certain to happen.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a TCP transfer.
 const TRANSFER: usize = 8 << 20;
 
-/// Two machines, `p0` of one connected to `g0` here and `p1` of the other to `g1`.
+/// Two machines: `p0` of the first is connected to `g0` here, and `p1` of the second to `g1`.
 fn two_machines() -> [Machine; 2] {
     [0, 1].map(|number| {
         let machine = Machine::new();
@@ -57,7 +57,7 @@ fn transfer(from: &Machine, to: &Machine, address: &str) {
     assert!(received.recv().unwrap() == expected, "the bytes arrive as they were sent");
 }
 
-/// Sends datagrams of these lengths and has them echoed.
+/// Sends datagrams of these lengths to an echo server and checks the answers.
 fn echo(from: &Machine, to: &Machine, address: &str, lengths: &'static [usize]) {
     let address: SocketAddr = format!("{address}:4001").parse().unwrap();
     let server = to.run(move || UdpSocket::bind(address).unwrap());
@@ -82,7 +82,7 @@ fn echo(from: &Machine, to: &Machine, address: &str, lengths: &'static [usize]) 
     });
 }
 
-/// Runs both ways through a forwarder, on these interfaces of the machines.
+/// Runs transfers both ways through a forwarder, on these interfaces of the machines.
 fn exchange(machines: &[Machine; 2], interfaces: [&str; 2], options: &AfPacketOptions) -> Seen {
     for (number, (machine, interface)) in machines.iter().zip(interfaces).enumerate() {
         let address = format!("addr add 192.0.2.{}/24 dev {interface}", number + 1);
@@ -140,7 +140,7 @@ fn connections_over_a_vlan_pass() {
     });
 }
 
-/// A cable between interfaces `here` and `there`; nobody else speaks on it.
+/// A cable between interfaces `here` and `there`, on which only the test speaks.
 fn cable() {
     for end in ["default", "all"] {
         // Without IPv6 the kernel sends nothing by itself.
@@ -173,7 +173,7 @@ fn number(frame: &Frame) -> u32 {
     u32::from_be_bytes(frame.bytes()[14..18].try_into().unwrap())
 }
 
-/// Receives our frames until `expected` of them are there and no more come.
+/// Receives our frames until there are `expected` of them and no more come.
 fn drain(
     queue: &mut dyn RxQueue,
     expected: usize,
@@ -191,8 +191,8 @@ fn drain(
     }
 }
 
-/// A TCP super-packet in a UDP tunnel, as a packet socket receives it from VXLAN:
-/// the virtio header tells of the inner segments and not of the tunnel.
+/// A TCP super-packet in a UDP tunnel, as a packet socket receives it from VXLAN. The virtio header
+/// describes the inner segments and not the tunnel.
 fn super_packet_in_a_tunnel(pool: &mut FramePool) -> Frame {
     const OUTER: usize = 14 + 20 + 8 + 8;
     const INNER_TCP: usize = OUTER + 14 + 20;
@@ -276,8 +276,8 @@ fn a_jumbo_frame_keeps_its_bytes() {
     });
 }
 
-/// The receiving side of the kernel takes the tag off and hands it over beside the
-/// frame; it must be back in place, with what points into the frame behind it.
+/// The receiving side of the kernel takes the tag off and passes it beside the frame. It has to be
+/// put back, and everything that points into the frame behind it has to move.
 #[test]
 fn a_vlan_tag_is_put_back() {
     isolated("a_vlan_tag_is_put_back", || {
@@ -289,7 +289,7 @@ fn a_vlan_tag_is_put_back() {
         for (tags, length, offload) in [
             ([0x81, 0, 0xa0, 7, 8, 0, 0x45, 0], 64, Offload::default()),
             ([0x81, 0, 0x0f, 0xff, 8, 0, 0x45, 0], 1518, Offload::default()),
-            // Tags that only have a priority, also several.
+            // Tags that only carry a priority, also several.
             ([0x81, 0, 0, 0, 8, 0, 0x45, 0], 64, Offload::default()),
             ([0x88, 0xa8, 0xe0, 0, 0x81, 0, 0, 0], 64, Offload::default()),
             // The kernel sends these only up to the length of an untagged frame.
@@ -364,7 +364,7 @@ fn an_interface_that_goes_is_reported_and_can_come_back() {
     });
 }
 
-/// The calling thread may do nothing special any more.
+/// Takes all capabilities from the calling thread.
 fn drop_capabilities() {
     // Header of version 3 for the calling thread, and no capability at all.
     let (header, none) = ([0x2008_0522_u32, 0], [0_u32; 6]);
@@ -432,7 +432,7 @@ fn datagram(flow: u8, reply: bool, pool: &mut FramePool) -> Frame {
     frame
 }
 
-/// Short frames lie in the ring and long ones in the queue beside it.
+/// Short frames lie in the ring, long ones in the queue beside it.
 #[test]
 fn short_and_long_frames_keep_their_order() {
     isolated("short_and_long_frames_keep_their_order", || {
@@ -465,7 +465,7 @@ fn short_and_long_frames_keep_their_order() {
     });
 }
 
-/// The receiver reads long after the slots of the ring were used again.
+/// The receiver reads long after the kernel has used the slots of the ring again.
 #[test]
 fn frames_sent_from_the_ring_keep_their_bytes() {
     isolated("frames_sent_from_the_ring_keep_their_bytes", || {
@@ -531,7 +531,7 @@ fn losses_are_counted() {
         let options =
             AfPacketOptions { receive_buffer_bytes: 65_536, ..AfPacketOptions::default() };
         let mut pool = FramePool::new(1024, 64);
-        // Too many for the ring, and too long for the queue beside it.
+        // Too many frames for the ring, and too long ones for the queue beside it.
         for (length, batches, batch) in [(60, 16, 64), (9000, 1, 31)] {
             let mut b = AfPacketPort::open("there", PortId(0), &options).unwrap();
             let mut a = open("here").unwrap();

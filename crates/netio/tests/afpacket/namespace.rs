@@ -1,5 +1,5 @@
-//! Network namespaces for tests: each test runs in a process and a namespace of
-//! its own, so that nothing is left behind, whatever happens.
+//! Network namespaces for tests: each test runs in a process and a namespace of its own. So nothing
+//! is left behind, whatever happens.
 
 use std::env;
 use std::process::Command;
@@ -17,7 +17,7 @@ pub fn isolated(name: &str, body: fn()) {
         let probe = Command::new("unshare").args([flags, "ip", "link"]).output();
         probe.is_ok_and(|probe| probe.status.success())
     };
-    // Root as it is, or root of a user namespace.
+    // As root, or as root of a user namespace.
     let Some(flags) = ["-n", "-rn"].iter().find(|flags| works(flags)) else {
         println!("SKIPPED: unshare(1) can not make a network namespace here, or there is no ip(8)");
         return;
@@ -33,7 +33,7 @@ pub fn isolated(name: &str, body: fn()) {
     let (shown, problem) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "in its namespace:\n{shown}\n{problem}");
     assert!(shown.contains("1 passed"), "{name} is not the name of this test");
-    // It stands behind the name of the test.
+    // The message stands behind the name of the test.
     let skipped = shown.lines().filter_map(|line| line.find("SKIPPED").map(|at| &line[at..]));
     skipped.for_each(|line| println!("{line}"));
 }

@@ -1,5 +1,5 @@
-//! Packets inside tunnels whose checksums and segmentation were left to a network
-//! card: the kernel does not take them as they are.
+//! Packets inside tunnels whose checksums and segmentation were left to a network card. The kernel
+//! does not take them as they are.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,8 +22,8 @@ use crate::{PATIENCE, cable, drain, echo, number, numbered, open, transfer, two_
 const OUTER: usize = 14 + 20 + 8 + 8;
 const INNER_TCP: usize = OUTER + 14 + 20;
 
-/// TCP with 4000 bytes in a VXLAN tunnel; a partial checksum, as the virtio header
-/// tells of it.
+/// TCP with 4000 bytes in a VXLAN tunnel, with a partial checksum as the virtio header describes
+/// it.
 fn in_a_tunnel(segment_size: Option<u16>, pool: &mut FramePool) -> Frame {
     let (mut inner, mut bytes) = (Vec::new(), Vec::new());
     let flags = TcpFlags::ACK.with(TcpFlags::PSH);
@@ -38,7 +38,7 @@ fn in_a_tunnel(segment_size: Option<u16>, pool: &mut FramePool) -> Frame {
     let pseudo = !u16::from_be_bytes([zeros[50], zeros[51]]);
     let content = [&[8, 0, 0, 0, 0, 0, 7, 0], &inner[..]].concat();
     PacketBuilder::v4([198, 51, 100, 1], [198, 51, 100, 2]).udp(4789, 4789, &content, &mut bytes);
-    // The outer checksum counts on the inner one being completed.
+    // The outer checksum is right once the inner one is complete.
     bytes[INNER_TCP + 16..INNER_TCP + 18].copy_from_slice(&pseudo.to_be_bytes());
     let mut frame = pool.copy_of(&bytes).unwrap();
     frame.offload = Offload {
@@ -102,7 +102,7 @@ fn a_super_packet_counts_once_also_when_it_is_refused() {
     isolated("tunnels::a_super_packet_counts_once_also_when_it_is_refused", || {
         cable();
         let (mut a, mut pool) = (open("here").unwrap(), FramePool::new(512, 8));
-        // Segments longer than the interface takes, a kind that is none, no size.
+        // Segments that are longer than the interface allows, an unknown kind, and no size.
         let mut frames: Vec<_> =
             [1500, 1000, 0].map(|size| in_a_tunnel(Some(size), &mut pool)).into();
         frames[1].offload.segmentation.as_mut().unwrap().kind = 3;
@@ -113,7 +113,7 @@ fn a_super_packet_counts_once_also_when_it_is_refused() {
     });
 }
 
-/// Both ways through a forwarder, over devices that `make` has added.
+/// Runs transfers both ways through a forwarder, over the tunnel devices of the machines.
 fn exchange(machines: &[Machine; 2]) -> Seen {
     for (number, machine) in machines.iter().enumerate() {
         machine.run(move || {
@@ -160,14 +160,14 @@ fn datagrams(from: &Machine, to: &Machine) {
     assert!(received.recv().unwrap() == expected);
 }
 
-/// Switches an offload; false if ethtool(8) or the interface can not.
+/// Switches an offload; false if ethtool(8) or the interface can not do so.
 fn ethtool(arguments: &str) -> bool {
     let output = Command::new("ethtool").args(arguments.split_whitespace()).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// As an interface does that merges for forwarding: each datagram has a checksum of its
-/// own, and the kernel takes no such super-packet back.
+/// An interface that merges datagrams for forwarding makes such super-packets: each datagram has a
+/// checksum of its own, and the kernel takes no such super-packet back.
 #[test]
 fn datagrams_that_were_merged_on_receipt_pass() {
     isolated("tunnels::datagrams_that_were_merged_on_receipt_pass", || {
@@ -234,7 +234,7 @@ fn connections_in_tunnels_of_the_kernel_pass() {
     });
 }
 
-/// What a virtual machine sends: a frame into a TAP interface, with a virtio header.
+/// Writes a frame with a virtio header into a TAP interface, as a virtual machine does.
 fn into_tap(tap: &mut File, virtio: [u8; 10], frame: &Frame) {
     tap.write_all(&[&virtio, frame.bytes()].concat()).unwrap();
 }
@@ -254,7 +254,7 @@ fn open_tap(name: &str) -> File {
     tap
 }
 
-/// The kernel has no way to hand it over, and the queue goes on behind it.
+/// The kernel can not pass the packet on, and the queue goes on behind it.
 #[test]
 fn a_super_packet_that_can_not_be_described_is_counted() {
     isolated("tunnels::a_super_packet_that_can_not_be_described_is_counted", || {
@@ -269,11 +269,11 @@ fn a_super_packet_that_can_not_be_described_is_counted() {
         let mut bytes = Vec::new();
         PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).udp(7, 9, &[5; 4000], &mut bytes);
         let fragmented = pool.copy_of(&bytes).unwrap();
-        // Flags, kind 3 (a datagram to be cut into fragments), header length, size,
-        // where the checksum starts and its offset.
+        // Flags, kind 3 (a datagram to be cut into fragments), header length, size, start of the
+        // checksum and its offset.
         let ufo = [1, 3, 42, 0, 200, 5, 34, 0, 6, 0];
         into_tap(&mut tap, ufo, &fragmented);
-        // The ring is lost with it, and what comes before that is noticed.
+        // The ring gets stuck at this packet. The queue has to notice and go on without it.
         let (mut frames, start) = (Vec::new(), Instant::now());
         while frames.is_empty() && start.elapsed() < PATIENCE {
             into_tap(&mut tap, [0; 10], &numbered(0, 60, &mut pool));

@@ -2,13 +2,13 @@
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
 
-/// Headers of netlink and of netfilter, bytes.
+/// Headers of netlink and of netfilter, in bytes.
 const HEADER: usize = 20;
-/// Header of an attribute, bytes.
+/// Header of an attribute, in bytes.
 const ATTRIBUTE: usize = 4;
-/// The attribute holds others.
+/// Flag of an attribute that holds others.
 const NESTED: u16 = 1 << 15;
-/// The part of netfilter that this is for.
+/// The part of netfilter that nf_tables is.
 const NF_TABLES: u16 = 10;
 /// Messages that enclose a transaction.
 const BEGIN: u16 = 16;
@@ -21,17 +21,17 @@ const INET: u8 = 1;
 pub struct Message(Vec<u8>);
 
 impl Message {
-    /// Of this kind about something of family `inet`.
+    /// A message of this kind about an object of family `inet`.
     pub fn new(kind: u16, flags: u16) -> Self {
         Self::with(NF_TABLES << 8 | kind, flags, INET, 0)
     }
 
-    /// Begins a transaction.
+    /// The message that begins a transaction.
     pub fn begin() -> Self {
         Self::with(BEGIN, 0, UNSPECIFIED, NF_TABLES)
     }
 
-    /// Ends it.
+    /// The message that ends a transaction.
     pub fn end() -> Self {
         Self::with(END, 0, UNSPECIFIED, NF_TABLES)
     }
@@ -45,20 +45,20 @@ impl Message {
         Self(bytes)
     }
 
-    /// Has the kernel say so too if it has done it.
+    /// Makes the kernel answer success too.
     pub fn ask_for_answer(&mut self) {
         let flags = u16::from_ne_bytes([self.0[6], self.0[7]]) | NLM_F_ACK;
         self.0[6..8].copy_from_slice(&flags.to_ne_bytes());
     }
 
-    /// Bytes that it has.
+    /// Length, in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Appends it, under this number, to what is to be sent.
+    /// Appends the message to `to`, under this number.
     pub fn write(&self, sequence: u32, to: &mut Vec<u8>) {
-        // Attributes leave it at a multiple of four. What is longer than 4 GiB is not sent.
+        // Attributes are padded to a multiple of four. No message is near 4 GiB.
         let length = self.0.len() as u32;
         to.extend_from_slice(&length.to_ne_bytes());
         to.extend_from_slice(&self.0[4..8]);
@@ -66,17 +66,17 @@ impl Message {
         to.extend_from_slice(&self.0[12..]);
     }
 
-    /// Adds an attribute that is bytes.
+    /// Adds an attribute of bytes.
     pub fn bytes(&mut self, kind: u16, value: &[u8]) {
         self.attribute(kind, |message| message.0.extend_from_slice(value));
     }
 
-    /// Adds one that is a number, most significant byte first.
+    /// Adds an attribute with a number, most significant byte first.
     pub fn number(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_be_bytes());
     }
 
-    /// Adds one that is text, which ends with a zero.
+    /// Adds an attribute with a text, which ends with a zero.
     pub fn text(&mut self, kind: u16, value: &str) {
         self.attribute(kind, |message| {
             message.0.extend_from_slice(value.as_bytes());
@@ -84,7 +84,7 @@ impl Message {
         });
     }
 
-    /// Adds one that holds others.
+    /// Adds an attribute that holds others.
     pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         self.attribute(kind | NESTED, fill);
     }
@@ -93,7 +93,7 @@ impl Message {
         let begin = self.0.len();
         self.0.resize(begin + ATTRIBUTE, 0);
         fill(self);
-        // What rules and sets have is far less than 64 KiB.
+        // Attributes of rules and sets are far shorter than 64 KiB.
         let length = (self.0.len() - begin) as u16;
         self.0[begin..begin + 2].copy_from_slice(&length.to_ne_bytes());
         self.0[begin + 2..begin + 4].copy_from_slice(&kind.to_ne_bytes());

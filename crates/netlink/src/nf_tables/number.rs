@@ -1,4 +1,4 @@
-//! Numbers of nf_tables (linux/netfilter/nf_tables.h), in the groups in which they stand there.
+//! Numbers of nf_tables (linux/netfilter/nf_tables.h), in the groups of that file.
 
 /// Messages.
 pub mod message {
@@ -14,7 +14,7 @@ pub mod message {
 pub mod table {
     pub const NAME: u16 = 1;
     pub const FLAGS: u16 = 2;
-    /// Flag: it has an owner.
+    /// Flag: the table has an owner.
     pub const OWNER: u32 = 2;
 }
 
@@ -72,11 +72,11 @@ pub mod set {
     pub const ID: u16 = 10;
     pub const USER_DATA: u16 = 13;
     pub const DESCRIPTION_SIZE: u16 = 1;
-    /// Flag: its name is the kernel's affair, and it goes with its rule.
+    /// Flag: the kernel names the set and deletes it with its rule.
     pub const ANONYMOUS: u32 = 1;
-    /// Flag: it does not change.
+    /// Flag: the set does not change.
     pub const CONSTANT: u32 = 2;
-    /// Flag: it holds ranges.
+    /// Flag: the set holds ranges.
     pub const INTERVAL: u32 = 4;
 }
 
@@ -92,7 +92,7 @@ pub mod element {
     pub const INTERVAL_END: u32 = 1;
 }
 
-/// Where expressions put what they read, and where others find it.
+/// Registers, which pass values between expressions.
 pub mod register {
     pub const VERDICT: u32 = 0;
     pub const FIRST: u32 = 1;
@@ -148,7 +148,7 @@ pub mod meta {
     pub const PROTOCOL: u32 = 16;
 }
 
-/// Attributes of the expression `payload`, and where it reads.
+/// Attributes of the expression `payload`, and the headers that it reads.
 pub mod payload {
     pub const INTO: u16 = 1;
     pub const BASE: u16 = 2;
@@ -158,13 +158,13 @@ pub mod payload {
     pub const TRANSPORT: u32 = 2;
 }
 
-/// Attributes of the expression `fib`, and what is asked for.
+/// Attributes of the expression `fib`, and its result.
 pub mod fib {
     pub const INTO: u16 = 1;
     pub const RESULT: u16 = 2;
     pub const FLAGS: u16 = 3;
     pub const ADDRESS_TYPE: u32 = 3;
-    /// Flag: of the destination.
+    /// Flag: look up the destination.
     pub const DESTINATION: u32 = 2;
 }
 
@@ -190,7 +190,7 @@ pub mod ct {
     pub const DESTINATION_V6: u32 = 22;
 }
 
-/// How nft(8) shows the elements of sets: their type, and what it keeps in the data of its own.
+/// Types of set elements for nft(8), and the data that it attaches to a set.
 pub mod shown {
     pub const INTEGER: u32 = 4;
     pub const ADDRESS_V4: u32 = 7;

@@ -1,62 +1,61 @@
-//! Rules: what they ask of a packet, and what becomes of one that fits.
+//! Rules: their conditions and verdicts.
 
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 
 use super::message::Message;
 use super::number;
 
-/// The kernel puts a number in place of the sign.
+/// Name of an anonymous set; the kernel puts a number in place of `%d`.
 const SET_NAME: &str = "__set%d";
 
-/// Ranges that a match may have at most: its set fits into one attribute, which has 64 KiB.
+/// The largest number of ranges of a match: its set has to fit one attribute, which holds 64 KiB.
 pub const MAX_RANGES: usize = 512;
 
-/// What is asked of a packet. One that does not have it fits nothing.
+/// A field of a packet. A packet without the field matches no condition on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// Number of the interface that it came in by.
+    /// Index of the input interface.
     InputIndex,
-    /// Number of the interface that it goes out by.
+    /// Index of the output interface.
     OutputIndex,
-    /// Name of the interface that it came in by, see [`Field::name`].
+    /// Name of the input interface, see [`Field::name`].
     InputName,
     /// Address family: 2 is IPv4, 10 is IPv6.
     Family,
-    /// Protocol behind the IP header, as of IANA.
+    /// Protocol behind the IP header (IANA number).
     Protocol,
     /// Bytes of the IP header.
     Network {
-        /// Where they begin.
+        /// Offset of the first, in bytes.
         offset: u8,
-        /// How many, 16 at most.
+        /// Number of bytes, at most 16.
         length: u8,
     },
     /// Bytes behind the IP header. Later fragments have none.
     Transport {
-        /// Where they begin.
+        /// Offset of the first, in bytes.
         offset: u8,
-        /// How many, 16 at most.
+        /// Number of bytes, at most 16.
         length: u8,
     },
-    /// What its destination is to the host: an `RTN_` of linux/rtnetlink.h.
+    /// The type of its destination to the host: an `RTN_` of linux/rtnetlink.h.
     DestinationType,
-    /// Whether the socket of the host that it would come to is bound to no address: 1 or 0.
+    /// 1 if the host's socket for the packet is bound to no address, else 0.
     IsSocketWildcard,
-    /// Whether the socket of the host that it would come to is transparent (`IP_TRANSPARENT` of
-    /// ip(7)): 1 or 0.
+    /// 1 if the host's socket for the packet is transparent (`IP_TRANSPARENT` of ip(7)), else 0.
     IsSocketTransparent,
-    /// Bits of the kernel's connection: `IPS_` of linux/netfilter/nf_conntrack_common.h.
+    /// Status bits of the kernel's connection: `IPS_` of linux/netfilter/nf_conntrack_common.h.
     TrackStatus,
-    /// Who has opened the kernel's connection, if that is of IPv4.
+    /// Original source address of the kernel's connection, if that is of IPv4.
     OpenedFromV4,
-    /// The same of IPv6.
+    /// Original source address of the kernel's connection, if that is of IPv6.
     OpenedFromV6,
-    /// To which address the kernel's connection was opened, before translation, if that is of
+    /// Original destination address of the kernel's connection, before translation, if that is of
     /// IPv4.
     OpenedToV4,
-    /// The same of IPv6.
+    /// Original destination address of the kernel's connection, if that is of IPv6.
     OpenedToV6,
-    /// To which port.
+    /// Original destination port of the kernel's connection.
     OpenedToPort,
 }
 
@@ -64,16 +63,16 @@ impl Field {
     /// Destination port of TCP, UDP and others that have it there.
     pub const DESTINATION_PORT: Self = Self::Transport { offset: 2, length: 2 };
 
-    /// The number that a name of an interface is.
+    /// The name of an interface as a number: its bytes with zeros behind them, 16 in all.
     pub fn name(name: &str) -> u128 {
         let mut bytes = [0; 16];
-        // The kernel has no longer ones.
+        // The kernel has no longer names.
         let length = name.len().min(bytes.len());
         bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
         u128::from_be_bytes(bytes)
     }
 
-    /// Length, bytes.
+    /// Length, in bytes.
     fn length(self) -> usize {
         match self {
             Self::InputName | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
@@ -85,10 +84,10 @@ impl Field {
         }
     }
 
-    /// A value as the kernel has it.
+    /// A value in the kernel's byte order.
     fn bytes(self, value: u128) -> Vec<u8> {
         match self {
-            // The others are of packets, or are compared byte by byte.
+            // The other fields are copied from packets, or are compared byte by byte.
             Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => {
                 (value as u32).to_ne_bytes().to_vec()
             }
@@ -101,7 +100,7 @@ impl Field {
         u128::MAX >> (128 - 8 * self.length())
     }
 
-    /// As what nft(8) shows its values.
+    /// The type by which nft(8) shows the values.
     fn shown_as(self) -> u32 {
         match self {
             Self::InputIndex | Self::OutputIndex => number::shown::INTERFACE_INDEX,
@@ -114,7 +113,7 @@ impl Field {
         }
     }
 
-    /// In which order nft(8) takes the bytes of its values to be.
+    /// The byte order that nft(8) assumes for the values.
     fn order(self) -> u32 {
         match self {
             Self::InputIndex | Self::OutputIndex | Self::InputName => number::shown::NATIVE,
@@ -122,7 +121,7 @@ impl Field {
         }
     }
 
-    /// Adds the expression that reads it.
+    /// Adds the expression that reads the field.
     fn read(self, rule: &mut Message) {
         match self {
             Self::InputIndex => read_meta(rule, number::meta::INPUT_INDEX),
@@ -190,18 +189,19 @@ fn read_tracking(rule: &mut Message, key: u32, direction: Option<u8>) {
     });
 }
 
-/// What a field has to be.
+/// A condition on the value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Condition {
-    /// In one of these ranges, of which both ends count.
+    /// The value is in one of these ranges, both ends included.
     In(Vec<(u128, u128)>),
-    /// None of these.
+    /// The value is none of these.
     NotIn(Vec<u128>),
-    /// Of the bits of the first these and no others, or not so.
+    /// The bits `are` are set among the bits `of`, and no others. With `is_so` false, the condition
+    /// is the opposite.
     Bits { of: u128, are: u128, is_so: bool },
 }
 
-/// One thing that a rule asks of a packet.
+/// A condition of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
     field: Field,
@@ -209,12 +209,12 @@ pub struct Match {
 }
 
 impl Match {
-    /// It is this.
+    /// The field has this value.
     pub fn is(field: Field, value: u128) -> Self {
         Self::one_of(field, [value])
     }
 
-    /// It is one of these.
+    /// The field has one of these values.
     pub fn one_of(field: Field, values: impl IntoIterator<Item = u128>) -> Self {
         let mut each: Vec<_> = values.into_iter().map(|value| (value, value)).collect();
         each.sort_unstable();
@@ -222,9 +222,10 @@ impl Match {
         Self { field, condition: Condition::In(each) }
     }
 
-    /// It is in one of these ranges, [`MAX_RANGES`] at most, which may overlap; both ends count. Not
-    /// for fields that are numbers of the kernel's ([`Field::InputIndex`], [`Field::OutputIndex`],
-    /// [`Field::DestinationType`], [`Field::TrackStatus`]), whose bytes have another order.
+    /// The field is in one of these ranges, both ends included. There may be [`MAX_RANGES`] at
+    /// most, and they may overlap. Not for fields in the kernel's byte order
+    /// ([`Field::InputIndex`], [`Field::OutputIndex`], [`Field::DestinationType`],
+    /// [`Field::TrackStatus`]).
     pub fn ranges(field: Field, ranges: impl IntoIterator<Item = (u128, u128)>) -> Self {
         let mut ranges: Vec<_> = ranges.into_iter().collect();
         ranges.sort_unstable();
@@ -238,37 +239,37 @@ impl Match {
         Self { field, condition: Condition::In(apart) }
     }
 
-    /// It is none of these.
+    /// The field has none of these values.
     pub fn none_of(field: Field, values: impl IntoIterator<Item = u128>) -> Self {
         Self { field, condition: Condition::NotIn(values.into_iter().collect()) }
     }
 
-    /// Of these bits it has these and no others.
+    /// Exactly `bits` are set among the bits `of` of the field.
     pub fn bits(field: Field, of: u128, bits: u128) -> Self {
         Self { field, condition: Condition::Bits { of, are: bits, is_so: true } }
     }
 
-    /// Of these bits it has others than just these.
+    /// Another combination than `bits` is set among the bits `of` of the field.
     pub fn other_bits(field: Field, of: u128, bits: u128) -> Self {
         Self { field, condition: Condition::Bits { of, are: bits, is_so: false } }
     }
 
-    /// It has one of these bits at least.
+    /// At least one of these bits is set in the field.
     pub fn some_of(field: Field, bits: u128) -> Self {
         Self::other_bits(field, bits, 0)
     }
 }
 
-/// What becomes of a packet that fits a rule.
+/// The fate of a packet that matches a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No chain of the hook with a lower number, nor this, has anything against it.
+    /// This base chain accepts the packet.
     Accept,
-    /// It is gone.
+    /// The packet is dropped.
     Drop,
-    /// The chain of this name decides, or else the next rule.
+    /// The chain of this name decides; if it does not, the next rule does.
     Jump(&'static str),
-    /// The chain of this name decides, or else who has sent it to this chain.
+    /// The chain of this name decides; if it does not, the caller of this chain does.
     Goto(&'static str),
 }
 
@@ -280,19 +281,19 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// For packets that fit all of these.
+    /// A rule for packets that meet all these conditions.
     pub fn new(matches: impl IntoIterator<Item = Match>, verdict: Verdict) -> Self {
         Self { matches: matches.into_iter().collect(), verdict }
     }
 
-    /// The same for packets that fit these before all others.
+    /// The same rule with these conditions in front of the others.
     #[must_use]
     pub fn only_for(self, matches: impl IntoIterator<Item = Match>) -> Self {
         Self { matches: matches.into_iter().chain(self.matches).collect(), ..self }
     }
 
-    /// What makes it in the kernel, behind all that is in its chain: its sets, and itself.
-    /// `sets` counts those of the transaction.
+    /// The messages that append the rule to its chain: its sets, then the rule itself. `sets`
+    /// counts the sets of the transaction.
     pub(super) fn messages(&self, table: &str, chain: &str, sets: &mut u32) -> Vec<Message> {
         let mut messages = Vec::new();
         let mut rule = Message::new(number::message::NEW_RULE, NLM_F_CREATE | NLM_F_APPEND);
@@ -394,16 +395,16 @@ fn decide(rule: &mut Message, verdict: Verdict) {
     });
 }
 
-/// What says to nft(8) in which order the bytes of a set's values are.
+/// The data that tells nft(8) the byte order of a set's values.
 fn shown_in(order: u32) -> Vec<u8> {
     let order = order.to_ne_bytes();
     [&[number::shown::ORDER, order.len() as u8][..], &order].concat()
 }
 
-/// What makes the set of this number, of ranges that are apart and in their order.
+/// The messages that make a set with this number. The ranges are disjoint and in order.
 fn set(table: &str, field: Field, id: u32, ranges: &[(u128, u128)]) -> [Message; 2] {
     let has_ranges = ranges.iter().any(|(low, high)| low != high);
-    // Where a range begins, and behind it.
+    // The first value of each range, and the first one behind it.
     let mut elements: Vec<(u128, bool)> = Vec::new();
     for (low, high) in ranges {
         elements.push((*low, false));

@@ -1,4 +1,4 @@
-//! Where the kernel would send a packet, as `ip route get` asks it.
+//! Asks the kernel for the route of a packet, as `ip route get` does.
 
 use std::net::IpAddr;
 

@@ -1,10 +1,10 @@
-//! The mirror against the kernel whose routes it shows, in a network namespace: where the
-//! kernel sends a packet and where the mirror says that it goes.
+//! Compares the mirror with the kernel in a network namespace: both have to send a packet the same
+//! way.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "only tests call these functions")]
 
 mod asking;
 mod overruns;
-// The same for all tests that need a namespace to themselves.
+// All tests that need a namespace of their own share this file.
 #[path = "../../../netio/tests/afpacket/namespace.rs"]
 mod namespace;
 mod sources;
@@ -19,9 +19,9 @@ use fib::{Neighbour, NextHop, Query, Table, TableId, Way};
 use namespace::isolated;
 use netlink::{LinkId, Mirror};
 
-/// Sets of rules and routes that are tried.
+/// Number of random sets of rules and routes.
 const WORLDS: u64 = 25;
-/// Packets that are asked about in each, before and after it changes.
+/// Packets to compare in each set, at each stage of its changes.
 const PACKETS: usize = 150;
 const LINKS: [&str; 3] = ["a0", "b0", "c0"];
 const TABLES: [u32; 3] = [254, 100, 101];
@@ -47,7 +47,7 @@ impl Random {
     }
 }
 
-/// An order for ip(8), such as "route add ...".
+/// A command for ip(8), such as "route add ...".
 #[derive(Clone, Debug)]
 struct Order {
     v6: bool,
@@ -60,7 +60,7 @@ impl Order {
     }
 }
 
-/// Carries out orders of which some may be refused, as "file exists".
+/// Runs commands, of which ip(8) may refuse some, as "file exists".
 fn try_all(orders: &[Order]) {
     for v6 in [false, true] {
         let of_family = orders.iter().filter(|order| order.v6 == v6);
@@ -87,7 +87,7 @@ fn set_up() {
     for link in LINKS {
         let letter = &link[..1];
         ip(&format!("link add {letter}0 type veth peer name {letter}1"));
-        // Without link-local addresses, which come a second later.
+        // The tests need no link-local addresses, which would come a second later.
         ip(&format!("link set {letter}0 addrgenmode none up"));
         ip(&format!("link set {letter}1 addrgenmode none up"));
     }
@@ -108,7 +108,7 @@ fn set_up() {
     }
 }
 
-/// An address of those that routes and packets have; `bits` of it count.
+/// One of a few addresses that routes and packets share.
 fn address(random: &mut Random, v6: bool) -> String {
     let byte = random.pick(&[0u8, 1, 64, 65, 128, 129, 192, 255]);
     if v6 { format!("2001:db8:9:{byte:x}00::1") } else { format!("198.51.100.{byte}") }
@@ -143,8 +143,8 @@ fn route(random: &mut Random, v6: bool) -> String {
     let destination = prefix(random, v6);
     let end = format!("table {table} metric {metric}");
     if v6 && random.chance(10) {
-        // To a prefix of their own: once a route from anywhere to the same prefix has been
-        // removed, the kernel does not find those from somewhere any more.
+        // These routes have a prefix of their own: after a route without source to the same prefix
+        // was removed, the kernel no longer finds those with a source.
         let source = random.pick(&["2001:db8:9::/49", "2001:db8:9:8000::/49"]);
         return format!("2001:db8:9:8100::/56 {} from {source} {end}", hop(random, v6));
     }
@@ -202,7 +202,7 @@ fn rule(random: &mut Random, v6: bool) -> String {
 
 fn packet(random: &mut Random, v6: bool, mirror: &Mirror) -> Query {
     let ip = |text: String| text.parse::<IpAddr>().unwrap();
-    // The first of them may have the second name for a while.
+    // An interface may have its second name for a while.
     let names = random.pick(&[["a0", "absent0"], ["b0", "b0"]]);
     let id = names.iter().find_map(|name| mirror.picture().link_named(name)).unwrap();
     let (source, destination) = (ip(address(random, v6)), ip(address(random, v6)));
@@ -215,7 +215,7 @@ fn packet(random: &mut Random, v6: bool, mirror: &Mirror) -> Query {
     }
 }
 
-/// All ways that flows with the other fields of a packet may go.
+/// All ways that flows with the same fields as a packet may take.
 fn ways(mirror: &Mirror, query: &Query) -> BTreeSet<String> {
     let flow = |number: u32| Query { flow_hash: number.wrapping_mul(0x9e37_79b1), ..*query };
     (0..64).map(|number| shown(mirror.picture().fib.way(&flow(number)))).collect()
@@ -226,7 +226,7 @@ fn shown(way: Way) -> String {
         Way::Forward(NextHop { link: LinkId(link), gateway, mtu, .. }) => {
             format!("link {link} gateway {gateway:?} mtu {mtu:?}")
         }
-        // The kernel gives one error for both, or tells them apart, by its family.
+        // The kernel reports one error for both, or two, depending on the family.
         Way::NoRoute | Way::Unreachable => "unreachable".to_owned(),
         other => format!("{other:?}"),
     }
@@ -240,8 +240,8 @@ fn routes(mirror: &Mirror) -> BTreeSet<String> {
     tables.flat_map(of_table).collect()
 }
 
-/// Compares what was followed with what a new mirror sees, and both with what the kernel
-/// does; returns how many packets go on.
+/// Compares the followed mirror with a new one, and both with the kernel. Returns the number of
+/// packets that are forwarded.
 fn compare(random: &mut Random, mirror: &mut Mirror, kernel: &mut Kernel) -> usize {
     mirror.refresh().unwrap();
     let anew = Mirror::open().unwrap();
@@ -262,8 +262,7 @@ fn compare(random: &mut Random, mirror: &mut Mirror, kernel: &mut Kernel) -> usi
     forwarded
 }
 
-/// The orders that make a world, and those that change it: some things go, some come, some
-/// are replaced.
+/// The commands that make a world, and those that change it by adding, deleting and replacing.
 fn orders(random: &mut Random) -> (Vec<Order>, Vec<Order>) {
     let mut orders = Vec::new();
     for v6 in [false, true] {
@@ -291,7 +290,7 @@ fn orders(random: &mut Random) -> (Vec<Order>, Vec<Order>) {
     (orders, changes)
 }
 
-/// Takes back what a world may have brought.
+/// Removes everything that a world may have added.
 fn clean_up() {
     let mut orders = Vec::new();
     for v6 in [false, true] {
@@ -303,7 +302,7 @@ fn clean_up() {
                 }
             }
         }
-        // As often as one may have been added.
+        // Each may have been added several times.
         for priority in (10..18).flat_map(|priority| [priority; 10]) {
             push(format!("rule del priority {priority}"));
         }
@@ -326,11 +325,11 @@ fn packets_go_where_the_kernel_sends_them() {
             forwarded += compare(&mut random, &mut mirror, &mut kernel);
             try_all(&changes);
             forwarded += compare(&mut random, &mut mirror, &mut kernel);
-            // Routes go with these, and nobody says which.
+            // The kernel removes routes with these, and does not report which.
             ip("link set b0 down");
             ip("addr del 192.0.2.33/28 dev c0");
             forwarded += compare(&mut random, &mut mirror, &mut kernel);
-            // Rules have the names of interfaces, and lose them.
+            // Rules name interfaces, and are detached by the new name.
             ip("link set a0 name absent0");
             forwarded += compare(&mut random, &mut mirror, &mut kernel);
             ip("link set absent0 name a0");
@@ -400,7 +399,7 @@ fn neighbours_are_followed() {
         }
         ip("neigh del 192.0.2.5 dev a0");
         assert!(matches!(known(&mut mirror), None | Some(Neighbour::Failed)));
-        // Nobody answers on the other side, and the kernel says so.
+        // No neighbour answers, and the kernel reports this.
         mirror.resolve(link, address).unwrap();
         let listed = known(&mut Mirror::open().unwrap());
         assert_eq!(listed, Some(Neighbour::Incomplete), "only its end is told");

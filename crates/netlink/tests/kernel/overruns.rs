@@ -1,4 +1,4 @@
-//! More changes at once than the kernel keeps news of.
+//! More changes at once than the kernel's buffer for news holds.
 
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -8,11 +8,11 @@ use super::*;
 
 /// Changes of each family in a round.
 const CHANGES: usize = 4000;
-/// Routes that come and go beside them, news of which alone do not fit.
+/// Other routes that come and go; the news of these alone overflow the buffer.
 const OTHERS: usize = 20_000;
 const ROUNDS: u64 = 4;
 
-/// Begins changes in the kernel, of which some may be refused, as "file exists".
+/// Starts changes in the kernel, of which it may refuse some, as "file exists".
 fn begin(v6: bool, orders: &[String]) -> Child {
     let mut ip = Command::new("ip")
         .args([if v6 { "-6" } else { "-4" }, "-force", "-batch", "-"])
@@ -27,18 +27,18 @@ fn begin(v6: bool, orders: &[String]) -> Child {
 }
 
 fn change(random: &mut Random, v6: bool, with_rules: bool) -> String {
-    // Seldom, because all is listed again after it.
+    // Rules change seldom, because everything is listed again after a change.
     if with_rules && random.below(2000) == 0 {
         return format!("rule {} {}", random.pick(&["add", "del"]), rule(random, v6));
     }
     let route = loop {
-        // The kernel does not always find those with a source after others have been removed.
+        // After removals, the kernel does not always find routes with a source.
         let route = route(random, v6);
         if !route.contains(" from ") {
             break route;
         }
     };
-    // What the kernel makes of routes of IPv6 that are alike but for their kinds has no rule.
+    // The kernel follows no rule for IPv6 routes that differ only in their kind.
     let verbs: &[&str] = match v6 {
         true => &["add", "add", "del", "replace"],
         false => &["add", "add", "del", "del", "replace", "append", "prepend"],
@@ -47,8 +47,8 @@ fn change(random: &mut Random, v6: bool, with_rules: bool) -> String {
     format!("route {verb} {route}")
 }
 
-/// Whoever follows is slow: now it hears nothing while thousands of routes change, now it lists
-/// while they do.
+/// The mirror is slow: in some rounds it takes no news while thousands of routes change, in others
+/// it lists routes meanwhile.
 #[test]
 fn routes_that_change_faster_than_anybody_hears_are_those_of_the_kernel() {
     isolated(
@@ -62,11 +62,11 @@ fn routes_that_change_faster_than_anybody_hears_are_those_of_the_kernel() {
                 let mut random = Random(round.wrapping_mul(0x9e37_79b9_7f4a_7c15));
                 let before = mirror.picture().overruns;
                 let mut changers = [false, true].map(|v6| {
-                    // In the first round nothing has all listed again but what was lost.
+                    // In the first round, only lost news cause a new listing.
                     let changes = if v6 && round == 1 { 0 } else { CHANGES };
                     let mut orders: Vec<_> =
                         (0..changes).map(|_| change(&mut random, v6, round > 2)).collect();
-                    // They come in one round and go in the next.
+                    // The routes are added in one round and deleted in the next.
                     let verb = if round % 2 == 1 { "add" } else { "del" };
                     let other =
                         |n| format!("route {verb} 198.18.{}.{}/32 dev a0", n / 256, n % 256);
@@ -74,12 +74,12 @@ fn routes_that_change_faster_than_anybody_hears_are_those_of_the_kernel() {
                     orders.splice(changes / 2..changes / 2, (0..others).map(other));
                     begin(v6, &orders)
                 });
-                // In the first two rounds it hears nothing before the end.
+                // In the first two rounds the mirror takes no news before the end.
                 let mut at_work = true;
                 while at_work {
                     at_work = changers.iter_mut().any(|it| it.try_wait().unwrap().is_none());
                     if round > 2 {
-                        // It may not come to an end of listing; the next call goes on.
+                        // A listing may not succeed during the changes; the next call goes on.
                         let _ = mirror.refresh();
                     }
                     sleep(Duration::from_millis(random.below(20) as u64));

@@ -1,4 +1,4 @@
-//! Sources that the kernel's `rp_filter` refuses, and those that the mirror's routes refuse.
+//! Sources that the kernel's `rp_filter` refuses have to be those that the mirror's routes refuse.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::asking::Kernel;
 use super::namespace::isolated;
 use super::{PACKETS, Random, WORLDS, clean_up, orders, packet, set_up, try_all};
 
-/// Whether a packet is refused, for each of the ways that it may go.
+/// The results of the source check for all ways that a packet may take.
 fn refuses(mirror: &Mirror, query: &Query, strict: bool) -> BTreeSet<bool> {
     let fib = &mirror.picture().fib;
     let flow = |number: u32| Query { flow_hash: number.wrapping_mul(0x9e37_79b1), ..*query };
@@ -39,7 +39,7 @@ fn compare(
         if !matches!(way, Way::Forward(_)) {
             continue;
         }
-        // It has one error for all that it refuses.
+        // The kernel has one error for all reasons to refuse.
         let theirs = !kernel.way(&query).starts_with("link");
         let ours = refuses(mirror, &query, strict);
         assert!(ours.contains(&theirs), "{query:?}\nkernel refuses: {theirs}\nours: {ours:?}");

@@ -1,5 +1,5 @@
-//! What a stage accepts by its first rules: those that ask only for the state of the connection,
-//! as nearly every ruleset begins.
+//! The states of connections that a stage accepts by its first rules. Nearly every ruleset begins
+//! with rules that ask only for the state.
 
 use crate::CtState;
 use crate::field::{CtField, Field};
@@ -18,10 +18,10 @@ impl States {
         Self(STATES.iter().fold(0, |all, state| all | *state as u8))
     }
 
-    /// Those of whose packets a stage accepts every one, and does nothing else with them.
+    /// The states whose packets a stage accepts without exception and without doing anything else.
     pub fn accepted(ruleset: &ValidRuleset, stage: Stage) -> Self {
         let chains = ruleset.bases[stage as usize].iter().map(|id| &ruleset.chains[id.index()]);
-        // What one chain accepts the next one may still refuse.
+        // The next chain may still refuse a packet that one chain accepts.
         chains.fold(Self::all(), |accepted, chain| {
             Self(accepted.0 & Self::accepted_by(ruleset, chain).0)
         })
@@ -45,13 +45,14 @@ impl States {
         Self(if by_policy { accepted | undecided } else { accepted })
     }
 
-    /// Those that a rule decides about, if it asks for the state and does nothing else.
+    /// The states that a rule accepts or drops, if it asks for the state and does nothing else.
     pub fn decided(rule: &Rule) -> Option<Self> {
         let (states, verdict) = Self::of_rule(rule)?;
         matches!(verdict, Verdict::Accept | Verdict::Drop).then_some(states)
     }
 
-    /// What a rule asks for and says, if it asks for the state and does nothing else.
+    /// The states that a rule asks for, with its verdict; `None` if it asks for or does anything
+    /// else.
     fn of_rule(rule: &Rule) -> Option<(Self, Verdict)> {
         let [test, Item::Verdict(verdict)] = rule.items.as_slice() else { return None };
         let [load] = test.loads() else { return None };

@@ -74,9 +74,9 @@ fn what_belongs_to_a_connection_passes_at_once_where_rules_begin_so() {
     for rules in [vec![established.clone(), invalid.clone()], vec![invalid, established.clone()]] {
         assert_eq!(at_once(&program(&[(false, rules)])), known);
     }
-    // Another chain has a word as well.
+    // The second chain drops every packet.
     assert_eq!(at_once(&program(&[(false, vec![established.clone()]), (false, vec![])])), []);
-    // Who counts has to be asked.
+    // A rule with a counter has to see each packet.
     assert_eq!(at_once(&program(&[(true, vec![counted, established])])), []);
     assert_eq!(at_once(&program(&[(true, vec![])])), STATES);
     assert_eq!(at_once(&program(&[])), STATES);

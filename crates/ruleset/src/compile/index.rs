@@ -7,9 +7,9 @@
 //! left are those of the intersection. A summary of 64 rules to the bit lets long vectors
 //! be skipped (Baboescu and Varghese, "Scalable packet classification", SIGCOMM 2001).
 //!
-//! The index only excludes: what is left is judged in full. So it need not know all that a
-//! rule asks, and rules with side effects before a match are asked up to those. And neighbouring
-//! segments may share one vector, of the rules that any of them leaves.
+//! The index only excludes rules: each candidate is still evaluated in full. So it may ignore
+//! conditions of a rule, and it uses only those in front of the first side effect. Neighbouring
+//! segments may share one vector, which then holds the candidates of all of them.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -22,18 +22,20 @@ use crate::model::{Item, Load, Set, ValidRuleset};
 
 use super::lookup::is_dynamic;
 
-/// Chains of fewer rules are asked rule by rule.
+/// Chains with fewer rules have no index: their rules are evaluated one by one.
 const MIN_RULES: usize = 16;
-/// A field is part of the index if at least one rule in so many asks about it.
+/// A field is indexed if at least one rule in this many has a condition on it.
 const SHARE: usize = 16;
-/// Sets of more elements are not spread over an index.
+/// The largest number of elements of a set that the index uses; a larger set does not restrict the
+/// candidates.
 const MAX_SET: usize = 256;
-/// Memory of the bits of a chain for one family, words of 8 bytes for each rule. The bits of a chain in which each
-/// rule asks for another value grow with the square of its length. A field that wants more than its
-/// part has neighbouring segments put together.
+/// The largest memory of the bits of a chain for one family, words of 8 bytes for each rule.
+/// Without this bound the bits would grow with the square of the chain's length where each rule
+/// asks for another value. The builder merges neighbouring segments of a field that needs more than
+/// its share.
 const WORDS_PER_RULE: usize = 32;
 
-/// What an index is made of.
+/// A field that an index can cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Dimension {
     Protocol,
@@ -60,7 +62,7 @@ impl Dimension {
 /// The index of a chain for packets of one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Index {
-    /// Words of the summary of a row, and all words of a row.
+    /// Words of the summary of a row; `width` counts all words of a row.
     summary: usize,
     width: usize,
     rows: Vec<u64>,
@@ -74,13 +76,13 @@ pub(crate) struct Index {
 pub(crate) struct FieldIndex {
     pub dimension: Dimension,
     segments: Segments,
-    /// The row of each segment; one more, the first, for values below all.
+    /// The row of each segment, behind the row for values below all segments.
     segment_rows: Vec<u32>,
-    /// The row of packets that have no value.
+    /// The row for packets that do not have the field.
     absent: u32,
 }
 
-/// Where segments begin.
+/// The first values of the segments.
 #[derive(Clone, Debug)]
 enum Segments {
     Narrow(Vec<u32>),
@@ -102,24 +104,24 @@ impl FieldIndex {
     }
 }
 
-/// What a rule lets through of one field: sorted disjoint intervals.
+/// The values of one field that a rule lets through: sorted disjoint intervals.
 type Allowed = Vec<Interval>;
 
-/// What a rule asks before its first side effect.
+/// The conditions of a rule in front of its first side effect.
 #[derive(Default)]
 struct Constraint {
     family: Option<Family>,
-    /// It asks for both families: nothing matches.
+    /// The rule asks for both families, so no packet matches it.
     impossible: bool,
     fields: HashMap<Dimension, Allowed>,
 }
 
-/// The rules of a packet that are left, in order.
+/// The candidate rules for a packet, in order.
 pub(crate) struct Candidates<'p> {
     rows: [&'p [u64]; Dimension::ALL.len()],
     used: usize,
     summary: usize,
-    /// Place in the summary, what is left of its word, place in the row, what is left.
+    /// Word of the summary, the bits left of it, word of the row, the bits left of it.
     at: usize,
     summary_bits: u64,
     word: usize,
@@ -127,7 +129,7 @@ pub(crate) struct Candidates<'p> {
 }
 
 impl Index {
-    /// The rules that a packet may match; `value` tells its fields.
+    /// The rules that a packet may match; `value` reads the packet's fields.
     #[inline]
     pub fn candidates<'p>(
         &'p self,
@@ -156,7 +158,7 @@ impl Index {
         &self.rows[begin..begin + self.width]
     }
 
-    /// Memory of the bits, bytes.
+    /// Memory of the bits, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.rows.len() * size_of::<u64>()
     }
@@ -195,7 +197,7 @@ impl Iterator for Candidates<'_> {
     }
 }
 
-/// The indexes of a chain for IPv4 and IPv6, if it is worth them.
+/// The indexes of a chain for IPv4 and IPv6; `None` if the chain does not need one.
 pub(crate) fn build(
     ruleset: &ValidRuleset,
     rules: std::ops::Range<u32>,
@@ -217,7 +219,7 @@ struct Builder {
     summary: usize,
     width: usize,
     rows: Vec<u64>,
-    /// Rows by the hash of their rules, or by the next number that was free.
+    /// Rows by the hash of their rules; after a collision, by the next free number.
     known: HashMap<u64, u32>,
     alive: Vec<u64>,
 }
@@ -259,7 +261,7 @@ impl Builder {
         Index { summary, width, rows, alive, fields }
     }
 
-    /// `budget` is how many words its rows may have.
+    /// `budget` is the number of words that its rows may have.
     fn field(
         &mut self,
         dimension: Dimension,
@@ -267,7 +269,7 @@ impl Builder {
         budget: usize,
     ) -> FieldIndex {
         let mut others = self.alive.clone();
-        // Where a rule begins and ends to allow: both turn its bit over.
+        // The values at which a rule begins or ceases to allow: each flips the rule's bit.
         let mut turns: Vec<(u128, u32)> = Vec::new();
         for (at, constraint) in (0..).zip(constraints) {
             let Some(allowed) = constraint.fields.get(&dimension) else { continue };
@@ -300,7 +302,7 @@ impl Builder {
         let segments = if is_wide {
             Segments::Wide(starts)
         } else {
-            // What begins beyond 32 bits is beyond every value.
+            // A segment that begins beyond 32 bits is beyond every value of the field.
             let narrow = starts.iter().map_while(|start| u32::try_from(*start).ok());
             Segments::Narrow(narrow.collect())
         };
@@ -308,9 +310,9 @@ impl Builder {
         FieldIndex { dimension, segments, segment_rows, absent }
     }
 
-    /// Goes through the values in order, with the rules that allow the value at hand: where
-    /// segments begin, and their rows. Each is of so many segments `together`. `None` if all rows
-    /// would have more than `most` words.
+    /// Goes through the values in order, with the rules that allow the value at hand. Returns the
+    /// first values of the segments, and their rows. Merges `together` segments into one.
+    /// `None` if all rows would have more than `most` words.
     fn segments(
         &mut self,
         turns: &[(u128, u32)],
@@ -332,7 +334,7 @@ impl Builder {
                 starts.push(start);
                 rows.push(row);
             }
-            // A single row is always there.
+            // A single row is always allowed.
             if self.rows.len() > most && rows.len() > 1 {
                 return None;
             }
@@ -340,7 +342,7 @@ impl Builder {
         Some((starts, rows))
     }
 
-    /// The row of these rules; equal ones are kept once.
+    /// The row of these rules; equal rows are stored once.
     fn intern(&mut self, rules: &[u64]) -> u32 {
         let mut hash = self.known.hasher().hash_one(rules);
         while let Some(&row) = self.known.get(&hash) {
@@ -371,7 +373,7 @@ fn turn(bits: &mut [u64], at: u32) {
     bits[at as usize / 64] ^= 1 << (at % 64);
 }
 
-/// What the items of a rule ask of packets of a family before the first side effect.
+/// The conditions of a rule on packets of a family, in front of its first side effect.
 fn constraint(ruleset: &ValidRuleset, items: &[Item], family: Family) -> Constraint {
     let mut constraint = Constraint::default();
     for item in items {
@@ -385,7 +387,7 @@ fn constraint(ruleset: &ValidRuleset, items: &[Item], family: Family) -> Constra
             Item::Member { key, set, negated } => {
                 let set = &ruleset.sets[set.index()];
                 if !set.parts.is_empty() || is_dynamic(set) {
-                    // Looking it up may change something.
+                    // The lookup may change the set.
                     break;
                 }
                 for load in &key.loads {
@@ -418,7 +420,7 @@ fn constraint(ruleset: &ValidRuleset, items: &[Item], family: Family) -> Constra
     constraint
 }
 
-/// The elements of a set as intervals, unless they are many.
+/// The elements of a set as intervals; `None` if there are more than [`MAX_SET`].
 fn members(set: &Set) -> Option<Allowed> {
     if set.elements.len() > MAX_SET {
         return None;
@@ -442,7 +444,7 @@ fn outside(interval: Interval) -> Allowed {
 }
 
 impl Constraint {
-    /// What having a field at all asks of a packet.
+    /// The conditions on a packet that reading a field implies, such as its protocol.
     fn implied(&mut self, field: Field) {
         match field {
             Field::Source(family) | Field::Destination(family) => self.of_family(family),

@@ -1,4 +1,4 @@
-//! Sets and maps as structures to search.
+//! Search structures for sets and maps.
 
 use super::table::{Ranges, Table};
 use crate::elements::Element;
@@ -6,10 +6,10 @@ use crate::kind::{Interval, Kind};
 use crate::limits::MAX_TUPLES;
 use crate::model::{Part, Set};
 
-/// Words of the longest key.
+/// Words of the longest key, 64 bits each.
 pub(crate) const KEY_WORDS: usize = 8;
 
-/// A key as words of 64 bits, those of its parts packed by 32.
+/// A key as words of 64 bits, which hold the 32-bit words of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedKey {
     pub words: [u64; KEY_WORDS],
@@ -20,7 +20,7 @@ pub(crate) struct PackedKey {
 impl PackedKey {
     pub const EMPTY: Self = Self { words: [0; KEY_WORDS], halves: 0 };
 
-    /// Adds a value of so many words of 32 bits.
+    /// Adds a value that takes this many `words` of 32 bits.
     #[inline]
     pub fn push(&mut self, value: u128, words: usize) {
         for word in (0..words).rev() {
@@ -50,13 +50,13 @@ pub(crate) struct Lookup {
     pub shape: Shape,
     /// Words of 32 bits of each part of the key.
     pub words: Vec<u8>,
-    /// Nanoseconds after loading at which elements end; empty if none does.
+    /// Nanoseconds after loading at which each element ends; empty if no element ends.
     pub expires: Vec<u64>,
-    /// The first of the counters of the elements.
+    /// The counter of the first element; the others follow. `None` if the elements do not count.
     pub counters: Option<u32>,
 }
 
-/// How a set is searched.
+/// The search structure of a set.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     /// Single values.
@@ -65,18 +65,18 @@ pub(crate) enum Shape {
     Narrow(Ranges<u64>),
     /// Ranges of longer values.
     Wide(Ranges<u128>),
-    /// Concatenations with ranges: tables of keys of which so many upper bits count, one
-    /// for each combination of lengths (tuple space search: Srinivasan, Suri and Varghese,
-    /// "Packet classification using tuple space search", SIGCOMM 1999).
+    /// Concatenations with ranges: one table for each combination of prefix lengths, with the mask
+    /// of the bits that count (tuple space search: Srinivasan, Suri and Varghese, "Packet
+    /// classification using tuple space search", SIGCOMM 1999).
     Tuples(Vec<(PackedKey, Table)>),
-    /// It changes: its elements are in the state, as the set of this number.
+    /// A set that packets change: its number in the rule state.
     Dynamic(u32),
 }
 
-/// A set of concatenations whose ranges come to more prefixes than the limit.
+/// The ranges of a set of concatenations make more prefixes than the limit.
 pub(crate) struct TooManyTuples;
 
-/// True for a set that the state holds.
+/// True for a set that the rule state holds because packets change it or its elements.
 pub(crate) fn is_dynamic(set: &Set) -> bool {
     set.dynamic || set.parts.iter().any(|part| !matches!(part, Part::Counter))
 }
@@ -156,7 +156,7 @@ fn shape(set: &Set, seed: u64) -> Result<Shape, TooManyTuples> {
     tuples(set, seed).map(Shape::Tuples)
 }
 
-/// Sets may overlap where maps may not: overlapping ranges are cut.
+/// Cuts overlapping ranges. Sets may have such; import refuses them in maps.
 fn ranges(set: &Set, kind: Kind) -> Shape {
     let mut sorted: Vec<(Interval, u32)> =
         set.elements.iter().filter_map(|element| element.part(0)).zip(0..).collect();
@@ -183,7 +183,7 @@ fn ranges(set: &Set, kind: Kind) -> Shape {
     }
 }
 
-/// Cuts a range into prefixes: values and how many low bits do not count.
+/// Cuts a range into prefixes: each value with the number of low bits that do not count.
 fn prefixes(interval: Interval, bits: u32) -> Vec<(u128, u32)> {
     let mut cut = Vec::new();
     let mut low = interval.low;
@@ -244,7 +244,7 @@ fn tuples(set: &Set, seed: u64) -> Result<Vec<(PackedKey, Table)>, TooManyTuples
             break;
         }
     }
-    // What most elements are in is looked at first.
+    // The table with the most elements is searched first.
     spaces.sort_by_key(|(_, keys)| std::cmp::Reverse(keys.len()));
     let words = set.key.iter().map(|kind| kind.words()).sum::<usize>();
     let table = |(mask, keys): Space| {

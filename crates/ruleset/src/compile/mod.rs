@@ -1,4 +1,4 @@
-//! From a validated ruleset to instructions.
+//! Compiles a validated ruleset to instructions.
 
 mod at_once;
 mod index;
@@ -23,13 +23,13 @@ pub use self::per_packet::PerPacket;
 /// How a ruleset is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompileOptions {
-    /// Long chains get an index; without, every rule is asked in turn.
+    /// Builds an index for long chains; without it, the rules are evaluated one by one.
     pub index: bool,
     /// A secret for hash tables, drawn once per process.
     pub seed: u64,
 }
 
-/// Why a valid ruleset can not be compiled.
+/// The reasons why a valid ruleset can not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// The ranges of a set of concatenations come to too many prefixes.
@@ -46,13 +46,13 @@ pub enum CompileError {
     },
 }
 
-/// A ruleset that packets can be judged by. It does not change; what changes is in the
-/// [`RuleState`](crate::RuleState) of each worker.
+/// A ruleset that packets can be judged by. A program does not change: the
+/// [`RuleState`](crate::RuleState) of each worker holds everything that does.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) ruleset: ValidRuleset,
     pub(crate) chains: Vec<ChainCode>,
-    /// Where the instructions of each rule begin; one more for the end.
+    /// The first instruction of each rule, and one more entry for the end.
     pub(crate) begins: Vec<u32>,
     pub(crate) code: Vec<Instruction>,
     /// The first instruction of each rule that has to see every packet of a flow, `u32::MAX` for
@@ -64,7 +64,7 @@ pub struct Program {
     /// Counters of rules, then those of elements of sets that do not change.
     pub(crate) counters: Vec<Counter>,
     pub(crate) seed: u64,
-    /// By stage.
+    /// By stage: the states whose packets it accepts without evaluation.
     at_once: Vec<States>,
 }
 
@@ -72,25 +72,25 @@ pub struct Program {
 #[derive(Clone, Debug)]
 pub(crate) struct ChainCode {
     pub family: TableFamily,
-    /// First rule and the one behind the last.
+    /// Its first rule; `end` is one behind its last.
     pub begin: u32,
     pub end: u32,
-    /// A base chain accepts what no rule decides.
+    /// The policy of a base chain: true accepts packets that no rule decides, false drops them.
     pub accepts: bool,
     pub index: Option<Box<[Index; 2]>>,
 }
 
-/// A step of a rule. What is rare is read from the rule itself.
+/// A step of a rule. An instruction for a rare item points to the item in the rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Instruction {
-    /// The field has a value between the ends, which have 64 bits, or outside.
+    /// The field has a value between the ends, or (`negated`) one outside. The ends have 64 bits.
     Narrow {
         field: Field,
         low: u64,
         high: u64,
         negated: bool,
     },
-    /// The item with this number, a test or a statement that is rare.
+    /// The item with this number: a rare test or statement.
     Item {
         rule: RuleId,
         item: u16,
@@ -101,7 +101,7 @@ pub(crate) enum Instruction {
         set: SetId,
         negated: bool,
     },
-    /// What a verdict map says of one value.
+    /// The verdict that a map holds for one value.
     MapOne {
         field: Field,
         map: SetId,
@@ -119,7 +119,7 @@ impl Program {
     /// Compiles a ruleset.
     ///
     /// # Errors
-    /// [`CompileError`]; nothing of it is used then.
+    /// [`CompileError`] if the ranges of a set make too many prefixes.
     pub fn compile(ruleset: ValidRuleset, options: CompileOptions) -> Result<Self, CompileError> {
         let CompileOptions { index, seed } = options;
         let (mut begins, mut code) = (Vec::with_capacity(ruleset.rules.len() + 1), Vec::new());
@@ -177,30 +177,30 @@ impl Program {
         })
     }
 
-    /// What it was compiled from.
+    /// The ruleset that it was compiled from.
     pub fn ruleset(&self) -> &ValidRuleset {
         &self.ruleset
     }
 
-    /// True if no chain is asked in a stage: it need not be evaluated.
+    /// True if a stage has no base chain, so that it need not be evaluated.
     pub fn is_empty(&self, stage: Stage) -> bool {
         self.bases(stage).is_empty()
     }
 
-    /// True if a stage accepts every packet of a connection in this state, and does nothing
-    /// else with it: it need not be evaluated. So it is where nothing is asked, and behind
-    /// rules such as `ct state established accept` where they come first.
+    /// True if a stage accepts every packet in this state and does nothing else with it, so that it
+    /// need not be evaluated. This holds for a stage without base chains, and where the first rules
+    /// accept the state, such as `ct state established accept`.
     #[inline]
     pub fn accepts_at_once(&self, stage: Stage, state: CtState) -> bool {
         self.at_once[stage as usize].holds(state)
     }
 
-    /// The sets that rules change, of which each worker has its own.
+    /// The sets that rules change. Each worker has its own copy of them.
     pub fn dynamic_sets(&self) -> &[SetId] {
         &self.dynamic
     }
 
-    /// Memory of the indexes, bytes.
+    /// Memory of the indexes, in bytes.
     pub fn index_bytes(&self) -> usize {
         let indexes = self.chains.iter().filter_map(|chain| chain.index.as_deref()).flatten();
         indexes.map(Index::memory_bytes).sum()
@@ -242,7 +242,7 @@ fn narrow(interval: Interval) -> Option<(u64, u64)> {
     Some((u64::try_from(interval.low).ok()?, u64::try_from(interval.high).ok()?))
 }
 
-/// The field of a key of one, as it is.
+/// The field of a key of one part, if the key is its plain value.
 fn plain(key: &Key) -> Option<Field> {
     match key.loads.as_slice() {
         [load] if load.is_plain() => Some(load.field),

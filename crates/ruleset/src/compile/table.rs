@@ -6,14 +6,14 @@ pub(crate) struct Table {
     /// Words of a key.
     stride: usize,
     keys: Vec<u64>,
-    /// Tag and number + 1 of what lies here; 0 for nothing.
+    /// Tag and number + 1 of the key in each slot; 0 for a free slot.
     slots: Vec<(u32, u32)>,
-    /// What each key stands for.
+    /// The value of each key.
     values: Vec<u32>,
     seed: u64,
 }
 
-/// Mixes a key with a secret: what an attacker looks up is not what was filed.
+/// Mixes a key with a secret, so that a sender can not choose keys that collide.
 #[inline]
 fn hash(key: &[u64], seed: u64) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -24,10 +24,9 @@ fn hash(key: &[u64], seed: u64) -> u64 {
 }
 
 impl Table {
-    /// A table for so many keys.
+    /// An empty table for `count` keys.
     pub fn new(stride: usize, count: usize, seed: u64) -> Self {
         let slots = vec![(0, 0); (2 * count).next_power_of_two().max(4)];
-        // Odd, so that no product is lost whatever the seed is.
         Self {
             stride,
             keys: Vec::with_capacity(stride * count),
@@ -37,8 +36,8 @@ impl Table {
         }
     }
 
-    /// Files a value under a key unless one is there; false then. Of no more keys than
-    /// the table is for.
+    /// Files a value under a key; false if the key is there already. The caller adds no more keys
+    /// than the table was made for.
     pub fn insert(&mut self, key: &[u64], value: u32) -> bool {
         let hash = hash(key, self.seed);
         let mask = self.slots.len() - 1;
@@ -86,15 +85,15 @@ pub(crate) struct Ranges<T> {
     starts: Vec<T>,
     ends: Vec<T>,
     values: Vec<u32>,
-    /// For ranges of 32 bits, where those begin whose start has these upper 16 bits.
+    /// For ranges of 32 bits: the first range whose start has these upper 16 bits.
     directory: Vec<u32>,
 }
 
-/// Fewer ranges than this are searched without a directory.
+/// Least number of ranges for which a directory is built.
 const DIRECTORY_FROM: usize = 512;
 
 impl<T: Copy + Ord + Into<u128>> Ranges<T> {
-    /// Of ranges that are sorted and disjoint, with what they stand for.
+    /// Takes ranges that are sorted and disjoint, each with its value.
     pub fn new(ranges: impl Iterator<Item = (T, T, u32)>, bits: u32) -> Self {
         let mut made = Self {
             starts: Vec::new(),
@@ -124,7 +123,8 @@ impl<T: Copy + Ord + Into<u128>> Ranges<T> {
             _ => (0, self.starts.len()),
         };
         let at = from + self.starts[from..to].partition_point(|&start| start <= key);
-        // The range that begins last at or before the key, be it in an earlier part.
+        // The last range that begins at or before the key; it may begin before this part of the
+        // directory.
         let at = at.checked_sub(1)?;
         (key <= self.ends[at]).then(|| self.values[at])
     }

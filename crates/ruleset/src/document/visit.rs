@@ -1,4 +1,4 @@
-//! Walks over a text that keep nothing of it.
+//! Visitors that walk over a text without keeping it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The name by which the parser knows a value that is to stay a text. Nothing else has it.
+/// The name of a field by which the parser marks a raw value. No document may use it.
 const RAW: &str = "$serde_json::private::RawValue";
 
-/// Something that can be parsed as a value.
+/// A text that parses as a value; the value is not kept.
 pub(crate) struct Checked;
 
 impl<'t> Deserialize<'t> for Checked {
@@ -65,7 +65,7 @@ impl<'t> Visitor<'t> for Checked {
     }
 }
 
-/// Calls for each element of a list with its number; false if the text is none.
+/// Calls `call` for each element of a list, with its number; false if the text is not a list.
 pub(crate) fn each_of<'t, V: Deserialize<'t>>(text: &'t [u8], call: impl FnMut(usize, V)) -> bool {
     let list = List { call, value: PhantomData };
     serde_json::Deserializer::from_slice(text).deserialize_seq(list).is_ok()
@@ -93,7 +93,7 @@ impl<'t, V: Deserialize<'t>, F: FnMut(usize, V)> Visitor<'t> for List<V, F> {
     }
 }
 
-/// Calls for each field of an object with its name and text; false if the text is none.
+/// Calls `call` for each field of an object, with name and text; false if it is not an object.
 pub(crate) fn each_field<'t>(text: &'t [u8], call: impl FnMut(String, &'t [u8])) -> bool {
     serde_json::Deserializer::from_slice(text).deserialize_map(Fields(call)).is_ok()
 }

@@ -1,8 +1,8 @@
 //! Sets that packets change.
 //!
-//! Each worker has its own. What one adds or takes away is told to the others as an
-//! [`ElementUpdate`], which its engine carries through the rings it has; so nothing is
-//! shared, and the others know a moment later. All memory is there from the start.
+//! Each worker has its own copy. A worker tells the others what it adds or deletes with an
+//! [`ElementUpdate`], which its engine carries through its rings. So workers share nothing, and the
+//! others know of a change a moment later. All memory is allocated at the start.
 
 use std::hash::Hasher;
 
@@ -19,13 +19,13 @@ use crate::model::{Data, Part, Set, SetId};
 pub struct ElementUpdate {
     pub(super) set: SetId,
     pub(super) key: PackedKey,
-    /// When it ends; zero: it is taken away.
+    /// The time at which the element ends; zero if it was deleted.
     pub(super) deadline: Timestamp,
 }
 
 impl ElementUpdate {
-    /// The element as a list shows it, with the time that it has left; `None` if it is
-    /// taken away or its time is over.
+    /// The element as a listing shows it, with its remaining time; `None` if it was deleted or has
+    /// expired.
     pub fn listed(&self, program: &Program, now: Timestamp) -> Option<LiveElement> {
         let Self { set, key, deadline } = *self;
         if deadline <= now {
@@ -43,7 +43,7 @@ impl ElementUpdate {
     }
 }
 
-/// Elements that are looked at for one whose time is over when there is no room.
+/// Elements that a full set examines for an expired one.
 const SEARCHED: u32 = 16;
 
 /// A set of one worker.
@@ -51,21 +51,21 @@ const SEARCHED: u32 = 16;
 pub(super) struct DynamicSet {
     /// Words of a key.
     stride: usize,
-    /// Number + 1 of the entry, 0 for none.
+    /// Number + 1 of the entry in each slot; 0 for a free slot.
     slots: Vec<u32>,
     keys: Vec<u64>,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// What the elements hold, in a row for each.
+    /// The state of the elements' statements, a row for each element.
     parts: Vec<PartState>,
     kinds: Vec<(Part, Costs)>,
     room: u32,
-    /// Where the next search for what is over begins.
+    /// The element at which the next search for an expired one begins.
     hand: u32,
     secret: (u64, u64),
-    /// How long an element stays that says nothing else.
+    /// Time that an element stays unless it says otherwise, in nanoseconds.
     pub timeout_nanos: Option<u64>,
-    /// Additions that found no room.
+    /// Additions that were refused because the set was full.
     pub refused: u64,
 }
 
@@ -81,7 +81,7 @@ struct PartState {
     bytes: u64,
 }
 
-/// What became of an addition.
+/// The result of an addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
     New(u32),
@@ -143,7 +143,7 @@ impl DynamicSet {
         hasher.finish() as usize
     }
 
-    /// The slot of a key, and its entry if it is there.
+    /// The slot of a key, and the number of its entry if there is one.
     fn slot(&self, key: &[u64]) -> (usize, Option<u32>) {
         let mask = self.slots.len() - 1;
         let mut at = self.hash(key) & mask;
@@ -161,13 +161,13 @@ impl DynamicSet {
         &self.keys[begin..begin + self.stride]
     }
 
-    /// The element of a key, unless its time is over.
+    /// The element of a key, unless it has expired.
     pub fn find(&self, key: &PackedKey, now: Timestamp) -> Option<u32> {
         let (_, number) = self.slot(key.slice());
         number.filter(|number| self.entries[*number as usize].deadline > now)
     }
 
-    /// Adds an element; one that is there stays as it is.
+    /// Adds an element. An element that is there already and has not expired stays as it is.
     pub fn add(&mut self, key: &PackedKey, deadline: Timestamp, now: Timestamp) -> Added {
         let words = key.slice();
         let (mut at, found) = self.slot(words);
@@ -176,7 +176,7 @@ impl DynamicSet {
             if entry.deadline > now {
                 return Added::Known(number);
             }
-            // Its time was over: it begins anew.
+            // The element had expired: it begins anew.
             entry.deadline = deadline;
             self.reset(number);
             return Added::New(number);
@@ -191,7 +191,7 @@ impl DynamicSet {
             }
             None => match self.reclaim(now) {
                 Some(number) => {
-                    // The slots have moved.
+                    // Freeing an entry moves others to new slots.
                     (at, _) = self.slot(words);
                     number
                 }
@@ -209,7 +209,7 @@ impl DynamicSet {
         Added::New(number)
     }
 
-    /// Frees the entry of some element whose time is over.
+    /// Frees the entry of an expired element, if the search finds one.
     fn reclaim(&mut self, now: Timestamp) -> Option<u32> {
         for _ in 0..SEARCHED {
             let number = self.hand;
@@ -223,7 +223,7 @@ impl DynamicSet {
         None
     }
 
-    /// Takes an entry out of the slots; those behind it close up.
+    /// Takes an entry out of the slots and moves those behind it up.
     fn unfile(&mut self, number: u32) {
         let mask = self.slots.len() - 1;
         let (mut hole, _) = self.slot(self.key(number));
@@ -232,7 +232,7 @@ impl DynamicSet {
             at = (at + 1) & mask;
             let Some(other) = self.slots[at].checked_sub(1) else { break };
             let home = self.hash(self.key(other)) & mask;
-            // Whoever has its home at or before the hole may move into it.
+            // An entry whose home is at or before the hole may move into it.
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
                 self.slots[hole] = other + 1;
                 hole = at;
@@ -251,7 +251,7 @@ impl DynamicSet {
         found.is_some()
     }
 
-    /// Puts off the end of an element; true if that is much later than before.
+    /// Puts off the end of an element; true if it gains more than an eighth of its time.
     pub fn refresh(&mut self, number: u32, deadline: Timestamp, now: Timestamp) -> bool {
         let entry = &mut self.entries[number as usize];
         let gained = deadline.since(entry.deadline);
@@ -292,7 +292,7 @@ impl DynamicSet {
         true
     }
 
-    /// What [`count`](DynamicSet::count) would say; `None` stands for an element that is new.
+    /// The result that [`count`](DynamicSet::count) would give; `None` stands for a new element.
     pub fn would_go_on(&self, number: Option<u32>, bytes: u64, now: Timestamp) -> bool {
         let begin = number.map(|number| number as usize * self.kinds.len());
         self.kinds.iter().enumerate().all(|(at, (part, costs))| {
@@ -308,7 +308,7 @@ impl DynamicSet {
         })
     }
 
-    /// Divides what the elements allow among so many workers.
+    /// Divides the rates of the elements among `workers`.
     pub fn set_workers(&mut self, workers: u64) {
         for (part, costs) in &mut self.kinds {
             if let Part::Limit(rate) = part {
@@ -317,12 +317,12 @@ impl DynamicSet {
         }
     }
 
-    /// Places of elements, with or without one.
+    /// The number of places for elements, used and free.
     pub fn places(&self) -> usize {
         self.entries.len()
     }
 
-    /// The element in a place, with its end, if its time is not over.
+    /// The element in a place, with its end, unless it has expired.
     pub fn element(&self, place: usize, now: Timestamp) -> Option<(PackedKey, Timestamp)> {
         let entry = self.entries.get(place).filter(|entry| entry.live && entry.deadline > now)?;
         let mut key = PackedKey { halves: 2 * self.stride, ..PackedKey::EMPTY };
@@ -330,7 +330,7 @@ impl DynamicSet {
         Some((key, entry.deadline))
     }
 
-    /// Elements whose time is not over.
+    /// The number of elements that have not expired.
     pub fn len(&self, now: Timestamp) -> usize {
         self.entries.iter().filter(|entry| entry.live && entry.deadline > now).count()
     }

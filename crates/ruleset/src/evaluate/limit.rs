@@ -1,10 +1,10 @@
 //! Rates and quotas, exact over all workers.
 //!
-//! A rate is kept as the time up to which it is used up: what passes moves it on by its
-//! cost, and passes only while it is not in the future. That is a token bucket in one
-//! number, so all workers can share it without a lock. A packet over the limit only reads
-//! it; it is written at most as often as the rate allows, and where that is more than once
-//! in 100 µs a worker takes credit for several packets at a time.
+//! A rate is kept as the time up to which it is used up. A packet passes only while that time is
+//! not in the future, and moves it on by its cost. This is a token bucket in one number, so all
+//! workers can share it without a lock. A packet over the limit only reads the number. A packet
+//! within the limit writes it, so writes are at most as frequent as the rate allows. Where that is
+//! more than once in 100 µs, a worker takes credit for several packets at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,28 +13,28 @@ use flow::{Lease, LeasePool, Timestamp};
 
 use crate::model::{Quota, Rate};
 
-/// How long credit lasts that a worker takes at a time, as a part of a second.
+/// A worker takes credit for at most one second divided by this number.
 const CREDIT_PER_SECOND: u64 = 10_000;
-/// Most bytes of a quota that a worker holds unused.
+/// The largest number of bytes of a quota that a worker holds unused.
 const QUOTA_QUANTUM: u64 = 64 << 10;
 
-/// Costs of a rate, nanoseconds.
+/// Costs of a rate, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Costs {
-    /// Of a packet; `None` for a rate of bytes.
+    /// The cost of a packet; `None` for a rate of bytes.
     packet: Option<u64>,
-    /// Of as many bytes as pass in a period.
+    /// The period, in which `amount` bytes pass.
     period: u64,
     amount: u64,
-    /// Of what may pass at once.
+    /// The cost of the largest burst.
     pub most: u64,
 }
 
 impl Costs {
-    /// Nothing costs anything.
+    /// Costs of a rate that lets everything pass.
     pub const NONE: Self = Self { packet: Some(0), period: 0, amount: 1, most: 0 };
 
-    /// As the kernel computes them, so that both allow the same packets.
+    /// Computes the costs as the kernel does, so that both allow the same packets.
     pub fn of(rate: &Rate) -> Self {
         let period = u64::try_from(rate.period.as_nanos()).unwrap_or(u64::MAX);
         let amount = rate.amount.max(1);
@@ -48,7 +48,7 @@ impl Costs {
         Self { packet: Some(packet), period, amount, most }
     }
 
-    /// A share of it: a worker sees only its part of what one element is about.
+    /// The costs of one worker's share: a worker sees only a part of the packets for an element.
     pub fn shared(self, workers: u64) -> Self {
         let packet = self.packet.map(|packet| packet.saturating_mul(workers));
         let most = self.most.max(packet.unwrap_or(0));
@@ -64,7 +64,7 @@ impl Costs {
     }
 }
 
-/// Times are shifted, so that credit from before the start is not negative.
+/// Offset of all times, nanoseconds, so that credit from before the start is not negative.
 const SHIFT: u64 = 1 << 62;
 
 /// A rate that all workers share.
@@ -73,7 +73,7 @@ pub(super) struct SharedRate {
     costs: Costs,
     over: bool,
     used_until: AtomicU64,
-    /// Packets of credit that are taken at a time.
+    /// Packets of credit that a worker takes at a time.
     quantum: u64,
 }
 
@@ -91,7 +91,7 @@ impl SharedRate {
 #[derive(Debug)]
 pub(super) struct RateLease {
     shared: Arc<SharedRate>,
-    /// Packets that may pass without asking.
+    /// Packets that may pass before the worker takes more.
     credit: u64,
 }
 
@@ -106,7 +106,7 @@ impl RateLease {
         self.passes(bytes, now) != self.shared.over
     }
 
-    /// The same, and nothing is used.
+    /// As [`matches`](Self::matches), but uses nothing of the rate.
     pub fn would_match(&self, bytes: u64, now: Timestamp) -> bool {
         let SharedRate { costs, used_until, over, .. } = &*self.shared;
         let mut used_until = used_until.load(Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl RateLease {
     }
 }
 
-/// Moves the time on by a cost, if it is then not in the future.
+/// Moves the time on by a cost, unless it would then be in the future.
 fn take(used_until: &AtomicU64, cost: u64, most: u64, now: Timestamp) -> bool {
     let now = SHIFT + now.as_nanos();
     let mut before = used_until.load(Ordering::Relaxed);
@@ -147,7 +147,7 @@ fn take(used_until: &AtomicU64, cost: u64, most: u64, now: Timestamp) -> bool {
     }
 }
 
-/// The same for one element of a set, which only one worker has.
+/// As [`take`], for an element of a set, which belongs to one worker.
 pub(super) fn take_alone(used_until: &mut u64, cost: u64, most: u64, now: Timestamp) -> bool {
     let now = SHIFT + now.as_nanos();
     let used = (*used_until).max(now - most.min(SHIFT)).saturating_add(cost);
@@ -180,22 +180,22 @@ impl QuotaLease {
 
     /// True if the rule goes on.
     pub fn matches(&mut self, bytes: u64) -> bool {
-        // Used up stays used up, also for packets that are shorter.
+        // A quota that is used up stays so, also for packets that would still fit.
         self.used_up = self.used_up || !self.lease.spend(bytes);
         self.used_up == self.over
     }
 
-    /// Whether the rule would go on for a packet that uses nothing.
+    /// True if the rule would go on for a packet that uses nothing.
     pub fn would_match(&self) -> bool {
         self.used_up == self.over
     }
 
-    /// It may be used again as far as its pool goes.
+    /// Makes the quota usable again, as far as its pool goes.
     pub fn reset(&mut self) {
         self.used_up = false;
     }
 
-    /// Bytes that this worker has counted against it.
+    /// Bytes of the quota that this worker has used.
     pub fn used(&self) -> u64 {
         self.lease.used()
     }

@@ -1,4 +1,4 @@
-//! Reading what rules ask for.
+//! Reads the values that rules ask for.
 
 use flow::ZonePair;
 use wire::{Family, Network, Transport, protocol};
@@ -52,7 +52,7 @@ fn address(network: &Network, family: Family, address: &[u8; 16]) -> Option<u128
     })
 }
 
-/// Where the transport header begins, if it is there and of the right protocol.
+/// The offset of the transport header, if it is there and of the right protocol.
 #[inline]
 fn transport(view: &PacketView<'_>, guard: Guard) -> Option<usize> {
     let network = view.network;
@@ -91,8 +91,8 @@ fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>)
     let (first, inside) = (begin + usize::from(offset / 8), u32::from(offset % 8));
     let end = first + (inside as usize + usize::from(bits)).div_ceil(8);
     let bytes = packet(view).get(first..end)?;
-    // Up to 17 bytes where 128 bits do not begin at a byte: the first is cut before it
-    // would be lost.
+    // 128 bits that do not begin at a byte take up to 17 bytes. The first byte is masked here,
+    // before a shift would lose its bits.
     let whole = bytes.iter().enumerate().fold(0, |value: u128, (at, byte)| {
         let byte = if at == 0 { byte & (0xff >> inside) } else { *byte };
         match (at == bytes.len() - 1, end) {
@@ -106,7 +106,7 @@ fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>)
     Some(whole)
 }
 
-/// What the option of a TCP header says (RFC 9293 section 3.2).
+/// The maximum segment size that a TCP header announces, in bytes (RFC 9293 section 3.2).
 fn segment_size(view: &PacketView<'_>) -> Option<u128> {
     const END: u8 = 0;
     const NOTHING: u8 = 1;

@@ -1,7 +1,7 @@
-//! Judging packets.
+//! Evaluates rules for packets.
 //!
-//! [`evaluate`] is a function of the program, the packet and the time, and of the state of
-//! its worker. It allocates nothing, and ends: chains lead at most
+//! [`evaluate`] is a function of the program, the packet, the time and the state of its worker. It
+//! allocates nothing, and it ends: chains lead at most
 //! [`MAX_JUMP_DEPTH`](crate::limits::MAX_JUMP_DEPTH) deep into one another and never back.
 
 mod dynamic;
@@ -22,7 +22,7 @@ pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};
 use crate::compile::Program;
 use crate::stage::Stage;
 
-/// What the rules of a stage decide of a packet.
+/// Evaluates the rules of a stage for a packet.
 #[inline]
 pub fn evaluate(
     program: &Program,
@@ -31,15 +31,16 @@ pub fn evaluate(
     state: &mut RuleState,
     now: Timestamp,
 ) -> Outcome {
-    // Filled in where it is returned to: it is large, and asked for often.
+    // The run fills the outcome in place, because it is large and this is called often.
     let mut outcome = Outcome::NOTHING;
     let mut nobody = run::Silent;
     run::Run::new(program, view, state, now, &mut outcome, &mut nobody).stage(stage);
     outcome
 }
 
-/// The same, but leaves rates, quotas and sets as they are: a rate or a quota says whether the
-/// packet would be within it, and a rule that changes a set goes on as if it had. Counters count.
+/// As [`evaluate`], but leaves rates, quotas and sets as they are. A rate or a quota says whether
+/// the packet would be within it, and a rule that changes a set goes on as if it had. Counters
+/// count.
 pub fn consult(
     program: &Program,
     stage: Stage,
@@ -53,7 +54,7 @@ pub fn consult(
     outcome
 }
 
-/// The same as [`evaluate`], and tells every rule that matched and every chain whose policy decided, in
+/// As [`evaluate`]. Also reports every rule that matched and every chain whose policy decided, in
 /// order.
 pub fn explain(
     program: &Program,

@@ -1,4 +1,4 @@
-//! What rules decided of a packet.
+//! The result of the rules for a packet.
 
 use flow::ZonePair;
 
@@ -7,34 +7,34 @@ use crate::model::{
     ChainId, HelperId, LogId, NatFlags, NatKind, Reject, RuleId, SynProxyId, TimeoutId,
 };
 
-/// What becomes of a packet in a stage, and what else is to be done.
+/// The decision of a stage about a packet, and the changes that its rules ask for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// The verdict.
     pub decision: Decision,
-    /// Who decided; `None` if no base chain was asked.
+    /// The rule or policy that decided; `None` if the stage has no base chain.
     pub decided_by: Option<Decider>,
-    /// The packet's mark is to be this.
+    /// The new mark of the packet.
     pub mark: Option<u32>,
-    /// Its traffic control handle is to be this.
+    /// The new traffic control handle of the packet.
     pub priority: Option<u32>,
-    /// The mark of its connection is to be this.
+    /// The new mark of the connection.
     pub ct_mark: Option<u32>,
-    /// It is tracked in these zones (only in the stage before tracking).
+    /// The zones in which the packet is tracked (only in the stage before tracking).
     pub zone: Option<ZonePair>,
-    /// These bits are added to the labels of its connection.
+    /// Bits to add to the labels of the connection.
     pub label: u128,
-    /// It is not tracked.
+    /// True if the packet is not to be tracked.
     pub notrack: bool,
-    /// Its connection gets this helper.
+    /// The helper for the connection.
     pub helper: Option<HelperId>,
-    /// Its connection gets these timeouts.
+    /// The timeout policy for the connection.
     pub timeout: Option<TimeoutId>,
-    /// Its connection is translated so.
+    /// The translation of the connection.
     pub nat: Option<NatRequest>,
-    /// The maximum segment size that it announces is lowered.
+    /// The new, lower maximum segment size of a TCP header that announces one.
     pub segment_size: Option<SegmentSize>,
-    /// What is to be logged of it.
+    /// The log lines that rules ask for.
     pub logs: Logs,
     /// A rule was asked that has to see every packet of a flow: the next one may have another
     /// outcome.
@@ -44,17 +44,17 @@ pub struct Outcome {
 /// A verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// Goes on.
+    /// The packet goes on.
     Accept,
-    /// Ends here.
+    /// The packet is dropped.
     Drop,
-    /// Ends here, and its sender is told.
+    /// The packet is dropped, and its sender gets an answer.
     Reject(Reject),
-    /// Is taken by the SYN proxy.
+    /// The SYN proxy takes the packet.
     SynProxy(SynProxyId),
 }
 
-/// Who decided.
+/// The part of a ruleset that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decider {
     /// A rule.
@@ -66,26 +66,26 @@ pub enum Decider {
 /// A translation that a rule asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatRequest {
-    /// Which.
+    /// Its kind.
     pub kind: NatKind,
     /// The addresses to choose from; `None`: the packet's own, or that of the interface.
     /// IPv4 addresses are numbers of 32 bits.
     pub address: Option<Interval>,
     /// The ports to choose from; `None`: the packet's own if it is free.
     pub ports: Option<(u16, u16)>,
-    /// The bits of the packet's address that are no part of the interval's common prefix
-    /// stay as they are.
+    /// True if the interval's common prefix replaces only that part of the packet's address, and
+    /// the other bits stay.
     pub netmap: bool,
-    /// How to choose.
+    /// The way to choose an address and a port.
     pub flags: NatFlags,
 }
 
 /// A lower maximum segment size. It is never raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentSize {
-    /// This, bytes.
+    /// At most this, in bytes.
     AtMost(u16),
-    /// What the path takes.
+    /// The largest segment that fits the path MTU.
     PathMtu,
 }
 
@@ -97,7 +97,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Lines of one packet that are kept.
+    /// Log lines that are kept of one packet.
     pub const MOST: usize = 4;
 
     pub(crate) fn push(&mut self, log: LogId, rule: RuleId) {
@@ -107,12 +107,12 @@ impl Logs {
         self.asked = self.asked.saturating_add(1);
     }
 
-    /// The lines that are kept, with the rules that asked.
+    /// The lines that are kept, each with the rule that asked for it.
     pub fn lines(&self) -> impl Iterator<Item = (LogId, RuleId)> {
         self.lines.iter().copied().take(usize::from(self.asked))
     }
 
-    /// How many were asked for.
+    /// The number of lines that rules asked for.
     pub fn asked(&self) -> u16 {
         self.asked
     }

@@ -1,4 +1,4 @@
-//! One packet through the chains of a stage.
+//! The way of one packet through the chains of a stage.
 
 use flow::{Timestamp, Zone, ZonePair};
 use wire::{Family, Network, TcpFlags, Transport, protocol};
@@ -19,21 +19,21 @@ use crate::stage::Stage;
 /// Something that happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// All of a rule matched.
+    /// Every condition of a rule matched.
     Rule(RuleId),
     /// The policy of a base chain decided.
     Policy(ChainId),
 }
 
-/// Who is told what happens.
+/// A listener to the steps of an evaluation.
 pub(super) trait Trace {
-    /// What the packet uses of rates, quotas and sets is used.
+    /// True if the packet uses up rates and quotas and changes sets.
     const USES: bool = true;
 
     fn tell(&mut self, step: Step);
 }
 
-/// Nobody.
+/// A listener that ignores all steps.
 pub(super) struct Silent;
 
 impl Trace for Silent {
@@ -41,7 +41,7 @@ impl Trace for Silent {
     fn tell(&mut self, _step: Step) {}
 }
 
-/// Nobody, and the packet uses nothing.
+/// A listener that ignores all steps, for a packet that uses nothing up.
 pub(super) struct Asking;
 
 impl Trace for Asking {
@@ -51,7 +51,7 @@ impl Trace for Asking {
     fn tell(&mut self, _step: Step) {}
 }
 
-/// Somebody.
+/// A listener that passes each step on.
 pub(super) struct Telling<'a>(pub &'a mut dyn FnMut(Step));
 
 impl Trace for Telling<'_> {
@@ -60,7 +60,7 @@ impl Trace for Telling<'_> {
     }
 }
 
-/// How a rule ended.
+/// The end of a rule.
 enum Ended {
     /// It did not match, or decides nothing.
     GoesOn,
@@ -68,9 +68,9 @@ enum Ended {
     Decision(Decision),
 }
 
-/// How a chain ended.
+/// The end of a chain.
 enum Left {
-    /// Back to who jumped here.
+    /// The packet goes back to the chain that jumped here.
     Returned,
     Accepted(RuleId),
     Decided(Decision, RuleId),
@@ -82,7 +82,7 @@ pub(super) struct Run<'a, 'v, T> {
     state: &'a mut RuleState,
     now: Timestamp,
     outcome: &'a mut Outcome,
-    /// Length of the packet, bytes.
+    /// Length of the packet, in bytes.
     bytes: u64,
     stage: Stage,
     trace: &'a mut T,
@@ -102,7 +102,8 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         Self { program, view, state, now, outcome, bytes, stage: Stage::Untracked, trace }
     }
 
-    /// Base chains in turn: accepted is accepted by this chain only, the rest is final.
+    /// Evaluates the base chains in order. A packet that one chain accepts goes on to the next;
+    /// every other decision is final.
     pub fn stage(&mut self, stage: Stage) {
         self.stage = stage;
         for &base in self.program.bases(stage) {
@@ -113,7 +114,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             match self.chain(base) {
                 Left::Accepted(rule) => {
                     self.outcome.decided_by = Some(Decider::Rule(rule));
-                    // The first translation is the one that counts.
+                    // Only the first translation counts.
                     if self.outcome.nat.is_some() {
                         break;
                     }
@@ -135,7 +136,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         }
     }
 
-    /// A chain and what it jumps to; not deeper than validation allows.
+    /// Evaluates a chain and the chains that it jumps to. Validation bounds the depth.
     fn chain(&mut self, mut id: ChainId) -> Left {
         let program = self.program;
         'chain: loop {
@@ -169,7 +170,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         }
     }
 
-    /// What the index asks of a packet.
+    /// The packet's value of a field of the index.
     #[inline]
     fn dimension(&self, dimension: Dimension) -> Option<u128> {
         let network = self.view.network;
@@ -272,7 +273,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.value(load.field).map(|value| (value & load.and) ^ load.xor)
     }
 
-    /// What is rare; an error is how the rule ends.
+    /// Evaluates a rare item. An error says how the rule ends.
     fn item(&mut self, item: &Item) -> Result<bool, Ended> {
         Ok(match item {
             Item::Within { load, interval, negated } => {
@@ -300,14 +301,14 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 let Network { protocol, family, .. } = self.view.network;
                 let fits =
                     known.protocol == *protocol && known.family.is_none_or(|of| of == *family);
-                // Of those that fit the first stays.
+                // The first helper that fits stays.
                 if fits {
                     self.outcome.helper.get_or_insert(*helper);
                 }
                 true
             }
             Item::Timeout(timeout) => {
-                // Of those of its protocol the last stays.
+                // The last timeout policy for the packet's protocol stays.
                 let policy = &self.program.ruleset.timeouts[timeout.index()];
                 if policy.protocol == self.view.network.protocol {
                     self.outcome.timeout = Some(*timeout);
@@ -341,7 +342,8 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         })
     }
 
-    /// ICMP is for its own family. A reset ends packets of other protocols too, unanswered.
+    /// ICMP errors are for packets of their own family. A reset also ends packets of other
+    /// protocols, without an answer.
     fn fits(&self, reject: Reject) -> bool {
         let network = self.view.network;
         match reject {
@@ -364,7 +366,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.counted(lookup, found)
     }
 
-    /// The element of a key: none if the packet has no such key.
+    /// The element of a key. The outer `None` says that the packet has no such key.
     fn find(&mut self, key: &Key, set: SetId) -> Option<Option<u32>> {
         if let [load] = key.loads.as_slice() {
             let value = self.load(load)?;
@@ -396,7 +398,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         goes_on.then_some(found)
     }
 
-    /// Counts for an element, unless its time is over.
+    /// Counts for an element; `None` if it has expired.
     #[inline]
     fn counted(&mut self, lookup: &Lookup, found: u32) -> Option<u32> {
         if let Some(expires) = lookup.expires.get(found as usize)
@@ -414,13 +416,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.program.ruleset.sets[map.index()].elements.get(found? as usize)?.verdict()
     }
 
-    /// What a map holds for the packet's key.
+    /// The value that a map holds for the packet's key.
     fn mapped(&mut self, key: &Key, map: SetId) -> Option<Element<'a>> {
         let found = self.find(key, map).flatten()?;
         self.program.ruleset.sets[map.index()].elements.get(found as usize)
     }
 
-    /// True in front of tracking.
+    /// True in the stage before tracking.
     fn is_untracked(&self) -> bool {
         self.stage == Stage::Untracked
     }
@@ -441,12 +443,12 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         match target {
             Target::Mark => self.outcome.mark = Some(value as u32),
             Target::Priority => self.outcome.priority = Some(value as u32),
-            // What has a zone by now is as good as tracked to the kernel, and what was not to be
-            // tracked is.
+            // In the kernel a zone attaches a connection template to the packet. So a second zone
+            // changes nothing, and a zone undoes an earlier `notrack`.
             Target::CtZone(_) if self.outcome.zone.is_some() || !self.is_untracked() => {}
             Target::CtZone(way) => {
                 let zone = Zone(value as u16);
-                // The other direction is where it is without rules, as in the kernel.
+                // The other direction stays in the default zone, as in the kernel.
                 self.outcome.zone = Some(match way {
                     None => ZonePair::both(zone),
                     Some(false) => ZonePair { original: zone, ..ZonePair::default() },
@@ -455,7 +457,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 self.outcome.notrack = false;
             }
             Target::SegmentSize => {
-                // Only what announces a size is changed; other TCP packets go on as they are.
+                // Only a packet that announces a size changes; other TCP packets go on as they are.
                 if self.value(Field::SegmentSize).is_some() {
                     let most = match self.outcome.segment_size {
                         Some(SegmentSize::AtMost(most)) => most.min(value as u16),
@@ -485,7 +487,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         }
     }
 
-    /// What a translation asks for; none if the packet is not what it is for.
+    /// The translation that a statement asks for; `None` if it does not apply to the packet.
     fn translation(&mut self, id: NatId) -> Option<NatRequest> {
         let program = self.program;
         let nat = &program.ruleset.nats[id.index()];
@@ -513,7 +515,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     }
 }
 
-/// The rules of a chain that are asked, as offsets from its first.
+/// The rules of a chain to evaluate, as offsets from its first.
 enum Rules<'p> {
     All(std::ops::Range<u32>),
     Indexed(Candidates<'p>),

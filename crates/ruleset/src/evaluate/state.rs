@@ -1,11 +1,11 @@
-//! What changes while packets are judged, one for each worker.
+//! The state that changes while packets are judged; each worker has its own.
 //!
-//! | what | how it is divided |
+//! | part | division among workers |
 //! | --- | --- |
 //! | counters | each worker counts; readers add up |
-//! | rates | one number for all, read by who is over, written by who passes |
+//! | rates | one number for all: packets over the limit read it, packets within it write it |
 //! | quotas | a pool, of which each worker leases up to 64 KiB |
-//! | sets that rules fill | a copy for each worker; changes are told to the others |
+//! | sets that rules fill | a copy for each worker, which tells the others its changes |
 //! | rates in elements | each worker allows its share, rounded up to one packet |
 
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::compile::{PackedKey, Program};
 use crate::elements::Elements;
 use crate::model::{CounterId, Set, SetId, Update, UpdateOp};
 
-/// Changes of sets that wait for the other workers at most.
+/// The largest number of changes of sets that wait for the other workers.
 const MAX_UPDATES: usize = 1024;
 
-/// What the states of all workers have in common.
+/// The state that all workers share.
 #[derive(Clone, Debug)]
 pub struct SharedState {
     rates: Vec<Arc<SharedRate>>,
@@ -30,15 +30,15 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// Has each quota begin anew behind what all workers have used of it. They have to
-    /// [take note](RuleState::reset_quotas).
+    /// Begins each quota anew, behind the bytes that all workers have used of it. Each worker has
+    /// to [take note](RuleState::reset_quotas).
     pub fn reset_quotas(&self, program: &Program, used: &[u64]) {
         for ((pool, quota), used) in self.quotas.iter().zip(&program.ruleset().quotas).zip(used) {
             pool.plan_cap(used.saturating_add(quota.bytes));
         }
     }
 
-    /// For so many workers.
+    /// The shared state of `workers` workers.
     pub fn new(program: &Program, workers: usize) -> Self {
         let workers = workers.max(1) as u64;
         let ruleset = program.ruleset();
@@ -60,7 +60,7 @@ pub struct Counted {
     pub bytes: u64,
 }
 
-/// What a worker has of the state of a ruleset.
+/// One worker's state of a ruleset.
 #[derive(Debug)]
 pub struct RuleState {
     counters: Vec<Counted>,
@@ -68,15 +68,15 @@ pub struct RuleState {
     quotas: Vec<QuotaLease>,
     pub(super) sets: Vec<DynamicSet>,
     updates: Vec<ElementUpdate>,
-    /// Changes that there was no place for: the others do not know.
+    /// Changes that were lost for the other workers because too many waited.
     untold: u64,
     is_alone: bool,
     loaded_at: Timestamp,
 }
 
 impl RuleState {
-    /// The state of a worker. Counters begin at zero: what they had when the ruleset was
-    /// printed is added by [`RuleState::counted_before`].
+    /// The state of a worker. Counters begin at zero: [`RuleState::counted_before`] gives the
+    /// values that they had when the ruleset was printed.
     pub fn new(program: &Program, shared: &SharedState, now: Timestamp) -> Self {
         let ruleset = program.ruleset();
         let sets = program.dynamic.iter().map(|id| {
@@ -99,7 +99,8 @@ impl RuleState {
         }
     }
 
-    /// How many workers there are now: what is divided, and whether others have to be told.
+    /// Sets the number of workers. It divides the rates of elements, and decides whether this
+    /// worker tells its changes of sets.
     pub fn set_workers(&mut self, workers: usize) {
         self.set_alone(workers < 2);
         for set in &mut self.sets {
@@ -107,13 +108,14 @@ impl RuleState {
         }
     }
 
-    /// Empties the sets that rules fill of what the ruleset was loaded with, for a worker that
-    /// is alone.
+    /// Removes the elements that the ruleset was loaded with from the sets that rules fill. For a
+    /// worker that is alone.
     pub fn clear_sets(&mut self, program: &Program) {
         let now = self.loaded_at;
         for (set, id) in self.sets.iter_mut().zip(&program.dynamic) {
             let declared = &program.ruleset().sets[id.index()];
-            // As large as it may become, in case it was loaded with more.
+            // The new set keeps the room of the old one, which may have been loaded with more than
+            // its size.
             let size = declared.size.max(declared.elements.len() as u32);
             let elements = Elements::new(&declared.key, &declared.data);
             let empty = Set { elements, size, ..declared.clone() };
@@ -121,19 +123,19 @@ impl RuleState {
         }
     }
 
-    /// What a counter had when the ruleset was printed.
+    /// The value that a counter had when the ruleset was printed.
     pub fn counted_before(program: &Program, counter: CounterId) -> Counted {
         let counter = &program.counters[counter.index()];
         Counted { packets: counter.packets, bytes: counter.bytes }
     }
 
-    /// What this worker has counted.
+    /// The packets and bytes that this worker has counted.
     pub fn counted(&self, counter: CounterId) -> Counted {
         self.counters[counter.index()]
     }
 
-    /// All that this worker has counted, by [`CounterId::index`]; those of elements of sets
-    /// that do not change are behind the counters of the ruleset.
+    /// All counters of this worker, by [`CounterId::index`]. Counters of elements of sets that do
+    /// not change follow those of the ruleset.
     pub fn all_counted(&self) -> &[Counted] {
         &self.counters
     }
@@ -143,7 +145,7 @@ impl RuleState {
         self.quotas[quota.index()].used()
     }
 
-    /// Bytes of all quotas that this worker has used.
+    /// Bytes that this worker has used of each quota.
     pub fn quotas_used(&self) -> Vec<u64> {
         self.quotas.iter().map(QuotaLease::used).collect()
     }
@@ -153,18 +155,18 @@ impl RuleState {
         self.quotas.iter_mut().for_each(QuotaLease::reset);
     }
 
-    /// Elements of all sets that rules fill, in the order of these.
+    /// The number of elements of each set that rules fill, in the order of these sets.
     pub fn element_counts(&self, now: Timestamp) -> Vec<usize> {
         self.sets.iter().map(|set| set.len(now)).collect()
     }
 
-    /// Elements of a set that rules fill; `None` for a set that does not change.
+    /// The number of elements of a set that rules fill; `None` for a set that does not change.
     pub fn elements(&self, program: &Program, set: SetId, now: Timestamp) -> Option<usize> {
         let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
         Some(self.sets[at].len(now))
     }
 
-    /// Whether there is nobody to be told of changes of sets.
+    /// Sets whether this worker is the only one, which tells nobody its changes of sets.
     pub fn set_alone(&mut self, is_alone: bool) {
         self.is_alone = is_alone;
         if !is_alone && !self.sets.is_empty() {
@@ -172,8 +174,8 @@ impl RuleState {
         }
     }
 
-    /// What another worker has to be told to have the sets that this one has, from the
-    /// element `from` of all sets on; `None` at the end.
+    /// Tells another worker the elements of all sets, `budget` places from place `from` on. Returns
+    /// the place to go on at; `None` at the end.
     pub fn tell_elements(
         &self,
         program: &Program,
@@ -197,22 +199,22 @@ impl RuleState {
         (from + budget < first).then_some(from + budget)
     }
 
-    /// Additions to sets that found no room.
+    /// Additions that were refused because a set was full.
     pub fn refused_elements(&self) -> u64 {
         self.sets.iter().map(|set| set.refused).sum()
     }
 
-    /// Hands over what the other workers have to [be told](RuleState::apply), oldest first.
+    /// Hands over the changes for the other workers to [apply](RuleState::apply), oldest first.
     pub fn take_updates(&mut self, mut tell: impl FnMut(ElementUpdate)) {
         self.updates.drain(..).for_each(&mut tell);
     }
 
-    /// Changes that were not told because too many waited.
+    /// Changes that the other workers never got because too many waited.
     pub fn untold_updates(&self) -> u64 {
         self.untold
     }
 
-    /// Takes over what another worker has changed.
+    /// Applies a change of another worker.
     pub fn apply(&mut self, program: &Program, update: ElementUpdate, now: Timestamp) {
         let ElementUpdate { set, key, deadline } = update;
         let Some(at) = program.dynamic.iter().position(|dynamic| *dynamic == set) else { return };
@@ -288,7 +290,7 @@ impl RuleState {
         goes_on
     }
 
-    /// Whether the rule would go on; nothing changes.
+    /// True if the rule would go on; changes nothing.
     pub(super) fn would_update(
         &self,
         at: usize,

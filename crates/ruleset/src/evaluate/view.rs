@@ -14,21 +14,21 @@ pub struct PacketView<'a> {
     pub network: &'a Network,
     /// Outermost VLAN identifier, 0 for none.
     pub vlan: u16,
-    /// To whom the link carried it: 0 us, 1 everybody, 2 many, 3 somebody else.
+    /// The receiver on the link: 0 this host, 1 broadcast, 2 multicast, 3 another host.
     pub packet_type: u8,
-    /// The interface that it came in by, as [`name_bits`](crate::name_bits) makes it.
+    /// The name of the input interface, as [`name_bits`](crate::name_bits) encodes it.
     pub input: u128,
-    /// The interface that it goes out by, 0 before that is known.
+    /// The name of the output interface, encoded likewise; 0 before the route is known.
     pub output: u128,
     /// Mark.
     pub mark: u32,
     /// Traffic control handle.
     pub priority: u32,
-    /// What tracking knows of it.
+    /// Its connection, as tracking knows it.
     pub connection: Connection<'a>,
 }
 
-/// What tracking knows of a packet.
+/// The result of tracking for a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection<'a> {
     /// Its state.
@@ -38,7 +38,7 @@ pub struct Connection<'a> {
 }
 
 impl Connection<'_> {
-    /// Of a packet that was not tracked (yet).
+    /// For a packet that was not tracked, or not yet.
     pub const UNTRACKED: Self = Self { state: CtState::Untracked, known: None };
 }
 
@@ -46,20 +46,20 @@ impl Connection<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CtState {
-    /// Can not belong to a connection.
+    /// The packet can not belong to a connection.
     Invalid = 1,
-    /// Belongs to one that both ends have been heard of.
+    /// The packet belongs to a connection that has seen packets of both ends.
     Established = 2,
-    /// Belongs to one by way of another.
+    /// The packet belongs to, or opens, a connection that another one announced.
     Related = 4,
-    /// Opens one.
+    /// The packet opens a connection.
     New = 8,
-    /// Is not tracked.
+    /// The packet is not tracked.
     Untracked = 64,
 }
 
 impl CtState {
-    /// As nftables calls it.
+    /// nftables' name of the state.
     pub fn name(self) -> &'static str {
         let bit = self as u64;
         CT_STATES.iter().find(|(_, number)| *number == bit).map_or("", |(name, _)| name)
@@ -81,7 +81,7 @@ impl From<flow::Class> for CtState {
 /// The connection of a packet.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
-    /// The packet comes from the end that did not open it.
+    /// True if the packet comes from the end that did not open the connection.
     pub reply: bool,
     /// Status bits of the kernel's interface (`enum ip_conntrack_status`).
     pub status: u32,
@@ -89,7 +89,7 @@ pub struct Known<'a> {
     pub mark: u32,
     /// Zones of both directions.
     pub zones: ZonePair,
-    /// What is asked rarely.
+    /// Properties that rules seldom ask for.
     pub details: Option<&'a dyn Details>,
 }
 
@@ -100,15 +100,15 @@ impl std::fmt::Debug for Known<'_> {
     }
 }
 
-/// What rules seldom ask of a connection, looked up when they do.
+/// Properties of a connection that rules seldom ask for. They are looked up only then.
 pub trait Details {
-    /// Addresses and ports as packets of a direction carry them.
+    /// Addresses and ports of packets in a direction.
     fn tuple(&self, reply: bool) -> Tuple;
     /// Packets and bytes of the original and the reply direction, if they are counted.
     fn counts(&self) -> Option<[(u64, u64); 2]>;
-    /// Time until it ends unless a packet comes, milliseconds.
+    /// Milliseconds until it ends, unless a packet comes.
     fn expiration_ms(&self) -> u64;
-    /// Name of its helper, as [`name_bits`](crate::name_bits) makes it; 0 for none.
+    /// Name of its helper, as [`name_bits`](crate::name_bits) encodes it; 0 for none.
     fn helper(&self) -> u128;
     /// Label bits.
     fn label(&self) -> u128;

@@ -1,4 +1,4 @@
-//! The document as lists of objects, each with its place.
+//! The objects of a document in lists by kind, each with its place.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -10,9 +10,9 @@ use crate::kind::outline;
 use crate::limits::MAX_NAME_BYTES;
 use crate::problem::{Place, Problem, Problems, Severity};
 
-/// The part of a set that may be as long as the document.
+/// The field of a set that may be as long as the document.
 const ELEMENTS: &str = "elem";
-/// What says where an object is.
+/// The fields that say where an object is.
 const PLACE: [&str; 5] = ["family", "table", "name", "chain", "handle"];
 
 /// An object of the document.
@@ -20,17 +20,17 @@ const PLACE: [&str; 5] = ["family", "table", "name", "chain", "handle"];
 pub(crate) struct Object<'a> {
     /// Its place in the document's list.
     pub position: usize,
-    /// Without the handle, so that the rules of a chain share one.
+    /// Its place without the handle, so that the rules of a chain share one.
     pub place: Rc<Place>,
     pub handle: Option<u64>,
     /// The text of its fields.
     text: &'a [u8],
 }
 
-/// An object whose fields are looked at.
+/// An object with parsed fields.
 pub(crate) struct Opened<'o, 'a> {
     object: &'o Object<'a>,
-    /// All but the elements of a set.
+    /// All fields but the elements of a set.
     pub fields: Map<String, Value>,
 }
 
@@ -40,7 +40,8 @@ impl<'a> Object<'a> {
         Opened { object: self, fields: fields.unwrap_or_default() }
     }
 
-    /// Calls for each element of a set with its number, or for the one that is no list without.
+    /// Calls `call` for each element of a set with its number. Elements that are not a list count
+    /// as one, without a number.
     pub fn each_element(&self, mut call: impl FnMut(Option<usize>, Value)) {
         let Some(elements) = document::field(self.text, ELEMENTS) else { return };
         if !document::each_of(elements, |at, element| call(Some(at), element)) {
@@ -48,7 +49,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// How many elements a set has.
+    /// The number of elements of a set.
     pub fn element_count(&self) -> usize {
         let Some(elements) = document::field(self.text, ELEMENTS) else { return 0 };
         let mut count = 0;
@@ -80,7 +81,7 @@ impl Opened<'_, '_> {
         self.fields.get(key).and_then(Value::as_u64)
     }
 
-    /// True if a list of flags, or the one flag, has this name.
+    /// True if the object's flags, a name or a list of names, have this one.
     pub fn has_flag(&self, name: &str) -> bool {
         has_flag(self.fields.get("flags"), name)
     }
@@ -107,7 +108,7 @@ pub(crate) struct Sorted<'a> {
     pub named: Vec<Object<'a>>,
 }
 
-/// Sorts the objects; what is none is a problem.
+/// Sorts the objects. An entry that is not an object becomes a problem.
 pub(crate) fn read<'a>(
     document: &'a Document<impl AsRef<[u8]>>,
     problems: &mut Problems,
@@ -121,7 +122,7 @@ pub(crate) fn read<'a>(
         effect: None,
     };
     if !document.has_objects() {
-        let what = "no list `nftables`: print the ruleset with `nft -j list ruleset`";
+        let what = "the list `nftables` is missing: print the ruleset with `nft -j list ruleset`";
         problems.push(invalid(String::new(), what.to_owned()));
         return sorted;
     }
@@ -129,7 +130,7 @@ pub(crate) fn read<'a>(
     for (at, text) in document.objects().enumerate() {
         let path = || format!("nftables[{at}]");
         let Some((kind, text)) = document::only(text) else {
-            let what = format!("{} is no object", outline(&document::value(text)));
+            let what = format!("{} is not an object", outline(&document::value(text)));
             problems.push(invalid(path(), what));
             continue;
         };
@@ -159,7 +160,7 @@ pub(crate) fn read<'a>(
     sorted
 }
 
-/// The place of an object, without its handle; none for what says nothing of the ruleset.
+/// The place of an object, without its handle; `None` if it says nothing of the ruleset.
 fn place(kind: &str, fields: &Map<String, Value>) -> Result<Option<Place>, String> {
     const KINDS: [&str; 14] = [
         "table",
@@ -181,7 +182,7 @@ fn place(kind: &str, fields: &Map<String, Value>) -> Result<Option<Place>, Strin
         return Ok(None);
     }
     let known = KINDS.into_iter().find(|known| *known == kind);
-    let object = known.ok_or_else(|| format!("`{}` is no kind of object", cut(kind)))?;
+    let object = known.ok_or_else(|| format!("`{}` is not a kind of object", cut(kind)))?;
     let text = |key: &str| match fields.get(key) {
         Some(Value::String(text)) if text.len() <= MAX_NAME_BYTES => Ok(text.clone()),
         Some(Value::String(_)) => Err(format!("{object}: `{key}` is too long")),

@@ -1,4 +1,4 @@
-//! Expressions: what a rule reads of a packet.
+//! Expressions: the values that a rule reads of a packet.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub(crate) fn load(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
         return Err(path.unsupported("expressions are nested too deep"));
     }
     let Some((form, inside)) = only(value) else {
-        return Err(path.invalid(format!("{} where something is read", outline(value))));
+        return Err(path.invalid(format!("{} in place of an expression", outline(value))));
     };
     let path = path.key(form);
     match form {

@@ -1,5 +1,4 @@
-//! What can only be seen of all chains together: jumps end, and statements stand where
-//! they can do something.
+//! Checks of all chains together: jumps must end, and statements must stand where they work.
 
 use crate::limits::MAX_JUMP_DEPTH;
 use crate::model::{Chain, ChainId, Item, NatKind, Parts, RuleId, Verdict};
@@ -12,7 +11,7 @@ pub(crate) struct Flaw {
     pub what: String,
 }
 
-/// Where each chain's rules lead to.
+/// The chains that each chain's rules lead to.
 struct Graph {
     edges: Vec<Vec<ChainId>>,
 }
@@ -23,7 +22,7 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
     let mut flaws = Vec::new();
     match graph.depths() {
         Err(on_loop) => {
-            // Everything behind a loop would be followed for ever.
+            // The other checks would follow a loop for ever.
             let what = "jumps of this chain lead back to it".to_owned();
             return vec![Flaw { chain: on_loop, rule: None, what }];
         }
@@ -84,12 +83,12 @@ const fn target(verdict: Verdict) -> Option<ChainId> {
 }
 
 impl Graph {
-    /// How many chains can be inside one another from each on, or one that is on a loop.
+    /// How deep chains nest from each chain on; the error is a chain on a loop.
     fn depths(&self) -> Result<Vec<usize>, ChainId> {
         const OPEN: usize = usize::MAX;
         let mut depths: Vec<Option<usize>> = vec![None; self.edges.len()];
         for start in 0..self.edges.len() {
-            // A walk with a stack of its own: chains may be many.
+            // The walk has a stack of its own, because a ruleset may have many chains.
             let mut walk = vec![(start, 0)];
             while let Some(&mut (chain, ref mut next)) = walk.last_mut() {
                 if *next == 0 {
@@ -115,7 +114,7 @@ impl Graph {
         Ok(depths.into_iter().map(Option::unwrap_or_default).collect())
     }
 
-    /// From which stages each chain is reached, one bit each.
+    /// The stages from which each chain is reached, one bit each.
     fn stages(&self, ruleset: &Parts) -> Vec<u8> {
         let mut stages = vec![0; self.edges.len()];
         for (id, chain) in ruleset.chains.iter().enumerate() {
@@ -133,7 +132,7 @@ impl Graph {
     }
 }
 
-/// What an item can not do in a chain that is reached from these stages.
+/// The reason why an item does not work in a chain that is reached from these stages.
 fn misplaced(ruleset: &Parts, item: &Item, stages: u8) -> Option<String> {
     let only_in = |allowed: &[Stage], what: &str, place: &str| {
         let allowed = allowed.iter().fold(0, |bits, stage| bits | 1 << *stage as u8);

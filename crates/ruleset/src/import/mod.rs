@@ -1,8 +1,8 @@
-//! From `nft -j list ruleset` to a [`ValidRuleset`].
+//! Imports `nft -j list ruleset` as a [`ValidRuleset`].
 //!
-//! The document is walked value by value. Whatever is not understood becomes a
-//! [`Problem`] with its place; all of them are collected, so that one look
-//! shows everything that keeps a ruleset from loading.
+//! The import walks the document value by value. Everything that it does not understand becomes a
+//! [`Problem`] with its place. It collects all problems, so that one run shows everything that
+//! keeps a ruleset from loading.
 
 mod document;
 mod expression;
@@ -31,32 +31,32 @@ use crate::model::{Base, Chain, ChainId, Parts, Rule, SetId, ValidRuleset};
 use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
 use crate::stage::{Stage, TableFamily};
 
-/// How the names of the tables begin that a running gateway makes in the kernel, with its
-/// process number and the table's behind it. They are no rules of the operator's.
+/// Prefix of the tables that a running gateway makes in the kernel; its process number and the
+/// table's number follow. Such tables are no part of the operator's rules.
 pub const OWN_TABLE_PREFIX: &str = "stateway_";
 
 /// How a ruleset is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Leave out rules that are not supported instead of refusing all. Their problems say
-    /// what that does: leaving out what drops lets packets through.
+    /// Leave out rules that are not supported, instead of refusing the ruleset. Their problems say
+    /// what that does: packets pass that a left-out rule would drop.
     pub allow_unsupported: bool,
 }
 
-/// A ruleset that may be used.
+/// A ruleset that may be used, with its problems.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Imported {
     /// The ruleset.
     pub ruleset: ValidRuleset,
-    /// What was left out, is left to the kernel, or is worth knowing.
+    /// Rules that were left out or are left to the kernel, and notes.
     pub problems: Problems,
 }
 
-/// A ruleset that may not, with everything that is wrong with it.
+/// The error for a ruleset that may not be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{problems}the ruleset is refused: {}", reasons(problems))]
 pub struct Refused {
-    /// Everything.
+    /// Everything that is wrong with the ruleset.
     pub problems: Problems,
 }
 
@@ -66,10 +66,10 @@ fn reasons(problems: &Problems) -> String {
     format!("{invalid} invalid and {unsupported} unsupported")
 }
 
-/// A table by its family, as written, and name.
+/// The key of a table: its family as written, and its name.
 type TableKey = (String, String);
 
-/// True for the table of a running gateway.
+/// True for a table that a running gateway has made.
 fn is_own(table: &str) -> bool {
     let numbers = table.strip_prefix(OWN_TABLE_PREFIX).map(|numbers| numbers.split('_'));
     let is_number = |it: &str| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit());
@@ -83,7 +83,7 @@ fn table_key(place: &Place) -> TableKey {
 /// Reads and validates a ruleset as `nft -j list ruleset` prints it.
 ///
 /// # Errors
-/// [`Refused`] with all problems, unless those that there are were allowed.
+/// [`Refused`] with all problems, unless the options allow those that there are.
 pub fn import(document: &[u8], options: Options) -> Result<Imported, Refused> {
     let refused = |what: String| {
         let mut problems = Problems::default();
@@ -100,7 +100,7 @@ pub fn import(document: &[u8], options: Options) -> Result<Imported, Refused> {
     }
 }
 
-/// As [`import`], of a value.
+/// As [`import`], for a parsed value.
 ///
 /// # Errors
 /// Those of [`import`].
@@ -108,7 +108,7 @@ pub fn import_value(document: &Value, options: Options) -> Result<Imported, Refu
     import(document.to_string().as_bytes(), options)
 }
 
-/// As [`import`], of a document whose objects were found.
+/// As [`import`], for a document that was read.
 ///
 /// # Errors
 /// Those of [`import`].
@@ -139,7 +139,7 @@ pub fn import_document(
     Ok(Imported { ruleset: ValidRuleset::new(parts), problems })
 }
 
-/// A table whose chains we run.
+/// A table whose chains the gateway evaluates.
 struct Table {
     family: TableFamily,
     names: Names,
@@ -149,7 +149,7 @@ struct Import {
     problems: Problems,
     tables: HashMap<TableKey, Table>,
     parts: Parts,
-    /// Chains that we do not run, so that their rules are not looked at.
+    /// Chains that the gateway does not evaluate, so that their rules are not read.
     left_out: HashSet<(TableKey, String)>,
 }
 
@@ -164,7 +164,7 @@ impl Import {
             let name = &object.place.family;
             let problem = match TableFamily::named(name) {
                 Some(TableFamily::Inet) if is_own(&object.place.table) => {
-                    (Severity::Note, "a running gateway has made this table, for itself: left out")
+                    (Severity::Note, "a running gateway made this table for itself: left out")
                 }
                 Some(_) if object.open().has_flag("dormant") => {
                     (Severity::Note, "the table is dormant and not used")
@@ -188,7 +188,7 @@ impl Import {
         }
     }
 
-    /// Chains that packets can reach through us are declared; the others are left out.
+    /// Declares the chains that forwarded packets can reach, and leaves out the others.
     fn declare_chains(&mut self, document: &Sorted<'_>) -> Reached {
         let mut bases = HashMap::new();
         for object in &document.chains {
@@ -244,7 +244,7 @@ impl Import {
         reached
     }
 
-    /// An object of a table that is not used; it is wrong if there is no such table.
+    /// Reports an object of an unused table if there is no such table.
     fn check_table(&mut self, document: &Sorted<'_>, object: &Object<'_>) {
         let key = table_key(&object.place);
         if !document.tables.iter().any(|table| table_key(&table.place) == key) {
@@ -288,7 +288,7 @@ impl Import {
                 }
                 Err(fault) => {
                     table.names.sets.insert(name, None);
-                    // Rules that need it say so themselves.
+                    // A rule that needs the set reports this itself.
                     if !needed && fault.severity == Severity::Unsupported {
                         continue;
                     }
@@ -347,7 +347,7 @@ impl Import {
     }
 
     fn read_rules(&mut self, document: &Sorted<'_>) {
-        // Rules of one chain stand together in the kernel's listing, but need not.
+        // The kernel lists the rules of a chain together, but other documents need not.
         let mut of_chain: HashMap<(TableKey, &str), Vec<&Object<'_>>> = HashMap::new();
         for object in &document.rules {
             let key = (table_key(&object.place), object.place.name.as_str());
@@ -438,7 +438,8 @@ impl Import {
         }
     }
 
-    /// By priority; of equal ones the kernel asks the chain that came last first.
+    /// Orders base chains by priority. Of equal ones the kernel asks the chain that came last
+    /// first.
     fn order_bases(&mut self) {
         let Parts { chains, bases, .. } = &mut self.parts;
         for (id, chain) in chains.iter().enumerate().rev() {
@@ -452,7 +453,7 @@ impl Import {
     }
 }
 
-/// A base chain that we run; the problem says why not.
+/// A base chain that the gateway evaluates; the problem says why it does not.
 fn base(object: &Opened<'_, '_>) -> Result<Base, Box<Problem>> {
     let hook = object.text("hook").unwrap_or_default();
     let kind = object.text("type").unwrap_or_default();
@@ -460,7 +461,7 @@ fn base(object: &Opened<'_, '_>) -> Result<Base, Box<Problem>> {
     let priority = object.fields.get("prio").and_then(Value::as_i64);
     let priority = priority.and_then(|priority| i32::try_from(priority).ok());
     let priority =
-        priority.ok_or_else(|| problem(Severity::Invalid, "a priority of no 32 bits"))?;
+        priority.ok_or_else(|| problem(Severity::Invalid, "`prio` is not a number of 32 bits"))?;
     let accepts = match object.text("policy") {
         Some("accept") | None => true,
         Some("drop") => false,
@@ -468,7 +469,7 @@ fn base(object: &Opened<'_, '_>) -> Result<Base, Box<Problem>> {
     };
     let stage = match (kind, hook) {
         ("filter" | "nat", "input") | ("filter" | "nat" | "route", "output") => {
-            let what = "the host's own traffic; its rules are not looked at";
+            let what = "the host's own traffic; Stateway does not read its rules";
             return Err(problem(Severity::LeftToKernel, what));
         }
         ("filter", hook) => Stage::of_filter(hook, priority),

@@ -18,7 +18,7 @@ impl Reader<'_, '_> {
             None => None,
             Some("ip") => Some(Family::V4),
             Some("ip6") => Some(Family::V6),
-            Some(_) => return Err(path.key("family").invalid("no family of addresses")),
+            Some(_) => return Err(path.key("family").invalid("neither `ip` nor `ip6`")),
         };
         let family = named.or(match self.scope.family {
             TableFamily::Inet => None,
@@ -60,7 +60,9 @@ impl Reader<'_, '_> {
         }
         let wants_address = matches!(kind, NatKind::Source | NatKind::Destination);
         if !wants_address && nat.address != NatOperand::None {
-            return Err(path.invalid("an address where that of the interface is taken"));
+            return Err(
+                path.invalid("an address, although this statement takes that of the interface")
+            );
         }
         if wants_address && nat.address == NatOperand::None && nat.port == NatOperand::None {
             return Err(path.invalid("neither address nor port"));
@@ -68,7 +70,7 @@ impl Reader<'_, '_> {
         Ok(nat)
     }
 
-    /// A constant, range or map, and whether the map holds a port beside the address.
+    /// A constant, range or map, and true if the map holds a port beside the address.
     fn nat_operand(
         &mut self,
         value: &Value,

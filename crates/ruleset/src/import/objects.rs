@@ -67,7 +67,7 @@ pub(crate) fn declare(object: &Opened<'_, '_>, names: &mut Names, parts: &mut Pa
             parts.syn_proxies.push(proxy);
             names.syn_proxies.insert(name, Some(SynProxyId(parts.syn_proxies.len() as u32 - 1)));
         }
-        // Harmless by itself: a rule that speaks of it is unsupported.
+        // Other objects are harmless by themselves: a rule that names one is unsupported.
         _ => {}
     }
     Ok(())
@@ -96,7 +96,10 @@ fn timeouts(
             .ok_or_else(|| path.invalid(format!("no state {}", outline(&name.as_str().into()))))?;
         let seconds = value.as_u64().filter(|seconds| *seconds <= LONGEST_TIMEOUT);
         let seconds = seconds.ok_or_else(|| {
-            path.invalid(format!("{} is no time of 0 to {LONGEST_TIMEOUT} seconds", outline(value)))
+            path.invalid(format!(
+                "{} is not a time of 0 to {LONGEST_TIMEOUT} seconds",
+                outline(value)
+            ))
         })?;
         Ok((*state, seconds as u32))
     };

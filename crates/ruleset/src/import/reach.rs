@@ -1,5 +1,5 @@
-//! Which chains and sets packets can reach through us. What only the host's own traffic
-//! reaches is the kernel's, and need not be understood.
+//! Finds the chains and sets that forwarded packets can reach. Chains that only the host's own
+//! traffic reaches are left to the kernel and need not be understood.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::document::{Object, Sorted};
 use super::sets::{Mention, mentions};
 use super::{TableKey, table_key};
 
-/// Names of what can be reached, with their tables.
+/// Names of the chains and sets that packets can reach, with their tables.
 #[derive(Default)]
 pub(crate) struct Reached {
     pub chains: HashSet<(TableKey, String)>,
@@ -35,7 +35,7 @@ pub(crate) fn find<'k>(
             continue;
         }
         let table = &chain.0;
-        // Sets whose elements are to be looked at.
+        // Sets whose elements are still to be followed.
         let mut found: Vec<usize> = Vec::new();
         let mut note = |mention: Mention<'_>, found: &mut Vec<usize>| match mention {
             Mention::Chain(name) => open.push((table.clone(), name.to_owned())),
@@ -54,7 +54,7 @@ pub(crate) fn find<'k>(
         }
         while let Some(at) = found.pop() {
             document.sets[at].each_element(|number, element| {
-                // Those of a list are one deeper than the list.
+                // An element of a list is one level deeper than the list.
                 let depth = usize::from(number.is_some());
                 mentions(&element, depth, &mut |mention| note(mention, &mut found));
             });

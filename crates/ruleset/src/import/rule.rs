@@ -20,11 +20,11 @@ use crate::problem::{Fault, Parsed, Path};
 pub(crate) struct Reader<'a, 'b> {
     pub scope: Scope<'a>,
     pub parts: &'b mut Parts,
-    /// What is worth knowing of the rule at hand.
+    /// Notes about the rule at hand: path and text.
     pub notes: Vec<(String, &'static str)>,
 }
 
-/// Adds to a list of the ruleset; its index fits because rules are bounded.
+/// Appends to a list of the ruleset and makes the index, which fits because rules are bounded.
 macro_rules! add {
     ($list:expr, $id:ident, $value:expr) => {{
         $list.push($value);
@@ -33,7 +33,7 @@ macro_rules! add {
 }
 
 impl Reader<'_, '_> {
-    /// The items of a rule; all that is wrong with it otherwise.
+    /// The items of a rule, or everything that is wrong with it.
     pub fn rule(&mut self, statements: &[Value]) -> Result<Vec<Item>, Vec<Fault>> {
         let (mut items, mut faults) = (Vec::with_capacity(statements.len()), Vec::new());
         let root = Path::root("expr");
@@ -50,8 +50,8 @@ impl Reader<'_, '_> {
         if !faults.is_empty() {
             return Err(faults);
         }
-        // Refusing by ICMP asks for its family. Unless some expression does so anyway, nft puts
-        // the question in front of the rule and does not print it.
+        // A refusal by ICMP works for one family only. nft puts that condition in front of the
+        // rule, unless an expression has it already, and does not print it.
         let asked = items.iter().find_map(|item| match item {
             Item::Reject(Reject::Icmp(_)) => Some(2),
             Item::Reject(Reject::Icmpv6(_)) => Some(10),
@@ -69,7 +69,7 @@ impl Reader<'_, '_> {
     fn item(&mut self, statement: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
         if let Value::String(text) = statement {
             let text: String = text.chars().take(60).collect();
-            return Err(path.unsupported(format!("`{text}`, which this nft writes as text")));
+            return Err(path.unsupported(format!("`{text}`, for which this nft has no JSON")));
         }
         let Some((name, value)) = only(statement) else {
             return Err(path.invalid(format!("{} is no statement", outline(statement))));
@@ -160,7 +160,7 @@ impl Reader<'_, '_> {
             self.notes.push((right_path.to_string(), "the interface does not exist"));
         }
         match operator {
-            // A list of bits, any of which has to be set, or of which none may be.
+            // A list of bits: `in` matches if one is set, `!` matches if none is.
             "in" | "!" if kind.is_bits() => {
                 let mask = kind.constant(right, &right_path)?;
                 return Ok(Item::Bits { load, mask, any: operator == "in" });
@@ -173,13 +173,13 @@ impl Reader<'_, '_> {
         Ok(Item::Within { load, interval, negated })
     }
 
-    /// A number in place of the name of an interface is the index of one that is gone.
+    /// True for a number in place of an interface's name: the interface with that index is gone.
     fn missing_interface(value: &Value, kind: Kind) -> bool {
         let is_index = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         kind == Kind::Interface && (value.is_number() || value.as_str().is_some_and(is_index))
     }
 
-    /// The named or anonymous set that is meant, none for a constant.
+    /// The named or anonymous set that a value means; `None` for a constant.
     fn set_of(&mut self, value: &Value, key: &TypedKey, path: &Path<'_>) -> Parsed<Option<SetId>> {
         let by_name = value.as_str().is_some_and(|text| text.starts_with('@'));
         let anonymous = only(value).is_some_and(|(form, _)| form == "set");
@@ -189,7 +189,7 @@ impl Reader<'_, '_> {
         self.map(value, key, Data::None, path).map(Some)
     }
 
-    /// The named set, or the elements, that a key is looked up in.
+    /// The named or anonymous map that a key is looked up in.
     pub(super) fn map(
         &mut self,
         value: &Value,
@@ -369,13 +369,13 @@ impl Reader<'_, '_> {
         if parts != declared.parts {
             return Err(path
                 .key("stmt")
-                .unsupported("other statements than its other elements have"));
+                .unsupported("statements that its other elements do not have"));
         }
         declared.dynamic = true;
         Ok(Item::Update(Update { set, op, key: bare(&key), timeout }))
     }
 
-    /// A set that a rule holds and fills.
+    /// A set that a rule declares and fills itself.
     fn meter(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
         let element = value.get("key").ok_or_else(|| path.invalid("no `key`"))?;
         let (key, timeout) = element_key(element, &path.key("key"))?;
@@ -402,7 +402,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// What is added to a set, and for how long.
+/// The key that is added to a set, and its timeout.
 fn element_key(value: &Value, path: &Path<'_>) -> Parsed<(TypedKey, Option<std::time::Duration>)> {
     match only(value) {
         Some(("elem", inside)) => {
@@ -414,8 +414,8 @@ fn element_key(value: &Value, path: &Path<'_>) -> Parsed<(TypedKey, Option<std::
     }
 }
 
-/// True for what nft puts in front of a hardware address, and prints if other questions
-/// follow. Our links are all of that kind.
+/// True for the condition that the link is Ethernet. nft puts it in front of a hardware address,
+/// and prints it if other conditions follow. All links of the gateway are Ethernet.
 fn asks_for_ethernet(value: &Value) -> bool {
     let key = value.get("left").and_then(|left| left.get("meta")?.get("key")?.as_str());
     let is = |field, text| value.get(field).and_then(Value::as_str) == Some(text);
@@ -426,7 +426,8 @@ fn is_plain(value: &Value) -> bool {
     value.is_string() || value.is_number()
 }
 
-/// What an operator makes of a constant; the second is true for what lies outside.
+/// The interval that an operator makes of a constant; the second value is true if values outside it
+/// match.
 fn compared(operator: &str, interval: Interval, kind: Kind) -> Option<(Interval, bool)> {
     let (low, greatest) = (interval.low, kind.greatest());
     let everything = Interval { low: 0, high: greatest };

@@ -6,14 +6,14 @@ use crate::model::{ChainId, CounterId, HelperId, LimitId, QuotaId, SetId, SynPro
 use crate::problem::{Parsed, Path};
 use crate::stage::TableFamily;
 
-/// A name leads to an object, or to one that is not supported.
+/// The objects of a kind by name; `None` for an object that is not supported.
 pub(crate) type Known<Id> = HashMap<String, Option<Id>>;
 
 /// The names of one table.
 #[derive(Default)]
 pub(crate) struct Names {
     pub chains: HashMap<String, ChainId>,
-    /// Base chains can not be jumped to.
+    /// Base chains, which no rule may jump to.
     pub bases: HashMap<String, ()>,
     pub sets: Known<SetId>,
     pub counters: Known<CounterId>,
@@ -42,7 +42,7 @@ impl Scope<'_> {
     }
 }
 
-/// What a name stands for.
+/// The object that a name stands for.
 pub(crate) fn resolve<Id: Copy>(
     known: &Known<Id>,
     what: &str,

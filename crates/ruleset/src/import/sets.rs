@@ -16,7 +16,7 @@ use crate::model::{Data, Part, Set, Verdict};
 use crate::problem::{Parsed, Path};
 use crate::stage::TableFamily;
 
-/// The declaration of a named set, still without elements.
+/// The declaration of a named set, without its elements.
 pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parsed<Set> {
     let path = Path::root("type");
     let key = kinds(object.fields.get("type"), &path)?;
@@ -78,7 +78,7 @@ fn kinds(value: Option<&Value>, path: &Path<'_>) -> Parsed<Vec<Kind>> {
     Ok(kinds)
 }
 
-/// What each element of a set holds.
+/// A statement that each element of a set holds.
 pub(crate) fn part(statement: &Value, path: &Path<'_>) -> Parsed<Part> {
     match only(statement) {
         Some(("counter", Value::Null | Value::Object(_))) => Ok(Part::Counter),
@@ -207,7 +207,7 @@ pub(crate) fn verdict(value: &Value, scope: &Scope<'_>, path: &Path<'_>) -> Pars
     })
 }
 
-/// Which declared types fit what a rule reads, or the rule is wrong.
+/// Checks that the declared types of a set fit the values that a rule reads.
 pub(crate) fn check_key(set: &Set, key: &[Kind], path: &Path<'_>) -> Parsed<()> {
     let fits = set.key.len() == key.len()
         && set.key.iter().zip(key).all(|(declared, read)| declared.fits(*read));
@@ -219,7 +219,7 @@ pub(crate) fn check_key(set: &Set, key: &[Kind], path: &Path<'_>) -> Parsed<()> 
     Err(path.invalid(format!("reads {key}, but {name} has keys of {keys}")))
 }
 
-/// Elements of one key that are ranges must not overlap: which one matches is not defined.
+/// Refuses a map whose elements are overlapping ranges: which one matches is not defined.
 pub(crate) fn check_disjoint(set: &Set, path: &Path<'_>) -> Parsed<()> {
     if set.key.len() != 1 || set.data == Data::None {
         return Ok(());
@@ -237,9 +237,9 @@ pub(crate) fn seconds(value: Option<&Value>) -> Option<Duration> {
     value.and_then(Value::as_u64).map(Duration::from_secs)
 }
 
-/// Names of chains that a value jumps to and names of sets that it speaks of.
+/// Finds the chains that a value jumps to and the sets that it names.
 pub(crate) fn mentions<'v>(value: &'v Value, depth: usize, found: &mut impl FnMut(Mention<'v>)) {
-    // Deeper than anything that is understood: it will be a problem if it is needed.
+    // No rule this deep is understood, and one that is needed becomes a problem.
     if depth > 4 * MAX_EXPRESSION_DEPTH {
         return;
     }
@@ -264,7 +264,7 @@ pub(crate) fn mentions<'v>(value: &'v Value, depth: usize, found: &mut impl FnMu
     }
 }
 
-/// What a rule or element speaks of.
+/// A chain or set that a rule or element names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mention<'v> {
     Chain(&'v str),

@@ -11,7 +11,7 @@ use crate::model::{Log, Rate, Reject, Unreachable};
 use crate::names::{self, Names};
 use crate::problem::{Effect, Parsed, Path};
 
-/// Bytes that a unit stands for; none for packets.
+/// Bytes that a unit stands for; `Some(None)` for packets.
 fn unit(name: Option<&str>) -> Option<Option<u64>> {
     Some(match name {
         None | Some("packets") => None,
@@ -25,7 +25,7 @@ fn unit(name: Option<&str>) -> Option<Option<u64>> {
 
 /// A rate with its burst.
 pub(crate) fn rate(value: &Value, path: &Path<'_>) -> Parsed<Rate> {
-    /// The kernel's, where none is given (packets).
+    /// The kernel's burst for a rate that names none, packets.
     const DEFAULT_BURST: u64 = 5;
     let number = |key| value.get(key).and_then(Value::as_u64);
     let text = |key| value.get(key).and_then(Value::as_str);
@@ -56,7 +56,7 @@ pub(crate) fn rate(value: &Value, path: &Path<'_>) -> Parsed<Rate> {
     })
 }
 
-/// Bytes, bytes used, and whether it matches when they are used up.
+/// Bytes, bytes used, and true if the quota matches once it is used up.
 pub(crate) fn quota(value: &Value, path: &Path<'_>) -> Parsed<(u64, u64, bool)> {
     let bytes = |key: &str, unit_key: &str| {
         let factor =
@@ -80,7 +80,7 @@ pub(crate) fn log(value: &Value, path: &Path<'_>) -> Parsed<Log> {
         ("info", 6),
         ("debug", 7),
     ];
-    /// What the kernel logs at unless told otherwise.
+    /// The kernel's level for a statement that names none.
     const WARN: u64 = 4;
     const LONGEST_PREFIX: usize = 127;
     let number = |key| value.get(key).and_then(Value::as_u64);
@@ -128,11 +128,11 @@ pub(crate) fn reject(value: &Value, path: &Path<'_>) -> Parsed<Reject> {
         },
         Some(_) => None,
     };
-    known.ok_or_else(|| path.invalid("no way to refuse"))
+    known.ok_or_else(|| path.invalid("not a known kind of refusal"))
 }
 
 pub(crate) fn syn_proxy(value: &Value, path: &Path<'_>) -> Parsed<SynProxy> {
-    /// Largest shift of RFC 7323.
+    /// The largest shift of RFC 7323.
     const MAX_WSCALE: u64 = 14;
     let number = |key| value.get(key).and_then(Value::as_u64);
     let mss = number("mss").map(u16::try_from).transpose();
@@ -170,7 +170,7 @@ const SIDE_EFFECTS: [&str; 16] = [
     "last",
 ];
 
-/// What leaving out a rule of these statements does.
+/// The effect of leaving out a rule with these statements.
 pub(crate) fn effect(statements: &[Value]) -> Effect {
     let mut effect = Effect::SideEffect;
     for statement in statements {

@@ -4,10 +4,10 @@ use serde_json::{Map, Value};
 
 use crate::kind::only;
 
-/// How constants are written, which depends on what they are compared with.
+/// The notation of constants, which depends on the expression that they are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// As they are.
+    /// Unchanged.
     Plain,
     /// Numbers as marks: hexadecimal, eight digits.
     Mark,
@@ -17,12 +17,12 @@ pub(super) enum Style {
     Quoted,
     /// Numbers as times.
     Seconds,
-    /// Truths as `exists` and `missing`.
+    /// Truth values as `exists` and `missing`.
     Presence,
 }
 
 impl Style {
-    /// That of constants beside an expression.
+    /// The notation of constants beside an expression.
     pub fn beside(expression: &Value) -> Self {
         let Some((name, inside)) = only(expression) else { return Self::Plain };
         let key = inside.get("key").and_then(Value::as_str).unwrap_or_default();
@@ -39,7 +39,7 @@ impl Style {
         }
     }
 
-    /// That of constants of a declared type.
+    /// The notation of constants of a declared type.
     pub fn of_type(name: &str) -> Self {
         match name {
             "mark" => Self::Mark,
@@ -58,9 +58,9 @@ impl Style {
     }
 
     fn text(self, text: &str) -> String {
-        // The names of sets and the element for all others.
+        // Neither names of sets nor `*`, which stands for all other keys, have quotes.
         let is_name = text.starts_with('@') || text == "*";
-        // An interface that is gone has its number left.
+        // nft prints the number of an interface that is gone.
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         let is_quoted = self == Self::Quoted && !is_name && !is_number;
         if is_quoted { quoted(text) } else { text.to_owned() }
@@ -77,7 +77,7 @@ pub(super) fn written(value: &Value, style: Style) -> String {
         Value::Bool(yes) => u8::from(*yes).to_string(),
         Value::Number(_) => style.number(value),
         Value::String(text) => style.text(text),
-        // Bits, any of them.
+        // A list of bits, of which any may match.
         Value::Array(parts) => list(parts, style, ","),
         Value::Object(fields) => match only(value) {
             Some((name, inside)) => form(name, inside, style),
@@ -144,7 +144,7 @@ fn form(name: &str, inside: &Value, style: Style) -> String {
     }
 }
 
-/// A name with those words behind it that are there.
+/// A name, followed by those words that are not empty.
 fn words(name: &str, rest: &[&str]) -> String {
     let all = [name].into_iter().chain(rest.iter().copied());
     all.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
@@ -198,7 +198,7 @@ pub(super) fn element(value: &Value, key: Style, datum: Style) -> String {
         Some([left, right]) => {
             format!("{} : {}", written(left, key), written(right, datum))
         }
-        // In a set of sets of bits, a list is their union.
+        // In a set whose keys are sets of bits, a list is a union.
         Some(bits) => list(bits, key, " | "),
         None => match only(value) {
             Some(("|", Value::Array(bits))) => list(bits, key, " | "),
@@ -207,7 +207,7 @@ pub(super) fn element(value: &Value, key: Style, datum: Style) -> String {
     }
 }
 
-/// A key with what an element holds beside; what is added with it comes behind.
+/// A key with the properties of its element; `statements` are those that are added with it.
 pub(super) fn timed(
     element: &Map<String, Value>,
     style: Style,

@@ -1,4 +1,4 @@
-//! A document with what has been counted and put into sets since it was printed.
+//! A document with the counters and elements of now.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::document::Document;
 use crate::evaluate::{Counted, RuleState};
 use crate::model::{CounterId, Item, Quota, Rule, RuleId, SetId};
 
-/// What has changed since a ruleset was loaded, of all workers together.
+/// The changes since a ruleset was loaded, of all workers together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// By [`CounterId`]; what the document had before is not in it.
+    /// By [`CounterId`], without the values that the document had.
     pub counters: Vec<Counted>,
     /// Bytes of each quota that were used since, by [`QuotaId`](crate::QuotaId).
     pub quotas_used: Vec<u64>,
-    /// All was reset since, so what the document had before counts no more.
+    /// True if everything was reset since, so that the document's values no longer count.
     pub is_reset: bool,
     /// Elements of the sets that rules fill, in any order.
     pub elements: Vec<LiveElement>,
@@ -30,11 +30,11 @@ pub struct LiveElement {
     pub set: SetId,
     /// The parts of its key.
     pub key: Vec<u128>,
-    /// Ends after this time unless a packet refreshes it; `None`: stays.
+    /// Time after which it ends unless a packet refreshes it; `None` if it stays.
     pub expires: Option<Duration>,
 }
 
-/// The document that a program was made from, as nft would print it now.
+/// The document that a program was made from, with the values of now, as nft would print it.
 pub fn with_live(mut document: Value, program: &Program, live: &Live) -> Value {
     let Some(Value::Array(objects)) = document.get_mut("nftables") else { return document };
     let counts = |counter| counted(program, live, counter);
@@ -60,8 +60,8 @@ pub fn with_live(mut document: Value, program: &Program, live: &Live) -> Value {
     document
 }
 
-/// A rule of the document that a program was made from, as nft would print it now: what the
-/// document has under `rule`. `None` if the document is another one.
+/// A rule of the document that a program was made from, with the values of now: the object under
+/// `rule`. `None` if the document is not the program's.
 pub fn rule_with_live(
     document: &Document<impl AsRef<[u8]>>,
     program: &Program,
@@ -75,13 +75,13 @@ pub fn rule_with_live(
     Some(fields.into())
 }
 
-/// Bytes of a quota that are used.
+/// Bytes of a quota that were used.
 fn used(quota: &Quota, number: usize, live: &Live) -> u64 {
     let before = if live.is_reset { 0 } else { quota.used };
     before + live.quotas_used.get(number).copied().unwrap_or(0)
 }
 
-/// Writes what a rule has counted into its statements.
+/// Writes the counters of a rule into its statements.
 fn count_rule(fields: &mut Map<String, Value>, rule: &Rule, program: &Program, live: &Live) {
     let Some(statements) = fields.get_mut("expr").and_then(Value::as_array_mut) else { return };
     let mut counters = rule.items.iter().filter_map(|item| match item {
@@ -113,7 +113,7 @@ fn count_rule(fields: &mut Map<String, Value>, rule: &Rule, program: &Program, l
     }
 }
 
-/// What sets hold now, and have counted.
+/// Writes the elements of sets that rules fill, and the counters of other elements.
 fn list_elements(
     objects: &mut [Value],
     program: &Program,
@@ -132,7 +132,7 @@ fn list_elements(
         } else if let (Some(first), Some(Value::Array(elements))) =
             (program.sets[id.index()].counters, fields.get_mut("elem"))
         {
-            // A set that no rule asks is printed, but not loaded.
+            // A set that no rule uses is printed, but was not loaded.
             let counters = (first..).take(set.elements.len());
             for (element, counter) in elements.iter_mut().zip(counters) {
                 count_element(element, counts(CounterId(counter)));
@@ -171,7 +171,7 @@ fn count_element(element: &mut Value, (packets, bytes): (u64, u64)) {
 fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> {
     let set = &program.ruleset().sets()[id.index()];
     let mut elements: Vec<&LiveElement> = all.iter().filter(|element| element.set == id).collect();
-    // Workers that have an element each say when it ends: the latest holds.
+    // Several workers may have an element, with different ends: the latest counts.
     elements.sort_by(|a, b| a.key.cmp(&b.key).then(b.lasts().cmp(&a.lasts())));
     elements.dedup_by(|later, first| later.key == first.key);
     let element = |element: &LiveElement| {

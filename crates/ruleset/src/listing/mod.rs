@@ -1,7 +1,7 @@
-//! A ruleset as text, as nearly as can be what `nft list ruleset` prints.
+//! A ruleset as text, as close as possible to `nft list ruleset`.
 //!
-//! The text is made from the document, not from what was understood of it, so that rules
-//! look as the operator knows them, also those that are not supported.
+//! The text is made from the document and not from the validated ruleset. So rules look as the
+//! operator knows them, and rules that are not supported appear too.
 
 mod expression;
 mod live;
@@ -18,7 +18,7 @@ use crate::stage::TableFamily;
 
 pub use self::live::{Live, LiveElement, rule_with_live, with_live};
 
-/// Longest line of a list of elements, as nft breaks it.
+/// Elements on one line of a list, as nft breaks it.
 const ELEMENTS_A_LINE: usize = 2;
 
 /// The text of a rule: its statements and its comment. `rule` is the object that the
@@ -36,8 +36,8 @@ fn text_of_rule(rule: &Value) -> String {
     words.join(" ")
 }
 
-/// A whole ruleset, table by table. With handles, each object says its own. Names and texts of
-/// the document are escaped, see [`flow::Shown`], so all lines are those that are made here.
+/// A whole ruleset, table by table; `handles` adds the handle of each object. Names and texts of
+/// the document are escaped (see [`flow::Shown`]), so no text can add a line.
 pub fn text(document: &Value, handles: bool) -> String {
     let document = shown(document);
     let mut out = String::new();
@@ -48,7 +48,7 @@ pub fn text(document: &Value, handles: bool) -> String {
         .flatten()
         .filter_map(crate::kind::only)
         .collect();
-    // One pass: rulesets have up to millions of objects in few tables.
+    // One pass, because a ruleset may have millions of objects in few tables.
     let mut tables: Vec<Table<'_>> = Vec::new();
     for &(kind, object) in &objects {
         let name = if kind == "table" { "name" } else { "table" };
@@ -65,7 +65,7 @@ pub fn text(document: &Value, handles: bool) -> String {
     out
 }
 
-/// What is written of one table.
+/// The objects of one table.
 struct Table<'a> {
     key: (&'a str, &'a str),
     object: &'a Value,
@@ -149,7 +149,7 @@ fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: 
     }
 }
 
-/// The kernel's names of priorities, where the number is near one of them as nft prints it.
+/// The kernel's name for a priority, with an offset if it is near one, as nft prints it.
 fn priority_name(family: &str, hook: &str, priority: i64) -> String {
     const NAMES: [(&str, i64); 6] = [
         ("raw", -300),
@@ -159,13 +159,13 @@ fn priority_name(family: &str, hook: &str, priority: i64) -> String {
         ("security", 50),
         ("srcnat", 100),
     ];
-    /// Nft writes what is so near to a name as an offset to it.
+    /// The largest distance to a name for which nft writes an offset.
     const NEAR: i64 = 10;
     let is_known = |name: &str| match family {
         _ if name == "dstnat" && hook != "prerouting" => false,
         _ if name == "srcnat" && hook != "postrouting" => false,
         "arp" | "netdev" => name == "filter",
-        // Those of bridges are others.
+        // The bridge family has other priorities.
         family => TableFamily::named(family).is_some(),
     };
     let is_near = |(name, known): &&(&str, i64)| is_known(name) && (priority - known).abs() <= NEAR;
@@ -284,7 +284,7 @@ fn named(out: &mut String, kind: &str, object: &Value) {
             statement::synproxy(object, "\n").lines().for_each(|text| line(out, 2, text));
         }
         _ => {
-            // Not run here; shown as it came.
+            // The gateway does not use such an object: it is shown as it is.
             let fields: Map<String, Value> = object
                 .as_object()
                 .into_iter()

@@ -9,7 +9,7 @@ use crate::kind::only;
 pub(super) fn written(statement: &Value) -> String {
     let Some((name, inside)) = only(statement) else {
         return match statement {
-            // What this nft has no JSON for, it prints as text.
+            // nft prints a statement as text if it has no JSON for it.
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
@@ -70,12 +70,12 @@ pub(super) fn written(statement: &Value) -> String {
             format!("{name} {}", part("target").as_str().unwrap_or_default())
         }
         _ if inside.is_null() => name.to_owned(),
-        // Unknown here; what is known of it is shown.
+        // An unknown statement is shown as it is.
         _ => format!("{name} {inside}"),
     }
 }
 
-/// A counter, limit or quota, by name or with what it holds.
+/// A counter, limit or quota, by name or with its values.
 pub(super) fn measure(name: &str, inside: &Value) -> String {
     let number = |key: &str| inside.get(key).and_then(Value::as_u64);
     match (name, inside) {
@@ -129,7 +129,7 @@ fn quota(inside: &Value) -> String {
     format!("{over}{limit} {}{}", unit("val_unit"), used.unwrap_or_default())
 }
 
-/// The same of a named one, which nft gives in bytes alone.
+/// As [`quota`], for a named one, which nft prints in bytes only.
 pub(super) fn quota_bytes(inside: &Value) -> String {
     let scaled = |bytes: u64| {
         let units = [("gbytes", 30), ("mbytes", 20), ("kbytes", 10)];
@@ -179,7 +179,7 @@ fn log(inside: &Value) -> String {
     match inside.get("flags") {
         Some(Value::String(flag)) => words.push(format!("flags {flag}")),
         Some(Value::Array(flags)) => {
-            // Those of TCP have one word in common.
+            // The flags for TCP share one word.
             let flags: Vec<&str> = flags.iter().filter_map(Value::as_str).collect();
             let (of_tcp, others): (Vec<&str>, Vec<&str>) =
                 flags.iter().partition(|flag| flag.starts_with("tcp "));
@@ -224,7 +224,7 @@ fn translation(name: &str, inside: &Value) -> String {
         (None, Some(port)) => text = format!("{text} to :{port}"),
         (None, None) => {}
     }
-    // What netmap means is in the word prefix.
+    // The word `prefix` already says netmap.
     let flags: Vec<&str> = match inside.get("flags") {
         Some(Value::String(flag)) => vec![flag],
         Some(Value::Array(flags)) => flags.iter().filter_map(Value::as_str).collect(),

@@ -1,4 +1,4 @@
-//! Values as nft's JSON has them.
+//! Values in nft's JSON.
 
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::kind::Kind;
 
-/// A value whose texts are as people are shown them.
+/// A value with its texts escaped for people.
 pub(super) fn shown(value: &Value) -> Cow<'_, Value> {
-    // Rulesets have up to millions of texts, and next to none that has to be changed.
+    // A ruleset may have millions of texts, of which hardly any needs a change.
     if is_shown(value) { Cow::Borrowed(value) } else { Cow::Owned(escaped(value)) }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn json_of(kind: Kind, value: u128) -> Value {
             Value::from(String::from_utf8_lossy(&bytes[..end]).into_owned())
         }
         Kind::Priority => Value::from(format!("{:x}:{:x}", value >> 16, value & 0xffff)),
-        // Tracked in milliseconds, written in seconds.
+        // The value is in milliseconds, the text in seconds.
         Kind::Time => Value::from((value / 1000) as u64),
         Kind::Boolean => Value::from(value != 0),
         Kind::CtLabel => {
@@ -79,7 +79,7 @@ pub(super) fn json_of(kind: Kind, value: u128) -> Value {
     }
 }
 
-/// Bits that are set together.
+/// A union of bits.
 fn union(mut bits: Vec<Value>) -> Value {
     match bits.len() {
         1 => bits.remove(0),

@@ -1,4 +1,4 @@
-//! A packet that somebody asks about, in words: who to whom, by which interfaces.
+//! A packet that an operator asks about, in words: protocol, ends, interfaces and state.
 //!
 //! ```text
 //! tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0 state new flags syn
@@ -18,18 +18,18 @@ use wire::{Network, TcpFlags, Transport, dissect, protocol};
 use self::words::Words;
 use crate::evaluate::{CtState, Details, Tuple};
 
-/// How a packet is asked about, for messages and help.
+/// The notation of a question, for messages and help.
 pub const USAGE: &str = "PROTOCOL SOURCE[:PORT] DESTINATION[:PORT], or a frame as hexadecimal \
      digits; then any of: in INTERFACE, out INTERFACE, state new|established|related|invalid|\
      untracked, reply, flags syn,ack, type TYPE, code CODE, id NUMBER, status dnat,assured, \
      mark NUMBER, ct-mark NUMBER, zone NUMBER, vlan NUMBER, ttl NUMBER, dscp NAME, length BYTES";
 
-/// Most bytes of a packet.
+/// The largest number of bytes of a packet.
 const MAX_FRAME: usize = 65_535 + 14 + 4;
-/// Source port of packets that name none: the first dynamic one (RFC 6335 section 6).
+/// Source port for a question that names none: the first dynamic one (RFC 6335 section 6).
 const DYNAMIC_PORT: u16 = 49_152;
 
-/// Why a packet can not be asked about.
+/// The reason why a question can not be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ProbeError(pub String);
@@ -43,13 +43,13 @@ pub struct Probe {
     pub network: Network,
     /// Outermost VLAN identifier, 0 for none.
     pub vlan: u16,
-    /// The interface that it comes in by.
+    /// The input interface.
     pub input: Option<String>,
-    /// The interface that it goes out by.
+    /// The output interface.
     pub output: Option<String>,
-    /// What tracking says of it, where that was told.
+    /// Its tracking state, if the question names one.
     pub state: Option<CtState>,
-    /// It comes from the end that did not open the connection.
+    /// True if it comes from the end that did not open the connection.
     pub reply: bool,
     /// Status bits of its connection.
     pub status: u32,
@@ -59,8 +59,8 @@ pub struct Probe {
     pub ct_mark: u32,
     /// Zone of its connection.
     pub zone: u16,
-    /// Addresses of the host, as far as they are known: what is for one of them is left to its
-    /// kernel, unless a rule or its connection gives it another destination.
+    /// Known addresses of the host. The host's kernel takes packets for them, unless a rule or the
+    /// connection gives a packet another destination.
     pub host_addresses: Vec<IpAddr>,
 }
 
@@ -68,7 +68,7 @@ impl Probe {
     /// Reads a question.
     ///
     /// # Errors
-    /// What is not understood, and what is.
+    /// Names the word that is not understood, and the words that are.
     pub fn parse(text: &str) -> Result<Self, ProbeError> {
         let mut words: Vec<&str> = text.split_whitespace().collect();
         if words.is_empty() {
@@ -85,10 +85,10 @@ impl Probe {
         }
     }
 
-    /// A frame with what else is said of it: interfaces, state, marks.
+    /// Reads a question about a frame; `text` holds further words, such as interfaces and marks.
     ///
     /// # Errors
-    /// What is not understood.
+    /// Names the word that is not understood.
     pub fn of_frame(frame: Vec<u8>, text: &str) -> Result<Self, ProbeError> {
         let words = Words::parse(&text.split_whitespace().collect::<Vec<_>>())?;
         words.refuse_for_frame()?;
@@ -148,8 +148,8 @@ impl Probe {
         })
     }
 
-    /// What tracking is taken to say where nobody has told: neighbour discovery is not
-    /// tracked, an ICMP error belongs to a connection, and everything else opens one.
+    /// The tracking state if the question names none. Neighbour discovery is not tracked, an ICMP
+    /// error belongs to a connection, and every other packet opens one.
     pub fn supposed_state(&self) -> CtState {
         /// Router solicitation to redirect (RFC 4861 section 4).
         const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
@@ -168,7 +168,7 @@ impl Probe {
     }
 }
 
-/// The connection of a packet, as far as the packet tells.
+/// The connection of a packet, as far as the question describes it.
 impl Details for Probe {
     fn tuple(&self, reply: bool) -> Tuple {
         let Network { source, destination, transport, .. } = self.network;
@@ -202,9 +202,9 @@ impl Details for Probe {
     }
 }
 
-/// The bytes of a word of hexadecimal digits that is as long as a frame.
+/// The bytes of a word of hexadecimal digits, if it is long enough for a frame.
 fn hexadecimal(word: &str) -> Option<Result<Vec<u8>, ProbeError>> {
-    /// Digits of an IPv4 header; no protocol has a name like that.
+    /// Least digits of a frame: those of an IPv4 header. No protocol has such a name.
     const LEAST: usize = 40;
     let digits: Vec<u8> = word.bytes().filter(|byte| *byte != b':').collect();
     if digits.len() < LEAST || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -219,7 +219,7 @@ fn hexadecimal(word: &str) -> Option<Result<Vec<u8>, ProbeError>> {
     Some(Ok(with_link(bytes)))
 }
 
-/// An IP packet gets the link header that it came without.
+/// Puts a link header in front of an IP packet without one.
 fn with_link(bytes: Vec<u8>) -> Vec<u8> {
     let is_frame = dissect(&bytes).is_ok_and(|frame| frame.network.is_some());
     let ethertype: [u8; 2] = match bytes.first().map(|byte| byte >> 4) {
@@ -235,7 +235,7 @@ fn with_link(bytes: Vec<u8>) -> Vec<u8> {
 
 type End = (IpAddr, Option<u16>);
 
-/// The frame of a tuple.
+/// Builds the frame of a question.
 fn written(
     name: &str,
     number: u8,
@@ -261,7 +261,7 @@ fn written(
     words.refuse_for_protocol(number)?;
     let supposed = if words.is_open() { TcpFlags::SYN } else { TcpFlags::ACK };
     let flags = words.flags.unwrap_or(supposed);
-    // Every host says with its SYN what segments it takes: 1460 bytes, 1440 over IPv6.
+    // Every host announces its segment size with a SYN: 1460 bytes, 1440 over IPv6.
     let segment_size: [u8; 4] = if is_v4 { [2, 4, 0x05, 0xb4] } else { [2, 4, 0x05, 0xa0] };
     let options: &[u8] = if flags.contains(TcpFlags::SYN) { &segment_size } else { &[] };
     let header = match number {
@@ -297,7 +297,7 @@ fn written(
         protocol::ICMP | protocol::ICMPV6 => {
             let right = if number == protocol::ICMP { is_v4 } else { !is_v4 };
             if !right {
-                return Err(ProbeError(format!("{name} is not carried by these addresses")));
+                return Err(ProbeError(format!("{name} does not run over this address family")));
             }
             let echo = if is_v4 { 8 } else { 128 };
             let kind = words.icmp_type(is_v4)?.unwrap_or(echo);
@@ -332,12 +332,12 @@ fn ports_of(
     }
 }
 
-/// The least of a header that the dissector takes.
+/// The shortest transport header that the dissector accepts.
 fn bare(number: u8, (source, destination): (u16, u16), payload: Vec<u8>) -> Vec<u8> {
     let ports = [source.to_be_bytes(), destination.to_be_bytes()].concat();
     let mut bytes = match number {
         protocol::UDPLITE => [&ports[..], &[0, 8, 0, 0]].concat(),
-        // A chunk INIT (RFC 9260 section 3.3.2).
+        // An INIT chunk (RFC 9260 section 3.3.2).
         protocol::SCTP => [
             &ports[..],
             &[0, 0, 0, 0, 0, 0, 0, 0],

@@ -1,4 +1,4 @@
-//! The words behind the addresses, each with its value.
+//! The words behind the addresses, with their values.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,10 +8,10 @@ use super::{ProbeError, USAGE};
 use crate::evaluate::CtState;
 use crate::names::{self, Names};
 
-/// Longest name of an interface.
+/// The longest name of an interface.
 const MAX_INTERFACE_NAME: usize = 15;
 
-/// What is said of a packet beside its addresses.
+/// Properties of a packet beside its addresses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Words {
     pub input: Option<String>,
@@ -30,14 +30,14 @@ pub(super) struct Words {
     pub dscp: u8,
     pub length: Option<u16>,
     kind: Option<String>,
-    /// Words about headers, which a frame has itself.
+    /// Words about header fields, which a question about a frame may not use.
     of_headers: Vec<&'static str>,
 }
 
 impl Words {
     pub fn parse(words: &[&str]) -> Result<Self, ProbeError> {
         let mut read = Self::default();
-        // Brackets mark in documentation what may be left out.
+        // The documentation puts optional parts in brackets, and people may copy them.
         let mut words =
             words.iter().map(|word| word.trim_matches(['[', ']'])).filter(|word| !word.is_empty());
         while let Some(word) = words.next() {
@@ -99,14 +99,14 @@ impl Words {
         Ok(read)
     }
 
-    /// True for a packet that is said to open a connection.
+    /// True for a packet that opens a connection.
     pub fn is_open(&self) -> bool {
         !self.reply && matches!(self.state, None | Some(CtState::New))
     }
 
     pub fn refuse_for_frame(&self) -> Result<(), ProbeError> {
         match self.of_headers.first() {
-            Some(word) => Err(ProbeError(format!("{word:?}: the frame says that itself"))),
+            Some(word) => Err(ProbeError(format!("{word:?}: the frame has a value of its own"))),
             None => Ok(()),
         }
     }
@@ -119,7 +119,7 @@ impl Words {
                 _ => true,
             };
             if !fits {
-                return Err(ProbeError(format!("{word:?} is nothing that this protocol has")));
+                return Err(ProbeError(format!("{word:?} does not apply to this protocol")));
             }
         }
         Ok(())

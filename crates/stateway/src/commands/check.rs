@@ -16,8 +16,8 @@ use crate::print::{Output, things};
 Examples:
   stateway check -c gateway.toml && systemctl restart stateway
 
-Every problem is told in one go, with file, line and key, those of its ruleset and of this machine
-too; exit code 2 if there is one.")]
+All problems are shown at once, with file, line and key, including those of the ruleset and of
+this machine. The exit code is 2 if there is one.")]
 pub struct Args {
     /// The configuration.
     #[arg(short, long, value_name = "FILE")]

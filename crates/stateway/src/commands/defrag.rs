@@ -16,23 +16,23 @@ Examples:
   stateway defrag show --watch               again every second
   stateway tunable set ipfrag_high_thresh 67108864
 
-What is counted are datagrams, but for what is said to be fragments.
+The counters count datagrams, unless they are said to count fragments.
 
 Keys with --json, beside schema:
   limits       most bytes that fragments of a family may hold
-  fragments    received: that were to be reassembled; dropped: of these and of what was
-               refused before, by reason
+  fragments    received: fragments to reassemble; dropped: fragments by reason, including
+               those that were refused before reassembly
   datagrams_ended
-               completed; given_up, for whatever reason (a fragment that is refused alone
-               counts as a datagram), and of these timed_out, evicted_new (one fragment had
-               come) and evicted_progress (several had); forgotten: that had been given up,
-               and were remembered no longer, because memory was needed
+               completed; given_up for any reason (a fragment that is refused alone counts as
+               a datagram), and of these timed_out, evicted_new (one fragment had come) and
+               evicted_progress (several had); forgotten: given up before, and forgotten
+               early because memory was needed
   totals       the same counters under the kernel's names: reasm_reqds are fragments
-  output       packets that were too long for an output: cut (frag_oks), the fragments that
-               were made of them (frag_creates), not cut and dropped (frag_fails)
-  workers      worker; datagrams: how many wait (count, with those that are remembered) and
-               their memory by family and stage, bytes; counters: as totals
-  datagrams    with -v: those that wait, one by one")]
+  output       packets that were too long for an output: cut (frag_oks), the fragments made
+               of them (frag_creates), dropped instead of cut (frag_fails)
+  workers      worker; datagrams: number of waiting ones (count, including those that are
+               remembered), and their memory by family and stage, bytes; counters: as totals
+  datagrams    with -v: the waiting datagrams, one by one")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -40,7 +40,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Show datagrams that wait for fragments, their memory, and what was given up.
+    /// Show datagrams that wait for fragments, their memory, and datagrams that were given up.
     Show {
         /// Show the datagrams one by one.
         #[arg(short, long)]
@@ -135,7 +135,7 @@ fn as_json(
     shown
 }
 
-/// Most bytes that the datagrams of a family may hold.
+/// The largest number of bytes that the datagrams of a family may hold.
 fn limit(tunables: &Tunables, family: &Family) -> u64 {
     let limit = tunables.tunables.iter().find(|tunable| tunable.name == family.limit);
     limit.map_or(0, |tunable| tunable.value)
@@ -201,13 +201,13 @@ fn workers(status: &Status) -> Table {
     table
 }
 
-/// One way for datagrams to end.
+/// A way for datagrams to end.
 struct End {
     /// Name in JSON.
     key: &'static str,
-    /// Counter that has it.
+    /// The counter of such datagrams.
     counter: &'static str,
-    /// In words; empty for what the summary has.
+    /// A description; empty if the summary has it.
     words: &'static str,
 }
 
@@ -226,12 +226,12 @@ const ENDED: [End; 6] = [
 
 /// Fragments that were dropped, by reason.
 fn dropped(totals: &Counters) -> impl Iterator<Item = (&str, u64)> {
-    // What was too long for an output has a line of its own.
+    // The counter of packets that were too long for an output has a line of its own.
     let is_ours = |name: &str| name.starts_with("frag_") && name != "frag_needed";
     totals.drops.iter().filter(move |(name, _)| is_ours(name))
 }
 
-/// How datagrams ended and why fragments were dropped, where that has happened.
+/// Prints how datagrams ended and why fragments were dropped, for reasons that occurred.
 fn given_up(totals: &Counters, out: &mut Output) -> anyhow::Result<()> {
     let mut datagrams =
         Table::new(&[("datagrams given up", Align::Left), ("datagrams", Align::Right)]);

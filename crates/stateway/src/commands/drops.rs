@@ -17,10 +17,10 @@ Examples:
                               decided, with its numbers
   stateway drops -v --watch   per worker, again every second")]
 pub struct Args {
-    /// Show also the reasons that have not occurred.
+    /// Show reasons that have not occurred, too.
     #[arg(short, long)]
     all: bool,
-    /// Show the last packets that were dropped for each reason, and why.
+    /// Show the last dropped packets for each reason, with the check that decided.
     #[arg(short, long, conflicts_with = "all")]
     recent: bool,
     /// Show the workers one by one.

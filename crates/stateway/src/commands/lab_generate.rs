@@ -1,4 +1,4 @@
-//! `stateway lab-generate`: frames as fast as the interface takes them.
+//! `stateway lab-generate`: sends frames as fast as the interface takes them.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use wire::build::PacketBuilder;
 
 use crate::print::Output;
 
-/// Frames that are handed over at a time.
+/// Frames that one call hands over.
 const BATCH: usize = 64;
 /// Source port of the first flow.
 const FIRST_PORT: u16 = 1024;
 /// The discard service, RFC 863.
 const DISCARD_PORT: u16 = 9;
-/// Ethernet, IPv4 and UDP headers, bytes.
+/// Ethernet, IPv4 and UDP headers, in bytes.
 const HEADERS: u64 = 42;
 
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub struct Args {
     /// Length of a frame without frame check sequence.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(60..=1514))]
     frame_bytes: u64,
-    /// For how long to send.
+    /// Seconds to send.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
     /// Print JSON.
@@ -59,7 +59,7 @@ struct Sent {
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
-    // The frames of one interface come from one program: nothing to queue for.
+    // Only this program sends on the interface, so there is nothing to queue for.
     let options = AfPacketOptions { qdisc_bypass: true, ..AfPacketOptions::default() };
     let mut queue = AfPacketPort::open_transmit(&args.interface, &options)?;
     let templates = templates(args);

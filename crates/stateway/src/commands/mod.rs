@@ -22,7 +22,7 @@ use clap::Subcommand;
 
 use crate::print::Output;
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the gateway in the foreground.
@@ -35,7 +35,7 @@ pub enum Command {
     Conntrack(Box<conntrack::Args>),
     /// Show the datagrams that wait for fragments.
     Defrag(defrag::Args),
-    /// Show how many packets were dropped, and why.
+    /// Show how many packets were dropped, and for which reasons.
     Drops(drops::Args),
     /// Show and change how packets are spread over the workers.
     Steer(steer::Args),
@@ -47,23 +47,23 @@ pub enum Command {
     Zone(zone::Args),
     /// Send a capture through the pipeline and report.
     Replay(replay::Args),
-    /// See the gateway at work on this machine, in under a minute.
+    /// Show the gateway at work on this machine, in under a minute.
     Demo(demo::Args),
-    /// Measure, beside the designs that this one replaces.
+    /// Measure the gateway beside the designs that it replaces.
     Bench(bench::Args),
     /// Send frames at full speed; for measurements in a lab.
     #[command(hide = true)]
     LabGenerate(lab_generate::Args),
-    /// Send and receive what tests in a lab need.
+    /// Send and receive traffic for tests in a lab.
     #[command(hide = true)]
     LabTraffic(lab_traffic::Args),
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     ///
     /// # Errors
-    /// Whatever is to be told on standard error.
+    /// The error to print on standard error.
     pub fn run(self, out: &mut Output) -> anyhow::Result<()> {
         match self {
             Self::Run(args) => run::run(&args),

@@ -1,4 +1,4 @@
-//! What all commands share that ask a running gateway.
+//! Options of all commands that ask a running gateway.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use control::{Client, ClientError};
 
 use crate::print::Output;
 
-/// Which gateway to ask.
+/// The gateway to ask.
 #[derive(Debug, clap::Args)]
 pub struct Remote {
     /// Control socket of the gateway.
@@ -28,7 +28,7 @@ impl Remote {
     }
 }
 
-/// How to show an answer.
+/// The form of an answer.
 #[derive(Debug, clap::Args)]
 pub struct Json {
     /// Print JSON: one object with exact numbers.
@@ -36,17 +36,17 @@ pub struct Json {
     pub json: bool,
 }
 
-/// How often to show an answer.
+/// The interval of repeated answers.
 #[derive(Debug, clap::Args)]
 pub struct Watch {
-    /// Show it again every so many seconds until interrupted [default: 1].
+    /// Repeat the answer at this interval in seconds until interrupted [default: 1].
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
           value_parser = interval)]
     watch: Option<Duration>,
 }
 
 impl Watch {
-    /// Shows once, or again and again. With JSON each time is one line.
+    /// Shows an answer once, or again and again. With JSON each answer is one line.
     pub fn repeat(
         &self,
         out: &mut Output,
@@ -69,7 +69,7 @@ impl Watch {
     }
 }
 
-/// A gateway that has answered before and is not there now has stopped.
+/// A gateway that answered before and is gone now has stopped.
 fn not_any_more(error: anyhow::Error) -> anyhow::Error {
     match error.downcast() {
         Ok(ClientError::NotRunning { socket }) => ClientError::Stopped { socket }.into(),

@@ -63,7 +63,7 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     zones(status).print(out)
 }
 
-/// A ruleset, where it came from, and since when it runs.
+/// A ruleset with its source and age.
 fn running(rules: &RulesStatus) -> String {
     let RulesStatus { file, revision, age_s, confirm_s, rules, .. } = rules;
     let source = match file {

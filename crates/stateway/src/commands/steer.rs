@@ -14,7 +14,7 @@ Examples:
   stateway steer show --watch               load and counters of each worker
   stateway steer show -v                    each bucket with its owner
   stateway steer set --workers 4            change the number of workers while traffic runs
-  stateway steer balance --dry-run          what would be moved, and why
+  stateway steer balance --dry-run          planned moves, with their reasons
   stateway steer balance --every 1s         balance every second from now on
   stateway steer balance --every off        and no longer")]
 pub struct Args {
@@ -38,7 +38,7 @@ enum Action {
     },
     /// Change the number of workers.
     Set {
-        /// How many workers.
+        /// Number of workers.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
         workers: u16,
         #[command(flatten)]
@@ -48,10 +48,10 @@ enum Action {
     },
     /// Move buckets from busy workers to idle ones.
     Balance {
-        /// Only say what would be moved.
+        /// Only show what would be moved.
         #[arg(long, conflicts_with = "every")]
         dry_run: bool,
-        /// Balance again and again, for example every 500ms or 1s; off ends it.
+        /// Balance again and again, for example every 500ms or 1s; `off` ends it.
         #[arg(long, value_name = "TIME|off")]
         every: Option<Every>,
         #[command(flatten)]

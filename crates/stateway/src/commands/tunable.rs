@@ -27,7 +27,7 @@ enum Action {
     List {
         /// Part of the name.
         part: Option<String>,
-        /// Show also what each setting means.
+        /// Show the meaning of each setting, too.
         #[arg(short, long)]
         verbose: bool,
         #[command(flatten)]
@@ -37,7 +37,7 @@ enum Action {
     },
     /// Print the value of one setting.
     Get {
-        /// Its name, for example nf_conntrack_max.
+        /// Name, for example nf_conntrack_max.
         name: String,
         #[command(flatten)]
         remote: Remote,
@@ -46,9 +46,9 @@ enum Action {
     },
     /// Change one setting.
     Set {
-        /// Its name, for example nf_conntrack_max; NAME=VALUE is taken too, as by sysctl.
+        /// Name, for example nf_conntrack_max; NAME=VALUE works too, as with sysctl.
         name: String,
-        /// The new value, if it does not stand behind the name.
+        /// New value, if it does not follow the name.
         #[arg(allow_negative_numbers = true)]
         value: Option<i128>,
         #[command(flatten)]
@@ -89,7 +89,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
 }
 
-/// What is to be set, from NAME and VALUE or from NAME=VALUE.
+/// The setting and its new value, from NAME and VALUE or from NAME=VALUE.
 fn assignment(name: &str, value: Option<i128>) -> anyhow::Result<(&str, i128)> {
     match (name.split_once('='), value) {
         (None, Some(value)) => return Ok((name, value)),
@@ -103,7 +103,7 @@ fn assignment(name: &str, value: Option<i128>) -> anyhow::Result<(&str, i128)> {
     Err(UsageError("give a name and a number: NAME VALUE, or NAME=VALUE".into()).into())
 }
 
-/// The tunable of a name; the prefixes that `sysctl` uses may be there.
+/// The tunable with a name, which may have the prefixes that `sysctl` uses.
 fn find(client: &Client, name: &str) -> anyhow::Result<Tunable> {
     let short = name.trim_start_matches("net.").trim_start_matches("netfilter.");
     let short = short.trim_start_matches("core.").trim_start_matches("ipv4.");

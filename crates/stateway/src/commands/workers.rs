@@ -1,11 +1,10 @@
-//! The table of workers, which several commands show from their own side.
+//! The table of workers. Several commands add columns of their own.
 
 use control::schema::{Status, Worker};
 
 use crate::print::{Align, Table, percent};
 
-/// A row for each worker: which it is and how busy, then what a command adds under
-/// the titles `more`.
+/// A row for each worker: number, CPU, load, and the `cells` of a command under the titles `more`.
 pub fn table(status: &Status, more: &[&str], cells: impl Fn(&Worker) -> Vec<String>) -> Table {
     let titles = ["worker", "cpu", "busy"].iter().chain(more);
     let columns: Vec<_> = titles.map(|title| (*title, Align::Right)).collect();

@@ -50,14 +50,14 @@ enum Action {
         #[command(flatten)]
         remote: Remote,
     },
-    /// Take a zone away; its packets are in other zones then, its connections end in time.
+    /// Delete a zone. Its packets then belong to other zones; its connections stay until they end.
     Delete {
-        /// Its number.
+        /// Number of the zone.
         zone: u16,
         #[command(flatten)]
         remote: Remote,
     },
-    /// Take zones and timeout policies from a configuration, and nothing else of it.
+    /// Load zones and timeout policies from a configuration, and nothing else of it.
     Load {
         /// The configuration.
         #[arg(short, long, value_name = "FILE")]
@@ -67,13 +67,13 @@ enum Action {
     },
 }
 
-/// What a zone is to be.
+/// Changes to a zone.
 #[derive(Debug, clap::Args)]
 struct Change {
-    /// Its number.
+    /// Number of the zone.
     zone: u16,
-    /// Keys of a zone in the configuration with their values, timeouts too, lists with commas.
-    /// KEY=default takes a key out, as if it had never been there.
+    /// Keys of a zone in the configuration with their values, including timeouts; lists with
+    /// commas. KEY=default removes a key.
     #[arg(value_name = "KEY=VALUE", required = true)]
     settings: Vec<String>,
 }
@@ -110,7 +110,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         }
         Action::Load { config, remote } => {
             let mut config = Configuration::load(config)?;
-            // The gateway says which of them it does not have.
+            // The gateway itself reports interfaces that it does not have.
             config.find_links();
             let names: Vec<_> =
                 config.interfaces.iter().map(|it| it.own_name().to_owned()).collect();
@@ -126,7 +126,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Changes the zones that there are, unless somebody else does meanwhile.
+/// Changes the present zones, unless another client changes them meanwhile.
 fn edit(
     remote: &Remote,
     change: impl FnOnce(&mut Vec<Zone>) -> Result<(), UsageError>,
@@ -151,7 +151,7 @@ fn place(zones: &[Zone], number: u16) -> Result<usize, UsageError> {
 }
 
 impl Change {
-    /// What can be said of it before a gateway is asked.
+    /// Checks a change as far as possible without the gateway.
     fn check(&self) -> Result<(), UsageError> {
         self.apply(&mut Zone::default())
     }

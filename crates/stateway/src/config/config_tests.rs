@@ -377,7 +377,7 @@ fn files_that_are_no_text_are_refused_before_they_fill_the_memory() {
     assert_eq!(problem(&file).line, 2);
     assert_eq!(problem(&file).what, "is not UTF-8; save the file in that encoding");
     let endless = problem(Path::new("/dev/zero"));
-    insta::assert_snapshot!(endless, @"/dev/zero: is longer than 16 MiB, so it is no configuration; name the right file");
+    insta::assert_snapshot!(endless, @"/dev/zero: is longer than 16 MiB, so it is not a configuration; name the right file");
 }
 
 #[test]
@@ -393,8 +393,8 @@ fn the_machine_is_asked_for_interfaces() {
     insta::assert_snapshot!(host::problems(&mut one, &[0, 1], true)[0], @"gateway.toml: interface: a bridge needs two [[interface]] tables or more, each with a name");
 }
 
-/// The problems of `rps_cpus` and of the control socket on a machine where the
-/// process may use CPUs 0 and 1.
+/// The problems of `rps_cpus` and of the control socket, on a machine where the process may use
+/// CPUs 0 and 1.
 fn host_problems(text: &str) -> String {
     let problems = host::problems(&mut parse(text).unwrap(), &[0, 1], true);
     let wanted = problems.iter().filter(|problem| problem.key != "interface.name");

@@ -1,5 +1,5 @@
-//! A TOML file, read key by key, so that every problem can name its line and
-//! all of them can be told at once.
+//! A TOML file, read key by key, so that every problem names its line, and all are reported at
+//! once.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use flow::Shown;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Something in a configuration file that has to be changed.
+/// A problem in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file as it was named.
     pub file: PathBuf,
-    /// Line, from 1; 0 when the file as a whole is meant.
+    /// Line, from 1; 0 for a problem of the whole file.
     pub line: usize,
     /// The key with its table, for example `gateway.workers`; empty for syntax.
     pub key: String,
-    /// What is wrong and what is allowed.
+    /// The problem, and the allowed values.
     pub what: String,
-    /// The rule of a ruleset that it is about.
+    /// The rule of a ruleset that has the problem.
     pub rule: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl<'t> Reader<'t> {
     /// Parses the text.
     ///
     /// # Errors
-    /// All errors of syntax; where there is one, nothing else can be relied on.
+    /// All errors of syntax. Then nothing else of the file can be relied on.
     pub fn open(file: &'t Path, text: &'t str) -> Result<(Self, Spanned<DeTable<'t>>), Problems> {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let line_ends = ends.map(|(at, _)| at).collect();
@@ -126,7 +126,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// A value with the place where it stands.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub struct Entry<'t> {
     /// The key with its table.
@@ -137,7 +137,7 @@ pub struct Entry<'t> {
     pub value: DeValue<'t>,
 }
 
-/// One table, whose keys are taken out as they are understood.
+/// A table whose keys are taken out as they are read.
 #[derive(Debug)]
 pub struct Section<'t> {
     path: String,
@@ -167,13 +167,12 @@ impl<'t> Section<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// True when the key is there and was not taken yet.
+    /// True if the key exists and was not taken yet.
     pub fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|(name, ..)| name == key)
     }
 
-    /// The offset of a key that was not taken yet; that of the table when the
-    /// key is absent.
+    /// The offset of a key that was not taken yet, or of the table if there is no such key.
     pub fn place_of(&self, key: &str) -> usize {
         let entry = self.entries.iter().find(|(name, ..)| name == key);
         entry.map_or(self.offset, |&(_, offset, _)| offset)
@@ -187,8 +186,8 @@ impl<'t> Section<'t> {
         Some(Entry { key: self.full_key(key), offset, value })
     }
 
-    /// Takes a key and converts its value. `None` when the key is absent, or when
-    /// the value was refused and the problem noted.
+    /// Takes a key and converts its value. `None` if there is no such key, or if the value was
+    /// refused and a problem noted.
     pub fn read<T>(
         &mut self,
         reader: &mut Reader<'_>,
@@ -205,7 +204,7 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// Everything that was not taken, for tables whose keys are open.
+    /// All keys that were not taken, for tables whose keys are open.
     pub fn rest(&mut self) -> Vec<Entry<'t>> {
         let entries = std::mem::take(&mut self.entries);
         entries
@@ -214,7 +213,7 @@ impl<'t> Section<'t> {
             .collect()
     }
 
-    /// Notes every key that nobody took as unknown.
+    /// Notes every key that was not taken as unknown.
     pub fn finish(mut self, reader: &mut Reader<'_>) {
         let known = self.known.join(", ");
         for entry in self.rest() {
@@ -223,7 +222,7 @@ impl<'t> Section<'t> {
     }
 }
 
-/// A value as it is shown in messages.
+/// A value for messages.
 pub fn show(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("{text:?}"),
@@ -258,7 +257,7 @@ pub fn number(value: &DeValue<'_>, min: u64, max: u64) -> Result<u64, String> {
         })
 }
 
-/// One word of several; `None` marks words that a later version will take.
+/// One of several words; `None` marks words of a later version.
 pub fn choice<T: Copy>(value: &DeValue<'_>, words: &[(&str, Option<T>)]) -> Result<T, String> {
     let allowed: Vec<String> = words
         .iter()

@@ -1,4 +1,4 @@
-//! What of a configuration depends on the machine.
+//! Checks of a configuration that depend on the machine.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use steer::{InterfaceCpus, PlacementError};
 
 use super::{Configuration, Interface, Problem};
 
-/// What keeps this machine from running a configuration, by line, whose interfaces are found. What several keys say together
-/// is looked at if they are right.
+/// The reasons why this machine can not run a configuration whose links were found, by line. Checks
+/// that involve several keys need `are_keys_right`.
 pub(super) fn problems(
     config: &mut Configuration,
     cpus: &[usize],
@@ -45,11 +45,11 @@ pub(super) fn find_links(config: &mut Configuration) -> Vec<Problem> {
     problems
 }
 
-/// That an interface is named already, by another of its names, if so.
+/// A message if an interface was named before by another of its names.
 fn named_before(before: &[Interface], interface: &Interface) -> Option<String> {
     let index = |interface: &Interface| interface.link.as_ref().map(|link| link.index);
     let own = index(interface)?;
-    // Who wrote the same name twice has been told.
+    // Repeated equal names have a problem of their own.
     let is_same = |it: &&Interface| index(it) == Some(own) && it.name != interface.name;
     let Interface { name, name_line, .. } = before.iter().find(is_same)?;
     Some(format!(
@@ -58,7 +58,7 @@ fn named_before(before: &[Interface], interface: &Interface) -> Option<String> {
     ))
 }
 
-/// That there are fewer than the mode needs, if so.
+/// A problem if there are fewer interfaces than the mode needs.
 fn too_few_interfaces(config: &Configuration) -> Option<Problem> {
     let (needed, what) = match config.mode {
         Mode::Bridge => (2, "a bridge needs two [[interface]] tables or more, each with a name"),
@@ -68,7 +68,7 @@ fn too_few_interfaces(config: &Configuration) -> Option<Problem> {
     are_too_few.then(|| config.problem(0, "interface", what.to_owned()))
 }
 
-/// Why no worker may own what arrives, if so.
+/// A problem if no worker may own the packets of an interface.
 fn placement(config: &Configuration, cpus: &[usize]) -> Option<Problem> {
     let restricted: Vec<InterfaceCpus> = config
         .interfaces
@@ -90,7 +90,7 @@ fn placement(config: &Configuration, cpus: &[usize]) -> Option<Problem> {
     })
 }
 
-/// Why the interface can not be used, `None` if it can.
+/// The reason why an interface can not be used; `None` if it can.
 fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>) -> Option<String> {
     match found {
         Ok(Some(state)) if state.up => None,
@@ -103,11 +103,11 @@ fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>) -> Option<St
     }
 }
 
-/// The interfaces of this network namespace. Unlike `/sys/class/net`, which shows
-/// the namespace of whoever mounted it, this file is the process's own.
+/// The interfaces of this network namespace. This file belongs to the process, unlike
+/// `/sys/class/net`, which shows the namespace of the process that mounted it.
 fn present() -> std::io::Result<Vec<String>> {
     let table = std::fs::read_to_string("/proc/self/net/dev")?;
     let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
-    // The first two lines are headings, and hold no colon.
+    // The first two lines are headings without a colon.
     Ok(table.lines().filter_map(name).collect())
 }

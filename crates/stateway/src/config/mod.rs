@@ -1,4 +1,4 @@
-//! The configuration file: from text to types that can not be wrong.
+//! The configuration file, read into types that can not be wrong.
 
 mod document;
 mod host;
@@ -26,35 +26,35 @@ use crate::every::Every;
 pub use document::{Problem, Problems};
 pub use rules::{RulesFile, read_ruleset};
 
-/// Longest configuration file that is read, bytes.
+/// The longest configuration file, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// A configuration as a whole, with defaults where the file says nothing.
+/// A whole configuration, with defaults for keys that the file leaves out.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
     /// The file, as it was named.
     pub file: PathBuf,
     /// Bridge or router.
     pub mode: Mode,
-    /// Workers; `None`: one for each CPU that the process may use.
+    /// Number of workers; `None`: one for each CPU that the process may use.
     pub workers: Option<u16>,
     /// Buckets.
     pub buckets: BucketCount,
-    /// What a bridge passes that is not IP.
+    /// Packets other than IP that a bridge passes.
     pub pass: PassList,
-    /// How many stations each worker of a bridge remembers.
+    /// The largest number of stations that each worker of a bridge remembers.
     pub stations: StationLimits,
-    /// What chooses the bucket of a tunnel's packet.
+    /// The part of a tunnel's packet that chooses its bucket.
     pub tunnels: TunnelSteering,
-    /// Which hash chooses the bucket.
+    /// The hash that chooses the bucket.
     pub hash: HashKind,
-    /// Whether datagrams in fragments are spread or kept in order.
+    /// Whether fragments are spread over workers or datagrams kept in order.
     pub fragments: FragmentSteering,
-    /// How a router checks sources, on interfaces that do not say.
+    /// Source check of a router, for interfaces that do not name one.
     pub rp_filter: ReversePath,
-    /// When the balancer runs.
+    /// The interval of the balancer.
     pub balance: Every,
-    /// Secret of the keyed hash; `None`: drawn at the start.
+    /// Secret of the keyed hash; `None`: a random one at the start.
     pub secret: Option<HashKey>,
     /// Interfaces, in the order of the file.
     pub interfaces: Vec<Interface>,
@@ -62,17 +62,17 @@ pub struct Configuration {
     pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
     /// Zones, in the order of the file.
     pub zones: Vec<ZoneConfig>,
-    /// Connections that only some sources may use.
+    /// Connections that are reserved for some sources.
     pub reserve: Reserve,
-    /// All tunables, the changed ones among them, and the helpers.
+    /// All tunables, changed or default, and the helpers.
     pub settings: Settings,
-    /// True if the file says how many connections there may be (`nf_conntrack_max`).
+    /// True if the file gives the limit of connections (`nf_conntrack_max`).
     pub is_limit_given: bool,
-    /// What the labels of connections are called.
+    /// Names of connection labels.
     pub labels: Arc<LabelNames>,
     /// The ruleset.
     pub rules: Option<RulesFile>,
-    /// Where the control socket is to be.
+    /// Path of the control socket.
     pub socket: Option<PathBuf>,
     /// Line of that key, for messages.
     pub socket_line: usize,
@@ -85,24 +85,24 @@ pub struct Interface {
     pub name_line: usize,
     /// Its name in the kernel, its own or an alternative one.
     pub name: String,
-    /// What has that name on this machine, where that was looked for and found.
+    /// Its link on this machine, once it was looked up and found.
     pub link: Option<LinkState>,
-    /// How many receive queues to open.
+    /// Number of receive queues.
     pub rx_queues: usize,
     /// Line of its `rps_cpus`, for messages.
     pub rps_cpus_line: usize,
-    /// The CPUs whose workers may own what arrives here; `None`: all.
+    /// The CPUs whose workers may own its packets; `None`: all.
     pub rps_cpus: Option<CpuSet>,
     /// True when the interface hashes with the symmetric Toeplitz key.
     pub supplied_hash_symmetric: bool,
-    /// True when what arrives here opens no connections but expected ones.
+    /// True if its packets open no connections but expected ones.
     pub refuses_new: bool,
-    /// How a router checks the sources of what arrives here.
+    /// Source check of a router for its packets.
     pub rp_filter: ReversePath,
 }
 
 impl Interface {
-    /// Its own name, by which all else knows it.
+    /// Its own name, which all other parts use.
     pub fn own_name(&self) -> &str {
         self.link.as_ref().map_or(&self.name, |link| &link.name)
     }
@@ -118,13 +118,13 @@ impl Configuration {
         Problems::or_value(problems, config)
     }
 
-    /// Reads a file for a gateway that is to run on this machine, on `cpus`, with the ruleset that
-    /// it names: there have to be interfaces to connect, they have to exist, and the workers have
-    /// to be able to keep the promises of every `rps_cpus`. `seed` is a secret for hash tables.
+    /// Reads a file for a gateway that is to run on this machine, on `cpus`, with the file's
+    /// ruleset. The interfaces must exist and be enough to connect, and the workers must be able to
+    /// keep the promises of every `rps_cpus`. `seed` is a secret for hash tables.
     ///
     /// # Errors
-    /// All problems: those of the file by their lines, and behind them those of the ruleset. What
-    /// several keys say together is looked at when none of them is wrong.
+    /// All problems: those of the file by line, then those of the ruleset. Checks that involve
+    /// several keys run only when no key is wrong.
     pub fn load_to_run(
         file: &Path,
         cpus: &[usize],
@@ -144,7 +144,7 @@ impl Configuration {
 
     /// Finds the interfaces on this machine.
     ///
-    /// Returns those that can not be used, each with the reason.
+    /// Returns the interfaces that can not be used, each with the reason.
     pub fn find_links(&mut self) -> Vec<Problem> {
         host::find_links(self)
     }
@@ -158,8 +158,7 @@ impl Configuration {
         sections::read(file, &text, &online.into_iter().collect())
     }
 
-    /// Reads a text; `file` is the name for messages, `cpus` are those of the
-    /// machine.
+    /// Reads a text; `file` is the name for messages, `cpus` are the machine's CPUs.
     ///
     /// # Errors
     /// All problems of the text, with their lines.
@@ -169,17 +168,17 @@ impl Configuration {
         Problems::or_value(problems, config)
     }
 
-    /// Where the control socket is to be.
+    /// The path of the control socket.
     pub fn socket(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(|| control::DEFAULT_SOCKET.into())
     }
 
-    /// How many workers there are to be.
+    /// The number of workers.
     pub fn worker_count(&self) -> WorkerCount {
         self.workers.map_or(WorkerCount::PerCpu, WorkerCount::Fixed)
     }
 
-    /// The same for the engine. Draws the secret if the file has none.
+    /// The configuration of the engine. Draws the secret if the file has none.
     ///
     /// # Errors
     /// The system's error when it has no random numbers.
@@ -207,23 +206,23 @@ impl Configuration {
         })
     }
 
-    /// The ruleset, for a gateway in this mode if that is known. `seed` is a secret for hash
+    /// The ruleset, for a gateway in this mode if the mode is known. `seed` is a secret for hash
     /// tables.
     ///
     /// # Errors
-    /// All problems of it.
+    /// All problems of the ruleset.
     pub fn load_rules(&self, mode: Option<Mode>, seed: u64) -> Result<Option<RuleBook>, Problems> {
         let rules = self.rules.as_ref();
         rules.map(|rules| rules.load(&self.file, mode, seed)).transpose()
     }
 
-    /// A problem of this file; `line` 0 means all of it.
+    /// A problem of this file; `line` 0 means the whole file.
     pub fn problem(&self, line: usize, key: &str, what: String) -> Problem {
         Problem { file: self.file.clone(), line, key: key.to_owned(), what, rule: None }
     }
 }
 
-/// The text of a file, or what is wrong with it and in which line, 0 for all of it.
+/// The text of a file, or its problem with the line, 0 for the whole file.
 fn read(file: &Path) -> Result<String, (usize, String)> {
     let mut bytes = Vec::new();
     File::open(file)
@@ -231,7 +230,7 @@ fn read(file: &Path) -> Result<String, (usize, String)> {
         .map_err(|error| (0, format!("can not be read: {error}")))?;
     if bytes.len() as u64 > MAX_BYTES {
         let what = format!(
-            "is longer than {} MiB, so it is no configuration; name the right file",
+            "is longer than {} MiB, so it is not a configuration; name the right file",
             MAX_BYTES >> 20
         );
         return Err((0, what));

@@ -13,14 +13,14 @@ use ruleset::limits::MAX_DOCUMENT_BYTES;
 use super::document::{Reader, Section, flag, text};
 use super::{Problem, Problems};
 
-/// A ruleset and how it is loaded.
+/// A ruleset's file, and the way to load it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesFile {
-    /// Where it is.
+    /// Path of the ruleset.
     pub path: PathBuf,
     /// Line of `file`, for messages.
     pub line: usize,
-    /// Rules that are not supported are left out instead of refused.
+    /// True to leave out unsupported rules instead of refusing the ruleset.
     pub allow_unsupported: bool,
 }
 
@@ -43,14 +43,14 @@ pub(super) fn read(
     });
     let allow_unsupported = section.read(reader, "allow_unsupported", flag);
     section.finish(reader);
-    // What is not absolute counts from the configuration.
+    // A relative path counts from the configuration.
     let path = config.parent().unwrap_or(Path::new("")).join(path?);
     Some(RulesFile { path, line, allow_unsupported: allow_unsupported.unwrap_or(false) })
 }
 
 impl RulesFile {
-    /// Reads it for a gateway in this mode, if that is known. `config` is the configuration that names it,
-    /// `seed` a secret for hash tables.
+    /// Reads it for a gateway in this mode, if the mode is known. `config` is the configuration
+    /// that names it, `seed` a secret for hash tables.
     ///
     /// # Errors
     /// All problems of the ruleset.
@@ -87,7 +87,7 @@ impl RulesFile {
     }
 }
 
-/// The bytes of a ruleset, `-` for standard input, or why there are none.
+/// The bytes of a ruleset, `-` for standard input, or the reason why they can not be read.
 pub fn read_ruleset(file: &Path) -> Result<Vec<u8>, String> {
     let mut document = Vec::new();
     let most = MAX_DOCUMENT_BYTES as u64 + 1;
@@ -95,7 +95,7 @@ pub fn read_ruleset(file: &Path) -> Result<Vec<u8>, String> {
         std::io::stdin().lock().take(most).read_to_end(&mut document)
     } else {
         let file = File::open(file).map_err(unreadable)?;
-        // 0 for what is no file of a known length.
+        // A file without a known length has 0 here.
         let length = file.metadata().map_or(0, |file| file.len());
         if length < most {
             check_memory(length, 0)?;
@@ -105,7 +105,7 @@ pub fn read_ruleset(file: &Path) -> Result<Vec<u8>, String> {
     };
     match read {
         Ok(read) if read > MAX_DOCUMENT_BYTES => {
-            Err(format!("longer than {} MiB: that is no ruleset", MAX_DOCUMENT_BYTES >> 20))
+            Err(format!("longer than {} MiB, the limit for a ruleset", MAX_DOCUMENT_BYTES >> 20))
         }
         Ok(_) => Ok(document),
         Err(error) => Err(unreadable(error)),

@@ -1,4 +1,4 @@
-//! The tables of the configuration file and what each key may hold.
+//! The tables of the configuration file and the values of their keys.
 
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,13 @@ use super::document::{Reader, Section, choice, number, show, text};
 use super::{Configuration, Interface, Problem, Problems, rules, zones};
 use crate::every::{ALLOWED, Every};
 
-/// Most receive queues of one interface.
+/// The largest number of receive queues of one interface.
 const MAX_RX_QUEUES: u64 = 64;
 
-/// Longest name of an interface (IFNAMSIZ without the zero).
+/// The longest name of an interface (IFNAMSIZ without the zero).
 const MAX_INTERFACE_NAME: usize = 15;
 
-/// What the text says, and what is wrong with it otherwise than with its syntax. A key that is
-/// wrong is as if it was not there.
+/// Reads the text, and notes its problems beside those of syntax. A wrong key counts as absent.
 pub(super) fn read(
     file: &Path,
     text: &str,
@@ -155,7 +154,7 @@ fn balance(value: &DeValue<'_>) -> Result<Every, String> {
 }
 
 fn secret(value: &DeValue<'_>) -> Result<HashKey, String> {
-    // The value itself never gets into a message: it is a secret.
+    // The value never gets into a message, because it is a secret.
     let refused = || "is not allowed; allowed: 32 hexadecimal digits in quotes".to_owned();
     let digits = value.as_str().filter(|digits| {
         digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
@@ -164,7 +163,7 @@ fn secret(value: &DeValue<'_>) -> Result<HashKey, String> {
     Ok(HashKey((number >> 64) as u64, number as u64))
 }
 
-/// How sources are checked: a value of the kernel's, or a word for it.
+/// The source check: a value of the kernel's, or a word for it.
 fn rp_filter(
     reader: &mut Reader<'_>,
     section: &mut Section<'_>,
@@ -239,8 +238,8 @@ fn interface_name(value: &DeValue<'_>) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-/// An empty text stands for every worker. A mask without a bit, which switches
-/// steering off in the kernel, stands for nothing that exists here.
+/// An empty text stands for every worker. A mask without a bit, which switches steering off in the
+/// kernel, has no meaning here.
 fn read_cpus(value: &DeValue<'_>, existing: &CpuSet) -> Result<Option<CpuSet>, String> {
     let mask = text(value, "a hexadecimal mask such as \"3\" or a CPU list such as \"0-1\"")?;
     if mask.trim().is_empty() {
@@ -269,7 +268,7 @@ fn refuse_repeated_names(reader: &mut Reader<'_>, interfaces: &[Interface]) {
     }
 }
 
-/// A helper is attached to its assigned port unless another is given.
+/// Attaches a helper to its assigned port, unless another is given.
 fn helper(reader: &mut Reader<'_>, mut section: Section<'_>, helpers: &mut Helpers) {
     let offset = section.offset;
     if !section.has("name") {
@@ -304,7 +303,7 @@ fn labels(reader: &mut Reader<'_>, mut section: Section<'_>) -> LabelNames {
     names
 }
 
-/// Returns whether the limit of connections is among them.
+/// Reads the tunables. Returns true if the limit of connections is among them.
 fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Settings) -> bool {
     let entries = section.rest();
     let mut given: Vec<(&str, usize, u64)> = Vec::new();
@@ -327,8 +326,8 @@ fn tunables(reader: &mut Reader<'_>, mut section: Section<'_>, settings: &mut Se
     given.iter().any(|(name, ..)| *name == "nf_conntrack_max")
 }
 
-/// Some settings have two names. That two lines say different things of one is found by
-/// what the second has done to the value of the first.
+/// Some settings have two names. Two lines about one setting contradict each other if the second
+/// has changed the value of the first.
 fn refuse_other_name(
     reader: &mut Reader<'_>,
     settings: &Settings,
@@ -381,10 +380,10 @@ pub(super) fn table<'t>(
     }
 }
 
-/// Most tables of one name that are read; there are fewer ports to give numbers to.
+/// The largest number of tables of one name that are read; there are fewer port numbers.
 const MOST_TABLES: usize = u16::MAX as usize;
 
-/// An array of tables of the document. What is beyond `most` is not looked at.
+/// An array of tables of the document. Tables beyond `most` are not read.
 pub(super) fn tables<'t>(
     reader: &mut Reader<'_>,
     document: &mut Section<'t>,

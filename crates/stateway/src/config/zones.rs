@@ -32,7 +32,7 @@ pub(super) fn policies(
             TimeoutPolicy::new(name).map_err(|error| error.to_string())
         });
         let is_named = policy.is_some();
-        // One without a name is read too, for the mistakes in the rest of it.
+        // A policy without a name is read too, for the mistakes in the rest of it.
         let Some(mut policy) = policy.or_else(|| TimeoutPolicy::new("unnamed").ok()) else {
             continue;
         };
@@ -70,7 +70,7 @@ pub(super) fn read(
         zones.push(zone);
         lines.push(reader.line(offset));
     }
-    // Zones that could not be understood would seem to take what they do not.
+    // A zone with mistakes would seem to take packets that it does not take.
     if reader.has_problems() {
         return zones;
     }
@@ -132,7 +132,9 @@ fn tune(
         .and_then(|value| {
             set(value).map_err(|error| match error {
                 SetTunableError::Unknown { .. } => {
-                    format!("{name} is no timeout of tracking; `stateway tunable list` shows all")
+                    format!(
+                        "{name} is not a timeout of tracking; `stateway tunable list` shows all"
+                    )
                 }
                 error => error.to_string(),
             })
@@ -142,7 +144,7 @@ fn tune(
     }
 }
 
-/// Names that a problem lists at most: each zone may have one.
+/// The largest number of names that a problem lists, because each zone may have one.
 const MOST_NAMED: usize = 16;
 
 fn find_policy(
@@ -191,7 +193,7 @@ pub(super) fn conntrack(
         section.read(reader, "reserve_connections", |value| number(value, 1, MOST_CONNECTIONS));
     section.finish(reader);
     if !belong_together {
-        let what = "reserve and reserve_connections belong together: who, and how many";
+        let what = "reserve and reserve_connections belong together: the sources, and the number of connections";
         reader.note(offset, "conntrack", what);
     }
     let most = max_entries / RESERVE_SHARE;
@@ -204,7 +206,7 @@ pub(super) fn conntrack(
     Reserve { sources: sources.unwrap_or_default(), connections: connections.unwrap_or_default() }
 }
 
-/// A prefix. One with bits behind its length may be meant as host or as network.
+/// A prefix. One with bits behind its length may mean a host or a network, so it is refused.
 fn network(text: &str) -> Result<Prefix, String> {
     let prefix: Prefix = text.parse().map_err(|error: PrefixError| error.to_string())?;
     let network = prefix.network();
@@ -218,7 +220,7 @@ fn network(text: &str) -> Result<Prefix, String> {
     Ok(prefix)
 }
 
-/// A list that is not empty and has nothing twice.
+/// A list that is not empty and has no element twice.
 fn list<T: PartialEq>(
     value: &DeValue<'_>,
     what: &str,
@@ -232,7 +234,7 @@ fn list<T: PartialEq>(
         let element = element.get_ref();
         let this = convert(element)?;
         if converted.contains(&this) {
-            return Err(format!("{} is there twice", show(element)));
+            return Err(format!("{} appears twice", show(element)));
         }
         converted.push(this);
     }

@@ -101,7 +101,7 @@ reserves = 4
     gateway.toml:8: conntrack.reserve_connections: nf_conntrack_max is 100, and half of it, 50, may be reserved at most
     ");
     let alone = problems("[conntrack]\nreserve_connections = 5\n");
-    insta::assert_snapshot!(alone, @"gateway.toml:1: conntrack: reserve and reserve_connections belong together: who, and how many");
+    insta::assert_snapshot!(alone, @"gateway.toml:1: conntrack: reserve and reserve_connections belong together: the sources, and the number of connections");
 }
 
 #[test]
@@ -131,9 +131,9 @@ timeout_policy = "shot"
 "#
     ), @r#"
     gateway.toml:4: timeout_policy.name: is missing; for example name = "short"
-    gateway.toml:9: timeout_policy.nf_conntrack_max: nf_conntrack_max is no timeout of tracking; `stateway tunable list` shows all
+    gateway.toml:9: timeout_policy.nf_conntrack_max: nf_conntrack_max is not a timeout of tracking; `stateway tunable list` shows all
     gateway.toml:10: timeout_policy.nf_conntrack_udp_timeout: -5 is not allowed; allowed: a whole number
-    gateway.toml:11: timeout_policy.udp: udp is no timeout of tracking; `stateway tunable list` shows all
+    gateway.toml:11: timeout_policy.udp: udp is not a timeout of tracking; `stateway tunable list` shows all
     gateway.toml:14: timeout_policy.name: "short" is already another policy
     gateway.toml:17: timeout_policy.name: "two words" can not name a policy; allowed: 1 to 63 characters without blank
     gateway.toml:21: zone.timeout_policy: "shot" is not the name of a [[timeout_policy]]; there are: short
@@ -181,8 +181,8 @@ reserve = ["192.0.2.77/24"]
 reserve_connections = 5
 "#
     ), @r#"
-    gateway.toml:9: zone.vlans: 1 is there twice
-    gateway.toml:10: zone.interfaces: "a" is there twice
+    gateway.toml:9: zone.vlans: 1 appears twice
+    gateway.toml:10: zone.interfaces: "a" appears twice
     gateway.toml:12: conntrack.reserve: "192.0.2.77/24" has bits behind its length; write "192.0.2.0/24" for the network or "192.0.2.77" for the host
     "#);
     insta::assert_snapshot!(zones(
@@ -193,7 +193,7 @@ reserve_connections = 5
     ), @r#"gateway.toml:8: conntrack.reserve: "2001:db8::1/64" has bits behind its length; write "2001:db8::/64" for the network or "2001:db8::1" for the host"#);
 }
 
-/// Whoever asks for far too many is told so once, whatever else is wrong with them.
+/// A file with far too many zones gets one message about it, whatever else is wrong with them.
 #[test]
 fn a_hundred_thousand_zones_are_refused_at_once() {
     let interfaces = "[[interface]]\nname = \"a\"\n[[interface]]\nname = \"b\"\n";
@@ -202,7 +202,7 @@ fn a_hundred_thousand_zones_are_refused_at_once() {
     };
     let told =
         "gateway.toml:2053: zone: there may be 1024 of them at most, and the file has 100000";
-    // With the numbers that there are, and with such as no zone can have from the start.
+    // Zones with valid numbers, and zones whose numbers are all invalid.
     let numbered =
         |first: u32| problems(&file(&|zone| format!("[[zone]]\nid = {}\n", first + zone)));
     let (all, none) = (numbered(0), numbered(65_535));

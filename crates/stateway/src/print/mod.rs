@@ -1,8 +1,7 @@
-//! What goes to standard output: data, as a table or as JSON. Prose goes to
-//! standard error.
+//! Standard output: data, as a table or as JSON. Prose goes to standard error.
 //!
-//! Names, comments and texts come from outside. They are escaped here, on their way out
-//! ([`Shown`]), so that none of them forges a line or commands the terminal.
+//! Names, comments and texts come from outside. This module escapes them ([`Shown`]), so that none
+//! of them forges a line or commands the terminal.
 
 mod table;
 mod units;
@@ -23,7 +22,7 @@ macro_rules! tell {
     ($($text:tt)*) => { $crate::log::tell(format_args!($($text)*)) };
 }
 
-/// Where a packet was beside its interface; nothing where that does not tell it from others.
+/// Zone and VLAN of a packet. Prints nothing if both are 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// Zone.
@@ -47,14 +46,14 @@ impl fmt::Display for Place {
 /// Standard output.
 pub struct Output {
     writer: BufWriter<StdoutLock<'static>>,
-    /// Titles are set in bold.
+    /// True to set titles in bold.
     bold_titles: bool,
-    /// The screen can be cleared.
+    /// True if the screen can be cleared.
     terminal: bool,
 }
 
 impl Output {
-    /// Standard output. Colours only on a terminal and unless `NO_COLOR` is set
+    /// Standard output. Titles are bold only on a terminal and unless `NO_COLOR` is set
     /// (no-color.org).
     pub fn stdout() -> Self {
         let terminal = io::stdout().is_terminal();
@@ -63,7 +62,7 @@ impl Output {
         Self { writer, bold_titles: terminal && !no_color, terminal }
     }
 
-    /// Where others may write their own text.
+    /// The writer for text that is not escaped.
     pub fn writer(&mut self) -> &mut dyn Write {
         &mut self.writer
     }
@@ -74,7 +73,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a line as a gateway sent it. JSON stays the same JSON.
+    /// Writes a line that a gateway sent. JSON keeps its meaning.
     pub fn sent_line(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.line(String::from_utf8_lossy(bytes))
     }
@@ -95,7 +94,7 @@ impl Output {
         self.line(serde_json::to_string(value)?)
     }
 
-    /// Clears the screen if there is one, or else separates with an empty line.
+    /// Clears the screen, or writes an empty line if there is none.
     pub fn next_page(&mut self) -> anyhow::Result<()> {
         if self.terminal {
             write!(self.writer, "\x1b[H\x1b[2J").map_err(OutputError)?;
@@ -105,13 +104,13 @@ impl Output {
         }
     }
 
-    /// Makes everything so far visible.
+    /// Flushes the output.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         self.writer.flush().map_err(OutputError)?;
         Ok(())
     }
 
-    /// The last thing to be called: only then is it known that all was written.
+    /// Has to be the last call: only then is it known that everything was written.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.flush()
     }

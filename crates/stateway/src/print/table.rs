@@ -4,7 +4,7 @@ use flow::Shown;
 
 use super::Output;
 
-/// On which side the text of a column stands.
+/// The side on which the text of a column stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
     /// Words.
@@ -41,8 +41,8 @@ impl Widths {
         self.row(&self.columns.iter().map(|(title, ..)| title.clone()).collect::<Vec<_>>())
     }
 
-    /// A row in its columns, without blanks at the end. What does not fit pushes
-    /// the rest of the row to the right.
+    /// A row in its columns, without blanks at the end. A cell that is too wide pushes the rest of
+    /// the row to the right.
     pub fn row(&self, row: &[String]) -> String {
         let mut line = String::new();
         for ((_, align, wide), cell) in self.columns.iter().zip(row) {
@@ -62,7 +62,7 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// A table that is printed when all its rows are known.
+/// A table that is printed once all its rows are known.
 #[derive(Clone, Debug)]
 pub struct Table {
     widths: Widths,

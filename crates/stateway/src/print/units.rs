@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Below this, numbers are printed exactly.
+/// Numbers below this are printed exactly.
 const EXACT_BELOW: u64 = 1_000_000;
 
 /// A number of things: exact below a million, then four digits.
@@ -10,7 +10,7 @@ pub fn count(number: u64) -> String {
     scaled(number, "")
 }
 
-/// So many of a thing whose plural ends in s.
+/// A number and a noun whose plural ends in s.
 pub fn things(number: u64, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
@@ -20,12 +20,12 @@ pub fn bytes(number: u64) -> String {
     if number < 10_000 { format!("{number} B") } else { scaled_from(number, 1000, "B") }
 }
 
-/// A share, as percent with one decimal; a dash where there is no whole.
+/// A share as percent with one decimal; a dash if the whole is 0.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
 }
 
-/// A time: its two largest units.
+/// A time in its two largest units.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);

@@ -1,8 +1,8 @@
-//! The load on a gateway whose tables grow: established flows that send numbered packets at
-//! a steady pace, and new flows as fast as it takes them.
+//! The load on a gateway whose tables grow: established flows that send numbered packets at a
+//! steady pace, and new flows as fast as the gateway takes them.
 //!
-//! A numbered packet has a moment at which it is due, whoever polls then or not: what a
-//! worker is late counts, as it would for a packet that waits in the ring of a card.
+//! A numbered packet has a due time, whether a worker polls then or not. So the lateness of a
+//! worker counts, as it would for a packet that waits in the ring of a card.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,36 +16,36 @@ use crate::traffic::{Payload, Pen, Segment};
 
 /// Flows that are established all the time.
 pub const ESTABLISHED: u32 = 1000;
-/// The first flow of those that come and go; their clients have other ports.
+/// The first of the flows that come and go; their clients have other ports.
 const FIRST_NEW: u32 = 1 << 16;
-/// Time between two numbered packets, nanoseconds: 100 a second of each flow.
+/// Time between two numbered packets, in nanoseconds: 100 a second of each flow.
 const PACE_NS: u64 = 10_000;
-/// What an established flow says at a time.
+/// Payload of an established flow, in each direction.
 const PAYLOAD: Payload = [100, 1000];
 /// Segments that open a flow.
 const HANDSHAKE: u32 = 3;
-/// Most packets under way: half of a backlog, so that none may be refused. New flows leave
-/// a part of it to the established ones.
+/// The largest number of packets on their way: half of a backlog, so that none may be refused. New
+/// flows leave a part of it to the established ones.
 const WINDOW: u64 = 400;
 const WINDOW_OF_NEW: u64 = 256;
-/// New flows whose segments come together: first all SYNs, then what answers them.
+/// New flows whose segments come together: first all SYNs, then the segments that answer them.
 const TOGETHER: u32 = 16;
-/// Marks the packets of new flows in [`Frame::sequence`]; of the others it is the number
-/// among all numbered packets.
+/// Marks the packets of new flows in [`Frame::sequence`]. For other packets it is the number among
+/// all numbered packets.
 const OF_NEW: u64 = 1 << 63;
 
-/// What the ports and the benchmark share.
+/// The state that the ports and the benchmark share.
 pub struct Shared {
-    /// When the first numbered packet is due.
+    /// The time at which the first numbered packet is due.
     begin_ns: u64,
     produced: AtomicU64,
     taken: AtomicU64,
-    /// New flows that may be opened, all in all.
+    /// The number of new flows that may be opened so far.
     allowed: AtomicU32,
     /// Packets of new flows that came out.
     new_taken: AtomicU64,
-    /// By established flow: the number that has to come out next. A flow has one worker, so
-    /// nobody else writes.
+    /// By established flow: the number that has to come out next. A flow has one worker, so only
+    /// one thread writes each.
     next: Vec<AtomicU32>,
     disorder: AtomicU64,
     phase: AtomicUsize,
@@ -54,7 +54,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// For so many phases.
+    /// The state for `phases` phases.
     pub fn new(phases: usize) -> Self {
         Self {
             begin_ns: clock::monotonic_nanoseconds(),
@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// Lets so many new flows be opened, those before included.
+    /// Allows `flows` new flows in all, including earlier ones.
     pub fn allow(&self, flows: u32) {
         self.allowed.store(flows, Ordering::Relaxed);
     }
@@ -80,12 +80,12 @@ impl Shared {
         (self.new_taken.load(Ordering::Relaxed) / u64::from(HANDSHAKE)) as u32
     }
 
-    /// True once every established flow is one.
+    /// True once every established flow has finished its handshake.
     pub fn is_established(&self) -> bool {
         self.next.iter().all(|next| next.load(Ordering::Relaxed) >= HANDSHAKE)
     }
 
-    /// What happens from now on belongs to this phase.
+    /// Counts everything from now on for this phase.
     pub fn enter(&self, phase: usize) {
         self.phase.store(phase, Ordering::Relaxed);
     }
@@ -94,7 +94,7 @@ impl Shared {
         &self.stalls[phase]
     }
 
-    /// No more packets from now on.
+    /// Stops the load.
     pub fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -114,13 +114,13 @@ impl Shared {
     }
 }
 
-/// An established flow of the order in which they speak; its clients are those with even
+/// The established flow that sends a numbered packet. Clients of established flows have even
 /// addresses.
 fn established(number: u64) -> u32 {
     (number % u64::from(ESTABLISHED)) as u32
 }
 
-/// The port that packets come in by.
+/// The input port.
 pub struct In(pub Arc<Shared>);
 
 impl PortOpener for In {
@@ -143,7 +143,7 @@ impl PortOpener for In {
     }
 }
 
-/// The port that all of them leave by.
+/// The output port.
 pub struct Out(pub Arc<Shared>);
 
 impl PortOpener for Out {
@@ -160,12 +160,12 @@ impl PortOpener for Out {
 /// New flows that are being opened.
 #[derive(Default)]
 struct Opening {
-    /// Of these flows, which are `queues` apart.
+    /// The first of the flows at work, which are `queues` apart.
     first: u32,
     count: u32,
-    /// Segments that were sent.
+    /// Segments that were sent of them.
     sent: u32,
-    /// The first of the next ones.
+    /// The first flow of the next group.
     next: u32,
 }
 
@@ -187,16 +187,16 @@ impl Opening {
 struct LoadRx {
     shared: Arc<Shared>,
     queues: u64,
-    /// Of the next numbered packet.
+    /// The number of the next numbered packet.
     number: u64,
     opening: Opening,
     pen: Pen,
-    /// CPU time and time when it was polled last.
+    /// CPU time and time of the last poll, in nanoseconds.
     turned: Option<[u64; 2]>,
 }
 
 impl LoadRx {
-    /// From one time that the queue is polled to the next is a turn of its worker.
+    /// A turn of a worker lasts from one poll of the queue to the next.
     fn turn(&mut self, now_ns: u64) {
         let turned = [clock::thread_nanoseconds(), now_ns];
         if let Some([cpu_ns, passed_ns]) = self.turned {
@@ -239,12 +239,13 @@ impl RxQueue for LoadRx {
             return Ok(0);
         }
         let shared = self.shared.clone();
-        // Taken first: what goes through between the two only adds.
+        // This is read first. Packets that go through between the two reads only add to it.
         let taken = shared.taken.load(Ordering::SeqCst);
         let under_way = shared.produced.load(Ordering::SeqCst).saturating_sub(taken);
         let room = |window: u64| max.min(window.saturating_sub(under_way) as usize);
         let before = frames.len();
-        // Half of a batch at most: where a worker gets little of its CPU, new flows come too.
+        // At most half of a batch, so that new flows get a share where a worker gets little of its
+        // CPU.
         let most = room(WINDOW).min(max / 2);
         while frames.len() - before < most && shared.due_ns(self.number) <= now_ns {
             frames.extend(self.numbered(pool));
@@ -265,7 +266,7 @@ impl RxQueue for LoadRx {
     }
 }
 
-/// A transmit queue that checks what comes out.
+/// A transmit queue that checks the packets that come out.
 struct LoadTx(Arc<Shared>);
 
 impl LoadTx {

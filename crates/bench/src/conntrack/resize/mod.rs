@@ -1,9 +1,9 @@
 //! Live resize: the tables of a running gateway grow and shrink under load.
 //!
-//! The workers are those of the gateway, on threads of their own, and so are the rings
-//! between them. A thousand established flows send numbered packets at a steady pace. New
-//! ones are opened as fast as the workers take them, while `nf_conntrack_max` is raised step
-//! by step; then an operator deletes half of them, and the others expire, all at once.
+//! The workers and rings are those of the gateway, on threads of their own. A thousand established
+//! flows send numbered packets at a steady pace. New flows open as fast as the workers take them,
+//! while `nf_conntrack_max` is raised step by step. Then an operator deletes half of them, and the
+//! others expire, all at once.
 
 mod load;
 mod stalls;
@@ -19,22 +19,22 @@ use serde::Serialize;
 use self::load::{ESTABLISHED, In, Out, Shared};
 use crate::Error;
 
-/// Each step of growth lets so many times as many connections in.
+/// Each step of growth multiplies the connections by this.
 const STEP: u32 = 4;
-/// Connections above those of a step that `nf_conntrack_max` leaves room for: what workers
-/// have leased and do not use counts as well.
+/// Room in `nf_conntrack_max` above the connections of a step: connections that workers have leased
+/// and do not use count as well.
 const SLACK: u64 = 8192;
 /// Clients of every other new flow, and of no established one.
 const HALF: &str = "198.19.0.0/16";
-/// Time that an operator leaves the connections to live, seconds.
+/// The timeout that an operator gives the connections, in seconds.
 const TIME_LEFT_S: u32 = 2;
-/// How long the gateway may take for anything before it counts as stuck.
+/// Time after which the gateway counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What happens meanwhile, in order.
+/// The phases of a run, in order.
 const PHASES: [&str; 5] = ["before", "growth", "flush", "expiry", "after"];
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Serialize)]
 pub struct LiveResize {
     /// Connections at the beginning and at the end.
@@ -45,40 +45,40 @@ pub struct LiveResize {
     pub lost: u64,
     /// Packets of established flows that were not the next of their flow; the same.
     pub out_of_order: u64,
-    /// The longest from the moment at which a packet was due to its way out, microseconds,
-    /// in all phases. Whatever else the machine does is part of it.
+    /// The longest time from a packet's due time to its way out, microseconds, in all phases. It
+    /// includes everything else that the machine does.
     pub worst_stall_us: f64,
     /// CPU time of the longest turn of a worker, microseconds, in all phases.
     pub worst_turn_us: f64,
     /// Connections opened per second while the tables grew.
     pub opened_per_s: f64,
-    /// All phases by themselves.
+    /// The figures of each phase.
     pub phases: Vec<Phase>,
 }
 
 /// A part of the run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Phase {
-    /// What happened.
+    /// Its name.
     pub name: &'static str,
-    /// How long it took, seconds.
+    /// Its length, in seconds.
     pub seconds: f64,
     /// Packets of established flows.
     pub packets: u64,
-    /// What half of them took, microseconds.
+    /// Half of them took at most this, in microseconds.
     pub median_us: f64,
-    /// What one of a thousand exceeded.
+    /// One in a thousand took longer than this, in microseconds.
     pub p999_us: f64,
-    /// The longest of them.
+    /// The longest of them took this, in microseconds.
     pub worst_stall_us: f64,
-    /// CPU time of the longest turn of a worker, microseconds.
+    /// CPU time of the longest turn of a worker, in microseconds.
     pub worst_turn_us: f64,
-    /// The part of a CPU that the workers had.
+    /// The part of a CPU that the workers got.
     pub cpu_share: f64,
 }
 
-/// Grows a gateway's tables to `to` connections and shrinks them again; `rest` before and
-/// after, nothing changes.
+/// Grows a gateway's tables to `to` connections and shrinks them again. Before and after, nothing
+/// changes for `rest`.
 pub fn measure(
     to: u32,
     workers: usize,
@@ -110,8 +110,8 @@ pub fn measure(
 fn start(shared: &Arc<Shared>, workers: usize, cpus: &[usize]) -> Result<Gateway, Error> {
     let mut config = Config::new(HashKey(0x7265_7369_7a65, 0x6c69_7665));
     config.workers = WorkerCount::fixed(workers)?;
-    // From here on it only grows: what one worker has leased under a higher limit and not
-    // given back yet, another can not have.
+    // From here on the limit only grows. Connections that a worker has leased under a higher limit
+    // and not given back yet are not available to others.
     let room = u64::from(ESTABLISHED) + SLACK;
     config.settings.set("nf_conntrack_max", room).map_err(|error| wrong(error.to_string()))?;
     let ports = vec![
@@ -130,7 +130,7 @@ struct Run {
     gateway: Gateway,
     shared: Arc<Shared>,
     to: u32,
-    /// Those that are over, and when the one that is not began.
+    /// Lengths of the phases that are over; `begun` is the start of the current one.
     phases: Vec<f64>,
     begun: Instant,
 }
@@ -144,7 +144,7 @@ impl Run {
         self.begun = Instant::now();
     }
 
-    /// Waits for the gateway; what it drops meanwhile would never be there.
+    /// Waits for the gateway. A packet that it drops meanwhile would never come.
     fn wait(&self, what: &str, ready: impl Fn(&Self) -> Result<bool, Error>) -> Result<(), Error> {
         let begun = Instant::now();
         while !ready(self)? {
@@ -156,7 +156,7 @@ impl Run {
         Ok(())
     }
 
-    /// What is known of packets that did not come out.
+    /// A description of packets that did not come out.
     fn losses(&self) -> String {
         let [produced, taken, out_of_order] = self.shared.books();
         let dropped = self.gateway.recent_drops().unwrap_or_default();
@@ -205,7 +205,7 @@ impl Run {
         Ok(())
     }
 
-    /// The established flows have a packet each 10 ms, which gives them their time back.
+    /// The established flows have a packet each 10 ms, which resets their timeout.
     fn expire(&self) -> Result<(), Error> {
         let changes = Changes { timeout_s: Some(TIME_LEFT_S), ..Changes::default() };
         let all = Filter::default();
@@ -229,7 +229,7 @@ impl Run {
         if [produced, totals.transmitted] != [taken; 2] || dropped + out_of_order > 0 {
             return Err(wrong(losses));
         }
-        // No connection was forgotten and opened again by a packet in its midst.
+        // No connection was lost and opened again by a packet in its middle.
         if opened != u64::from(to) {
             return Err(wrong(format!("{opened} connections were opened in place of {to}")));
         }

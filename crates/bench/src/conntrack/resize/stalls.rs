@@ -1,10 +1,10 @@
-//! How long packets took, as counts of how many took how long.
+//! The times that packets took, as counts for classes of time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Classes for each doubling of time: a figure is right within an eighth.
+/// Classes for each doubling of time, so that a figure is right within an eighth.
 const PER_DOUBLING: u64 = 8;
-/// Up to 2^40 ns, 18 minutes.
+/// The classes cover 2^40 ns, 18 minutes.
 const CLASSES: usize = 40 * PER_DOUBLING as usize;
 
 /// The times of a phase. Any thread may add.
@@ -28,20 +28,20 @@ impl Default for Stalls {
 }
 
 impl Stalls {
-    /// A packet took so long.
+    /// Counts a packet that took so long.
     pub fn packet(&self, took_ns: u64) {
         self.counts[class(took_ns)].fetch_add(1, Ordering::Relaxed);
         self.worst_ns.fetch_max(took_ns, Ordering::Relaxed);
     }
 
-    /// A turn of a worker took so much CPU time, and so much time.
+    /// Counts a turn of a worker with its CPU time and its time.
     pub fn turn(&self, cpu_ns: u64, passed_ns: u64) {
         self.worst_turn_ns.fetch_max(cpu_ns, Ordering::Relaxed);
         self.turns_ns[0].fetch_add(cpu_ns, Ordering::Relaxed);
         self.turns_ns[1].fetch_add(passed_ns, Ordering::Relaxed);
     }
 
-    /// Packets.
+    /// The number of packets.
     pub fn packets(&self) -> u64 {
         self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
@@ -56,13 +56,13 @@ impl Stalls {
         self.worst_turn_ns.load(Ordering::Relaxed)
     }
 
-    /// The part of a CPU that the workers had.
+    /// The part of a CPU that the workers got.
     pub fn cpu_share(&self) -> f64 {
         let [cpu, passed] = [0, 1].map(|at| self.turns_ns[at].load(Ordering::Relaxed) as f64);
         (cpu / passed.max(1.0)).min(1.0)
     }
 
-    /// What this part of the packets did not exceed.
+    /// The time that this part of the packets did not exceed.
     pub fn quantile_ns(&self, part: f64) -> u64 {
         let wanted = (self.packets() as f64 * part).ceil() as u64;
         let mut seen = 0;
@@ -74,7 +74,8 @@ impl Stalls {
     }
 }
 
-/// Below 8 each number is a class; above, the three bits behind the first one count.
+/// Each number below 8 is a class; above, a class has the leading bit and the three bits behind it
+/// in common.
 fn class(ns: u64) -> usize {
     let doubling = ns.max(PER_DOUBLING).ilog2() - PER_DOUBLING.ilog2();
     let class = u64::from(doubling) * PER_DOUBLING + (ns >> doubling);

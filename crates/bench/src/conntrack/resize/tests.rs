@@ -1,11 +1,11 @@
 use super::*;
 
-/// Nothing is asserted about time. That nothing is lost and nothing overtakes is checked by
-/// the measurement itself.
+/// The test asserts nothing about time. The measurement itself checks that no packet is lost or
+/// overtakes another.
 #[test]
 fn tables_grow_and_shrink_under_load_and_nothing_is_lost() {
     let cpus = engine::system_cpus();
-    // One after the other: their workers never sleep.
+    // One after the other, because their workers never sleep.
     for workers in [1, 2] {
         let live = measure(300_000, workers, &cpus, Duration::from_millis(100)).unwrap();
         assert_eq!((live.from, live.to, live.lost, live.out_of_order), (1000, 300_000, 0, 0));

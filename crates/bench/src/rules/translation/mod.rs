@@ -1,9 +1,9 @@
-//! Translating addresses: by the gateway as a whole, and by its tables beside one table that
-//! all threads share.
+//! Translates addresses: by the gateway as a whole, and by its tables beside one table that all
+//! threads share.
 //!
-//! Frames are the shortest there are. *Established* are UDP flows, requests and answers by
-//! turns; the answers are for the ports that were chosen. *Opened and deleted* is a SYN, and an
-//! RST after [`LAG`](crate::gateway::LAG) other connections were opened; both count as one.
+//! Frames have the shortest length. *Established* are UDP flows with requests and answers by turns;
+//! the answers go to the chosen ports. *Opened and deleted* is a SYN, and an RST after [`LAG`](crate::gateway::LAG)
+//! other connections were opened; both count as one.
 
 mod report;
 mod tables;
@@ -14,9 +14,9 @@ use crate::gateway::{Case, Gateway, Maker, Setup, Style, Time};
 use crate::measure::{Schedule, Turn, Work, rounds, turn};
 use crate::{Error, Options};
 
-/// Flows that are established: those of the measurement with real links.
+/// Number of established flows, as in the measurement with real links.
 const ESTABLISHED: u32 = 1024;
-/// Flows that are opened, one after the other.
+/// Number of flows that are opened in turn.
 const OPENED: u32 = 1 << 16;
 /// What is asked of the gateway, and what that is called.
 const CASES: [(Case, &str); 3] = [
@@ -28,7 +28,7 @@ const MASQUERADE: &str = "gateway, masquerade";
 /// Part of every other figure.
 const MAKING: &str = "(making frames)";
 
-/// What one kind of traffic came to.
+/// The rounds of a variant with one kind of traffic.
 pub struct Measured {
     traffic: Traffic,
     what: &'static str,
@@ -37,7 +37,7 @@ pub struct Measured {
     turns: Vec<Turn>,
 }
 
-/// Who sends.
+/// The kind of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     Established,
@@ -58,7 +58,7 @@ fn wrong(problem: String) -> Error {
     Error::Wrong { benchmark: "translation", problem }
 }
 
-/// A variant with the workers that do it.
+/// A variant with its workers.
 enum Crew {
     Gateway(Vec<Gateway>),
     Tables(Vec<Lane>),
@@ -140,7 +140,7 @@ pub fn run(options: Options, cpus: &[usize]) -> Result<Vec<Measured>, Error> {
 }
 
 impl Measured {
-    /// The rounds.
+    /// Its rounds.
     pub fn turns(&self) -> &[Turn] {
         &self.turns
     }

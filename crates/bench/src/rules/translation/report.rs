@@ -1,4 +1,4 @@
-//! What translation came to, as a part of the report on rules.
+//! The figures of translation, as a part of the report on rules.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use crate::Spread;
 use crate::measure::{Turn, rates, ratios};
 use crate::table::{Cell, Table};
 
-/// The figures of translation; those of the contract are of one worker, from queue to queue.
+/// The figures of translation. Those with agreed keys are for one worker, from queue to queue.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Translation {
-    /// Connections opened through a masquerade, and deleted, per second.
+    /// Connections opened through a masquerade and deleted, per second.
     pub nat_new_per_s: f64,
     /// Packets of established flows through a masquerade, millions per second.
     pub nat_established_mpps: f64,
@@ -25,7 +25,7 @@ pub struct Translation {
     pub nat_variants: Vec<Row>,
 }
 
-/// What a design came to.
+/// The figures of a design.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Name of the design.
@@ -39,7 +39,7 @@ pub struct Row {
 }
 
 impl Translation {
-    /// What all variants came to.
+    /// The figures of all variants.
     pub(crate) fn of(all: &[Measured]) -> Self {
         let mut it = Self::default();
         for measured in all {

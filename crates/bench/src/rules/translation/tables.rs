@@ -1,5 +1,5 @@
-//! Tracking and translating alone, without rules, routes and queues: the gateway's tables, and
-//! one table that all threads share.
+//! Only tracking and translation, without rules, routes and queues: the gateway's tables, and one
+//! table that all threads share.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -27,17 +27,17 @@ use crate::spin::Spin;
 /// Free buffers.
 const POOL: usize = 4 * BATCH;
 const SECRET: HashKey = HashKey(0x6e61_7462, 0x656e_6368);
-/// Connections that there may be.
+/// The largest number of connections.
 const ROOM: u64 = 1 << 18;
-/// How long a connection of the shared table lives without a packet.
+/// Timeout of a connection in the shared table.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Who keeps the connections.
+/// The owner of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
-    /// A table for each bucket, which gives away ports of its own: the gateway's.
+    /// A table for each bucket, with ports of its own: the gateway's design.
     Buckets,
-    /// One table with so many locks, and one more for whoever chooses a port.
+    /// One table with this many locks, and one more lock for the choice of a port.
     Locked(usize),
 }
 
@@ -65,7 +65,7 @@ struct Packet {
     guess: Guess,
 }
 
-/// Changes whom a packet is from and for. False if it is not to go on.
+/// Changes source and destination of a packet. False if the packet is not to go on.
 trait Translates: Send {
     fn ask_ahead(&self, _packets: &mut [Packet]) {}
 
@@ -87,7 +87,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// With those of so many flows that are theirs, by their first frames.
+    /// Lanes with those of `flows` flows that belong to them, and their first frames.
     fn lanes(
         design: Design,
         count: usize,
@@ -134,7 +134,7 @@ impl Lane {
             .collect()
     }
 
-    /// Lanes whose flows, so many in all, are established.
+    /// Lanes with `flows` established flows in all.
     pub fn established(design: Design, count: usize, flows: u32) -> Result<Vec<Self>, Error> {
         let ends = Ends { client: Some(MASQUERADE), server: None };
         let check = |frames: &[gateway::Frame], is_answer| {
@@ -147,7 +147,7 @@ impl Lane {
             let answers: Vec<_> =
                 arrived.iter().map(|frame| gateway::answer(frame)).collect::<Result<_, _>>()?;
             check(&lane.pass(&answers)?, true)?;
-            // As they come from two queues.
+            // In the order in which they come from two queues.
             let turns = requests.chunks(BATCH).zip(answers.chunks(BATCH));
             lane.frames = turns.flat_map(|(to, fro)| [to, fro].concat()).collect();
             Ok(lane)
@@ -211,7 +211,7 @@ impl Lane {
         self.translator.expire(now);
     }
 
-    /// Nothing was refused.
+    /// Checks that no packet was refused.
     ///
     /// # Errors
     /// [`Error::Wrong`].
@@ -326,7 +326,7 @@ impl Translates for Buckets {
     }
 
     fn expire(&mut self, now: Timestamp) {
-        /// As a worker does.
+        /// As in a worker.
         const BUCKETS: usize = 4;
         const BUDGET: usize = 64;
         let Self { tables, limits, settings, counters, expectations, tunnels, expire_at, .. } =
@@ -359,16 +359,16 @@ fn context<'a>(
     }
 }
 
-/// One table of all threads: a connection lies in it under the key of each of its directions,
-/// each in the part that its hash says, and each part has a lock. Who chooses a port holds one
-/// more, so that nobody else chooses the same. A connection has no more than a deadline: no
-/// states, no counters, no timers.
+/// One table of all threads. A connection lies in it under the key of each of its directions. The
+/// hash of a key chooses the part of the table, and each part has a lock. A thread that chooses a
+/// port holds one more lock, so that no other chooses the same. A connection has only a deadline:
+/// no states, counters or timers.
 struct Shared {
     parts: Vec<Spin<HashMap<FlowKey, Known>>>,
     choice: Spin<()>,
 }
 
-/// What is known of one direction of a connection.
+/// One direction of a connection.
 #[derive(Clone, Copy)]
 struct Known {
     change: Readdress,
@@ -389,7 +389,7 @@ impl Shared {
         &self.parts[key.hash(SECRET) as usize % self.parts.len()]
     }
 
-    /// Finds a port, and files both directions.
+    /// Chooses a port, and files both directions.
     fn open(&self, packet: &Packet, hash: u64, now: Timestamp) -> Option<Readdress> {
         let KeyedPacket { key, sender } = packet.keyed;
         let (source, destination) = (key.end(sender), key.end(sender.opposite()));
@@ -397,7 +397,7 @@ impl Shared {
         let deadline = now.after(TIMEOUT);
         let to = |end: Endpoint| Some(Place { address: end.address, port: end.port });
         let chosen = self.choice.lock();
-        // A client keeps its port where that is free (RFC 4787, REQ-3), as with the kernel.
+        // A client keeps its port if that is free (RFC 4787, REQ-3), as with the kernel.
         let ports = std::iter::once(source.port)
             .chain((0..64512).map(|step| 1024 + ((hash % 64512 + step) % 64512) as u16));
         for port in ports {

@@ -4,20 +4,19 @@ use lab::Random;
 
 use super::World;
 
-/// Tags of 802.1Q and 802.1ad, those of before, and those of some switches.
+/// EtherTypes of tags: 802.1Q, 802.1ad, the value used before 802.1ad, and that of some switches.
 const TAGS: [u16; 4] = [0x8100, 0x88a8, 0x9100, 0x9200];
-/// VLAN identifiers: most stacks are of priority tags, which have none.
+/// VLAN identifiers. Most stacks have priority tags, whose identifier is 0.
 const VLANS: [u16; 6] = [0, 0, 0, 1, 10, 4095];
-/// Tags in front of a packet at most.
+/// The largest number of tags in front of a packet.
 const MOST_TAGS: usize = 12;
 
-/// Bytes of an Ethernet header.
+/// The length of an Ethernet header in bytes.
 pub const HEADER: usize = 14;
-/// Longest frame of a capture that is sent again, with tags to come.
+/// The length in bytes of the longest captured frame that is sent again; tags may be added to it.
 pub const LONGEST_CAPTURED: usize = 1514;
 
-/// A frame of real traffic once more, between the hosts of this world, with tags and with
-/// something wrong.
+/// A captured frame, readdressed to the hosts of this world, with tags added and perhaps damaged.
 pub fn again(random: &mut Random, world: &World, captured: &[u8]) -> Vec<u8> {
     let mut frame = Vec::from(world.destination_mac);
     frame.extend(world.source_mac);
@@ -46,7 +45,7 @@ pub fn frame(random: &mut Random, world: &World, ethertype: u16, packet: &[u8]) 
     frame
 }
 
-/// Adds tags, mostly none.
+/// Adds tags to about one frame in three.
 fn tags(random: &mut Random, frame: &mut Vec<u8>) {
     if !random.once_in(3) {
         return;
@@ -58,7 +57,7 @@ fn tags(random: &mut Random, frame: &mut Vec<u8>) {
     }
 }
 
-/// Adds an EtherType, or a length, and what follows it.
+/// Adds an EtherType or a length, and the bytes that follow it.
 fn carry(random: &mut Random, world: &World, ethertype: u16, packet: &[u8], frame: &mut Vec<u8>) {
     let v4 = ethertype == 0x0800;
     match random.between(0, 23) {
@@ -88,7 +87,7 @@ fn carry(random: &mut Random, world: &World, ethertype: u16, packet: &[u8], fram
             frame.extend(packet);
         }
         10 => {
-            // The other family, none, or any number at all.
+            // The EtherType of the other family, one that is not assigned, or a random number.
             let any = random.bits() as u16;
             let wrong = random.one_of(&[ethertype ^ 0x8edd, 0x05dd, 0x05ff, 0x0801, any]);
             let wrong = if wrong == 0x0806 { 0x0807 } else { wrong };
@@ -102,7 +101,7 @@ fn carry(random: &mut Random, world: &World, ethertype: u16, packet: &[u8], fram
     }
 }
 
-/// RFC 1042.
+/// Adds a SNAP header (RFC 1042) and the packet.
 fn snap(packet: &[u8], ethertype: u16, organization: [u8; 3], frame: &mut Vec<u8>) {
     frame.extend((packet.len() as u16 + 8).to_be_bytes());
     frame.extend([0xaa, 0xaa, 3]);
@@ -111,7 +110,8 @@ fn snap(packet: &[u8], ethertype: u16, organization: [u8; 3], frame: &mut Vec<u8
     frame.extend(packet);
 }
 
-/// RFC 2516, with the protocol numbers of RFC 1661 and 1662, compressed ones too.
+/// Adds a PPPoE header (RFC 2516) and the packet. The protocol numbers are those of RFC 1661 and
+/// 1662, compressed or not.
 fn pppoe(random: &mut Random, v4: bool, packet: &[u8], frame: &mut Vec<u8>) {
     let number: u8 = if v4 { 0x21 } else { 0x57 };
     let protocol: Vec<u8> = match random.between(0, 5) {
@@ -126,7 +126,7 @@ fn pppoe(random: &mut Random, v4: bool, packet: &[u8], frame: &mut Vec<u8>) {
     frame.extend(packet);
 }
 
-/// RFC 3032.
+/// Adds MPLS labels (RFC 3032) and the packet.
 fn labels(random: &mut Random, packet: &[u8], frame: &mut Vec<u8>) {
     frame.extend(random.one_of(&[0x8847_u16, 0x8848]).to_be_bytes());
     let count = random.between(1, 12);

@@ -1,10 +1,10 @@
-//! Whatever is sent, nothing gets past the rules: random frames go through a bridge and a
-//! router that let one flow through, to a host that is a real kernel.
+//! No frame gets past the rules. Random frames go through a bridge and a router that let one flow
+//! through, to a host with a real kernel.
 //!
-//! Two witnesses look for what should not be there. One reads each frame that arrives, as
-//! leniently as any receiver might. The other is the kernel of the host: its packet filter
-//! counts what is delivered and what it sends. The frames come from a generator of its own,
-//! which shares no code with what judges them.
+//! Two witnesses look for frames that should not arrive. One reads each frame that arrives, as
+//! leniently as any receiver might. The other is the kernel of the host: its packet filter counts
+//! the packets that it delivers and the packets that it sends. The generator of the frames shares
+//! no code with the parsers that judge them.
 
 mod link;
 mod network;
@@ -22,35 +22,36 @@ use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 use network::Maker;
 
-/// Bursts in each of the four labs unless `STATEWAY_SEEDS` says otherwise; a burst has one
-/// frame or the fragments of a datagram.
+/// The number of bursts in each of the four labs unless `STATEWAY_SEEDS` gives another. A burst is
+/// one frame or the fragments of one datagram.
 const BURSTS: u64 = 11_000;
-/// Bursts that are sent at a time, before it is asked what they have done.
+/// The number of bursts that are sent before the counters are read.
 const AT_ONCE: u64 = 1000;
-/// Between two frames: a pace that every receiver keeps up with.
+/// The time between two frames: a pace that every receiver keeps up with.
 const INTERVAL: Duration = Duration::from_micros(20);
-/// How long the last frame of a batch may take.
+/// The time that the last frame of a batch may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Nothing has come for so long: all has come.
+/// All frames have arrived when none has come for this long.
 const SETTLING: Duration = Duration::from_millis(100);
-/// Findings that a failure tells of.
+/// The number of findings that a failure lists.
 const TOLD: usize = 8;
-/// Ports of the flow that the rules let through.
+/// The source and destination port of the flow that the rules let through.
 const OPEN_PORTS: (u16, u16) = (4000, 9);
-/// Bytes of the datagram that ends a batch, its header included.
+/// The length in bytes of the datagram that ends a batch, with its header.
 const END_BYTES: u16 = 777;
 
-/// The hosts of a family.
+/// The addresses of the hosts in one family.
 pub struct Hosts {
-    /// Source and destination of the flow that is let through.
+    /// The source and the destination of the flow that the rules let through.
     pub open: (IpAddr, IpAddr),
-    /// Whose packets the attacker sends.
+    /// The source addresses that the attacker uses.
     pub sources: Vec<IpAddr>,
-    /// To whom. The second is an address of the victim that is closed altogether.
+    /// The destination addresses that the attacker uses. The rules let nothing through to the
+    /// second, which is also the victim's.
     pub destinations: Vec<IpAddr>,
 }
 
-/// What the generator knows of the lab.
+/// The facts about the lab that the generator needs.
 pub struct World {
     v4: Hosts,
     v6: Hosts,
@@ -68,12 +69,12 @@ impl World {
     }
 }
 
-/// From where the attack comes.
+/// The side that attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
-    /// The side whose packets open the flow.
+    /// The side that opens the flow.
     Client,
-    /// The side that answers it.
+    /// The side that answers in the flow.
     Server,
 }
 
@@ -82,11 +83,11 @@ struct Attack {
     world: World,
     from: From,
     witness: Background,
-    /// Frames of real traffic, to begin some with.
+    /// Frames of real traffic. Some bursts start from one of them.
     captured: Vec<Vec<u8>>,
 }
 
-/// What the victim's kernel has counted.
+/// The counters of the victim's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
     delivered: u64,
@@ -145,7 +146,7 @@ fn world(lab: &Lab, routed: bool, from: From) -> World {
     }
 }
 
-/// Lets one flow through, and what answers it.
+/// Lets one flow and its answers through.
 fn ruleset(lab: &Lab) -> String {
     let rule = |family, word: &str| {
         format!(
@@ -202,7 +203,7 @@ impl Attack {
         if self.from == From::Client { self.lab.client() } else { self.lab.server() }
     }
 
-    /// The frames of one seed.
+    /// The frames that this seed generates.
     fn burst(&self, seed: u64) -> Vec<Vec<u8>> {
         let mut maker = Maker { random: Random::new(seed), world: &self.world };
         if !self.captured.is_empty() && maker.random.once_in(2) {
@@ -217,7 +218,7 @@ impl Attack {
         packets.into_iter().map(frame).collect()
     }
 
-    /// A datagram of the flow that is let through, from the attacker or from the victim.
+    /// A datagram of the flow that the rules let through, from the attacker or from the victim.
     fn open(&self, from_attacker: bool, family: Family, bytes: u16) -> Vec<u8> {
         let (mut ends, mut ports) = (self.world.of(family).open, self.world.open_ports);
         if !from_attacker {
@@ -233,8 +234,8 @@ impl Attack {
         frame
     }
 
-    /// Sends frames, and then datagrams of the flow that is let through until one arrives.
-    /// Returns what the victim's kernel has counted meanwhile.
+    /// Sends the frames, and then datagrams of the flow that the rules let through until one
+    /// arrives. Returns what the victim's kernel has counted meanwhile.
     fn send(&self, frames: &[Vec<u8>]) -> Result<Counted> {
         let before = self.counted()?;
         self.keep_open()?;
@@ -255,7 +256,7 @@ impl Attack {
             }
             assert!(start.elapsed() < PATIENCE, "the flow that is let through does not arrive");
         }
-        // Another worker may be behind.
+        // Another worker may still have frames to forward.
         let mut last = self.counted()?;
         loop {
             sleep(SETTLING);
@@ -312,14 +313,14 @@ impl Attack {
         })
     }
 
-    /// Sends the bursts of these seeds, and tells those that got past the rules.
+    /// Sends the bursts of these seeds and describes those that got past the rules.
     fn attack(&self, seeds: std::ops::Range<u64>) -> Result<Vec<String>> {
         let frames: Vec<_> = seeds.clone().flat_map(|seed| self.burst(seed)).collect();
         let mut counted = self.send(&frames)?;
         if counted.is_clean() {
             return Ok(Vec::new());
         }
-        // Fewer and fewer seeds that do the same.
+        // Bisects to a smaller range of seeds that still gets past.
         let mut guilty = seeds.clone();
         while guilty.end - guilty.start > 1 {
             let middle = guilty.start.midpoint(guilty.end);
@@ -344,7 +345,8 @@ impl Attack {
     }
 }
 
-/// No host asks for the station of another, so that all that arrives is what is sent.
+/// Gives the hosts static neighbours, so that they send no neighbour solicitations and only test
+/// frames arrive.
 fn know_each_other(lab: &Lab, routed: bool, from: From) -> Result<()> {
     let quiet = ["net.ipv6.conf.eth0.router_solicitations=0", "net.ipv6.conf.eth0.accept_ra=0"];
     for (host, side) in [(lab.client(), From::Client), (lab.server(), From::Server)] {
@@ -395,10 +397,10 @@ fn know_each_other(lab: &Lab, routed: bool, from: From) -> Result<()> {
     Ok(())
 }
 
-/// What the victim's kernel counts, in nft's syntax. It asks for connections, so that the
-/// kernel puts IPv6 fragments together before it looks at them. What the host sends by itself to groups
-/// (reports of who listens) is no answer, nor is an error: the witness sees each packet that
-/// could be its cause.
+/// The counters of the victim's kernel, in nft's syntax. The rules use connection tracking, so that
+/// the kernel reassembles IPv6 fragments before it reads them. The counters leave out the multicast
+/// reports that the host sends by itself, because they answer nothing. They leave out errors as
+/// well: the witness sees each packet that could cause one.
 fn counters(world: &World) -> String {
     let (from, to) = world.open_ports;
     let open = |family, word: &str, then: &str| {

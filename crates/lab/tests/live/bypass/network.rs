@@ -1,5 +1,5 @@
-//! Random packets, written without the help of what reads them: headers, options, extension
-//! headers, tunnels, quotes and fragments, right and wrong.
+//! Random packets with headers, options, extension headers, tunnels, quotes and fragments, some of
+//! them malformed. This code shares nothing with the parsers under test.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ const AUTHENTICATION: u8 = 51;
 const ICMPV6: u8 = 58;
 const NO_NEXT: u8 = 59;
 const DESTINATION_OPTIONS: u8 = 60;
-/// Tunnels inside one another at most: one more than a gateway has any reason to look into.
+/// The deepest nesting of tunnels: one more than a gateway looks into.
 const DEEPEST: usize = 5;
 
 /// The EtherType of a family.
@@ -37,11 +37,12 @@ pub struct Packet {
     pub bytes: Vec<u8>,
 }
 
-/// What an IP packet carries.
+/// The payload of an IP packet.
 struct Payload {
     protocol: u8,
     bytes: Vec<u8>,
-    /// It is of the flow that the rules let through, if the addresses are.
+    /// True if the packet belongs to the flow that the rules let through, given the right
+    /// addresses.
     is_open: bool,
 }
 
@@ -52,7 +53,7 @@ pub struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// A packet, in pieces or whole.
+    /// One packet, whole or in fragments.
     pub fn packets(&mut self) -> Vec<Packet> {
         let family = self.random.one_of(&[Family::V4, Family::V6]);
         let payload = self.payload(family, 0);
@@ -63,7 +64,7 @@ impl Maker<'_> {
         vec![self.whole(family, ends, payload)]
     }
 
-    /// A packet that is whole and inside `depth` others.
+    /// A whole packet at nesting depth `depth`.
     fn packet(&mut self, depth: usize) -> Packet {
         let family = self.random.one_of(&[Family::V4, Family::V6]);
         let payload = self.payload(family, depth);
@@ -71,7 +72,8 @@ impl Maker<'_> {
         self.whole(family, ends, payload)
     }
 
-    /// Mostly the ends of the flow that is let through where that is what is inside.
+    /// The addresses of a packet. A payload of the open flow mostly gets the addresses of that
+    /// flow.
     fn ends(&mut self, family: Family, is_open: bool) -> (IpAddr, IpAddr) {
         let hosts = self.world.of(family);
         if is_open && !self.random.once_in(4) {
@@ -108,7 +110,8 @@ impl Maker<'_> {
         self.datagram(family, ports)
     }
 
-    /// Without a checksum, which IPv4 allows, or with one that is made when the ends are known.
+    /// A UDP datagram. It has no checksum yet; IPv4 allows that, and `sum_up` writes one when the
+    /// addresses are known.
     fn datagram(&mut self, _family: Family, (from, to): (u16, u16)) -> Vec<u8> {
         let length = self.random.between(0, 64);
         let mut bytes = Vec::from(from.to_be_bytes());
@@ -137,7 +140,7 @@ impl Maker<'_> {
         (protocol, bytes)
     }
 
-    /// An ICMP error about the flow that is let through, or about something inside a tunnel.
+    /// An ICMP error about the open flow, or about a packet inside a tunnel.
     fn error(&mut self, family: Family) -> (u8, Vec<u8>) {
         let payload = Payload { protocol: UDP, bytes: self.open_datagram(family), is_open: true };
         let (from, to) = self.world.of(family).open;
@@ -155,14 +158,14 @@ impl Maker<'_> {
         (if matches!(family, Family::V4) { ICMP } else { ICMPV6 }, bytes)
     }
 
-    /// A packet as what some tunnel carries.
+    /// A protocol number and the payload of a tunnel that carries this packet.
     fn tunnel(&mut self, inside: &Packet) -> (u8, Vec<u8>) {
         let plain = match inside.family {
             Family::V4 => IPIP,
             Family::V6 => IPV6,
         };
         if self.random.once_in(2) {
-            // Sometimes under the number of the other family.
+            // Sometimes the protocol number is that of the other family.
             let number = if self.random.once_in(20) { IPIP + IPV6 - plain } else { plain };
             return (number, inside.bytes.clone());
         }
@@ -185,7 +188,7 @@ impl Maker<'_> {
         (GRE, bytes)
     }
 
-    /// A packet with options or extension headers, and now and then something wrong with it.
+    /// A packet with options or extension headers. Some of them are damaged.
     fn whole(&mut self, family: Family, ends: (IpAddr, IpAddr), mut payload: Payload) -> Packet {
         sum_up(ends, &mut payload);
         let mut packet = match family {
@@ -205,7 +208,7 @@ impl Maker<'_> {
         packet
     }
 
-    /// The same as plain as can be.
+    /// A packet without options or extension headers, never damaged.
     fn plain(&mut self, family: Family, ends: (IpAddr, IpAddr), payload: &Payload) -> Packet {
         match family {
             Family::V4 => v4(ends, payload.protocol, Place::WHOLE, &[], &payload.bytes),
@@ -213,7 +216,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Wrong versions, lengths, checksums, trailing bytes.
+    /// Writes a wrong version, length or checksum, or appends bytes.
     fn damage(&mut self, packet: &mut Packet) {
         let extra = self.random.between(1, 40);
         let bytes = &mut packet.bytes;
@@ -234,7 +237,7 @@ impl Maker<'_> {
         }
     }
 
-    /// IPv4 options (RFC 791 section 3.1), mostly none.
+    /// IPv4 options (RFC 791 section 3.1), for about one packet in three.
     fn options(&mut self, (_, destination): (IpAddr, IpAddr)) -> Vec<u8> {
         if !self.random.once_in(3) {
             return Vec::new();
@@ -260,8 +263,8 @@ impl Maker<'_> {
         options
     }
 
-    /// Extension headers (RFC 8200 section 4) in front of `last`: the number of the first of
-    /// all, and the bytes.
+    /// Extension headers (RFC 8200 section 4) in front of a header with the number `last`. Returns
+    /// the number of the first header, and the bytes.
     fn chain(&mut self, ends: (IpAddr, IpAddr), last: u8) -> (u8, Vec<u8>) {
         let count = if self.random.once_in(2) { 0 } else { self.random.between(1, 10) };
         let mut headers: Vec<(u8, Vec<u8>)> = (0..count).map(|_| self.extension(ends)).collect();
@@ -316,19 +319,19 @@ impl Maker<'_> {
         }
     }
 
-    /// A packet in pieces that fit together, or overlap, or are of two different packets.
+    /// The fragments of a packet. They fit together, overlap, or belong to two different packets.
     fn pieces(&mut self, family: Family, ends: (IpAddr, IpAddr), payload: &Payload) -> Vec<Packet> {
         let id = self.random.bits() as u32;
         let mut bytes = payload.bytes.clone();
         bytes.resize(bytes.len().max(48), 0);
         let cut = 8 * self.random.between(1, 4);
         let mut other = bytes.clone();
-        // Another source port, another destination port: what the rules do not let through.
+        // Another source port and another destination port, which the rules drop.
         other[..4].copy_from_slice(&[0x0f, 0xa0, 0, 53]);
         let piece = |offset: usize, more, part: &[u8]| (offset, more, part.to_vec());
         let mut pieces = match self.random.between(0, 5) {
             0 => vec![piece(0, true, &bytes[..cut]), piece(cut, false, &bytes[cut..])],
-            // The second writes over the ports of the first (RFC 1858 section 4).
+            // The second fragment overwrites the ports in the first (RFC 1858 section 4).
             1 => vec![piece(0, true, &bytes[..cut]), piece(0, false, &other)],
             2 => vec![
                 piece(0, true, &other[..cut]),
@@ -340,7 +343,7 @@ impl Maker<'_> {
                 piece(8, true, &other[8..cut + 8]),
                 piece(cut, false, &bytes[cut..]),
             ],
-            // What comes behind the end, and a first piece that says that it is the last.
+            // A fragment behind the end, and a first fragment that claims to be the last.
             4 => vec![
                 piece(0, false, &bytes[..cut]),
                 piece(cut, false, &other[cut..]),
@@ -368,7 +371,7 @@ impl Maker<'_> {
     }
 }
 
-/// Where a piece lies in its datagram.
+/// The position of a fragment in its datagram.
 #[derive(Clone, Copy)]
 struct Place {
     id: u32,
@@ -412,7 +415,7 @@ fn v6(ends: (IpAddr, IpAddr), first: u8, payload: &[u8]) -> Packet {
     Packet { family: Family::V6, bytes }
 }
 
-/// Writes the checksum of an IPv4 header anew.
+/// Writes the checksum of an IPv4 header.
 fn sum_header(bytes: &mut [u8]) {
     let length = (4 * usize::from(bytes[0] & 0x0f)).clamp(20, bytes.len().max(20));
     let Some(header) = bytes.get_mut(..length) else { return };
@@ -421,7 +424,7 @@ fn sum_header(bytes: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Writes the checksum of what a packet carries, so that its receiver takes it.
+/// Writes the checksum of the payload, so that the receiver accepts it.
 fn sum_up(ends: (IpAddr, IpAddr), payload: &mut Payload) {
     let length = payload.bytes.len() as u32;
     let at = match payload.protocol {
@@ -442,7 +445,7 @@ fn sum_up(ends: (IpAddr, IpAddr), payload: &mut Payload) {
     payload.bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// RFC 1071. All parts but the last have an even length.
+/// The Internet checksum (RFC 1071). All parts but the last have an even length.
 fn ones_sum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let mut sum: u64 = words

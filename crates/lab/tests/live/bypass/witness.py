@@ -1,6 +1,6 @@
-"""Reads every frame that arrives by an interface and prints those that should not: what is
-neither ARP nor a packet of the flow that the rules let through. It reads as leniently as
-any receiver might: it strips whatever may be in front of a packet."""
+"""Reads every frame that arrives at an interface and prints those that should not arrive: all but
+ARP and packets of the flow that the rules let through. It reads as leniently as any receiver
+might: it strips any header that may precede a packet."""
 import ipaddress
 import os
 import socket
@@ -43,7 +43,7 @@ def is_open(frame):
     packet = frame[at + 2 :]
     if kind == 0x0806:
         return True
-    # What kernels say by themselves to who listens on their links; the attacker does not.
+    # Kernels send these multicast reports by themselves; the attacker sends none.
     if kind == 0x86DD and packet[8:10] == b"\xfe\x80" or kind == 0x0800 and packet[9] == 2:
         return True
     if kind == 0x8864 and packet[:2] == b"\x11\x00":

@@ -1,5 +1,5 @@
-//! Datagrams that are cut again, at the largest fragment that came: beside what the kernel
-//! makes of the same, and put together by it.
+//! Datagrams that Stateway fragments again, at the length of the largest fragment that arrived. The
+//! kernel reassembles them, and the tests compare the cuts with those of the kernel.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,11 +16,11 @@ use wire::{CameIn, Dissected, Network, dissect};
 use super::sequence::PORT;
 use crate::scenario::{FAMILIES, alone, stateway_binary};
 
-/// Datagrams of each family, each with a source address of its own.
+/// The number of datagrams of each family. Each has its own source address.
 const DATAGRAMS: u16 = 60;
-/// MTU of the link behind the router, which takes less than the one in front of it.
+/// The MTU of the link behind the router, smaller than that of the link in front of it.
 const NARROW: u32 = 1400;
-/// Between two frames.
+/// The time between two frames.
 const INTERVAL: Duration = Duration::from_micros(500);
 
 fn octets(address: IpAddr) -> [u8; 16] {
@@ -44,8 +44,7 @@ fn network(frame: &[u8]) -> Network {
     network
 }
 
-/// How a datagram comes: the payload of its fragments but the last, which of them have "don't
-/// fragment", and what is sent.
+/// A datagram that a test sends.
 struct Sent {
     source: IpAddr,
     builder: PacketBuilder,
@@ -53,6 +52,7 @@ struct Sent {
     payload: Vec<u8>,
 }
 
+/// The IPv4 fragments that have "don't fragment" set.
 #[derive(Clone, Copy, Debug)]
 enum Forbidden {
     None,
@@ -98,7 +98,7 @@ impl Sent {
         Self { source, builder, frames, payload }
     }
 
-    /// What it leaves as after its payload was changed to this.
+    /// The frames in which it leaves if a helper has changed its payload to this.
     fn cut_again(&self, payload: &[u8], mtu: u32) -> Vec<Vec<u8>> {
         let networks: Vec<Network> = self.frames.iter().map(|frame| network(frame)).collect();
         let came_in = networks.iter().filter_map(CameIn::of).reduce(CameIn::and).unwrap();
@@ -122,7 +122,7 @@ impl Sent {
     }
 }
 
-/// The frames, and then the announcement of the end.
+/// The frames, and then the frame that announces the end.
 fn capture(lab: &Lab, frames: impl IntoIterator<Item = Vec<u8>>) -> Capture {
     let (mut capture, mut time) = (Capture::new(), Duration::ZERO);
     let ends = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
@@ -150,8 +150,7 @@ fn take_any_source(namespace: &lab::Namespace, interfaces: &[&str]) -> Result<()
     namespace.program("sysctl").args(["-qw"]).args(settings).check().map(drop)
 }
 
-/// Whatever the payload has become, in whatever order the fragments arrive: the kernel puts it
-/// together.
+/// The kernel reassembles the fragments whatever their new payload is and whatever their order.
 #[test]
 fn the_kernel_puts_together_what_is_cut_again() {
     alone(|| {
@@ -166,7 +165,7 @@ fn the_kernel_puts_together_what_is_cut_again() {
                 let length = random.between(piece, 6000);
                 let df = random.one_of(&[Forbidden::None, Forbidden::All, Forbidden::Last]);
                 let sent = Sent::new(&lab, family, host, piece, length, df);
-                // As a helper does it: some bytes more or less, or another content.
+                // A helper does the same: it changes the length or the content.
                 let payload: Vec<u8> =
                     (0..random.between(1, 8000)).map(|at| (at * 3) as u8).collect();
                 expected.push(Arrival {
@@ -191,7 +190,7 @@ fn the_kernel_puts_together_what_is_cut_again() {
     });
 }
 
-/// Prints the frames that arrive until the end is announced.
+/// Prints the frames that arrive until the frame that announces the end.
 const SNIFF: &str = "
 import socket
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -205,7 +204,7 @@ while True:
     if where[2] != 4: print(frame.hex())
 ";
 
-/// Place, length, whether more follow, and \"don't fragment\": of a fragment.
+/// The offset, the length, "more fragments" and "don't fragment" of a fragment.
 type Shape = (u16, u32, bool, bool);
 
 fn shape(frame: &[u8]) -> Option<(IpAddr, Shape)> {
@@ -222,9 +221,9 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
-/// A router that tracks connections puts datagrams together too, and what it makes of them
-/// must not be longer than what came. Where it does not send the very fragments that came, the
-/// places at which it cuts are ours.
+/// A router that tracks connections also reassembles datagrams, and must not send longer fragments
+/// than arrived. Where the kernel does not send the fragments as they came, Stateway cuts at the
+/// same places.
 #[test]
 fn the_kernel_cuts_again_at_the_same_places() {
     alone(|| {
@@ -238,7 +237,7 @@ fn the_kernel_cuts_again_at_the_same_places() {
         let (mut frames, mut expected) = (Vec::new(), BTreeMap::new());
         for family in FAMILIES {
             for host in 1..=DATAGRAMS {
-                // What must not be cut has to fit: otherwise nothing arrives.
+                // A datagram that must not be fragmented has to fit: otherwise nothing arrives.
                 let (least, most, choices): (_, _, &[Forbidden]) = match family {
                     Family::V4 if host % 2 == 0 => (10, 172, &[Forbidden::All]),
                     Family::V4 => (10, 185, &[Forbidden::None, Forbidden::Last]),
@@ -270,7 +269,8 @@ fn the_kernel_cuts_again_at_the_same_places() {
             };
             assert_eq!(cuts(&arrived), cuts(shapes), "{source}");
             // The kernel forgets "don't fragment" where it sends the fragments as they came, so
-            // that a sender that looks for the path MTU with them learns nothing. Ours keep it.
+            // that a sender that discovers the path MTU with them learns nothing. Stateway keeps
+            // the flag.
             let has_it = |shapes: &[Shape]| shapes.iter().any(|shape| shape.3);
             assert!(has_it(shapes) || !has_it(&arrived), "{source}");
         }

@@ -1,4 +1,4 @@
-//! Honest datagrams through floods of fragments that never make one.
+//! Honest datagrams during floods of fragments that never complete a datagram.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -16,19 +16,19 @@ use super::sequence::PORT;
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stateway_lab, stop_cleanly};
 
-/// Fragments of a flood, each second, and how long honest datagrams come beside it.
+/// The rates of the floods in fragments per second, and the duration of the honest traffic.
 const RATES: [u32; 2] = [0, 100_000];
 const SECONDS: Duration = Duration::from_millis(800);
-/// `ipfrag_high_thresh` of the gateway under attack, bytes.
+/// `ipfrag_high_thresh` of the gateway under attack, in bytes.
 const MEMORY: u32 = 64 << 20;
 
-/// Fragments of an attack, and how many of them come in a second.
+/// The fragments of an attack, and their rate per second.
 const ATTACK_FRAMES: usize = 44_000;
 const ATTACK_RATE: u32 = 20_000;
-/// Honest traffic of each size.
+/// The duration of the honest traffic of each size.
 const HONEST: Duration = Duration::from_millis(400);
 
-/// `stateway bench io` measures all rates, and the kernel beside it.
+/// `stateway bench io` measures more rates, and compares them with the kernel.
 #[test]
 fn honest_datagrams_get_through_a_flood() {
     alone(|| {
@@ -46,8 +46,8 @@ fn honest_datagrams_get_through_a_flood() {
     });
 }
 
-/// What counts is which share arrives: how many are sent at all is a matter of who gets
-/// the CPUs.
+/// Checks the share that arrives. The number of datagrams sent depends on which process gets the
+/// CPUs.
 fn holds_through_the_flood(report: &FloodReport) {
     let FloodReport { spec, during, after } = report;
     for (when, honest) in [("during", during), ("after", after)] {
@@ -93,13 +93,13 @@ fn honest(lab: &Lab, datagrams: &Datagrams, attack: Attack, bytes: u16) -> Resul
     let share = report.received as f64 / report.sent as f64;
     println!("{attack:?}, {bytes} bytes: {share:.3} of {} delivered, {report:?}", report.sent);
     assert_eq!((report.corrupt, report.duplicates), (0, 0), "{attack:?}, {bytes} bytes");
-    // Who sends between the same addresses condemns the identifications that it hits.
+    // A flood between the same addresses invalidates the identifications that it hits.
     let wanted = if attack == Attack::SameAddresses { 0.2 } else { 0.8 };
     assert!(share >= wanted, "{attack:?}, {bytes} bytes: {share:.3} delivered");
     Ok(())
 }
 
-/// What is charged for incomplete datagrams stays within the limit of each family.
+/// The memory charged for incomplete datagrams stays within the limit of each family.
 fn memory_is_bounded(lab: &Lab, attack: Attack) -> Result<()> {
     let status = lab.stateway().expect("it runs").query(&["status"])?;
     let workers = status["workers"].as_array().expect("a list of workers");
@@ -115,8 +115,8 @@ fn memory_is_bounded(lab: &Lab, attack: Attack) -> Result<()> {
     Ok(())
 }
 
-/// Identifications come round with pieces missing, and no checksum to tell: what
-/// arrives is what was sent, and nothing that was sent whole is missing.
+/// Identifications repeat while fragments are missing, and no checksum protects the datagrams. Each
+/// datagram that arrives was sent, and each datagram that was sent whole arrives.
 #[test]
 fn identifications_that_come_round_mix_no_datagrams() {
     const DATAGRAMS: u32 = 4000;

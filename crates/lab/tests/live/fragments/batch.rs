@@ -1,4 +1,4 @@
-//! Many sequences in one capture, and what became of it.
+//! Many sequences in one capture, and the check of what arrives.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,13 +10,13 @@ use super::model::Expected;
 use super::sequence::{IDS, PORT, Place, Sequence};
 use crate::scenario::FAMILIES;
 
-/// Sequences of each family in a batch: each has a source address of its own.
+/// The number of sequences of each family in a batch. Each has its own source address.
 pub const SEQUENCES: u64 = 250;
-/// Sequences whose fragments are sent in turn.
+/// The number of sequences whose fragments are interleaved.
 const TOGETHER: usize = 4;
-/// Between two frames: a pace that every receiver keeps up with.
+/// The time between two frames: a pace that every receiver keeps up with.
 const INTERVAL: Duration = Duration::from_micros(20);
-/// Sequences that a failure tells of.
+/// The number of sequences that a failure lists.
 const TOLD: usize = 5;
 
 /// Sequences that differ in their source addresses.
@@ -25,7 +25,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The batch of this number: other numbers have other seeds and identifications.
+    /// The batch of this number. Each batch has its own seeds and identifications.
     pub fn generate(number: u32, destination: impl Fn(Family) -> IpAddr) -> Self {
         let mut sequences = Vec::new();
         for family in FAMILIES {
@@ -36,7 +36,7 @@ impl Batch {
                 };
                 let seed = 2 * (u64::from(number) * SEQUENCES + u64::from(host))
                     + u64::from(family == Family::V6);
-                // Identification 0 is left out: some senders let the kernel choose then.
+                // Identification 0 is left out: with it some senders let the kernel choose.
                 let first_id = 1 + number * IDS;
                 let destination = destination(family);
                 let place = Place { source, destination, port: 1024 + host, first_id };
@@ -47,7 +47,7 @@ impl Batch {
         Self { sequences }
     }
 
-    /// The fragments, some sequences at a time, and then the announcement of the end.
+    /// The fragments, interleaved, and then the frame that announces the end.
     pub fn capture(&self, mac: [u8; 6], end: (IpAddr, IpAddr)) -> Capture {
         let mut random = Random::new(self.sequences[0].seed);
         let (mut capture, mut time) = (Capture::new(), Duration::ZERO);
@@ -71,8 +71,7 @@ impl Batch {
         capture
     }
 
-    /// The sequences of which something else arrived than `expected` says, with their
-    /// seeds; empty if there is none.
+    /// A description, with its seed, of each sequence whose arrivals differ from `expected`.
     pub fn complaints(
         &self,
         arrivals: Vec<Arrival>,
@@ -110,7 +109,7 @@ impl Batch {
     }
 }
 
-/// The fragments in short: `id offset+length`, `*` if more follow, `e` and the ECN field.
+/// The fragments in short: `id offset+length`, `*` for "more fragments", `e` and the ECN field.
 fn outline(sequence: &Sequence) -> String {
     const SHOWN: usize = 60;
     let piece = |piece: &Piece| {

@@ -1,4 +1,4 @@
-//! The same fragments to a kernel and to a kernel behind Stateway.
+//! The same fragments sent to a kernel directly, and to a kernel behind Stateway.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -17,9 +17,9 @@ use super::sequence::{PORT, Sequence};
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// Batches through each receiver.
+/// The number of batches that each receiver gets.
 const BATCHES: u32 = 6;
-/// Memory for what stays incomplete, bytes: nothing is to be lost for want of it.
+/// The memory for incomplete datagrams in bytes, enough that none is dropped for lack of it.
 const MEMORY: u32 = 256 << 20;
 
 const RULES: [Stricter; 9] = [
@@ -65,19 +65,19 @@ fn every_difference_to_the_kernel_has_a_rule_and_every_rule_a_case() {
     assert!(whole > SEQUENCES as usize, "{whole} datagrams");
 }
 
-/// Room for what stays incomplete until its time is over.
+/// Gives the receiver enough memory for incomplete datagrams until they time out.
 fn make_room(receiver: &Namespace) -> Result<()> {
     let settings = [
         format!("net.ipv4.ipfrag_high_thresh={MEMORY}"),
         format!("net.ipv6.ip6frag_high_thresh={MEMORY}"),
-        // The sources are nowhere.
+        // The receiver has no route back to the sources.
         "net.ipv4.conf.all.rp_filter=0".into(),
         "net.ipv4.conf.eth0.rp_filter=0".into(),
     ];
     receiver.program("sysctl").args(["-qw"]).args(settings).check().map(drop)
 }
 
-/// Sends all batches and complains of what should not have arrived or did not.
+/// Sends all batches and describes each difference from the expected arrivals.
 fn send_batches(lab: &Lab, expected: impl Fn(&Sequence) -> Expected) -> Result<()> {
     make_room(lab.server())?;
     let datagrams = Datagrams::new(lab, &stateway_binary()?)?;
@@ -116,8 +116,8 @@ fn the_kernel_does_what_its_model_says() {
     });
 }
 
-/// The configuration of a gateway that loses nothing for want of memory, nor because
-/// one of its workers had to wait for a CPU.
+/// The configuration of a gateway that drops nothing for lack of memory, or because one of its
+/// workers waited for a CPU.
 fn tunables() -> String {
     format!(
         "[tunables]\nipfrag_high_thresh = {MEMORY}\nip6frag_high_thresh = {MEMORY}\n\
@@ -135,7 +135,7 @@ fn behind_stateway_arrives_what_its_rules_say() {
     });
 }
 
-/// The same in memory: what a replay lets through, put together by the kernel's rules.
+/// The same in a replay: the kernel's model reassembles what the replay lets through.
 #[test]
 fn a_replay_passes_what_its_rules_say() {
     alone(|| {

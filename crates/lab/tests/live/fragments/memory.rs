@@ -1,4 +1,4 @@
-//! The memory of the process during a flood of fragments and when it is over.
+//! The memory of the process during and after a flood of fragments.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use lab::{Attack, Datagrams, Gateway, Lab, Placement, StatewaySpec, at_pace};
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// `ipfrag_high_thresh`, bytes.
+/// `ipfrag_high_thresh`, in bytes.
 const LIMIT: u64 = 64 << 20;
-/// The floods, each of more than the limit takes: short fragments and long ones.
+/// The floods, of short and of long fragments. Each needs more memory than the limit allows.
 const FLOODS: [(Attack, usize, u32); 2] =
     [(Attack::First, 180_000, 60_000), (Attack::NearlyComplete, 50_000, 25_000)];
-/// How long the process may take to return the memory when the flood is over.
+/// The time that the process may take to return the memory after the flood.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Datagrams in fragments: what arrives behind the kernel and behind Stateway.
+//! Fragmented datagrams: what arrives behind the kernel and behind Stateway.
 
 mod again;
 mod attacks;

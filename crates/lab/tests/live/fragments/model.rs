@@ -1,5 +1,5 @@
-//! What two reassemblers are to make of a sequence: the kernel's, and Stateway's in
-//! front of the kernel's. The second is the first with the rules of [`Stricter`].
+//! Models of two reassemblers, which predict the outcome of a sequence: the kernel's, and
+//! Stateway's in front of the kernel's. The second is the first with the rules of [`Stricter`].
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,52 +7,52 @@ use lab::{Arrival, Piece, digest, udp_sum};
 
 use super::sequence::{PORT, Sequence};
 
-/// Where Stateway differs from the kernel by design.
+/// The rules by which Stateway differs from the kernel by design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stricter {
-    /// IPv4 only: a fragment before the last whose length is no multiple of 8 is
-    /// dropped. The kernel cuts it to one, and so puts together what nobody sent.
+    /// IPv4 only: a fragment before the last whose length is no multiple of 8 is dropped. The
+    /// kernel shortens it to a multiple of 8, and so assembles a datagram that nobody sent.
     OddLength,
-    /// A fragment without payload is dropped alone. It says nothing about the bytes
-    /// of its datagram, for which the kernel gives the datagram up.
+    /// A fragment without payload is dropped alone. It has no bytes of the datagram, yet the kernel
+    /// gives the datagram up because of it.
     Empty,
-    /// IPv4 only: a fragment that ends behind byte 65535 is dropped alone, at once.
-    /// The kernel holds it and drops the whole datagram when it is complete.
+    /// IPv4 only: a fragment that ends behind byte 65535 is dropped alone, at once. The kernel
+    /// holds it and drops the whole datagram when it is complete.
     Oversize,
-    /// After a contradiction the identification stays condemned until its time is
-    /// over (RFC 5722 section 4 for IPv6). The kernel begins anew, and what is left of
-    /// the datagram may meet what an attacker sends next.
+    /// After a contradiction the identification stays condemned until it times out (RFC 5722
+    /// section 4 for IPv6). The kernel starts a new datagram, and the remaining fragments may be
+    /// combined with those that an attacker sends next.
     Remembered,
-    /// A fragment is a duplicate if all of its bytes are there, in whatever pieces
-    /// they came. To the kernel it is an overlap if they lie in two runs.
+    /// A fragment is a duplicate if all of its bytes have arrived, in any fragments. The kernel
+    /// sees an overlap if they lie in two runs.
     Duplicate,
-    /// A fragment that says that more follows must end before the end of the datagram,
-    /// and the last one behind all others. The kernel lets them end together.
+    /// A fragment with "more fragments" must end before the end of the datagram, and the last
+    /// fragment must end behind all others. The kernel lets both end at the same byte.
     MoreAtEnd,
-    /// A mixture of ECN fields that must be dropped (RFC 3168 section 5.3) condemns
-    /// the datagram as soon as it is seen. The kernel looks when it is complete.
+    /// A forbidden mixture of ECN fields (RFC 3168 section 5.3) condemns the datagram when it
+    /// appears. The kernel checks only when the datagram is complete.
     EcnAtOnce,
     /// At most 128 fragments begin in 4 KiB: the smallest legal IPv4 link needs 86.
     ManyPieces,
-    /// A duplicate does not show that a datagram goes on, so it does not reset the
-    /// distance after which the identification may have come round.
+    /// A duplicate does not show that the sender still sends the datagram, so it does not reset the
+    /// distance after which the identification may have been reused.
     Distance,
 }
 
-/// What arrives, and which rules came into it.
+/// The expected arrivals, and the rules that were used.
 #[derive(Debug, Default)]
 pub struct Expected {
     pub arrivals: Vec<Arrival>,
     pub rules: BTreeSet<Stricter>,
 }
 
-/// Default of `ipfrag_max_dist`.
+/// The default of `ipfrag_max_dist`.
 const MAX_DISTANCE: u32 = 64;
-/// Default of `ipfrag_pieces_per_4k`.
+/// The default of `ipfrag_pieces_per_4k`.
 const PIECES_PER_4K: u16 = 128;
 const LONGEST: u32 = 65_535;
 
-/// What a receiver without a gateway gets.
+/// The arrivals at a receiver without a gateway.
 pub fn kernel(sequence: &Sequence) -> Expected {
     let mut model = Model::default();
     for piece in &sequence.pieces {
@@ -63,8 +63,8 @@ pub fn kernel(sequence: &Sequence) -> Expected {
     model.expected
 }
 
-/// What a receiver behind Stateway gets: the kernel puts together without further ado
-/// what Stateway lets through.
+/// The arrivals at a receiver behind Stateway. The kernel simply reassembles the fragments that
+/// Stateway lets through.
 pub fn stateway(sequence: &Sequence) -> Expected {
     let mut model = Model::default();
     for piece in &sequence.pieces {
@@ -82,7 +82,7 @@ fn is_whole(piece: &Piece) -> bool {
 #[derive(Default)]
 struct Model {
     queues: HashMap<u32, Queue>,
-    /// Fragments of the source so far.
+    /// The number of fragments of the source so far.
     count: u32,
     expected: Expected,
 }
@@ -90,23 +90,23 @@ struct Model {
 #[derive(Default)]
 struct Queue {
     held: Vec<(u32, Vec<u8>)>,
-    /// Stretches without a gap, by offset. The kernel lengthens the last one only.
+    /// Stretches without a gap, by offset. The kernel extends only the last one.
     runs: Vec<(u32, u32)>,
     received: u32,
     reach: u32,
     total: Option<u32>,
     /// One bit for each ECN field that was seen.
     ecn: u8,
-    /// The source's count when the queue was last added to, and when a fragment of
-    /// it last came.
+    /// The values of `count` when a fragment was last added to the queue, and when one last arrived
+    /// for it.
     added: u32,
     touched: u32,
     condemned: bool,
-    /// Pieces that begin in each 4 KiB.
+    /// The number of fragments that begin in each 4 KiB.
     begun: [u16; 16],
 }
 
-/// How a piece lies to what is held.
+/// The relation of a fragment to those held.
 enum Fit {
     New,
     Duplicate,
@@ -123,7 +123,7 @@ impl Model {
         self.expected.rules.insert(rule);
     }
 
-    /// Linux 6.18, `ip_frag_queue`, `ip6_frag_queue` and `inet_frag_queue_insert`.
+    /// Follows `ip_frag_queue`, `ip6_frag_queue` and `inet_frag_queue_insert` of Linux 6.18.
     fn kernel(&mut self, piece: &Piece) -> Option<Vec<u8>> {
         let v4 = piece.source.is_ipv4();
         let mut end = piece.offset + piece.bytes.len() as u32;
@@ -212,7 +212,8 @@ impl Model {
         None
     }
 
-    /// `Overlap` stands for everything that condemns the datagram.
+    /// Decides about a fragment. `Overlap` stands for every contradiction that condemns the
+    /// datagram.
     fn judge(&mut self, queue: &mut Queue, piece: &Piece, end: u32) -> Fit {
         if queue.condemned {
             self.note(Stricter::Remembered);
@@ -256,8 +257,8 @@ impl Model {
     }
 }
 
-/// Why Stateway drops a fragment without looking at the others, where the kernel does
-/// not or does more.
+/// The rule by which Stateway drops a fragment without comparing it with others, where the kernel
+/// keeps it or drops more.
 fn wrong_by_itself(piece: &Piece, v4: bool) -> Option<Stricter> {
     let header = if v4 { 20 } else { 0 };
     if piece.bytes.is_empty() {
@@ -271,7 +272,7 @@ fn wrong_by_itself(piece: &Piece, v4: bool) -> Option<Stricter> {
 }
 
 impl Queue {
-    /// As the kernel sees it. What is new is added to the runs.
+    /// Compares as the kernel does, and adds new bytes to the runs.
     fn fit_in_runs(&mut self, start: u32, end: u32) -> Fit {
         match self.runs.last_mut() {
             Some(last) if last.1 < end => {
@@ -300,7 +301,7 @@ impl Queue {
         }
     }
 
-    /// By the units of 8 bytes that are there.
+    /// Compares by units of 8 bytes.
     fn fit(&self, start: u32, end: u32) -> Fit {
         let units = |start: u32, end: u32| start / 8..end.div_ceil(8);
         let wanted = units(start, end);
@@ -322,7 +323,7 @@ impl Queue {
         self.held.push((offset, bytes.to_vec()));
     }
 
-    /// A fragment that can not carry a mark together with one that can.
+    /// True if one fragment is not ECN-capable and another is.
     fn is_bad_mixture(&self) -> bool {
         self.ecn & 1 != 0 && self.ecn != 1
     }
@@ -333,7 +334,7 @@ impl Queue {
     }
 }
 
-/// What the socket gets of a datagram, if anything.
+/// The payload that the socket receives from a datagram, if any.
 fn arrival(piece: &Piece, datagram: &[u8]) -> Option<Arrival> {
     let field = |at: usize| Some(u16::from_be_bytes([*datagram.get(at)?, *datagram.get(at + 1)?]));
     let (port, to, length, checksum) = (field(0)?, field(2)?, field(4)?, field(6)?);

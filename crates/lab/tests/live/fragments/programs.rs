@@ -1,4 +1,4 @@
-//! Real programs that send more than fits into a frame.
+//! Real programs that send datagrams longer than a frame.
 
 use std::thread;
 use std::time::Duration;
@@ -23,10 +23,10 @@ fn programs_that_send_fragments_work_through_two_workers() {
                 assert_eq!((report.received, report.duplicates), (10, 0), "{family:?} {size}");
             }
             assert_eq!(names.resolve_text(&lab, family)?, DnsServer::TEXT_BYTES, "{family:?}");
-            // So slow that the receiver's buffer, which holds one or two, suffices.
+            // The rate is low because the receiver's buffer holds only one or two datagrams.
             let udp = iperf_udp(&lab, family, SHORT, 50_000_000, 60_000)?;
             assert!(udp.packets > 50, "{family:?}: {udp:?}");
-            // A busy machine may lose some.
+            // A busy machine may lose some datagrams.
             assert!(udp.lost * 10 < udp.packets, "{family:?}: {udp:?}");
         }
         stop_cleanly(&mut lab)
@@ -37,7 +37,7 @@ fn programs_that_send_fragments_work_through_two_workers() {
 fn no_datagram_in_fragments_is_lost_while_workers_change() {
     alone(|| {
         for family in FAMILIES {
-            // A worker may have to wait for a CPU longer than the default has room for.
+            // A worker may wait for a CPU longer than the default queue lasts.
             let more = "[tunables]\nnetdev_max_backlog = 65536\n".to_owned();
             let spec = StatewaySpec { more, ..StatewaySpec::new(stateway_binary()?, 1) };
             let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);

@@ -1,26 +1,27 @@
-//! Sequences of fragments as senders, networks and attackers make them: everything
-//! follows from the seed.
+//! Sequences of fragments as senders, networks and attackers produce them. The seed determines each
+//! of them.
 
 use std::net::IpAddr;
 
 use lab::{Piece, Random, udp};
 
-/// Port that the datagrams go to.
+/// The destination port of the datagrams.
 pub const PORT: u16 = 7001;
-/// Identifications that a sequence may use, from its first one up.
+/// The number of identifications that a sequence may use, from its first one up.
 pub const IDS: u32 = 1024;
-/// Longest UDP datagram over IPv4 with its header, bytes.
+/// The length in bytes of the longest UDP datagram over IPv4, with its header.
 const LONGEST: usize = 65_515;
-/// A datagram in as many pieces of 8 bytes as may begin in 4 KiB, bytes.
+/// A datagram length in bytes: in fragments of 8 bytes, as many of them begin in 4 KiB as may.
 const FULL_BLOCK: usize = 8 * 128;
-/// Most pieces that a datagram is cut into.
+/// The largest number of fragments of a datagram.
 const MOST_PIECES: usize = 600;
-/// Fragments of the same source in between: few enough to go on, and so many that the
-/// identification may have come round, whichever way a gateway divides the counting
-/// (`ipfrag_max_dist` is 64).
+/// The numbers of fragments of the same source that come in between. The first two let a datagram
+/// go on. The last is above `ipfrag_max_dist` (64) even if the workers count separately, so that
+/// the identification may have been reused.
 const PAUSES: [usize; 3] = [5, 20, 400];
 
-/// Who sends, to whom, and what sets the datagrams apart from those of others.
+/// The addresses of a sequence, and the port and first identification that distinguish it from
+/// others.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub source: IpAddr,
@@ -37,31 +38,31 @@ pub struct Sequence {
     pub pieces: Vec<Piece>,
 }
 
-/// What may happen to fragments on their way.
+/// The ways in which fragments may go wrong.
 #[derive(Clone, Copy, Debug)]
 enum Defect {
     Missing,
     Duplicate,
-    /// Bytes of one piece or of several, once more in another cut.
+    /// A repetition of bytes that a fragment has, or several have, with other boundaries.
     Again,
-    /// The same with other bytes.
+    /// The same as `Again` with other bytes.
     Conflict,
-    /// A piece before the last whose length is no multiple of 8.
+    /// A fragment before the last whose length is no multiple of 8.
     OddLength,
-    /// A piece that says to be the last and is not, or the other way round.
+    /// A fragment that wrongly claims to be the last, or wrongly claims that it is not.
     OtherEnd,
-    /// A piece behind the last.
+    /// A fragment behind the last.
     PastEnd,
     Empty,
-    /// A piece that ends behind byte 65535.
+    /// A fragment that ends behind byte 65535.
     Oversize,
     Ecn,
     /// Another datagram with the same identification, after the first.
     SameId,
-    /// Fragments of other datagrams of the same source in between.
+    /// Fragments of other datagrams of the same source come in between.
     Pause,
-    /// A whole datagram with the same identification in between; with IPv6 it is an
-    /// atomic fragment.
+    /// A whole datagram with the same identification comes in between; with IPv6 it is an atomic
+    /// fragment.
     Whole,
 }
 
@@ -82,7 +83,7 @@ const DEFECTS: [Defect; 13] = [
 ];
 
 impl Sequence {
-    /// The sequence that belongs to `seed`.
+    /// The sequence that this seed determines.
     pub fn generate(seed: u64, place: Place) -> Self {
         let mut maker = Maker { random: Random::new(seed), place, datagram: Vec::new() };
         let mut pieces = maker.datagram_in_pieces();
@@ -99,7 +100,7 @@ impl Sequence {
 struct Maker {
     random: Random,
     place: Place,
-    /// The last one that was cut.
+    /// The last datagram that was cut.
     datagram: Vec<u8>,
 }
 
@@ -108,7 +109,7 @@ impl Maker {
         self.place.source.is_ipv4()
     }
 
-    /// Longest piece that an Ethernet frame takes, bytes.
+    /// The length in bytes of the longest fragment that fits into an Ethernet frame.
     fn longest_piece(&self) -> usize {
         if self.is_v4() { 1480 } else { 1448 }
     }
@@ -123,7 +124,7 @@ impl Maker {
             11 => LONGEST,
             _ => self.random.between(9, 64),
         };
-        // The last piece ends on a unit of 8 bytes more often than by chance.
+        // The last fragment should end on a unit of 8 bytes more often than by chance.
         let length = if self.random.once_in(4) { length.next_multiple_of(8) } else { length };
         let payload = self.random.bytes(length.min(LONGEST) - 8);
         let checksum = !self.is_v4() || self.random.once_in(2);
@@ -132,7 +133,7 @@ impl Maker {
         self.cut()
     }
 
-    /// The datagram in pieces of one length or of many, in order.
+    /// Cuts the datagram into fragments of one length or of several, in order.
     fn cut(&mut self) -> Vec<Piece> {
         let (length, longest) = (self.datagram.len(), self.longest_piece());
         let shortest = (length / MOST_PIECES).next_multiple_of(8).max(8);
@@ -153,7 +154,7 @@ impl Maker {
         pieces
     }
 
-    /// Bytes of the datagram, cut off at its end.
+    /// A fragment with these bytes of the datagram, up to its end.
     fn piece(&self, offset: usize, end: usize, ecn: u8) -> Piece {
         let end = end.min(self.datagram.len());
         Piece {
@@ -221,14 +222,14 @@ impl Maker {
         }
     }
 
-    /// A piece that should not be there, most often made from the one at `victim`.
+    /// A fragment that does not belong, mostly made from the one at `victim`.
     fn wrong_piece(&mut self, defect: Defect, pieces: &[Piece], victim: usize) -> Piece {
         let mut piece = pieces[victim].clone();
         match defect {
             Defect::Again => piece = self.other_cut(piece.ecn),
             Defect::Conflict => {
                 piece = self.other_cut(piece.ecn);
-                // Not the UDP header: the datagram would not arrive at all.
+                // The UDP header stays: otherwise the datagram would not reach the socket.
                 let from = if piece.offset == 0 { 8.min(piece.bytes.len()) } else { 0 };
                 piece.bytes[from..].iter_mut().for_each(|byte| *byte ^= 0x55);
             }
@@ -265,13 +266,13 @@ impl Maker {
                 piece.bytes = udp((source, destination), (port, PORT), &payload, true);
                 (piece.offset, piece.more) = (0, false);
             }
-            // The piece itself, once more.
+            // These use the fragment itself.
             Defect::Duplicate | Defect::Missing | Defect::Ecn | Defect::SameId | Defect::Pause => {}
         }
         piece
     }
 
-    /// Any part of the datagram that fits into a frame.
+    /// A random part of the datagram that fits into a frame.
     fn other_cut(&mut self, ecn: u8) -> Piece {
         let units = self.datagram.len().div_ceil(8);
         let start = self.random.between(0, units - 1);
@@ -297,7 +298,8 @@ impl Maker {
             ecn: 0,
             bytes: header[..8].to_vec(),
         };
-        // Two pauses may use the same ones, which are then duplicates.
+        // Two pauses may use the same identifications; the fragments of the second are then
+        // duplicates.
         (1..=count as u32).map(|number| filler(self.place.first_id + number)).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! Hosts that reach their neighbours by the router's outside address: the kernel beside it with the
-//! same rules, and what somebody can do who forges packets.
+//! Hosts that reach their neighbours by the router's outside address. The kernel with the same
+//! rules is the model, and a third party forges packets.
 
 use lab::{Result, Side};
 use wire::build::{PacketBuilder, Tcp};
@@ -10,12 +10,12 @@ use super::player::{CLIENT, OWN, Router, SERVER, Sent};
 use crate::rulesets::printed;
 use crate::scenario::alone;
 
-/// The neighbour that serves.
+/// The neighbour that runs the service.
 const NEIGHBOUR: [u8; 4] = [192, 0, 2, 5];
 const OUTSIDE: [u8; 4] = OWN[1];
-/// What the neighbour takes the client for.
+/// The source address that the neighbour sees.
 const INSIDE: [u8; 4] = OWN[0];
-/// The client's port, of those that both translations keep.
+/// The client's port, one that both translations keep.
 const PORT: u16 = 20_000;
 
 const RULES: &str = "
@@ -67,7 +67,7 @@ fn udp(from: End, to: End) -> Vec<u8> {
     frame
 }
 
-/// An error of `from` about a packet.
+/// An ICMP error of `from` about a packet.
 fn error(from: [u8; 4], to: [u8; 4], code: u8, about: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
     let rest = if code == 4 { [0, 0, 2, 40] } else { [0; 4] };
@@ -79,13 +79,13 @@ const SYN: TcpFlags = TcpFlags::SYN;
 const ACK: TcpFlags = TcpFlags::ACK;
 const FIN: TcpFlags = TcpFlags::FIN.with(ACK);
 
-/// The ends as each side of a connection sees them.
+/// The ends of the connection as the client and as the neighbour see them.
 const ASKED: [End; 2] = [(CLIENT, PORT), (OUTSIDE, 8000)];
 const SERVED: [End; 2] = [(INSIDE, PORT), (NEIGHBOUR, 80)];
 const ASKED_UDP: [End; 2] = [(CLIENT, PORT), (OUTSIDE, 5300)];
 const SERVED_UDP: [End; 2] = [(INSIDE, PORT), (NEIGHBOUR, 53)];
 
-/// A connection, a question and its answer.
+/// The packets of a connection, of a question and of its answer.
 fn opened() -> Vec<Sent> {
     let [client, service] = ASKED;
     let [gateway, server] = SERVED;
@@ -102,7 +102,7 @@ fn opened() -> Vec<Sent> {
     .into()
 }
 
-/// Errors about both, from the neighbour and from the client, and the end.
+/// ICMP errors about both from the neighbour and from the client, and the end of the connection.
 fn closed() -> Vec<Sent> {
     let [client, service] = ASKED;
     let [gateway, server] = SERVED;
@@ -121,7 +121,7 @@ fn closed() -> Vec<Sent> {
     .into()
 }
 
-/// What strangers forge against the hosts and what passes between them.
+/// Packets that a third party forges to reach the hosts or disturb their connection.
 fn forged() -> Vec<Sent> {
     let [client, service] = ASKED;
     let [gateway, server] = SERVED;
@@ -144,7 +144,8 @@ fn forged() -> Vec<Sent> {
     .into()
 }
 
-/// Where a packet came out, its ends, what it is, and the ends of what it quotes.
+/// A description of a packet: its side, its addresses and ports, its kind, and the ends of the
+/// packet that it quotes.
 fn seen(sent: &Sent) -> Option<String> {
     let network: Network = dissect(&sent.frame).ok()?.network?;
     let ends = format!("{:?} {} > {}", sent.side, network.source_ip(), network.destination_ip());
@@ -172,12 +173,12 @@ fn seen(sent: &Sent) -> Option<String> {
     }
 }
 
-/// All that comes of packets, without what the router's host says for itself.
+/// Descriptions of all packets that came out, without those that the router's host sends by itself.
 fn came(router: &Router, sent: &[Sent], marks: &mut u64) -> Result<Vec<String>> {
     let mut orders = Vec::new();
     for sent in sent {
         orders.push((sent.clone(), false));
-        // Behind each frame, so that all of it is there.
+        // A mark behind each frame shows that all packets it causes have arrived.
         *marks += 1;
         let payload = [&[0; 24][..], &marks.to_be_bytes()].concat();
         let mut mark = Vec::new();
@@ -188,7 +189,7 @@ fn came(router: &Router, sent: &[Sent], marks: &mut u64) -> Result<Vec<String>> 
     Ok(router.burst(&orders)?.iter().filter_map(seen).filter(|it| !own(it)).collect())
 }
 
-/// A router that knows the neighbour's station.
+/// A router with a static entry for the neighbour's link address.
 fn router() -> Result<Router> {
     let router = Router::new()?;
     router.namespace.ip(&["neigh add 192.0.2.5 lladdr 00:00:5e:00:53:01 dev client0"])?;
@@ -225,7 +226,7 @@ fn strangers_have_no_part_in_what_neighbours_say_by_the_outside_address() {
         let router = router()?;
         let nft = |arguments: &[&str], rules: &str| nft(&router, arguments, rules);
         let mut marks = 0;
-        // What comes through of what is forged, and what then does not of what the hosts say.
+        // The forged packets that pass, and the number of genuine packets lost after them.
         let mut passes = |router: &Router| -> Result<(Vec<String>, usize)> {
             assert_eq!(came(router, &opened(), &mut marks)?.len(), opened().len());
             let passes = came(router, &forged(), &mut marks)?;
@@ -238,7 +239,7 @@ fn strangers_have_no_part_in_what_neighbours_say_by_the_outside_address() {
         println!(
             "the kernel lets {most} of {all} pass, and {gone} packets are lost then: {theirs:#?}"
         );
-        // So there is something to be kept out.
+        // Otherwise the test would show nothing.
         assert!(most >= 4);
         nft(&["flush", "ruleset"], "")?;
         let rules = printed(&router.namespace, RULES)?;

@@ -1,5 +1,5 @@
-//! What a router does with headers that attackers make: options, and sources that are not their
-//! own. The kernel that forwards in the same namespace is the model.
+//! The router's treatment of headers that attackers make: options, and spoofed sources. The
+//! kernel's forwarding in the same namespace is the model.
 
 mod forged;
 mod hairpin;

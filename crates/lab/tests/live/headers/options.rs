@@ -6,14 +6,14 @@ use wire::build::PacketBuilder;
 use super::player::{CLIENT, CLIENT_V6, Fate, Numbers, OWN, Router, SERVER, SERVER_V6, Sent};
 use crate::scenario::alone;
 
-/// Packets of each family.
+/// The number of packets of each family.
 const PACKETS: usize = 600;
 
-/// Types of options that the kernel treats in a way of its own. A security label (134) is left out,
-/// which it compares with what it has been told of labels.
+/// The types of options that the kernel treats specially. A security label (134) is left out,
+/// because the kernel compares it with its configuration.
 const KINDS: [u8; 8] = [7, 7, 68, 68, 131, 137, 148, 25];
 
-/// One to four options, most of them well made, some with something wrong.
+/// One to four options, mostly well formed, some malformed.
 fn options(random: &mut Random) -> Vec<u8> {
     let mut all = Vec::new();
     for _ in 0..random.between(1, 4) {
@@ -37,7 +37,7 @@ fn options(random: &mut Random) -> Vec<u8> {
         }
         if kind == 68 {
             option[3] = random.one_of(&[0, 0, 1, 1, 3, 3, 7, 0xe0, 0xf0, 0xf1, 0xf3]);
-            // Of groups the kernel takes all for its own.
+            // Multicast addresses are left out: the kernel takes all of them for its own.
             let named = random.one_of(&[OWN[1], SERVER, [198, 51, 100, 255]]);
             let at = usize::from(option[2]).saturating_sub(1);
             if let Some(place) = option.get_mut(at..at + 4) {
@@ -73,11 +73,11 @@ fn v4(random: &mut Random, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A hop-by-hop header, most often well made.
+/// A hop-by-hop header, mostly well formed.
 fn hop_by_hop(random: &mut Random) -> Vec<u8> {
     let mut header = vec![17, 0];
     for _ in 0..random.between(0, 4) {
-        // 7 is another security label.
+        // The type 7 is left out: it is a security label, too.
         let kind = random.one_of(&[5, 5, 0xc2, 0x1e, 0x1e, 0x3e, 0x5e, 0x9e, 0xde, 1, 0]);
         let length = match kind {
             5 => 2,
@@ -96,7 +96,7 @@ fn hop_by_hop(random: &mut Random) -> Vec<u8> {
     if random.once_in(10) {
         header.extend([0x1e, 0].repeat(random.between(7, 9)));
     }
-    // What is missing to a multiple of 8, as one option, as several, or as anything.
+    // Pads to a multiple of 8 with one option, with several, or with random bytes.
     let missing = header.len().next_multiple_of(8) - header.len();
     match (missing, random.between(0, 5)) {
         (_, 0) => header.extend(random.bytes(missing)),
@@ -122,8 +122,8 @@ fn v6(random: &mut Random, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What two routers have to do alike: where a packet comes out and with what in it, but the time of
-/// day, and type, code and pointer of errors.
+/// The part of an outcome that must be equal for both routers: the side and the content of a
+/// forwarded packet without timestamps, and the type, code and pointer of errors.
 fn gist(fate: &Fate) -> Fate {
     let out = fate.out.iter().map(|(side, frame)| (*side, without_times(frame)));
     let answers = fate.answers.iter().map(|answer| {
@@ -133,7 +133,7 @@ fn gist(fate: &Fate) -> Fate {
     Fate { out: out.collect(), answers: answers.collect() }
 }
 
-/// A frame without times in its options, and without the checksum over them.
+/// A frame without the timestamps in its options and the checksum over them.
 fn without_times(frame: &[u8]) -> Vec<u8> {
     let mut packet = frame[14..].to_vec();
     let end = usize::from(packet[0] & 15) * 4;
@@ -144,7 +144,8 @@ fn without_times(frame: &[u8]) -> Vec<u8> {
     let mut at = 20;
     while at < end && packet[at] > 0 {
         let length = if packet[at] == 1 { 1 } else { usize::from(packet[at + 1]).max(1) };
-        // The time that was entered last is in front of where the pointer, from 1, leads.
+        // The pointer starts at 1 and refers to the next entry; the last timestamp is in front of
+        // that.
         let time = (at + usize::from(packet[at + 2])).saturating_sub(5);
         if packet[at] == 68 && (at + 4..at + length).contains(&time) {
             packet[time..(time + 4).min(end)].fill(0);
@@ -154,7 +155,7 @@ fn without_times(frame: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// True if the options that can be read have a source route.
+/// True if the readable options include a source route.
 fn has_source_route(frame: &[u8]) -> bool {
     let end = 14 + usize::from(frame[14] & 15) * 4;
     let mut rest = if frame[14] >> 4 == 4 { &frame[34..end] } else { &[] };
@@ -195,12 +196,12 @@ fn options_are_treated_as_by_a_kernel_that_forwards() {
         let mut differences = Vec::new();
         for ((sent, theirs), ours) in sent.iter().zip(&theirs).zip(&ours) {
             let (mut theirs, ours) = (gist(theirs), gist(ours));
-            // The kernel may answer back along the source route.
+            // The kernel may send its answer back along the source route.
             if ours.is_silent() && theirs.out.is_empty() && has_source_route(&sent.frame) {
                 theirs.answers.clear();
             }
-            // It copies options into its answers, and sends none if one that came first has room
-            // for half a time.
+            // The kernel copies options into its answers. It sends none if a copied timestamp
+            // option has room for only half an entry.
             if theirs.is_silent() && ours.out.is_empty() && !ours.answers.is_empty() {
                 silent += 1;
                 continue;
@@ -224,7 +225,7 @@ fn options_are_treated_as_by_a_kernel_that_forwards() {
     });
 }
 
-/// Each asks for what a router may be tricked with, or has to do.
+/// Each packet tries to trick the router, or asks for something that it has to do.
 #[test]
 fn source_routes_end_at_the_router_and_recorded_routes_have_it() {
     alone(|| {
@@ -257,7 +258,7 @@ fn source_routes_end_at_the_router_and_recorded_routes_have_it() {
     });
 }
 
-/// Packets that were dropped for a reason.
+/// The number of packets dropped for a reason.
 pub fn dropped(stateway: &lab::Stateway, reason: &str) -> Result<u64> {
     let told = stateway.query(&["drops"])?;
     let all = told["drops"].as_array().expect("a list of reasons");

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Sends packets through a router, and says what became of them.
+"""Sends packets through a router and reports what happened to each.
 
-The router has the ends "client0" and "server0" of two cables; this plays the hosts at the others,
-"client1" and "server1". Takes a file each line of which has a side and a frame in hexadecimal
-digits, the last 8 bytes of which no other frame has. Prints for each a line in JSON: the frames
-that came "out", each with its side, and the "answers" that its sender got, each an ICMP message.
+The router has the ends "client0" and "server0" of two cables; this program plays the hosts at the
+other ends, "client1" and "server1". It takes a file. Each line has a side and a frame in
+hexadecimal digits, and the last 8 bytes of each frame are unique. For each frame it prints a line
+in JSON: the frames that came "out", each with its side, and the "answers" that its sender got, each
+an ICMP message.
 
-Two last frames tell that all others have come through, if nothing overtakes them: one that goes on,
-and one whose time to live is over.
+The last two frames show that all others have come through: the router forwards one, and answers the
+other, whose time to live ends there. Nothing may overtake the other frames.
 """
 import json
 import select
@@ -17,9 +18,9 @@ import time
 
 ETH_P_ALL = 3
 SIDES = ("client", "server")
-# Between two frames, seconds: routers limit how many errors they send.
+# The time between two frames in seconds. Routers limit their rate of errors.
 PACE = 0.002
-# How long the last may take, seconds.
+# The time in seconds that the last frames may take.
 PATIENCE = 10
 
 
@@ -32,7 +33,7 @@ def cable(name):
 
 
 def message(frame):
-    """The ICMP message in a frame that is an error, else none."""
+    """The ICMP message of a frame if it is an error, else none."""
     if frame[12:14] == b"\x08\x00" and frame[23] == 1:
         found = frame[14 + (frame[14] & 15) * 4:]
         return found if found[0] in (3, 4, 5, 11, 12) else None
@@ -71,7 +72,7 @@ def main():
     while not (told[passed]["out"] and told[refused]["answers"]):
         left = until - time.monotonic()
         if left < 0:
-            sys.exit("what ought to have come last has not come")
+            sys.exit("the last two frames have not arrived")
         select.select(list(cables.values()), [], [], left)
         collect()
     for _, frame in frames[:-2]:

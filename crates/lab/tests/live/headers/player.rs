@@ -1,4 +1,5 @@
-//! A namespace with a router between two cables, the kernel or Stateway, and who plays the hosts.
+//! A namespace with a router (the kernel or Stateway) between two cables, and a program that plays
+//! the hosts.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use crate::scenario::stateway_binary;
 /// The router's interfaces.
 const ENDS: [&str; 2] = ["client0", "server0"];
 
-/// Stations of the router's ends and of the hosts, the client's side first (RFC 9542).
+/// The link addresses (RFC 9542) of the router's ends and of the hosts, the client's side first.
 const ROUTER: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 3], [0, 0, 0x5e, 0, 0x53, 4]];
 const HOSTS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 1], [0, 0, 0x5e, 0, 0x53, 2]];
 
-/// The hosts, and the router's addresses towards them.
+/// The addresses of the hosts, and the router's addresses towards them.
 pub const CLIENT: [u8; 4] = [192, 0, 2, 1];
 pub const SERVER: [u8; 4] = [198, 51, 100, 2];
 pub const OWN: [[u8; 4]; 2] = [[192, 0, 2, 254], [198, 51, 100, 254]];
@@ -24,7 +25,7 @@ pub const OWN: [[u8; 4]; 2] = [[192, 0, 2, 254], [198, 51, 100, 254]];
 pub const CLIENT_V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 pub const SERVER_V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 
-/// How long sending may take.
+/// The time limit of sending.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A frame from a host's side.
@@ -34,17 +35,17 @@ pub struct Sent {
     pub frame: Vec<u8>,
 }
 
-/// What became of a frame.
+/// The outcome for a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fate {
-    /// What came out, and where.
+    /// The frames that came out, with their side.
     pub out: Vec<(Side, Vec<u8>)>,
-    /// ICMP errors to its sender.
+    /// The ICMP errors to its sender.
     pub answers: Vec<Vec<u8>>,
 }
 
 impl Fate {
-    /// Nothing came of it.
+    /// True if neither a frame nor an error came out.
     pub fn is_silent(&self) -> bool {
         self.out.is_empty() && self.answers.is_empty()
     }
@@ -59,13 +60,13 @@ pub struct Router {
 }
 
 impl Router {
-    /// One in which the kernel forwards.
+    /// A router whose kernel forwards.
     pub fn new() -> Result<Self> {
         let (namespace, hosts) = (Namespace::new("router")?, Namespace::new("hosts")?);
         for (at, side, subnet) in [(0, "client", "192.0.2"), (1, "server", "198.51.100")] {
             let (near, far) = (format!("{side}0"), format!("{side}1"));
             namespace.join(&near, &hosts, &far)?;
-            // Nobody but who plays the hosts sends anything.
+            // Only the player sends anything.
             let quiet = |end, station: [u8; 6]| {
                 let station = station.map(|byte| format!("{byte:02x}")).join(":");
                 format!("link set {end} address {station} multicast off addrgenmode none")
@@ -103,7 +104,8 @@ impl Router {
         self.namespace.program("sysctl").args(["-qw"]).args(sysctls).check().map(drop)
     }
 
-    /// Starts Stateway in the kernel's place, with this behind the names of its interfaces.
+    /// Starts Stateway in place of the kernel. `keys` follows the name of each interface in the
+    /// configuration.
     pub fn stateway(&self, keys: [&str; 2]) -> Result<Stateway> {
         let interface = |(name, keys)| format!("[[interface]]\nname = \"{name}\"\n{keys}\n");
         let interfaces: String = ENDS.iter().zip(keys).map(interface).collect();
@@ -114,8 +116,8 @@ impl Router {
         })
     }
 
-    /// The same with rules as nft prints them, and with a single bucket, so that translation keeps
-    /// all ports that are free, as the kernel's does.
+    /// The same with rules as nft prints them. A single bucket lets translation keep all free
+    /// ports, as the kernel's does.
     pub fn stateway_with_rules(&self, printed: &str, tunables: &str) -> Result<Stateway> {
         let file = self.namespace.write_file("rules.json", printed.as_bytes())?;
         self.start(StatewaySpec {
@@ -131,7 +133,7 @@ impl Router {
         Stateway::start(&self.namespace, &spec, &Placement::free())
     }
 
-    /// Sends frames, and says what became of each.
+    /// Sends frames and returns the outcome of each.
     pub fn play(&self, sent: &[Sent]) -> Result<Vec<Fate>> {
         let mut text = String::new();
         let ends = [64, 1].map(|ttl| {
@@ -148,9 +150,9 @@ impl Router {
         Ok(fates)
     }
 
-    /// Sends frames as fast as they come through, and returns all that came out. Nothing is sent
-    /// behind one of the marks, for which there is a true here, before it came out; the last 8
-    /// bytes of a mark are in no other frame.
+    /// Sends frames as fast as the router forwards them, and returns all that came out. True marks
+    /// a frame as a mark: the player sends nothing behind it before it came out, and its last 8
+    /// bytes are unique.
     pub fn burst(&self, sent: &[(Sent, bool)]) -> Result<Vec<Sent>> {
         let mut text = String::new();
         for (sent, is_mark) in sent {
@@ -168,7 +170,7 @@ impl Router {
 const PLAYER: &[u8] = include_bytes!("player.py");
 const BURST: &[u8] = include_bytes!("forged/burst.py");
 
-/// A line that has a player send a frame to the router.
+/// Writes a line that makes a player send a frame to the router.
 fn order(text: &mut String, Sent { side, frame }: &Sent) {
     let (name, at) = match side {
         Side::Client => ("client", 0),
@@ -201,12 +203,12 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(digits).collect()
 }
 
-/// Numbers frames, so that no two are the same.
+/// Numbers frames, so that no two are equal.
 #[derive(Default)]
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// A payload that no other frame has, which fills the shortest Ethernet frame.
+    /// A payload that is unique and fills the shortest Ethernet frame.
     pub fn payload(&mut self) -> Vec<u8> {
         self.0 += 1;
         [&[0; 24][..], &self.0.to_be_bytes()].concat()

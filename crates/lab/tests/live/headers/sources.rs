@@ -1,4 +1,4 @@
-//! Sources that are not their sender's: `rp_filter`, and addresses that nobody has.
+//! Spoofed sources: `rp_filter`, and addresses that no host may have.
 
 use std::net::IpAddr;
 
@@ -10,11 +10,11 @@ use super::options::dropped;
 use super::player::{CLIENT, CLIENT_V6, Fate, Numbers, Router, SERVER, SERVER_V6, Sent};
 use crate::scenario::alone;
 
-/// Packets of a world.
+/// The number of packets for each configuration.
 const PACKETS: usize = 300;
 
-/// Where sources are said to be: neighbours of both sides, behind routers of both and of either,
-/// nowhere, and in groups of addresses that are nobody's.
+/// The claimed sources: neighbours on both sides, hosts behind routers on both sides and on either,
+/// unrouted addresses, and multicast addresses.
 const SOURCES: [&str; 24] = [
     "192.0.2.77",
     "192.0.2.255",
@@ -41,10 +41,11 @@ const SOURCES: [&str; 24] = [
     "::ffff:192.0.2.1",
     "ff05::1",
 ];
-/// Sources that the kernel lets pass, some only with an `rp_filter` of 0: "this network" (RFC 1122
-/// section 3.2.1.3), a broadcast address and an address of the router, and IPv4 in the guise of IPv6.
+/// Sources that the kernel accepts, some only with an `rp_filter` of 0: "this network" (RFC 1122
+/// section 3.2.1.3), a broadcast address, an address of the router, and an IPv4-mapped IPv6
+/// address.
 const ALWAYS_REFUSED: [&str; 4] = ["0.1.2.3", "192.0.2.255", "2001:db8:1::fe", "::ffff:192.0.2.1"];
-/// Routes beside those to the neighbours.
+/// The routes besides those to the neighbours.
 const ROUTES: [&str; 9] = [
     "route add default via 192.0.2.1",
     "route add 203.0.113.0/26 via 198.51.100.2",
@@ -56,7 +57,7 @@ const ROUTES: [&str; 9] = [
     "-6 route add unreachable 2001:db8:9::/48",
     "-6 route add 2001:db8:a::/48 nexthop via 2001:db8:1::1 nexthop via 2001:db8:2::2",
 ];
-/// The kernel has no `rp_filter` for IPv6 but this.
+/// The kernel has no `rp_filter` for IPv6; these rules do the same.
 const RULES_V6: [&str; 2] = [
     "meta nfproto ipv6 fib saddr . iif oif missing drop",
     "meta nfproto ipv6 fib saddr oif missing drop",
@@ -74,7 +75,7 @@ fn packet(side: Side, source: IpAddr, payload: &[u8]) -> Sent {
     Sent { side, frame }
 }
 
-/// Has the kernel refuse sources as `rp_filter` says, IPv6 too.
+/// Makes the kernel filter sources like `rp_filter`, for IPv6 too.
 fn have_kernel(router: &Router, value: usize) -> Result<()> {
     router.set(&[&format!("net.ipv4.conf.all.rp_filter={value}")])?;
     let rule = value.checked_sub(1).map_or("", |at| RULES_V6[at]);
@@ -129,7 +130,7 @@ fn sources_are_refused_as_by_a_kernel_that_forwards() {
     });
 }
 
-/// Whoever is behind the other link is not a neighbour on this, whatever the kernel has set.
+/// A host behind the other link is no neighbour on this one, whatever the kernel's setting.
 #[test]
 fn a_spoofed_neighbour_is_refused_where_nothing_is_configured() {
     alone(|| {
@@ -148,7 +149,7 @@ fn a_spoofed_neighbour_is_refused_where_nothing_is_configured() {
             packet(lan, "192.0.2.77"),
             packet(lan, "2001:db8:1::77"),
             packet(wan, "203.0.113.1"),
-            // Its answers may go another way.
+            // The route back may differ.
             packet(lan, "203.0.113.1"),
             packet(lan, "2001:db8:9::1"),
         ];
@@ -157,7 +158,7 @@ fn a_spoofed_neighbour_is_refused_where_nothing_is_configured() {
         let stateway = router.stateway([""; 2])?;
         assert_eq!(passes(router.play(&sent)?), [0, 0, 1, 1, 1, 1, 1]);
         assert_eq!(dropped(&stateway, "rp_filter")?, 2);
-        // A route that comes while it runs is as good as one from the start.
+        // A route that is added while the gateway runs counts at once.
         router.namespace.ip(&["route add 192.0.2.77 via 198.51.100.2"])?;
         let mut after = passes(router.play(&sent)?);
         for _ in 0..50 {
@@ -169,7 +170,7 @@ fn a_spoofed_neighbour_is_refused_where_nothing_is_configured() {
         }
         assert_eq!(after, [1, 0, 1, 1, 1, 1, 1]);
         stateway.stop()?;
-        // What the kernel has set is not less here.
+        // The kernel's stricter setting applies here, too.
         router.set(&["net.ipv4.conf.all.rp_filter=1"])?;
         let stateway = router.stateway([""; 2])?;
         assert_eq!(passes(router.play(&sent)?), [1, 0, 0, 1, 1, 0, 0]);

@@ -1,5 +1,5 @@
-//! What tracking says of packets: nothing, all of it, or of packets each of which opens a
-//! connection.
+//! The tracking that rules see: none, a new connection for every packet, or connections of several
+//! packets.
 
 use std::net::IpAddr;
 
@@ -23,10 +23,10 @@ const CONFIRMED: u32 = 1 << 3;
 const SOURCE_TRANSLATED: u32 = 1 << 4;
 const DESTINATION_TRANSLATED: u32 = 1 << 5;
 
-/// The connections of a case.
+/// The tracking of a case.
 pub enum Connections {
     None,
-    /// Those of packets that are all alone.
+    /// Every packet opens a connection.
     Fresh,
     Tracked(Box<Tracking>),
 }
@@ -40,17 +40,17 @@ pub struct Tracking {
     tunnels: conntrack::KnownTunnels,
 }
 
-/// What tracking said of a packet.
+/// The result of tracking for a packet.
 pub struct Said {
     pub state: CtState,
     asked: Option<Asked>,
     key: Option<KeyedPacket>,
-    /// The connection that the packet has opened.
+    /// The connection that the packet opened.
     opened: Option<ConnectionId>,
     marked: Option<u32>,
 }
 
-/// A connection as rules ask for it.
+/// The properties of a connection that rules read.
 struct Asked {
     reply: bool,
     status: u32,
@@ -128,7 +128,7 @@ impl Said {
         }
     }
 
-    /// The packet has other ends now.
+    /// Takes over a translation: the packet has these addresses and ports now.
     pub fn translated(&mut self, kind: NatKind, network: &Network) {
         let Some(asked) = &mut self.asked else { return };
         let reply = swapped(tuple_of(network));
@@ -172,7 +172,8 @@ impl Connections {
         }
     }
 
-    /// The connection gets its mark; one whose first packet is dropped never was.
+    /// Sets the connection's mark. If the first packet of a connection is dropped, the connection
+    /// is removed.
     pub fn conclude(&mut self, said: &Said, passes: bool, now: Timestamp) {
         let (Self::Tracked(tracking), Some(keyed), Some(_)) = (self, said.key, &said.asked) else {
             return;

@@ -1,4 +1,4 @@
-//! What is different of a case: verdicts, answers, translations, and all that nft lists.
+//! The differences in a case: verdicts, answers, translations, and nft's listing.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use super::generate::{Case, Traffic};
 use super::kernel::{Judged, hex};
 use super::ours::{Ours, imported, segment_size};
 
-/// None where nft could not list the case.
+/// None if nft could not list the case.
 pub fn differences(case: &Case, judged: &Judged, traffic: Traffic) -> Option<String> {
     let mut found = String::new();
     let [before, after] = judged.listed.as_ref()?;
@@ -58,7 +58,7 @@ pub fn differences(case: &Case, judged: &Judged, traffic: Traffic) -> Option<Str
     Some(found)
 }
 
-/// What is different of two listings: each object, but for what time changes.
+/// The differences between two listings, object by object, without the parts that depend on time.
 pub fn different_objects(ours: &Value, theirs: &Value) -> String {
     let mut found = String::new();
     assert_eq!(objects(ours).count(), objects(theirs).count(), "objects are listed");
@@ -75,11 +75,11 @@ fn objects(document: &Value) -> impl Iterator<Item = &Value> {
     document["nftables"].as_array().expect("a list of objects").iter()
 }
 
-/// An object without what time changes, and without the order of elements.
+/// An object without the parts that depend on time and without the order of elements.
 fn comparable(object: &Value) -> Value {
     let mut object = object.clone();
     strip(&mut object);
-    // The kernel lists the packet too that was more than was left.
+    // The kernel also counts the packet that exceeded the quota.
     if let Some(Value::Object(quota)) = object.get_mut("quota") {
         quota.remove("used");
     }

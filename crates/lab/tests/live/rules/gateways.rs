@@ -1,12 +1,12 @@
-//! One ruleset in the kernel that forwards, in a bridge and in a router of ours: hosts on both
-//! sides see the same answers, to the flags of a reset and the code of an error.
+//! One ruleset in the forwarding kernel, in a bridge and in a router of ours. Hosts on both sides
+//! get the same answers, including the flags of a reset and the code of an error.
 
 use lab::{Family, Gateway, Lab, Placement, Result, Side, StatewaySpec, Tracking};
 
 use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
 
-/// Every way to refuse, tracking, marks between chains, and what is not tracked.
+/// Every kind of refusal, tracking, marks passed between chains, and untracked packets.
 const RULES: &str = "
 table inet gateway {
     set open {
@@ -43,7 +43,7 @@ table inet gateway {
 }
 ";
 
-/// What hosts on either side of a gateway see of the other's ports.
+/// The answers that hosts on either side get from the ports on the other side.
 fn answers(lab: &Lab) -> Result<Vec<String>> {
     let mut told = Vec::new();
     for (side, other) in [(Side::Client, Side::Server), (Side::Server, Side::Client)] {
@@ -75,7 +75,7 @@ fn address(lab: &Lab, side: Side, family: Family) -> std::net::IpAddr {
     }
 }
 
-/// What the kernel says, and the ruleset as it prints it.
+/// The answers behind the kernel, and the ruleset as nft prints it.
 fn kernel() -> Result<(Vec<String>, String)> {
     let lab = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::free())?;
     let limits = ["net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"];

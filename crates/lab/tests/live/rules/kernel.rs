@@ -1,4 +1,4 @@
-//! The kernel's side: a namespace that forwards by rulesets.
+//! The kernel's side: a namespace that forwards with rulesets.
 
 use std::time::Duration;
 
@@ -8,30 +8,31 @@ use serde_json::{Value, json};
 use super::generate::{Case, name};
 use crate::scenario::forwarding_namespace;
 
-/// The namespace, whose player has a CPU of its own as far as there are enough.
+/// The namespace. Each player has its own CPU if there are enough.
 pub struct Kernel {
     namespace: Namespace,
     player: String,
     cpu: usize,
 }
 
-/// What became of a packet.
+/// The outcome for a packet.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// When it was sent.
+    /// The time of sending.
     pub at: Duration,
-    /// The frame that came out, and where.
+    /// The frame that came out, and its side.
     pub out: Option<(Side, Vec<u8>)>,
-    /// What its sender was told instead: `reset`, or the type and code of an ICMP error.
+    /// The answer to the sender of a refused packet: `reset`, or the type and code of an ICMP
+    /// error.
     pub refused: Option<String>,
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// The rules that `nft` took: not those whose parts exclude each other.
+    /// The rules that `nft` accepted. It refuses those whose parts exclude each other.
     pub rules: String,
-    /// What `nft` prints of them before and after the packets; none where it can not.
+    /// The rules as `nft` lists them before and after the packets; none if `nft` can not list them.
     pub listed: Option<[String; 2]>,
     pub answers: Vec<Answer>,
 }
@@ -41,12 +42,12 @@ impl Kernel {
     /// Those of the namespace.
     pub fn new(cpu: usize) -> Result<Self> {
         let namespace = forwarding_namespace("rules")?;
-        // What sources and destinations are translated to, and answers to all that is refused.
+        // Needed by translations and by answers to refused packets.
         namespace.ip(&[
             "addr add 203.0.113.8/32 dev client0",
             "addr add 203.0.113.9/32 dev server0",
             "link set lo up",
-            // Not of an interface that would tell routers of its groups.
+            // On `lo`, because another interface would send multicast reports for it.
             "addr add 2001:db8:9::9/128 dev lo",
         ])?;
         let sysctls = [
@@ -63,7 +64,10 @@ impl Kernel {
         Ok(Self { namespace, player, cpu })
     }
 
-    /// Each case from an empty ruleset and no connections.
+    /// Runs each case from an empty ruleset without connections.
+    ///
+    /// # Errors
+    /// If `nft` does not accept a case.
     ///
     /// # Errors
     /// If `nft` does not take a case.

@@ -1,5 +1,5 @@
-//! Our rules beside the kernel's: the same ruleset, the same packets, and what became of
-//! each of them and was counted.
+//! Comparison of our rules with the kernel's: the same ruleset and the same packets must give the
+//! same outcomes and the same counters.
 
 mod connections;
 mod differences;
@@ -22,11 +22,11 @@ use self::generate::{Traffic, case};
 use self::kernel::Kernel;
 use crate::scenario::alone;
 
-/// Cases of each kind unless `STATEWAY_SEEDS` says otherwise.
+/// The number of cases of each kind, unless `STATEWAY_SEEDS` gives another.
 const SEEDS: u64 = 700;
-/// Differences that a failure tells of.
+/// The number of differences that a failure lists.
 const TOLD: usize = 3;
-/// Cases that a namespace is given at a time.
+/// The number of cases that a namespace gets at a time.
 const BATCH: u64 = 20;
 
 #[test]
@@ -44,7 +44,7 @@ fn packets_are_translated_as_the_kernel_translates_them() {
     alone(|| compare(Traffic::Translated));
 }
 
-/// Which seeds: `STATEWAY_SEEDS=N` is 0 to N - 1, `STATEWAY_SEEDS=A-B` is A to B.
+/// The seeds: `STATEWAY_SEEDS=N` is 0 to N - 1, `STATEWAY_SEEDS=A-B` is A to B.
 fn seeds() -> std::ops::Range<u64> {
     let Ok(wanted) = std::env::var("STATEWAY_SEEDS") else { return 0..SEEDS };
     let number = |text: &str| text.parse::<u64>().expect("STATEWAY_SEEDS is N or A-B");
@@ -54,7 +54,7 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-/// Cases, and what was found in them.
+/// The cases and their results.
 struct Comparison {
     traffic: Traffic,
     seeds: std::ops::Range<u64>,
@@ -66,7 +66,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Cases that nobody has taken yet, until there are none.
+    /// Runs batches of cases until none is left.
     fn take(&self, cpu: usize) -> Result<()> {
         let kernel = Kernel::new(cpu)?;
         while !self.is_over.load(Ordering::Relaxed) {
@@ -105,7 +105,7 @@ fn compare(traffic: Traffic) -> Result<()> {
         told: Mutex::default(),
         is_over: AtomicBool::new(false),
     };
-    // The kernel lets who changes its rules wait; somebody else works meanwhile.
+    // The kernel makes a process that changes its rules wait, so there are more players than CPUs.
     let players = 2 * thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
         let comparison = &comparison;
@@ -118,7 +118,8 @@ fn compare(traffic: Traffic) -> Result<()> {
     println!("{packets} packets, {passed} of them passed");
     let told = told.into_inner().expect("nobody panics");
     assert!(told.is_empty(), "{}", told.join("\n"));
-    // Neither all nor none, or the cases mean nothing; translations are seen of what passes.
+    // If all packets passed or none, the cases would show nothing. Translated traffic passes
+    // mostly, because only a packet that passes shows its translation.
     let most =
         if traffic == Traffic::Translated { packets - packets / 200 } else { packets / 10 * 9 };
     assert!(passed > packets / 10 && passed < most, "{passed} of {packets} passed");

@@ -1,4 +1,5 @@
-//! Our side: the ruleset as `nft` prints it, compiled, and what happens between its stages.
+//! Our side: the ruleset as `nft` prints it, compiled, and the gateway's work between the stages of
+//! its rules.
 
 use flow::Timestamp;
 use lab::Side;
@@ -22,15 +23,15 @@ pub struct Ours {
     connections: Connections,
 }
 
-/// What the rules say of a packet.
+/// The decision of the rules about a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     pub passes: bool,
-    /// What the sender is told of a packet that does not.
+    /// The answer to the sender of a refused packet.
     pub refused: Option<String>,
-    /// The maximum segment size that it announces in the end.
+    /// The maximum segment size that the packet announces after the rules.
     pub segment_size: Option<u16>,
-    /// What the kernel made of it and the rules do not allow.
+    /// A translation by the kernel that our rules do not allow.
     pub mistranslated: Option<String>,
     pub steps: Vec<(Stage, Step)>,
 }
@@ -44,7 +45,7 @@ struct Passing {
     judgement: Judgement,
 }
 
-/// A ruleset as it was printed, or what is wrong with it.
+/// A ruleset from nft's listing, or the reason for a refusal.
 pub fn imported(listed: &str) -> Result<ValidRuleset, String> {
     match import(listed.as_bytes(), Options::default()) {
         Ok(imported) => Ok(imported.ruleset),
@@ -59,7 +60,7 @@ pub fn read(frame: &[u8]) -> Network {
 
 pub fn segment_size(frame: &[u8]) -> Option<u16> {
     match read(frame).transport {
-        // Generated with this option in front.
+        // The generator puts this option first.
         Transport::Tcp(_) => {
             let at = usize::from(read(frame).transport_offset) + 20;
             let option = frame.get(at..at + 4)?;
@@ -98,8 +99,8 @@ impl Ours {
         with_live(document, &self.program, &live)
     }
 
-    /// What the rules make of a packet. Where they leave a choice, the kernel's is taken, and
-    /// held against what they allow.
+    /// The decision of the rules about a packet. If they leave a choice, this takes the kernel's
+    /// choice after a check that they allow it.
     pub fn judge(&mut self, packet: &Packet, answer: &Answer, now: Timestamp) -> Judgement {
         let mut passing = Passing {
             frame: packet.frame.clone(),
@@ -120,7 +121,7 @@ impl Ours {
                 passing.said = Some(self.connections.track(packet, &read(&packet.frame), now));
             }
             if stage == Stage::Forward {
-                // The kernel counts a hop before it asks.
+                // The kernel decrements the time to live before its forward chains.
                 let network = read(&passing.frame);
                 count_hop(&mut passing.frame, &network);
                 output = translation::side(network.destination_ip()).unwrap_or(output);
@@ -195,7 +196,7 @@ impl Ours {
         if let (Some(announced), Some(SegmentSize::AtMost(most))) =
             (segment_size(&passing.frame), outcome.segment_size)
         {
-            // The checksum is nobody's concern here.
+            // Checksums are not compared, so this one stays as it is.
             let at = usize::from(network.transport_offset) + 22;
             passing.frame[at..at + 2].copy_from_slice(&most.min(announced).to_be_bytes());
         }
@@ -208,9 +209,9 @@ impl Ours {
     }
 }
 
-/// What the sender of a packet is told.
+/// The answer to the sender of a refused packet.
 fn told(reject: Reject, network: &Network) -> Option<String> {
-    // The kernel looks for a checksum where such a packet has none.
+    // The kernel expects a checksum in such a packet, which has none, and sends no answer.
     if network.protocol == NUMBERLESS {
         return None;
     }
@@ -234,7 +235,7 @@ fn count_hop(frame: &mut [u8], network: &Network) {
         Family::V6 => frame[at + 7] -= 1,
         Family::V4 => {
             frame[at + 8] -= 1;
-            // RFC 1624: one less in the upper byte of a word is one more in the checksum's.
+            // RFC 1624: the upper byte of a word is one less, so that of the checksum is one more.
             let sum = u32::from(u16::from_be_bytes([frame[at + 10], frame[at + 11]])) + 0x100;
             let sum = (sum & 0xffff) + (sum >> 16);
             frame[at + 10..at + 12].copy_from_slice(&(sum as u16).to_be_bytes());

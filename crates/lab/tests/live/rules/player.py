@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Loads rulesets into a namespace that forwards, sends packets, and says what became of them.
+"""Loads rulesets into a namespace that forwards, sends packets and reports what happened to each.
 
 The namespace forwards between "client0" and "server0"; the other ends of these cables are
-"client1" and "server1". Takes a number, for the CPU to run on, and a file each line of which is
-a case in JSON: "rules" in nft's syntax, "side" and "frame" (hexadecimal) of each of "packets"; no
-two frames of a case end with the same eight bytes. Prints a line for each: the "rules" that nft took, what it lists of them "before" and
-"after" the packets (null where it fails an assertion of its own, as some versions do over raw
-payloads), and of each packet when it was sent, in microseconds, the frame that came "out", at
-which side, and the "answer" that its sender got.
+"client1" and "server1". The program takes the number of the CPU to run on, and a file. Each line
+of the file is a case in JSON: "rules" in nft's syntax, and "packets" with a "side" and a "frame"
+(hexadecimal) each; no two frames of a case end with the same eight bytes.
 
-Nothing waits for a time: a frame that follows all others through both cables says that these
-have arrived.
+It prints a line for each case: the "rules" that nft accepted, and nft's listing of them "before"
+and "after" the packets. A listing is null if nft fails an assertion, as some versions do with raw
+payloads. For each packet the line has the time of sending in microseconds, the frame that came
+"out", its side, and the "answer" that the sender got.
+
+The program does not sleep: a frame behind all others shows on each cable that these have arrived.
 """
 import ctypes
 import json
@@ -24,14 +25,14 @@ import sys
 import time
 
 ETH_P_ALL = 3
-# For experiments (IEEE Std 802): the kernel forwards none of it.
+# An experimental EtherType (IEEE Std 802). The kernel does not forward it.
 ETH_P_MARK = 0x88B5
-# How long such a frame may take, seconds.
+# The time in seconds that a mark may take.
 PATIENCE = 5
 SIDES = ("client", "server")
-# Rules of which nft says that their parts exclude each other are left out.
+# Messages of nft about rules whose parts exclude each other; such rules are left out.
 EXCLUDED = ("conflicting protocols", "you cannot use tcp reset", "incompatible icmp match")
-# A frame's sequence numbers are its own number times this, and a little.
+# The factor from a frame's number to its sequence numbers, which are at most a little larger.
 NUMBERED = 100_000
 MAC = bytes.fromhex("02005e005301")
 
@@ -45,7 +46,7 @@ def cable(name, protocol):
 
 
 def received(end):
-    """Frames that have come; not those that were sent here."""
+    """The frames that have arrived, without those that were sent here."""
     while True:
         try:
             frame, address = end.recvfrom(65536)
@@ -66,7 +67,7 @@ class Cables:
         self.marks = 0
 
     def mark(self, source, target, others):
-        """A frame from one socket to another; what else comes there goes to `others`."""
+        """Sends a mark to another socket and waits for it; other frames go to `others`."""
         self.marks += 1
         frame = b"\xff" * 6 + MAC + struct.pack("!HQ", ETH_P_MARK, self.marks) + bytes(40)
         source.send(frame)
@@ -96,7 +97,7 @@ class Cables:
             self.mark(self.far[side], self.near[side], lambda frame: None)
         for side in SIDES:
             self.mark(self.near[side], self.far[side], out[side].append)
-        # Answers of the kernel itself quote what they answer to its end, or are resets.
+        # The kernel's own answers are resets, or quote the whole packet that they answer.
         passed, answers, resets = {}, {}, set()
         for side in SIDES:
             for frame in out[side]:
@@ -125,7 +126,7 @@ class Cables:
 
 
 def transport(frame):
-    """Protocol, where its header begins, and the addresses."""
+    """The protocol, the offset of its header, and the addresses."""
     if frame[12:14] == b"\x08\x00":
         return frame[23], 14 + (frame[14] & 15) * 4, frame[26:34]
     if frame[12:14] == b"\x86\xdd":
@@ -143,28 +144,28 @@ def ends(frame, swapped):
 
 
 def number_of_reset(frame):
-    """A frame's two sequence numbers begin with its own; a reset takes over one of them."""
+    """Both sequence numbers of a frame contain its number; a reset copies one of them."""
     _, at, _ = transport(frame)
     sequence, acknowledged = struct.unpack_from("!II", frame, at + 4)
     return (sequence or acknowledged) // NUMBERED
 
 
 def answer(frame):
-    """What a frame of the kernel's own is: frames that it forwards end with a number of ours."""
+    """The kind of answer that the kernel sent in this frame; None for a forwarded frame."""
     protocol, at, _ = transport(frame)
     if protocol == 1 and frame[at] in (3, 11, 12):
         return f"icmp {frame[at]} {frame[at + 1]}"
     if protocol == 58 and frame[at] in (1, 2, 3, 4):
         return f"icmpv6 {frame[at]} {frame[at + 1]}"
-    # Ours have an option.
+    # The SYNs of the tests have an option, a reset of the kernel has none.
     if protocol == 6 and frame[at + 12] >> 4 == 5:
         return "reset"
     return None
 
 
 class Nft:
-    """The library that `nft` is made of, in a process of its own: one that is started for each
-    command takes four times the work, and some versions abort over rulesets of theirs."""
+    """libnftables in a separate process that serves all commands. A process for each command would
+    cost four times as much. Some versions abort while they list their own rulesets."""
 
     JSON = 1 << 4
 
@@ -179,7 +180,7 @@ class Nft:
             end.close()
             return
         self.pipe.close()
-        # What it says before it aborts is nobody's concern.
+        # Hides the message of a failed assertion.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         with end.makefile("rwb") as orders:
             while order := orders.readline():
@@ -188,7 +189,7 @@ class Nft:
         os._exit(0)
 
     def run(self, text, flags=0):
-        """Whether it works, and what is printed; None if it has aborted."""
+        """Returns whether the command succeeded and its output, or None if the process aborted."""
         with open(self.file, "w") as file:
             file.write(text)
         try:
@@ -209,7 +210,7 @@ class Nft:
 
 
 def carry_out(file, flags):
-    """A file of commands (libnftables(3))."""
+    """Runs a file of commands (libnftables(3))."""
     library = ctypes.CDLL("libnftables.so.1")
     library.nft_ctx_new.restype = ctypes.c_void_p
     library.nft_ctx_get_output_buffer.restype = ctypes.c_char_p
@@ -232,7 +233,7 @@ def load(nft, rules):
         works, said = done or (False, "nft aborts")
         if works:
             return "\n".join(lines)
-        # Lines count from 1, and one is in front of all.
+        # Lines count from 1, and the first is not one of these.
         told = re.findall(rf"^{re.escape(nft.file)}:(\d+):(.*)$", said, re.MULTILINE)
         excluded = {int(number) - 2 for number, what in told if any(it in what for it in EXCLUDED)}
         if not excluded:
@@ -258,7 +259,7 @@ def forget():
 
 
 def main():
-    # One CPU, so that no frame overtakes another.
+    # One CPU keeps frames in order.
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [allowed[int(sys.argv[1]) % len(allowed)]])
     nft = Nft(sys.argv[2] + ".nft")

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Says how ports answer, in words that depend on the gateway in between and on nothing else.
+"""Describes how ports answer, in words that depend only on the gateway in between.
 
     probe.py serve           answers on all ports until it is killed
     probe.py ask ADDRESS     asks them, and prints a line for each
 
-A gateway that refuses is told apart by what it sends: flags and numbers of a reset, type and
-code of an error.
+For a refusal it prints the flags and numbers of the reset, or the type and code of the error.
 """
 import errno
 import selectors
@@ -17,7 +16,7 @@ import time
 TCP_PORTS = [22, 23, 24, 25, 80, 81, 443, 8080]
 UDP_PORTS = [53, 54, 5000, 5001]
 ETH_P_ALL = 3
-# How long answers are waited for, seconds: of all ports together.
+# The time in seconds to wait for the answers of all ports together.
 PATIENCE = 1.2
 
 
@@ -45,7 +44,7 @@ def serve():
 
 
 def refusal(frame, is_v6):
-    """The protocol and port that a frame refuses, and what it says; None if it does not."""
+    """The protocol and port that a frame refuses, and a description; None for other frames."""
     if frame[12:14] != (b"\x86\xdd" if is_v6 else b"\x08\x00"):
         return None
     at = 54 if is_v6 else 14 + 4 * (frame[14] & 15)
@@ -65,7 +64,7 @@ def refusal(frame, is_v6):
 
 
 def begin(kind, family, address, port):
-    """A socket that has asked."""
+    """Returns a socket that has sent a question or a SYN."""
     opened = socket.socket(family, kind)
     opened.setblocking(False)
     try:
@@ -97,7 +96,7 @@ def refusals(watch, is_v6):
 
 
 def ask(address):
-    """All ports at once: each that does not answer is waited for."""
+    """Asks all ports at once, because each silent port costs the whole timeout."""
     is_v6 = ":" in address
     family = socket.AF_INET6 if is_v6 else socket.AF_INET
     watch = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
@@ -119,7 +118,7 @@ def ask(address):
             selector.unregister(key.fileobj)
     refused = refusals(watch, is_v6)
     for port, answer in said.items():
-        # What a host makes of a refusal is its own affair.
+        # The host's own error for a refusal depends on its kernel, so the frame is printed.
         if answer not in ("hello", "question"):
             answer = " ".join(sorted(refused.get(port, ()))) or answer
         print(*port, answer, flush=True)

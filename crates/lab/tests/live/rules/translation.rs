@@ -1,4 +1,4 @@
-//! What the kernel made of a packet, held against what the rules allow.
+//! Checks of the kernel's translations against the rules.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use wire::{ChecksumCovers, Family, Network, Place, Readdress, Transport};
 use super::kernel::Answer;
 use super::ours::read;
 
-/// Where the kernel sends packets to an address.
+/// The side to which the kernel routes packets to an address.
 pub fn side(address: IpAddr) -> Option<Side> {
     let text = address.to_string();
     let is_in = |prefixes: &[&str]| prefixes.iter().any(|prefix| text.starts_with(prefix));
@@ -32,14 +32,14 @@ fn end(network: &Network, of_source: bool) -> Place {
     }
 }
 
-/// An address as rules have it.
+/// An address as the rules represent it.
 fn number(address: [u8; 16], family: Family) -> u128 {
     let bits = u128::from_be_bytes(address);
     if family == Family::V4 { bits & 0xffff_ffff } else { bits }
 }
 
-/// Translates a packet as the kernel did, or says what the rule does not allow of that. What did
-/// not come out gets what comes first.
+/// Translates a packet as the kernel did, or describes the part that the rule does not allow. A
+/// packet that did not come out gets the first choice.
 pub fn follow(
     request: &NatRequest,
     frame: &mut [u8],
@@ -82,14 +82,14 @@ pub fn follow(
         Some(_) => {}
     }
     let takes_any = request.flags.random || request.flags.fully_random;
-    // What tells echo requests apart belongs to their source.
+    // The identifier of echo requests belongs to their source.
     let is_query = matches!(network.transport, Transport::IcmpQuery(_));
     let ports = request.ports.filter(|_| !is_query);
     match ports {
         Some((low, high)) if !(low..=high).contains(&after.port) => {
             write!(why, "port {} not in {low}-{high}", after.port).unwrap();
         }
-        // Which nobody else has.
+        // No other connection has this port.
         None if after.port != before.port && !takes_any && (of_source || !is_query) => {
             write!(why, "port {}, not {}", after.port, before.port).unwrap();
         }
@@ -101,7 +101,7 @@ pub fn follow(
     let (source, destination) = match of_source {
         true => (Some(after), None),
         false => {
-            // A destination that is chosen at random has the kernel choose an identifier too.
+            // With a random destination the kernel also chooses the identifier.
             let asker = Place { address: network.source, port: after.port };
             ((is_query && takes_any).then_some(asker), Some(after))
         }
@@ -111,7 +111,7 @@ pub fn follow(
     Ok(())
 }
 
-/// How two packets differ that should have the same ends.
+/// The difference between two packets that should have the same addresses and ports.
 pub fn difference(ours: &[u8], kernels: &[u8]) -> Option<String> {
     let ends = |frame: &[u8]| {
         let network = read(frame);

@@ -1,4 +1,4 @@
-//! Streams that a client of Amanda announces to its server, and then others that come.
+//! Streams that an Amanda client announces to its server, and the connections that follow.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn generate(seed: u64) -> Dialogue {
     send(&mut talk, Client, "Amanda 2.4 REQ HANDLE 000-0 SEQ 1\nSERVICE sendbackup\n");
     for _ in 0..talk.random.between(1, 4) {
         let from = talk.random.one_of(&[Server, Server, Server, Server, Client]);
-        // More than are expected at a time.
+        // Repeated ports: otherwise there would be more than the gateway expects at a time.
         talk.first = talk.random.one_of(&[20000, 20000, 20002]);
         let text = reply(&mut talk);
         send(&mut talk, from, &text);
@@ -100,23 +100,23 @@ fn reply(talk: &mut Talk) -> String {
     String::from_utf8(text).expect("only ASCII is written")
 }
 
-/// The kernel does not look.
-const HEAD: &str = "a reply says first that it is one";
-/// The kernel looks for it anywhere.
-const LINE: &str = "the streams stand on a line of their own";
-/// The kernel finds names inside of words.
-const WORDS: &str = "the names of streams are words, with any number of blanks between";
-/// The kernel takes the first five digits and the low bits.
+/// The kernel does not check this.
+const HEAD: &str = "a reply begins with the word for a reply";
+/// The kernel accepts the streams anywhere in the reply.
+const LINE: &str = "the streams have a separate line";
+/// The kernel finds names inside words.
+const WORDS: &str = "the names of streams are whole words, with any number of blanks between";
+/// The kernel takes the first five digits and their low bits.
 const NUMBERS: &str = "ports have 16 bits";
-/// The kernel looks for the names in its own order, and ends at the first without a port.
-const REST: &str = "a stream without a port does not keep from those behind it";
-const END: &str = "the line of the streams may be the last, without an end";
+/// The kernel searches the names in its own order, and stops at the first one without a port.
+const REST: &str = "a stream without a port does not hide those behind it";
+const END: &str = "the line of the streams may be the last, without a line end";
 
-const PRIVILEGED: &str = "nobody is expected at a port below 1024";
+const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 
-/// The kernel forgets them by the order of their names. Rare, so no seed that is always played
-/// shows it.
-const ORDER: &str = "of more than four streams the first in the line give way";
+/// The kernel removes expectations in the order of their names. This is so rare that no seed of the
+/// usual run shows it.
+const ORDER: &str = "more than four streams displace the first in the line";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let last = told.last()?;
@@ -127,7 +127,7 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
     announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
 }
 
-/// Why only we expect somebody at a port, or only the kernel does.
+/// The rule by which only we expect a connection at a port, or only the kernel does.
 fn announced_by_one(told: &[Told<'_>], more: bool, port: u16) -> Option<&'static str> {
     if !more && (1..1024).contains(&port) {
         return Some(PRIVILEGED);
@@ -144,12 +144,12 @@ fn announced_by_one(told: &[Told<'_>], more: bool, port: u16) -> Option<&'static
     ports.sort_unstable();
     ports.dedup();
     about_it.find_map(|text| odd(text, Some(more))).or_else(|| {
-        // What only one of both expects may have taken its place.
+        // An expectation that only one of both has may have displaced it.
         said.iter().filter(|_| ports.len() > 4).find_map(|text| odd(text, None))
     })
 }
 
-/// What there is to a reply for which we expect more than the kernel, or less.
+/// The rule by which we expect more than the kernel from a reply, or less.
 fn odd(text: &str, more: Option<bool>) -> Option<&'static str> {
     let (before, line) = text.split_once("CONNECT ")?;
     let line = line.split_inclusive('\n').next()?;

@@ -1,4 +1,5 @@
-//! Connections that FTP announces: what the ends say, and then others that come.
+//! Connections that FTP announces: the dialogue on the control connection, and the connections that
+//! follow.
 
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ pub const ANNOUNCED: Comparison = Comparison {
     expected: Some(expected),
 };
 
-/// A dialogue of so many has a segment that ends too early: the kernel drops it, and it takes
-/// a while to see that.
+/// One dialogue of this many has a truncated segment. The kernel drops it, and the player needs a
+/// timeout to notice that.
 const CUT_IN: u64 = 250;
 
 fn generate(seed: u64) -> Dialogue {
@@ -59,7 +60,7 @@ fn ftp(talk: &mut Talk, cut: bool) {
     }
 }
 
-/// What is said first, rarely by another protocol.
+/// The beginning of a dialogue, rarely in another protocol.
 fn begin(talk: &mut Talk) {
     let greeting = talk.random.one_of(&[&b"220 ready\r\n"[..], b"220-a\r\n b\r\n220 c\r\n"]);
     let (greets, is_ftp) = (!talk.random.once_in(30), !talk.random.once_in(20));
@@ -73,12 +74,12 @@ fn begin(talk: &mut Talk) {
     talk.say(Server, b"530 no\r\n");
 }
 
-/// True for replies that say where the server waits.
+/// True for replies that name the port where the server listens.
 fn names_server(line: &[u8]) -> bool {
     line.starts_with(b"227 ") || line.starts_with(b"229 ")
 }
 
-/// A line, rarely two, mostly as it should be.
+/// A line, rarely two, mostly correct.
 fn line(talk: &mut Talk, from: Side) -> Vec<u8> {
     let mut line = honest_line(talk, from);
     match talk.random.between(0, 59) {
@@ -87,7 +88,7 @@ fn line(talk: &mut Talk, from: Side) -> Vec<u8> {
             let at = talk.random.between(0, line.len() - 1);
             line[at] = talk.random.one_of(b" ,|()0129\rxP\n");
         }
-        // The next segment goes on with this line.
+        // The next segment continues this line.
         5..=9 => line.truncate(line.len() - 1),
         10..=13 => line.splice(..0, *b"200 x\r\n").for_each(drop),
         14 | 15 => line = honest_line(talk, from.other()),
@@ -118,18 +119,18 @@ fn honest_line(talk: &mut Talk, from: Side) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Receive offload puts several lines into one segment, so lines inside count too; the kernel
-/// looks at its start only.
+/// Receive offload puts several lines into one segment, so we read the lines inside a segment too.
+/// The kernel reads only its start.
 const INSIDE: &str = "a line may start inside a segment";
-/// The kernel drops what it can not read; the server will refuse it.
-const REFUSED: &str = "a command with a mistake is for its receiver to refuse";
+/// The kernel drops a command that it can not read. We leave that to the server.
+const REFUSED: &str = "the receiver refuses a malformed command";
 
-/// The kernel reads whatever is said, by whom it may be said first.
-const BEGIN: &str = "commands count behind a greeting and a first command of FTP only";
-const ASKED: &str = "a reply counts that was asked for, once, and not inside of another";
-const PRIVILEGED: &str = "nobody is expected at a port below 1024";
+/// The kernel reads commands whatever was said first, and by whichever end.
+const BEGIN: &str = "commands count only after a greeting and a first command of FTP";
+const ASKED: &str = "a reply counts only once, after a request, and not inside another";
+const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 
-/// Rare, so no seed that is always played shows it.
+/// This is so rare that no seed of the usual run shows it.
 const BYTES: &str = "the numbers of PORT and 227 are bytes; the kernel takes larger ones";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
@@ -143,7 +144,8 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     }
 }
 
-/// What only one of both has seen announced is expected in place of what came before.
+/// The rule for an expectation that only one of both has: an announcement that only one of both
+/// reads replaces an earlier expectation.
 fn expected(told: &[Told<'_>], unlike: Unlike, _: &str) -> Option<&'static str> {
     if unlike == Unlike::Time {
         return None;
@@ -162,7 +164,7 @@ fn expected(told: &[Told<'_>], unlike: Unlike, _: &str) -> Option<&'static str> 
     }
 }
 
-/// What was said, without copies.
+/// The payloads of the dialogue without repeated segments.
 fn said(told: &[Told<'_>]) -> Vec<(Side, Vec<u8>)> {
     let mut said: Vec<(Side, Vec<u8>)> = told
         .iter()
@@ -173,7 +175,7 @@ fn said(told: &[Told<'_>]) -> Vec<(Side, Vec<u8>)> {
     said
 }
 
-/// True if both ends have begun as they do in FTP.
+/// True if both ends have begun as FTP does.
 fn is_begun(told: &[Told<'_>]) -> bool {
     let said = said(told);
     let [(Server, greeting), (Client, first), ..] = &said[..] else { return false };
@@ -181,7 +183,7 @@ fn is_begun(told: &[Told<'_>]) -> bool {
     greeting.starts_with(b"220") && words.iter().any(|word| first.starts_with(word))
 }
 
-/// True if the server has named a port that it was not asked for, or inside of a reply.
+/// True if the server has named a port without a request, or inside a reply.
 fn is_unasked(told: &[Told<'_>]) -> bool {
     let said = said(told);
     let (mut asked, mut line) = (0, Vec::new());
@@ -207,7 +209,7 @@ fn is_unasked(told: &[Told<'_>]) -> bool {
     false
 }
 
-/// True for what names one of the ports from 1000 on.
+/// True for a text that names one of the ports from 1000 on.
 fn is_privileged(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     let ports = 1000..1004_u16;
@@ -226,7 +228,7 @@ fn inside(text: &[u8]) -> bool {
     text.iter().position(|&byte| byte == b'\n').is_some_and(|at| at + 1 < text.len())
 }
 
-/// True if a number is no byte.
+/// True if a number exceeds a byte.
 fn too_much(text: &[u8]) -> bool {
     let mut numbers = text.split(|byte| !byte.is_ascii_digit());
     text.contains(&b',') && numbers.any(|number| number > b"255" && number.len() > 2)

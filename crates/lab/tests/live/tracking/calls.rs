@@ -1,4 +1,4 @@
-//! Calls and registrations by SIP: what the ends say, and then others that come.
+//! SIP calls and registrations: the messages of the ends, and the packets that follow.
 
 use std::time::Duration;
 
@@ -24,11 +24,12 @@ pub const CALLS: Comparison = Comparison {
 };
 
 const SIP: u16 = 5060;
-/// Where calls are announced to come.
+/// The port where the ends say that they accept calls.
 const CONTACT: u16 = 30000;
-/// Too short for a message.
+/// A payload too short for a message.
 const SOUND: &[u8] = b"\x80\0sound";
-/// A dialogue of so many has something that the kernel drops, and it takes a while to see that.
+/// One dialogue of this many has a packet that the kernel drops. The player needs a timeout to
+/// notice that.
 const DROPPED_IN: u64 = 200;
 
 fn generate(seed: u64) -> Dialogue {
@@ -53,7 +54,7 @@ fn generate(seed: u64) -> Dialogue {
 
 struct Call<'a> {
     talk: &'a mut Talk,
-    /// Of the last request.
+    /// The CSeq number of the last request.
     sequence: u32,
 }
 
@@ -68,14 +69,14 @@ impl Call<'_> {
         self.talk.datagram(from, ports, text.as_bytes());
     }
 
-    /// Somebody sends to a port that may have been announced.
+    /// Sends a packet to a port that may have been announced.
     fn somebody(&mut self) {
         let from = self.talk.random.one_of(&Side::BOTH);
         let port = if self.once_in(4) { CONTACT } else { self.talk.any_port() };
         self.talk.somebody_sends(from, port, SOUND);
     }
 
-    /// A message as it may be in a call, or not quite.
+    /// A message that is correct or nearly correct for a call.
     fn message(&mut self, from: Side) {
         const REQUESTS: [&str; 9] =
             ["INVITE", "INVITE", "INVITE", "ACK", "UPDATE", "PRACK", "BYE", "CANCEL", "REGISTER"];
@@ -140,7 +141,7 @@ impl Call<'_> {
         )
     }
 
-    /// The address of a side as SIP writes it, seldom another's.
+    /// The address of a side in SIP's notation, rarely that of the other side.
     fn named(&mut self, side: Side) -> String {
         let side = if self.once_in(12) { side.other() } else { side };
         let address = self.talk.ends.address(side);
@@ -170,18 +171,18 @@ impl Call<'_> {
     }
 }
 
-/// The kernel reads what is nearly a message.
+/// The kernel also reads texts that are nearly messages.
 const FORM: &str = "a message is of version 2.0, and its lines end with CR and LF";
-/// The kernel drops it.
-const PORT: &str = "a port below 1024 announces nothing, and is for the receiver to refuse";
+/// The kernel drops the packet.
+const PORT: &str = "a port below 1024 announces nothing, and the receiver refuses it";
 
-/// The kernel has ended the registration at the request, or takes one that names no time for its
-/// end. Rare, so no seed that is always played shows it.
-const STANDS: &str = "how long a registration stands is for its confirmation to say";
-/// The kernel withdraws at once what was announced since. As rare.
-const ENDED: &str = "what is refused after a BYE belongs to no INVITE any more";
-/// To the kernel whoever says its number. As rare.
-const REGISTRAR: &str = "only who was asked answers a registration";
+/// The kernel ends the registration at the request, or takes a request without a time for its end.
+/// This is so rare that no seed of the usual run shows it.
+const STANDS: &str = "the confirmation sets the duration of a registration";
+/// The kernel withdraws the announcements since then at once. This is as rare.
+const ENDED: &str = "a refusal after a BYE belongs to no INVITE";
+/// The kernel accepts an answer from any sender that repeats the number. This is as rare.
+const REGISTRAR: &str = "only the host that was asked answers a registration";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, log, .. } = told.last()?;

@@ -1,4 +1,4 @@
-//! Dialogues through both trackers, packet by packet.
+//! Sends dialogues through both trackers, packet by packet, and compares them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
@@ -16,55 +16,55 @@ use super::reason;
 use super::said::{Class, Said};
 use super::transcript::outline;
 
-/// Dialogues that are in the table together; they share its tunables.
+/// The number of dialogues that are in the table together. They share its tunables.
 pub const BATCH: u64 = 500;
-/// A pause after which an entry with a second left has ended.
+/// A pause after which an entry with one second left has timed out.
 pub const A_SECOND_IS_OVER: Duration = Duration::from_millis(1200);
-/// Dialogues that a failure tells of.
+/// The number of dialogues that a failure lists.
 const TOLD: usize = 5;
 
-/// How much later the kernel lists what it expects, at most, seconds.
+/// The largest delay in seconds until the kernel lists its expectations.
 const SLACK_S: u64 = 20;
 
-/// What is compared.
+/// The definition of a comparison.
 pub struct Comparison {
     pub name: &'static str,
-    /// Dialogues unless `STATEWAY_SEEDS` says otherwise.
+    /// The number of dialogues, unless `STATEWAY_SEEDS` gives another.
     pub seeds: u64,
-    /// How long all dialogues of a batch wait together.
+    /// The pause of all dialogues of a batch.
     pub pause: fn(u64) -> Duration,
-    /// A time at which a tracker changes its mind about an entry. Where it was over for one of
-    /// the two and may not have been for the other, on a busy machine, nothing is compared.
+    /// A time after which a tracker treats an entry differently. If on a busy machine it may have
+    /// passed for only one of both, the dialogue is not compared.
     pub turns_after: Option<Duration>,
-    /// Tunables of a batch.
+    /// The tunables of a batch.
     pub tunables: fn(u64) -> Vec<(String, u64)>,
     /// The dialogue of a seed.
     pub generate: fn(u64) -> Dialogue,
-    /// The rule that explains why we differ in the last packet; none for a mistake.
+    /// The rule that explains a difference in the last packet; none if it is a bug.
     pub rule: fn(&[Told<'_>]) -> Option<&'static str>,
-    /// All rules; each has to be met.
+    /// All rules. A run has to meet each of them.
     pub rules: &'static [&'static str],
-    /// False for a dialogue whose entries may differ although nothing that was said did.
+    /// False for a dialogue whose entries may differ although every packet was the same to both.
     pub lists_alike: fn(&[Told<'_>]) -> bool,
-    /// What is expected at the end is compared as well: the rule that explains why we differ.
+    /// Explains differences between the expectations at the end. None if they are not compared.
     pub expected: Option<Expected>,
 }
 
-/// The rule that explains a line of the list of what is expected, after all of a dialogue.
+/// Gives the rule that explains a line in the list of expectations after a whole dialogue.
 pub type Expected = fn(&[Told<'_>], Unlike, &str) -> Option<&'static str>;
 
-/// How the kernel and we expect something at the end of a dialogue in which every packet was
-/// the same to both.
+/// A difference between the expectations of the kernel and ours after a dialogue in which every
+/// packet was the same to both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlike {
     OnlyKernel,
     OnlyOurs,
-    /// Both, but for another time.
+    /// Both expect it, with different times.
     Time,
 }
 
 impl Unlike {
-    /// False where only the kernel expects it.
+    /// False if only the kernel expects it, `None` if both do.
     pub fn is_only_ours(self) -> Option<bool> {
         match self {
             Self::OnlyOurs => Some(true),
@@ -74,23 +74,24 @@ impl Unlike {
     }
 }
 
-/// A packet and what was said of it.
+/// A packet and the results of both trackers.
 pub struct Told<'a> {
     pub from: Side,
     pub frame: &'a [u8],
     pub kernel: Said,
-    /// What the kernel has logged.
+    /// The kernel's log message.
     pub log: &'a str,
     pub ours: Said,
     pub why: Option<Why>,
     at: Duration,
     took: Duration,
-    /// What was done to the timer just before, for people.
+    /// A description of the change to the timer just before, for the transcript.
     aged: String,
 }
 
 impl Told<'_> {
-    /// False for what was announced only to the kernel, `None` for what both class otherwise.
+    /// False if only the kernel saw the connection announced, `None` for other differences of
+    /// class.
     pub fn is_announced_only_to_us(&self) -> Option<bool> {
         match (self.kernel.class, self.ours.class) {
             (Class::New, Class::Related) => Some(true),
@@ -99,8 +100,8 @@ impl Told<'_> {
         }
     }
 
-    /// Whether `time` after the packet `before` came between what was true for us and what
-    /// may have been true for the kernel.
+    /// True if the packet may have come before `time` after the packet `before` for one tracker and
+    /// after it for the other.
     fn straddles(&self, before: &Told<'_>, time: Duration) -> bool {
         let shortest = self.at.saturating_sub(before.at + before.took);
         let longest = self.at + self.took - before.at;
@@ -112,7 +113,7 @@ impl Told<'_> {
     }
 }
 
-/// Which seeds: `STATEWAY_SEEDS=N` is 0 to N - 1, `STATEWAY_SEEDS=A-B` is A to B.
+/// The seeds: `STATEWAY_SEEDS=N` is 0 to N - 1, `STATEWAY_SEEDS=A-B` is A to B.
 pub fn seeds(default: u64) -> Range<u64> {
     let Ok(wanted) = std::env::var("STATEWAY_SEEDS") else { return 0..default };
     let number = |text: &str| text.parse::<u64>().expect("STATEWAY_SEEDS is N or A-B");
@@ -126,10 +127,10 @@ pub fn seeds(default: u64) -> Range<u64> {
 struct Totals {
     dialogues: usize,
     packets: usize,
-    /// Dialogues of which the machine was too busy to tell.
+    /// The number of dialogues that were not compared because the machine was too busy.
     undecided: usize,
     rules: BTreeMap<&'static str, usize>,
-    /// Transcripts of what no rule explains.
+    /// The transcripts of differences that no rule explains.
     unexplained: Vec<String>,
 }
 
@@ -142,7 +143,7 @@ impl Comparison {
         self.run_with(kernel, Given::default())
     }
 
-    /// The same with what rules of the kernel's side give to connections.
+    /// The same where rules on the kernel's side give timeouts or zones to connections.
     pub fn run_with(&self, kernel: &Kernel, given: Given) -> Result<()> {
         let mut totals = Totals::default();
         let seeds = seeds(self.seeds);
@@ -171,7 +172,7 @@ impl Comparison {
         assert!(undecided * 20 <= dialogues, "{undecided} of {dialogues} dialogues are undecided");
         unexplained.truncate(TOLD);
         assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
-        // Seeds that were asked for need not meet all.
+        // Seeds given by the caller need not meet all rules.
         for rule in self.rules.iter().filter(|_| std::env::var("STATEWAY_SEEDS").is_err()) {
             assert!(rules.contains_key(rule), "no dialogue shows: {rule}");
         }
@@ -197,7 +198,7 @@ impl Comparison {
                 differ.insert(ends.clone());
             }
             let Some(at) = told.iter().position(|told| !told.agrees()) else { continue };
-            // What follows a difference differs, too.
+            // A difference causes further differences.
             told.truncate(at + 1);
             differ.insert(ends);
             if let Some(time) = self.turns_after
@@ -241,12 +242,13 @@ impl Comparison {
     }
 }
 
-/// The ends of a dialogue as the lists are searched for them.
+/// The addresses of a dialogue, as a key for the lists.
 fn together(dialogue: &Dialogue) -> String {
     dialogue.ends.client.to_string() + &dialogue.ends.server.to_string()
 }
 
-/// Plays what the kernel has answered to us as well, by dialogue.
+/// Sends the packets that the kernel has answered through our tracker. Returns the results by
+/// dialogue.
 fn told<'a>(
     dialogues: &'a [Dialogue],
     answers: &'a [Answer],
@@ -301,8 +303,8 @@ fn transcript(told: &[Told<'_>]) -> String {
     text
 }
 
-/// Lines of one list that are not in the other, without the dialogues between addresses that
-/// `differ`.
+/// The lines of one list that are missing in the other. Dialogues whose addresses are in `differ`
+/// are left out.
 fn only_in_one(kernel: &[String], ours: &[String], differ: &HashSet<String>) -> Vec<String> {
     let mut lines: HashMap<String, i32> = HashMap::new();
     for (line, weight) in kernel.iter().map(|line| (line, 1)).chain(ours.iter().map(|l| (l, -1))) {
@@ -311,13 +313,13 @@ fn only_in_one(kernel: &[String], ours: &[String], differ: &HashSet<String>) -> 
         let (source, destination) = (address("src=").unwrap(), address("dst=").unwrap());
         let both = [source.to_owned() + destination, destination.to_owned() + source];
         if both.iter().all(|ends| !differ.contains(ends)) {
-            // Without the time left, which was compared, and the number of its users: the
-            // kernel counts the connections that it has announced.
+            // Without the remaining time, which was compared, and without the reference count: the
+            // kernel's includes announced connections.
             let rest = [&fields[..2], &fields[3..fields.len() - 1]].concat().join(" ");
             *lines.entry(rest).or_default() += weight;
         }
     }
-    // A helper of ours leaves a connection in which another protocol is spoken.
+    // Our helper leaves a connection that speaks another protocol.
     let is_other = |field: &&str| !field.starts_with("helper=");
     let watched: Vec<String> =
         lines.keys().filter(|line| line.contains("helper=")).cloned().collect();
@@ -337,13 +339,13 @@ fn only_in_one(kernel: &[String], ours: &[String], differ: &HashSet<String>) -> 
         .collect()
 }
 
-/// The port where a line says that somebody is expected.
+/// The port of the expectation in this line.
 pub fn expected_port(line: &str) -> u16 {
     let mut ports = line.split(' ').filter_map(|field| field.strip_prefix("dport="));
     ports.next().and_then(|port| port.parse().ok()).expect("a port")
 }
 
-/// What is not expected by both alike, with the ends of its master.
+/// The expectations in which the two lists differ, with the addresses of the master.
 fn expected_otherwise<'a>(
     kernel: &'a [String],
     ours: &'a [String],

@@ -1,4 +1,4 @@
-//! UDP, UDP-Lite, GRE and protocols that are tracked by their addresses alone.
+//! UDP, UDP-Lite, GRE and protocols that are tracked only by their addresses.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::compare::{BATCH, Comparison, Told};
 use super::dialogue::{Client, Dialogue, Ends, Side, Step, interrupt};
 use super::said::Class;
 
-/// Shorter and longer than the two seconds after which a UDP exchange is a stream.
+/// A pause shorter or longer than the two seconds after which a UDP exchange counts as a stream.
 fn pause(batch: u64) -> Duration {
     Duration::from_millis(if batch.is_multiple_of(2) { 2300 } else { 1700 })
 }
@@ -40,7 +40,7 @@ fn tunables(batch: u64) -> Vec<(String, u64)> {
     all.map(|(name, value)| (format!("nf_conntrack_{name}"), value)).collect()
 }
 
-/// Protocols without a tracker: IP in IP, ESP, OSPF, VRRP, and two for experiments (RFC 3692).
+/// Protocols without a tracker: IP in IP, ESP, OSPF, VRRP, and two experimental ones (RFC 3692).
 const GENERIC: [u8; 7] = [protocol::IPIP, protocol::IPV6, 50, 89, 112, 253, 254];
 
 fn generate(seed: u64) -> Dialogue {
@@ -89,7 +89,7 @@ fn datagram(random: &mut Random, from: Side, ports: [u16; 2], protocol: u8) -> V
     let length = random.one_of(&[0, 1, 20]);
     let covered = match protocol {
         protocol::UDP => 8 + length as u16,
-        // All of it, all of it by number, the header, and a coverage that can not be.
+        // The coverage: everything (as 0 and as a number), the header, or an invalid number.
         _ => random.one_of(&[0, 0, 8 + length as u16, 8, 7, 1, 9 + length as u16]),
     };
     let mut bytes = ports[from as usize].to_be_bytes().to_vec();
@@ -100,14 +100,14 @@ fn datagram(random: &mut Random, from: Side, ports: [u16; 2], protocol: u8) -> V
     bytes
 }
 
-/// Wrong checksums and lengths, and no checksum.
+/// Writes a wrong checksum or length, or removes the checksum.
 fn damage(random: &mut Random, frame: &mut [u8], family: Family) {
     let start = if family == Family::V4 { 34 } else { 54 };
     match random.between(0, 19) {
         0 => frame[start + 6] ^= 0x10,
         1 => frame[start + 6..start + 8].fill(0),
         2 => frame[start + 5] ^= random.one_of(&[1, 4, 8, 0x80]),
-        // As if it were UDP.
+        // The checksum that the datagram would have as UDP.
         3 => {
             let field = u32::from(u16::from_be_bytes([frame[start + 6], frame[start + 7]]));
             let other = field + u32::from(protocol::UDPLITE - protocol::UDP);
@@ -131,20 +131,20 @@ fn gre(random: &mut Random, key: Option<u32>) -> Vec<u8> {
     bytes
 }
 
-/// The checksum of UDP-Lite is over its own protocol number (RFC 3828 section 3.2); the
-/// kernel's tracker takes that of UDP and finds all of them wrong.
-const LITE: &str = "the checksum of UDP-Lite is over its own protocol number";
-/// The kernel looks for a checksum even if it is told to verify none.
+/// The checksum of UDP-Lite covers its own protocol number (RFC 3828 section 3.2). The kernel's
+/// tracker uses that of UDP and finds every checksum wrong.
+const LITE: &str = "the checksum of UDP-Lite covers its own protocol number";
+/// The kernel requires a checksum even if it does not verify any.
 const UNVERIFIED: &str = "UDP-Lite without a checksum is tracked if none is verified";
 /// The kernel has one entry for all tunnels between two hosts.
-const KEYS: &str = "each key of GRE is a flow of its own";
+const KEYS: &str = "each GRE key is a separate flow";
 
-/// The protocol, and where its header starts.
+/// The protocol, and the offset of its header.
 fn place(frame: &[u8]) -> (u8, usize) {
     if frame[12] == 8 { (frame[23], 34) } else { (frame[20], 54) }
 }
 
-/// What the kernel has only one entry for, without the key.
+/// True for GRE, of which the kernel has one entry without the key.
 fn is_gre(frame: &[u8]) -> bool {
     place(frame).0 == protocol::GRE
 }

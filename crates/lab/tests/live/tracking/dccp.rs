@@ -1,4 +1,4 @@
-//! DCCP, where the kernel has a tracker for it: Linux up to 6.15.
+//! DCCP, on kernels with a tracker for it: Linux up to 6.15.
 
 use lab::{Family, Random};
 use wire::dccp::PacketType as Type;
@@ -7,7 +7,7 @@ use wire::protocol;
 use super::compare::{A_SECOND_IS_OVER, BATCH, Comparison};
 use super::dialogue::{Client, Dialogue, Ends, Server, Side, Step, interrupt};
 
-/// Honest dialogues only: where ours knows better, no kernel at hand can be asked.
+/// Only honest dialogues: for others no kernel with our behaviour is available as a model.
 pub const DCCP: Comparison = Comparison {
     name: "dccp",
     seeds: BATCH,

@@ -1,4 +1,4 @@
-//! What is played: packets of one flow, with the time between them.
+//! Dialogues: packets of one flow with pauses between them.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use lab::{Family, Random};
 use wire::build::PacketBuilder;
 use wire::{Network, dissect};
 
-/// Where a packet comes from.
+/// The side from which a packet comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Client,
@@ -32,13 +32,13 @@ impl Side {
 pub enum Step {
     /// A frame from a side.
     Send(Side, Vec<u8>),
-    /// The entry has this time left, seconds.
+    /// Sets the remaining time of the entry in seconds.
     Age(u32),
-    /// Time passes for all dialogues together.
+    /// Pauses all dialogues together.
     Pause,
 }
 
-/// The addresses of a dialogue, which no other of its batch has.
+/// The addresses of a dialogue. Each dialogue of a batch has its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     pub family: Family,
@@ -47,7 +47,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// The ends of a dialogue by its number in the batch, less than 62500.
+    /// The addresses of the dialogue with this number in its batch, which is below 62500.
     pub fn of(number: u64, family: Family) -> Self {
         let (host, net) = (1 + (number % 250) as u8, 1 + (number / 250) as u8);
         let [client, server] = match family {
@@ -74,7 +74,7 @@ impl Ends {
         packet(self.address(side), self.address(side.other()))
     }
 
-    /// A router on the way of a side.
+    /// A router on the path of a side.
     pub fn router(&self, side: Side) -> IpAddr {
         let address = match (self.family, side) {
             (Family::V4, Client) => "192.0.2.254",
@@ -103,24 +103,24 @@ pub fn packet(source: IpAddr, destination: IpAddr) -> PacketBuilder {
 pub struct Dialogue {
     pub seed: u64,
     pub ends: Ends,
-    /// A packet of the flow whose entry is looked at; its sender is the client.
+    /// A packet of the flow whose entry is read. The client sends it.
     pub flow: Vec<u8>,
     pub steps: Vec<Step>,
 }
 
 impl Dialogue {
-    /// The key of the flow, and the packet as it was read.
+    /// The key of the flow, and the dissected packet.
     pub fn key(&self) -> (FlowKey, Network) {
         let network = dissect(&self.flow).unwrap().network.unwrap();
         (FlowKey::of_packet(&network, Zone(0)).unwrap().key, network)
     }
 }
 
-/// Time left that is more than any timeout, and less, seconds: shows whether a packet has
-/// set a timer, and whether to less.
+/// Remaining times in seconds, one above and one below every timeout. They show whether a packet
+/// set the timer, and whether it shortened it.
 const AGES: [u32; 2] = [1_000_000, 80];
 
-/// Looks at timers between packets, and lets the entry end at one place of some dialogues.
+/// Reads timers between packets, and lets the entry time out at one place in some dialogues.
 pub fn interrupt(random: &mut Random, packets: Vec<Step>) -> Vec<Step> {
     let end_at = if random.once_in(4) { random.between(1, packets.len()) } else { 0 };
     let mut steps = Vec::new();

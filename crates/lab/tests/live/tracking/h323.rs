@@ -1,5 +1,5 @@
-//! Calls by H.323: where the ends say that they wait for H.245 and for media, and then others
-//! that come.
+//! H.323 calls: the messages in which the ends announce ports for H.245 and for media, and the
+//! packets that follow.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -27,16 +27,16 @@ pub const H323: Comparison = Comparison {
     expected: Some(expected),
 };
 
-/// Where the sender of the messages waits.
+/// The address of the sender in the recorded messages.
 const V4: [u8; 4] = [192, 0, 2, 1];
 const V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-/// The first of the ports that call signalling announces, and of those that H.245 does.
+/// The first port that call signalling announces, and the first that H.245 announces.
 const SIGNALLED: u16 = 20000;
 const CONTROLLED: u16 = 21000;
-/// In a dialogue of so many both announce the same: the kernel drops it, and it takes a while to
-/// see that.
+/// In one dialogue of this many, both ends announce the same port. The kernel drops the packet, and
+/// the player needs a timeout to notice that.
 const DROPPED_IN: u64 = 500;
-/// Too short for a message.
+/// A payload too short for a message.
 pub const SOUND: &[u8] = b"\x80\0sound";
 
 fn generate(seed: u64) -> Dialogue {
@@ -45,7 +45,7 @@ fn generate(seed: u64) -> Dialogue {
     let mut talk = Talk::of(seed, family, random);
     talk.connect(1720);
     let mut control: Option<Connection> = None;
-    // Rarely who is called speaks first.
+    // Rarely the called end speaks first.
     let mut first = Some(if talk.random.once_in(20) { Server } else { Client });
     for _ in 0..talk.random.between(2, 6) {
         let from = talk.random.one_of(&Side::BOTH);
@@ -81,7 +81,7 @@ fn somebody(talk: &mut Talk) {
     talk.somebody_sends(from, port, SOUND);
 }
 
-/// A connection that may have been announced.
+/// A connection whose port may have been announced.
 pub struct Connection {
     /// By [`Side`].
     ports: [u16; 2],
@@ -115,7 +115,7 @@ impl Connection {
     }
 }
 
-/// A message, rarely two or in two pieces, mostly as it should be.
+/// A message, rarely two or one in two segments, mostly correct.
 fn pieces(talk: &mut Talk, from: Side, usual: &[&str]) -> Vec<Vec<u8>> {
     let only_one = [&ONLY_OURS[..], &ONLY_KERNEL].concat();
     let messages = if talk.random.once_in(12) { &only_one } else { usual };
@@ -139,7 +139,8 @@ fn pieces(talk: &mut Talk, from: Side, usual: &[&str]) -> Vec<Vec<u8>> {
     vec![bytes]
 }
 
-/// One of the messages, with the address of its sender, seldom of the other end, and ports.
+/// One of the messages, with ports and the address of its sender, rarely with the address of the
+/// other end.
 pub fn message(talk: &mut Talk, from: Side, messages: &[&str]) -> Vec<u8> {
     let whose = if talk.random.once_in(12) { from.other() } else { from };
     let new = octets(talk.ends.address(whose));
@@ -148,7 +149,7 @@ pub fn message(talk: &mut Talk, from: Side, messages: &[&str]) -> Vec<u8> {
     for at in 0..message.len().saturating_sub(old.len() + 1) {
         let end = at + old.len();
         if message[at..end] == *old {
-            // RTP keeps its even port, and RTCP its odd one.
+            // RTP keeps an even port and RTCP an odd one.
             let port = talk.any_port() & !1 | u16::from(message[end + 1] & 1);
             let port = if talk.random.once_in(20) { 0 } else { port };
             message[at..end].copy_from_slice(&new);
@@ -158,14 +159,14 @@ pub fn message(talk: &mut Talk, from: Side, messages: &[&str]) -> Vec<u8> {
     message
 }
 
-/// A message with the header that it has on TCP.
+/// A message with its header on TCP.
 fn framed(message: &str) -> Vec<u8> {
     let digits = message.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
     let bytes = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap());
     header(message.len() / 2 + 4).into_iter().chain(bytes).collect()
 }
 
-/// Version, and length of all.
+/// The header: the version, and the whole length.
 fn header(length: usize) -> [u8; 4] {
     let [high, low] = (length as u16).to_be_bytes();
     [3, 0, high, low]
@@ -178,17 +179,17 @@ pub fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// The kernel reads whatever is said.
-const FIRST: &str = "who has opened the connection speaks first";
-/// The kernel does not get through those that it does not know, even absent ones.
-const ADDITIONS: &str = "additions of later versions are passed over";
+/// The kernel reads the messages of both ends at once.
+const FIRST: &str = "the opener of the connection speaks first";
+/// The kernel stops at additions that it does not know, even absent ones.
+const ADDITIONS: &str = "additions of later versions are skipped";
 /// The kernel reads on.
-const OTHERS: &str = "what is behind tokens of H.235, or for networks other than IP, is not read";
-/// The kernel takes a segment for whole messages, or for the header of one.
+const OTHERS: &str = "parts behind H.235 tokens or for other networks than IP are not read";
+/// The kernel takes each segment for whole messages, or for the header of one.
 const PIECES: &str = "messages may begin and end anywhere in segments";
 
-/// The kernel drops the second. Rare, so no seed that is always played shows it.
-const AGAIN: &str = "one place may be announced on two connections";
+/// The kernel drops the second. This is so rare that no seed of the usual run shows it.
+const AGAIN: &str = "two connections may announce the same address and port";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let last = told.last()?;
@@ -202,7 +203,7 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
     announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
 }
 
-/// Why only we expect somebody at a port, or only the kernel does.
+/// The rule by which only we expect a connection at a port, or only the kernel does.
 fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static str> {
     let heard = told.iter().map(|told| (told, payload(told.frame)));
     let said: Vec<_> = heard.filter(|(_, bytes)| bytes.len() > SOUND.len()).collect();
@@ -221,7 +222,7 @@ fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static
     }
 }
 
-/// True for segments of the connection to the port of call signalling.
+/// True for a segment of the call signalling connection.
 fn is_signalling(frame: &[u8]) -> bool {
     match dissect(frame).unwrap().network.unwrap().transport {
         Transport::Tcp(tcp) => [tcp.source_port, tcp.destination_port].contains(&1720),
@@ -229,7 +230,7 @@ fn is_signalling(frame: &[u8]) -> bool {
     }
 }
 
-/// True if the sender of the frame says that it waits at the port, or at the other of its pair.
+/// True if the sender of the frame announces this port, or the other port of its pair.
 fn names(bytes: &[u8], frame: &[u8], port: u16) -> bool {
     let network = dissect(frame).unwrap().network.unwrap();
     let address = octets(network.source_ip());
@@ -240,13 +241,13 @@ fn names(bytes: &[u8], frame: &[u8], port: u16) -> bool {
     bytes.windows(address.len() + 2).any(is_named)
 }
 
-/// True if a packet begins with the message, but for addresses and ports.
+/// True if a packet starts with the message, apart from addresses and ports.
 fn is(bytes: &[u8], message: &str) -> bool {
     let message = framed(message);
     bytes.len() >= message.len() && bytes[..10] == message[..10]
 }
 
-/// The port that a packet opens a connection to.
+/// The port to which a packet opens a connection.
 fn visits(frame: &[u8]) -> Option<u16> {
     match dissect(frame).ok()?.network?.transport {
         Transport::Udp { destination_port, .. } => Some(destination_port),

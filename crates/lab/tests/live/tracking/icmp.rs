@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6: queries, errors about flows of every kind, and talk on the link.
+//! ICMP and ICMPv6: queries, errors about flows of every kind, and messages that stay on the link.
 
 use lab::{Family, Random};
 use wire::protocol;
@@ -26,11 +26,11 @@ fn tunables(batch: u64) -> Vec<(String, u64)> {
     all.map(|(name, value)| (format!("nf_conntrack_{name}"), value)).into()
 }
 
-/// What a dialogue is about.
+/// The flow that a dialogue is about.
 #[derive(Clone, Copy)]
 struct Flow {
     protocol: u8,
-    /// Ports, or the type of the question and the identifier.
+    /// The ports, or the type of the query and its identifier.
     numbers: [u16; 2],
 }
 
@@ -53,7 +53,7 @@ impl Flow {
         Self { protocol, numbers: [first, random.bits() as u16] }
     }
 
-    /// A packet of the flow behind the IP header.
+    /// A packet of the flow without its IP header.
     fn payload(&self, from: Side) -> Vec<u8> {
         let [a, b] = if from == Client { self.numbers } else { [self.numbers[1], self.numbers[0]] };
         let ports = [a.to_be_bytes(), b.to_be_bytes()].concat();
@@ -65,7 +65,7 @@ impl Flow {
                 vec![kind, 0, 0, 0, id[0], id[1], 0, 1, 0x2e, 0x2e, 0x2e, 0x2e]
             }
             protocol::TCP => {
-                // ACKs, which are picked up.
+                // An ACK, from which the trackers pick up a connection.
                 let rest = [0, 0, 0, 9, 0, 0, 0, 9, 0x50, 0x10, 0x20, 0, 0, 0, 0, 0];
                 [&ports[..], &rest].concat()
             }
@@ -78,7 +78,7 @@ impl Flow {
     }
 }
 
-/// ICMP of a family and the types of its questions.
+/// The ICMP protocol of a family and its query types.
 fn questions(family: Family) -> (u8, &'static [u8]) {
     match family {
         Family::V4 => (protocol::ICMP, &[8, 13, 15, 17]),
@@ -128,12 +128,13 @@ fn generate(seed: u64) -> Dialogue {
 const DESTINATION_OPTIONS: u8 = 60;
 const FRAGMENT: u8 = 44;
 
-/// Destination options: padding.
+/// A destination options header with padding.
 fn extension(protocol: u8) -> [u8; 8] {
     [protocol, 0, 1, 4, 0, 0, 0, 0]
 }
 
-/// Questions and answers with any type, code and identifier; talk on the link.
+/// Queries and answers with random types, codes and identifiers, and messages that stay on the
+/// link.
 fn odd_message(random: &mut Random, ends: &Ends, from: Side) -> Step {
     let kinds: &[u8] = match ends.family {
         Family::V4 => &[0, 1, 2, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 18, 19, 30, 40, 42, 255],
@@ -153,7 +154,7 @@ fn odd_message(random: &mut Random, ends: &Ends, from: Side) -> Step {
 const ERRORS_V4: [u8; 5] = [3, 4, 5, 11, 12];
 const ERRORS_V6: [u8; 4] = [1, 2, 3, 4];
 
-/// An error about a packet `from` a side, in one of many ways wrong half of the time.
+/// An error about a packet `from` a side. Half of the errors are wrong in one of many ways.
 fn error(random: &mut Random, ends: &Ends, about: &[u8], from: Side) -> Step {
     let kinds: &[u8] = if ends.family == Family::V4 { &ERRORS_V4 } else { &ERRORS_V6 };
     let mut quoted = about[14..].to_vec();
@@ -161,15 +162,15 @@ fn error(random: &mut Random, ends: &Ends, about: &[u8], from: Side) -> Step {
     let ip = if ends.family == Family::V4 { 20 } else { 40 };
     if random.once_in(2) {
         match random.between(0, 11) {
-            // Not to the sender of the packet.
+            // Goes to another host than the sender of the packet.
             0 => to = ends.router(from),
             1 => quoted.truncate(random.between(0, quoted.len())),
             2 => quoted.truncate(ip + random.one_of(&[0, 4, 7, 8])),
-            // A later fragment, options, another version.
+            // Quotes a later fragment, options or another version.
             3 if ip == 20 => quoted[7] = 3,
             4 if ip == 20 => quoted[0] = random.one_of(&[0x46, 0x44, 0x4f]),
             5 => quoted[0] ^= 0x20,
-            // Another flow, by a port or an identifier.
+            // Quotes another flow, with another port or identifier.
             6 => {
                 let at = ip + random.between(0, 7);
                 quoted[at.min(about.len() - 15)] ^= 1;
@@ -179,7 +180,7 @@ fn error(random: &mut Random, ends: &Ends, about: &[u8], from: Side) -> Step {
                 let mut header = extension(quoted[6]);
                 quoted[6] = random.one_of(&[DESTINATION_OPTIONS, FRAGMENT]);
                 if quoted[6] == FRAGMENT {
-                    // The whole, the first, a later one.
+                    // The whole packet, the first fragment, or a later one.
                     header[2..4].copy_from_slice(&random.one_of(&[[0, 0], [0, 1], [0, 8]]));
                 }
                 quoted.splice(40..40, header);
@@ -193,7 +194,7 @@ fn error(random: &mut Random, ends: &Ends, about: &[u8], from: Side) -> Step {
             }
         }
     }
-    // From a router on the way, or from the other end.
+    // From a router on the path, or from the other end.
     let source = random.one_of(&[ends.router(from.other()), ends.address(from.other())]);
     let mut frame = Vec::new();
     packet(source, to).icmp_error(
@@ -209,12 +210,12 @@ fn error(random: &mut Random, ends: &Ends, about: &[u8], from: Side) -> Step {
     Step::Send(from.other(), frame)
 }
 
-/// The kernel looks at the version and the length of a quoted header neither.
-const QUOTED: &str = "a quoted header has a version and a length that can be";
+/// The kernel checks neither the version nor the length of a quoted header.
+const QUOTED: &str = "a quoted header has a valid version and length";
 /// The kernel has one entry for all tunnels between two hosts.
-const KEY: &str = "a quote of GRE reaches to the key";
-/// RFC 4286 section 5 has three messages, of which the kernel knows two.
-const TERMINATION: &str = "a multicast router's termination is talk on the link, too";
+const KEY: &str = "a quote of GRE has to include the key";
+/// RFC 4286 section 5 has three messages. The kernel knows two of them.
+const TERMINATION: &str = "a multicast router's termination also stays on the link";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { frame, ours, .. } = told.last()?;

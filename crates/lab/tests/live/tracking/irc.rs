@@ -1,4 +1,4 @@
-//! Direct connections that clients of IRC offer each other, and then others that come.
+//! Direct connections that IRC clients offer each other, and the packets that follow.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::dialogue::{Client, Dialogue, Server, Side};
 use super::said::Class;
 use super::talk::{Talk, opens};
 
-/// The kernel's helper reads IPv4 only.
+/// The kernel's helper reads only IPv4.
 pub const IRC: Comparison = Comparison {
     name: "irc",
     seeds: 3000,
@@ -26,7 +26,7 @@ pub const IRC: Comparison = Comparison {
 
 fn generate(seed: u64) -> Dialogue {
     let mut talk = Talk::of(seed, Family::V4, Random::new(seed));
-    // Anybody may accept an offer, so clients of one address offer other ports.
+    // Any host may accept an offer, so clients that share an address offer different ports.
     talk.first += 1000 * u16::from(talk.ends.number(Server) as u8);
     talk.connect(6667);
     let first = match talk.random.between(0, 29) {
@@ -50,7 +50,7 @@ fn generate(seed: u64) -> Dialogue {
     talk.end()
 }
 
-/// More offers than are expected at a time.
+/// Makes more offers than the gateway expects at a time.
 fn many(talk: &mut Talk) {
     let ports = talk.first + 100..talk.first + 110;
     for port in ports.clone() {
@@ -63,7 +63,7 @@ fn many(talk: &mut Talk) {
     }
 }
 
-/// A line, rarely two or in two pieces, mostly as it should be.
+/// Sends a line, rarely two or one in two segments, mostly correct.
 fn say(talk: &mut Talk, from: Side) {
     let mut text = offer(talk).into_bytes();
     match talk.random.between(0, 49) {
@@ -117,23 +117,23 @@ fn offer(talk: &mut Talk) -> String {
     format!("{command} {target} {start} {kind} {name} {address}{blank}{port}{end}")
 }
 
-/// The kernel reads whatever a client says.
-const REGISTERED: &str = "offers count of a client that has begun with who it is";
-const PRIVILEGED: &str = "nobody is expected at a port below 1024";
-/// The kernel takes a segment for a line.
+/// The kernel reads offers whatever the client sent before.
+const REGISTERED: &str = "offers count only from a client that has registered";
+const PRIVILEGED: &str = "no connection is expected at a port below 1024";
+/// The kernel takes each segment for a line.
 const LINES: &str = "a line may begin inside a segment, and end in another";
 const PREFIX: &str = "a line may begin with the name of its sender";
-/// The kernel looks for them where the text starts.
-const TEXT: &str = "requests of clients to each other may stand behind text";
+/// The kernel looks for them only at the start of the text.
+const TEXT: &str = "requests between clients may follow text";
 const KIND: &str = "the kind of an offer may be in lower case";
-/// To the kernel a name is what stands between the next two blanks.
-const BLANKS: &str = "several blanks are as one, and in quotes they belong to a name";
+/// The kernel takes the text between the next two blanks for the name.
+const BLANKS: &str = "several blanks count as one, and in quotes they belong to a name";
 /// The kernel takes the low bits.
 const NUMBERS: &str = "addresses have 32 bits and ports 16";
 
-/// The kernel drops the second offer. Rare, so no seed that is always played shows it.
-const AGAIN: &str = "a client may offer the same port by way of two servers";
-/// To the kernel it has any number. Rare as well.
+/// The kernel drops the second offer. This is so rare that no seed of the usual run shows it.
+const AGAIN: &str = "a client may offer the same port through two servers";
+/// The kernel accepts any number of offers in a line. This is rare as well.
 const ONE: &str = "a line has one offer";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
@@ -148,7 +148,7 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
     announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
 }
 
-/// Why only we expect somebody at a port, or only the kernel does.
+/// The rule by which only we expect a connection at a port, or only the kernel does.
 fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static str> {
     let mut said: Vec<String> = told
         .iter()
@@ -156,16 +156,16 @@ fn announced_by_one(told: &[Told<'_>], ours: bool, port: u16) -> Option<&'static
         .map(|told| String::from_utf8(payload(told.frame)).expect("only ASCII is said"))
         .filter(|text| !text.is_empty())
         .collect();
-    // Without copies.
+    // Without repeated segments.
     said.dedup();
     let stream = said.concat();
     let lines = stream.split_inclusive('\n').filter(|line| line.contains(&port.to_string()));
-    // Each time that it was said.
+    // The number of segments that are this line.
     let whole = |line: &str| said.iter().filter(|text| *text == line).count();
     let in_lines =
         lines.clone().all(|line| lines.clone().filter(|it| *it == line).count() == whole(line));
     let mut numbers = stream.split(|character: char| !character.is_ascii_digit());
-    // The number of an address from 192.0.2.0 on plus 2^32, or a port that is cut to 16 bits.
+    // The number of an address from 192.0.2.0 on plus 2^32, or a port cut to 16 bits.
     let is_long = |number: u64| number > 65535 && number as u16 == port;
     let too_much =
         stream.contains("7516193") || numbers.any(|number| number.parse().is_ok_and(is_long));

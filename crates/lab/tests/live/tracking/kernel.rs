@@ -1,4 +1,4 @@
-//! The kernel's side: a namespace that forwards, and what it says of each packet.
+//! The kernel's side: a namespace that forwards, and the kernel's result for each packet.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use super::dialogue::{Dialogue, Step};
 use super::said::{Class, Entry, Said, Way};
 use crate::scenario::forwarding_namespace;
 
-/// Classes as numbers that the rules of the namespace write into the DSCP.
+/// The classes. The rules of the namespace write their numbers into the DSCP.
 const CLASSES: [(Class, Option<Way>); 7] = [
     (Class::New, Some(Way::Original)),
     (Class::Established, Some(Way::Original)),
@@ -25,8 +25,8 @@ const CLASSES: [(Class, Option<Way>); 7] = [
     (Class::Untracked, None),
 ];
 
-/// States by their numbers (`enum tcp_conntrack`, `ct_dccp_states` and `sctp_conntrack` of
-/// the kernel's interface).
+/// The states in the order of their numbers (`enum tcp_conntrack`, `ct_dccp_states` and
+/// `sctp_conntrack` of the kernel's interface).
 const TCP_STATES: [&str; 10] = [
     "NONE",
     "SYN_SENT",
@@ -57,24 +57,24 @@ const SCTP_STATES: [&str; 9] = [
 const SEEN_REPLY: u32 = 1 << 1;
 const ASSURED: u32 = 1 << 2;
 
-/// The namespace.
+/// The namespace and its player.
 pub struct Kernel {
     namespace: Namespace,
     player: String,
 }
 
-/// What the kernel said of a step, and when.
+/// The kernel's result for a step, with its times.
 pub struct Answer {
     pub dialogue: usize,
-    /// Step of the dialogue.
+    /// The step of the dialogue.
     pub step: usize,
-    /// When it began.
+    /// The time when the step began.
     pub at: Duration,
-    /// When the entry had been read.
+    /// The time when the entry had been read.
     pub until: Duration,
     /// None for a step without a packet.
     pub said: Option<Said>,
-    /// Why, if the kernel says it.
+    /// The kernel's reason, if it logs one.
     pub log: String,
 }
 
@@ -132,7 +132,7 @@ impl Kernel {
         self.namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
     }
 
-    /// Sets zones, in nft's words, for packets by their TTL or hop limit.
+    /// Sets zones, in nft's syntax, for packets by their TTL or hop limit.
     pub fn set_zones(&self, zones: &[(u8, &str)]) -> Result<()> {
         let mut rules = String::new();
         for (ttl, zone) in zones {
@@ -147,7 +147,10 @@ impl Kernel {
         self.namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
     }
 
-    /// Sets those tunables of connection tracking that the kernel has.
+    /// Sets the connection tracking tunables, without those that only Stateway has.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if this kernel does not know one of them.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if this kernel does not know one.
@@ -164,7 +167,7 @@ impl Kernel {
         })
     }
 
-    /// Plays dialogues in turn, packet by packet, from an empty table.
+    /// Plays dialogues in turn, packet by packet, starting with an empty table.
     pub fn play(&self, dialogues: &[Dialogue], pause: Duration) -> Result<Vec<Answer>> {
         self.namespace.program("conntrack").args(["-F"]).check()?;
         let (orders, order) = orders(dialogues, pause);
@@ -197,7 +200,7 @@ impl Kernel {
     }
 }
 
-/// Ours are the trackers of Linux 6.6 and later; before, those of SCTP and ICMPv6 differed.
+/// Our trackers follow Linux 6.6 and later; those of SCTP and ICMPv6 differed before.
 fn is_recent() -> Result<()> {
     const OLDEST: [u32; 2] = [6, 6];
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel has a release");
@@ -209,7 +212,7 @@ fn is_recent() -> Result<()> {
     Ok(())
 }
 
-/// Every packet is forwarded, with its class in the DSCP.
+/// Rules that forward every packet and write its class into the DSCP.
 fn rules() -> String {
     let mut rules = "table inet judge {\nchain forward {\n\
         type filter hook forward priority 0\n"
@@ -224,7 +227,7 @@ fn rules() -> String {
     rules + "}\n}\n"
 }
 
-/// The player's orders, and the dialogue and step of each that it answers.
+/// The player's orders, and the dialogue and step of each order that it answers.
 fn orders(dialogues: &[Dialogue], pause: Duration) -> (String, Vec<(usize, usize)>) {
     let (mut orders, mut order) = (String::new(), Vec::new());
     for dialogue in dialogues {
@@ -261,7 +264,7 @@ fn orders(dialogues: &[Dialogue], pause: Duration) -> (String, Vec<(usize, usize
     (orders, order)
 }
 
-/// What the player has to know of a flow.
+/// The description of a flow for the player.
 fn flow(dialogue: &Dialogue) -> String {
     let (_, network) = dialogue.key();
     let family = if network.family == Family::V4 { 4 } else { 6 };

@@ -1,5 +1,5 @@
-//! Our trackers beside the kernel's: the same packets at the same times, and what each says
-//! of every one of them.
+//! Comparison of our trackers with the kernel's: both get the same packets at the same times, and
+//! must have the same result for each.
 
 mod amanda;
 mod announced;

@@ -1,4 +1,5 @@
-//! Our side: the same packets at the same times through a table, those of tunnels through several.
+//! Our side: the same packets at the same times through a table. Packets of tunnels go through
+//! several tables.
 
 use std::time::Duration;
 
@@ -16,14 +17,14 @@ use super::kernel::Answer;
 use super::said::{Class, Entry, Said, Way};
 
 const SECRET: HashKey = HashKey(0x6b, 0x65);
-/// More connections than dialogues have.
+/// The limit of connections, above the number of dialogues.
 const ROOM: u64 = 1 << 20;
 
-/// What rules give to connections.
+/// The timeouts and zones that rules give to connections.
 #[derive(Clone, Copy, Default)]
 pub struct Given {
     policy: Option<TimeoutPolicy>,
-    /// Zones by the TTL or hop limit of a packet.
+    /// The zones by the TTL or hop limit of a packet.
     zones: Option<fn(u8) -> ZonePair>,
 }
 
@@ -37,12 +38,13 @@ impl Given {
     }
 }
 
-/// Buckets that packets of a tunnel come to, by what they carry. All others come to the first.
+/// The number of tables. The content of a tunnel's packet chooses one; all other packets use the
+/// first.
 const BUCKETS: usize = 3;
 
 pub struct Ours {
     tables: [Table; BUCKETS],
-    /// Where the last packet came to.
+    /// The index of the table that the last packet used.
     last: usize,
     pub settings: Settings,
     limits: Limits,
@@ -98,7 +100,8 @@ impl Ours {
         }
     }
 
-    /// Tracks a frame when the kernel did; what is said of it, and why if it is invalid.
+    /// Tracks a frame at the time when the kernel did. Returns the result, and the reason if the
+    /// frame is invalid.
     pub fn track(&mut self, frame: &[u8], flow: &FlowKey, answer: &Answer) -> (Said, Option<Why>) {
         self.now = Timestamp::ZERO.after(answer.at);
         let Judgement { class, way, why } = self.judge(frame);
@@ -106,7 +109,7 @@ impl Ours {
         (Said { class, way, entry: self.entry(flow) }, why)
     }
 
-    /// The same steps as in the engine.
+    /// Follows the same steps as the engine.
     fn judge(&mut self, frame: &[u8]) -> Judgement {
         let network = match dissect(frame) {
             Ok(dissected) => dissected.network.expect("a packet of IP"),
@@ -165,7 +168,8 @@ impl Ours {
         Judgement { class: named(tracked.class), way, why: tracked.why }
     }
 
-    /// A packet in the zone where rules have it looked for, and both if these are two.
+    /// A packet with the zone in which rules have it looked up, and the pair of zones if there are
+    /// two.
     fn zoned(&self, packet: KeyedPacket, network: &Network) -> (KeyedPacket, Option<ZonePair>) {
         let Some(of) = self.given.zones else { return (packet, None) };
         let zones = of(network.ttl);
@@ -182,7 +186,7 @@ impl Ours {
         (packet.in_zone(found.unwrap_or(zones.original)), zones_of_two)
     }
 
-    /// As the owner of their bucket does.
+    /// Ends the calls that are over, as the owner of their bucket does.
     fn end_calls(&mut self) {
         for call in self.expectations.calls_over() {
             let (tables, mut context) = self.parts();
@@ -199,8 +203,8 @@ impl Ours {
         }
     }
 
-    /// The tables as `conntrack -L` prints them, tunnels once and without the time that each part
-    /// has of its own.
+    /// The tables as `conntrack -L` prints them. A tunnel appears once, without the remaining time,
+    /// because each part has its own.
     pub fn list(&mut self) -> Vec<String> {
         self.end_calls();
         let (mut lines, mut listed) = (Vec::new(), Vec::new());
@@ -217,7 +221,7 @@ impl Ours {
         lines
     }
 
-    /// What is expected, as `conntrack -L expect` prints it.
+    /// The expectations as `conntrack -L expect` prints them.
     pub fn list_expected(&self) -> Vec<String> {
         let mut lines = Vec::new();
         self.expectations.list(Default::default(), usize::MAX, self.now, |expected| {
@@ -228,8 +232,8 @@ impl Ours {
 
     fn entry(&self, flow: &FlowKey) -> Option<Entry> {
         let get = |table: &Table| table.get(flow, flow.hash(SECRET), self.now);
-        // A tunnel lives as long as one of its parts, which is that of its last packet unless
-        // somebody has set their times.
+        // A tunnel lives as long as one of its parts. That is the part of the last packet, unless a
+        // test has set the times.
         let connection = get(&self.tables[self.last])
             .or_else(|| self.tables.iter().filter_map(get).max_by_key(|part| part.timeout_s))?;
         Some(Entry {
@@ -261,7 +265,8 @@ impl Ours {
     }
 }
 
-/// What is inside chooses the bucket of a tunnel's packet, and here any bits of it are as good.
+/// The bucket of a tunnel's packet. Its content chooses the bucket; which bits decide does not
+/// matter here.
 fn bucket_of(frame: &[u8], packet: &KeyedPacket, network: &Network) -> usize {
     let is_error = matches!(network.transport, Transport::IcmpError(_));
     let inside = frame.iter().skip(network.transport_offset.into());

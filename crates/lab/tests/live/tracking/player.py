@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Lets the kernel track packets and says after each what it thinks of it.
+"""Has the kernel track packets, and prints after each its connection in the kernel's table.
 
 Runs in a network namespace that forwards between "client0" and "server0"; the other ends of
-these cables are "client1" and "server1". Rules of the namespace write the class of a packet
+these cables are "client1" and "server1". Rules of the namespace write the `ct state` of a packet
 into its DSCP. Reads orders, one on a line:
 
   flow FAMILY PROTOCOL SOURCE DESTINATION A B C
                        the next number, from 0 on; A and B are ports, for ICMP type, code, id
   send FLOW SIDE FRAME a frame (hexadecimal) comes in at the cable of that side
-  age FLOW SECONDS     the entry of the flow has so much time left
-  pause SECONDS        nothing happens
+  age FLOW SECONDS     sets the remaining time of the entry of the flow
+  pause SECONDS        waits
 
 For each frame it prints two times in microseconds, before it was sent and after the entry
 was read, the DSCP ("lost" if it did not come out) and the entry: source, status, timeout and
-state ("-" without an entry), then what the kernel has logged. For each age it prints the
+state ("-" without an entry), then the kernel's log messages. For each age it prints the
 times.
 """
 import os
@@ -30,7 +30,7 @@ CT_NEW, CT_GET = 0x100, 0x101
 LOG_CONFIG = 0x401
 ERROR = 2
 NESTED = 0x8000
-# How long a frame may take through the namespace, seconds.
+# The time in seconds that a frame may take through the namespace.
 PATIENCE = 2
 
 
@@ -64,7 +64,7 @@ def cable(name):
 
 
 class Flow:
-    """What the table is asked for."""
+    """A flow, and the request for its entry."""
 
     def __init__(self, family, protocol, source, destination, *numbers):
         protocol = int(protocol)
@@ -86,7 +86,7 @@ class Flow:
 
 
 class Table:
-    """The kernel's connections."""
+    """The kernel's connection table."""
 
     def __init__(self):
         self.socket = netlink()
@@ -99,7 +99,7 @@ class Table:
         source, status, timeout, state = "-", 0, 0, "-"
         for kind, start, end in attributes(answer, 20, len(answer)):
             if kind == 1:
-                # The first attribute of the first: addresses, of which the source is first.
+                # The first nested attribute holds the addresses, with the source first.
                 length = 4 if flow.family == socket.AF_INET else 16
                 source = socket.inet_ntop(flow.family, answer[start + 8:start + 8 + length])
             elif kind == 3:
@@ -107,7 +107,7 @@ class Table:
             elif kind == 7:
                 timeout = struct.unpack_from(">I", answer, start)[0]
             elif kind == 4:
-                # The protocol, and the first it says: its state.
+                # The protocol's attributes; the first is its state.
                 state = answer[start + 8]
         return f"{source} {status} {timeout} {state}"
 
@@ -118,11 +118,11 @@ class Table:
 
 
 class Log:
-    """Why the kernel calls packets invalid."""
+    """The kernel's log messages about invalid packets."""
 
     def __init__(self):
         self.socket = netlink()
-        # Bind to group 0, whole packets are not needed, and tell at once.
+        # Bind to group 0, copy no payload, and send each message at once.
         for body in [
             attribute(1, bytes([1])),
             attribute(2, struct.pack(">IBx", 0, 1)),
@@ -180,7 +180,7 @@ def microseconds():
 
 
 def main():
-    # One CPU, so that no frame overtakes another.
+    # One CPU keeps frames in order.
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     table, log, cables, flows, told = Table(), Log(), Cables(), [], []
     log.read()

@@ -1,5 +1,5 @@
-//! Calls of PPTP: what the ends say on the control connection, and packets of GRE version 1
-//! between them.
+//! PPTP calls: the messages on the control connection, and packets of GRE version 1 between the
+//! ends.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ pub const PPTP: Comparison = Comparison {
     generate,
     rule,
     rules: &[SEGMENTS, ROLES, SEVERAL],
-    // What a rule is for may show only in the lists.
+    // Some rules show only in the lists.
     lists_alike: |told| rule(told).is_none() && ends_what_it_has_heard_of(told),
     expected: None,
 };
 
 const PORTS: [u16; 2] = [40000, 1723];
-/// Call ids of the client and of the server, who may have chosen the same. Not 0, by which the
-/// kernel means what it has not heard yet: then calls end that nobody has announced.
+/// The call ids of the client and of the server, which may be equal. Not 0: the kernel uses it for
+/// an id that it has not seen yet, and then ends calls that were never announced.
 const IDS: [[u16; 3]; 2] = [[5, 6, 0x0105], [9, 6, 0xfff5]];
 
 /// Kinds of control messages (RFC 2637 section 1.4).
@@ -41,9 +41,9 @@ const INCOMING_REPLY: u8 = 10;
 const CONNECTED: u8 = 11;
 const CLEAR: u8 = 12;
 const DISCONNECT: u8 = 13;
-/// By kind: length, bytes.
+/// The length of each kind in bytes.
 const LENGTHS: [usize; 16] = [12, 156, 156, 16, 16, 16, 20, 168, 32, 220, 24, 28, 16, 148, 40, 24];
-/// Those that the opener of the control connection sends if it is the PNS.
+/// The kinds that the opener of the control connection sends if it is the PNS.
 const OF_CLIENT: [u8; 7] = [START, STOP, OUTGOING, INCOMING_REPLY, CLEAR, 5, 15];
 const OF_SERVER: [u8; 8] =
     [STARTED, STOPPED, OUTGOING_REPLY, INCOMING, CONNECTED, DISCONNECT, 6, 14];
@@ -51,9 +51,9 @@ const OF_SERVER: [u8; 8] =
 struct Talk<'a> {
     ends: Ends,
     random: &'a mut Random,
-    /// Next sequence numbers, by [`Side`].
+    /// The next sequence numbers, by [`Side`].
     next: [u32; 2],
-    /// The ids of the call that is talked about.
+    /// The ids of the current call.
     pns: u16,
     pac: u16,
     steps: Vec<Step>,
@@ -94,7 +94,8 @@ impl Talk<'_> {
                 for _ in 0..self.random.between(0, 2) {
                     self.frames();
                 }
-                // The next call on the same control connection, now or after it was stopped.
+                // Continues with the next call on the same control connection, now or after it was
+                // stopped.
                 if kind == DISCONNECT && self.random.once_in(2) {
                     break;
                 }
@@ -109,7 +110,7 @@ impl Talk<'_> {
         }
     }
 
-    /// A message, now and then another one or a damaged one, and sometimes twice.
+    /// Sends a message, sometimes another or a damaged one, and sometimes twice.
     fn say(&mut self, from: Side, kind: u8) {
         let (mut from, mut kind) = (from, kind);
         match self.random.between(0, 49) {
@@ -132,7 +133,7 @@ impl Talk<'_> {
         }
         self.segment(from, TcpFlags::ACK, &bytes);
         if self.random.once_in(12) {
-            // With another bit, so that the copy can be told from the first.
+            // Another flag distinguishes the copy from the first.
             self.segment(from, TcpFlags::ACK.with(TcpFlags::PSH), &bytes);
         }
         self.next[from as usize] += bytes.len() as u32;
@@ -145,7 +146,7 @@ impl Talk<'_> {
         bytes[3] = 1;
         bytes[4..8].copy_from_slice(&[0x1a, 0x2b, 0x3c, 0x4d]);
         bytes[9] = kind;
-        // Which ids there are, and where a result is.
+        // The ids that the message has, and the offset of its result.
         let (pns, pac) = (self.pns, self.pac);
         let (ids, result): (&[u16], usize) = match kind {
             STARTED => (&[], 14),
@@ -168,7 +169,7 @@ impl Talk<'_> {
         bytes
     }
 
-    /// A packet of GRE, mostly with the receiver's id.
+    /// Sends a GRE packet, mostly with the receiver's id.
     fn frames(&mut self) {
         let from = self.random.one_of(&Side::BOTH);
         let own = [self.pns, self.pac];
@@ -202,16 +203,16 @@ impl Talk<'_> {
     }
 }
 
-/// Streams have no borders between messages.
+/// Segments of a stream need not end where messages end.
 const SEGMENTS: &str = "messages may begin and end anywhere in segments";
-/// The kernel takes who opens the control connection for the PNS.
-const ROLES: &str = "who is the PNS is what the messages say, and both may stop";
-/// The kernel knows the last call, to which all messages belong.
-const SEVERAL: &str = "a control connection has calls of several ids";
+/// The kernel takes the opener of the control connection for the PNS.
+const ROLES: &str = "the messages show which end is the PNS, and both may stop";
+/// The kernel knows only the last call and applies all messages to it.
+const SEVERAL: &str = "a control connection carries calls with several ids";
 
-/// To the kernel every notice is about the last call that it has heard of. Rare, so no seed
-/// that is always played shows it.
-const UNANSWERED: &str = "what was asked for ends with the session, and not with another call";
+/// The kernel applies every notice to the last call that it knows. This is so rare that no seed of
+/// the usual run shows it.
+const UNANSWERED: &str = "a requested call ends with the session, and not with another call";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let messages: Vec<(Side, Vec<u8>)> = told
@@ -260,8 +261,8 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     messages.iter().any(ends_unanswered).then_some(UNANSWERED)
 }
 
-/// True if a call was offered between the request for another and its answer, or the other way
-/// round.
+/// True if an end offered a call between the request for another call and its answer, or the other
+/// way round.
 fn is_another_answered(mut kinds: impl Iterator<Item = u8>) -> bool {
     let mut asked = None;
     kinds.any(|kind| match kind {
@@ -275,8 +276,8 @@ fn is_another_answered(mut kinds: impl Iterator<Item = u8>) -> bool {
     })
 }
 
-/// To the kernel an id that it has not heard yet is 0. When such a call ends, what nobody has
-/// announced ends with it, because there the sender's id is 0 too.
+/// False if a call ends while the kernel lacks one of its ids. The kernel stores 0 for such an id.
+/// It then also ends connections that were never announced, because their sender's id is 0 too.
 fn ends_what_it_has_heard_of(told: &[Told<'_>]) -> bool {
     let (mut confirmed, mut pns, mut pac) = (false, None, None);
     told.iter().filter_map(|told| payload(told.frame)).all(|bytes| {
@@ -297,7 +298,7 @@ fn ends_what_it_has_heard_of(told: &[Told<'_>]) -> bool {
     })
 }
 
-/// What a segment carries; none for GRE.
+/// The payload of a TCP segment; none for GRE.
 fn payload(frame: &[u8]) -> Option<Vec<u8>> {
     let network = dissect(frame).unwrap().network.unwrap();
     let Transport::Tcp(tcp) = network.transport else { return None };

@@ -1,5 +1,5 @@
-//! Questions to everybody on a link by SNMP and for NetBIOS names: whose answers are expected.
-//! The kernel's helpers hear only what its own host asks, so a host asks there.
+//! Broadcast questions by SNMP and for NetBIOS names, whose answers are expected. The kernel's
+//! helpers see only the questions of their own host, so on that side a host asks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,13 +17,15 @@ use crate::scenario::forwarding_namespace;
 
 const QUESTIONS: u64 = 300;
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// Of its network, of any, of a group, and of one host.
+/// The broadcast address of the host's network. The others are the general broadcast address, a
+/// multicast address and the address of one host.
 const EVERYBODY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 255);
 const OTHERS: [Ipv4Addr; 3] =
     [Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 251), Ipv4Addr::new(192, 0, 2, 9)];
-/// Each question has a port of its own.
+/// The first source port. Each question has its own port.
 const FIRST: u64 = 20000;
-/// Answers for names are expected for three seconds. Who took longer has to ask again.
+/// The helpers expect answers to name questions for three seconds. A run that took longer is
+/// repeated.
 const SOON: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 5;
 
@@ -34,7 +36,7 @@ const RULES: &str = "table ip t {\n\
     udp dport 161 ct helper set \"snmp\"\n\
     udp dport 137 ct helper set \"names\"\n}\n}\n";
 
-/// Asks, and prints what is expected then.
+/// Sends the questions, and prints the expectations after each.
 const ASKER: &str = "
 import socket, subprocess, sys
 for line in sys.stdin.readlines():
@@ -71,15 +73,15 @@ impl Question {
     }
 }
 
-/// What is expected, by the port that asks: the time left, and the rest of the line but for who
-/// may answer.
+/// The expectations by the port of the question: the remaining time, and the rest of the line
+/// without the addresses that may answer.
 type Expected = BTreeMap<u16, (u64, String)>;
 
 fn read<'a>(lines: impl Iterator<Item = &'a str>) -> Expected {
     let each = lines.map(|line| {
         let (time, rest) = line.split_once(' ').expect("a time");
         let fields = rest.split(' ');
-        // The first of both is of the answer.
+        // The first of the two ports is that of the answer.
         let mut ports = fields.clone().filter_map(|field| field.strip_prefix("dport="));
         let port = ports.next().and_then(|port| port.parse().ok()).expect("a port");
         let is_who = |field: &&str| field.starts_with("src=") || field.starts_with("mask-src=");
@@ -89,7 +91,7 @@ fn read<'a>(lines: impl Iterator<Item = &'a str>) -> Expected {
     each.collect()
 }
 
-/// What the kernel expects, and how long that took.
+/// The kernel's expectations, and the time that the questions took.
 fn kernels(questions: &[Question]) -> Result<(Expected, Duration)> {
     let mut orders = String::new();
     for Question { source_port, port, to } in questions {
@@ -127,11 +129,11 @@ fn ours(questions: &[Question]) -> Expected {
     read(ours.list_expected().iter().map(String::as_str))
 }
 
-/// The kernel expects answers from the network of the host, and only if that was asked; a bridge
-/// knows of no network.
-const NETWORK: &str = "whoever is asked may answer, of whatever network";
+/// The kernel expects answers from the network of its host, and only to questions for that network.
+/// A bridge knows no network.
+const NETWORK: &str = "every host that is asked may answer, whatever its network";
 
-/// Holds one against the other.
+/// Compares the kernel's expectations with ours.
 pub fn compare() -> Result<()> {
     let questions: Vec<Question> = (0..QUESTIONS).map(Question::of).collect();
     let ((mut kernels, took), mut ours) = (kernels(&questions)?, ours(&questions));

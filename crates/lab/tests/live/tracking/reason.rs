@@ -1,11 +1,11 @@
-//! Why a packet is invalid, in the words of the kernel's log.
+//! The reasons for invalid packets, in the words of the kernel's log.
 
 use conntrack::Why;
 use conntrack::proto::tcp::Invalid;
 use flow::DropReason;
 
-/// True unless the kernel has logged another reason than ours. Its words are those of
-/// Linux 6; what other versions say is not understood and passes.
+/// True unless the kernel has logged another reason than ours. The words are those of Linux 6;
+/// unknown words count as agreement.
 pub fn agree(why: Option<Why>, log: &str) -> bool {
     let known = [
         "SEQ is over upper bound",

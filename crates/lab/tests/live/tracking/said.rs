@@ -1,4 +1,4 @@
-//! What a tracker says of a packet, the kernel's or ours.
+//! The result of a tracker for a packet, the kernel's or ours.
 
 use std::fmt::{Display, Formatter, Result};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ pub enum Class {
     Related,
     Invalid,
     Untracked,
-    /// Did not come out.
+    /// The packet did not come out.
     Lost,
 }
 
@@ -28,7 +28,7 @@ impl Class {
     }
 }
 
-/// Direction of a packet within its connection.
+/// The direction of a packet within its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Original,
@@ -44,12 +44,12 @@ impl Way {
 /// The entry of the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Who opened it.
+    /// The address of the opener.
     pub source: IpAddr,
     pub state: Option<&'static str>,
     pub seen_reply: bool,
     pub assured: bool,
-    /// Time left, seconds.
+    /// The remaining time in seconds.
     pub timeout_s: u64,
 }
 
@@ -57,20 +57,20 @@ pub struct Entry {
 pub struct Said {
     pub class: Class,
     pub way: Option<Way>,
-    /// After the packet.
+    /// The entry after the packet.
     pub entry: Option<Entry>,
 }
 
 impl Said {
-    /// True if both say the same of a packet that took so long to be carried. The kernel
-    /// counts the time left in ticks and rounds down.
+    /// True if both results are the same. The packet took the time `took`, and the kernel counts
+    /// the remaining time in ticks and rounds down, so the remaining times may differ that much.
     pub fn agrees(&self, other: &Self, took: Duration) -> bool {
         let time = |said: &Self| said.entry.map_or(0, |entry| entry.timeout_s);
         self.with_timeout(0) == other.with_timeout(0)
             && time(self).abs_diff(time(other)) <= 1 + took.as_secs()
     }
 
-    /// The same with another time left.
+    /// The same with another remaining time.
     pub fn with_timeout(self, timeout_s: u64) -> Self {
         Self { entry: self.entry.map(|entry| Entry { timeout_s, ..entry }), ..self }
     }

@@ -1,4 +1,4 @@
-//! Pictures that a scanner's host announces, and then others that come.
+//! Pictures that a scanner's host announces, and the connections that follow.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ pub const SANE: Comparison = Comparison {
     expected: Some(expected),
 };
 
-/// Requests (SANE 1.05, section 5.2) by their numbers; their lengths as far as it matters.
+/// The number of a request (SANE 1.05, section 5.2).
 const START: u32 = 7;
-/// Of the protocol: 1.0.3.
+/// The version of the protocol: 1.0.3.
 const VERSION: u32 = 0x0100_0003;
 
 fn generate(seed: u64) -> Dialogue {
     let mut talk = Talk::new(seed);
     talk.connect(6566);
     if !talk.random.once_in(20) {
-        // With the name of its user.
+        // Ends with the name of its user.
         let init = [words(&[0, VERSION, 2]), b"a\0".to_vec()].concat();
         say(&mut talk, Client, &init);
         say(&mut talk, Server, &words(&[0, VERSION]));
@@ -49,7 +49,7 @@ fn generate(seed: u64) -> Dialogue {
     talk.end()
 }
 
-/// Rarely in two pieces.
+/// Sends bytes, rarely in two segments.
 fn say(talk: &mut Talk, from: Side, mut bytes: &[u8]) {
     if talk.random.once_in(15) {
         let (first, rest) = bytes.split_at(talk.random.between(1, bytes.len() - 1));
@@ -69,7 +69,7 @@ fn request(talk: &mut Talk) -> Vec<u8> {
         2 => START << talk.random.between(0, 29),
         _ => START,
     };
-    // With a handle, by which it can be told from others.
+    // A random handle makes each request unique.
     let mut request = words(&[number, talk.random.bits() as u32]);
     match talk.random.between(0, 19) {
         0 => request.truncate(talk.random.between(4, 7)),
@@ -99,13 +99,13 @@ fn reply(talk: &mut Talk) -> Vec<u8> {
     reply
 }
 
-/// The kernel reads whatever a client says.
+/// The kernel reads requests whatever the client sent before.
 const BEGIN: &str = "a client begins with SANE_NET_INIT";
 /// The kernel takes any eight bytes in a segment for a request, and any segment for a reply.
 const TURNS: &str = "requests and replies take turns, and may come in pieces";
-const PRIVILEGED: &str = "nobody is expected at a port below 1024";
-/// To the kernel it takes the place of what was announced before.
-const NOBODY: &str = "nobody listens at port 0";
+const PRIVILEGED: &str = "no connection is expected at a port below 1024";
+/// To the kernel, port 0 replaces the earlier announcement.
+const NOBODY: &str = "port 0 announces nothing";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let Told { kernel, ours, frame, .. } = told.last()?;
@@ -123,7 +123,7 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
         .map(|told| (told.from, payload(told.frame)))
         .filter(|(_, bytes)| !bytes.is_empty())
         .collect();
-    // Without copies.
+    // Without repeated segments.
     said.dedup();
     let in_turns = said.windows(2).all(|pair| pair[0].0 != pair[1].0);
     let names = |is_such: fn(u8, u8) -> bool| {

@@ -36,12 +36,12 @@ fn tunables(_: u64) -> Vec<(String, u64)> {
     timers.map(|(state, time)| (format!("nf_conntrack_sctp_timeout_{state}"), time)).into()
 }
 
-/// Tags that packets to the client and to the server carry.
+/// The verification tags of packets to the client and to the server.
 const TO_CLIENT: u32 = 0xc1;
 const TO_SERVER: u32 = 0x5e;
 const PORTS: [u16; 2] = [5000, 53];
 
-/// A packet but for its ports.
+/// A packet without its ports.
 type Line = (Side, Vec<u8>);
 
 fn one(tag: u32, kind: u8) -> Vec<u8> {
@@ -69,7 +69,7 @@ fn generate(seed: u64) -> Dialogue {
     Dialogue { seed, ends, flow, steps: interrupt(&mut random, steps) }
 }
 
-/// What two honest ends say to each other.
+/// A conversation of two honest ends.
 fn converse(random: &mut Random) -> Vec<Line> {
     let mut lines: Vec<Line> = match random.between(0, 9) {
         0 | 1 => vec![
@@ -80,12 +80,12 @@ fn converse(random: &mut Random) -> Vec<Line> {
             (Server, one(TO_CLIENT, of::COOKIE_ECHO)),
             (Client, one(TO_SERVER, of::COOKIE_ACK)),
         ],
-        // A further path of an association.
+        // A heartbeat on a further path of an association.
         2 => vec![
             (Client, one(TO_SERVER, of::HEARTBEAT)),
             (Server, one(TO_CLIENT, of::HEARTBEAT_ACK)),
         ],
-        // Out of the blue, and its answer (RFC 9260 section 8.4).
+        // An out-of-the-blue packet and its answer (RFC 9260 section 8.4).
         3 => {
             let answer = chunk(of::SHUTDOWN_COMPLETE, 1, &[]);
             return vec![
@@ -115,7 +115,7 @@ fn converse(random: &mut Random) -> Vec<Line> {
     }
     let from = random.one_of(&Side::BOTH);
     let back = from.other();
-    // Both ends have restarted where we could not see it.
+    // Both ends have restarted without packets through us.
     if random.once_in(12) {
         lines.push((from, one(tag(from) + 1, of::HEARTBEAT)));
         lines.push((back, one(tag(back) + 1, of::HEARTBEAT_ACK)));
@@ -124,7 +124,7 @@ fn converse(random: &mut Random) -> Vec<Line> {
     }
     match random.between(0, 2) {
         0 => lines.push((from, one(tag(from), of::ABORT))),
-        // It reflects the tag of what it answers.
+        // The answer reflects the tag of the packet that it answers.
         1 => lines.push((from, packet(tag(back), &[chunk(of::ABORT, 1, &[])]))),
         _ => lines.extend([
             (from, one(tag(from), of::SHUTDOWN)),
@@ -160,9 +160,9 @@ fn mistreat(lines: &mut Vec<Line>, random: &mut Random) {
     }
 }
 
-/// What the documentation of our tracker says of it.
-const ANEW: &str = "after the end an INIT opens anew";
-const ZERO: &str = "a tag of zero fits an INIT only";
+/// These are the differences that the documentation of our tracker lists.
+const ANEW: &str = "after the end an INIT opens a new association";
+const ZERO: &str = "only an INIT may have a tag of zero";
 const SHUTDOWN_ACK: &str = "the tag of a SHUTDOWN ACK is verified";
 const ANSWER: &str = "an INIT ACK answers an INIT";
 const FORGED_INIT: &str = "an INIT does not invalidate the tags";
@@ -182,7 +182,7 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         .any(|pair| pair[0].ours.entry.is_some() && Heard::of(&pair[1]).kind == of::INIT);
     let foreign_heartbeat = had(&|heard| heard.kind == of::HEARTBEAT && foreign(heard.tag));
     let Heard { kind, tag, .. } = Heard::of(last);
-    // The kernel has forgotten one, as it does when heartbeats correct the other.
+    // The kernel has forgotten one tag, as it does when heartbeats correct the other.
     let forgotten = last.log.contains(" vs 0 ") && had(&|heard| heard.kind == of::HEARTBEAT_ACK);
     let out_of_the_blue = before
         .iter()
@@ -193,7 +193,7 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
         (of::SHUTDOWN_ACK, Invalid, _) => Some(SHUTDOWN_ACK),
         (of::INIT_ACK, Invalid, New | Established) => Some(ANSWER),
         _ if out_of_the_blue => Some(REFLECTED),
-        // What follows differs by what the kernel believes now.
+        // The kernel's new state makes the following packets differ.
         _ if forged_init => Some(FORGED_INIT),
         _ if foreign_heartbeat || forgotten => Some(HEARTBEATS),
         (_, Established, Invalid) if amid => Some(FORGED_INIT),
@@ -201,11 +201,11 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     }
 }
 
-/// A packet by its first chunk.
+/// A packet, described by its first chunk.
 struct Heard<'a> {
     tag: u32,
     kind: u8,
-    /// From the common header on, without the ports.
+    /// The bytes from the common header on, without the ports.
     bytes: &'a [u8],
 }
 

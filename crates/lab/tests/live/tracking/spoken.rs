@@ -1,5 +1,5 @@
-//! What the ends of SIP calls read of each other through a masquerade, beside what the kernel's
-//! translation has them read: the same messages, byte by byte.
+//! The SIP messages that the ends receive through a masquerade must be the same as behind the
+//! kernel's translation, byte by byte.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ use crate::scenario::forwarding_namespace;
 
 const SECRET: HashKey = HashKey(0x73, 0x69);
 const CALLS: u64 = 150;
-/// Calls that have ports of their own, and that are played in time.
+/// The number of calls that are played together. Each has its own ports.
 const AT_ONCE: usize = 500;
 const CLIENT: &str = "192.0.2.1";
 const SERVER: &str = "198.51.100.1";
@@ -34,7 +34,7 @@ const RULES: &str = "table ip t {\n\
     chain post { type nat hook postrouting priority srcnat; policy accept;\n\
     oifname \"server0\" snat to 203.0.113.9\n}\n}\n";
 
-/// Sends each frame on its side, and prints what comes out on the other.
+/// Sends each frame on its side, and prints the frame that comes out on the other.
 const PLAYER: &str = "
 import select, socket, sys
 cables = {}
@@ -56,18 +56,18 @@ for line in sys.stdin.readlines():
     print(said)
 ";
 
-/// What one end says.
+/// A message of one end.
 struct Message {
     from_client: bool,
     frame: Vec<u8>,
 }
 
-/// One call, or registration, of a client with ports of its own.
+/// A call or registration of a client with its own ports.
 struct Call {
     random: Random,
-    /// The port that the client speaks from, which it keeps outside.
+    /// The client's source port, which translation keeps.
     port: u16,
-    /// Where it listens to sound, and where it can be called.
+    /// The first port where the client accepts sound, and which it may give as its contact.
     sound: u16,
     messages: Vec<Message>,
 }
@@ -75,7 +75,7 @@ struct Call {
 impl Call {
     fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        // Nothing of one call is in the way of another.
+        // Each call has its own ports, so that calls do not disturb each other.
         let base = 2000 + (seed % 1000) as u16 * 20;
         let port = if random.once_in(8) { base } else { base + 2 };
         let mut call = Self { random, port, sound: base + 4, messages: Vec::new() };
@@ -124,7 +124,7 @@ impl Call {
     }
 
     fn registration(&mut self) {
-        // The phone can be called where it speaks from, or elsewhere.
+        // The contact of the phone is its source port or another port.
         let contact = if self.random.once_in(2) { self.port } else { self.sound };
         let via = self.via(true, true);
         let text = |first: &str, via: &str, host: &str| {
@@ -147,7 +147,7 @@ impl Call {
         }
     }
 
-    /// A host as it is named now and then by who sees `client`.
+    /// A host, sometimes named otherwise, as the side of `by_client` sees it.
     fn named(&mut self, is_client: bool, by_client: bool) -> String {
         let host = self.host(is_client, by_client);
         match self.random.between(0, 12) {
@@ -159,13 +159,13 @@ impl Call {
         }
     }
 
-    /// The last hop of a request of the sender, or of what it answers.
+    /// The Via header with the last hop of the sender's request, or of the request that it answers.
     fn via(&mut self, from_client: bool, is_request: bool) -> String {
         let asked_by_client = from_client == is_request;
         let host = match self.random.between(0, 8) {
             0 => "phone.example.com".to_owned(),
             1 => "192.0.2.77:5060".to_owned(),
-            // Not with another port: the kernel sends answers there then.
+            // The port stays, because the kernel would send answers to another one.
             _ => self.host(asked_by_client, from_client),
         };
         let seen = self.host(asked_by_client, from_client);
@@ -243,7 +243,7 @@ impl Call {
         }
         text += "t=0 0\r\n";
         for number in 0..self.random.between(1, 2) as u16 {
-            // The kernel drops what announces one port for two kinds.
+            // The kernel drops a message that announces one port for two kinds.
             let what = ["audio", "video"][usize::from(number)];
             let port = self.sound + 2 * number + u16::from(!from_client) * 8;
             write!(text, "m={what} {port} RTP/AVP 0\r\n").unwrap();
@@ -256,7 +256,7 @@ impl Call {
     }
 }
 
-/// What comes out of the kernel's gateway, `None` for what does not.
+/// The messages that come out of the kernel's gateway; `None` for one that does not come out.
 fn kernels(calls: &[Call]) -> Result<Vec<Option<String>>> {
     let namespace = forwarding_namespace("kernel")?;
     namespace.ip(&["addr add 203.0.113.9/32 dev server0", "link set lo up"])?;
@@ -282,7 +282,7 @@ fn kernels(calls: &[Call]) -> Result<Vec<Option<String>>> {
     Ok(told.lines().map(|line| (line != "lost").then(|| read(line))).collect())
 }
 
-/// What comes out of our table.
+/// The messages that come out of our table.
 fn ours(call: &Call) -> Vec<Option<String>> {
     let now = Timestamp::from_secs(1);
     let (mut table, mut settings) = (Table::new(now), Settings::default());
@@ -339,16 +339,16 @@ fn ours(call: &Call) -> Vec<Option<String>> {
     each.collect()
 }
 
-/// The kernel leaves the contact that the registrar was told.
+/// The kernel leaves the contact that the registrar received.
 const CONTACT: &str = "a confirmation names the contact by which the phone knows itself";
 
-/// It looks for one with a numerical address.
-const VIA: &str = "the first Via is of the last hop, whatever it says";
+/// The kernel looks for a Via with a numerical address.
+const VIA: &str = "the first Via is that of the last hop, whatever its address";
 
-/// The kernel reads no further than the first that has a name.
-const NAME: &str = "of several contacts each is read";
+/// The kernel stops at the first contact with a host name.
+const NAME: &str = "every contact of a message is read";
 
-/// Why a line reads otherwise than with the kernel.
+/// The rule for a line that differs from the kernel's.
 fn rule(kernel: &str, ours: &str, said: &str) -> Option<&'static str> {
     let is_left = kernel == said && said.contains(OUTSIDE);
     if is_left && ours.starts_with("Contact: <sip:a@192") {
@@ -362,7 +362,7 @@ fn rule(kernel: &str, ours: &str, said: &str) -> Option<&'static str> {
     }
 }
 
-/// Holds one against the other.
+/// Compares the kernel's messages with ours.
 pub fn compare() -> Result<()> {
     let calls: Vec<Call> = seeds(CALLS).map(Call::of).collect();
     let mut totals = Totals::default();

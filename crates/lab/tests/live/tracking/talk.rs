@@ -1,4 +1,4 @@
-//! What the ends of a connection that announces others say to each other, and who comes then.
+//! The ends of a connection that announces others: their messages, and the packets that follow.
 
 use lab::{Family, Random};
 use wire::build::Tcp;
@@ -8,27 +8,27 @@ use super::compare::BATCH;
 use super::dialogue::{Client, Dialogue, Ends, Server, Side, Step};
 
 pub const CONTROL: u16 = 40000;
-/// How many ports are announced.
+/// The number of ports that may be announced.
 const PORTS: usize = 4;
 
-/// Two ends of a control connection.
+/// The two ends of a control connection.
 pub struct Talk {
     seed: u64,
     pub ends: Ends,
     pub random: Random,
-    /// Port of the server.
+    /// The server's port.
     port: u16,
-    /// The first of the ports that are announced.
+    /// The first port that may be announced.
     pub first: u16,
-    /// Next sequence numbers, by [`Side`].
+    /// The next sequence numbers, by [`Side`].
     next: [u32; 2],
-    /// Where connections that nobody announced come from.
+    /// The source port of the last packet that tests an announcement.
     other_port: u16,
     steps: Vec<Step>,
 }
 
 impl Talk {
-    /// Between two ends of the seed, of either family.
+    /// A talk between two ends of a random family.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let family = random.one_of(&[Family::V4, Family::V6]);
@@ -57,12 +57,12 @@ impl Talk {
         self.control(Client, ack, (1, 1), b"");
     }
 
-    /// Says something on the control connection, sometimes twice.
+    /// Sends data on the control connection, sometimes twice.
     pub fn say(&mut self, from: Side, payload: &[u8]) {
         let numbers = (self.next[from as usize], self.next[from.other() as usize]);
         self.control(from, TcpFlags::ACK, numbers, payload);
         if self.random.once_in(10) {
-            // With another bit, so that the copy can be told from the first.
+            // Another flag distinguishes the copy from the first.
             self.control(from, TcpFlags::ACK.with(TcpFlags::PSH), numbers, payload);
         }
         self.next[from as usize] += payload.len() as u32;
@@ -96,24 +96,24 @@ impl Talk {
         self.steps.push(Step::Send(from, frame));
     }
 
-    /// One of the ports that are announced.
+    /// One of the ports that may be announced.
     pub fn any_port(&mut self) -> u16 {
         self.first + self.random.between(0, PORTS - 1) as u16
     }
 
-    /// Somebody opens a connection to a port that may have been announced.
+    /// Opens a connection to a port that may have been announced.
     pub fn somebody_comes(&mut self) {
         let (from, port) = (self.random.one_of(&Side::BOTH), self.any_port());
         self.somebody_connects(from, port);
     }
 
-    /// By TCP, to this port.
+    /// Opens a TCP connection to this port.
     pub fn somebody_connects(&mut self, from: Side, port: u16) {
         self.other_port += 1;
         self.segment(from, (self.other_port, port), TcpFlags::SYN, (9, 0), b"");
     }
 
-    /// By UDP, with too little to be a message.
+    /// Sends a UDP datagram that is too short for a message.
     pub fn somebody_sends(&mut self, from: Side, port: u16, payload: &[u8]) {
         self.other_port += 1;
         self.datagram(from, (self.other_port, port), payload);
@@ -126,7 +126,7 @@ impl Talk {
     }
 }
 
-/// The port that a segment opens a connection to.
+/// The port to which a segment opens a connection.
 pub fn opens(frame: &[u8]) -> Option<u16> {
     match dissect(frame).ok()?.network?.transport {
         Transport::Tcp(tcp) if tcp.flags == TcpFlags::SYN => Some(tcp.destination_port),

@@ -1,4 +1,4 @@
-//! Files that are asked for by TFTP, and then answers from other ports.
+//! Requests for files by TFTP, and answers from other ports.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub const TFTP: Comparison = Comparison {
 };
 
 const PORT: u16 = 69;
-/// Ports of the client, each for a file of its own.
+/// The number of client ports. Each asks for its own file.
 const FILES: usize = 3;
 const DATA: &[u8] = b"\0\x03\0\x01data";
 
@@ -45,7 +45,7 @@ fn generate(seed: u64) -> Dialogue {
     talk.end()
 }
 
-/// What a client may say to a server (RFC 1350 section 5, RFC 2347), mostly a request.
+/// A message of a client (RFC 1350 section 5, RFC 2347), mostly a request.
 fn message(talk: &mut Talk) -> Vec<u8> {
     let random = &mut talk.random;
     let opcode = if random.once_in(5) { random.between(0, 6) } else { random.between(1, 2) };
@@ -58,7 +58,7 @@ fn message(talk: &mut Talk) -> Vec<u8> {
     }
     match random.between(0, 19) {
         0..=3 => message.extend(b"tsize\x000\0blksize\x001428\0"),
-        // Without the end, or with hardly a beginning.
+        // Without its end, or almost empty.
         4 => message.truncate(message.len() - random.between(1, mode.len() + 2)),
         5 => message.truncate(random.between(1, 3)),
         6 => message[0] = 1,
@@ -68,9 +68,9 @@ fn message(talk: &mut Talk) -> Vec<u8> {
     message
 }
 
-/// Anything with the opcode of a request is one to the kernel, whoever says it.
+/// The kernel takes any packet with the opcode of a request for one, from either end.
 const REQUEST: &str = "a request has a file name and a mode";
-const SERVER: &str = "a server asks for nothing";
+const SERVER: &str = "a server sends no requests";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let last = told.last()?;

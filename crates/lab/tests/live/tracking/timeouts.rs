@@ -1,4 +1,4 @@
-//! Timeouts that a rule gives to connections, in the place of those of the gateway.
+//! Timeouts that a rule gives to connections in place of those of the gateway.
 
 use conntrack::TimeoutPolicy;
 use conntrack::proto::tcp::{TcpState, TcpTimeouts};
@@ -9,7 +9,7 @@ use super::kernel::Kernel;
 use super::ours::Given;
 use super::{datagrams, tcp};
 
-/// Some are longer than the usual ones, some shorter, and all differ.
+/// All differ; some are longer and some shorter than the usual ones.
 const TCP: &str = "syn_sent : 150, syn_recv : 80, established : 1000, fin_wait : 90, \
     close_wait : 210, last_ack : 55, time_wait : 160, close : 25, syn_sent2 : 65, \
     retrans : 310, unack : 290";
@@ -37,7 +37,7 @@ pub fn tcp() -> Result<()> {
     comparison.run_with(&kernel, Given::timeouts(TimeoutPolicy::Tcp(timeouts)))
 }
 
-/// What is left out is what the kernel has by default.
+/// The timeout that the rule leaves out has the kernel's default.
 pub fn udp() -> Result<()> {
     let kernel = Kernel::new()?;
     kernel.set_timeouts("udp", "unreplied : 45")?;

@@ -1,11 +1,11 @@
-//! Packets for people.
+//! Descriptions of packets for people.
 
 use wire::sctp::chunks;
 use wire::{Network, TcpFlags, Transport, dissect};
 
 use super::dialogue::Side;
 
-/// A packet on one line.
+/// A description of a packet in one line.
 pub fn outline(side: Side, frame: &[u8]) -> String {
     let arrow = if side == Side::Client { "client ->" } else { "server <-" };
     let network = match dissect(frame) {
@@ -58,7 +58,7 @@ fn flags(flags: TcpFlags) -> String {
     set.map(|(_, name)| *name).collect::<Vec<_>>().join(",")
 }
 
-/// The first bytes behind the IP header.
+/// The first bytes behind the IP header, at most 64.
 fn payload<'a>(frame: &'a [u8], network: &Network) -> &'a [u8] {
     let rest = &frame[usize::from(network.transport_offset)..];
     &rest[..rest.len().min(64)]

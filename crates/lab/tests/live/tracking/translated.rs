@@ -1,9 +1,9 @@
-//! What rules translate, beside the kernel's translation: the same first packets of
-//! connections, and what each has made of their replies.
+//! Comparison of our translation with the kernel's: both get the same first packets of connections,
+//! and the ends of the replies are compared.
 //!
-//! Where the kernel's choice is determined, ours has to be the same: destinations, mapped
-//! networks, ports that are kept. Of ranges and of other ports each may choose what it likes,
-//! inside what the rule says, and nobody's replies may be another's.
+//! Where the kernel has no choice, ours has to be the same: destinations, mapped networks, and kept
+//! ports. Each may choose from ranges and from other ports, within the rule, and no two connections
+//! may share their replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -24,10 +24,10 @@ use super::dialogue::packet;
 use crate::scenario::forwarding_namespace;
 
 const SECRET: HashKey = HashKey(0x6e, 0x61);
-/// The first destination port that a rule is for.
+/// The destination port of the first rule. Each rule has its own port.
 const PORT: u16 = 1000;
 
-/// A rule in the kernel's words and in ours.
+/// A rule as text for the kernel and as a request for our table.
 struct Rule {
     destination: Option<(&'static str, Request)>,
     source: Option<(&'static str, Request)>,
@@ -76,15 +76,15 @@ fn rules() -> Vec<Rule> {
     ]
 }
 
-/// The rules for the kernel: each for one destination port, and for the echo requests to one
-/// host.
+/// The ruleset for the kernel. Each rule applies to one destination port, and to the echo requests
+/// to one host.
 fn ruleset(rules: &[Rule]) -> String {
     let mut chains = [String::new(), String::new()];
     for (number, rule) in rules.iter().enumerate() {
         let port = usize::from(PORT) + number;
         for (chain, part) in chains.iter_mut().zip([&rule.destination, &rule.source]) {
             let Some((text, _)) = part else { continue };
-            // Of the packet as it came: its port may be another by now.
+            // Matches the original port, because an earlier rule may have translated it.
             let of = format!("ct original proto-dst {port}");
             writeln!(chain, "meta l4proto {{ tcp, udp }} {of} {text}").unwrap();
             if !text.contains(':') || text.contains("map") {
@@ -103,18 +103,18 @@ fn ruleset(rules: &[Rule]) -> String {
     )
 }
 
-/// What both sides call a connection by: protocol, client, server, and both ports or the
-/// identifier twice.
+/// The identity of a connection on both sides: protocol, client, server, and both ports or twice
+/// the identifier.
 type Name = (u8, IpAddr, IpAddr, u16, u16);
 
-/// A first packet.
+/// The first packet of a connection.
 struct First {
     rule: usize,
     name: Name,
     frame: Vec<u8>,
 }
 
-/// Few clients and ports, so that they clash; the order is that in which they come.
+/// First packets with few clients and ports, so that they collide, in the order of their arrival.
 fn firsts(rules: &[Rule]) -> Vec<First> {
     let mut random = Random::new(7);
     let mut seen = BTreeSet::new();
@@ -148,7 +148,7 @@ fn firsts(rules: &[Rule]) -> Vec<First> {
     firsts
 }
 
-/// The ends of the replies, by which the two are compared.
+/// The addresses and ports of the replies, which are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Reply {
     source: IpAddr,
@@ -198,7 +198,7 @@ fn read(line: &str) -> Option<(Name, Reply)> {
 
 fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
     let now = Timestamp::from_secs(1);
-    // The kernel knows no limit of a source, and nobody gives way there.
+    // The kernel limits no source and evicts no connection for a port.
     let settings = Settings { nat_source_share: 100, ..Settings::default() };
     let mut table = Table::new(now);
     let mut limits = Limits::alone(1 << 20, SECRET);
@@ -267,7 +267,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
     replies
 }
 
-/// Holds one translation against the other.
+/// Compares the kernel's translation with ours.
 pub fn compare() -> Result<()> {
     let rules = rules();
     let firsts = firsts(&rules);
@@ -286,7 +286,7 @@ pub fn compare() -> Result<()> {
         let what = || format!("rule {number} {name:?}\nkernel {theirs:?}\nours   {own:?}");
         assert_eq!(theirs.source, own.source, "{}", what());
         let is_echo = name.0 == 1;
-        // The first free port of a range depends on which ports the sources have by then.
+        // The first free port of a range depends on the ports that are in use by then.
         let range = rule.destination.and_then(|(_, request)| request.ports);
         if range.is_none_or(|range| range.first() == range.last()) && !is_echo {
             assert_eq!(theirs.ports.0, own.ports.0, "{}", what());
@@ -309,12 +309,12 @@ pub fn compare() -> Result<()> {
             }
         }
         if request.persistent {
-            // Not the kernel, where a port of the client may be in use by another rule.
+            // The kernel does not keep this if another rule uses the port of the client.
             persistent.entry(name.1).or_default().insert(own.destination);
         }
         let single = request.addresses == Some(Addresses::one(own.destination));
-        // Who comes first keeps its port. With the kernel it may have another by then, because
-        // a port of a client that is in use has the same translation towards all.
+        // The first connection keeps its port. With the kernel that connection may already have
+        // another one, because a client port in use has the same translation towards all servers.
         if single && request.ports.is_none() && !request.random && !request.netmap {
             let group = (*number, name.0, own.source, own.ports.0.min(PORT + 99), name.3);
             let kept = keepers.entry(group).or_default();
@@ -327,7 +327,7 @@ pub fn compare() -> Result<()> {
             }
         }
     }
-    // Each has refused as many, by rules that leave few ports.
+    // Both refuse the same number of connections, by rules with few ports.
     println!("by rule: (kernel's, ours) {counts:?}");
     assert!(counts.values().all(|(kernels, ours)| kernels == ours), "{counts:?}");
     assert!(keepers.values().all(|&(kernels, ours)| kernels <= 1 && ours == 1), "{keepers:?}");

@@ -25,7 +25,7 @@ const ZONED: Comparison = Comparison {
     expected: None,
 };
 
-/// By TTL or hop limit.
+/// The zones by TTL or hop limit.
 const ZONES: [(u8, &str, ZonePair); 5] = [
     (71, "original zone set 1", one_way(1, 0)),
     (72, "reply zone set 1", one_way(0, 1)),
@@ -49,10 +49,12 @@ pub fn compare() -> Result<()> {
     ZONED.run_with(&kernel, Given::zones(zones))
 }
 
-/// A dialogue of so many has what the kernel refuses, and it takes a while to see that.
+/// One dialogue of this many has a packet that the kernel refuses. The player needs a timeout to
+/// notice that.
 const REFUSED_IN: u64 = 50;
 
-/// Datagrams between two ends, and errors about them. What an end sends has mostly the same zones.
+/// Datagrams between two ends, and errors about them. The packets of an end mostly have the same
+/// zones.
 fn generate(seed: u64) -> Dialogue {
     let mut random = Random::new(seed);
     let family = random.one_of(&[Family::V4, Family::V6]);
@@ -82,13 +84,13 @@ fn generate(seed: u64) -> Dialogue {
         }
         steps.push(Step::Send(from, frame));
     }
-    // Nobody's: who asks by a flow names no direction.
+    // An unused flow: a lookup names no direction, so it could not choose between two zones.
     let mut flow = Vec::new();
     ends.from(Client).udp(9, 9, b"", &mut flow);
     Dialogue { seed, ends, flow, steps }
 }
 
-/// True if a connection that such a datagram opens may have a flow of another.
+/// True if the connection that this datagram opens may share a flow with another.
 fn is_refused((from, zones): (Side, ZonePair), sent: &[(Side, ZonePair)]) -> bool {
     sent.iter().any(|&(side, before)| match side == from {
         true => zones.reply == before.reply && zones.original != before.original,
@@ -96,10 +98,10 @@ fn is_refused((from, zones): (Side, ZonePair), sent: &[(Side, ZonePair)]) -> boo
     })
 }
 
-/// The kernel looks for replies in the second zone only, and opens a connection of the same flow.
-const REPLIES: &str = "what replies in the first of its zones belongs to the connection there";
-/// If no rule translates, the kernel drops its packet, or has the flow twice.
-const PORTS: &str = "a connection whose flow another has gets another port";
+/// The kernel looks for replies only in the second zone, and opens a connection with the same flow.
+const REPLIES: &str = "a reply in the first of its zones belongs to the connection there";
+/// If no rule translates, the kernel drops the packet, or has the flow twice.
+const PORTS: &str = "a connection gets another port if its flow is taken";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let (last, before) = told.split_last()?;
@@ -122,7 +124,7 @@ fn has_a_flow_twice(told: &[Told<'_>]) -> bool {
     (0..sent.len()).any(|at| is_refused(sent[at], &sent[..at]))
 }
 
-/// Who has sent what is no error, and its zones.
+/// The senders and zones of all packets that are no errors.
 fn datagrams(told: &[Told<'_>]) -> Vec<(Side, ZonePair)> {
     let of = |told: &&Told<'_>| matches!(told.ours.class, Class::New | Class::Established);
     told.iter().filter(of).map(|told| (told.from, zones_of(told))).collect()

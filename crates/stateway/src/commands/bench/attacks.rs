@@ -1,5 +1,5 @@
-//! `stateway bench attacks`: honest requests while somebody attacks, through the gateway and
-//! through the kernel's.
+//! `stateway bench attacks`: honest requests during an attack, through the gateway and through the
+//! kernel's.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::print::{Align, Output, Table};
 
 /// Its name on the command line.
 pub const NAME: &str = "attacks";
-/// Each attack meets each gateway so often.
+/// The number of times that each attack meets each gateway.
 const ROUNDS: usize = 3;
 
 #[derive(Clone, Copy)]
@@ -36,8 +36,8 @@ impl Attack {
             Self::Packets(PacketFlood::Udp) => "UDP flood",
             Self::Packets(PacketFlood::Fragments) => "flood of first fragments",
             Self::Packets(PacketFlood::Stations) => "MAC flood on a bridge with three ports",
-            Self::Client(Greed::Unanswered) => "greedy NAT client, UDP that nobody answers",
-            Self::Client(Greed::Answered) => "greedy NAT client, UDP that is answered",
+            Self::Client(Greed::Unanswered) => "greedy NAT client, unanswered UDP",
+            Self::Client(Greed::Answered) => "greedy NAT client, answered UDP",
             Self::Client(Greed::Open) => "greedy NAT client, TCP kept open",
         }
     }
@@ -51,10 +51,10 @@ impl Attack {
 }
 
 pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let binary = std::env::current_exe().context("where this program is")?;
+    let binary = std::env::current_exe().context("the path of this program is unknown")?;
     let machine = Machine::here();
     out.line(&machine)?;
-    out.line("300 requests of 100 honest clients, while somebody attacks")?;
+    out.line("300 requests of 100 honest clients, during an attack")?;
     out.line("")?;
     let rounds = if quick { 1 } else { ROUNDS };
     let mut rows = Vec::new();
@@ -107,7 +107,7 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     out.json(&json!({ "schema": control::SCHEMA, "machine": machine, "attacks": rows }))
 }
 
-/// The median of the rounds in which anybody was served, milliseconds.
+/// The median of the rounds in which a request was served, in milliseconds.
 fn median(rounds: &[Requests], of: fn(&Requests) -> Option<f64>) -> Option<f64> {
     let mut values: Vec<f64> = rounds.iter().filter_map(of).collect();
     values.sort_by(f64::total_cmp);

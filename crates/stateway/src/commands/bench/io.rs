@@ -1,5 +1,5 @@
-//! `stateway bench io`: real traffic through the gateway and through the kernel's,
-//! one after the other in the same lab.
+//! `stateway bench io`: real traffic through the gateway and through the kernel's, one after the
+//! other in the same lab.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::print::{Align, Output, Table};
 /// Its name on the command line.
 pub const NAME: &str = "io";
 
-/// What is measured: title, key in JSON, unit, divisor to the unit.
+/// A measurement: title, key in JSON, unit, divisor to the unit.
 struct Measurement {
     title: &'static str,
     key: &'static str,
@@ -48,8 +48,8 @@ const MEASUREMENTS: [Measurement; 5] = [
         contest: Contest::Joining,
         placement: Placement::free,
     },
-    // The generator has one CPU, the gateway the other with all its softirqs; so the
-    // kernel's figure and this gateway's are figures of one CPU.
+    // The generator has one CPU, and the gateway has the other with all its softirqs. So the
+    // figures of the kernel and of this gateway are figures of one CPU.
     Measurement {
         title: "60-byte UDP frames over 1024 flows, gateway on CPU 0, generator on CPU 1",
         key: "udp60_frames_s",
@@ -80,7 +80,7 @@ const MEASUREMENTS: [Measurement; 5] = [
 ];
 
 pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let binary = std::env::current_exe().context("where this program is")?;
+    let binary = std::env::current_exe().context("the path of this program is unknown")?;
     let (rounds, seconds) = if quick { (1, 1) } else { (5, 4) };
     let machine = Machine::here();
     out.line(&machine)?;
@@ -108,7 +108,7 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     if json { out.json(&object) } else { Ok(()) }
 }
 
-/// Datagrams in fragments while fragments of others come that are never complete.
+/// Datagrams in fragments, during a flood of fragments that are never complete.
 fn floods(binary: &Path, time: Duration, out: &mut Output) -> anyhow::Result<Value> {
     const TITLE: &str = "65507-byte UDP, in a flood of incomplete fragments and after it";
     let spinner = spinner(TITLE);

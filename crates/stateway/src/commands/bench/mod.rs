@@ -19,15 +19,15 @@ spread and the machine. Figures of a busy machine mean little: trust the ratios.
 Examples:
   stateway bench conntrack            tracking in memory, beside locked tables
   stateway bench defrag               reassembly, beside the designs of 2012 and under attack
-  stateway bench rules                rules, sets, maps and masquerade, beside what they replace
+  stateway bench rules                rules, sets, maps and masquerade, beside older designs
   stateway bench steer --json         700 conversations over one queue, with and without steering
   stateway bench io                   real traffic beside the kernel's gateways (needs root)
   stateway bench attacks              honest requests under attack, beside the kernel (needs root)")]
 pub struct Args {
-    /// Which benchmark.
+    /// The benchmark.
     #[arg(value_parser = names())]
     name: String,
-    /// Seconds instead of minutes; the figures mean little.
+    /// Run for seconds instead of minutes; the figures mean little.
     #[arg(long)]
     quick: bool,
     /// Print one JSON object as the last line.

@@ -18,7 +18,7 @@ const COLUMNS: [(&str, Align); 7] = [
     ("announced by", Align::Left),
 ];
 
-/// Lists what is expected.
+/// Lists expectations.
 pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result<()> {
     let mut table = Table::new(&COLUMNS);
     let mut listed: u64 = 0;
@@ -41,7 +41,7 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
     }
     out.flush()?;
     match format {
-        Format::Table if listed == 0 => tell!("nothing is expected"),
+        Format::Table if listed == 0 => tell!("there are no expectations"),
         Format::Table | Format::Conntrack { .. } => {
             tell!("{}", things(listed, "expectation"))
         }
@@ -50,7 +50,7 @@ pub fn list(format: Format, remote: &Remote, out: &mut Output) -> anyhow::Result
     Ok(())
 }
 
-/// Prints how many there are.
+/// Prints the number of expectations.
 pub fn count(client: &Client, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     let mut expected: u64 = 0;
     client.lines("/v1/expectations", &mut |_| {
@@ -64,7 +64,7 @@ pub fn count(client: &Client, json: &Json, out: &mut Output) -> anyhow::Result<(
     out.line(expected)
 }
 
-/// Prints what happens to expectations, until interrupted.
+/// Prints events of expectations until interrupted.
 pub fn events(
     query: &ConnectionQuery,
     format: Format,

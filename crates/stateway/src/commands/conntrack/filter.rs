@@ -5,7 +5,7 @@ use control::ConnectionQuery;
 
 use crate::outcome::UsageError;
 
-/// Which connections are meant. Without any filter: all.
+/// The connections to choose. Without any filter: all.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Filters")]
 pub struct FilterArgs {
@@ -42,14 +42,14 @@ pub struct FilterArgs {
     /// Destination port of the replies.
     #[arg(long, value_name = "PORT")]
     reply_port_dst: Option<u16>,
-    /// The source is translated, to any other or to this.
+    /// Source is translated, to any other address or to this one.
     #[arg(short = 'n', long, value_name = "ADDRESS[/LENGTH]", num_args = 0..=1, default_missing_value = "any")]
     src_nat: Option<String>,
-    /// The destination is translated, to any other or to this.
+    /// Destination is translated, to any other address or to this one.
     #[arg(short = 'g', long, value_name = "ADDRESS[/LENGTH]", num_args = 0..=1, default_missing_value = "any")]
     dst_nat: Option<String>,
-    /// Source or destination is translated, to any other or to this (the kernel's tool has -j
-    /// for it, which is --json here).
+    /// Source or destination is translated, to any other address or to this one (the kernel's tool
+    /// has -j for it, which is --json here).
     #[arg(long, value_name = "ADDRESS[/LENGTH]", num_args = 0..=1, default_missing_value = "any")]
     any_nat: Option<String>,
     /// ICMP: type of the originator's packets, a number.
@@ -61,7 +61,7 @@ pub struct FilterArgs {
     /// ICMP: identifier.
     #[arg(long, value_name = "ID")]
     icmp_id: Option<u16>,
-    /// ASSURED, SEEN_REPLY, EXPECTED: those that all hold; several with commas.
+    /// Status bits that must all be set: ASSURED, SEEN_REPLY, EXPECTED; several with commas.
     #[arg(short = 'u', long, value_name = "STATUS")]
     status: Option<String>,
     /// State of the protocol, for example ESTABLISHED or TIME_WAIT.
@@ -70,32 +70,32 @@ pub struct FilterArgs {
     /// Address family: ipv4 or ipv6.
     #[arg(short, long, value_name = "FAMILY")]
     family: Option<String>,
-    /// Zone of both directions; 0 for what has none.
+    /// Zone of both directions; 0 for connections in no zone.
     #[arg(short = 'w', long, value_name = "ZONE")]
     zone: Option<u16>,
-    /// Zone of the original direction alone; 0 for what has none.
+    /// Zone of the original direction alone; 0 for connections in no zone.
     #[arg(long, value_name = "ZONE")]
     orig_zone: Option<u16>,
-    /// Zone of the reply direction alone; 0 for what has none.
+    /// Zone of the reply direction alone; 0 for connections in no zone.
     #[arg(long, value_name = "ZONE")]
     reply_zone: Option<u16>,
     /// Mark, with a mask if not all its bits count.
     #[arg(short, long, value_name = "MARK[/MASK]")]
     mark: Option<String>,
-    /// Labels that must all be there, by name or number; several with commas.
+    /// Labels that a connection must all have, by name or number; several with commas.
     #[arg(short, long, value_name = "LABEL[,LABEL]")]
     label: Vec<String>,
 }
 
 impl FilterArgs {
-    /// The mark and the mask for a command that sets them and does not choose by them.
+    /// The mark and its mask, for a command that sets the mark and does not choose by it.
     pub fn take_mark(&mut self) -> anyhow::Result<Option<(u32, u32)>> {
         let query = ConnectionQuery { mark: self.mark.take(), ..ConnectionQuery::default() };
         let filter = query.filter(&LabelNames::default());
         Ok(filter.map_err(|error| UsageError(error.to_string()))?.mark)
     }
 
-    /// Refuses filters where none has a meaning; `all` says what happens without.
+    /// Refuses filters for a command that takes none; `all` says what the command does without.
     pub fn none(self, all: &str) -> anyhow::Result<()> {
         if self.query()? == ConnectionQuery::default() {
             return Ok(());

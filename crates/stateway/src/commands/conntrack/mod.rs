@@ -24,13 +24,13 @@ The options of the kernel's conntrack tool work too:
   stateway conntrack -L -o conntrack         lines as the kernel's tool prints them
   stateway conntrack -L -o labels,extended   the same with labels and network protocol
   stateway conntrack -L expect               = stateway conntrack expect
-  stateway conntrack -E -e NEW,DESTROY       what begins and ends, as it happens
+  stateway conntrack -E -e NEW,DESTROY       connections that begin and end, as it happens
   stateway conntrack -S                      counters per worker
-  stateway conntrack -C                      how many
-  stateway conntrack -D -s 192.0.2.7         forget what a host has opened
-  stateway conntrack -U -s 192.0.2.7 -m 1    mark what a host has opened
-  stateway conntrack -F                      forget everything
-  stateway conntrack -F expect               forget everything that is expected")]
+  stateway conntrack -C                      number of connections
+  stateway conntrack -D -s 192.0.2.7         delete connections that a host has opened
+  stateway conntrack -U -s 192.0.2.7 -m 1    mark connections that a host has opened
+  stateway conntrack -F                      delete all connections
+  stateway conntrack -F expect               delete all expectations")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -49,7 +49,7 @@ Examples:
   stateway conntrack list -o conntrack | diff - kernel.txt"
     )]
     List {
-        /// What to list.
+        /// The table to list.
         #[arg(value_name = "TABLE", default_value = "conntrack")]
         table: ListedTable,
         #[command(flatten)]
@@ -59,7 +59,7 @@ Examples:
         #[command(flatten)]
         remote: Remote,
     },
-    /// List connections that helpers have seen announced and that have not come yet.
+    /// List expectations: connections that a helper has seen announced and that have not come yet.
     #[command(after_long_help = "\
 Examples:
   stateway conntrack expect
@@ -71,7 +71,7 @@ Examples:
         #[command(flatten)]
         remote: Remote,
     },
-    /// Print what happens to connections, until interrupted.
+    /// Print events until interrupted.
     #[command(
         short_flag = 'E',
         long_flag = "event",
@@ -79,12 +79,12 @@ Examples:
 Examples:
   stateway conntrack events -e NEW
   stateway conntrack events -p udp --dport 53 --json
-  stateway conntrack -E expect                 what helpers announce, and when it has come
+  stateway conntrack -E expect                 expectations, as they begin and end
 
 It ends with exit code 0 when the gateway is told to stop, and with 1 when it is killed."
     )]
     Events {
-        /// Of what.
+        /// The table whose events to print.
         #[arg(value_name = "TABLE", default_value = "conntrack")]
         table: ListedTable,
         /// Only these events: NEW, UPDATES, DESTROY, ALL; several with commas.
@@ -106,7 +106,7 @@ The names are the kernel's: those of `conntrack -S`, and for the SYN proxy, once
 something to do, those of /proc/net/stat/synproxy (whose `entries` is always 0 there)."
     )]
     Stats {
-        /// Of what; only of connections.
+        /// The table; only connections have counters.
         #[arg(value_name = "TABLE", default_value = "conntrack")]
         table: ListedTable,
         /// table, conntrack (as the kernel's tool prints them) or json.
@@ -117,13 +117,13 @@ something to do, those of /proc/net/stat/synproxy (whose `entries` is always 0 t
         #[command(flatten)]
         remote: Remote,
     },
-    /// Print how many connections there are.
+    /// Print the number of connections.
     #[command(short_flag = 'C', long_flag = "count")]
     Count {
-        /// Of what.
+        /// The table to count.
         #[arg(value_name = "TABLE", default_value = "conntrack")]
         table: ListedTable,
-        /// Those of this zone.
+        /// Count only this zone.
         #[arg(short = 'w', long, value_name = "ZONE")]
         zone: Option<u16>,
         #[command(flatten)]
@@ -133,7 +133,7 @@ something to do, those of /proc/net/stat/synproxy (whose `entries` is always 0 t
         #[command(flatten)]
         remote: Remote,
     },
-    /// Forget connections that match a filter.
+    /// Delete connections that match a filter.
     #[command(
         short_flag = 'D',
         long_flag = "delete",
@@ -143,7 +143,7 @@ Examples:
   stateway conntrack delete -p udp --dport 5060"
     )]
     Delete {
-        /// Of what; only of connections.
+        /// The table; only connections can be deleted.
         #[arg(value_name = "TABLE", default_value = "conntrack")]
         table: ListedTable,
         #[command(flatten)]
@@ -158,8 +158,8 @@ Examples:
         short_flag = 'U',
         long_flag = "update",
         after_long_help = "\
-The mark is what is set here, as with the kernel's tool, and chooses nothing. With a mask only
-the bits of the mask are set to 0 before MARK is put into the mark by exclusive or.
+This sets the mark, as with the kernel's tool, and does not choose by it. With a mask, only the
+bits of the mask are cleared before MARK is combined with the old mark by exclusive or.
 
 Examples:
   stateway conntrack update -s 192.0.2.7 --mark 0x10
@@ -168,10 +168,10 @@ Examples:
   stateway conntrack update -s 192.0.2.7 --label-add bulk --label-del voice"
     )]
     Update(update::Args),
-    /// Forget all connections, or those that match a filter.
+    /// Delete all connections, or those that match a filter.
     #[command(short_flag = 'F', long_flag = "flush")]
     Flush {
-        /// What to forget.
+        /// The table to flush.
         #[arg(value_name = "TABLE", default_value = "conntrack")]
         table: ListedTable,
         #[command(flatten)]
@@ -188,7 +188,7 @@ Examples:
 enum ListedTable {
     /// Connections.
     Conntrack,
-    /// Connections that were announced.
+    /// Expectations.
     Expect,
 }
 
@@ -203,12 +203,12 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             list(&filter.query()?, format.get(), &remote, out)
         }
         Action::List { table: Expect, filter, format, remote } => {
-            filter.none("`-L expect` lists all that is expected")?;
+            filter.none("`-L expect` lists all expectations")?;
             expect::list(format.get(), &remote, out)
         }
         Action::Expect { format, remote } => expect::list(format.get(), &remote, out),
         Action::Events { table: Expect, event_mask, filter, format, remote } => {
-            filter.none("`-E expect` tells of all that is expected")?;
+            filter.none("`-E expect` prints the events of all expectations")?;
             let query = ConnectionQuery { events: event_mask, ..ConnectionQuery::default() };
             query.event_kinds().map_err(|error| UsageError(error.to_string()))?;
             expect::events(&query, format.get(), &remote, out)
@@ -219,7 +219,7 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             events(&query, format.get(), &remote, out)
         }
         Action::Stats { table: Expect, .. } => {
-            refused("`-S` counts what is expected with the rest: see expect_new with --json")
+            refused("`-S` counts expectations with the rest: see expect_new with --json")
         }
         Action::Stats { table: Conntrack, format, watch, remote } => {
             let (client, format) = (remote.client()?, format.get());
@@ -228,7 +228,7 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             })
         }
         Action::Count { table: Expect, zone: Some(_), .. } => {
-            refused("zones are for connections; `-C expect` counts all that is expected")
+            refused("zones are for connections; `-C expect` counts all expectations")
         }
         Action::Count { table: Expect, zone: None, json, watch, remote } => {
             let client = remote.client()?;
@@ -246,8 +246,8 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             })
         }
         Action::Delete { table: Expect, .. } => refused(
-            "what is expected ends with the connection that announced it: delete that; \
-             `-F expect` forgets all that is expected",
+            "an expectation ends with the connection that announced it: delete that; \
+             `-F expect` deletes all expectations",
         ),
         Action::Delete { table: Conntrack, filter, json, remote } => {
             let query = filter.query()?;
@@ -260,7 +260,7 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             some_affected(&delete(&query, &remote)?, "deleted", &json, out)
         }
         Action::Flush { table: Expect, filter, json, remote } => {
-            filter.none("`-F expect` forgets all that is expected")?;
+            filter.none("`-F expect` deletes all expectations")?;
             let done: Done = remote.client()?.delete("/v1/expectations")?;
             affected(&done, ("expectation", "deleted"), &json, out)
         }
@@ -318,7 +318,7 @@ fn events(
     })
 }
 
-/// Prints a stream of events; `row` prints one for people.
+/// Prints a stream of events; `row` prints one event for people.
 fn told(
     query: &ConnectionQuery,
     path: &str,
@@ -331,7 +331,7 @@ fn told(
     remote.client()?.lines(&query.request(path), &mut |line| {
         match format {
             Format::Table => row(line, out)?,
-            // The gateway's remarks are no lines of the kernel's tool.
+            // The kernel's tool has no such lines, so remarks go to standard error.
             Format::Conntrack { .. } if line.starts_with(b"# ") => {
                 tell!("{}", String::from_utf8_lossy(&line[2..]));
             }
@@ -356,7 +356,7 @@ fn delete(query: &ConnectionQuery, remote: &Remote) -> anyhow::Result<Done> {
     Ok(remote.client()?.delete(&query.request("/v1/connections"))?)
 }
 
-/// Says what was done to how many things.
+/// Prints what a command did to how many things.
 fn affected(
     done: &Done,
     (thing, what): (&str, &str),
@@ -370,7 +370,7 @@ fn affected(
     Ok(())
 }
 
-/// The same of connections; to have found none is a failure, as with the kernel's tool.
+/// As [`affected`], for connections. No match is a failure, as with the kernel's tool.
 fn some_affected(done: &Done, what: &str, json: &Json, out: &mut Output) -> anyhow::Result<()> {
     if done.affected > 0 {
         return affected(done, ("connection", what), json, out);

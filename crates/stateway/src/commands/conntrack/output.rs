@@ -1,17 +1,17 @@
-//! The option `-o`: how connections are printed.
+//! The option `-o`: the form of connections in the output.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::conntrack::format::Extras;
 use control::LineFormat;
 
-/// How to print connections.
+/// The form of connections in the output.
 #[derive(Debug, clap::Args)]
 pub struct FormatArgs {
-    /// How to print: table; json, one object for each line; or lines of the kernel's conntrack
-    /// tool: conntrack, or what they are to have more, several with commas: labels at their end,
-    /// the network protocol at their beginning (extended), and for events the time at which they
-    /// were read (timestamp).
+    /// Form of the output: table; json, one object on each line; or conntrack, lines of the
+    /// kernel's conntrack tool. Instead of conntrack, further properties may be named, several with
+    /// commas: labels at the end of a line, the network protocol at its beginning (extended), and
+    /// for events the time at which they were read (timestamp).
     #[arg(short, long, value_name = "FORMAT", default_value = "table", value_parser = parse)]
     output: Format,
     /// The same as -o json.
@@ -30,14 +30,14 @@ pub enum Format {
     Table,
     Conntrack {
         extras: Extras,
-        /// Events: with the time at which they were read.
+        /// Print the time at which each event was read.
         timestamp: bool,
     },
     Json,
 }
 
 impl Format {
-    /// What to ask the gateway for.
+    /// The form of lines to ask the gateway for.
     pub fn of_lines(self) -> LineFormat {
         match self {
             Self::Table | Self::Json => LineFormat::Json,
@@ -61,7 +61,7 @@ fn parse(text: &str) -> Result<Format, String> {
             "timestamp" => has_time = true,
             "id" | "ktimestamp" | "save" | "xml" | "userspace" => {
                 return Err(format!(
-                    "{word} is not there; json has the age of a connection and all else there is"
+                    "{word} is not supported; json has the age of a connection and everything else"
                 ));
             }
             _ => {

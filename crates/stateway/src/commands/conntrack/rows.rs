@@ -1,4 +1,4 @@
-//! Connections and events as rows of a table whose length is not known.
+//! Connections and events as rows of a table of unknown length.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -7,8 +7,8 @@ use control::schema::{Connection, Event, Tuple};
 
 use crate::print::{Align, Output, Widths};
 
-/// Rows that are looked at before the first is printed, to find widths that
-/// suit. What comes later and is wider pushes its row to the right.
+/// Rows that are read before the first is printed, to find widths that suit. A later row that is
+/// wider pushes its cells to the right.
 const ROWS_AHEAD: usize = 500;
 
 const COLUMNS: [(&str, Align); 6] = [
@@ -45,7 +45,7 @@ impl ConnectionRows {
         if self.ahead.len() < ROWS_AHEAD { Ok(()) } else { self.begin(out) }
     }
 
-    /// Prints what has not been printed yet.
+    /// Prints the rows that were held back.
     pub fn finish(mut self, out: &mut Output) -> anyhow::Result<()> {
         if self.ahead.is_empty() { Ok(()) } else { self.begin(out) }
     }
@@ -112,7 +112,7 @@ fn end(address: IpAddr, port: Option<u16>) -> String {
     }
 }
 
-/// Both ends of a tuple, each with what tells it apart.
+/// Both ends of a tuple, each with its port, type or key.
 fn ends(tuple: &Tuple) -> (String, String) {
     let mut source = end(tuple.source, tuple.source_port);
     let mut destination = end(tuple.destination, tuple.destination_port);
@@ -133,7 +133,7 @@ fn ends(tuple: &Tuple) -> (String, String) {
     (source, destination)
 }
 
-/// What the ends of a translated connection become.
+/// The new ends of a translated connection.
 fn translations(connection: &Connection) -> impl Iterator<Item = String> {
     let Connection { original, reply, .. } = connection;
     let ids = [original.icmp_id, reply.icmp_id];

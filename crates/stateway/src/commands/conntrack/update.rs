@@ -8,19 +8,19 @@ use super::{Json, ListedTable, Output, Remote, refused, some_affected};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Of what; only of connections.
+    /// The table; only connections can be changed.
     #[arg(value_name = "TABLE", default_value = "conntrack")]
     table: ListedTable,
     #[command(flatten)]
     filter: FilterArgs,
-    /// New time to live from now on, seconds.
+    /// New timeout from now on, in seconds.
     #[arg(short, long, value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(..=LONGEST_TIMEOUT as i64))]
     timeout: Option<u32>,
     /// Labels to add, by name or number; several with commas.
     #[arg(long, value_name = "LABEL", value_delimiter = ',')]
     label_add: Vec<String>,
-    /// Labels to take away first, all of them if none is named.
+    /// Labels to remove first, all of them if none is named.
     #[arg(long, value_name = "LABEL", num_args = 0..=1, value_delimiter = ',')]
     label_del: Option<Vec<String>>,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub struct Args {
 pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
     let Args { table, mut filter, timeout, label_add, label_del, json, remote } = args;
     if table == ListedTable::Expect {
-        return refused("what is expected can not be changed, only connections can");
+        return refused("expectations can not be changed, only connections can");
     }
     let mark = filter.take_mark()?;
     if mark.is_none() && timeout.is_none() && label_add.is_empty() && label_del.is_none() {

@@ -13,23 +13,22 @@ use super::{Run, WORKERS};
 const STREAMS: u32 = 4;
 /// Bytes of the file that is fetched.
 const FILE_BYTES: usize = 4 << 20;
-/// Start and end of a transfer are not looked at.
+/// Start and end of a transfer are not sampled for so long.
 const EDGE: Duration = Duration::from_millis(500);
 
-/// True when the machine does not allow or lacks what a lab needs.
+/// True when the machine lacks something that a lab needs, or does not allow it.
 pub fn is_unavailable(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(lab::Error::Unavailable { .. }))
 }
 
-/// Builds the lab, sends traffic for `phase` with each number of workers, and
-/// takes it down again.
+/// Builds the lab, sends traffic for `phase` with each number of workers, and removes the lab.
 pub fn run(phase: Duration) -> anyhow::Result<Run> {
-    let binary = std::env::current_exe().context("where this program is")?;
+    let binary = std::env::current_exe().context("the path of this program is unknown")?;
     let mut recorder = Recorder::new(phase * WORKERS.len() as u32);
     recorder.say("building the lab: client - stateway - server");
     let spec = StatewaySpec::new(binary, WORKERS[0] as u32);
     let lab = Lab::new(Gateway::Stateway(spec), Placement::free())?;
-    let gateway = lab.stateway().context("the lab has a gateway")?;
+    let gateway = lab.stateway().context("the lab has no gateway")?;
 
     recorder.say("ping and curl");
     let mut notes = first_contact(&lab)?;

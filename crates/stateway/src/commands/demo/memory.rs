@@ -17,9 +17,9 @@ use super::{Run, WORKERS};
 
 /// TCP connections of the generated traffic.
 const FLOWS: u16 = 1000;
-/// Frames of a queue that may be under way at the same time.
+/// Frames of a queue that may be on their way at the same time.
 const WINDOW: u64 = 512;
-/// Payload of a data segment, bytes.
+/// Payload of a data segment, in bytes.
 const PAYLOAD: usize = 1000;
 
 /// Runs the pipeline for `phase` with each number of workers.
@@ -36,7 +36,7 @@ pub fn run(phase: Duration) -> anyhow::Result<Run> {
     let opener = |sends| Opener { arrived: arrived.clone(), sends };
     let mut ports =
         vec![PortSetup::new("generator", opener(true)), PortSetup::new("sink", opener(false))];
-    // A queue for each worker, as an interface with several queues has.
+    // One queue for each worker, as on an interface with several queues.
     ports[0].rx_queues = WORKERS[WORKERS.len() - 1];
     let gateway = Gateway::start(config, ports)?;
     for workers in WORKERS {
@@ -61,8 +61,8 @@ fn status(gateway: &Gateway) -> anyhow::Result<Status> {
     Ok(Status::new(&gateway.status()?, limit))
 }
 
-/// Frames of each receive queue that have come through the gateway. A generator waits
-/// while too many are under way, as the senders of real connections do.
+/// Frames of each receive queue that have come through the gateway. A generator waits while too
+/// many are on their way, as the senders of real connections do.
 type Arrived = [AtomicU64; WORKERS.len()];
 
 /// Opens both ports: the one that sends, and the one where frames arrive.
@@ -116,7 +116,7 @@ impl TxQueue for Sink {
     }
 }
 
-/// The connections of one queue, turn by turn: each opens, then sends segments.
+/// The connections of one queue in turn: each opens, then sends segments.
 struct Generator {
     queue: usize,
     templates: Vec<Template>,
@@ -147,7 +147,7 @@ impl RxQueue for Generator {
             let template = &self.templates[at];
             let bytes = template.handshake.get(round).unwrap_or(&template.segment);
             if let Some(mut frame) = pool.copy_of(bytes) {
-                // Summing up payloads would be the generator's cost, not the gateway's.
+                // Checksums over the payload would be the generator's cost, not the gateway's.
                 frame.offload.checksum = Checksum::Verified;
                 frame.sequence = self.queue as u64;
                 frames.push(frame);

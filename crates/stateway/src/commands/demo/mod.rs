@@ -30,39 +30,38 @@ pub struct Args {
     /// Seconds of traffic for each number of workers, 2 to 15.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(2..=15))]
     seconds: u64,
-    /// Where to write the plot.
+    /// File to write the plot to.
     #[arg(long, value_name = "FILE", default_value = "stateway-demo.svg")]
     plot: PathBuf,
-    /// Generate traffic in memory, also where namespaces are allowed.
+    /// Generate traffic in memory, even where namespaces are allowed.
     #[arg(long)]
     memory: bool,
 }
 
 /// The demo changes the number of workers from one to the next of these.
 const WORKERS: [usize; 2] = [1, 2];
-/// How often the gateway is looked at.
+/// Time between two samples of the gateway.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
-/// What was seen of the gateway between two looks.
+/// The gateway's work between two looks at it.
 #[derive(Clone, Debug)]
 struct Sample {
     /// Seconds since the first look, at the end of the interval.
     at: f64,
-    /// What the gateway sent, bits per second.
+    /// Bits that the gateway sent, per second.
     bits_per_second: f64,
-    /// What the gateway sent, frames per second.
+    /// Frames that the gateway sent, per second.
     frames_per_second: f64,
-    /// Fraction of the interval that each worker was busy; `None` while it did
-    /// not exist.
+    /// Fraction of the interval that each worker was busy; `None` while the worker did not exist.
     load: Vec<Option<f64>>,
 }
 
-/// One run: what was seen, and how it ended.
+/// The samples and the result of one run.
 struct Run {
-    /// What carried the traffic, for the title.
+    /// The carrier of the traffic, for the title.
     title: String,
     samples: Vec<Sample>,
-    /// One sentence for each thing that was tried.
+    /// A sentence for each thing that was tried.
     notes: Vec<String>,
     last: Status,
 }
@@ -147,7 +146,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// What happened between two statuses.
+/// The sample between two statuses.
 fn between(first: &Status, before: &Status, after: &Status) -> Sample {
     let seconds = (after.uptime_ns - before.uptime_ns).max(1) as f64 / 1e9;
     let load = |worker: usize| {

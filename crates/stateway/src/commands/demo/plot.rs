@@ -8,8 +8,7 @@ use plotters::prelude::*;
 use super::{Run, Sample};
 
 const SIZE: (u32, u32) = (900, 560);
-/// One colour for each worker: those of Okabe and Ito, which colour-blind people
-/// can tell apart.
+/// One colour for each worker, of those by Okabe and Ito, which colour-blind people can tell apart.
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0, 114, 178), RGBColor(230, 159, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 
@@ -96,7 +95,7 @@ fn load(area: &Area<'_>, samples: &[Sample], end: f64) -> Result<(), Box<dyn std
     Ok(())
 }
 
-/// When the number of workers became what it was from then on.
+/// The times at which the number of workers changed, with the new numbers.
 fn changes(samples: &[Sample]) -> Vec<(f64, usize)> {
     let mut changes: Vec<(f64, usize)> = Vec::new();
     let mut begin = 0.0;

@@ -1,4 +1,4 @@
-//! Looking at the gateway while traffic runs, with a bar that says how far it is.
+//! Samples the gateway while traffic runs, with a progress bar.
 
 use std::time::{Duration, Instant};
 
@@ -25,23 +25,23 @@ impl Recorder {
         Self { bar, first: None, last: None, samples: Vec::new() }
     }
 
-    /// Says what is going on.
+    /// Shows a message beside the bar.
     pub fn say(&self, what: &str) {
         self.bar.set_message(what.to_owned());
         self.bar.tick();
     }
 
-    /// Looks at the gateway again and again for `length`.
+    /// Samples the gateway again and again for `length`.
     ///
     /// # Errors
-    /// That of `status`.
+    /// The error of `status`.
     pub fn record(
         &mut self,
         length: Duration,
         mut status: impl FnMut() -> anyhow::Result<Status>,
     ) -> anyhow::Result<()> {
         let end = Instant::now() + length;
-        // The first look begins an interval; what was before is another story.
+        // The first look only begins an interval.
         self.last = Some(status()?);
         while Instant::now() < end {
             std::thread::sleep(SAMPLE_EVERY);
@@ -65,7 +65,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the bar and returns what was seen.
+    /// Ends the bar and returns the samples.
     pub fn finish(self) -> Vec<Sample> {
         self.bar.finish_and_clear();
         self.samples

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::print::Output;
 
-/// Frames that are handed over at a time.
+/// Frames that one call hands over.
 const BATCH: usize = 64;
 
 #[derive(Debug, clap::Args)]

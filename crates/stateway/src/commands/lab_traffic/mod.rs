@@ -1,5 +1,5 @@
-//! `stateway lab-traffic`: the end points of the lab's measurements of datagrams. Each
-//! prints one JSON object as its last line.
+//! `stateway lab-traffic`: the end points of the lab's measurements with datagrams. Each prints one
+//! JSON object as its last line.
 
 mod capture;
 mod numbered;
@@ -20,9 +20,9 @@ pub struct Args {
 enum Command {
     /// Send the frames of a capture at the pace of the capture.
     Send(capture::Args),
-    /// Print which datagrams arrive.
+    /// Print the datagrams that arrive.
     Record(record::Args),
-    /// Send numbered datagrams, as many as the sink keeps up with.
+    /// Send numbered datagrams as fast as the sink acknowledges them.
     Source(numbered::source::Args),
     /// Verify and acknowledge the datagrams of a source.
     Sink(numbered::sink::Args),

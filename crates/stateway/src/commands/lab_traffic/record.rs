@@ -9,20 +9,20 @@ use serde::Serialize;
 
 use crate::print::Output;
 
-/// Room for datagrams that wait, bytes.
+/// Buffer for datagrams that wait, in bytes.
 const BUFFER_BYTES: u32 = 256 << 20;
-/// Nothing more comes when it was quiet for so long after the end was announced.
+/// Silence after the announced end until the recorder stops.
 const QUIET: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 A line for each datagram: source address, source port, bytes, digest. The datagram
-`end` announces the end; what comes within 0.3 s of silence after it still counts.")]
+`end` announces the end; datagrams that come before a silence of 0.3 s still count.")]
 pub struct Args {
     /// Port to listen on, IPv4 and IPv6.
     #[arg(long, value_name = "PORT")]
     port: u16,
-    /// When to give up waiting for the end.
+    /// Seconds to wait for the end.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=300))]
     seconds: u64,
 }
@@ -31,7 +31,7 @@ pub struct Args {
 struct Recorded {
     schema: u32,
     datagrams: u64,
-    /// Whether the end was announced.
+    /// True if the end was announced.
     ended: bool,
 }
 

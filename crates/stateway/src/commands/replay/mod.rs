@@ -21,20 +21,20 @@ use report::Report;
 #[command(after_long_help = "\
 Examples:
   stateway replay traffic.pcap
-  stateway replay traffic.pcap -w passed.pcapng     keep what passes
+  stateway replay traffic.pcap -w passed.pcapng     keep the packets that pass
   stateway replay traffic.pcapng -c gateway.toml    as that gateway would have judged it
   stateway replay traffic.pcap --explain            every dropped packet, and the check that
                                                     decided, with its numbers
   stateway replay traffic.pcap --json | jq .drops
 
-What a configuration says holds here too, but for what needs the machine or other hosts:
-the SYN proxy and limits of half-open connections, rps_cpus, balance and [control]. By which
-interface a packet came in is known from a pcapng that names its interfaces, or from
---interface; without, new_connections and zones that name some interfaces do not apply.
+A replay follows the configuration, except for settings that need the machine or other hosts:
+the SYN proxy and limits of half-open connections, rps_cpus, balance and [control]. A pcapng
+that names its interfaces, or --interface, tells by which interface a packet came in. Without
+either, new_connections and zones that name some interfaces do not apply.
 
 The time is that of the capture. The result does not depend on the number of workers. A
 capture that is damaged is played up to the damage, and an output that can not be written
-ends the replay; the report covers what was done, and the exit code is 1 then.
+ends the replay; the report then covers the packets that were played, and the exit code is 1.
 
 Keys of the report with --json:
   schema, input     version of this form, and the capture
@@ -55,25 +55,25 @@ Keys of the report with --json:
 pub struct Args {
     /// The capture: pcap or pcapng.
     input: PathBuf,
-    /// Write the packets that pass to a capture; pcapng if its name says so.
+    /// Write the packets that pass to a capture; pcapng if the name ends so.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
     /// The configuration of the gateway.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// By which interface of the configuration packets came in, where the capture does not
-    /// say so.
+    /// The interface of the configuration by which packets came in, where the capture does not name
+    /// it.
     #[arg(long, value_name = "NAME", requires = "config")]
     interface: Option<String>,
-    /// How many workers.
+    /// Number of workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: Option<u16>,
-    /// Show each packet that is dropped, and why. With `--json`: one object for each,
-    /// in lines before the report.
+    /// Show each dropped packet and the check that decided. With `--json`: one object for each, on
+    /// lines before the report.
     #[arg(short, long)]
     explain: bool,
-    /// Judge packets by their checksums. On the machine that sends them, packets are
-    /// captured before the interface has filled the checksums in.
+    /// Judge packets by their checksums. Without it they are ignored: on the machine that sends
+    /// them, packets are captured before the interface has filled the checksums in.
     #[arg(long)]
     verify_checksums: bool,
     #[command(flatten)]
@@ -99,14 +99,14 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         let rule = rule.rule.unwrap_or(rule.message);
         let what = format!(
             "a replay has no routes, so it translates nothing, and a rule asks for that: {rule}; \
-             leave such rules out of the file, or ask what becomes of one packet: stateway rules \
+             leave such rules out of the file, or ask about a single packet: stateway rules \
              explain --file RULESET @{}:1",
             args.input.display()
         );
         return Err(UsageError(what).into());
     }
     let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
-    // A known secret, so that the run can be repeated.
+    // A known secret, so that a run can be repeated.
     let secret = config.secret.unwrap_or(REPLAY_SECRET);
     let config = engine::Config { secret, rules, ..config.engine()? };
     let input = CaptureReader::open(&args.input, port)?.with_ports(names);
@@ -133,7 +133,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         tell!(
             "{} of {} packets came in by none of the interfaces of the configuration, as far as \
              the capture tells: new_connections and zones that name interfaces do not apply to \
-             them. --interface NAME says by which",
+             them. --interface NAME names the interface",
             report.elsewhere,
             report.packets
         );
@@ -153,13 +153,13 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         );
     }
     if let Some(problem) = report.problem {
-        bail!("the capture is damaged; what came before was played: {problem}");
+        bail!("the capture is damaged; the packets before the damage were played: {problem}");
     }
     Ok(())
 }
 
-/// By which port packets come in whose interface the capture does not name; the one behind
-/// all others if nobody knows.
+/// The port of packets whose interface the capture does not name. Without `interface`, it is the
+/// port behind all others.
 fn port(interface: Option<&str>, names: &[String]) -> Result<PortId, UsageError> {
     let Some(wanted) = interface else { return Ok(PortId(names.len() as u16)) };
     let port = names.iter().position(|name| name == wanted);
@@ -169,17 +169,17 @@ fn port(interface: Option<&str>, names: &[String]) -> Result<PortId, UsageError>
     })
 }
 
-/// True if it matters by which interface a packet comes in.
+/// True if the input interface of a packet matters.
 fn asks_for_interfaces(config: &Configuration) -> bool {
     config.interfaces.iter().any(|interface| interface.refuses_new)
         || config.zones.iter().any(|zone| zone.ports().is_some())
 }
 
-/// To write a file while it is read would destroy it.
+/// Refuses to write to the input, which would destroy it.
 fn refuse_same_file(input: &Path, output: &Path) -> anyhow::Result<()> {
     let same = match (input.canonicalize(), output.canonicalize()) {
         (Ok(input), Ok(output)) => input == output,
-        // An output that does not exist yet is another file.
+        // A file that does not exist yet is not the input.
         _ => false,
     };
     if same {

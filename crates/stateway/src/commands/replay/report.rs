@@ -1,5 +1,4 @@
-//! What a replay found, for people and as JSON. Nothing in it depends on the
-//! number of workers.
+//! The report of a replay, for people and as JSON. It does not depend on the number of workers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +20,7 @@ pub struct Report {
     /// Packets that the capturing program had cut off.
     truncated: u64,
     span_ns: u64,
-    /// Packets that came in by none of the interfaces of the configuration.
+    /// Packets that came in by no interface of the configuration.
     elsewhere: u64,
     passed: u64,
     /// Packets that the output holds, if there is one.
@@ -33,13 +32,13 @@ pub struct Report {
     conntrack: Names,
     /// Reassembly: fragments, datagrams completed and given up.
     defrag: Names,
-    /// Why the capture could not be read to its end.
+    /// The reason why the capture could not be read to its end.
     problem: Option<String>,
-    /// Why the output is not complete.
+    /// The reason why the output is not complete.
     output_problem: Option<String>,
 }
 
-/// A packet that was dropped.
+/// A dropped packet.
 #[derive(Debug, Serialize)]
 struct Dropped<'a> {
     schema: u32,
@@ -50,11 +49,11 @@ struct Dropped<'a> {
     packet: &'a str,
     length: u32,
     zone: u16,
-    /// Outermost; 0 for none.
+    /// Outermost VLAN, 0 for none.
     vlan: u16,
 }
 
-/// Shows a packet that was dropped, and why.
+/// Shows a dropped packet and the check that decided.
 pub fn explain(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
     let Seen::Dropped { number, zone, vlan, length, why, refused_by, summary } = seen else {
         return Ok(());
@@ -113,7 +112,7 @@ impl Report {
         }
     }
 
-    /// As tables.
+    /// Prints the report as tables.
     pub fn print(&self, out: &mut Output) -> anyhow::Result<()> {
         let span = duration(Duration::from_nanos(self.span_ns));
         out.line(format_args!("packets  {} ({}, {span})", count(self.packets), bytes(self.bytes)))?;

@@ -16,17 +16,17 @@ use crate::print::{Output, things};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Every problem is told with table, chain and handle, and what leaving the rule out means. The
-exit code is 2 if the ruleset can not be loaded.
+Every problem is shown with table, chain and handle, and with the effect of leaving the rule out.
+The exit code is 2 if the ruleset can not be loaded.
 
-Where the file comes from:
+To make the file:
   nft -j list ruleset > ruleset.json
   sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > ruleset.json")]
 pub struct Args {
     /// The ruleset as `nft -j list ruleset` prints it; `-` for standard input.
     file: PathBuf,
-    /// Leave out rules that are not supported instead of refusing all. Those that drop
-    /// packets do not drop them then.
+    /// Leave out rules that are not supported, instead of refusing the ruleset. Packets pass that
+    /// such a rule would drop.
     #[arg(long)]
     allow_unsupported: bool,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let Args { file, allow_unsupported, json } = args;
     let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
     let options = Options { allow_unsupported: *allow_unsupported };
-    // Nobody sends packets to these hash tables.
+    // No sender can reach these hash tables, so their secret may be known.
     match RuleBook::read(document, options, 0) {
         Ok(book) => {
             let obstacles = book.obstacles(Mode::Routed);
@@ -75,11 +75,11 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
 }
 
-/// Why a file is not loaded, in one line.
+/// The reason why a file with problems is not loaded, in one line.
 pub(super) fn refusal(file: &Path, report: &RulesReport) -> UsageError {
     let RulesReport { invalid, unsupported, .. } = report;
     let hint = if *invalid == 0 {
-        "; --allow-unsupported leaves those out, which says above what that means for each"
+        "; --allow-unsupported leaves those out, with the effects listed above"
     } else {
         ""
     };
@@ -89,25 +89,25 @@ pub(super) fn refusal(file: &Path, report: &RulesReport) -> UsageError {
     ))
 }
 
-/// Why a file is not loaded whose rules were understood, in one line.
+/// The reason why a valid ruleset is not loaded, in one line.
 pub(super) fn obstruction(file: &Path, rules: usize) -> UsageError {
     let what = format!(
-        "the ruleset is refused: {} for what this gateway does not do, which \
-         --allow-unsupported does not leave out; change them, or leave them to the kernel",
-        if rules == 1 { "1 rule asks".to_owned() } else { format!("{rules} rules ask") }
+        "the ruleset is refused: {} something that this gateway does not do, and \
+         --allow-unsupported does not leave it out; change the ruleset, or leave it to the kernel",
+        if rules == 1 { "1 rule needs".to_owned() } else { format!("{rules} rules need") }
     );
     UsageError(at(file, &what))
 }
 
-/// With the name of the file in front.
+/// Puts the name of the file in front.
 pub(super) fn at(file: &Path, what: &str) -> String {
     let name =
         if file == Path::new("-") { "standard input".into() } else { file.display().to_string() };
     format!("{name}: {what}")
 }
 
-/// Says so if no packet on its way through a gateway meets a rule: the ruleset of a host that
-/// forwards nothing opens a gateway wide.
+/// Warns if no forwarded packet meets a rule: the ruleset of a host that forwards nothing lets
+/// every packet through a gateway.
 pub(super) fn warn_if_nothing_judges(
     summary: &RulesSummary,
     out: &mut Output,
@@ -121,7 +121,7 @@ pub(super) fn warn_if_nothing_judges(
     )
 }
 
-/// Problems, each with its rule below.
+/// Prints problems, each with its rule below.
 pub(super) fn list(problems: &[RuleProblem], out: &mut Output) -> anyhow::Result<()> {
     for problem in problems {
         out.line(&problem.message)?;
@@ -210,7 +210,7 @@ fn print_summary(
         return Ok(());
     }
     out.line(format_args!("interfaces  {}", interfaces.join(", ")))?;
-    // Rules know an interface by its own name, and by no alternative one.
+    // Rules know an interface by its own name, not by an alternative one.
     let gone = |name: &&String| {
         link_named(name).is_ok_and(|link| link.is_none_or(|link| link.name != **name))
     };

@@ -26,24 +26,24 @@ Examples:
 
 A packet is a protocol with the addresses of its ends and, for TCP, UDP, SCTP and DCCP, their
 ports; or a frame or IP packet in hexadecimal digits; or the number of a packet in a capture,
-counted from 1. What is known besides comes behind, in any order:
-  in IFACE  out IFACE      interfaces that it comes in and goes out by
-  state STATE              new (unless told otherwise), established, related, invalid, untracked
+counted from 1. Further properties follow, in any order:
+  in IFACE  out IFACE      input and output interface
+  state STATE              new (the default), established, related, invalid, untracked
   reply                    it comes from the end that did not open the connection
   status dnat,assured      status of its connection
   mark N  ct-mark N  zone N
-of a packet that is not given byte by byte also:
+and for a packet that is not given byte by byte:
   flags syn,ack  type TYPE  code N  id N  vlan N  ttl N  dscp NAME  length BYTES
 
-Of a running gateway, sets hold what they hold now, and the state is that of the packet's
-connection unless it is told. Of a file, sets hold what it lists, and what is not told is taken
-for new. Limits and quotas are taken as unused.")]
+With a running gateway, sets have their current elements, and the state is that of the packet's
+connection unless STATE is given. With a file, sets have the elements that it lists, and a packet
+without STATE is new. Limits and quotas count as unused.")]
 pub struct Args {
-    /// The packet, and what is known of it.
+    /// The packet and its properties.
     #[arg(required = true, value_name = "PACKET")]
     packet: Vec<String>,
-    /// Ask this ruleset, as `nft -j list ruleset` prints it, `-` for standard input, instead
-    /// of the one that the gateway runs.
+    /// Ask this ruleset in the JSON of `nft -j list ruleset` (`-` for standard input), instead of
+    /// the one that the gateway runs.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Leave out rules of the file that are not supported.
@@ -77,7 +77,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     if json.json { out.json(&explanation) } else { print(&explanation, out) }
 }
 
-/// The packet that is meant, and the same without a capture.
+/// The packet of a question, and the question without a reference to a capture.
 fn probe(question: &str) -> anyhow::Result<(Probe, String)> {
     let question = question.trim();
     let usage = |error: ruleset::probe::ProbeError| UsageError(error.to_string());
@@ -97,7 +97,7 @@ fn probe(question: &str) -> anyhow::Result<(Probe, String)> {
 
 /// A packet of a capture, counted from 1.
 fn frame_of(file: &Path, number: u64) -> anyhow::Result<Vec<u8>> {
-    /// Packets that are read at a time.
+    /// Packets that one call reads.
     const BATCH: usize = 64;
     let mut capture = CaptureReader::open(file, PortId(0))?;
     let mut pool = FramePool::new(BATCH, BATCH);
@@ -132,7 +132,7 @@ pub(super) fn print(explanation: &Explanation, out: &mut Output) -> anyhow::Resu
         print_stage(stage, out)?;
     }
     if stages.is_empty() {
-        out.line("no chain is asked about it")?;
+        out.line("no chain judges it")?;
     }
     out.title(&format!("verdict  {outcome}"))?;
     remarks.iter().try_for_each(|remark| out.line(format_args!("note     {remark}")))

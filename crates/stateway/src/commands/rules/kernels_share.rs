@@ -1,24 +1,24 @@
-//! What of a ruleset the kernel carries out, and whether it has it.
+//! The rules that the kernel has to apply, and whether it has them.
 
 use std::process::{Command, Stdio};
 
 use control::{Client, ClientError, KernelsRule, RuleBook};
 use serde_json::Value;
 
-/// Lines about the rules of a ruleset that lead packets to this host, which its kernel has to
-/// carry out; none if there are no such rules.
+/// Lines about the rules that lead packets to this host, which its kernel has to apply; none if
+/// there are no such rules.
 pub fn lines(book: &RuleBook) -> Vec<String> {
     let rules = rules(book);
     if rules.is_empty() { Vec::new() } else { told(&rules) }
 }
 
-/// The same rules.
+/// The rules that lead packets to this host.
 pub fn rules(book: &RuleBook) -> Vec<KernelsRule> {
-    // Nobody is asked for nothing.
+    // Without such rules there is nothing to ask the kernel.
     if book.ruleset().translations().ends.is_empty() {
         return Vec::new();
     }
-    // Where the kernel tells no addresses, what is redirected is known still.
+    // Redirects are known even if the kernel does not tell its addresses.
     let own = engine::host_addresses().unwrap_or_default();
     if book.kernels_share(&own, None).is_empty() {
         return Vec::new();
@@ -26,8 +26,8 @@ pub fn rules(book: &RuleBook) -> Vec<KernelsRule> {
     book.kernels_share(&own, kernels_rules().as_ref())
 }
 
-/// The same for a gateway that runs already, which may be in another network namespace than this
-/// command: then this one's kernel can not be asked.
+/// As [`lines`], for a running gateway. If the gateway is in another network namespace than this
+/// command, its kernel can not be asked.
 pub fn lines_of(gateway: &Client, book: &RuleBook) -> Result<Vec<String>, ClientError> {
     if !gateway.process()?.is_some_and(is_elsewhere) {
         return Ok(lines(book));
@@ -36,9 +36,9 @@ pub fn lines_of(gateway: &Client, book: &RuleBook) -> Result<Vec<String>, Client
     Ok(may_be_some.then(|| ELSEWHERE.to_owned()).into_iter().collect())
 }
 
-const ELSEWHERE: &str = "this command runs in another network namespace than the gateway: `stateway \
-                         rules check` tells there whether the kernel has to carry out a rule, and \
-                         whether it has it";
+const ELSEWHERE: &str = "this command runs in another network namespace than the gateway: run \
+                         `stateway rules check` there to see which rules the kernel has to apply, \
+                         and whether it has them";
 
 /// True for a process that is known to be in another network namespace.
 fn is_elsewhere(process: i32) -> bool {
@@ -48,15 +48,15 @@ fn is_elsewhere(process: i32) -> bool {
 
 fn told(rules: &[KernelsRule]) -> Vec<String> {
     let mut lines = vec![
-        "the kernel carries these rules out, since they lead packets to this host; the gateway \
-         leaves it what they match:"
+        "the kernel has to apply these rules, because they lead packets to this host; the gateway \
+         leaves it the packets that they match:"
             .to_owned(),
     ];
     for KernelsRule { place, text, is_there } in rules {
         let has = match is_there {
             Some(true) => "the kernel has it",
             Some(false) => "THE KERNEL DOES NOT HAVE IT",
-            None => "whether the kernel has it can not be read",
+            None => "can not tell whether the kernel has it",
         };
         lines.push(format!("{place}: {has}"));
         lines.push(format!("    {text}"));
@@ -64,21 +64,21 @@ fn told(rules: &[KernelsRule]) -> Vec<String> {
     let lacks = |wanted| rules.iter().any(|rule| rule.is_there == wanted);
     if lacks(Some(false)) {
         lines.push(
-            "load the ruleset into the kernel too (nft -f RULES.nft): until then what these \
-             rules match gets no answer"
+            "load the ruleset into the kernel too (nft -f RULES.nft): until then packets \
+             that these rules match get no answer"
                 .to_owned(),
         );
     } else if lacks(None) {
         lines.push(
-            "see that `nft list ruleset`, as root, shows them: else what they match gets no \
-             answer"
+            "check that `nft list ruleset`, as root, shows them: otherwise packets that they match \
+             get no answer"
                 .to_owned(),
         );
     }
     lines
 }
 
-/// The rules that the kernel has, where they can be read.
+/// The rules that the kernel has; `None` if they can not be read.
 fn kernels_rules() -> Option<Value> {
     let listed = Command::new("nft")
         .args(["-j", "list", "ruleset"])
@@ -108,6 +108,6 @@ mod tests {
         let both = say(&[rule(Some(true)), rule(Some(false))]);
         assert!(both.contains("THE KERNEL DOES NOT HAVE IT") && both.contains("nft -f"), "{both}");
         let unknown = say(&[rule(None)]);
-        assert!(unknown.contains("can not be read") && unknown.contains("as root"), "{unknown}");
+        assert!(unknown.contains("can not tell") && unknown.contains("as root"), "{unknown}");
     }
 }

@@ -15,8 +15,8 @@ Examples:
   stateway rules list -a                      with handles, as `nft -a list ruleset`
   diff <(nft -j list ruleset | jq -S .) <(stateway rules list --json | jq -S .)
 
-Counters are those of all workers, added to what the file had. Sets that rules fill show what is
-in them now. With --json it is what `nft -j list ruleset` prints.")]
+Counters are the sum of all workers and of the file. Sets that rules fill show their current
+elements. With --json the output has the form of `nft -j list ruleset`.")]
 pub struct Args {
     /// Show the handle of each object.
     #[arg(short = 'a', long)]

@@ -20,23 +20,23 @@ Examples:
   stateway rules load ruleset.json
   stateway rules load ruleset.json --confirm 60 && stateway rules confirm
 
-The ruleset takes the place of the one before at once: each packet is judged by one of them.
+The ruleset replaces the one before at once: either of them judges a packet, never both.
 Connections stay. If anything is wrong with it, the one before stays, and the exit code is 2.
 
-With --confirm it is tried: unless `stateway rules confirm` comes in time, the one before
-returns, also if this command has ended or its connection is lost. Counters and sets of the one
-before begin again as in its file. While one is tried no other is loaded.
+With --confirm the ruleset is on trial. Unless `stateway rules confirm` comes in time, the one
+before returns, even if this command has ended or its connection is lost. Counters and sets of
+the one before begin again as in its file. During a trial no other ruleset can be loaded.
 
-What is loaded holds until the gateway stops; [rules] in its configuration makes it last. One
-that is tried is gone when the gateway stops.")]
+A loaded ruleset holds until the gateway stops; [rules] in its configuration makes it last. A
+ruleset on trial is gone when the gateway stops.")]
 pub struct Args {
     /// The ruleset as `nft -j list ruleset` prints it; `-` for standard input.
     file: PathBuf,
-    /// Bring the ruleset before back after so many seconds, unless it is confirmed.
+    /// Restore the previous ruleset after this many seconds, unless this one is confirmed.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     confirm: Option<u64>,
-    /// Leave out rules that are not supported instead of refusing all. Those that drop
-    /// packets do not drop them then.
+    /// Leave out rules that are not supported, instead of refusing the ruleset. Packets pass that
+    /// such a rule would drop.
     #[arg(long)]
     allow_unsupported: bool,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct Args {
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let Args { file, confirm, allow_unsupported, remote } = args;
     let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
-    // Here first: all problems with their rules, before anything is sent.
+    // This check comes first, to show all problems with their rules before anything is sent.
     let options = Options { allow_unsupported: *allow_unsupported };
     let book = match RuleBook::read(document, options, 0) {
         Ok(book) => book,
@@ -71,7 +71,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let loaded: LoadedRules = match gateway.put_bytes(&path, book.document().text().clone()) {
         Ok(loaded) => loaded,
         Err(error) => {
-            // Only the gateway knows whether it is a bridge, and here are the rules.
+            // Only the gateway knows its mode, and only this command has the rules.
             let obstacles = book.obstacles(Mode::Bridge);
             return match (&error, obstacles.first()) {
                 (ClientError::BadRequest(body), Some(first))
@@ -107,14 +107,14 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps the ruleset that is tried.
+/// Keeps the ruleset on trial.
 pub fn confirm(remote: &Remote) -> anyhow::Result<()> {
     let _: Done = remote.client()?.post("/v1/rules/confirm", &())?;
     tell!("the ruleset stays");
     Ok(())
 }
 
-/// Has counters and quotas begin at zero.
+/// Resets counters and quotas to zero.
 pub fn reset(remote: &Remote) -> anyhow::Result<()> {
     let Done { affected, .. } = remote.client()?.post("/v1/rules/reset", &())?;
     tell!("counters and quotas begin at zero: {affected}");

@@ -14,7 +14,7 @@ use crate::print::Output;
 A ruleset is read as nft prints it in JSON:
   nft -j list ruleset > ruleset.json
 
-That is the one this host runs. One in nft's own syntax is turned into JSON in a network
+This is the ruleset of this host. To turn one in nft's own syntax into JSON, load it in a network
 namespace of its own, so that nothing of this host changes:
   sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > ruleset.json
 
@@ -34,19 +34,19 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Say whether a ruleset can be loaded, and everything that is wrong with it.
+    /// Check whether a ruleset can be loaded, and show everything that is wrong with it.
     Check(check::Args),
-    /// Have the gateway run a ruleset, or try one.
+    /// Load a ruleset into the gateway, or try one.
     Load(load::Args),
-    /// Keep the ruleset that is being tried.
+    /// Keep the ruleset on trial.
     Confirm(Remote),
-    /// Bring back the ruleset before the one that is being tried, at once.
+    /// End the trial and restore the ruleset before, at once.
     Rollback(Remote),
     /// Show the ruleset that the gateway runs, with its counters and sets.
     List(list::Args),
-    /// Have counters and quotas begin at zero, as `nft reset rules` does.
+    /// Reset counters and quotas to zero, as `nft reset rules` does.
     Reset(Remote),
-    /// Say which rules a packet meets, in order, and what becomes of it.
+    /// Show which rules a packet meets, in order, and the verdict.
     Explain(explain::Args),
 }
 

@@ -1,4 +1,4 @@
-//! One gateway for each interface.
+//! Claims interfaces, so that each has one gateway.
 
 use anyhow::Result;
 use netio::PortError;
@@ -7,14 +7,15 @@ use netio::afpacket::Claim;
 use super::at_its_line;
 use crate::config::{Configuration, Problems};
 
-/// Claims all interfaces, in their order, so that no second gateway forwards what comes by them.
+/// Claims all interfaces in order, so that no second gateway forwards their packets.
 ///
 /// # Errors
-/// [`Problems`] names those that another gateway has; that of the first which can not be claimed.
+/// [`Problems`] names the interfaces that another gateway has. Otherwise, the error of the first
+/// interface that can not be claimed.
 pub fn claim_all(config: &Configuration) -> Result<Vec<Claim>> {
     let (mut claims, mut problems) = (Vec::new(), Vec::new());
     for interface in &config.interfaces {
-        // One that was there a moment ago may be gone.
+        // The interface may have gone since the configuration was checked.
         let gone = || PortError::NoInterface { interface: interface.name.clone() };
         match interface.link.as_ref().ok_or_else(gone).and_then(Claim::take) {
             Ok(claim) => claims.push(claim),

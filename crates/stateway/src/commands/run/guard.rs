@@ -1,38 +1,41 @@
 //! Keeps the kernel from routing what this gateway routes.
 //!
-//! The kernel sees every packet too, and a host that forwards would send each a second time,
-//! or answer it. So a table of nf_tables drops what comes in by the gateway's interfaces and is
-//! not for the host. This process owns the table by a socket of its own
-//! ([`netlink::nf_tables`]): nobody else can change it, it depends on no other process, and the
-//! kernel deletes it when this process ends, however it ends. To change anything a new table is
-//! made, and the one before goes when the new one is there: meanwhile both drop. If the new one
-//! can not be made, nothing changes. A change takes no descriptor and no process.
+//! The kernel sees every packet too. A host that forwards would send each packet a second time, or
+//! answer it. So a table of nf_tables drops packets that come in by the gateway's interfaces and
+//! are not for the host.
 //!
-//! What is translated is for the host as far as the kernel knows: a reply to a masqueraded
-//! connection, or what is to go on to a server behind the gateway. It would answer that it has
-//! no such connection. So the table also drops what comes in by the gateway's interfaces for
+//! This process owns the table by a socket of its own ([`netlink::nf_tables`]). No other process can
+//! change it, it depends on no other process, and the kernel deletes it when this process ends,
+//! however it ends. For a change, a new table is made beside the old one, which is then deleted:
+//! meanwhile both drop. If the new table can not be made, nothing changes. A change takes no
+//! descriptor and no process.
 //!
-//! - a translation address and a port of the range that sources are translated to, or one that
-//!   a rule names for them, unless the host has a socket for it. A socket that waits for anybody gets what opens a connection and
-//!   no answers, because these may be for somebody behind the gateway.
-//! - addresses and ports whose destination a rule translates. Where a rule names no port, what
-//!   belongs to a connection of the host's own gets through.
-//! - addresses and ports whose destination a rule translated that is gone, if it neither opens
-//!   a connection nor belongs to a socket of the host: the gateway may still translate it,
-//!   because connections stay when rules change.
+//! To the kernel, a translated packet is for the host: a reply to a masqueraded connection, or a
+//! packet for a server behind the gateway. The kernel would answer that it has no such connection.
+//! So the table also drops packets from the gateway's interfaces to
 //!
-//! What rules redirect to the host, or translate to an address of it, the kernel carries out
-//! itself. So the table lets through what may be among it, told apart by interface, addresses,
-//! protocol and port, and drops behind the kernel's destination translation what is not for the
-//! host then: the kernel neither forwards nor answers what the gateway forwards. Nothing that
-//! goes on opens a connection there, and for rules that are gone nothing does, because the
-//! gateway may have one.
+//! - a translation address with a port of the translation range, or with a port that a rule names,
+//!   unless the host has a socket for the packet. A listening socket gets packets that open a
+//!   connection, but no answers, because these may be for a host behind the gateway.
+//! - addresses and ports whose destination a rule translates. If the rule names no port, packets of
+//!   the host's own connections pass.
+//! - addresses and ports whose destination a former rule translated, unless the packet opens a
+//!   connection or belongs to a socket of the host. The gateway may still translate it, because
+//!   connections stay when rules change.
+//!
+//! The kernel itself applies rules that redirect packets to the host or translate to one of its
+//! addresses. So the table lets through all packets that such a rule may match, by interface,
+//! addresses, protocol and port. Behind the kernel's destination translation it drops those that
+//! are not for the host then: the kernel neither forwards nor answers packets that the gateway
+//! forwards. A packet in the middle of a connection opens none there. For former rules no packet
+//! does, because the gateway may have the connection.
 //!
 //! ICMP is left alone: the kernel answers no replies and no errors.
 //!
-//! Rules that the kernel can not be told are refused as long as the gateway may stay as it was. A
-//! thread that nobody waits for tells the kernel what holds already. If the kernel refuses that, the
-//! table stays as it was, people are told that they differ, and it is tried again.
+//! While the gateway can still keep its former state, it refuses rules that the kernel does not
+//! accept. A thread of its own tells the kernel about changes that are already in force. If the
+//! kernel refuses one, the table stays as it was, the gateway warns of the difference, and the
+//! thread tries again.
 
 mod table;
 
@@ -46,68 +49,69 @@ use super::guarded::Guarded;
 use super::kept_out::KeptOut;
 use table::{Barrier, HostTable};
 
-/// How long whoever has loaded rules waits for the kernel.
+/// The longest time that the loader of rules waits for the kernel.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Pause before it is tried again what has failed. Each is twice the one before.
+/// Pause before the next attempt after a failure. Each pause is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest.
+/// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The kernel leaves the packets of the interfaces alone as long as this exists.
+/// Keeps the kernel away from the packets of the interfaces as long as it exists.
 #[derive(Debug)]
 pub struct Guard {
     watch: Option<JoinHandle<()>>,
     watched: Arc<Watched>,
 }
 
-/// Who has both locks took that of the state first.
+/// A thread that takes both locks takes `state` first.
 #[derive(Debug)]
 struct Watched {
-    /// Held while the kernel is told.
+    /// Held while the table in the kernel changes.
     state: Mutex<State>,
-    /// Held for a moment.
+    /// Held for a moment only.
     wish: Mutex<Wish>,
-    /// The wish has changed.
+    /// Signals a change of `wish`.
     news: Condvar,
 }
 
-/// What is to be.
+/// The wanted state.
 #[derive(Debug, Default)]
 struct Wish {
-    /// What was said last.
+    /// The last request, as it was made.
     said: KeptOut,
-    /// The same behind what was said before.
+    /// The last request, joined with the remembered former ones.
     kept_out: Arc<KeptOut>,
-    /// What was tried last.
+    /// The last state that was tried.
     tried: Arc<KeptOut>,
-    /// Why the host gets something else.
+    /// The reason why the kernel's state differs from the wanted one.
     trouble: Option<String>,
-    /// Nothing any more.
+    /// True once the guard ends.
     is_over: bool,
 }
 
-/// What is.
+/// The actual state.
 #[derive(Debug)]
 struct State {
     barrier: Box<dyn Barrier>,
-    /// What it keeps from the host beside what is not its own.
+    /// The packets that the kernel was told to keep from the host, beside those that are not for
+    /// it.
     told: Arc<KeptOut>,
     failed: Option<Failed>,
 }
 
-/// What could not be done.
+/// A failed change.
 #[derive(Debug)]
 struct Failed {
-    /// What was to be kept out.
+    /// The state that was to be set.
     kept_out: Arc<KeptOut>,
     pause: Duration,
-    /// When it is tried again.
+    /// The time of the next attempt.
     next: Instant,
     why: String,
 }
 
 impl Failed {
-    /// Behind what has failed `before`.
+    /// A failure that follows the failure `before`.
     fn new(kept_out: &Arc<KeptOut>, error: &anyhow::Error, before: Option<&Self>) -> Self {
         let same = before.filter(|before| before.kept_out == *kept_out);
         let pause = same.map_or(FIRST_PAUSE, |before| (2 * before.pause).min(LONGEST_PAUSE));
@@ -116,18 +120,18 @@ impl Failed {
     }
 
     fn trouble(&self) -> String {
-        format!("the kernel does not do yet what the rules say: {}; it is tried again", self.why)
+        format!("the kernel does not follow the rules yet: {}; the gateway tries again", self.why)
     }
 }
 
 impl State {
-    /// Keeps what is not the host's from it, and this.
+    /// Makes a barrier for `told` and for all packets that are not for the host.
     fn new(mut barrier: Box<dyn Barrier>, told: Arc<KeptOut>) -> anyhow::Result<Self> {
         barrier.change(&told)?;
         Ok(Self { barrier, told, failed: None })
     }
 
-    /// Has the kernel keep that from the host. If it fails all is as it was.
+    /// Makes the kernel keep these packets from the host. Nothing changes on an error.
     fn change(&mut self, kept_out: &Arc<KeptOut>) -> anyhow::Result<()> {
         if self.told != *kept_out {
             self.barrier.change(kept_out)?;
@@ -136,7 +140,7 @@ impl State {
         Ok(())
     }
 
-    /// Has the kernel do what is to be, unless it is too early to try that again.
+    /// Brings the kernel to the wanted state, unless it is too early for another attempt.
     fn tend(&mut self, wanted: &Arc<KeptOut>, now: Instant) {
         let is_early = |failed: &Failed| failed.kept_out == *wanted && now < failed.next;
         if self.failed.as_ref().is_some_and(is_early) {
@@ -147,14 +151,14 @@ impl State {
         self.note(failed);
     }
 
-    /// Says so if something else fails than before, or nothing any more.
+    /// Logs a failure that is new, or the end of failures.
     fn note(&mut self, failed: Option<Failed>) {
         let before = self.trouble();
         self.failed = failed;
         match self.trouble() {
             now if now == before => {}
             Some(now) => tracing::error!("{now}"),
-            None => tracing::info!("the kernel does what the rules say"),
+            None => tracing::info!("the kernel follows the rules"),
         }
     }
 
@@ -164,7 +168,7 @@ impl State {
 }
 
 impl Watched {
-    /// Does what is to be, until nothing is any more.
+    /// Brings the kernel to each wanted state until the guard ends.
     fn watch(&self) {
         loop {
             let mut state = lock(&self.state);
@@ -191,7 +195,7 @@ impl Guard {
     /// Makes the table.
     ///
     /// # Errors
-    /// Where the kernel has no such tables, or this process may not make them.
+    /// An error if the kernel has no such tables, or this process may not make them.
     pub fn new(interfaces: Vec<Guarded>) -> anyhow::Result<Self> {
         Self::with(HostTable::new()?, interfaces)
     }
@@ -207,13 +211,13 @@ impl Guard {
         Ok(Self { watch: Some(watch.spawn(move || watching.watch())?), watched })
     }
 
-    /// Who tells the table what is translated.
+    /// The handle through which the engine reports translations to the table.
     pub fn keeper(&self) -> Keeper {
         Keeper(self.watched.clone())
     }
 }
 
-/// Has the kernel keep what is translated from the host.
+/// Makes the kernel keep translated packets from the host.
 #[derive(Clone, Debug)]
 pub struct Keeper(Arc<Watched>);
 
@@ -233,7 +237,7 @@ impl HostGuard for Keeper {
     fn follow(&self, from_host: &FromHost<'_>) {
         let said = KeptOut::new(from_host);
         let mut wish = lock(&self.0.wish);
-        // Routes and neighbours change often, and mostly nothing else.
+        // Routes and neighbours change often, and mostly without a change here.
         if wish.said != said {
             wish.kept_out = Arc::new(said.clone().after(&wish.kept_out));
             wish.said = said;
@@ -252,7 +256,7 @@ impl HostGuard for Keeper {
     }
 
     fn settle(&self) {
-        // What was begun before has its time too.
+        // Earlier requests have to be carried out in this time too.
         let wish = lock(&self.0.wish);
         let is_open = |wish: &mut Wish| !wish.is_over && wish.tried != wish.kept_out;
         let _ = self.0.news.wait_timeout_while(wish, PATIENCE, is_open);

@@ -4,7 +4,7 @@ use steer::{PortRange, Translated};
 
 use super::*;
 
-/// What a kernel was told that does what it is told, unless that has this port.
+/// A kernel that records its orders. It refuses those with this port.
 #[derive(Clone, Debug, Default)]
 struct Kernel(Arc<Mutex<(Vec<KeptOut>, Option<u16>)>>);
 
@@ -23,7 +23,7 @@ impl Kernel {
         lock(&self.0).1 = port;
     }
 
-    /// True if that is what it does.
+    /// True if it drops packets for this port, and no others.
     fn drops(&self, number: u16) -> bool {
         lock(&self.0).0.last().is_some_and(|told| told.forwarded == [port(number)])
     }
@@ -45,7 +45,7 @@ fn lan0() -> Vec<Guarded> {
     vec![Guarded::test(Some(2), "lan0")]
 }
 
-/// Says of a port that what is for it is translated.
+/// Reports that packets for a port are translated.
 fn from_host<T>(number: u16, say: impl FnOnce(&FromHost<'_>) -> T) -> T {
     let range = PortRange { min: 1024, max: 2047 };
     let (translated, forwarded) = (Translated::new([], range), [port(number)]);
@@ -63,13 +63,13 @@ fn what_has_failed_leaves_all_as_it_was_and_is_tried_again_in_time() {
     assert!(state.change(&kept_out(443)).is_err());
     state.tend(&kept_out(443), Instant::now());
     assert!(kernel.drops(80));
-    assert!(state.trouble().is_some_and(|told| told.ends_with("refused; it is tried again")));
+    assert!(state.trouble().is_some_and(|told| told.ends_with("refused; the gateway tries again")));
     kernel.refuse(None);
     state.tend(&kept_out(443), Instant::now());
     assert!(kernel.drops(80), "it is not time yet");
     state.tend(&kept_out(443), Instant::now() + FIRST_PAUSE);
     assert!(kernel.drops(443) && state.trouble().is_none());
-    // What is there already is not made again.
+    // A state that is in force already is not set again.
     let before = kernel.changes();
     state.tend(&kept_out(443), Instant::now());
     assert_eq!(kernel.changes(), before);
@@ -103,7 +103,7 @@ fn nobody_waits_for_what_holds_already() {
     drop(hangs);
     keeper.settle();
     assert!(kernel.drops(443) && keeper.trouble().is_none());
-    // What is said again changes nothing.
+    // A repeated request changes nothing.
     let before = kernel.changes();
     from_host(443, |it| keeper.follow(it));
     keeper.settle();
@@ -129,7 +129,7 @@ fn the_kernel_is_told_which_interfaces_there_are_now() {
     assert_eq!(follow(Some(2), "lan9"), (Some(2), "lan9".into()));
     assert_eq!(follow(None, "lan9"), (None, "lan9 lan0".into()));
     assert_eq!(follow(Some(5), "lan0"), (Some(5), "lan0".into()));
-    // What rules say is kept out of those, whoever says it.
+    // Rules concern these interfaces, whichever function reports them.
     let before = told();
     from_host(80, |it| keeper.keep_out(it)).unwrap();
     assert!(kernel.drops(80));
@@ -152,8 +152,8 @@ fn what_is_refused_changes_nothing_and_what_holds_and_fails_is_said() {
     from_host(443, |it| keeper.follow(it));
     keeper.settle();
     assert!(kernel.drops(80));
-    assert!(keeper.trouble().is_some_and(|told| told.contains("refused; it is tried again")));
-    // Rules that can hold are told what was to be before them.
+    assert!(keeper.trouble().is_some_and(|told| told.contains("refused; the gateway tries again")));
+    // A later request that the kernel accepts includes the refused one as a former one.
     kernel.refuse(None);
     from_host(22, |it| keeper.keep_out(it)).unwrap();
     assert!(kernel.drops(22) && keeper.trouble().is_none());

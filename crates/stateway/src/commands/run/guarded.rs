@@ -1,15 +1,15 @@
-//! Interfaces as the guard tells their packets from others'.
+//! Interfaces, as the guard tells their packets from others'.
 //!
-//! By their numbers, so that nothing gets past it when an interface is renamed. An interface that
-//! has gone and comes back has another number, and its packets may come before anybody has seen
-//! that it is back. So it is known by its name as well: the one that it has, or had.
+//! The guard knows an interface by its number, so that no packet gets past it when the interface is
+//! renamed. An interface that goes and comes back has another number, and its packets may come
+//! before the guard has seen it. So the guard also knows it by its name, present or past.
 
 use engine::PortLink;
 use ruleset::{Interval, name_bits};
 
 use crate::config::Interface;
 
-/// Former names that are remembered of an interface.
+/// The largest number of former names that are remembered of an interface.
 const MAX_FORMER: usize = 16;
 
 /// An interface of the gateway.
@@ -17,11 +17,11 @@ const MAX_FORMER: usize = 16;
 pub struct Guarded {
     /// Its number; `None` while it has gone.
     pub index: Option<u32>,
-    /// Its name, or what it was called before it went.
+    /// Its name, or its last name before it went.
     name: String,
-    /// The name that the interface has which takes its place when it has gone.
+    /// The name of the interface that takes its place when it has gone.
     awaited: String,
-    /// What it was called before: connections may live that were opened then. The latest last.
+    /// Its former names, the latest last: connections that were opened then may live.
     former: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Guarded {
         }
     }
 
-    /// The same interface as it is now.
+    /// Updates the interface to its present state.
     pub fn follow(&mut self, port: &PortLink) {
         self.index = port.link.map(|link| link.0);
         if self.name != port.name {
@@ -47,13 +47,13 @@ impl Guarded {
         }
     }
 
-    /// The names that its packets come by, or will when it is back.
+    /// The names by which its packets come in, or will when it is back.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let awaited = self.index.is_none() && self.awaited != self.name;
         [Some(self.name.as_str()), awaited.then_some(self.awaited.as_str())].into_iter().flatten()
     }
 
-    /// True if it is, or was, called as rules ask.
+    /// True if it has, or had, one of the names that a rule asks for.
     pub fn is_named(&self, names: Interval, when: Named) -> bool {
         let holds = |name: &String| name_bits(name).is_some_and(|bits| names.holds(bits));
         let (is, was) = (holds(&self.name), self.former.iter().any(holds));
@@ -65,20 +65,20 @@ impl Guarded {
     }
 }
 
-/// When an interface has a name that rules ask for.
+/// The time at which an interface has a name that a rule asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// It has it.
+    /// It has the name now.
     Now,
-    /// It had it.
+    /// It had the name before, and has it no more.
     Before,
-    /// Either.
+    /// It has or had the name.
     Ever,
 }
 
 #[cfg(test)]
 impl Guarded {
-    /// One that was always called so.
+    /// An interface that always had this name.
     pub fn test(index: Option<u32>, name: &str) -> Self {
         let name = name.to_owned();
         Self { index, awaited: name.clone(), name, former: Vec::new() }

@@ -1,4 +1,5 @@
-//! What the kernel keeps from the host because the gateway translates it, as rules of nf_tables.
+//! Packets that the kernel keeps from the host because the gateway translates them, as rules of
+//! nf_tables.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -12,7 +13,7 @@ use wire::Family;
 use super::guarded::{Guarded, Named};
 
 /// Priorities of chains: before tracking, right behind that, and behind the translation of
-/// destinations. That of a chain of output is the usual one.
+/// destinations. The chain of output has the usual one.
 const RAW: i32 = -300;
 const BEHIND_RAW: i32 = -299;
 const BEHIND_DSTNAT: i32 = -99;
@@ -26,35 +27,35 @@ const IPV6: u128 = 10;
 const ICMP: u128 = 1;
 const TCP: u128 = 6;
 const UDP: u128 = 17;
-/// IP in IP and GRE.
+/// Protocols of tunnels: IP in IP, IPv6 in IP and GRE.
 const TUNNELS: [u128; 3] = [4, 41, 47];
 const ICMPV6: u128 = 58;
-/// Those with ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
+/// Protocols with ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const WITH_PORTS: [u128; 5] = [TCP, UDP, 33, 132, 136];
 
 /// Types of ICMP and ICMPv6 messages.
 const ICMP_UNREACHABLE: u128 = 3;
 const ECHO_REQUESTS: [(u128, u128); 2] = [(ICMP, 8), (ICMPV6, 128)];
-/// Errors: destination unreachable, time exceeded, parameter problem; ICMPv6 has packet too big
-/// as well.
+/// Errors: destination unreachable, time exceeded, parameter problem; ICMPv6 also has packet too
+/// big.
 const ICMP_ERRORS: [u128; 3] = [ICMP_UNREACHABLE, 11, 12];
 const ICMPV6_ERRORS: [u128; 4] = [1, 2, 3, 4];
 /// Code: protocol unreachable.
 const PROTOCOL_UNREACHABLE: u128 = 2;
-/// The same in ICMPv6: a type and a code.
+/// The ICMPv6 counterpart: type and code.
 const PARAMETER_PROBLEM: u128 = 4;
 const UNKNOWN_NEXT_HEADER: u128 = 1;
 
 /// Type and code of an ICMP message.
 const ICMP_TYPE: Field = Field::Transport { offset: 0, length: 1 };
 const ICMP_CODE: Field = Field::Transport { offset: 1, length: 1 };
-/// Flags of TCP: of SYN and ACK, and SYN alone.
+/// Flags of TCP: SYN and ACK, and SYN alone.
 const TCP_FLAGS: Field = Field::Transport { offset: 13, length: 1 };
 const SYN_ACK: u128 = 0x12;
 const SYN: u128 = 0x02;
 
-/// What an address can be to the host (`RTN_` of linux/rtnetlink.h) that makes what is for it the
-/// host's affair: local, broadcast, anycast, multicast.
+/// Types of addresses (`RTN_` of linux/rtnetlink.h) whose packets are for the host: local,
+/// broadcast, anycast, multicast.
 const FOR_HOST: [u128; 4] = [2, 3, 4, 5];
 
 /// Bits of the kernel's connections (`IPS_`): expected, confirmed, destination translated.
@@ -62,35 +63,35 @@ const EXPECTED: u128 = 1;
 const CONFIRMED: u128 = 1 << 3;
 const DESTINATION_TRANSLATED: u128 = 1 << 5;
 
-/// Packets whose destination rules translated that are gone, which are remembered because
-/// connections may live that were: the latest.
+/// The largest number of kinds of packets of former rules that are remembered, the latest ones.
+/// Connections that such a rule translated may live.
 const MAX_FORMER: usize = 256;
 
-/// Packets for the host's addresses that are not the host's affair, and packets for others' that
-/// may be.
+/// Packets for the host's addresses that are not the host's affair, and packets for other addresses
+/// that may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptOut {
-    /// What comes in by these is the gateway's.
+    /// The gateway's interfaces.
     pub interfaces: Vec<Guarded>,
     /// Addresses that sources are translated to.
     pub addresses: Vec<RangeInclusive<IpAddr>>,
-    /// The ports that they get or may have got, the first and the last of ranges that are apart,
-    /// in their order. Those that a rule has named stay, because connections may.
+    /// The ports that these addresses use or may have used: disjoint ranges in order, each with its
+    /// first and last port. A port that a rule has named stays, because connections may.
     pub ports: Vec<(u16, u16)>,
-    /// Packets whose destination is translated.
+    /// Packets whose destination a rule translates.
     pub forwarded: Vec<Forwarded>,
-    /// Packets whose destination was translated. What opens a connection is the host's, and the
-    /// rest may be of a connection that is translated until it ends. The latest last.
+    /// Packets whose destination a former rule translated, the latest last. A packet that opens a
+    /// connection is the host's. Others may belong to a translated connection until it ends.
     pub former: Vec<Forwarded>,
     /// Packets that the kernel may redirect to the host.
     pub left: Vec<Forwarded>,
-    /// Packets that it might redirect before: what belongs to its connections still is. The
-    /// latest last.
+    /// Packets that the kernel might redirect before, the latest last. Packets of its connections
+    /// still are redirected.
     pub formerly_left: Vec<Forwarded>,
 }
 
 impl KeptOut {
-    /// What is translated.
+    /// The packets that the present rules translate.
     pub fn new(from_host: &FromHost<'_>) -> Self {
         let FromHost { translated, named_ports, forwarded, left, .. } = *from_host;
         let PortRange { min, max } = translated.ports();
@@ -108,13 +109,13 @@ impl KeptOut {
         }
     }
 
-    /// True if nothing but what is not for the host is kept from it.
+    /// True if only packets that are not for the host are kept from it.
     pub fn is_nothing(&self) -> bool {
         let interfaces = self.interfaces.clone();
         *self == Self { interfaces, ..Self::default() }
     }
 
-    /// The same behind what was kept out before.
+    /// Joins the present packets with those that were kept out before.
     pub fn after(mut self, before: &Self) -> Self {
         self.interfaces.clone_from(&before.interfaces);
         self.ports = apart(self.ports.iter().chain(&before.ports).copied());
@@ -123,7 +124,7 @@ impl KeptOut {
         self
     }
 
-    /// The table of this name that does so.
+    /// The table with this name that keeps the packets out.
     pub fn table(&self, name: String) -> Table {
         let came_in = Match::one_of(Field::InputIndex, numbers(&self.interfaces));
         let to_left = Rule::new([came_in.clone()], Verdict::Jump("left"));
@@ -133,7 +134,7 @@ impl KeptOut {
             base("prerouting", Stage::Prerouting, RAW, first),
             chain("left", self.left_rules()),
         ];
-        // Not every kernel has what it takes, which nobody needs without translation.
+        // Without translation, the table needs fewer features of the kernel.
         if self.is_nothing() {
             return Table { name, chains };
         }
@@ -160,20 +161,20 @@ impl KeptOut {
         Table { name, chains }
     }
 
-    /// Drops what comes in by an interface that has come back with a name of theirs and has not been
-    /// seen yet.
+    /// Drops packets from an interface that has come back under a known name and that the guard has
+    /// not seen yet.
     fn unseen(&self) -> Rule {
         let names = self.interfaces.iter().flat_map(Guarded::names).map(Field::name);
         let not_own = Match::none_of(Field::InputIndex, numbers(&self.interfaces));
         Rule::new([not_own, Match::one_of(Field::InputName, names)], Verdict::Drop)
     }
 
-    /// True if the kernel gets, or got, anything that is not for the host.
+    /// True if the kernel gets, or got, packets that are not for the host.
     fn leaves_any(&self) -> bool {
         !self.left.is_empty() || !self.formerly_left.is_empty()
     }
 
-    /// Accepts what the kernel may redirect.
+    /// Accepts packets that the kernel may redirect.
     fn left_rules(&self) -> Vec<Rule> {
         if !self.leaves_any() {
             return Vec::new();
@@ -181,7 +182,8 @@ impl KeptOut {
         let left = self.left.iter().chain(&self.formerly_left);
         let left = left.filter_map(|packets| self.matches_of(packets, Named::Ever, Seen::Now));
         let mut rules: Vec<_> = left.map(|matches| Rule::new(matches, Verdict::Accept)).collect();
-        // Errors about what the host has answered go to whom their receiver takes for the sender.
+        // An error about a packet of the host goes to the address that its receiver takes for the
+        // sender.
         rules.extend([
             icmp(ICMP, Match::one_of(ICMP_TYPE, ICMP_ERRORS), Verdict::Accept),
             icmp(ICMPV6, Match::one_of(ICMP_TYPE, ICMPV6_ERRORS), Verdict::Accept),
@@ -189,11 +191,11 @@ impl KeptOut {
         rules
     }
 
-    /// Drops what the gateway translates.
+    /// Drops packets that the gateway translates.
     fn translated_rules(&self) -> Vec<Rule> {
         let forwarded = self.forwarded.iter();
         let mut rules: Vec<Rule> = forwarded.flat_map(|it| self.forwarded_rules(it)).collect();
-        // What rules say of a name is gone for an interface that had it.
+        // For an interface that had a name, rules about the name count as former ones.
         let renamed = self.forwarded.iter().filter(|packets| packets.interfaces.is_some());
         let renamed = renamed.map(|packets| (packets, Named::Before));
         let former = renamed.chain(self.former.iter().map(|packets| (packets, Named::Ever)));
@@ -221,9 +223,10 @@ impl KeptOut {
         rules
     }
 
-    /// What the kernel's own rules have led to the host is the host's if it belongs to a connection
-    /// that the kernel knows, or to one that it expects, or if rules here leave it too. Nothing
-    /// that goes on may be taken for the beginning of another: the gateway has its connection.
+    /// A packet that the kernel's rules have led to the host is the host's in three cases. It
+    /// belongs to a connection that the kernel knows or expects, or rules here leave it to the
+    /// kernel too. A packet in the middle of a connection must not look like the beginning of
+    /// another, because the gateway has its connection.
     fn led_rules(&self) -> Vec<Rule> {
         let known = Match::some_of(Field::TrackStatus, CONFIRMED | EXPECTED);
         let goes_on = [Match::is(Field::Protocol, TCP), Match::other_bits(TCP_FLAGS, SYN_ACK, SYN)];
@@ -236,7 +239,7 @@ impl KeptOut {
         rules
     }
 
-    /// What packets of one kind match; `None` if none of the interfaces is meant.
+    /// The matches for one kind of packets; `None` if it concerns none of the interfaces.
     fn matches_of(&self, packets: &Forwarded, named: Named, seen: Seen) -> Option<Vec<Match>> {
         let mut matches = Vec::new();
         if let Some(names) = packets.interfaces {
@@ -287,7 +290,8 @@ impl KeptOut {
         if packets.ports.is_some() {
             return vec![Rule::new(matches, Verdict::Drop)];
         }
-        // What the host itself has opened is not translated, nor is talk on the link.
+        // Connections that the host itself has opened are not translated, nor is ICMP other than
+        // echo requests.
         let talk = ECHO_REQUESTS.map(|(protocol, echo)| {
             icmp(protocol, Match::none_of(ICMP_TYPE, [echo]), Verdict::Accept)
         });
@@ -308,7 +312,7 @@ fn chain(name: &'static str, rules: Vec<Rule>) -> Chain {
     Chain { name, hook: None, rules }
 }
 
-/// The numbers of interfaces that are there.
+/// The numbers of existing interfaces.
 fn numbers<'a>(interfaces: impl IntoIterator<Item = &'a Guarded>) -> Vec<u128> {
     let numbers: Vec<_> =
         interfaces.into_iter().filter_map(|it| it.index).map(u128::from).collect();
@@ -316,36 +320,36 @@ fn numbers<'a>(interfaces: impl IntoIterator<Item = &'a Guarded>) -> Vec<u128> {
     if numbers.is_empty() { vec![0] } else { numbers }
 }
 
-/// What is not for the host.
+/// Matches packets that are not for the host.
 fn not_for_host() -> Match {
     Match::none_of(Field::DestinationType, FOR_HOST)
 }
 
-/// What opens a connection of TCP.
+/// Matches packets that open a TCP connection.
 fn opens_tcp() -> [Match; 2] {
     [Match::is(Field::Protocol, TCP), Match::bits(TCP_FLAGS, SYN_ACK, SYN)]
 }
 
-/// What comes to any socket of the host.
+/// Matches packets that any socket of the host gets.
 fn comes_to_socket() -> Match {
     Match::ranges(Field::IsSocketWildcard, [(0, 1)])
 }
 
-/// Drops what no connection of the host has, only a socket that waits for anybody.
+/// Drops packets that only a listening socket of the host would get.
 fn waits_for_anybody() -> Rule {
     Rule::new([Match::is(Field::IsSocketWildcard, 1)], Verdict::Drop)
 }
 
-/// What belongs to a socket. Whether one is transparent is asked because that can be told, either
-/// way, of connections that are being opened and of those that are over too.
+/// Matches packets that belong to a socket. Whether a socket is transparent is known, either way,
+/// also for connections that are being opened or are over.
 fn belongs_to_socket() -> Match {
     Match::ranges(Field::IsSocketTransparent, [(0, 1)])
 }
 
-/// Accepts what may open a connection of the host, or belongs to a socket of it.
+/// Accepts packets that open a connection of the host, or belong to a socket of it.
 fn opens_or_belongs_to_host() -> Vec<Rule> {
     vec![
-        // There is no telling of others, and the host does not refuse what it has no part in.
+        // Other protocols can not be told apart, and the host does not refuse their packets.
         Rule::new([Match::none_of(Field::Protocol, [TCP, UDP])], Verdict::Accept),
         Rule::new(opens_tcp(), Verdict::Accept),
         Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
@@ -355,8 +359,8 @@ fn opens_or_belongs_to_host() -> Vec<Rule> {
     ]
 }
 
-/// Accepts of what is for a translation address and a port of the range what the host has a socket
-/// for.
+/// For packets to a translation address and a port of the range: accepts those that the host has a
+/// socket for.
 fn sources_rules() -> Vec<Rule> {
     vec![
         Rule::new(opens_tcp().into_iter().chain([comes_to_socket()]), Verdict::Accept),
@@ -367,10 +371,10 @@ fn sources_rules() -> Vec<Rule> {
     ]
 }
 
-/// Drops what the host says of packets of calls and tunnels (GRE, IP in IP) that it has no part
-/// in: that it does not know the protocol. It can not be told before whose they are, and the host
-/// may have calls and tunnels of its own, so they come to it and only its answer is dropped. What
-/// is quoted stands behind the eight bytes of ICMP and has no options.
+/// Drops the host's answers that it does not know the protocol of a call or tunnel (GRE, IP in IP).
+/// The host may have calls and tunnels of its own, and their packets can not be told apart before.
+/// So the packets come to the host, and only its answer is dropped. The quoted packet stands behind
+/// the eight bytes of ICMP and has no options.
 fn answers_tunnels(goes_out: &Match) -> [Rule; 2] {
     let unknown = [
         (Family::V4, ICMP, ICMP_UNREACHABLE, PROTOCOL_UNREACHABLE, 8 + 9),
@@ -426,7 +430,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// What was there before and is no more, the latest last.
+/// Entries that were there before and are gone, the latest last.
 fn latest_gone(gone: &[Forwarded], before: &[Forwarded], now: &[Forwarded]) -> Vec<Forwarded> {
     let mut latest: Vec<Forwarded> = Vec::new();
     for packets in gone.iter().chain(before).filter(|packets| !now.contains(packets)) {
@@ -438,7 +442,7 @@ fn latest_gone(gone: &[Forwarded], before: &[Forwarded], now: &[Forwarded]) -> V
     latest
 }
 
-/// The same numbers in ranges that neither meet nor touch, in their order.
+/// The same numbers in ranges that neither meet nor touch, in order.
 fn apart(ranges: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
     let mut ranges: Vec<_> = ranges.collect();
     ranges.sort_unstable();
@@ -452,12 +456,12 @@ fn apart(ranges: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
     apart
 }
 
-/// Which destination of a packet is asked for.
+/// The destination of a packet that a match is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// What it has.
+    /// Its present destination.
     Now,
-    /// What it had before the kernel translated it.
+    /// Its destination before the kernel translated it.
     Before,
 }
 

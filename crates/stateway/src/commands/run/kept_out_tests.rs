@@ -11,7 +11,7 @@ fn kept_out(ports: impl IntoIterator<Item = u16>) -> KeptOut {
     KeptOut { forwarded: ports.into_iter().map(port).collect(), ..KeptOut::default() }
 }
 
-/// The rules of a chain of the table, which has it.
+/// The rules of a chain that the table must have.
 fn rules(kept_out: &KeptOut, chain: &str) -> Vec<Rule> {
     let table = kept_out.table("t".to_owned());
     let chain = table.chains.into_iter().find(|it| it.name == chain);
@@ -36,11 +36,11 @@ fn what_was_forwarded_is_remembered_until_it_is_again_and_no_longer_than_there_i
     let many = kept_out([]).after(&kept_out(1..=1000));
     let latest: Vec<_> = (1001 - MAX_FORMER as u16..=1000).map(port).collect();
     assert_eq!(many.former, latest);
-    // The same again changes nothing, so the kernel is not bothered.
+    // Repeated packets change nothing, so the kernel is not asked.
     assert_eq!(kept_out([443]).after(&second), second);
 }
 
-/// What is asked of the interface that a packet came in by: that it is one of these numbers.
+/// The match on an input interface with one of these numbers.
 fn by(numbers: &[u128]) -> Match {
     Match::one_of(Field::InputIndex, numbers.iter().copied())
 }
@@ -61,7 +61,7 @@ fn what_comes_back_with_a_known_name_and_is_not_known_is_dropped() {
         Rule::new([is_own, not_for_host()], Verdict::Drop),
     ];
     assert_eq!(rules(&all, "prerouting"), first);
-    // No number is left, and what is awaited has any other name.
+    // No number is left, and the awaited interface has another name.
     for it in &mut all.interfaces {
         it.follow(&PortLink { link: None, name: "dsl0".into() });
     }
@@ -89,7 +89,7 @@ fn what_rules_say_of_a_name_is_gone_for_an_interface_that_had_it() {
     assert!(rules(&all, "led").contains(&led));
     all.interfaces[0].follow(&PortLink { link: Some(LinkId(3)), name: "dsl0".into() });
     assert_eq!(rules(&all, "translated"), [at(3, 443, Verdict::Jump("former"))]);
-    // The kernel goes on with what it has led to the host, and leads nothing new there.
+    // The kernel goes on with connections that it has led to the host, and leads no new ones there.
     assert!(rules(&all, "left").contains(&at(3, 80, Verdict::Accept)));
     assert!(!rules(&all, "led").contains(&led));
     // Another interface has the name now.
@@ -147,7 +147,7 @@ fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translati
     let drop = Rule::new([], Verdict::Drop);
     assert!(rules(&before, "left").contains(&through));
     assert!(rules(&before, "led").ends_with(&[led.clone(), drop.clone()]));
-    // What is gone opens nothing there any more.
+    // A former rule opens no connection there any more.
     let after = kept_out([]).after(&before);
     assert_eq!(after.formerly_left, [web]);
     assert!(rules(&after, "left").contains(&through));

@@ -44,7 +44,7 @@ Examples:
   stateway run -c gateway.toml --log debug
   stateway run -c gateway.toml --socket /tmp/gw.sock
 
-It runs in the foreground until SIGTERM or SIGINT, then sends what it holds and exits.
+It runs in the foreground until SIGTERM or SIGINT, then sends the packets that it holds, and exits.
 A configuration to begin with:
   [[interface]]
   name = \"lan0\"
@@ -54,11 +54,10 @@ pub struct Args {
     /// The configuration.
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// Where to put the control socket; overrides the configuration.
+    /// Path of the control socket; overrides the configuration.
     #[arg(long, env = "STATEWAY_SOCKET", value_name = "PATH", hide_env_values = true)]
     socket: Option<PathBuf>,
-    /// What to log on standard error: error, warn, info, debug, or filters such as
-    /// info,engine=debug.
+    /// Log on standard error: error, warn, info, debug, or filters such as info,engine=debug.
     #[arg(
         long,
         env = "RUST_LOG",
@@ -75,11 +74,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Err(error) = netio::raise_descriptor_limit() {
         tracing::warn!("the limit of descriptors can not be raised: {error}");
     }
-    // For the hash tables of explanations, in which there is what senders have chosen.
+    // A secret for the hash tables of explanations, which hold values that senders choose.
     let seed = RandomState::new().hash_one(0_u8);
     let (mut config, rules) =
         Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
-    let memory = netio::usable_memory().context("can not tell how much memory there is")?;
+    let memory = netio::usable_memory().context("the available memory is unknown")?;
     if let Some(line) = room::fit(&mut config.settings, config.is_limit_given, memory) {
         tracing::warn!("{line}");
     }
@@ -118,21 +117,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     drop(server);
     // The server was the only other owner, and all its requests have ended.
     let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
-    // When it has stopped there are none.
+    // Once it has stopped, it has no connections.
     let connections = gateway.connection_count().unwrap_or_default();
     tell!("stateway: {}", summary(&gateway.stop()?, connections));
     Ok(())
 }
 
-/// A worker that panics would leave its flows without an owner: the whole process ends,
-/// so that a supervisor starts it again.
+/// A worker that panics would leave its flows without an owner. So the whole process ends, and a
+/// supervisor starts it again.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| log::abort(panic)));
 }
 
 fn start_log(filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)
-        .map_err(|error| UsageError(format!("--log {filter:?} is no filter: {error}")))?;
+        .map_err(|error| UsageError(format!("--log {filter:?} is not a filter: {error}")))?;
     log::start().context("can not start the thread that writes the log")?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -178,7 +177,7 @@ fn start(
     })
 }
 
-/// Adds the place where the interface of an error was configured.
+/// Adds the line where the interface of an error was configured.
 fn at_its_line(config: &Configuration, error: PortError) -> anyhow::Error {
     let name = match &error {
         PortError::Gone { interface }

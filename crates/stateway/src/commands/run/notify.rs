@@ -1,14 +1,14 @@
-//! Telling systemd how far we are (sd_notify(3)).
+//! Tells systemd the state of the gateway (sd_notify(3)).
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// How long a supervisor may take to make room for a message.
+/// The longest wait for the supervisor to make room for a message.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whoever started the gateway, if it wants to be told.
+/// The program that started the gateway, if it wants to be told.
 #[derive(Debug)]
 pub struct Supervisor {
     address: Option<SocketAddr>,
@@ -26,12 +26,12 @@ impl Supervisor {
         Self { address }
     }
 
-    /// The gateway runs.
+    /// Says that the gateway runs.
     pub fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// The gateway is about to end.
+    /// Says that the gateway is about to end.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");
     }
@@ -43,7 +43,7 @@ impl Supervisor {
             socket.send_to_addr(state.as_bytes(), address)
         });
         if let Err(error) = sent {
-            tracing::warn!("can not tell the supervisor {state}: {error}");
+            tracing::warn!("the supervisor does not get {state}: {error}");
         }
     }
 }

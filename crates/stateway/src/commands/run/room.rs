@@ -1,19 +1,20 @@
-//! How many connections there is memory for.
+//! Fits the number of connections to the memory.
 
 use engine::Settings;
 
 /// The limit of connections, by its name as a tunable.
 const LIMIT: &str = "nf_conntrack_max";
-/// A connection takes this at most, bytes: translated, and with all that is counted for it.
+/// The largest memory of a connection, in bytes: translated, and with everything that is counted
+/// for it.
 const CONNECTION: u64 = 512;
-/// What the gateway takes beside connections and fragments, bytes.
+/// Memory of the gateway beside connections and fragments, in bytes.
 const OTHERS: u64 = 16 << 20;
-/// So many connections are always allowed.
+/// The number of connections that is always allowed.
 const FEWEST: u64 = 1024;
 
-/// Keeps floods from using more memory than the process may: the kernel would end it. Where the
-/// configuration does not say how many connections there may be (`is_given`), there are by default
-/// no more than fit into this memory, bytes. Returns what people have to know.
+/// Keeps floods from using more memory than the process may, for which the kernel would end it. If
+/// the configuration gives no limit of connections (`is_given`), lowers the default to what fits
+/// into `memory` bytes. Returns a message for people.
 pub fn fit(settings: &mut Settings, is_given: bool, memory: u64) -> Option<String> {
     let fragments = settings.defrag.v4.high_thresh.saturating_add(settings.defrag.v6.high_thresh);
     let rest = memory.saturating_sub(OTHERS).saturating_sub(fragments);
@@ -48,7 +49,7 @@ mod tests {
         };
         assert_eq!(fitted(None, 1 << 30), (1 << 20, None));
         let (limit, said) = fitted(None, 32 << 20);
-        // What is left for them is 8 MiB.
+        // 8 MiB are left for them.
         assert_eq!(limit, (8 << 20) / CONNECTION);
         let expected = "nf_conntrack_max is 16384 and not 1048576: this process may use 32 MiB of \
                         memory";
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(fitted(None, 0).0, FEWEST);
         assert_eq!(fitted(Some(16_384), 32 << 20), (16_384, None));
         let (limit, said) = fitted(Some(16_385), 32 << 20);
-        assert_eq!(limit, 16_385, "somebody has said so");
+        assert_eq!(limit, 16_385, "the configuration gives it");
         assert!(said.is_some_and(|said| said.contains("suffice for 16384 connections")));
     }
 }

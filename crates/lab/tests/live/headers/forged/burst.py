@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Sends frames through a router as fast as it takes them, and says what came out.
+"""Sends frames through a router as fast as it takes them, and prints the frames that came out.
 
-The router has the ends "client0" and "server0" of two cables; this plays the hosts at the others,
-"client1" and "server1". Takes a file each line of which has a side and a frame in hexadecimal
-digits. Prints each frame that came out, in the same form, by the side where it came.
+The router has the ends "client0" and "server0" of two cables; this program plays the hosts at the
+other ends, "client1" and "server1". It takes a file. Each line has a side and a frame in
+hexadecimal digits. It prints each frame that came out, in the same form, with the side where it
+came out.
 
-A line "- SIDE FRAME" is a mark. Nothing is sent behind it before it has come out, if it does in
-time: a frame whose last 8 bytes no other has. So no queue on the way gets too long.
+A line "- SIDE FRAME" is a mark, a frame whose last 8 bytes are unique. The program sends nothing
+behind a mark before the mark has come out, and fails if that takes too long. So no queue on the way
+gets too long.
 """
 import os
 import select
@@ -16,7 +18,7 @@ import time
 
 ETH_P_ALL = 3
 SIDES = ("client", "server")
-# How long a mark may take, seconds.
+# The time in seconds that a mark may take.
 PATIENCE = 10
 
 
@@ -29,7 +31,7 @@ def cable(name):
 
 
 def main():
-    # One CPU, so that no frame overtakes another.
+    # One CPU keeps frames in order.
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     cables = {side: cable(f"{side}1") for side in SIDES}
     out = []

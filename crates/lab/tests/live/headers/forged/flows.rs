@@ -1,5 +1,5 @@
-//! TCP connections in every state, and what somebody forges against them who knows their ends and
-//! sees nothing of what they say.
+//! TCP connections in every state, and the packets that an attacker forges against them. The
+//! attacker knows the addresses and ports and sees no traffic.
 
 use lab::{Random, Side};
 use wire::build::{PacketBuilder, Tcp};
@@ -14,20 +14,20 @@ const ACK: TcpFlags = TcpFlags::ACK;
 const FIN: TcpFlags = TcpFlags::FIN.with(ACK);
 const RST: TcpFlags = TcpFlags::RST;
 
-/// What both ends announce; there is no scale.
+/// The window that both ends announce, without scaling.
 const WINDOW: u16 = 8192;
-/// Data that a segment carries.
+/// The bytes of data in a segment.
 const LENGTH: usize = 100;
-/// The first port that connections are told apart by, and the ports of services.
+/// The first of the ports that distinguish connections, and the ports of the services.
 pub const FIRST_PORT: u16 = 10_000;
 const TRANSLATED: u16 = 80;
 const PLAIN: u16 = 81;
 const FORWARDED: u16 = 8000;
-/// Who reports errors: a router outside.
+/// The source of ICMP errors: a router outside.
 const REPORTER: [u8; 4] = [198, 51, 100, 77];
 
-/// The rules of the router: clients open what they like, and one service inside is reached from
-/// outside by the router's address.
+/// The rules of the router. Clients may open any connection, and the router's address leads from
+/// outside to one service inside.
 pub const RULES: &str = "
 table inet filter {
     chain forward {
@@ -54,9 +54,9 @@ table ip nat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crossing {
     Plain,
-    /// Opened inside.
+    /// Opened from inside.
     Masqueraded,
-    /// Opened outside.
+    /// Opened from outside.
     Forwarded,
 }
 
@@ -64,8 +64,8 @@ impl Crossing {
     pub const ALL: [Self; 3] = [Self::Plain, Self::Masqueraded, Self::Forwarded];
 }
 
-/// What was said before the forgery, by who has opened the connection and who has answered; the
-/// states are named as the kernel names them.
+/// The state of a connection before the forgery. The names are those of the kernel; the opener and
+/// the answerer bring it about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     SynSent,
@@ -79,7 +79,7 @@ pub enum State {
     Close,
 }
 
-/// Who speaks.
+/// The end that sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     Opener,
@@ -116,12 +116,12 @@ impl State {
         }
     }
 
-    /// False once the connection is over but for its entry.
+    /// False if the ends have closed the connection and only its entry is left.
     pub const fn is_used(self) -> bool {
         !matches!(self, Self::TimeWait | Self::Close)
     }
 
-    /// What leads there.
+    /// The segments that lead to this state.
     fn before(self) -> Vec<Said> {
         if self == Self::SynSent2 {
             return vec![(Opener, SYN, 0), (Answerer, SYN, 0)];
@@ -151,7 +151,7 @@ impl State {
         said
     }
 
-    /// What the ends say then if nothing has come between them.
+    /// The segments that the ends send after this state if nothing disturbs them.
     fn after(self) -> Vec<Said> {
         match self {
             Self::SynSent => vec![(Answerer, SYN.with(ACK), 0), (Opener, ACK, 0)],
@@ -165,26 +165,26 @@ impl State {
     }
 }
 
-/// How much of a sequence number is known to who forges it.
+/// The attacker's knowledge of a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Guess {
-    /// Nothing: any number.
+    /// None: the number is random.
     Any,
-    /// A number in the receiver's window.
+    /// The number is in the receiver's window.
     Window,
-    /// The next number.
+    /// The number is exactly the next.
     Exact,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forgery {
     Reset(Guess),
-    /// The second guess is of the acknowledgment.
+    /// The guesses of the sequence and of the acknowledgment.
     Fin(Guess, Guess),
     Data(Guess, Guess),
     Syn(Guess),
     SynAck,
-    /// An ICMP error of this type and code, about a segment with this number.
+    /// An ICMP error of this type and code, about a segment with a number guessed this way.
     Error(u8, u8, Guess),
 }
 
@@ -208,7 +208,7 @@ impl Forgery {
         Self::Error(11, 0, Guess::Any),
     ];
 
-    /// Whoever sends it does not know all numbers that matter.
+    /// True if the attacker lacks a number that the receiver checks.
     pub fn is_blind(self) -> bool {
         match self {
             Self::Reset(sequence) | Self::Syn(sequence) => sequence == Guess::Any,
@@ -231,12 +231,12 @@ impl std::fmt::Display for Forgery {
     }
 }
 
-/// One connection and what is forged against it.
+/// One connection, and the packet that is forged against it.
 pub struct Flow {
     pub crossing: Crossing,
     pub state: State,
     pub forgery: Forgery,
-    /// The port that no other connection has.
+    /// The port that only this connection has.
     pub port: u16,
     pub before: Vec<Sent>,
     pub forged: Sent,
@@ -261,7 +261,8 @@ impl Flow {
 }
 
 impl Flow {
-    /// A second SYN of the opener may be meant, and the first may never have arrived.
+    /// True if the forged packet is a second SYN of the opener. It may be genuine, because the
+    /// first may never have arrived.
     pub fn is_opened_again(&self) -> bool {
         self.crossing == Crossing::Forwarded
             && self.state == State::SynSent
@@ -272,12 +273,12 @@ impl Flow {
 struct Talk {
     crossing: Crossing,
     port: u16,
-    /// The next number of the end inside, and of that outside.
+    /// The next sequence numbers of the end inside and of the end outside.
     next: [u32; 2],
 }
 
 impl Talk {
-    /// The end inside as it is seen on a side, and the end outside.
+    /// The end inside and the end outside, with the addresses that are seen on this side.
     fn ends(&self, side: Side) -> [([u8; 4], u16); 2] {
         let own = if side == Inside || self.crossing == Crossing::Plain { CLIENT } else { OWN[1] };
         match self.crossing {
@@ -291,7 +292,7 @@ impl Talk {
         self.frame_seen(from, from, flags, numbers, length)
     }
 
-    /// A segment of one end as it is seen on a side.
+    /// A segment of one end with the addresses that are seen on this side.
     fn frame_seen(
         &self,
         side: Side,
@@ -380,7 +381,7 @@ impl Talk {
     }
 }
 
-/// Nobody outside has said anything yet.
+/// True if the end outside has sent nothing yet.
 fn outside_is_silent(talk: &Talk) -> bool {
     talk.crossing != Crossing::Forwarded
 }
@@ -389,7 +390,7 @@ fn other(side: Side) -> Side {
     if side == Inside { Outside } else { Inside }
 }
 
-/// The connection to which a packet belongs that came out, by its own port; none for other packets.
+/// The port that identifies the connection of a packet; none for other packets.
 pub fn port_of(frame: &[u8]) -> Option<u16> {
     let network: Network = dissect(frame).ok()?.network?;
     let (one, other) = match network.transport {

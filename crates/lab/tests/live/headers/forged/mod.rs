@@ -1,5 +1,5 @@
-//! Segments and errors that somebody forges against TCP connections, with the kernel's tracker as
-//! the model: which of them come to the host inside, and what becomes of the connection.
+//! Segments and errors forged against TCP connections, with the kernel's tracker as the model. The
+//! test compares which of them reach the host inside, and their effect on the connection.
 
 mod flows;
 
@@ -13,17 +13,20 @@ use super::player::{CLIENT, Router, SERVER, Sent};
 use crate::rulesets::printed;
 use crate::scenario::alone;
 
-/// Connections of each kind in each state for each forgery, unless `STATEWAY_SEEDS` says otherwise.
+/// The number of connections for each crossing, state and forgery, unless `STATEWAY_SEEDS` gives
+/// another.
 const EACH: usize = 6;
-/// And at most, so that each has a port that both gateways keep.
+/// The upper limit of that number. Each connection needs a port that both gateways keep.
 const MOST: usize = 50;
-/// Frames between two marks at most: fewer than a receive ring takes.
+/// The largest number of frames between two marks; a receive ring holds more.
 const BURST: usize = 100;
-/// The kernel tells seconds, and one gateway is asked a little later than the other, seconds.
+/// The tolerance in seconds: the kernel reports whole seconds, and the gateways are queried one
+/// after the other.
 const SLACK_S: u64 = 5;
-/// A timer that is shorter than before by this factor was shortened by somebody.
+/// A timer counts as shortened if it is shorter than before by this factor.
 const SHORTENED: u64 = 2;
-/// So long an entry stays that was reset: longer than a busy machine takes.
+/// The timeout of an entry after a reset, in seconds: longer than a busy machine takes for the
+/// test.
 const CLOSE: &str = "nf_conntrack_tcp_timeout_close";
 const CLOSE_S: u64 = 20;
 
@@ -45,21 +48,21 @@ fn flows() -> Vec<Flow> {
     flows
 }
 
-/// A connection in the table.
+/// The entry of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     state: String,
     left_s: u64,
 }
 
-/// What became of a connection.
+/// The outcome for a connection.
 #[derive(Clone, Debug, Default)]
 struct Fate {
     before: Option<Entry>,
-    /// The forgery came to the host inside.
+    /// True if the forgery reached the host inside.
     arrives: bool,
     after: Option<Entry>,
-    /// Not all came through of what its ends have said after the forgery.
+    /// True if a segment of the ends after the forgery was lost.
     dies: bool,
 }
 
@@ -69,7 +72,7 @@ impl Fate {
         state(&self.before) != state(&self.after)
     }
 
-    /// It was reset, or forgotten.
+    /// True if the forgery reset the connection or removed its entry.
     fn ends(&self) -> bool {
         let is_over = |entry: &Option<Entry>| entry.as_ref().is_none_or(|it| it.state == "CLOSE");
         is_over(&self.after) && !is_over(&self.before)
@@ -85,7 +88,7 @@ impl Fate {
     }
 }
 
-/// The lines of a listing, by the source port of who has opened the connection.
+/// The entries of a listing by the source port of the opener.
 fn entries(listed: &str) -> BTreeMap<u16, Entry> {
     let entry = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -96,7 +99,7 @@ fn entries(listed: &str) -> BTreeMap<u16, Entry> {
     listed.lines().filter(|line| line.starts_with("tcp")).filter_map(entry).collect()
 }
 
-/// A frame of a connection of its own that comes through.
+/// A frame of a separate connection that the router forwards.
 fn mark(side: Side, number: &mut u64) -> Sent {
     *number += 1;
     let (from, to, ports) = match side {
@@ -109,8 +112,8 @@ fn mark(side: Side, number: &mut u64) -> Sent {
     Sent { side, frame }
 }
 
-/// Sends frames of all connections, each turn of one before the next turn of any, and counts what
-/// came out of each side, by connection.
+/// Sends the frames of all connections. Each turn of every connection comes before the next turn of
+/// any. Counts the frames that came out, by connection and side.
 fn play(router: &Router, turns: &[Vec<&Sent>]) -> Result<BTreeMap<(u16, bool), usize>> {
     let mut number = 0;
     let mut orders = vec![(mark(Side::Client, &mut number), true)];
@@ -132,13 +135,13 @@ fn play(router: &Router, turns: &[Vec<&Sent>]) -> Result<BTreeMap<(u16, bool), u
     Ok(came)
 }
 
-/// The n-th of what each connection says, for each n.
+/// For each n, the n-th frame of each connection.
 fn turns(flows: &[Flow], said: fn(&Flow) -> &[Sent]) -> Vec<Vec<&Sent>> {
     let most = flows.iter().map(|flow| said(flow).len()).max().unwrap_or(0);
     (0..most).map(|turn| flows.iter().filter_map(|flow| said(flow).get(turn)).collect()).collect()
 }
 
-/// Has connections opened, forged against and used.
+/// Opens the connections, sends the forgeries and then the rest of the traffic.
 fn fates(router: &Router, flows: &[Flow], list: impl Fn() -> Result<String>) -> Result<Vec<Fate>> {
     let opened = play(router, &turns(flows, |flow| &flow.before))?;
     for flow in flows {
@@ -153,7 +156,8 @@ fn fates(router: &Router, flows: &[Flow], list: impl Fn() -> Result<String>) -> 
     Ok(flows
         .iter()
         .map(|flow| {
-            // By side, since the kernel's own host answers what it takes for its own.
+            // Each side is counted alone, because the kernel's host answers packets to its own
+            // addresses.
             let dies = [Side::Client, Side::Server].iter().any(|side| {
                 let sent = flow.after.iter().filter(|sent| sent.side != *side).count();
                 used.get(&(flow.port, *side == Side::Client)).is_none_or(|came| *came < sent)
@@ -169,7 +173,8 @@ fn fates(router: &Router, flows: &[Flow], list: impl Fn() -> Result<String>) -> 
         .collect())
 }
 
-/// How many of a kind arrived, had the state changed, had the timer shortened, and died.
+/// The number of cases, and for both gateways how many forgeries arrived, changed the state,
+/// shortened the timer and killed the connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Counts {
     all: usize,
@@ -220,7 +225,7 @@ fn what_is_forged_against_a_connection_does_no_more_than_with_the_kernel() {
                 let before = fate.before.as_ref().map(|entry| entry.state.as_str());
                 assert_eq!(before, Some(flow.state.name()), "{:?}", flow.crossing);
             }
-            // Nor does anybody end a connection who knows none of its numbers.
+            // Nor may an attacker end a connection without knowing its numbers.
             let is_ended = flow.forgery.is_blind() && flow.state.is_used() && ours.ends();
             let is_killed = flow.forgery.is_blind() && !flow.is_opened_again() && ours.dies;
             let is_worse = is_ended

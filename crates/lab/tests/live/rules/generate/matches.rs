@@ -1,4 +1,4 @@
-//! What rules ask of packets.
+//! The expressions of random rules.
 
 use lab::Random;
 
@@ -43,7 +43,7 @@ fn port(random: &mut Random) -> String {
     }
 }
 
-/// What a rule asks of a packet without tracking.
+/// An expression about a packet, without tracking.
 pub fn stateless(random: &mut Random, place: Place) -> String {
     match random.between(0, 11) {
         0..=5 => network(random),
@@ -238,7 +238,7 @@ fn surroundings(random: &mut Random, place: Place) -> String {
     }
 }
 
-/// Concatenations.
+/// An expression with concatenations.
 fn combined(random: &mut Random, place: Place) -> String {
     let not = not(random);
     match random.between(0, 7) {
@@ -255,7 +255,7 @@ fn combined(random: &mut Random, place: Place) -> String {
 
 fn bits(random: &mut Random) -> String {
     let not = not(random);
-    // Not raw bits: nft 1.0.6 prints them as the fields that it takes them for.
+    // Raw bits are left out: nft 1.0.6 prints them as the fields that it takes them for.
     match random.between(0, 2) {
         0 => format!("ip saddr & 0.0.0.240 {not}0.0.0.0"),
         1 => format!("ip daddr & 255.255.255.240 {} 198.51.100.0", random.one_of(&["==", "!="])),
@@ -263,7 +263,7 @@ fn bits(random: &mut Random) -> String {
     }
 }
 
-/// What a rule asks of a packet's connection.
+/// An expression about a packet's connection.
 pub fn tracked(random: &mut Random) -> String {
     let not = if random.once_in(4) { "!= " } else { "" };
     match random.between(0, 15) {
@@ -301,7 +301,7 @@ pub fn tracked(random: &mut Random) -> String {
         8 => format!("ct reply ip daddr {not}192.0.2.0/29"),
         9 => format!("ct protocol {}", random.one_of(&["!= tcp", "!= icmp", "{ tcp, udp }"])),
         10 => format!("ct original ip6 daddr {not}2001:db8:2::/126"),
-        // nft 1.0.6 leaves out what is equal to a protocol when it prints what follows from it.
+        // nft 1.0.6 leaves out a comparison with a protocol if a later expression implies it.
         11 => format!("ct l3proto != {}", random.one_of(&["ipv4", "ipv6"])),
         12 => format!(
             "meta l4proto {{ tcp, udp }} ct original proto-dst {not}{}",

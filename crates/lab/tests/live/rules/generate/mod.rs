@@ -1,4 +1,4 @@
-//! Random rulesets in nft's own syntax, and packets that meet their rules.
+//! Random rulesets in nft's syntax, and packets that match their rules.
 
 mod matches;
 mod nat;
@@ -11,14 +11,14 @@ use lab::{Random, Side};
 
 use self::statements::Place;
 
-/// What is sent, and so what rules may ask for.
+/// The kind of traffic, and with it the kind of expressions in rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// Anything; rules ask for no connection.
+    /// Any packets. Rules do not ask for connections.
     Stateless,
-    /// Few connections with some packets each.
+    /// A few connections with several packets each.
     Tracked,
-    /// Packets that all open connections, which rules translate.
+    /// Every packet opens a connection, which rules translate.
     Translated,
 }
 
@@ -41,12 +41,12 @@ const PORTS: [u16; 8] = [21, 22, 53, 80, 81, 443, 1024, 5000];
 /// A protocol for experiments (RFC 3692).
 pub const NUMBERLESS: u8 = 253;
 
-/// Some of few things, so that rules and packets meet.
+/// One of few hosts, so that rules match packets.
 fn host(random: &mut Random) -> usize {
     random.between(1, 12)
 }
 
-/// As the player calls it.
+/// The player's name for the side.
 pub fn name(side: Side) -> &'static str {
     match side {
         Side::Client => "client",
@@ -61,9 +61,10 @@ pub fn other(side: Side) -> Side {
     }
 }
 
-/// A chain of rules. Those of long chains decide less, or nothing came far.
+/// A chain of rules. Rules of long chains decide less often, because otherwise hardly any packet
+/// would reach the end.
 fn chain(random: &mut Random, rules: &mut String, place: Place) {
-    // Some long enough for an index.
+    // Some chains are long enough for an index.
     let is_long = place.depth.is_some() && random.once_in(3);
     let count = if is_long { random.between(20, 60) } else { random.between(0, 8) };
     for _ in 0..count {
@@ -92,13 +93,14 @@ fn chain(random: &mut Random, rules: &mut String, place: Place) {
 }
 
 fn line(rules: &mut String, mut parts: Vec<String>) {
-    // nft takes a protocol for granted when it prints ports of any transport, or TCP options, behind it.
+    // nft omits a protocol that a later match on transport ports or TCP options implies, so those
+    // protocol matches are left out.
     if parts.iter().any(|part| part.contains("th ") || part.contains("tcp option")) {
         let protocols = ["meta l4proto", "ip protocol", "ct protocol", "ip6 nexthdr"];
         parts.retain(|part| !protocols.iter().any(|it| part.starts_with(it)) || part.contains('{'));
     }
-    // Nor two comparisons or negations, which nft 1.0.6 makes one of where their fields are
-    // beside each other.
+    // At most one comparison or negation per rule: nft 1.0.6 merges two if their fields are
+    // adjacent.
     let compares =
         |part: &String| [" < ", " > ", "<=", ">=", "!="].iter().any(|it| part.contains(it));
     let mut seen = false;
@@ -106,7 +108,7 @@ fn line(rules: &mut String, mut parts: Vec<String>) {
     writeln!(rules, "\t\t{}", parts.join(" ")).unwrap();
 }
 
-/// Objects that rules name.
+/// The objects that rules refer to.
 fn objects(random: &mut Random) -> String {
     let (h, i) = (host(random), host(random));
     let (rate, burst) = (random.between(1, 9), random.between(1, 9));
@@ -138,12 +140,12 @@ fn objects(random: &mut Random) -> String {
     )
 }
 
-/// The case of a seed.
+/// The case that this seed determines.
 pub fn case(seed: u64, traffic: Traffic) -> Case {
     let mut random = Random::new(seed);
     let random = &mut random;
     let mut rules = format!("table inet t {{\n{}", objects(random));
-    // The kernel's answers pass its postrouting chains, as what the host sends; ours do not.
+    // The kernel's answers pass its postrouting chains because its host sends them; ours do not.
     let refuses = random.once_in(2);
     let place =
         Place { traffic, depth: None, is_tracked: true, has_output: true, refuses, drops: false };
@@ -189,8 +191,8 @@ pub fn case(seed: u64, traffic: Traffic) -> Case {
         let verdict = if traffic == Traffic::Translated { "accept" } else { "drop" };
         writeln!(rules, "table {family} other {{\n\tchain f {{\n\t\ttype filter hook forward priority 0;\n\t\tmeta mark 1-9 counter {verdict}\n\t}}\n}}").unwrap();
     }
-    // The kernel gives back the room of what was deleted later, and so refuses what we
-    // take: a set is small, or has elements deleted, not both.
+    // The kernel frees the room of deleted elements later, and so rejects elements that we accept.
+    // A set is therefore small or has elements deleted, but not both.
     let size = if rules.contains("delete @seen") { "64" } else { "6" };
     let rules = rules.replace("SIZE", size);
     let packets = packets::packets(random, traffic);

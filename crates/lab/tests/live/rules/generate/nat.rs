@@ -52,7 +52,7 @@ fn flags(random: &mut Random) -> &'static str {
     random.one_of(&["", "", "", " persistent", " random", " fully-random"])
 }
 
-/// Ports are for protocols that have them.
+/// A match on protocols that have ports.
 fn with_ports(random: &mut Random) -> String {
     random
         .one_of(&["meta l4proto { tcp, udp }", "meta l4proto tcp", "udp dport 1-65535"])
@@ -61,7 +61,8 @@ fn with_ports(random: &mut Random) -> String {
 
 fn destination(random: &mut Random) -> String {
     let ports = with_ports(random);
-    // What chooses at random gives echo requests other identifiers, twice with the sources'.
+    // A random choice would change the identifiers of echo requests, and the sources' choice would
+    // change them again.
     let flags = random.one_of(&["", "", " persistent"]);
     let host = 200 + random.between(0, 3);
     match random.between(0, 13) {

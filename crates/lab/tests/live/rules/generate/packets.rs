@@ -1,4 +1,4 @@
-//! Packets that meet random rules.
+//! Packets that match random rules.
 
 use lab::{Random, Side};
 use wire::TcpFlags;
@@ -6,12 +6,13 @@ use wire::build::{PacketBuilder, Tcp};
 
 use super::{NUMBERLESS, PORTS, Packet, Traffic, host};
 
-/// Packets of a case.
+/// The number of packets in a case.
 const PACKETS: usize = 60;
-/// What the player knows a reset by: sequence numbers are a packet's own number times this.
+/// The factor from a packet's number to its sequence numbers. The player identifies a reset by
+/// them.
 const NUMBERED: u32 = 100_000;
 
-/// Who talks: client, server and the ports of both, which are places in the list of them.
+/// The client, the server and the ports of both; the ports are indices into `PORTS`.
 type Ends = [usize; 4];
 
 pub fn packets(random: &mut Random, traffic: Traffic) -> Vec<Packet> {
@@ -22,7 +23,7 @@ pub fn packets(random: &mut Random, traffic: Traffic) -> Vec<Packet> {
     let mut sent = [0; 12];
     (0..PACKETS as u32)
         .map(|number| {
-            // Packets of few flows, so that some are answered.
+            // The packets belong to few flows, so that some are answered.
             if traffic != Traffic::Tracked {
                 let ends = ends(random);
                 return packet(random, ends, number, traffic, None);
@@ -62,7 +63,7 @@ fn builder(random: &mut Random, [client, server, ..]: Ends, side: Side) -> Packe
         .traffic_class(random.one_of(&[0, 0, 0x20, 0xb8, 3, 2]))
 }
 
-/// TCP flags of the packet of a flow, or of one that is alone.
+/// The TCP flags of a packet in a flow, or of a single packet.
 fn flags(random: &mut Random, traffic: Traffic, of_flow: Option<u32>) -> u8 {
     match (traffic, of_flow) {
         (Traffic::Translated, _) | (_, Some(1)) => 0x02,
@@ -79,7 +80,7 @@ fn packet(
     traffic: Traffic,
     of_flow: Option<u32>,
 ) -> Packet {
-    // Trackers are compared elsewhere: connections that are tracked here open as they should.
+    // Other tests compare the trackers, so connections open correctly here.
     let side = match of_flow {
         Some(1) => Side::Client,
         Some(2) => Side::Server,
@@ -92,12 +93,12 @@ fn packet(
         ports.reverse();
     }
     if traffic == Traffic::Translated {
-        // Nobody is in the way of anybody.
+        // Each packet has a port or identifier of its own, so that no translations collide.
         id = 2000 + number as u16;
         ports[0] = id;
     }
     let builder = builder(random, ends, side);
-    // The number comes last, so that it can be found in what comes out.
+    // The number is at the end, so that the player finds it in the frames that come out.
     let mut payload = random.bytes(random.clone().between(0, 40));
     payload.extend(u64::from(number).to_be_bytes());
     let mut frame = Vec::new();
@@ -105,7 +106,7 @@ fn packet(
         0 | 1 => {
             let flags = flags(random, traffic, of_flow);
             let has = |bit| flags & bit != 0;
-            // An option for experiments (RFC 4727) whose end is the number.
+            // An experimental option (RFC 4727) that ends with the number.
             let mut options = Vec::new();
             if has(0x02) && random.once_in(2) {
                 options.extend([2, 4]);
@@ -127,7 +128,7 @@ fn packet(
                 window: 5000,
                 options: &options,
             };
-            // What opens a connection carries no data, as with most senders.
+            // A packet that opens a connection carries no data, as with most senders.
             let is_bare = traffic != Traffic::Stateless && has(0x02);
             builder.tcp(&tcp, if is_bare { &[] } else { &payload }, &mut frame);
         }

@@ -1,22 +1,22 @@
-//! What rules do with packets.
+//! The statements of random rules.
 
 use lab::Random;
 
 use super::Traffic;
 
-/// Where a rule is.
+/// The position of a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub traffic: Traffic,
-    /// Of the chains that jump to each other.
+    /// The depth among the chains that jump to each other.
     pub depth: Option<usize>,
-    /// Tracking has come before.
+    /// True if the packet has been tracked before.
     pub is_tracked: bool,
-    /// It is known where the packet goes.
+    /// True if the output interface is known.
     pub has_output: bool,
-    /// Packets may be rejected.
+    /// True if rules may reject packets.
     pub refuses: bool,
-    /// Packets that are translated may be dropped.
+    /// True if rules may drop translated packets.
     pub drops: bool,
 }
 
@@ -92,7 +92,7 @@ pub fn statement(random: &mut Random, place: Place) -> String {
     }
 }
 
-/// What fills sets.
+/// A statement that adds elements to sets.
 fn fills(random: &mut Random, number: usize) -> String {
     match number {
         17 => format!(
@@ -116,7 +116,7 @@ fn fills(random: &mut Random, number: usize) -> String {
 
 pub fn verdict(random: &mut Random, place: Place) -> String {
     if place.traffic == Traffic::Translated {
-        // What did not come out has told nothing of its translation.
+        // Few packets are dropped, because a dropped packet does not show its translation.
         let drops = place.drops && random.once_in(6);
         return if drops { "drop" } else { random.one_of(&["accept", "", "", "continue"]) }.into();
     }
@@ -160,7 +160,8 @@ fn jump(random: &mut Random, below: usize) -> String {
 }
 
 fn refusal(random: &mut Random, place: Place) -> String {
-    // The kernel closes the connection that it resets: a gateway's work, not that of rules.
+    // The kernel also closes a connection that it resets. In our gateway the rules do not do that,
+    // so tracked traffic gets no resets here.
     if place.traffic == Traffic::Stateless && random.once_in(4) {
         return "reject with tcp reset".into();
     }

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Plays all hosts around a gateway, and says what became of each packet that they sent.
+"""Plays all hosts around a gateway, and reports the outcome of each packet that they sent.
 
-The far end of the gateway's interface "lan0" is "far-lan0", and so on. Takes a file with JSON:
-"interfaces", their names; "talks", what hosts want to say; and, unless it is null, "expected":
-for each talk how many frames came of each of its steps somewhere else. Without it the gateway is
-the kernel: what comes of a step is there before a frame that follows through the same cables.
-With it the gateway is a program, and what came elsewhere is waited for.
+The far end of the gateway's interface "lan0" is "far-lan0", and so on. The program takes a file
+with JSON: "interfaces", their names; "talks", exchanges of hosts; and "expected", which may be
+null: for each talk the number of frames that each of its steps caused in another run. Without
+"expected" the gateway is the kernel: the frames of a step arrive before a mark that follows them
+through the same cables. With it the gateway is a program, and this one waits for as many frames as
+in the other run.
 
-A talk has a "kind", where it comes "at", the addresses it is "from" and "to", and the ports
-"sport" and "dport". Who gets a packet answers as it came, so what is translated is asked to be
-translated back. Prints a line of JSON for each talk: a list of its steps, of each the frames
-that came of it, as {"at", "what", "ends"}: the ends are source, its port, destination and its port,
-and the same again of what an error quotes.
+A talk has a "kind", the interface "at" which it starts, the addresses "from" and "to", and the
+ports "sport" and "dport". A host answers to the addresses in the packet that it got, so the answer
+needs the reverse translation. The program prints a line of JSON for each talk: a list of its steps.
+Each step is a list of frames as {"at", "what", "ends"}. The ends are source, source port,
+destination and destination port, and the same for the packet that an error quotes.
 """
 import ipaddress
 import json
@@ -24,13 +25,13 @@ import time
 import zlib
 
 ETH_P_ALL = 3
-# For experiments (IEEE Std 802): nobody forwards it.
+# An experimental EtherType (IEEE Std 802) that no gateway forwards.
 ETH_P_MARK = 0x88B5
 MAC = bytes.fromhex("02005e005301")
-# How long a frame that came of the same step elsewhere is waited for, seconds; and when that was
-# in vain so often that much is different.
+# The time in seconds to wait for a frame that arrived in the other run. After TIMES waits in
+# vain, the shorter time applies.
 PATIENCE, TIMES, LESS_PATIENCE = 1.5, 4, 0.1
-# How long what came of nothing elsewhere is given to come, seconds.
+# The time in seconds to wait after a step to which no frame belonged in the other run.
 GRACE = 0.008
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 NAMES = ((SYN, "S"), (ACK, "A"), (PSH, "P"), (FIN, "F"), (RST, "R"))
@@ -46,7 +47,7 @@ def total(data):
 
 
 class Packet:
-    """What both versions of the protocol have in common."""
+    """A packet of either version of IP."""
 
     def __init__(self, source, destination, protocol, body, hops=64, cut=0):
         self.source, self.destination = map(ipaddress.ip_address, (source, destination))
@@ -118,7 +119,7 @@ def refusal(source, destination, quoted, kind, code):
 
 
 class Came:
-    """A frame that came somewhere, or what an error quotes."""
+    """A frame that arrived, or the packet that an error quotes."""
 
     def __init__(self, at, packet, is_quoted=False):
         self.at, self.packet = at, packet
@@ -156,7 +157,7 @@ class Came:
             is_ours = self.protocol != 6 or not self.flags & RST
             pseudo = b"" if self.protocol == 1 else Packet(
                 self.source, self.destination, self.protocol, b"").pseudo(len(self.body))
-            # Who resets leaves the sum to the interface.
+            # The kernel leaves the checksum of its resets to the interface.
             sums = sums and (not is_ours or total(pseudo + self.body) == 0xFFFF)
         if not sums and not is_quoted:
             self.what.append("wrong sum")
@@ -183,7 +184,7 @@ class Came:
         kind, code = self.body[:2]
         self.what.append(f"icmp {kind} {code}")
         if kind in ((0, 8) if self.protocol == 1 else (128, 129)):
-            # The identifier is the port of who asks.
+            # The identifier counts as the port of the asking host.
             self.query, = struct.unpack_from("!H", self.body, 4)
             is_question = kind in (8, 128)
             self.sport, self.dport = (self.query, 0) if is_question else (0, self.query)
@@ -200,7 +201,7 @@ class Came:
         return {"at": self.at, "what": " ".join(self.what), "ends": self.ends()}
 
     def answered(self):
-        """A talk the other way."""
+        """A talk in the opposite direction."""
         return {"at": self.at, "from": self.destination, "to": self.source,
                 "sport": self.dport, "dport": self.sport}
 
@@ -225,7 +226,7 @@ class Cables:
         return opened
 
     def received(self, name, opened):
-        """Packets of hosts that have come, and marks; not what was sent here."""
+        """The packets of hosts and the marks that have arrived, without those sent here."""
         while True:
             try:
                 frame, address = opened.recvfrom(65536)
@@ -238,7 +239,7 @@ class Cables:
                 yield frame
             elif kind in (b"\x08\x00", b"\x86\xdd"):
                 came = Came(name, frame[14:])
-                # Questions for neighbours and routers, and reports of groups, are no answers.
+                # Neighbour and router discovery and multicast reports are no answers.
                 if came.protocol == 58 and (130 <= came.body[0] <= 137 or came.body[0] == 143):
                     continue
                 if came.protocol not in (0, 2):
@@ -258,7 +259,7 @@ class Cables:
                     came.append(it)
 
     def step(self, at, packets, expected):
-        """What comes of packets."""
+        """Sends packets and returns the frames that arrive."""
         for packet in packets:
             for frame in packet.frames(self.macs[at]):
                 self.far[at].send(frame)
@@ -288,11 +289,11 @@ class Talk:
         getattr(self, talk["kind"])()
 
     def step(self, at, *packets):
-        """Sends packets, and gives what came of them if it is one and no refusal."""
+        """Sends packets. Returns the frame that arrived if it is exactly one and no refusal."""
         number = len(self.steps)
         expected = self.expected[number] if number < len(self.expected) else 0
         came = self.cables.step(at, packets, expected)
-        # Resets and errors may come before what is forwarded, and fragments in any order.
+        # Resets and errors may precede forwarded frames, and fragments may come in any order.
         came.sort(key=lambda it: (it.at, it.what))
         self.steps.append([it.told() for it in came])
         if len(came) != 1 or came[0].protocol != packets[0].protocol:
@@ -305,7 +306,7 @@ class Talk:
         talk = self.talk
         syn = self.step(talk["at"], tcp(talk, SYN, OPENING, 0))
         if not syn:
-            # Once more: what is refused is refused again.
+            # Sends it again: a refused packet must be refused again.
             self.step(talk["at"], tcp(talk, SYN, OPENING, 0))
             return
         back = syn.answered()
@@ -316,7 +317,7 @@ class Talk:
         self.step(talk["at"], tcp(talk, PSH | ACK, OPENING + 1, ANSWERING + 1, said))
         seen = OPENING + 1 + len(said)
         self.step(back["at"], tcp(back, PSH | ACK, ANSWERING + 1, seen, b"answer"))
-        # A router on the way says that the answer is too long.
+        # A router on the path reports that the answer is too long.
         kind, code = (3, 4) if "." in talk["to"] else (2, 0)
         self.step(talk["at"], refusal(talk["from"], talk["to"], self.seen(), kind, code))
         self.step(talk["at"], tcp(talk, FIN | ACK, seen, ANSWERING + 7))
@@ -324,7 +325,7 @@ class Talk:
         self.step(talk["at"], tcp(talk, ACK, seen + 1, ANSWERING + 8))
 
     def seen(self):
-        """The last answer as it came to who had asked, to be quoted."""
+        """The last answer as it reached the asking host, for a quote."""
         talk = self.talk
         back = dict(talk, **{"from": talk["to"], "to": talk["from"],
                              "sport": talk["dport"], "dport": talk["sport"]})
@@ -339,7 +340,7 @@ class Talk:
             self.step(syn.at, tcp(syn.answered(), ACK, 1, OPENING + 1))
 
     def stray(self):
-        """A segment of a connection that nobody knows."""
+        """A segment of an unknown connection."""
         self.step(self.talk["at"], tcp(self.talk, self.talk["flags"], OPENING, 0))
 
     def ask(self):
@@ -352,7 +353,7 @@ class Talk:
             self.step(back["at"], udp(back, b"and its answer"))
 
     def unreachable(self):
-        """A datagram for a port that nobody has."""
+        """A datagram for a closed port."""
         talk = self.talk
         asked = self.step(talk["at"], udp(talk, b"question %d" % talk["sport"]))
         if asked:
@@ -378,11 +379,11 @@ class Talk:
             self.step(asked.at, echo(dict(asked.answered(), sport=asked.query), True))
 
     def last_hop(self):
-        """A datagram whose way ends at the gateway."""
+        """A datagram whose time to live ends at the gateway."""
         self.step(self.talk["at"], udp(self.talk, b"who is there?", hops=1))
 
     def about_nothing(self):
-        """An error about what nobody has sent."""
+        """An error about a packet that was never sent."""
         talk = self.talk
         quoted = dict(talk, **{"from": talk["to"], "to": talk["from"]})
         quoted = b"".join(udp(quoted, b"question").frames(b""))[8:]
@@ -395,7 +396,7 @@ def main():
         order = json.load(file)
     expected = order["expected"]
     if expected is None:
-        # One CPU, so that no frame overtakes another.
+        # One CPU keeps frames in order.
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     cables = Cables(order["interfaces"], expected is not None)
     for number, talk in enumerate(order["talks"]):

@@ -1,6 +1,6 @@
-//! Rulesets as operators write them: those of `examples/rulesets`, and one of ten thousand
-//! elements. The same talks go through the kernel and through a gateway of ours, and the same
-//! has to come of them: what arrives where, who is told what, and what is counted.
+//! Rulesets as operators write them: those of `examples/rulesets`, and one with ten thousand
+//! elements. The same exchanges go through the kernel and through a gateway of ours and must have
+//! the same results: the frames that arrive, the answers and the counters.
 
 mod places;
 mod reasons;
@@ -19,9 +19,9 @@ use self::world::{Frame, Told, kernel, ours};
 use super::differences::different_objects;
 use crate::scenario::{alone, stateway_binary};
 
-/// Talks through each ruleset.
+/// The number of exchanges through each ruleset.
 const TALKS: usize = 250;
-/// Differences that a failure tells of.
+/// The number of differences that a failure lists.
 const TOLD: usize = 8;
 
 fn example(name: &str) -> String {
@@ -29,7 +29,7 @@ fn example(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The same rules, with a counter in front of the verdict of each that has none.
+/// The same rules, with a counter in front of the verdict of each rule that has none.
 fn counting(rules: &str) -> String {
     const VERDICTS: [&str; 11] = [
         "accept",
@@ -51,11 +51,11 @@ fn counting(rules: &str) -> String {
         is_chain = (is_chain || rule.starts_with("chain ")) && rule != "}";
         let is_rule = is_chain && !rule.starts_with("chain ") && !rule.starts_with("type ");
         let mut words: Vec<&str> = rule.split(' ').collect();
-        // Verdicts inside maps are no verdicts of the rule.
+        // Verdicts inside maps are not the verdict of the rule.
         let mut depth = 0;
         let verdict = (0..words.len()).find(|at| {
             depth += i32::from(words[*at] == "{") - i32::from(words[*at] == "}");
-            // `ct status dnat` asks.
+            // `ct status dnat` is a match.
             let asks = *at > 1 && words[..*at].iter().rev().take(2).any(|word| *word == "status");
             depth == 0 && VERDICTS.contains(&words[*at]) && !asks
         });
@@ -67,7 +67,7 @@ fn counting(rules: &str) -> String {
     counting
 }
 
-/// What is different of what the kernel has made of talks and what we have.
+/// The differences between the kernel's results and ours.
 fn differences(place: &Place, talks: &[Value], theirs: &Told, ours: &Told) -> Vec<String> {
     let mut found = Vec::new();
     assert_eq!((theirs.talks.len(), ours.talks.len()), (talks.len(), talks.len()));
@@ -98,7 +98,7 @@ fn are_alike(place: &Place, talk: &Value, theirs: &Frame, ours: &Frame) -> bool 
         && theirs.ends.len() == ours.ends.len()
         && theirs.ends.iter().zip(&ours.ends).all(|(theirs, ours)| {
             theirs == ours
-                // Whoever has named an end knows it by nothing else.
+                // An end that a sender addresses directly must be equal in both.
                 || !is_named(talk, theirs)
                     && place.choices.iter().any(|choice| are_chosen(choice, theirs, ours))
         })
@@ -117,14 +117,14 @@ impl Choice {
     }
 }
 
-/// Whether a rule lets both be chosen.
+/// True if a rule allows both as a choice.
 fn are_chosen(choice: &Choice, theirs: &(String, u16), ours: &(String, u16)) -> bool {
     let is_right = |port| choice.ports.is_some_and(|(first, last)| (first..=last).contains(&port));
     let ports = theirs.1 == ours.1 || is_right(theirs.1) && is_right(ours.1);
     ports && choice.has(&theirs.0) && choice.has(&ours.0)
 }
 
-/// The ends of a talk stay what they are chosen to be.
+/// Checks that the translated ends of an exchange stay the same.
 fn moved(talks: &[Value], told: &Told) -> Vec<String> {
     let mut found = Vec::new();
     for (talk, steps) in talks.iter().zip(&told.talks) {
@@ -143,7 +143,7 @@ fn moved(talks: &[Value], told: &Told) -> Vec<String> {
     found
 }
 
-/// What is found of a ruleset where it stands, and what the kernel has made of it.
+/// The kernel's results for a ruleset at this place, and the differences from ours.
 fn compare(place: &Place, rules: &str, talks: &[Value]) -> Result<(Told, Vec<String>)> {
     stateway_binary()?;
     let theirs = kernel(place, rules, talks)?;
@@ -182,7 +182,7 @@ fn a_servers_firewall_is_one_with_the_kernels() {
         let mut talks = talks(&SERVER, 2, TALKS);
         for talk in &mut talks {
             if talk["kind"] == "ping" && talk["to"].as_str().is_some_and(|to| to.contains(':')) {
-                // Not faster than the rule allows.
+                // Not faster than the rule's limit.
                 talk["pause"] = json!(0.03);
             }
         }
@@ -202,12 +202,12 @@ fn a_nat_gateway_is_one_with_the_kernels() {
         let mut talks = talks(&NAT_GATEWAY, 4, TALKS);
         for talk in &mut talks {
             if talk["dport"] == 2525 && talk["kind"] == "connect" {
-                // A port that the host has not. Whoever asks it again is not judged again, since
-                // the host has the flow; so here nobody does.
+                // The host has no listener at this port. It answers the first segment itself, so
+                // our rules do not judge a second one; `refused` sends none.
                 talk["kind"] = json!("refused");
             }
         }
-        // Three of these go at once.
+        // The rule allows three of these at once.
         for port in 0..6 {
             talks.push(json!({
                 "kind": "stray", "at": "lan0", "from": "198.51.100.70", "to": "203.0.113.9",
@@ -218,12 +218,13 @@ fn a_nat_gateway_is_one_with_the_kernels() {
     });
 }
 
-/// A list of networks, hosts and ranges, as they are published, and who is in it and who beside.
+/// A ruleset with a published list of networks, hosts and ranges. Also returns sources inside the
+/// list and next to its entries.
 fn blocked() -> (String, Vec<Source>) {
     const ELEMENTS: u32 = 10_000;
     let (mut lists, mut sources) = ([String::new(), String::new()], Vec::new());
     for number in 0..ELEMENTS / 2 {
-        // Of the network for benchmarks (RFC 2544), and of that for documents.
+        // From the network for benchmarks (RFC 2544), and from that for documentation.
         let four = |host: u32| Ipv4Addr::from(0xc612_0000 + 24 * number + host).to_string();
         let six = |host: u128| {
             let network = 0x2001_0db8_0100_u128 << 80;
@@ -238,7 +239,7 @@ fn blocked() -> (String, Vec<Source>) {
             write!(list, "{element}, ").expect("text");
         }
         if number % 389 == 0 {
-            // First and last of each kind, and who is next to them.
+            // The first and the last address of each kind, and the addresses next to them.
             for host in [0, 1, 6, 7, 8] {
                 for address in [four(host), six(u128::from(host))] {
                     sources.push(Source { at: "wan0", address: address.leak() });

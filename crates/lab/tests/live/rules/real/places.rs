@@ -1,47 +1,47 @@
-//! Where the rulesets of `examples/rulesets` stand: networks around a gateway, and who talks to
-//! whom there.
+//! The places for the rulesets of `examples/rulesets`: networks around a gateway, and the hosts
+//! that talk there.
 
 /// One of the gateway's interfaces.
 pub struct Cable {
     pub name: &'static str,
-    /// The gateway's addresses, with the length of their network.
+    /// The gateway's addresses, each with its prefix length.
     pub addresses: &'static [&'static str],
-    /// Hosts on the link itself.
+    /// The hosts directly on the link.
     pub hosts: &'static [&'static str],
 }
 
-/// Somebody who opens connections.
+/// A host that opens connections.
 pub struct Source {
     pub at: &'static str,
     pub address: &'static str,
 }
 
-/// What is asked of an address.
+/// An address and its ports to which hosts open connections.
 pub struct Target {
-    /// Nobody asks from here.
+    /// Hosts on this interface do not ask.
     pub at: Option<&'static str>,
     pub address: &'static str,
     pub tcp: &'static [u16],
     pub udp: &'static [u16],
 }
 
-/// Ends that a rule leaves a choice of.
+/// A range of addresses and ports from which a rule may choose.
 pub struct Choice {
     pub first: &'static str,
     pub last: &'static str,
-    /// None where the port is not changed.
+    /// None if the rule does not change the port.
     pub ports: Option<(u16, u16)>,
 }
 
-/// A gateway and what is around it.
+/// A gateway and its surroundings.
 pub struct Place {
     pub cables: &'static [Cable],
-    /// As `ip route add` takes them.
+    /// Arguments of `ip route add`.
     pub routes: &'static [&'static str],
     pub sources: &'static [Source],
     pub targets: &'static [Target],
     pub choices: &'static [Choice],
-    /// The gateway's own addresses whose packets rules forward.
+    /// The addresses of the gateway whose packets the rules forward.
     pub forwarded: &'static [&'static str],
 }
 
@@ -58,19 +58,19 @@ const fn target(
     Target { at: Some(at), address, tcp, udp }
 }
 
-/// An address that is asked for from everywhere.
+/// A target that hosts on every interface ask.
 const fn anywhere(address: &'static str, tcp: &'static [u16], udp: &'static [u16]) -> Target {
     Target { at: None, address, tcp, udp }
 }
 
-/// The kernel keeps privileged ports where ours become others.
+/// The kernel keeps privileged ports; ours replaces them.
 const ANY_PORT: Option<(u16, u16)> = Some((1, 65535));
 
 const fn any_port(address: &'static str) -> Choice {
     Choice { first: address, last: address, ports: ANY_PORT }
 }
 
-/// Where two of them end, and the provider's router there.
+/// The uplink of two of the gateways, with the provider's router.
 const UPLINK_CABLE: Cable = Cable {
     name: "wan0",
     addresses: &["192.0.2.65/26", "2001:db8:1::1/64"],
@@ -108,7 +108,7 @@ pub const HOME_ROUTER: Place = Place {
         source("guest0", "2001:db8:3::40"),
         source("wan0", "203.0.113.9"),
         source("wan0", "203.0.113.11"),
-        // Whom nothing should come from.
+        // Spoofed sources.
         source("wan0", "192.0.2.3"),
         source("wan0", "198.51.100.130"),
         source("wan0", "2001:db8:9::9"),

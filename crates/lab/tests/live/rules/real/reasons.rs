@@ -1,15 +1,15 @@
-//! What of the kernel's answers ours are different from, and why.
+//! The known differences between the kernel's answers and ours, with their reasons.
 
 use serde_json::Value;
 
 use super::places::Place;
 use super::world::Frame;
 
-/// The hops that a host's own packets begin with.
+/// The prefix of packets that a host sends itself.
 const OWN: &str = "64 hops ";
 
-/// Refusals of the host that it leaves out: where replies to translated sources could be meant, or
-/// what rules lead elsewhere, the host is kept from answering what it has no part in.
+/// True for a refusal by the host that is missing behind our gateway. The gateway keeps the host
+/// from answering packets that may be replies to translated sources, or that rules send elsewhere.
 pub fn is_left_silent(place: &Place, frame: &Frame) -> bool {
     let Some(what) = frame.what.strip_prefix(OWN) else { return false };
     let asked = if what.starts_with("icmp 3 3 ") || what.starts_with("icmp 1 4 ") {
@@ -23,7 +23,7 @@ pub fn is_left_silent(place: &Place, frame: &Frame) -> bool {
     })
 }
 
-/// A frame of the kernel's as it were from ours.
+/// The frame that ours sends in place of this frame of the kernel's.
 pub fn as_ours(place: &Place, talk: &Value, frame: &Frame) -> Frame {
     let mut frame = frame.clone();
     let is_error = frame.what.starts_with("64 hops icmp") && frame.ends.len() == 4;
@@ -31,11 +31,11 @@ pub fn as_ours(place: &Place, talk: &Value, frame: &Frame) -> Frame {
         return frame;
     }
     let asker = talk["at"].as_str().expect("a name");
-    // What refuses goes where the packet came from, whatever the route to its source, which is
-    // not its real one then.
+    // Ours sends a refusal to the interface where the packet came in. The kernel follows the route
+    // to the source, which is spoofed if that leads elsewhere.
     let spoofed = frame.at != asker;
-    // The kernel makes the source of an error what the packet was for before its destination was
-    // translated; ours tells who sends it.
+    // The kernel's error comes from the destination that the packet had before translation; ours
+    // comes from the gateway's address.
     let translated = frame.ends[0].0 == frame.ends[3].0;
     if spoofed || translated {
         asker.clone_into(&mut frame.at);

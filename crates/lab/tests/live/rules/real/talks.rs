@@ -1,16 +1,17 @@
-//! Who says what to whom: every kind of talk between every two that are somewhere else.
+//! The exchanges between hosts: every kind between each source and each target on another
+//! interface.
 
 use lab::Random;
 use serde_json::{Value, json};
 
 use super::places::{Place, Source, Target};
 
-/// Segments that nobody sends who means well, beside ordinary ones: their flags.
+/// The flags of segments: ordinary ones, and those that only attackers send.
 const FLAGS: [u8; 7] = [0x10, 0x11, 0x04, 0x03, 0x06, 0x00, 0x29];
-/// Ports of who asks begin here.
+/// The first source port.
 const FIRST_PORT: u16 = 10_000;
 
-/// So many talks of all that there could be.
+/// At most this many of all possible exchanges.
 pub fn talks(place: &Place, seed: u64, most: usize) -> Vec<Value> {
     let mut random = Random::new(seed);
     let mut kinds = Vec::new();

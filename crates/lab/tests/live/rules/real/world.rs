@@ -1,4 +1,4 @@
-//! A gateway and the far ends of its cables, behind which one program plays all hosts.
+//! A gateway and the far ends of its cables. One program plays all hosts behind them.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use super::places::Place;
 use super::reasons::is_left_silent;
 use crate::scenario::stateway_binary;
 
-/// What came of each step of a talk.
+/// The frames that each step of a talk caused.
 pub type Steps = Vec<Vec<Frame>>;
 
-/// A frame that came somewhere.
+/// A frame that arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
     pub at: String,
     pub what: String,
-    /// Source and destination, and those of what it quotes.
+    /// The source and the destination, and those of the packet that it quotes.
     pub ends: Vec<(String, u16)>,
 }
 
-/// What a gateway made of talks.
+/// The outcome of all talks through a gateway.
 pub struct Told {
     pub talks: Vec<Steps>,
-    /// The ruleset as it is listed before and after.
+    /// The listing of the ruleset before and after.
     pub before: String,
     pub after: Value,
 }
 
-/// The gateway without anything that filters.
+/// The gateway's namespace, without rules.
 fn world(place: &Place) -> Result<Namespace> {
     let namespace = Namespace::new("world")?;
     let (mut links, mut sysctls) = (Vec::new(), Vec::new());
@@ -115,7 +115,7 @@ fn listed(namespace: &Namespace) -> Result<String> {
     namespace.program("nft").args(["-j", "list", "ruleset"]).check()
 }
 
-/// The kernel as the gateway.
+/// Runs the talks with the kernel as the gateway.
 pub fn kernel(place: &Place, rules: &str, talks: &[Value]) -> Result<Told> {
     let namespace = world(place)?;
     nft(&namespace, rules)?;
@@ -125,7 +125,8 @@ pub fn kernel(place: &Place, rules: &str, talks: &[Value]) -> Result<Told> {
     Ok(Told { talks, before, after })
 }
 
-/// Stateway as the gateway, with rules as nft prints them, on a host that has `rules`.
+/// Runs the talks with Stateway as the gateway. It has the rules as nft prints them, and its host's
+/// kernel has `rules`.
 pub fn ours(
     place: &Place,
     rules: &str,
@@ -134,13 +135,14 @@ pub fn ours(
     elsewhere: &[Steps],
 ) -> Result<Told> {
     let namespace = world(place)?;
-    // As on a host that used to forward by itself, and for what the gateway leaves to it.
+    // A host that forwarded by itself before has these rules. They also judge the packets that the
+    // gateway leaves to the host.
     nft(&namespace, rules)?;
     let file = namespace.write_file("ruleset.json", printed.as_bytes())?;
     let spec = StatewaySpec {
         routed: true,
         interfaces: place.cables.iter().map(|cable| cable.name.to_owned()).collect(),
-        // As the kernel's `rp_filter` is here: some talks begin with forged sources.
+        // The same as the kernel's `rp_filter` here: some talks begin with spoofed sources.
         gateway: "rp_filter = \"off\"\n".to_owned(),
         more: format!("[rules]\nfile = \"{file}\"\n"),
         ..StatewaySpec::new(stateway_binary()?, 2)

@@ -1,4 +1,4 @@
-//! Messages of RAS, by the syntax of H.225.0 Annex H.
+//! RAS messages in the syntax of H.225.0 Annex H.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use lab::Family;
 use super::super::h323::octets;
 use super::super::talk::Talk;
 
-/// RasMessage, by the numbers of its alternatives.
+/// The numbers of the alternatives in RasMessage.
 pub const GATEKEEPER_REQUEST: u8 = 0;
 pub const GATEKEEPER_CONFIRM: u8 = 1;
 pub const REGISTRATION_REQUEST: u8 = 3;
@@ -21,12 +21,12 @@ pub const LOCATION_CONFIRM: u8 = 19;
 pub const INFO_REQUEST: u8 = 21;
 pub const INFO_REQUEST_RESPONSE: u8 = 22;
 
-/// What the last addition to a registration message is: a boolean.
+/// The last addition of a registration message, a boolean.
 const END: [u8; 2] = [1, 0x80];
-/// What comes last where there are no additions.
+/// The last component of a message without additions.
 const VENDOR: [u8; 4] = *b"\xb5\0SL";
 const IDENTIFIER: [u8; 2] = *b"\0e";
-/// What may stand behind a message.
+/// Bytes behind a message.
 pub const MORE: [u8; 4] = *b"more";
 
 pub fn gatekeeper_request(ras: &Address) -> Vec<u8> {
@@ -137,7 +137,7 @@ pub fn is_extended(bytes: &[u8]) -> bool {
     bytes[0] & 2 != 0
 }
 
-/// True for a registration message that has not been cut short.
+/// True for a registration message that is not truncated.
 pub fn is_whole(bytes: &[u8]) -> bool {
     let end = match (is_extended(bytes), is(bytes, REGISTRATION_REQUEST)) {
         (true, _) => &END,
@@ -147,17 +147,17 @@ pub fn is_whole(bytes: &[u8]) -> bool {
     bytes.ends_with(end) || bytes.ends_with(&MORE)
 }
 
-/// True for a registration message that has only one addition behind timeToLive.
+/// True for a registration message with only one addition behind timeToLive.
 pub fn ends_early(bytes: &[u8]) -> bool {
     is_extended(bytes) && bytes.ends_with(&END) && !bytes.ends_with(&[[1, 0], END].concat())
 }
 
-/// What a registration message has behind its extension marker.
+/// The additions behind the extension marker of a registration message.
 #[derive(Clone, Copy)]
 pub struct Additions {
-    /// timeToLive; nothing at all is there without it.
+    /// timeToLive. Without it there are no additions at all.
     pub seconds: Option<u32>,
-    /// A boolean of version 2 is there as well, or those of version 4.
+    /// True if only a boolean of version 2 follows, false for the additions of version 4.
     pub few: bool,
 }
 
@@ -171,10 +171,11 @@ impl Additions {
 
 /// TransportAddress.
 pub struct Address {
-    /// Which alternative, and what stands there before octets: a value, and its bits.
+    /// The bits in front of the octets: the alternative and what belongs to it, as a value and its
+    /// number of bits.
     choice: (u32, u32),
     octets: Vec<u8>,
-    /// Bits behind them.
+    /// The number of zero bits behind the octets.
     rest: u32,
 }
 
@@ -186,7 +187,7 @@ impl Address {
         Self { choice, octets, rest: 0 }
     }
 
-    /// One that none of the ends has.
+    /// An address that neither end has.
     pub fn of_others(talk: &mut Talk, port: u16) -> Self {
         let (choice, octets, rest) = match talk.random.between(0, 6) {
             0 if talk.ends.family == Family::V4 => {
@@ -210,16 +211,16 @@ impl Address {
     }
 }
 
-/// A message as aligned PER has it (X.691).
+/// A message in aligned PER (X.691).
 struct Message {
     bytes: Vec<u8>,
-    /// Bits that are free in the last of the bytes.
+    /// The number of free bits in the last byte.
     free: u32,
 }
 
 impl Message {
-    /// One of the alternatives of RasMessage, with the bits that say which components are
-    /// there, and what all begin with.
+    /// Starts a message: the alternative of RasMessage, the bits that show which components are
+    /// present, and the components that every message begins with.
     fn new(alternative: u8, present: &str, identified: bool) -> Self {
         let mut it = Self { bytes: Vec::new(), free: 0 };
         it.bits(alternative.into(), 6);
@@ -248,7 +249,7 @@ impl Message {
         }
     }
 
-    /// From the next octet boundary on.
+    /// Appends octets at the next octet boundary.
     fn octets(&mut self, octets: &[u8]) {
         self.bytes.extend(octets);
         self.free = 0;
@@ -265,7 +266,7 @@ impl Message {
         addresses.iter().for_each(|address| self.address(address));
     }
 
-    /// An integer of up to 32 bits, less the least that it may be.
+    /// An integer of up to 32 bits, as its offset from the smallest value.
     fn whole(&mut self, offset: u32) {
         let octets = offset.to_be_bytes();
         let unused = (offset.leading_zeros() / 8).min(3);
@@ -279,14 +280,14 @@ impl Message {
         self.octets(&IDENTIFIER);
     }
 
-    /// EndpointType without anything.
+    /// An EndpointType without components.
     fn endpoint_type(&mut self) {
         self.bits(0, 9);
     }
 
     fn additions(&mut self, additions: Additions) {
         let Additions { seconds: Some(seconds), few } = additions else { return };
-        // How many there may be, less one, and which there are.
+        // The number of possible additions less one, and the bits of those present.
         if few {
             self.bits(5 << 6 | 0b01_0001, 1 + 6 + 6);
         } else {

@@ -1,5 +1,4 @@
-//! Endpoints and gatekeepers of H.323: what they tell each other by RAS, and then others that
-//! come.
+//! H.323 endpoints and gatekeepers: their RAS messages, and the packets that follow.
 
 mod message;
 
@@ -28,7 +27,7 @@ pub const RAS: Comparison = Comparison {
     seeds: 4000,
     pause: |_| Duration::ZERO,
     turns_after: Some(Duration::from_secs(2)),
-    // The kernel trusts them.
+    // The kernel trusts gatekeepers.
     tunables: |_| tunables(1),
     generate,
     rule,
@@ -37,7 +36,7 @@ pub const RAS: Comparison = Comparison {
     expected: Some(expected),
 };
 
-/// The same with gatekeepers that are not trusted.
+/// The same with gatekeepers that the gateway does not trust.
 pub const DOUBTED: Comparison = Comparison {
     name: "ras, doubted",
     seeds: 1000,
@@ -57,7 +56,7 @@ fn tunables(trusted: u64) -> Vec<(String, u64)> {
     ]
 }
 
-/// Who asks for what is answered how.
+/// The pairs of request and answer.
 const EXCHANGES: [(u8, u8); 8] = [
     (GATEKEEPER_REQUEST, GATEKEEPER_CONFIRM),
     (REGISTRATION_REQUEST, REGISTRATION_CONFIRM),
@@ -70,8 +69,9 @@ const EXCHANGES: [(u8, u8); 8] = [
 ];
 
 const PORT: u16 = 1719;
-/// Ports that one dialogue announces, so many that all of a batch have others: the kernel
-/// drops what announces the same as another connection.
+/// The first announced port, and the number of ports that a dialogue may announce. Each dialogue of
+/// a batch has its own ports: the kernel drops a packet that announces the same as another
+/// connection.
 const FIRST: u16 = 20000;
 const PORTS_OF_ONE: u16 = 40;
 
@@ -85,11 +85,11 @@ fn generate(seed: u64) -> Dialogue {
         return crowd(talk);
     }
     for number in 0..talk.random.between(1, 5) {
-        // A gatekeeper may have said that it is found elsewhere.
+        // The gatekeeper may have named another address.
         let elsewhere = number > 0 && talk.random.once_in(5);
         let ports = if elsewhere { [CONTROL + 1, talk.any_port()] } else { [CONTROL, PORT] };
         let asker = if number > 0 && talk.random.once_in(8) { Server } else { Client };
-        // Two connections that announce the same are another matter.
+        // Avoids that two connections announce the same port.
         talk.first = if elsewhere { first + PORTS_OF_ONE / 2 } else { first };
         let (request, answer) = talk.random.one_of(&EXCHANGES);
         tell(&mut talk, asker, ports, request);
@@ -106,7 +106,7 @@ fn generate(seed: u64) -> Dialogue {
     talk.end()
 }
 
-/// More is announced than is expected at a time.
+/// Announces more than the gateway expects at a time.
 fn crowd(mut talk: Talk) -> Dialogue {
     let first = talk.first;
     talk.datagram(
@@ -125,7 +125,7 @@ fn crowd(mut talk: Talk) -> Dialogue {
     talk.end()
 }
 
-/// Somebody opens a connection that may have been announced, also to another host.
+/// Opens a connection that may have been announced, also to another host.
 fn somebody(talk: &mut Talk) {
     let (from, port) = (talk.random.one_of(&Side::BOTH), talk.any_port());
     let ends = talk.ends;
@@ -144,13 +144,14 @@ fn end(ends: &mut Ends, side: Side) -> &mut IpAddr {
     if side == Client { &mut ends.client } else { &mut ends.server }
 }
 
-/// A call to a port that may have been announced, and H.245 at one that is announced there.
+/// Makes a call to a port that may have been announced, and opens H.245 at a port announced in the
+/// call.
 fn call(talk: &mut Talk) {
     let (from, port) = (talk.random.one_of(&Side::BOTH), talk.any_port());
     let mut call = Connection::open(talk, from, port);
-    // Another one, again.
+    // The call announces other ports.
     talk.first += PORTS_OF_ONE / 4;
-    // Who calls speaks first.
+    // The caller speaks first.
     for speaker in [from, from.other()] {
         let message = h323::message(talk, speaker, &SIGNALLING);
         call.say(talk, speaker, &message);
@@ -160,7 +161,7 @@ fn call(talk: &mut Talk) {
     }
 }
 
-/// A message, rarely not as it should be, twice or with another of its kind, and who comes then.
+/// Sends a message, rarely damaged, twice or with another of its kind, and lets a packet follow.
 fn tell(talk: &mut Talk, from: Side, ports: [u16; 2], kind: u8) {
     let ports = (ports[from as usize], ports[from.other() as usize]);
     let mut message = of_kind(talk, from, kind);
@@ -219,7 +220,7 @@ fn additions(talk: &mut Talk) -> Additions {
     Additions { seconds, few: random.once_in(12) }
 }
 
-/// The address of who speaks, or of another, with a port.
+/// The address of the sender or of another host, with a port.
 fn some_address(talk: &mut Talk, from: Side) -> Address {
     let port = if talk.random.once_in(20) { 0 } else { talk.any_port() };
     let host = match talk.random.between(0, 11) {
@@ -231,23 +232,23 @@ fn some_address(talk: &mut Talk, from: Side) -> Address {
     Address::new(host, port)
 }
 
-const THIRD: &str = "nobody speaks for others unless the operator trusts gatekeepers";
-/// The kernel looks for them as far as it reads: less far than it should, or farther.
-const CUT: &str = "a message that is cut short announces nothing";
-/// The kernel skips the octets of timeToLive twice, and takes the message for cut short.
+const THIRD: &str = "no host may announce another unless the operator trusts gatekeepers";
+/// The kernel reads addresses until the data ends, which is before or behind the correct place.
+const CUT: &str = "a truncated message announces nothing";
+/// The kernel skips the octets of timeToLive twice, and so believes that the message is truncated.
 const LAST: &str = "timeToLive may be the last but one";
-const MANY: &str = "more than ten addresses of an endpoint are looked at";
-/// The kernel has one time for both ends, whoever confirms what.
-const UNASKED: &str = "a confirmation is for what its receiver has asked for";
-/// The kernel goes by the one before.
-const ALONE: &str = "a confirmation does not mean what another has said";
+const MANY: &str = "more than ten addresses of an endpoint are read";
+/// The kernel has one timeout for both ends, whoever sends the confirmation.
+const UNASKED: &str = "a confirmation counts only if its receiver has asked for it";
+/// The kernel applies the previous confirmation.
+const ALONE: &str = "a confirmation does not apply to another's message";
 const NOT_SHORTER: &str = "a connection is not kept for less than its protocol says";
-const LONGER: &str = "a confirmation says for how long calls are expected";
-const NOBODY: &str = "nobody listens at port 0";
-const A_DAY: &str = "nobody is registered for longer than a day";
+const LONGER: &str = "a confirmation sets the time for which calls are expected";
+const NOBODY: &str = "port 0 announces nothing";
+const A_DAY: &str = "a registration lasts a day at most";
 
-/// Kernels of 2026 know that as well.
-const NO_THIRD: &str = "a gatekeeper that another has named names no third";
+/// Kernels of 2026 do the same.
+const NO_THIRD: &str = "a gatekeeper named by another may not name a third";
 
 fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     let (last, before) = told.split_last()?;
@@ -267,7 +268,7 @@ fn rule(told: &[Told<'_>]) -> Option<&'static str> {
     }
 }
 
-/// Why something is not expected alike, and how it is listed.
+/// The rule for an expectation that differs.
 fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
     let any = |kind: u8, is_such: &dyn Fn(&Told<'_>, &[u8]) -> bool| {
         let mut said = told.iter().map(|told| (told, payload(told.frame)));
@@ -283,7 +284,7 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
         Unlike::OnlyKernel if registers(|it| !is_whole(it)) => Some(CUT),
         Unlike::OnlyKernel => any(GATEKEEPER_CONFIRM, &elsewhere).then_some(NO_THIRD),
         Unlike::OnlyOurs if registers(ends_early) => Some(LAST),
-        // The number of addresses is behind the identifier of the protocol.
+        // The number of addresses is behind the protocol identifier.
         Unlike::OnlyOurs => {
             let many = |it: &[u8]| it.get(12).is_some_and(|&number| number > 10);
             registers(many).then_some(MANY)
@@ -292,7 +293,7 @@ fn expected(told: &[Told<'_>], unlike: Unlike, line: &str) -> Option<&'static st
     }
 }
 
-/// A gatekeeper has named somebody else than one of the two ends, and they are visited.
+/// The rule for a connection to a host that a gatekeeper has named and that is neither end.
 fn doubted(told: &[Told<'_>]) -> Option<&'static str> {
     let last = told.last()?;
     let (_, (visited, _)) = ends(last.frame);
@@ -311,8 +312,8 @@ fn is_end(told: &[Told<'_>], host: IpAddr) -> bool {
     [client.0, server.0].contains(&host)
 }
 
-/// False where the kernel keeps another connection than the first for less than its protocol says
-/// ([`NOT_SHORTER`]): nothing but the lists shows that.
+/// False if the kernel keeps a connection other than the first for less than its protocol says
+/// ([`NOT_SHORTER`]). Only the lists show that.
 fn lists_alike(told: &[Told<'_>]) -> bool {
     !told.iter().any(|told| {
         let (from, to) = ends(told.frame);
@@ -320,7 +321,7 @@ fn lists_alike(told: &[Told<'_>]) -> bool {
     })
 }
 
-/// Why a confirmation has another time left.
+/// The rule for another remaining time after a confirmation.
 fn of_confirmation(before: &[Told<'_>], last: &Told<'_>, bytes: &[u8]) -> Option<&'static str> {
     let [kernel, ours] = [last.kernel, last.ours].map(|said| said.entry.map(|it| it.timeout_s));
     let (kernel, ours) = (kernel?, ours?);
@@ -349,7 +350,7 @@ fn of_confirmation(before: &[Told<'_>], last: &Told<'_>, bytes: &[u8]) -> Option
     }
 }
 
-/// True if an endpoint says by which port of its own it can be called.
+/// True if an endpoint announces a port of its own for calls.
 fn says_where(bytes: &[u8], host: IpAddr) -> bool {
     let host = octets(host);
     bytes.windows(host.len() + 2).any(|window| {
@@ -359,7 +360,7 @@ fn says_where(bytes: &[u8], host: IpAddr) -> bool {
     })
 }
 
-/// The two ends of a packet.
+/// The source and the destination of a packet.
 fn ends(frame: &[u8]) -> ((IpAddr, u16), (IpAddr, u16)) {
     let network = dissect(frame).unwrap().network.unwrap();
     let (source_port, destination_port) = match network.transport {

@@ -1,4 +1,4 @@
-//! Dialogues of TCP: honest ones, mistreated ones and chaos.
+//! TCP dialogues: honest, mistreated and chaotic ones.
 
 use lab::{Family, Random};
 use wire::TcpFlags;
@@ -7,7 +7,7 @@ use super::speaker::{ACK, FIN, RST, RST_ACK, SYN, SYN_ACK, Script, Segment, Spea
 use crate::tracking::compare::BATCH;
 use crate::tracking::dialogue::{Client, Dialogue, Ends, Server, Side, Step, interrupt};
 
-/// The dialogue of a seed: a third is honest, a third is mistreated, a third is chaos.
+/// The dialogue of a seed: a third is honest, a third is mistreated, a third is chaotic.
 pub fn generate(seed: u64) -> Dialogue {
     let mut random = Random::new(seed);
     let family = random.one_of(&[Family::V4, Family::V6]);
@@ -67,7 +67,7 @@ impl Script {
                 self.send(&Segment { sequence: 0, ..refusal });
             }
             17 => self.say(Client, SYN, 0),
-            // Amid a connection.
+            // Starts amid a connection.
             _ => {
                 let expected = [self.speakers[1].next, self.speakers[0].next];
                 for (speaker, expects) in self.speakers.iter_mut().zip(expected) {
@@ -97,7 +97,7 @@ impl Script {
         }
     }
 
-    /// The server knows of an older connection (RFC 9293 section 3.5.1).
+    /// The server still has an older connection (RFC 9293 section 3.5.1).
     fn find_half_open(&mut self) {
         self.say(Client, SYN, 0);
         let old = self.honest(Server, ACK, 0);
@@ -127,7 +127,7 @@ impl Script {
                 self.say(from.other(), ACK, 0);
             }
             5 => self.say(from, ACK, 0),
-            // The window closes and opens.
+            // The window closes and opens again.
             6 => {
                 let window = self.speakers[from as usize].window;
                 self.speaker(from).window = 0;
@@ -144,7 +144,7 @@ impl Script {
                 self.send(&Segment { sequence: probe.sequence.wrapping_sub(1), ..probe });
                 self.say(from.other(), ACK, 0);
             }
-            // Lost on the way to the other end, and sent again.
+            // Data that is lost behind us and sent again.
             8 | 9 => {
                 let data = self.honest(from, ACK, length);
                 for _ in 0..self.random.between(2, 5) {
@@ -156,8 +156,8 @@ impl Script {
         }
     }
 
-    /// The first of two segments is lost behind us; the answer to the second has a SACK
-    /// block where both ends agreed to it.
+    /// Loses the first of two segments behind us. The answer to the second has a SACK block if both
+    /// ends agreed to SACK.
     fn lose_one(&mut self, from: Side, length: usize) {
         let first = self.honest(from, ACK, length);
         self.send(&first);
@@ -179,7 +179,7 @@ impl Script {
     fn close(&mut self) {
         let from = self.random.one_of(&Side::BOTH);
         let back = from.other();
-        // Both ends went on where we could not see it.
+        // Both ends went on without packets through us.
         if self.random.once_in(8) {
             for side in Side::BOTH {
                 let next = self.speakers[side as usize].next.wrapping_add(1 << 29);
@@ -197,7 +197,7 @@ impl Script {
                 self.say(back, FIN, 0);
                 self.say(from, ACK, 0);
             }
-            // Both at once.
+            // Both ends close at once.
             5 => {
                 let both = [self.honest(from, FIN, 0), self.honest(back, FIN, 0)];
                 for fin in &both {
@@ -242,7 +242,7 @@ impl Script {
         }
     }
 
-    /// Wrong checksums, lengths and flags.
+    /// Writes a wrong checksum or length, or other flags.
     fn damage(&mut self, at: usize) {
         let start = if self.ends.family == Family::V4 { 34 } else { 54 };
         let Step::Send(_, frame) = &mut self.steps[at] else { return };
@@ -251,7 +251,7 @@ impl Script {
             0 => frame[start + 16] ^= 1 << self.random.between(0, 7),
             // The data offset.
             1 => frame[start + 12] = (self.random.between(0, 15) as u8) << 4,
-            // The flags, with a checksum that is right: the sum of the word stays.
+            // The flags, with a correct checksum: the sum of the word stays.
             _ => {
                 let flags = self.random.bits() as u8;
                 let change = u16::from(frame[start + 13]).wrapping_sub(flags.into());
@@ -266,7 +266,7 @@ impl Script {
         }
     }
 
-    /// A segment with numbers at the edges of what trackers look at.
+    /// Sends a segment with numbers at the limits that trackers check.
     fn say_anything(&mut self) {
         let from = self.random.one_of(&Side::BOTH);
         let flags = match self.random.between(0, 19) {
@@ -321,7 +321,7 @@ impl Script {
         }
         self.send(&segment);
         if self.random.once_in(2) {
-            // It was meant.
+            // The end really sent this segment.
             self.speaker(from).next = end(&segment);
             self.speaker(from.other()).expects = end(&segment);
         }
@@ -333,10 +333,10 @@ impl Script {
         block.extend(edge.to_be_bytes());
         match self.random.between(0, 6) {
             0 | 1 => [&[1, 1, 5, 10], &block[..]].concat(),
-            // None, and one.
+            // One without a block, and one with a block.
             6 => [&[5, 2, 5, 10], &block[..]].concat(),
             2 => [&[1, 1, 5, 18], &block[..], &block[..]].concat(),
-            // Cut short, of no length, of a wrong length.
+            // A truncated option, one with length 0, and one with a wrong length.
             3 => [&[1, 1, 5, 34], &block[..]].concat(),
             4 => vec![5, 0, 3, 3, 9, 0, 4, 2],
             _ => vec![3, 4, 9, 9, 4, 3, 9, 0, 3, 3, 2, 1],

@@ -22,7 +22,8 @@ pub const TCP: Comparison = Comparison {
     expected: None,
 };
 
-/// Every switch both ways; timers that differ, so that each shows which rule has set it.
+/// The tunables of a batch. Switches take both values. The timers differ, so that each shows which
+/// rule has set it.
 fn tunables(batch: u64) -> Vec<(String, u64)> {
     const TIMERS: [(&str, u64); 8] = [
         ("timeout_syn_sent", 140),
@@ -36,7 +37,7 @@ fn tunables(batch: u64) -> Vec<(String, u64)> {
     ];
     let mut random = Random::new(batch);
     let mut times = TIMERS.map(|(_, time)| time);
-    // The usual order, and any.
+    // The timers in their usual order, or shuffled.
     let usual = batch % 3 != 2;
     if !usual {
         random.shuffle(&mut times);
@@ -54,18 +55,18 @@ fn tunables(batch: u64) -> Vec<(String, u64)> {
     tunables.into_iter().map(prefixed).collect()
 }
 
-/// Ends that close with numbers which fit neither window have lost us, and their entry need
-/// not live for days. The kernel lowers no timer that is under two minutes, even if the
-/// tunable is.
-const CLOSING: &str = "closing out of window lowers any timer to the tunable";
+/// If the ends close with numbers outside both windows, the tracker has lost the connection, and
+/// its entry need not live for days. The kernel shortens no timer that is below two minutes, even
+/// if the tunable is lower.
+const CLOSING: &str = "closing segments outside the window shorten any timer to the tunable";
 const TWO_MINUTES_S: u64 = 120;
 
-/// Where the windows do not tell, the kernel believes every RST: while an end has said nothing yet,
-/// and when one has closed. Ours goes on to its receiver as well.
-const GUESSED_RESET: &str = "a RST at any number closes nothing";
+/// If the windows do not decide, the kernel believes every RST: as long as an end has sent nothing,
+/// and after one has closed. Ours also forwards such a RST.
+const GUESSED_RESET: &str = "a RST with a guessed number closes nothing";
 /// The kernel learns the numbers of a SYN+ACK before it finds that it answers another SYN, and
-/// those of a second SYN, so that it does not know the real answer.
-const GUESSED_ANSWER: &str = "nothing is learnt from a SYN+ACK that answers no SYN";
+/// learns those of a second SYN. So it does not recognise the real answer.
+const GUESSED_ANSWER: &str = "a SYN+ACK that answers no SYN teaches no numbers";
 
 /// The TCP header of a packet.
 fn header<'a>(told: &Told<'a>) -> &'a [u8] {
@@ -76,7 +77,8 @@ fn has(told: &Told<'_>, flags: TcpFlags) -> bool {
     TcpFlags(header(told)[13]).contains(flags)
 }
 
-/// Why we make less of the last segment, or have made less of one before, that may be a guess.
+/// The rule for a last segment, or an earlier one, that may be a guess and to which we give less
+/// effect than the kernel.
 fn guessed(told: &[Told<'_>]) -> Option<&'static str> {
     let state = |told: &Told<'_>| told.ours.entry.and_then(|entry| entry.state);
     let (last, before) = told.split_last()?;
@@ -88,8 +90,8 @@ fn guessed(told: &[Told<'_>]) -> Option<&'static str> {
     if has(last, TcpFlags::RST) && is_unknown.contains(&had) && stays && goes_on {
         return Some(GUESSED_RESET);
     }
-    // For the kernel such a RST was the last segment: its sender may open the connection anew, and
-    // what then does not fit either has less time left.
+    // For the kernel such a RST was the last segment. Its sender may open the connection again, and
+    // a later segment that does not fit leaves less time.
     let was_reset =
         |pair: &[Told<'_>]| state(&pair[0]) == Some("CLOSE") && has(&pair[1], TcpFlags::RST);
     if had == "CLOSE" && before.windows(2).any(was_reset) {

@@ -1,4 +1,4 @@
-//! Two ends of a connection and the numbers that they, and who watches them, remember.
+//! The two ends of a connection, with the numbers that they and an observer remember.
 
 use lab::Random;
 use wire::TcpFlags;
@@ -13,28 +13,28 @@ pub const FIN: TcpFlags = TcpFlags::FIN.with(ACK);
 pub const RST: TcpFlags = TcpFlags::RST;
 pub const RST_ACK: TcpFlags = RST.with(ACK);
 
-/// One end.
+/// One end of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Speaker {
     pub port: u16,
-    /// The number of its SYN.
+    /// The sequence number of its SYN.
     pub first: u32,
-    /// The number of its next byte.
+    /// The sequence number of its next byte.
     pub next: u32,
-    /// The next byte that it waits for.
+    /// The next sequence number that it expects.
     pub expects: u32,
     pub window: u16,
-    /// Offered shift of its windows.
+    /// The window scale that it offered.
     pub scale: Option<u8>,
     pub sack: bool,
     pub timestamps: bool,
-    /// Highest number after what it sent.
+    /// The highest sequence number behind its data.
     pub end: u32,
-    /// Highest number that it was given room for.
+    /// The highest sequence number that the other end's windows allowed.
     pub room: u32,
-    /// Largest window that it announced, bytes.
+    /// The largest window that it announced, in bytes.
     pub largest: u32,
-    /// Highest number that it acknowledged.
+    /// The highest number that it acknowledged.
     pub acked: u32,
 }
 
@@ -52,7 +52,7 @@ impl Speaker {
         speaker
     }
 
-    /// Takes a new first number, often near a place where numbers wrap.
+    /// Chooses a new initial sequence number, often near a place where numbers wrap.
     pub fn restart(&mut self, random: &mut Random) {
         let near = random.between(0, 3000) as u32;
         let place = [0, 0_u32.wrapping_sub(1500), (1 << 31) - 1500, random.bits() as u32];
@@ -62,7 +62,7 @@ impl Speaker {
     }
 }
 
-/// A segment to be sent.
+/// A segment to send.
 #[derive(Clone, Debug)]
 pub struct Segment {
     pub from: Side,
@@ -74,7 +74,7 @@ pub struct Segment {
     pub length: usize,
 }
 
-/// A dialogue in the making.
+/// A dialogue under construction.
 pub struct Script {
     pub random: Random,
     pub ends: Ends,
@@ -102,7 +102,7 @@ impl Script {
         }
     }
 
-    /// An honest segment is sent and arrives.
+    /// Sends an honest segment, which arrives.
     pub fn say(&mut self, from: Side, flags: TcpFlags, length: usize) {
         let segment = self.honest(from, flags, length);
         let end = end(&segment);
@@ -129,7 +129,7 @@ impl Script {
         options
     }
 
-    /// Sends a segment and remembers what a watcher learns from it.
+    /// Sends a segment and remembers the numbers that an observer learns from it.
     pub fn send(&mut self, segment: &Segment) {
         let frame = self.frame(segment);
         let after = |a: u32, b: u32| (b.wrapping_sub(a) as i32) < 0;

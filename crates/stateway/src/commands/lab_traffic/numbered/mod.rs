@@ -1,5 +1,5 @@
-//! Numbered datagrams, each with other bytes in every place, so that a piece of one
-//! in another shows whatever the checksum says.
+//! Numbered datagrams. Any two differ in every place, so a piece of one inside another is noticed
+//! whatever the checksum says.
 
 pub mod sink;
 pub mod source;
@@ -7,17 +7,17 @@ pub mod source;
 /// "LAB1", then the length as 32 bits and the number as 64 bits, in network order.
 const HEADER: usize = 16;
 const MAGIC: u32 = u32::from_be_bytes(*b"LAB1");
-/// Number of the datagram that says that no more will come.
+/// Number of the last datagram, which announces the end.
 const LAST: u64 = u64::MAX;
 
-/// Makes `datagram`, of at least [`HEADER`] bytes, the one with this number.
+/// Fills `datagram`, of at least [`HEADER`] bytes, as the one with this number.
 fn fill(datagram: &mut [u8], number: u64) {
     let length = datagram.len() as u32;
     let (header, body) = datagram.split_at_mut(HEADER);
     header[..4].copy_from_slice(&MAGIC.to_be_bytes());
     header[4..8].copy_from_slice(&length.to_be_bytes());
     header[8..].copy_from_slice(&number.to_be_bytes());
-    // Any odd constants will do: neighbours must differ.
+    // Any odd constants will do, as long as neighbours differ.
     let mut word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for chunk in body.chunks_mut(8) {
         word = word.wrapping_add(0xbf58_476d_1ce4_e5b9).rotate_left(23);
@@ -41,7 +41,7 @@ impl Verifier {
         Self { expected: vec![0; 65536] }
     }
 
-    /// The number of a datagram of which every byte is right.
+    /// The number of a datagram; `None` unless every byte is right.
     fn check(&mut self, datagram: &[u8]) -> Option<u64> {
         let number = number(datagram)?;
         let expected = &mut self.expected[..datagram.len()];

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{HEADER, LAST, Verifier};
 use crate::print::Output;
 
-/// Room for datagrams that wait, bytes.
+/// Buffer for datagrams that wait, in bytes.
 const BUFFER_BYTES: u32 = 64 << 20;
 /// Time between two looks at the clock when nothing comes.
 const POLL: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ pub struct Args {
     /// Port to listen on, IPv4 and IPv6.
     #[arg(long, value_name = "PORT")]
     port: u16,
-    /// When to give up waiting for the end.
+    /// Seconds to wait for the end.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=300))]
     seconds: u64,
 }
@@ -29,12 +29,12 @@ pub struct Args {
 #[derive(Default, Serialize)]
 struct Report {
     schema: u32,
-    /// Different datagrams, each byte right.
+    /// Different datagrams with every byte right.
     received: u64,
     duplicates: u64,
-    /// Datagrams that no source has sent.
+    /// Datagrams that the source has not sent.
     corrupt: u64,
-    /// Whether the source has said that it ended.
+    /// True if the source announced the end.
     ended: bool,
 }
 
@@ -63,7 +63,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             Some(number) => {
                 let new = note(&mut seen, number);
                 *(if new { &mut report.received } else { &mut report.duplicates }) += 1;
-                // Whether it arrives is the source's business.
+                // The source takes care of lost acknowledgements.
                 let _ = socket.send_to(&datagram[..HEADER], from);
             }
         }
@@ -71,7 +71,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     out.json(&report)
 }
 
-/// Notes that a number was seen; whether it is new.
+/// Notes a number; true if it is new.
 fn note(seen: &mut Vec<u64>, number: u64) -> bool {
     let (word, bit) = ((number / 64) as usize, 1 << (number % 64));
     if seen.len() <= word {

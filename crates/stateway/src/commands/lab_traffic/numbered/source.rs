@@ -12,10 +12,10 @@ use crate::print::Output;
 
 /// Datagrams that may be on their way.
 const WINDOW: u64 = 8;
-/// What was not acknowledged after so long a silence is lost; on a busy machine the
-/// sink may have to wait for a CPU.
+/// Time after which an unacknowledged datagram counts as lost. On a busy machine the sink may have
+/// to wait for a CPU.
 const PATIENCE: Duration = Duration::from_millis(30);
-/// How often the end is announced.
+/// The number of times that the end is announced.
 const ENDS: u32 = 3;
 
 #[derive(Debug, clap::Args)]
@@ -26,10 +26,10 @@ pub struct Args {
     /// Bytes of a datagram, without the UDP header.
     #[arg(long, default_value_t = 65507, value_parser = clap::value_parser!(u16).range(HEADER as i64..=65507))]
     bytes: u16,
-    /// For how long to send.
+    /// Milliseconds to send.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     milliseconds: u64,
-    /// At most so many datagrams per second.
+    /// The largest number of datagrams per second.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
 }
@@ -49,7 +49,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))
     };
     let socket = UdpSocket::bind(any)?;
-    socket.connect(args.to).with_context(|| format!("the way to {}", args.to))?;
+    socket.connect(args.to).with_context(|| format!("can not connect to {}", args.to))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let time = Duration::from_millis(args.milliseconds);
     let interval = args.rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate);
@@ -75,7 +75,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     for _ in 0..ENDS {
         let mut end = [0; HEADER];
         fill(&mut end, LAST);
-        // The sink may be gone after the first.
+        // The sink may be gone after the first announcement.
         let _ = socket.send(&end);
     }
     let Flow { sent, acknowledged, .. } = flow;
@@ -86,8 +86,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
 struct Flow {
     sent: u64,
     acknowledged: u64,
-    /// Not acknowledged in time. What is acknowledged later leaves this too large,
-    /// so that a little more is on its way than [`WINDOW`].
+    /// Datagrams that were not acknowledged in time. A late acknowledgement leaves this too large,
+    /// so that a little more than [`WINDOW`] is on its way.
     lost: u64,
 }
 
@@ -96,7 +96,7 @@ impl Flow {
         self.sent.saturating_sub(self.acknowledged + self.lost)
     }
 
-    /// Takes an acknowledgement, or gives up what is outstanding.
+    /// Takes an acknowledgement, or counts the outstanding datagrams as lost.
     fn await_one(&mut self, socket: &UdpSocket) -> anyhow::Result<()> {
         let mut acknowledgement = [0; HEADER];
         match socket.recv(&mut acknowledgement) {

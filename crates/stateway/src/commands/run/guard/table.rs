@@ -8,12 +8,12 @@ use ruleset::OWN_TABLE_PREFIX;
 
 use crate::commands::run::kept_out::KeptOut;
 
-/// Keeps packets from the kernel's host, for as long as this exists.
+/// Keeps packets from the host's kernel, as long as it exists.
 pub trait Barrier: Debug + Send {
-    /// Keeps these from the host, and what is not its own. It gets all others.
+    /// Keeps these packets from the host, and those that are not for it. The host gets all others.
     ///
     /// # Errors
-    /// Where the kernel does not do it. Then it does what it did before.
+    /// An error if the kernel refuses. Then the former state stays.
     fn change(&mut self, kept_out: &KeptOut) -> anyhow::Result<()>;
 }
 
@@ -21,29 +21,28 @@ pub trait Barrier: Debug + Send {
 #[derive(Debug)]
 pub struct HostTable {
     owner: Owner,
-    /// How many tables it was to make: each has a name of its own, so that one can be made beside
-    /// another.
+    /// The number of tables that were requested. It makes each name unique, so that one table can
+    /// be made beside another.
     asked: u64,
-    /// The one that is there.
+    /// The name of the table in force.
     name: Option<String>,
 }
 
 impl HostTable {
-    /// There is no table yet.
+    /// Makes no table yet.
     ///
     /// # Errors
-    /// Where the kernel has no nf_tables.
+    /// An error if the kernel has no nf_tables.
     pub fn new() -> anyhow::Result<Self> {
         let owner = Owner::new().context(
-            "routed mode keeps the kernel from routing as well, and needs a kernel with nf_tables \
-             for it",
+            "routed mode needs a kernel with nf_tables, to keep the kernel from routing too",
         )?;
         Ok(Self { owner, asked: 0, name: None })
     }
 }
 
 impl Barrier for HostTable {
-    /// The table before goes when the new one is there: meanwhile both drop.
+    /// Deletes the former table once the new one exists: meanwhile both drop.
     fn change(&mut self, kept_out: &KeptOut) -> anyhow::Result<()> {
         self.asked += 1;
         let name = format!("{OWN_TABLE_PREFIX}{}_{}", std::process::id(), self.asked);
@@ -52,7 +51,8 @@ impl Barrier for HostTable {
         if let Some(before) = &self.name
             && let Err(error) = self.owner.delete(before)
         {
-            // Only a kernel without memory refuses that; if it refuses both, both tables drop.
+            // Only a kernel without memory refuses this. If it refuses the next deletion too, both
+            // tables drop.
             let _ = self.owner.delete(&name);
             return Err(error).context("the kernel does not delete the table before");
         }
@@ -61,24 +61,24 @@ impl Barrier for HostTable {
     }
 }
 
-/// What people can do about it.
+/// Adds advice for people to an error.
 fn explained(error: Error, kept_out: &KeptOut) -> anyhow::Error {
     if error.is_permission() {
         return anyhow::Error::from(error).context(
-            "routed mode keeps the kernel from routing as well, and this process may not have it \
-             do so: run as root, or with CAP_NET_ADMIN and CAP_NET_RAW (AmbientCapabilities= in a unit of \
-             systemd)",
+            "routed mode keeps the kernel from routing too, for which this process lacks the \
+             permission: run as root, or with CAP_NET_ADMIN and CAP_NET_RAW \
+             (AmbientCapabilities= in a unit of systemd)",
         );
     }
     let (keeps, needs) = match kept_out.is_nothing() {
-        true => ("the kernel from routing as well", "expression fib"),
+        true => ("the kernel from routing too", "expression fib"),
         false => (
-            "what is translated from the host, which would answer it",
+            "translated packets from the host, which would answer them",
             "expressions fib and socket",
         ),
     };
     anyhow::Error::from(error).context(format!(
-        "the kernel does not make the table that keeps {keeps}; it has to have nf_tables with tables \
-         that have an owner (Linux 5.12) and its {needs}"
+        "the kernel does not make the table that keeps {keeps}; it has to have nf_tables with \
+         tables that have an owner (Linux 5.12) and its {needs}"
     ))
 }
