@@ -96,7 +96,7 @@ fn both(rules: &str, routed: bool, talks: impl Fn(&Lab) -> Result<Vec<Vec<String
 
 const FLOWS: u32 = 40;
 
-/// What the client and the server hear. The server's address depends on whether the gateway is a
+/// The replies that the client and the server get. The server's address depends on whether the gateway is a
 /// bridge.
 fn opened_by_the_client(lab: &Lab) -> Result<Vec<Vec<String>>> {
     let (client, server) = (lab.client(), lab.server());
@@ -139,7 +139,7 @@ fn a_host_that_rules_close_hears_of_no_tunnel_whatever_it_carries() {
     });
 }
 
-/// What the hosts hear if the server has no route to the two clients.
+/// The replies that the hosts get if the server has no route to the two clients.
 fn behind_one_address(lab: &Lab) -> Result<Vec<Vec<String>>> {
     let (client, server) = (lab.client(), lab.server());
     server.ip(&["route del 192.0.2.0/24"])?;

@@ -1,4 +1,4 @@
-//! What rules ask of packets, or do with them, in which packets of one flow can differ.
+//! Finds the rules that have to see every packet of a flow.
 //!
 //! A gateway may decide once for an established flow and do the same with its other packets
 //! only if every rule that the first one met would decide the same about all of them, and does

@@ -18,7 +18,7 @@ use crate::{Error, Options};
 const ESTABLISHED: u32 = 1024;
 /// Number of flows that are opened in turn.
 const OPENED: u32 = 1 << 16;
-/// What is asked of the gateway, and what that is called.
+/// The cases of the gateway, with the names of their rows.
 const CASES: [(Case, &str); 3] = [
     (Case::Router, "gateway, no rules"),
     (Case::RouterRules, "gateway, rules"),
