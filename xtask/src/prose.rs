@@ -20,10 +20,8 @@ const NOT_YET: &[&str] = &[
     "crates/netlink/",
     "crates/ruleset/",
     "crates/stateway/",
-    "docs/internals/",
     "docs/configuration.md",
     "docs/drops.md",
-    "docs/performance.md",
     "docs/security.md",
 ];
 
