@@ -13,10 +13,9 @@ use crate::source;
 const NOT_YET: &[&str] = &[
     "README.md",
     "crates/engine/",
-    "docs/internals/",
+    "crates/engine/",
     "docs/configuration.md",
     "docs/drops.md",
-    "docs/performance.md",
     "docs/security.md",
 ];
 
