@@ -13,7 +13,6 @@ use crate::source;
 const NOT_YET: &[&str] = &[
     "README.md",
     "crates/engine/",
-    "crates/engine/",
     "docs/configuration.md",
     "docs/drops.md",
     "docs/security.md",
