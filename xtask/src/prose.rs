@@ -11,7 +11,6 @@ use crate::source;
 /// Files and directories whose sentences are not mended yet. The list only shrinks: `tidy` asks
 /// to take out an entry as soon as it has no such sentence any more.
 const NOT_YET: &[&str] = &[
-    "README.md",
     "crates/engine/",
     "docs/configuration.md",
     "docs/drops.md",
