@@ -189,13 +189,18 @@ pub fn fill_transport(frame: &mut [u8], network: &Network) -> bool {
     true
 }
 
+/// Where a transport has its checksum, bytes from its start; `None` for one that has none or is
+/// not known.
+pub fn field(protocol: u8, family: Family) -> Option<usize> {
+    if protocol == protocol::SCTP { Some(SCTP_FIELD) } else { sum_field(protocol, family) }
+}
+
 /// Completes a partial checksum, as a network card does: the field `offset` bytes
 /// behind `start` holds the sum of a pseudo header, and what counts from `start` to the
 /// end of `frame` is added. False if the field lies beyond the frame.
 ///
 /// At offset 8 no transport but SCTP has its checksum, and that is a CRC32c.
 pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
-    const SCTP_FIELD: usize = 8;
     let field = usize::from(offset);
     let Some(bytes) = frame.get_mut(usize::from(start)..) else { return false };
     let length = if field == SCTP_FIELD { 4 } else { 2 };
@@ -216,6 +221,8 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
     true
 }
 
+/// Where the checksum is in the common header of SCTP.
+const SCTP_FIELD: usize = 8;
 /// Where the checksum is in an ICMP or ICMPv6 header.
 pub(crate) const ICMP_FIELD: usize = 2;
 
