@@ -120,6 +120,17 @@ pub enum PortError {
         /// Name as configured.
         interface: String,
     },
+    /// The interface carries no Ethernet frames.
+    #[error(
+        "{interface} is {what}, and only Ethernet interfaces can be forwarded: name the interface \
+         that it runs over, or give a tunnel a device that carries frames (tap, gretap, vxlan)"
+    )]
+    NotEthernet {
+        /// Name of the interface.
+        interface: String,
+        /// What it is.
+        what: &'static str,
+    },
     /// Somebody else forwards what comes by it.
     #[error(
         "another gateway is running on {interface}, and every packet would be forwarded twice; \
