@@ -35,6 +35,12 @@ pub trait RxQueue: Send {
     fn take_lost(&mut self) -> u64 {
         0
     }
+
+    /// Packets since the last call that are longer than a [`Frame`] can be
+    /// ([`MAX_FRAME`](crate::MAX_FRAME)); they are not among those that were lost.
+    fn take_too_long(&mut self) -> u64 {
+        0
+    }
 }
 
 /// One transmit queue. It belongs to one worker.
