@@ -10,12 +10,8 @@ use crate::source;
 
 /// Files and directories whose sentences are not mended yet. The list only shrinks: `tidy` asks
 /// to take out an entry as soon as it has no such sentence any more.
-const NOT_YET: &[&str] = &[
-    "crates/engine/",
-    "docs/configuration.md",
-    "docs/drops.md",
-    "docs/security.md",
-];
+const NOT_YET: &[&str] =
+    &["crates/engine/", "docs/configuration.md", "docs/drops.md", "docs/security.md"];
 
 /// Words that join a clause to a noun, and words that begin another noun.
 const RELATIVES: [&str; 4] = ["that", "which", "who", "whose"];

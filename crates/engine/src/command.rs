@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use conntrack::{Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
-use flow::{Counters, KeyedPacket, Zone};
+use flow::{Counters, DropReason, KeyedPacket, Zone};
 use netio::{PortId, RxQueue, TxQueue};
 use ruleset::{ElementUpdate, LogId};
 use steer::{BucketId, Translated, WorkerId};
@@ -36,6 +36,16 @@ pub struct Queue {
     pub received: Received,
     /// The queue itself.
     pub source: Box<dyn RxQueue>,
+}
+
+impl Queue {
+    /// Counts what has not become a frame since it was asked last.
+    pub fn count_missing(&mut self, counters: &mut Counters) {
+        self.received.lost += self.source.take_lost();
+        let too_long = self.source.take_too_long();
+        self.received.frames += too_long;
+        counters.drop_packets(DropReason::FrameTooLong, too_long);
+    }
 }
 
 impl std::fmt::Debug for Queue {

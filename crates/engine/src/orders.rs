@@ -111,7 +111,7 @@ impl Worker {
     fn release_queue(&mut self, id: usize, marker: u64) {
         let Some(index) = self.queues.iter().position(|queue| queue.id == id) else { return };
         let mut queue = self.queues.swap_remove(index);
-        queue.received.lost += queue.source.take_lost();
+        queue.count_missing(&mut self.counters);
         self.mark(marker);
         self.notify(Notice::Released(queue));
     }
@@ -180,7 +180,7 @@ impl Worker {
 
     pub(crate) fn report(&mut self) -> WorkerReport {
         for queue in &mut self.queues {
-            queue.received.lost += queue.source.take_lost();
+            queue.count_missing(&mut self.counters);
         }
         WorkerReport {
             counters: self.counters.clone(),

@@ -28,7 +28,7 @@ impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner. In line, although it is
     /// called from two places: a frame is copied when it is handed to a function.
     #[inline(always)]
-    pub(crate) fn steer(&mut self, frame: Frame, now: Timestamp) {
+    pub(crate) fn steer(&mut self, mut frame: Frame, now: Timestamp) {
         if let Some(router) = &self.router
             && let arrival @ (Arrival::Host | Arrival::Drop(_)) = router.arrival(&frame)
         {
@@ -38,6 +38,9 @@ impl Worker {
             Ok(dissected) => (dissected.network, dissected.vlan),
             Err(malformed) => return self.drop_frame(frame, malformed.into()),
         };
+        if !frame.admit_offload(network.as_ref()) {
+            return self.drop_frame(frame, DropReason::OffloadMismatch.into());
+        }
         let Some(network) = network.filter(|it| it.offset == ETHERNET_LEN || self.router.is_none())
         else {
             return self.take_unrouted(frame, network, now);

@@ -2,7 +2,7 @@
 
 use fib::LinkId;
 use netio::afpacket::{AfPacketOptions, AfPacketPort, Claim};
-use netio::{LinkState, PortError, PortId, RxQueue, TxQueue};
+use netio::{LinkState, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
 use steer::CpuSet;
 
 use crate::config::Mode;
@@ -127,6 +127,21 @@ impl AfPacket {
     }
 }
 
+/// Says so if the interface makes super-packets that are too long to be taken. Those that come from
+/// the other end of a veth pair have another length, of which nothing is known here.
+fn warn_of_long_super_packets(link: &LinkState) {
+    let name = &link.name;
+    if let Ok(longest) = netlink::longest_super_packet(LinkId(link.index))
+        && longest as usize > MAX_FRAME
+    {
+        tracing::warn!(
+            "{name} makes super-packets of up to {longest} bytes, and those of more than \
+             {MAX_FRAME} are dropped (frame_too_long): ip link set {name} gso_max_size 65536 \
+             gro_max_size 65536 gso_ipv4_max_size 65536 gro_ipv4_max_size 65536"
+        );
+    }
+}
+
 impl PortOpener for AfPacket {
     fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
         let options = AfPacketOptions {
@@ -143,6 +158,7 @@ impl PortOpener for AfPacket {
                 link.name
             );
         }
+        warn_of_long_super_packets(&link);
         Ok(OpenPort {
             rx: open.receive.into_iter().map(|queue| Box::new(queue) as Box<dyn RxQueue>).collect(),
             tx: open

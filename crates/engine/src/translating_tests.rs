@@ -576,3 +576,6 @@ mod identified;
 
 #[path = "tunnels_tests.rs"]
 mod tunnels;
+
+#[path = "offload_tests.rs"]
+mod offload;

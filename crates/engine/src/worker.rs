@@ -412,7 +412,7 @@ impl Worker {
 
     fn drop_queue(&mut self, index: usize, error: PortError) {
         let mut queue = self.queues.swap_remove(index);
-        queue.received.lost += queue.source.take_lost();
+        queue.count_missing(&mut self.counters);
         self.notify(Notice::Failed(queue, error));
     }
 

@@ -60,6 +60,8 @@ drop_reasons! {
     MalformedLink = "malformed_link", "Ethernet, VLAN, PPPoE or MPLS header cut short, or a PPPoE session frame with wrong fields.";
     LinkDepth = "link_depth", "More VLAN tags or MPLS labels on one another than the limit.";
     PppHidden = "ppp_hidden", "PPP in a PPPoE session that is neither plain IP nor control: compressed, encrypted, in pieces, or of another protocol.";
+    FrameTooLong = "frame_too_long", "Frame of more than 65,600 bytes, the most that the gateway takes: a super-packet of interfaces that make larger ones.";
+    OffloadMismatch = "offload_mismatch", "Frame whose sender leaves a checksum or the cutting of segments to others, at a place that is not that of its packet's transport.";
     MalformedIpv4 = "malformed_ipv4", "IPv4 header with wrong version, length or checksum.";
     MalformedIpv6 = "malformed_ipv6", "IPv6 header with wrong version or length.";
     MalformedExtension = "malformed_extension", "IPv6 extension headers cut short or too many.";

@@ -1,9 +1,8 @@
 //! A frame and its buffer.
 
-use wire::segment::{Segments, SuperPacket};
-use wire::{ChecksumCovers, Place, Readdress, dissect};
+use wire::{Place, Readdress};
 
-use crate::PortId;
+use crate::{Checksum, Offload, PortId};
 
 /// One frame on its way through the gateway.
 ///
@@ -38,68 +37,6 @@ pub struct Frame {
 /// Bytes of the stored places of [`Frame::before`]: for each end a flag, address and port.
 pub(crate) const BEFORE_LEN: usize = 2 * PLACE_LEN;
 const PLACE_LEN: usize = 1 + 16 + 2;
-
-/// The state that PACKET_VNET_HDR carries beside a frame (virtio 1.2 section
-/// 5.1.6): frames between local kernels are not yet checksummed or cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Offload {
-    /// State of the transport checksum.
-    pub checksum: Checksum,
-    /// Set for a super-packet that is still to be segmented.
-    pub segmentation: Option<Segmentation>,
-}
-
-/// State of the transport checksum of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Checksum {
-    /// Complete in the packet and not verified.
-    #[default]
-    Complete,
-    /// Verified by the interface (VIRTIO_NET_HDR_F_DATA_VALID).
-    Verified,
-    /// Only the pseudo header is summed. The sender of the frame out of the machine completes the
-    /// sum (VIRTIO_NET_HDR_F_NEEDS_CSUM).
-    Partial {
-        /// Frame offset where summing starts.
-        start: u16,
-        /// Offset of the checksum field from `start`.
-        offset: u16,
-    },
-}
-
-impl Checksum {
-    /// The part of the packet that the checksum field covers, for code that changes the packet.
-    pub const fn covers(self) -> ChecksumCovers {
-        match self {
-            Self::Partial { .. } => ChecksumCovers::PseudoHeader,
-            Self::Complete | Self::Verified => ChecksumCovers::All,
-        }
-    }
-}
-
-/// The way to segment a super-packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segmentation {
-    /// `gso_type` of the virtio header, with its ECN bit.
-    pub kind: u8,
-    /// Payload bytes of each segment.
-    pub segment_size: u16,
-    /// Length of all headers up to and including the transport header, in bytes.
-    pub header_length: u16,
-}
-
-impl Segmentation {
-    /// True for a super-packet of TCP (VIRTIO_NET_HDR_GSO_TCPV4 and _TCPV6).
-    pub fn is_tcp(&self) -> bool {
-        const ECN: u8 = 0x80;
-        matches!(self.kind & !ECN, 1 | 4)
-    }
-
-    /// True for a super-packet of UDP datagrams (VIRTIO_NET_HDR_GSO_UDP_L4).
-    pub fn is_udp(&self) -> bool {
-        self.kind == 5
-    }
-}
 
 impl Frame {
     /// The bytes of the frame, link header first.
@@ -180,32 +117,6 @@ impl Frame {
         write_place(before.destination, destination);
         self.has_before = true;
         true
-    }
-
-    /// The segments of a super-packet; `None` if the frame is not one, or can not be cut up.
-    pub fn cut_up(&self) -> Option<Segments<'_>> {
-        let segmentation = self.offload.segmentation?;
-        if !segmentation.is_tcp() && !segmentation.is_udp() {
-            return None;
-        }
-        let (transport_offset, partial_checksum) = match self.offload.checksum {
-            Checksum::Partial { start, .. } => (start, true),
-            _ => (dissect(self.bytes()).ok()?.network?.transport_offset, false),
-        };
-        let segment_size = segmentation.segment_size;
-        let packet = SuperPacket { transport_offset, segment_size, partial_checksum };
-        Segments::new(self.bytes(), &packet)
-    }
-
-    /// The number of packets that the frame makes on a wire: 1, or the segments of a super-packet.
-    pub fn segments(&self) -> u32 {
-        match self.offload.segmentation {
-            Some(Segmentation { segment_size, header_length, .. }) if segment_size > 0 => {
-                let payload = self.length.saturating_sub(u32::from(header_length));
-                payload.div_ceil(u32::from(segment_size)).max(1)
-            }
-            _ => 1,
-        }
     }
 }
 

@@ -2,6 +2,7 @@ use wire::build::PacketBuilder;
 
 use super::*;
 use crate::FramePool;
+use crate::Segmentation;
 
 #[test]
 fn priority_tags_are_taken_off_with_what_points_behind_them() {

@@ -21,6 +21,30 @@ pub struct LinkState {
     pub mtu: u32,
     /// Link address; zero if the interface has none of 6 bytes.
     pub mac: [u8; 6],
+    /// What kind of link it is: ARPHRD_ETHER or another of if_arp.h.
+    pub hardware: u16,
+}
+
+impl LinkState {
+    /// What it carries if that is not Ethernet frames, in a few words.
+    pub fn not_ethernet(&self) -> Option<&'static str> {
+        const RAW_IP: u16 = 519;
+        const IP6GRE: u16 = 823;
+        Some(match self.hardware {
+            libc::ARPHRD_ETHER => return None,
+            libc::ARPHRD_LOOPBACK => "the loopback interface",
+            libc::ARPHRD_PPP => "a PPP link, whose packets have no Ethernet header",
+            libc::ARPHRD_NONE | RAW_IP => {
+                "a device for IP packets without an Ethernet header, such as tun or WireGuard"
+            }
+            libc::ARPHRD_TUNNEL
+            | libc::ARPHRD_TUNNEL6
+            | libc::ARPHRD_SIT
+            | libc::ARPHRD_IPGRE
+            | IP6GRE => "a tunnel of IP packets without an Ethernet header",
+            _ => "a link of another kind than Ethernet",
+        })
+    }
 }
 
 /// The state of the interface that has this name, its own or an alternative one of up to 15
@@ -145,6 +169,7 @@ impl<'s> Request<'s> {
             running: flags & libc::IFF_RUNNING != 0,
             mtu: mtu.cast_unsigned(),
             mac,
+            hardware: address.sa_family,
         })
     }
 
@@ -180,6 +205,7 @@ mod tests {
             return;
         };
         assert_eq!((state.index, state.name.as_str(), state.mac), (1, "lo", [0; 6]));
+        assert_eq!(state.not_ethernet(), Some("the loopback interface"));
         assert!(state.mtu >= 1280);
         assert_eq!(link_state(1).unwrap(), Some(state));
         assert_eq!(link_state(i32::MAX.cast_unsigned()).unwrap(), None);

@@ -33,6 +33,12 @@ pub trait RxQueue: Send {
     fn take_lost(&mut self) -> u64 {
         0
     }
+
+    /// Packets since the last call that are longer than a [`Frame`] can be
+    /// ([`MAX_FRAME`](crate::MAX_FRAME)); they are not among those that were lost.
+    fn take_too_long(&mut self) -> u64 {
+        0
+    }
 }
 
 /// One transmit queue. It belongs to one worker.
@@ -116,6 +122,17 @@ pub enum PortError {
     NoInterface {
         /// Name as configured.
         interface: String,
+    },
+    /// The interface carries no Ethernet frames.
+    #[error(
+        "{interface} is {what}, and only Ethernet interfaces can be forwarded: name the interface \
+         that it runs over, or give a tunnel a device that carries frames (tap, gretap, vxlan)"
+    )]
+    NotEthernet {
+        /// Name of the interface.
+        interface: String,
+        /// The kind of interface.
+        what: &'static str,
     },
     /// Another gateway forwards the packets of this interface.
     #[error(

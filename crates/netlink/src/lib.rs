@@ -9,6 +9,7 @@
 mod mirror;
 pub mod nf_tables;
 mod reading;
+mod super_packets;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ use fib::{Fib, HardwareAddress, Neighbours};
 use ipnet::IpNet;
 
 pub use mirror::{Error, Mirror};
+pub use super_packets::longest_super_packet;
 
 /// The kernel's state. A clone is cheap, as that of [`Fib`] is.
 #[derive(Clone, Debug, Default)]

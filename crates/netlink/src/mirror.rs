@@ -398,7 +398,7 @@ impl AsFd for Mirror {
     }
 }
 
-fn serialized(request: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
+pub(crate) fn serialized(request: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     header.flags = flags;
     let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
@@ -419,7 +419,7 @@ fn each_message(
     })
 }
 
-fn each_payload(
+pub(crate) fn each_payload(
     mut bytes: &[u8],
     mut take: impl FnMut(&NetlinkHeader, NetlinkPayload<RouteNetlinkMessage>),
 ) -> Result<(), Error> {

@@ -189,13 +189,18 @@ pub fn fill_transport(frame: &mut [u8], network: &Network) -> bool {
     true
 }
 
+/// Offset of the checksum in the header of a transport, in bytes; `None` for a transport without
+/// one and for an unknown one.
+pub fn field(protocol: u8, family: Family) -> Option<usize> {
+    if protocol == protocol::SCTP { Some(SCTP_FIELD) } else { sum_field(protocol, family) }
+}
+
 /// Completes a partial checksum, as a network card does. The field `offset` bytes behind
 /// `start` holds the sum of a pseudo header; this function adds the bytes from `start` to the
 /// end of `frame`. False if the field lies beyond the frame.
 ///
 /// SCTP is the only transport with a checksum at offset 8, and that is a CRC32c.
 pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
-    const SCTP_FIELD: usize = 8;
     let field = usize::from(offset);
     let Some(bytes) = frame.get_mut(usize::from(start)..) else { return false };
     let length = if field == SCTP_FIELD { 4 } else { 2 };
@@ -216,6 +221,8 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
     true
 }
 
+/// Offset of the checksum in the common header of SCTP.
+const SCTP_FIELD: usize = 8;
 /// Offset of the checksum in an ICMP or ICMPv6 header.
 pub(crate) const ICMP_FIELD: usize = 2;
 

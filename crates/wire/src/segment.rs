@@ -4,7 +4,7 @@
 //! header in front of the payload has to change, also those of the tunnel.
 
 use crate::{
-    Dissected, Family, TcpFlags, Transport,
+    Dissected, Family, Network, TcpFlags, Transport,
     checksum::{self, Sum},
     ip::{self, Header},
     link::{self, IpPlace, ethertype},
@@ -16,6 +16,11 @@ use crate::{
 const MAX_LAYERS: usize = 2 * (Dissected::MAX_TUNNELS + 1);
 /// Length of a UDP header, bytes.
 const UDP_LEN: u16 = 8;
+/// Longest IP header that is looked for inside a tunnel, with its extension headers, bytes.
+const LONGEST_INNER_HEADER: u16 = 512;
+/// Protocols that carry packets or frames, beside those of [`protocol`] (IANA "Assigned Internet
+/// Protocol Numbers"): EtherIP, L2TP, MPLS and Ethernet in IP.
+const CARRIERS: [u8; 4] = [97, 115, 137, 143];
 
 /// The offload fields of a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,10 +286,25 @@ fn ip_at(frame: &[u8], family: Family, offset: u16) -> IpPlace {
     IpPlace { family, offset, end: frame.len(), guessed: false }
 }
 
+/// The family and protocol of the transport that begins at `start`, inside `outer`, the packet of a
+/// tunnel that reaches to the end of `frame`. `None` if `outer` carries no packets or there is no
+/// such transport. Whatever lies between the headers of the tunnel and the IP header is taken as
+/// it is.
+pub fn inner_transport(frame: &[u8], outer: &Network, start: u16) -> Option<(Family, u8)> {
+    let is_carrier =
+        matches!(outer.protocol, protocol::IPIP | protocol::IPV6 | protocol::GRE | protocol::UDP);
+    if !is_carrier && !CARRIERS.contains(&outer.protocol) {
+        return None;
+    }
+    let place = ip_before(frame, outer.transport_offset, start)?;
+    Some((place.family, read_ip(frame, &place)?.protocol))
+}
+
 /// The IP header at or behind `from` that ends at `start`, where the transport begins. Its
 /// length, its chain of headers and, for IPv4, its checksum have to be right, so that no other
 /// bytes pass for a header.
 fn ip_before(frame: &[u8], from: u16, start: u16) -> Option<IpPlace> {
+    let from = from.max(start.saturating_sub(LONGEST_INNER_HEADER));
     let offsets = (from..start).rev().filter(|offset| (start - offset).is_multiple_of(4));
     let place = |offset| {
         let family = match frame.get(usize::from(offset))? >> 4 {

@@ -3,8 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use lab::{Background, Family, Gateway, Lab, Placement, Result, StatewaySpec, Tracking, Transport};
+use lab::{
+    Background, Family, Gateway, Lab, Namespace, Placement, Result, StatewaySpec, Tracking,
+    Transport,
+};
 use wire::build::{PacketBuilder, Tcp};
 use wire::{Dissected, TcpFlags, dissect};
 
@@ -251,5 +255,39 @@ fn packets_in_other_frames_do_not_get_past_the_rules() {
     alone(|| {
         only_what_is_allowed(&otherwise(), false)?;
         only_what_is_allowed(&otherwise(), true).map(drop)
+    });
+}
+
+/// What comes by them has no Ethernet header, and would be read as if it had one.
+#[test]
+fn interfaces_without_ethernet_are_refused() {
+    alone(|| {
+        let namespace = Namespace::new("bare")?;
+        namespace.ip(&[
+            "link add lan0 type veth peer name other",
+            "link set lan0 up",
+            "tuntap add dev tun0 mode tun",
+            "link set tun0 up",
+        ])?;
+        let tunnel = "link add gre1 type gre local 192.0.2.1 remote 192.0.2.2";
+        let has_tunnels = namespace.ip(&[tunnel, "link set gre1 up"]).is_ok();
+        let kinds = [
+            ("lo", "the loopback interface"),
+            ("tun0", "a device for IP packets without an Ethernet header"),
+            ("gre1", "a tunnel of IP packets without an Ethernet header"),
+        ];
+        for (name, kind) in kinds.into_iter().filter(|(name, _)| has_tunnels || *name != "gre1") {
+            let config = StatewaySpec::new(stateway_binary()?, 1).config(&["lan0", name]);
+            let file = namespace.write_file("bare.toml", config.as_bytes())?;
+            for command in ["check", "run"] {
+                let program = namespace.program(&stateway_binary()?.to_string_lossy());
+                let limit = Duration::from_secs(5);
+                let output = program.args([command, "-c", &file]).limit(limit).run()?;
+                assert_eq!(output.code, Some(2), "{name}: {}", output.stderr);
+                let said = format!("bare.toml:10: interface.name: {name} is {kind}");
+                assert!(output.stderr.contains(&said), "{name}: {}", output.stderr);
+            }
+        }
+        Ok(())
     });
 }

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use lab::{Family, HttpServer, Lab, Result, Transport, ping};
+use lab::{Family, HttpServer, Lab, Namespace, Result, StatewaySpec, Transport, ping};
 
-use crate::scenario::{FAMILIES, alone};
+use crate::scenario::{FAMILIES, alone, stateway_binary};
 use crate::stateway::{stateway_lab, stop_cleanly};
 
 /// Gives the server's side an MTU of 9000 bytes. The client, whose link has an MTU of 1500,
@@ -31,8 +31,12 @@ fn long_ping(lab: &Lab, family: Family) -> Result<String> {
 }
 
 fn told(lab: &Lab) -> Result<u64> {
+    dropped(lab, "frag_needed")
+}
+
+fn dropped(lab: &Lab, reason: &str) -> Result<u64> {
     let drops = lab.stateway().expect("the lab has a Stateway").query(&["drops"])?;
-    let of = |drop: &&serde_json::Value| drop["name"] == "frag_needed";
+    let of = |drop: &&serde_json::Value| drop["name"] == reason;
     let count = drops["drops"].as_array().and_then(|drops| drops.iter().find(of));
     Ok(count.and_then(|drop| drop["count"].as_u64()).expect("every reason has a count"))
 }
@@ -169,5 +173,62 @@ fn a_changed_mtu_is_noticed() {
             Ok(long_ping(&lab, Family::V4)?.contains("mtu = 1500"))
         })?;
         stop_cleanly(&mut lab)
+    });
+}
+
+const SINK: &str = "
+import socket
+c, _ = socket.create_server(('::', 4003), family=socket.AF_INET6).accept()
+while c.recv(1 << 20):
+    pass
+";
+const SOURCE: &str = "
+import socket, sys
+s = socket.create_connection((sys.argv[1], 4003))
+while True:
+    s.sendall(bytes(1 << 22))
+";
+
+/// Super-packets of more than 64 KiB (ip-link(8), `gso_max_size`).
+#[test]
+fn super_packets_that_are_too_long_have_a_reason() {
+    alone(|| {
+        let mut lab = stateway_lab(1)?;
+        let size = "link set eth0 gso_max_size 200000";
+        if let Err(error) = lab.client().ip(&[size]) {
+            println!("SKIPPED: {error}");
+            return Ok(());
+        }
+        let mut sink = lab.on_server("python3").args(["-c", SINK]).spawn()?;
+        sink.wait_for_port(Transport::Tcp, 4003)?;
+        let server = lab.server_address(Family::V6).to_string();
+        let source = lab.on_client("python3").args(["-c", SOURCE, &server]).spawn()?;
+        soon("a super-packet is too long", || Ok(dropped(&lab, "frame_too_long")? > 0))?;
+        source.terminate()?;
+        let status = lab.stateway().expect("the lab has a Stateway").query(&["status"])?;
+        let lost = |port: &serde_json::Value| port["lost"] == 0;
+        assert!(status["ports"].as_array().is_some_and(|ports| ports.iter().all(lost)), "{status}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn an_interface_that_makes_super_packets_too_long_is_named_at_the_start() {
+    alone(|| {
+        let namespace = Namespace::new("long")?;
+        for name in ["lan0", "wan0"] {
+            let add = format!("link add {name} type veth peer name other-{name}");
+            namespace.ip(&[&add, &format!("link set {name} up")])?;
+        }
+        namespace.ip(&["link set wan0 gso_max_size 200000"])?;
+        let config = StatewaySpec::new(stateway_binary()?, 1).config(&["lan0", "wan0"]);
+        let file = namespace.write_file("long.toml", config.as_bytes())?;
+        let program = namespace.program(&stateway_binary()?.to_string_lossy());
+        let mut gateway = program.args(["run", "-c", &file]).spawn()?;
+        gateway.wait_for_text("ready")?;
+        let log = gateway.terminate()?.stdout;
+        let said = "wan0 makes super-packets of up to 200000 bytes";
+        assert!(log.contains(said) && !log.contains("lan0 makes"), "{log}");
+        Ok(())
     });
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use super::BATCH;
+use super::receive::Missing;
 use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
 use crate::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER};
@@ -55,11 +56,13 @@ impl Messages {
         socket: &PacketSocket,
         wanted: usize,
         pool: &mut FramePool,
-        mut give: impl FnMut(Option<Frame>),
+        mut give: impl FnMut(Result<Frame, Missing>),
     ) -> io::Result<()> {
         let header_length = self.header_length();
         let count = self.fill_slots(socket, wanted)?;
-        self.slots[..count].iter_mut().for_each(|slot| give(slot.take(header_length, pool)));
+        self.slots[..count]
+            .iter_mut()
+            .for_each(|slot| give(slot.take(header_length, pool).ok_or(Missing::TooLong)));
         Ok(())
     }
 

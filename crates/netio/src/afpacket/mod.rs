@@ -121,14 +121,17 @@ impl AfPacketPort {
     /// sockets. So a caller may try again after [`PortError::Gone`] until it succeeds.
     ///
     /// # Errors
-    /// [`PortError::NoPermission`], [`PortError::Gone`] while the interface is down, and
-    /// [`PortError::System`] for anything else.
+    /// [`PortError::NotEthernet`], [`PortError::NoPermission`], [`PortError::Gone`] while the
+    /// interface is down, and [`PortError::System`] for anything else.
     pub fn open_link(
         link: &LinkState,
         port: PortId,
         options: &AfPacketOptions,
     ) -> Result<Self, PortError> {
         let LinkState { index, name: interface, .. } = link;
+        if let Some(what) = link.not_ethernet() {
+            return Err(PortError::NotEthernet { interface: interface.clone(), what });
+        }
         let (index, failed) = (*index, |what| move |source| system_error(interface, what, source));
         // The kernel refuses a feature to all sockets or to none.
         let mut granted = Granted::all(options);

@@ -26,6 +26,15 @@ enum Source {
     Messages(Messages),
 }
 
+/// Why there is no frame where there should be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// It is longer than any buffer.
+    TooLong,
+    /// The rest of it was lost.
+    CutOff,
+}
+
 /// A receive queue of an interface.
 #[derive(Debug)]
 pub struct AfPacketRx {
@@ -38,6 +47,8 @@ pub struct AfPacketRx {
     sequence: u64,
     /// Frames that were taken off the ring and could not be delivered.
     lost: u64,
+    /// Frames that are longer than any buffer.
+    too_long: u64,
     /// Calls in a row that found nothing.
     silent: u32,
     gone: bool,
@@ -60,6 +71,7 @@ impl AfPacketRx {
             offload,
             sequence: 0,
             lost: 0,
+            too_long: 0,
             silent: 0,
             gone: false,
         }
@@ -72,14 +84,15 @@ impl AfPacketRx {
         max: usize,
         pool: &mut FramePool,
     ) -> io::Result<()> {
-        let Self { source, socket, port, offload, sequence, lost, .. } = self;
-        let mut give = |frame: Option<Frame>| match frame {
-            Some(mut frame) => {
+        let Self { source, socket, port, offload, sequence, lost, too_long, .. } = self;
+        let mut give = |frame: Result<Frame, Missing>| match frame {
+            Ok(mut frame) => {
                 (frame.port, frame.sequence) = (*port, *sequence);
                 *sequence += 1;
                 frames.push(frame);
             }
-            None => *lost += 1,
+            Err(Missing::TooLong) => *too_long += 1,
+            Err(Missing::CutOff) => *lost += 1,
         };
         let ring = match source {
             Source::Ring(ring) => ring,
@@ -134,7 +147,7 @@ fn copy(
     socket: &PacketSocket,
     offload: bool,
     pool: &mut FramePool,
-) -> io::Result<Option<Frame>> {
+) -> io::Result<Result<Frame, Missing>> {
     let length = slot.length();
     let tag = slot.vlan_tag().filter(|_| length >= ADDRESSES);
     let inserted = tag.map_or(0, |tag| tag.len());
@@ -143,7 +156,7 @@ fn copy(
             // The next frame must not take this one's turn in the queue.
             socket.read([IoSliceMut::new(&mut [0; VnetHeader::LENGTH + 1])])?;
         }
-        return Ok(None);
+        return Ok(Err(Missing::TooLong));
     };
     let (addresses, rest) = match tag {
         None => frame.bytes_mut().split_at_mut(0),
@@ -170,12 +183,12 @@ fn copy(
     };
     if !is_whole {
         pool.give_back(frame);
-        return Ok(None);
+        return Ok(Err(Missing::CutOff));
     }
     if offload {
         frame.offload = slot.vnet_header().offload(frame.bytes(), inserted as u16);
     }
-    Ok(Some(frame))
+    Ok(Ok(frame))
 }
 
 impl RxQueue for AfPacketRx {
@@ -210,5 +223,9 @@ impl RxQueue for AfPacketRx {
 
     fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost) + u64::from(self.socket.take_lost().unwrap_or(0))
+    }
+
+    fn take_too_long(&mut self) -> u64 {
+        std::mem::take(&mut self.too_long)
     }
 }

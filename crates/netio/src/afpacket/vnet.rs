@@ -1,17 +1,12 @@
 //! The virtio header that goes with every frame of a PACKET_VNET_HDR socket.
 
+use crate::offload::headers;
 use crate::{Checksum, Offload, Segmentation};
 
 const NEEDS_CHECKSUM: u8 = 1;
 const CHECKSUM_VALID: u8 = 2;
 
 const GSO_NONE: u8 = 0;
-pub(super) const GSO_TCP4: u8 = 1;
-const GSO_UFO: u8 = 3;
-pub(super) const GSO_TCP6: u8 = 4;
-pub(super) const GSO_UDP: u8 = 5;
-/// Set beside the TCP kinds for segments with CWR.
-pub(super) const GSO_ECN: u8 = 0x80;
 
 /// `struct virtio_net_hdr` (virtio 1.2 section 5.1.6), in the byte order of this
 /// machine, as packet sockets have it.
@@ -71,7 +66,7 @@ impl VnetHeader {
         let segmentation = (self.gso_type != GSO_NONE).then(|| Segmentation {
             kind: self.gso_type,
             segment_size: self.gso_size,
-            header_length: headers(frame, self.gso_type, checksum)
+            header_length: measured(frame, self.gso_type, checksum)
                 .unwrap_or(self.header_length.saturating_add(inserted)),
         });
         Offload { checksum, segmentation }
@@ -97,20 +92,15 @@ impl VnetHeader {
 
 /// Length of all headers of a super-packet. The kernel's own figure is the length of the part that
 /// lies in one piece in its memory. That may include much of the payload.
-fn headers(frame: &[u8], gso_type: u8, checksum: Checksum) -> Option<u16> {
-    const UDP_HEADER: u16 = 8;
+fn measured(frame: &[u8], kind: u8, checksum: Checksum) -> Option<u16> {
     let Checksum::Partial { start, .. } = checksum else { return None };
-    let transport = match gso_type & !GSO_ECN {
-        GSO_TCP4 | GSO_TCP6 => u16::from(frame.get(usize::from(start) + 12)? >> 4) * 4,
-        GSO_UFO | GSO_UDP => UDP_HEADER,
-        _ => return None,
-    };
-    start.checked_add(transport)
+    headers(frame, kind, start)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offload::{GSO_ECN, GSO_TCP4, GSO_TCP6};
 
     #[test]
     fn headers_are_measured_in_the_packet() {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use engine::Mode;
-use netio::{LinkState, link_named};
+use netio::{LinkState, PortError, link_named};
 use steer::{InterfaceCpus, PlacementError};
 
 use super::{Configuration, Interface, Problem};
@@ -92,6 +92,11 @@ fn placement(config: &Configuration, cpus: &[usize]) -> Option<Problem> {
 
 /// The reason why an interface can not be used; `None` if it can.
 fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>) -> Option<String> {
+    let not_ethernet = found.as_ref().ok().and_then(|it| it.as_ref()?.not_ethernet());
+    if let Some(what) = not_ethernet {
+        let interface = name.to_owned();
+        return Some(PortError::NotEthernet { interface, what }.to_string());
+    }
     match found {
         Ok(Some(state)) if state.up => None,
         Ok(Some(_)) => Some(format!("{name:?} is down; `ip link set {name} up` changes that")),

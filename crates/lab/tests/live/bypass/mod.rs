@@ -8,6 +8,7 @@
 
 mod link;
 mod network;
+mod offloads;
 
 use std::net::IpAddr;
 use std::thread::sleep;

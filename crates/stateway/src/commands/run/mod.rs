@@ -183,6 +183,7 @@ fn at_its_line(config: &Configuration, error: PortError) -> anyhow::Error {
         PortError::Gone { interface }
         | PortError::NoInterface { interface }
         | PortError::Claimed { interface }
+        | PortError::NotEthernet { interface, .. }
         | PortError::NoPermission { interface }
         | PortError::System { interface, .. } => interface,
         _ => return error.into(),
@@ -249,7 +250,8 @@ mod tests {
         let file = Path::new("gateway.toml");
         let mut config = Configuration::parse(file, text, &CpuSet::first(4)).unwrap();
         let (index, name, mac) = (3, "lan0".to_owned(), [2, 0, 0, 0, 0, 1]);
-        let link = LinkState { index, name, up: true, running: true, mtu: 1500, mac };
+        let (mtu, hardware) = (1500, 1);
+        let link = LinkState { index, name, up: true, running: true, mtu, mac, hardware };
         config.interfaces[1].link = Some(link);
         for name in ["lan0", "lan-port"] {
             let error = PortError::NoInterface { interface: name.into() };
