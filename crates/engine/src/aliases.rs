@@ -1,5 +1,5 @@
-//! Aliases: they lead a packet to its connection if that lives in another bucket than the one
-//! that the packet is steered to.
+//! Aliases: they lead a packet to its connection if that lives in another bucket than the one that
+//! the packet is steered to.
 //!
 //! A translated connection has two keys. Mostly both lead to one bucket (see
 //! [`steer::Translated`]). If they do not, the bucket of the second key has an *alias*: the key

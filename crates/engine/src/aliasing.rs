@@ -1,5 +1,5 @@
-//! How workers file and remove aliases, and how packets follow them. [`crate::aliases`] tells
-//! what an alias is.
+//! How workers file and remove aliases, and how packets follow them. [`crate::aliases`] tells what
+//! an alias is.
 //!
 //! The second key of a connection may be steered to another bucket. The owner of the connection
 //! then asks the owner of that bucket to file an alias. The packets of the connection wait until
@@ -66,8 +66,7 @@ impl Worker {
                 return false;
             }
             // The connection has ended. The alias is removed, and the packet is judged in the
-            // bucket
-            // that it was steered to.
+            // bucket that it was steered to.
             let owner = packet.bucket;
             let message = AliasMessage::Remove { alias: (keyed, hash), owner };
             self.tell_bucket(owner, alias_in, message, now);

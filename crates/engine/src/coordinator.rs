@@ -205,8 +205,8 @@ impl Coordinator {
         self.tell_all(|| Command::ShareLimits(workers))
     }
 
-    /// Puts new limits in force. A lower limit takes effect after every worker has floors that
-    /// fit it, so no worker gives up more than it has to.
+    /// Puts new limits in force. A lower limit takes effect after every worker has floors that fit
+    /// it, so no worker gives up more than it has to.
     pub fn change_limits(&mut self) -> Result<(), Unresponsive> {
         self.share_limits()?;
         self.reports()?;

@@ -7,16 +7,16 @@
 //!
 //! A bucket that moves leaves events of the same connection in the rings of several workers. So
 //! each worker stamps its events with a clock that counts events. A bucket takes the reading of
-//! its old owner's clock to the new owner, and the new owner sets its own clock no lower
-//! (Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System", 1978). So the
-//! stamps of one connection grow, even if several workers report its events.
+//! its old owner's clock to the new owner, and the new owner sets its own clock no lower (Lamport,
+//! "Time, Clocks, and the Ordering of Events in a Distributed System", 1978). So the stamps of one
+//! connection grow, even if several workers report its events.
 //!
-//! The bucket itself travels through a ring. So when a reader sees an event of the new owner,
-//! all events of the old owner are in their ring already. The reader therefore looks at every
-//! ring once more before it sorts the events that it has found.
+//! The bucket itself travels through a ring. So when a reader sees an event of the new owner, all
+//! events of the old owner are in their ring already. The reader therefore looks at every ring
+//! once more before it sorts the events that it has found.
 //!
-//! Expectations have one table with one lock. The table stamps their events, and the reader
-//! sorts all of them by these stamps.
+//! Expectations have one table with one lock. The table stamps their events, and the reader sorts
+//! all of them by these stamps.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -238,13 +238,13 @@ impl<E> Source<E> {
 /// An entry of an event stream.
 #[derive(Clone, Debug)]
 pub struct NumberedEvent<E = Event> {
-    /// The position in this stream, from 0, without gaps. The events of one connection come in
-    /// the order in which they happened, also while its bucket moves between workers.
+    /// The position in this stream, from 0, without gaps. The events of one connection come in the
+    /// order in which they happened, also while its bucket moves between workers.
     pub sequence: u64,
     /// The worker that reported it.
     pub worker: WorkerId,
-    /// Events of that worker that were lost just before this one, because the reader was too
-    /// slow. The last losses of workers that have left are added.
+    /// Events of that worker that were lost just before this one, because the reader was too slow.
+    /// The last losses of workers that have left are added.
     pub lost: u64,
     /// The event.
     pub event: E,

@@ -27,8 +27,7 @@ use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus, ZoneStatus
 /// The interval at which the gateway checks its ports and the set of CPUs.
 const TEND_EVERY: Duration = Duration::from_millis(200);
 
-/// Most expectations that are read in one go. Workers that look for an expectation wait
-/// meanwhile.
+/// Most expectations that are read in one go. Workers that look for an expectation wait meanwhile.
 const EXPECTATIONS_AT_ONCE: usize = 64;
 
 /// Returns the CPUs that workers may run on now. It is called a few times per second.
@@ -43,8 +42,8 @@ pub fn system_cpus() -> Vec<usize> {
     }
 }
 
-/// A running gateway. Any thread may call its methods. They talk to the workers between
-/// batches, so a packet waits for them no longer than for a batch.
+/// A running gateway. Any thread may call its methods. They talk to the workers between batches,
+/// so a packet waits for them no longer than for a batch.
 pub struct Gateway {
     pub(crate) shared: Arc<Shared>,
     tender: Option<JoinHandle<()>>,
@@ -252,8 +251,8 @@ impl Gateway {
         self.shared.lock().move_bucket(bucket, to)
     }
 
-    /// Plans bucket moves by the load since the last plan, and carries them out unless it is a
-    /// dry run.
+    /// Plans bucket moves by the load since the last plan, and carries them out unless it is a dry
+    /// run.
     ///
     /// # Errors
     /// [`SteerError`]; moves that were carried out before stay.
@@ -319,8 +318,8 @@ impl Drop for Gateway {
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Coordinator> {
-        // A panic under the lock does not damage the coordinator's books, and the workers go on
-        // in any case.
+        // A panic under the lock does not damage the coordinator's books, and the workers go on in
+        // any case.
         self.coordinator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

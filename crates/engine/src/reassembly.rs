@@ -16,8 +16,8 @@ use crate::why::Why;
 use crate::worker::Worker;
 use crate::zones::Origin;
 
-/// Most datagrams that one turn checks for their timeout, so that expiry never holds up a batch
-/// of packets.
+/// Most datagrams that one turn checks for their timeout, so that expiry never holds up a batch of
+/// packets.
 pub const EXPIRE_DATAGRAMS: usize = 64;
 /// Most empty [`Pieces`] that a worker keeps for later datagrams.
 const SPARE_PIECES: usize = 256;

@@ -10,9 +10,9 @@ use crate::reassembly::Pieces;
 
 /// Appends the frames in which a reassembled datagram leaves after its payload was changed to
 /// `out`. No frame is longer than the largest fragment in which it came (`pieces`), nor than a
-/// link of this MTU takes. If the datagram fits it leaves whole. Each frame has the link header
-/// of the first fragment, with its tags, and the identification of the datagram. "Don't
-/// fragment" stays set if the largest fragment had it.
+/// link of this MTU takes. If the datagram fits it leaves whole. Each frame has the link header of
+/// the first fragment, with its tags, and the identification of the datagram. "Don't fragment"
+/// stays set if the largest fragment had it.
 ///
 /// The fragments that came in stay in `pieces`.
 ///

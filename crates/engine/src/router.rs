@@ -29,8 +29,8 @@ const MAX_AWAITED: usize = 64;
 const MAX_WAITING: usize = 64;
 /// Most bytes of packets that wait for one next hop. A super-packet has up to 64 KiB.
 const MAX_WAITING_BYTES: usize = 256 << 10;
-/// The time for which a next hop that does not answer keeps its place when packets for others
-/// need it. So a sender that scans unused addresses does not keep packets from other hosts.
+/// The time for which a next hop that does not answer keeps its place when packets for others need
+/// it. So a sender that scans unused addresses does not keep packets from other hosts.
 const PLACE_IS_SURE: Duration = Duration::from_millis(100);
 /// The longest time that a packet waits (RFC 4861 section 10: three attempts, a second each).
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
@@ -303,8 +303,7 @@ impl Router {
 
     /// The port by which packets of this course leave, the station of their next hop, and the
     /// longest packet that the route allows, bytes. `None` for a course without a next hop, and
-    /// while
-    /// the kernel has to be asked about the next hop.
+    /// while the kernel has to be asked about the next hop.
     pub fn adjacency(&self, course: &Course) -> Option<(PortId, HardwareAddress, Option<u32>)> {
         let Course::By { next: (link, address), mtu } = *course else { return None };
         match self.routing.neighbours.get(link, address)? {
@@ -427,8 +426,7 @@ impl Router {
     }
 
     /// Makes room for one more next hop to wait for. If all places are taken, the next hop that
-    /// has
-    /// waited longest loses its place, unless it may still answer. False if there is no room.
+    /// has waited longest loses its place, unless it may still answer. False if there is no room.
     fn make_place(&mut self, now_ns: u64, exits: &mut Exits<'_>) -> bool {
         if self.waiting.len() < MAX_AWAITED {
             return true;

@@ -1,5 +1,5 @@
-//! The routes, neighbours and links of the kernel at one moment. The route keeper makes this
-//! anew when one of them changes, and all workers share it.
+//! The routes, neighbours and links of the kernel at one moment. The route keeper makes this anew
+//! when one of them changes, and all workers share it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -53,8 +53,7 @@ impl Routing {
         let find = |id: &Option<LinkId>| picture.links.get_key_value(id.as_ref()?);
         // A link without an address of a family, such as one with link-local addresses only, needs
         // an address for errors too. The loopback interface comes first, because it has the
-        // address
-        // that a router uses on all links.
+        // address that a router uses on all links.
         let others = names(picture.links.values().flat_map(|link| &link.addresses));
         let port = |id: &Option<LinkId>| find(id).and_then(|link| routed_port(link, others));
         let ports: Vec<Option<RoutedPort>> = ports.iter().map(port).collect();
@@ -102,10 +101,9 @@ impl Routing {
     }
 
     /// The address that the kernel's masquerade gives to packets that go to `destination` by way
-    /// of
-    /// `next_hop` on a link. For IPv4 it is the first address in whose network the next hop is, or
-    /// else the first address. For IPv6 it is the address that has the longest common prefix with
-    /// the destination (RFC 6724 section 5, rule 8).
+    /// of `next_hop` on a link. For IPv4 it is the first address in whose network the next hop is,
+    /// or else the first address. For IPv6 it is the address that has the longest common prefix
+    /// with the destination (RFC 6724 section 5, rule 8).
     pub fn masquerade(
         &self,
         link: LinkId,
@@ -199,8 +197,8 @@ fn names<'a>(addresses: impl IntoIterator<Item = &'a IpNet>) -> Names {
     names
 }
 
-/// All addresses that the kernel takes for its own, and the broadcast addresses. Prefixes that
-/// are shorter than an address are left to the route look-up.
+/// All addresses that the kernel takes for its own, and the broadcast addresses. Prefixes that are
+/// shorter than an address are left to the route look-up.
 fn own_addresses(fib: &Fib) -> HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>> {
     let local = fib.tables().filter(|(id, _)| *id == TableId::LOCAL);
     local

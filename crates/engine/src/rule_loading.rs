@@ -42,8 +42,7 @@ impl RulesView {
     }
 
     /// The value of a counter. It begins with the value that the ruleset gives it, until the
-    /// counts
-    /// are reset.
+    /// counts are reset.
     pub fn counted(&self, counter: CounterId) -> Counted {
         let before = match self.is_reset {
             true => Counted::default(),
@@ -73,10 +72,8 @@ impl Gateway {
     /// either by the rules before or by these, never by both. Connections stay.
     ///
     /// Once any worker has the rules they hold. If a worker hangs then, it gets them when it goes
-    /// on.
-    /// If the host guard fails, the host does not get the packets that the rules lead to it. The
-    /// log
-    /// and [`Gateway::rule_troubles`] tell of both.
+    /// on. If the host guard fails, the host does not get the packets that the rules lead to it.
+    /// The log and [`Gateway::rule_troubles`] tell of both.
     ///
     /// # Errors
     /// [`LoadRulesError`]: the rules before stay.

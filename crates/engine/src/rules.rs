@@ -53,8 +53,8 @@ pub enum LoadRulesError {
     Unresponsive(#[from] Unresponsive),
 }
 
-/// Lists the parts of a ruleset that a gateway in this mode does not support, each with its
-/// place. The list is empty for a ruleset that can be loaded.
+/// Lists the parts of a ruleset that a gateway in this mode does not support, each with its place.
+/// The list is empty for a ruleset that can be loaded.
 pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
     let what = |need| match need {
         Need::Translation(_) if mode == Mode::Bridge => {

@@ -363,8 +363,7 @@ impl Worker {
         }
         let reply = bucket.connections.reply(id);
         // Each direction of a call that nobody has announced is a connection of its own. Replies
-        // of
-        // a tunnel find it in any bucket.
+        // of a tunnel find it in any bucket.
         if reply.key.is_call() && !tracked.is_expected() || reply.key.is_tunnel() {
             return Ok(false);
         }
@@ -393,9 +392,8 @@ impl Worker {
     }
 
     /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets
-    /// of
-    /// the originator are like `connection`. If there is a claimant, another connection with these
-    /// replies may have to give way to it. `None` if the answer comes later.
+    /// of the originator are like `connection`. If there is a claimant, another connection with
+    /// these replies may have to give way to it. `None` if the answer comes later.
     pub(crate) fn direct(
         &mut self,
         bucket: BucketId,

@@ -150,8 +150,8 @@ pub struct DroppedPacket {
     pub length: u32,
     /// The reason.
     pub why: Why,
-    /// The rule or policy that refused it, by its place in the ruleset. `None` if the loaded
-    /// rules did not refuse it.
+    /// The rule or policy that refused it, by its place in the ruleset. `None` if the loaded rules
+    /// did not refuse it.
     pub refused_by: Option<String>,
     /// Its headers in one line.
     pub summary: String,

@@ -130,8 +130,7 @@ impl Coordinator {
     }
 
     /// Stops the last worker, which owns no bucket or queue any more. If it hangs, it stays and
-    /// may
-    /// get buckets again.
+    /// may get buckets again.
     fn dismiss_last(&mut self) -> Result<(), SteerError> {
         self.settle()?;
         let id = WorkerId(self.members.len() as u16 - 1);
