@@ -24,8 +24,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 const GATHER: Duration = Duration::from_millis(5);
 
 /// The log line about lost news. It is written once, and the status counts them.
-const OVERRUN: &str = "more has changed in the kernel at once than it keeps news of, so all routes \
-    are listed again; the status counts it as route_overruns";
+const OVERRUN: &str = "the kernel lost news because too much changed at once, so all routes are \
+    listed again; the status counts this as route_overruns";
 
 /// Most neighbours, of all workers, that wait for the kernel to be asked.
 const MAX_WANTED: usize = 1024;
@@ -215,7 +215,7 @@ impl RouteKeeper {
                     if let Err(error) = &refreshed
                         && self.said.insert(error.to_string())
                     {
-                        tracing::error!("the picture of the routes is old: {error}");
+                        tracing::error!("the routes are out of date, because the kernel could not be asked: {error}");
                     }
                     // The part that could be read is correct.
                     if has_ports | refreshed.unwrap_or(true) {
@@ -237,7 +237,7 @@ impl RouteKeeper {
             if let Err(error) = self.mirror.resolve(link, address)
                 && self.said.insert(error.to_string())
             {
-                tracing::error!("{address} can not be looked for: {error}");
+                tracing::error!("the kernel can not be asked to look for neighbour {address}: {error}");
             }
         }
     }

@@ -204,7 +204,7 @@ impl RuleExchange {
 
     fn trouble(&self) -> Option<String> {
         let worker = self.lags()?;
-        Some(format!("{}; it judges by these rules when it does", Unresponsive(worker)))
+        Some(format!("{}; it judges by these rules when it answers again", Unresponsive(worker)))
     }
 }
 
@@ -234,8 +234,8 @@ impl Coordinator {
     fn warn_of_settings(&self, rules: &Rules) {
         if rules.has_syn_proxies() && self.config.settings.conntrack.tcp.loose {
             tracing::warn!(
-                "rules have the SYN proxy answer, but what returns its cookies is taken for \
-                 connections that were open before: set nf_conntrack_tcp_loose to 0"
+                "rules let the SYN proxy answer, but a packet that returns its cookie is taken for \
+                 one of a connection that was open before: set nf_conntrack_tcp_loose to 0"
             );
         }
     }
@@ -361,8 +361,8 @@ impl Coordinator {
         }
         let Err(error) = self.leave_to_host() else { return };
         let what = format!(
-            "the rules are exchanged, but the kernel still keeps from this host what they lead to \
-             it, which gets no answer: {error}; load them again"
+            "the rules are exchanged, but the kernel still keeps from this host the packets that \
+             they lead to it, so these get no answer: {error}; load the rules again"
         );
         tracing::error!("{what}");
         self.untold_guard = Some(what);

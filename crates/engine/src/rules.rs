@@ -34,7 +34,7 @@ const RESET_BURST: u64 = 500;
 pub enum LoadRulesError {
     /// Rules ask for something that the gateway does not do.
     #[error(
-        "{} of the rules ask for what this gateway does not do; the first: {}",
+        "{} rules ask for something that this gateway does not do; the first: {}",
         .0.len(),
         .0.first().map(ToString::to_string).unwrap_or_default()
     )]
@@ -46,7 +46,7 @@ pub enum LoadRulesError {
     #[error(transparent)]
     TooManyZones(#[from] TooManyZones),
     /// The kernel would answer packets that rules translate.
-    #[error("what is translated can not be kept from the host: {0}")]
+    #[error("translated packets can not be kept from the host: {0}")]
     HostGuard(String),
     /// A worker hangs, and it must learn of zones before any worker judges by the rules.
     #[error(transparent)]

@@ -16,7 +16,7 @@ pub enum ChangeTunableError {
     Refused(#[from] SetTunableError),
     /// A worker hangs. The value is set and the other workers have it. The worker gets it when it
     /// answers again, and a lower limit takes effect then.
-    #[error("{0}; the others have the value, and it gets it when it does")]
+    #[error("{0}; the other workers have the value, and it gets the value when it answers again")]
     Unresponsive(#[from] Unresponsive),
 }
 

@@ -43,7 +43,7 @@ pub enum ChangeZonesError {
         now: u64,
     },
     /// A worker hangs. The change takes effect when it answers again.
-    #[error("{0}; the zones change when it does")]
+    #[error("{0}; the zones change when it answers again")]
     Unresponsive(#[from] Unresponsive),
 }
 
