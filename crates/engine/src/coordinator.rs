@@ -443,7 +443,9 @@ impl Coordinator {
             let now = self.ports.names();
             for name in rules.program.ruleset().interfaces().into_keys() {
                 if before.contains(&name) && !now.contains(&name) {
-                    tracing::warn!("rules name interface {name}, but no interface has this name now");
+                    tracing::warn!(
+                        "rules name interface {name}, but no interface has this name now"
+                    );
                 }
             }
             let names = rules.rename(&now);

@@ -1,5 +1,5 @@
-//! For tests: several workers on one thread between two ports. They take their turns in any order
-//! while buckets move.
+//! For tests: several workers on one thread between two ports, which take their turns in any
+//! order while buckets move.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, Receiver};

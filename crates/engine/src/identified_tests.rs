@@ -1,4 +1,4 @@
-//! What an observer can learn from the identifications of translated datagrams.
+//! Observers learn nothing about other clients from the identifications of translated datagrams.
 
 use super::*;
 

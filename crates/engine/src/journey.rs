@@ -28,7 +28,7 @@ pub(crate) struct Journey {
     pub output: u128,
     pub passed: Passed,
     pub output_port: Option<PortId>,
-    /// The packet is for the host, and no rule translates it.
+    /// It is for the host, and no rule translates it.
     pub is_hosts: bool,
     /// A rule has chosen a destination and left no choice, so the kernel's own copy goes to the
     /// same destination.

@@ -215,7 +215,9 @@ impl RouteKeeper {
                     if let Err(error) = &refreshed
                         && self.said.insert(error.to_string())
                     {
-                        tracing::error!("the routes are out of date, because the kernel could not be asked: {error}");
+                        tracing::error!(
+                            "the routes are out of date, because the kernel could not be asked: {error}"
+                        );
                     }
                     // The part that could be read is correct.
                     if has_ports | refreshed.unwrap_or(true) {
@@ -237,7 +239,9 @@ impl RouteKeeper {
             if let Err(error) = self.mirror.resolve(link, address)
                 && self.said.insert(error.to_string())
             {
-                tracing::error!("the kernel can not be asked to look for neighbour {address}: {error}");
+                tracing::error!(
+                    "the kernel can not be asked to look for neighbour {address}: {error}"
+                );
             }
         }
     }

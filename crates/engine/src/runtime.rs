@@ -60,7 +60,10 @@ fn run(worker: &mut Worker) -> WorkerReport {
 
 fn pin(worker: &Worker, cpu: usize) {
     if let Err(error) = cpu::pin_current_thread(cpu) {
-        tracing::warn!("worker {} can not be pinned to CPU {cpu} and runs unpinned: {error}", worker.id.0);
+        tracing::warn!(
+            "worker {} can not be pinned to CPU {cpu} and runs unpinned: {error}",
+            worker.id.0
+        );
     }
 }
 
