@@ -215,9 +215,7 @@ impl RouteKeeper {
                     if let Err(error) = &refreshed
                         && self.said.insert(error.to_string())
                     {
-                        tracing::error!(
-                            "the routes are out of date, because the kernel could not be asked: {error}"
-                        );
+                        tracing::error!("the routes may be out of date: {error}");
                     }
                     // The part that could be read is correct.
                     if has_ports | refreshed.unwrap_or(true) {
