@@ -64,7 +64,7 @@ pub enum Command {
     /// Send through this queue from now on; `None` closes the port.
     SetOutput(PortId, Option<Box<dyn TxQueue>>),
     /// Use these MTUs: the longest packet that each port takes behind the link header, bytes;
-    /// `None`: no limit.
+    /// `None`: no known limit.
     SetMtus(Vec<Option<u32>>),
     /// Use these names of the ports, in the form in which rules compare them.
     SetNames(Arc<[u128]>),

@@ -36,7 +36,8 @@ impl Worker {
     }
 
     /// Judges a packet in whose bucket there are connections with edited messages. Tracking sees
-    /// the sequence numbers of the packet's sender, and each end sees the numbers that it expects.
+    /// the sequence numbers as their sender means them, and each end gets the numbers that it
+    /// expects.
     #[cold]
     pub(crate) fn admit_adjusted(
         &mut self,

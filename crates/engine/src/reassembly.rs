@@ -95,7 +95,7 @@ impl Pieces {
     /// Replaces the frames of the datagram.
     pub fn replace(&mut self, frames: Vec<Frame>, pool: &mut FramePool) {
         self.fragments.drain(..).for_each(|fragment| pool.give_back(fragment.frame));
-        // Only the put-together needs to know where a payload lies, and that is done.
+        // Only reassembly needs to know where a payload lies, and that is done.
         let fragment = |frame| Fragment { frame, payload: (0, 0) };
         self.fragments.extend(frames.into_iter().map(fragment));
     }

@@ -28,7 +28,8 @@ pub struct RulesView {
     pub revision: u32,
     /// The time since these rules were loaded.
     pub age: Duration,
-    /// The counts of all workers, since the rules were loaded or reset.
+    /// The counts of all workers since the rules were loaded. Counters and quotas count since the
+    /// last reset, if there was one.
     pub counts: RuleCounts,
     /// The counts were reset since the rules were loaded.
     pub is_reset: bool,

@@ -48,7 +48,8 @@ pub enum LoadRulesError {
     /// The kernel would answer packets that rules translate.
     #[error("translated packets can not be kept from the host: {0}")]
     HostGuard(String),
-    /// A worker hangs, and it must learn of zones before any worker judges by the rules.
+    /// A worker hangs, and it must learn of zones or addresses before any worker judges by the
+    /// rules.
     #[error(transparent)]
     Unresponsive(#[from] Unresponsive),
 }

@@ -329,7 +329,8 @@ impl Worker {
             }
         };
         self.keep_proxied(packet, proxied);
-        // Both segments are made before the packet is replaced.
+        // The packet has the addresses that the client sees by now. Both segments are made from
+        // it, and the first is for the client.
         let update = self.make(packet, &joined.to_client);
         if self.replace(packet, &joined.to_server, now)
             && let Some(mut update) = update

@@ -53,15 +53,15 @@ impl Translator {
         }
     }
 
-    /// A number that nobody can guess without the secret.
+    /// A seed for a random choice. It depends on the secret and on a count.
     pub fn seed(&mut self) -> u64 {
         self.seeds = self.seeds.wrapping_add(1);
         mixed(self.seeds)
     }
 }
 
-/// Maps each number to another one. Nobody can tell the next result from one (SplitMix64, Steele,
-/// Lea and Flood, 2014).
+/// Maps each number to another one, so that the results of numbers in a row look random
+/// (SplitMix64, Steele, Lea and Flood, 2014). It has no key: a whole result gives its number away.
 pub(crate) const fn mixed(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -20,7 +20,8 @@ pub struct Status {
     pub workers: Vec<WorkerStatus>,
     /// The ports, in the order of the configuration.
     pub ports: Vec<PortStatus>,
-    /// All zones except 0, in the order in which they became known.
+    /// The zones except 0, in the order in which they became known. A removed zone is listed until
+    /// its last connection ends.
     pub zones: Vec<ZoneStatus>,
     /// Nanoseconds since the start.
     pub uptime_ns: u64,
